@@ -1,0 +1,42 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need first.
+# The rest: make lint, make bench, make sanitize, make clean. `make help` lists them.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' 2>/dev/null | grep -v _native.c$$)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench sanitize clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/system: tools/system-packages
+	tools/system-packages
+	@mkdir -p $(VENV) && touch $@
+
+$(VENV)/python: $(VENV)/system pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/python tools/dependencies.py bench,switch,dev | $(BIN)/pip install --quiet -r /dev/stdin
+	@touch $@
+
+$(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)
+	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+setup: $(VENV)/built ## install system packages (as root), Python packages, build the native parts
+
+test: setup ## set up and run every test
+	$(BIN)/python -m pytest
+
+lint: setup ## formatters and type checkers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove what was built
+	rm -rf $(VENV) build *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so

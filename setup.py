@@ -1,0 +1,101 @@
+"""Builds the native parts of MFS: one Python binding and plain shared libraries.
+
+Each library is listed once in LIBRARIES or BINDING. Sources that do not exist fail the build by name.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-Icsrc/include"]
+
+
+class SharedLibrary(Extension):
+    """A plain shared library (no Python in it) placed inside a package under its own file name."""
+
+    def __init__(self, path: str, sources: list[str], symbol_map: str, libraries: list[str], depends: list[str]):
+        package, _, file_name = path.rpartition("/")
+        super().__init__(
+            name=f"{package.replace('/', '.')}.{file_name.removesuffix('.so').replace('-', '_')}",
+            sources=sources,
+            extra_compile_args=CFLAGS,
+            extra_link_args=[f"-Wl,--version-script={symbol_map}", "-Wl,-z,defs,-z,now,-z,relro"],
+            libraries=libraries,
+            depends=[*depends, symbol_map],
+            py_limited_api=False,
+        )
+        self.file_name = file_name
+
+
+HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc/include").rglob("*.h"))
+
+
+def sources(*patterns: str) -> list[str]:
+    found = [str(p.relative_to(ROOT)) for pattern in patterns for p in sorted(ROOT.glob(pattern))]
+    return found
+
+
+BINDING = Extension(
+    "mfsd._native",
+    ["mfsd/_native.pyx", *sources("csrc/*.c")],
+    extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
+    depends=HEADERS,
+)
+LIBRARIES = [
+    SharedLibrary(
+        "nccl_shim/libmfs_shim.so",
+        [*sources("nccl_shim/src/*.c"), "csrc/client.c"],
+        "nccl_shim/src/libmfs_shim.map",
+        ["dl", "pthread"],
+        HEADERS + sources("nccl_shim/src/*.h"),
+    ),
+    SharedLibrary(
+        "mfsd/soft_roce/libmfs-rdmav34.so",
+        sources("csrc/soft_roce/*.c"),
+        "csrc/soft_roce/provider.map",
+        ["ibverbs", "pthread"],
+        HEADERS + sources("csrc/soft_roce/*.h"),
+    ),
+]
+
+
+def require_toolchain() -> None:
+    """Stops with the remedy when a compiler or the verbs headers are missing."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        sys.exit("mfsd: no C compiler found; install one: apt-get install gcc (or dnf install gcc)")
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder) / "probe.c"
+        probe.write_text("#include <infiniband/verbs.h>\nint main(void) { return 0; }\n")
+        result = subprocess.run([compiler, "-c", str(probe), "-o", f"{folder}/probe.o"], capture_output=True)
+    if result.returncode != 0:
+        sys.exit(
+            "mfsd: the libibverbs headers are missing (infiniband/verbs.h); install them: "
+            "apt-get install libibverbs-dev (or dnf install rdma-core-devel)"
+        )
+
+
+class Build(build_ext):
+    def run(self) -> None:
+        require_toolchain()
+        super().run()
+
+    def get_ext_filename(self, fullname: str) -> str:
+        for library in LIBRARIES:
+            if fullname == library.name or fullname == library.name.rpartition(".")[2]:
+                return str(Path(*library.name.split(".")[:-1]) / library.file_name)
+        return str(super().get_ext_filename(fullname))
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return [] if isinstance(ext, SharedLibrary) else super().get_export_symbols(ext)
+
+
+setup(ext_modules=[BINDING, *LIBRARIES], cmdclass={"build_ext": Build})

@@ -1,0 +1,18 @@
+"""Prints the requirements of this project with the given extras: python tools/dependencies.py bench,dev.
+
+Lets the Makefile install packages before it compiles, so that a change of C source reinstalls nothing else.
+"""
+
+import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
+project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+for requirement in project["dependencies"]:
+    print(requirement)
+for extra in filter(None, sys.argv[1].split(",") if len(sys.argv) > 1 else []):
+    print(*project["optional-dependencies"][extra], sep="\n")
