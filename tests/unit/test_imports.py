@@ -29,11 +29,9 @@ def room_of(module: str) -> str | None:
 
 
 def modules() -> list[tuple[str, Path]]:
-    found = []
-    for package in ("mfsd", "nccl_shim", "mooncake_adapter", "bench"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            found.append((".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path))
-    return found
+    packages = ("mfsd", "nccl_shim", "mooncake_adapter", "bench")
+    paths = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+    return [(".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), p) for p in paths]
 
 
 def imports_of(module: str, path: Path) -> set[str]:
