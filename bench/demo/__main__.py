@@ -20,7 +20,7 @@ from bench.demo.programs import ProgramError, Stage
 LINK_GBIT_PER_S = 1.0
 ROUND_BYTES = 8 << 20
 GAP_MS = 60
-LEAD_CALLS = 40  # bulk calls before the all-to-all starts and after it ends: its idle time
+LEAD_CALLS = 12  # bulk calls before the all-to-all starts and after it ends: its idle time
 
 
 class Report(msgspec.Struct):

@@ -42,13 +42,35 @@ def completion_times_s(calls: list[Call]) -> list[float]:
     ]
 
 
+def bytes_within(calls: list[Call], start_ns: int, end_ns: int) -> float:
+    """Bytes that the calls moved in the interval, each call's bytes spread evenly over its duration."""
+    total = 0.0
+    for call in calls:
+        inside_ns = min(call.end_ns, end_ns) - max(call.start_ns, start_ns)
+        if inside_ns > 0:
+            total += call.bytes * inside_ns / (call.end_ns - call.start_ns)
+    return total
+
+
 def rate_while_idle(run: Run) -> float:
-    """The bulk write's bytes per second over its calls that began and ended while no collective was under way."""
-    first = min((c.start_ns for c in run.collective), default=2**63)
-    last = max((c.end_ns for c in run.collective), default=0)
-    idle = [c for c in run.bulk if c.end_ns <= first or c.start_ns >= last]
-    busy_ns = sum(c.end_ns - c.start_ns for c in idle)
-    return sum(c.bytes for c in idle) / busy_ns * 1e9 if busy_ns else 0.0
+    """The bulk write's bytes per second before the first collective round and after the last.
+
+    Calls run beside each other. One that reaches into the collective's time was slowed by it and would spoil the
+    figure, so the intervals end where the first such call begins and begin where the last such call ends.
+    """
+    if not run.bulk:
+        return 0.0
+    first_ns = min((c.start_ns for c in run.collective), default=2**63)
+    last_ns = max((c.end_ns for c in run.collective), default=2**63)
+    before_ns = min((c.start_ns for c in run.bulk if c.end_ns > first_ns), default=max(c.start_ns for c in run.bulk))
+    after_ns = max((c.end_ns for c in run.bulk if c.start_ns < last_ns), default=min(c.start_ns for c in run.bulk))
+    intervals = [
+        (min(c.start_ns for c in run.bulk), before_ns),
+        (after_ns, max(c.start_ns for c in run.bulk)),  # afterwards some threads have ended
+    ]
+    idle_ns = sum(max(0, end - start) for start, end in intervals)
+    moved = sum(bytes_within(run.bulk, start, end) for start, end in intervals)
+    return moved / idle_ns * 1e9 if idle_ns else 0.0
 
 
 def verdict(alone: list[Run], without: list[Run], with_mfs: list[Run], link_bytes_per_s: float) -> Verdict:

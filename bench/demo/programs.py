@@ -20,6 +20,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "bench" / "programs"
 BUILD = ROOT / "build" / "demo"
+DEVICE = "mfsdemo0"
 
 
 class Call(msgspec.Struct):
@@ -145,7 +146,16 @@ class Stage:
     def _on_device(self, mfs: bool, command: list[str]) -> list[str]:
         tools = Path(sys.executable).parent
         run = [str(tools / "mfs-run"), "--"] if mfs else []
-        return [str(tools / "mfs-soft-roce"), "--rate", self.rate, "--device", "mfs0", "--", *run, *command]
+        return [
+            str(tools / "mfs-soft-roce"),
+            "--rate",
+            self.rate,
+            "--device",
+            f"{DEVICE}=127.0.0.1",
+            "--",
+            *run,
+            *command,
+        ]
 
     def alltoall(self, mfs: bool, rounds: int, bytes_per_rank: int, gap_ms: int) -> Program:
         arguments = ["--rounds", rounds, "--bytes", bytes_per_rank, "--gap-ms", gap_ms]
@@ -154,7 +164,8 @@ class Stage:
 
     def bulk_write(self, mfs: bool) -> Program:
         program = self._start(
-            "the Mooncake bulk write", self._on_device(mfs, [sys.executable, str(PROGRAMS / "bulk_write.py")])
+            "the Mooncake bulk write",
+            self._on_device(mfs, [sys.executable, str(PROGRAMS / "bulk_write.py"), "--device", DEVICE]),
         )
         program.wait_lines(1)
         return program

@@ -1,8 +1,9 @@
 """A bulk KV write with the stock Mooncake transfer engine: what prefill-to-decode traffic looks like to a NIC.
 
-    python bench/programs/bulk_write.py --mib 4 [--device mfs0]
+    python bench/programs/bulk_write.py --mib 8 --threads 2 [--device mfs0]
 
-Starts a target process, then writes blocks to it one call after the other until standard input closes. Prints one JSON
+Starts a target process, then writes blocks to it until standard input closes: each thread one call after the other, as
+the thread pool of an engine's KV connector does. Prints one JSON
 line for each call: {"start_ns": .., "end_ns": .., "bytes": ..} on CLOCK_MONOTONIC, and {"ready": true} before the
 first. At the end the target compares every byte of the last block. Exit 0; 1 when a call fails; 2 on wrong data.
 """
@@ -19,6 +20,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -60,9 +62,9 @@ def target(device: str, length: int) -> None:
     os._exit(0)  # Mooncake's threads outlive the interpreter's shutdown
 
 
-def source(device: str, length: int) -> None:
+def source(device: str, length: int, threads: int) -> None:
     child = subprocess.Popen(
-        [sys.executable, __file__, "--target", "--mib", str(length >> 20), "--device", device],
+        [sys.executable, __file__, "--target", "--threads", "1", "--mib", str(length >> 20), "--device", device],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -81,14 +83,28 @@ def source(device: str, length: int) -> None:
     if transfer_engine.register_memory(address, length) != 0:
         sys.exit("bulk_write: register_memory failed")
     print(json.dumps({"ready": True}), flush=True)
-    status = 0
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        start_ns = time.monotonic_ns()
-        if transfer_engine.transfer_sync_write(where["peer"], address, where["address"], length) != 0:
-            print("bulk_write: transfer_sync_write failed", file=sys.stderr)
-            status = 1
-            break
-        print(json.dumps({"start_ns": start_ns, "end_ns": time.monotonic_ns(), "bytes": length}), flush=True)
+    failed = threading.Event()
+
+    def write(part: int) -> None:
+        """Calls of one thread: its own part of the block, again and again."""
+        offset = part * (length // threads)
+        while not failed.is_set() and not select.select([sys.stdin], [], [], 0)[0]:
+            start_ns = time.monotonic_ns()
+            arguments = (where["peer"], address + offset, where["address"] + offset, length // threads)
+            if transfer_engine.transfer_sync_write(*arguments) != 0:
+                print("bulk_write: transfer_sync_write failed", file=sys.stderr)
+                failed.set()
+                return
+            line = {"start_ns": start_ns, "end_ns": time.monotonic_ns(), "bytes": length // threads}
+            sys.stdout.write(json.dumps(line) + "\n")  # one write: lines of two threads do not mix
+            sys.stdout.flush()
+
+    writers = [threading.Thread(target=write, args=(part,)) for part in range(threads)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    status = 1 if failed.is_set() else 0
     child.stdin.write("digest\n")
     child.stdin.flush()
     if status == 0 and child.stdout.readline().strip() != hashlib.sha256(block).hexdigest():
@@ -101,11 +117,16 @@ def source(device: str, length: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=4, help="size of one call in MiB")
+    parser.add_argument("--mib", type=int, default=8, help="size of one call in MiB")
+    parser.add_argument("--threads", type=int, default=2, help="calls under way at once")
     parser.add_argument("--device", default="mfs0", help="RDMA device")
     parser.add_argument("--target", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    (target if arguments.target else source)(arguments.device, arguments.mib << 20)
+    length = arguments.threads * arguments.mib << 20
+    if arguments.target:
+        target(arguments.device, length)
+    else:
+        source(arguments.device, length, arguments.threads)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,25 @@ def test_completion_time_runs_from_the_last_start_to_the_last_end() -> None:
     assert completion_times_s(calls) == [1.5, 1.0]
 
 
-def test_only_bulk_calls_outside_the_collective_count_as_idle() -> None:
+def test_only_the_time_outside_the_collective_counts_as_idle() -> None:
     run = Run(
         rounds_s=[1.0],
         collective=[Call(10 * S, 20 * S, 1)],
-        bulk=[Call(0, 10 * S, 100), Call(9 * S, 12 * S, 7), Call(12 * S, 15 * S, 9), Call(20 * S, 25 * S, 50)],
+        bulk=[
+            Call(0, 4 * S, 40),
+            Call(4 * S, 8 * S, 60),
+            Call(8 * S, 12 * S, 7),  # slowed by the collective: neither its bytes nor its time count
+            Call(12 * S, 22 * S, 9),
+            Call(22 * S, 26 * S, 80),
+            Call(26 * S, 30 * S, 99),  # the last call may run without its neighbours
+        ],
     )
-    assert rate_while_idle(run) == 150 / 15
+    assert rate_while_idle(run) == pytest.approx((40 + 60 + 80) / (8 + 4))
+
+
+def test_calls_that_run_beside_each_other_add_up() -> None:
+    bulk = [Call(0, 2 * S, 10), Call(S, 3 * S, 10), Call(2 * S, 4 * S, 10), Call(3 * S, 5 * S, 10)]
+    assert rate_while_idle(Run(rounds_s=[], collective=[], bulk=bulk)) == pytest.approx(25 / 3)
 
 
 def test_bulk_that_never_had_the_link_alone_has_no_idle_rate() -> None:
@@ -34,7 +46,7 @@ def test_bulk_that_never_had_the_link_alone_has_no_idle_rate() -> None:
 
 
 def runs(seconds: float, bulk_bytes: int) -> list[Run]:
-    return [Run([seconds], [Call(0, S, 1)], [Call(S, 2 * S, bulk_bytes)])] * 3
+    return [Run([seconds], [Call(0, S, 1)], [Call(S, 2 * S, bulk_bytes), Call(2 * S, 3 * S, bulk_bytes)])] * 3
 
 
 @pytest.mark.parametrize(
