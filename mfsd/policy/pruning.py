@@ -121,8 +121,8 @@ class _Walk:
     def readmit(self) -> None:
         """Brings back, most urgent first, kept requests that fit now with a margin (design).
 
-        A request fits when each batch either keeps `readmission_margin` of its remaining time to spare or is no
-        later than without the request. The drop budget that this frees is there for `prune`.
+        A request fits when each batch either keeps `readmission_margin` of its remaining time to spare or is
+        no later than without the request. The drop budget that this frees is there for `prune`.
         """
         if not self.pruned:
             return
