@@ -23,7 +23,8 @@ def batch(batch_id: int, *deadlines: int, load: int = 10, compute: int = 0) -> B
 )
 def test_events_give_the_plan_of_what_is_active(events: list[tuple[str, int, int]]) -> None:
     """Any sequence, with updates and departures of unknown batches and double arrivals in it."""
-    core, active, expected = ReferenceCore(CONFIG, CAPACITY), {}, Plan()
+    core, expected = ReferenceCore(CONFIG, CAPACITY), Plan()
+    active: dict[int, Batch] = {}
     for now, (event, batch_id, size) in enumerate(events):
         item = batch(batch_id, now + size, now + 2 * size, load=size // 2)
         legal = (event == "arrive") != (batch_id in active)
