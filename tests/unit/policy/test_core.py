@@ -42,6 +42,15 @@ def test_events_give_the_plan_of_what_is_active(events: list[tuple[str, int, int
         assert got == expected
 
 
+def test_a_core_remembers_what_it_pruned() -> None:
+    """95 of 100 would fit, but 10 % must be to spare before a pruned request comes back."""
+    core = ReferenceCore(PolicyConfig(drop_budget=0.3, readmission_margin=0.1), CAPACITY)
+    core.arrive(batch(1, 60, load=50), 0)
+    assert [p.request_id for p in core.arrive(batch(2, 100, load=60), 0).pruned] == [200]
+    assert [p.request_id for p in core.update(batch(1, 60, load=35), 0).pruned] == [200]
+    assert core.update(batch(1, 60, load=30), 0).pruned == ()
+
+
 def test_the_clock_may_jump_back() -> None:
     core = ReferenceCore(CONFIG, CAPACITY)
     core.arrive(batch(1, 500), now_ns=10**9)
