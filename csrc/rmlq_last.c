@@ -94,7 +94,7 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 	} else if (!request->critical && !request->lost && laxity >= 0 && laxity < guard) {
 		int64_t slack = unit_slack_ns(q);
 
-		if (slack == INT64_MAX || slack - alone > laxity)
+		if (slack == INT64_MAX || slack - alone >= laxity)
 			request->critical = true;
 	}
 	if (request->looked && (request->level < level_before || request->critical != critical_before))
