@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mfsd.node.config import Config, RuleConfig
+from mfsd.node.config import Config, RuleConfig, WireConfig
 
 BUILT_IN = (
     # Mooncake links its engine into two extension modules: prefill-to-decode transfers use one, the KV store the other.
@@ -21,3 +21,8 @@ BUILT_IN = (
 def effective(config: Config) -> list[RuleConfig]:
     """All rules in the order in which they are tried."""
     return [*config.rule, *BUILT_IN]
+
+
+def dscp_of(rule: RuleConfig, wire: WireConfig) -> int | None:
+    """The DSCP that the rule gives its queue pairs; None leaves what the program set."""
+    return rule.dscp if rule.wire_class is None else wire.dscp[rule.wire_class]
