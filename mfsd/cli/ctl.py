@@ -40,3 +40,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
 
 for command in (status, rules, mode, reload, completion):
     main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

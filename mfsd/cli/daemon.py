@@ -54,8 +54,12 @@ Examples:
     type=click.Choice(["off", "observe", "enforce"]),
     help="Before what the file says. enforce: hold and permit; observe: only count and time; off: nothing.",
 )
-@click.option("--check-config", is_flag=True, help="Read the configuration, say what is wrong with it, and exit.")
-@click.option("--print-default-config", is_flag=True, help="Write the default configuration, explained, and exit.")
+@click.option(
+    "--check-config", is_flag=True, help="Read the configuration, say what is wrong with it, and exit."
+)
+@click.option(
+    "--print-default-config", is_flag=True, help="Write the default configuration, explained, and exit."
+)
 @click.version_option(package_name="mfsd")
 def main(
     config_file: Path | None,
@@ -66,8 +70,9 @@ def main(
 ) -> None:
     """Schedule the network of this node's LLM serving processes.
 
-    mfsd takes permit requests of the programs that run under `mfs-run`, keeps one queue for every NIC, and lets the most
-    urgent flow go first. Without it programs run as if MFS were not there. See what it does with `mfsctl status`.
+    mfsd takes permit requests of the programs that run under `mfs-run`, keeps one queue for every NIC, and
+    lets the most urgent flow go first. Without it programs run as if MFS were not there. See what it does
+    with `mfsctl status`.
     """
     from mfsd.node.config_file import ConfigError
     from mfsd.node.daemon import Options
@@ -119,3 +124,7 @@ def _serve(options: Options, config: Config) -> int:
     finally:
         address.release()
     return 0
+
+
+if __name__ == "__main__":
+    main()

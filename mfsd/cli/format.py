@@ -21,7 +21,11 @@ def count(value: int) -> str:
 
 def duration(seconds: float) -> str:
     """``3d 4h``, ``5m 12s``, ``1.20 s``, ``35 us``."""
-    for size, word, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    for size, word, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if seconds >= size:
             return f"{int(seconds // size)}{word} {int(seconds % size // smaller_size)}{smaller}"
     for scale, word in ((1, "s"), (1e3, "ms"), (1e6, "us")):

@@ -1,7 +1,7 @@
 """Ownership of the daemon's socket path: one living daemon a path, and a dead one's leftovers are taken over.
 
-The owner holds a lock (``flock``) on ``PATH.lock`` for its whole life. The kernel drops the lock with the process,
-however it dies, so there is no guessing from a pid file or from a connect that might hang.
+The owner holds a lock (``flock``) on ``PATH.lock`` for its whole life. The kernel drops the lock with the
+process, however it dies, so there is no guessing from a pid file or from a connect that might hang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class AddressError(Exception):
 
 
 class Address:
-    """The socket path while this process owns it: :meth:`listen` creates sockets there, :meth:`release` removes them."""
+    """The socket path while this process owns it: :meth:`listen` creates sockets there, :meth:`release`
+    removes them."""
 
     def __init__(self, path: Path) -> None:
         """Takes the lock. AddressError when another daemon lives there or the folder cannot be used."""
@@ -31,8 +32,8 @@ class Address:
             self._lock = self._take_lock()
         except OSError as error:
             raise AddressError(
-                f"{path}: cannot be created: {error.strerror}; run as a user who may write to {path.parent}, or "
-                "choose another place with --socket (programs find it by MFS_SOCKET)"
+                f"{path}: cannot be created: {error.strerror}; run as a user who may write to "
+                f"{path.parent}, or choose another place with --socket (programs find it by MFS_SOCKET)"
             ) from error
 
     def listen(self, kind: socket.SocketKind, suffix: str, mode: int, group: int | None) -> socket.socket:
@@ -83,8 +84,8 @@ class Address:
                 owner = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
                 os.close(lock)
                 raise AddressError(
-                    f"{self.path}: another mfsd (pid {owner}) serves it; stop that one or choose another place "
-                    "with --socket"
+                    f"{self.path}: another mfsd (pid {owner}) serves it; stop that one or choose another "
+                    "place with --socket"
                 ) from None
             except OSError:
                 os.close(lock)

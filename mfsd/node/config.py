@@ -1,7 +1,8 @@
 """What can be configured: the structs are the schema of the daemon's TOML file.
 
-Every key has a default that is right for NCCL and Mooncake, so no file is needed. :mod:`mfsd.node.config_file` reads a
-file into them; :mod:`mfsd.node.reference` writes ``docs/configuration.md`` and the default file from them.
+Every key has a default that is right for NCCL and Mooncake, so no file is needed.
+:mod:`mfsd.node.config_file` reads a file into them; :mod:`mfsd.node.reference` writes
+``docs/configuration.md`` and the default file from them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own")] = None
     allowed_uids: Annotated[
         list[UserId] | None,
-        doc("users that may attach; root and the daemon's user always may; unset: whoever can open the socket"),
+        doc(
+            "users that may attach; root and the daemon's user always may; unset: whoever can open the socket"
+        ),
     ] = None
     allowed_gids: Annotated[
         list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")
@@ -60,11 +63,12 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "transfer timeouts of the libraries (Mooncake: 30s)",
             between(DurationNs, "1ms", "25s"),
         ),
-    ] = field(name="max_hold", default=DurationNs.parse("5s"))
+    ] = field(name="max_hold", default=DurationNs.parse("10s"))
     window_ns: Annotated[
         DurationNs,
         doc(
-            "bytes permitted and not completed on a NIC, as time at its rate: what a collective may find ahead of it",
+            "bytes permitted and not completed on a NIC, as time at its rate: what a collective may find "
+            "ahead of it",
             between(DurationNs, "1us", "1s"),
         ),
     ] = field(name="window", default=DurationNs.parse("200us"))
@@ -74,15 +78,21 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = field(name="window_min", default=SizeBytes.parse("128kib"))
     quiet_ns: Annotated[
         DurationNs,
-        doc("collectives must have been idle this long before held flows are permitted", between(DurationNs, "0ns", "1s")),
-    ] = field(name="quiet", default=DurationNs.parse("100us"))
+        doc(
+            "collectives must have been idle this long before held flows are permitted",
+            between(DurationNs, "0ns", "1s"),
+        ),
+    ] = field(name="quiet", default=DurationNs.parse("200us"))
     spin_ns: Annotated[
         DurationNs, doc("longest busy wait before the thread sleeps", between(DurationNs, "0ns", "10ms"))
-    ] = field(name="spin", default=DurationNs.parse("20us"))
+    ] = field(name="spin", default=DurationNs.parse("50us"))
     torn_slot_ns: Annotated[
         DurationNs,
-        doc("a message that a program began and did not finish is skipped after this", between(DurationNs, "1ms", "10s")),
-    ] = field(name="torn_slot", default=DurationNs.parse("50ms"))
+        doc(
+            "a message that a program began and did not finish is skipped after this",
+            between(DurationNs, "1ms", "10s"),
+        ),
+    ] = field(name="torn_slot", default=DurationNs.parse("10ms"))
     rate_default_bytes_per_s: Annotated[
         RateBytesPerS,
         doc("rate of a NIC that nobody knows", between(RateBytesPerS, "1mbit", "10tbit")),
@@ -91,11 +101,15 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How classes are marked in packets. Conventions differ between fabrics, so nothing is marked by default."""
+    """How classes are marked in packets. Conventions differ between fabrics, so nothing is marked by
+    default."""
 
     dscp: Annotated[
         list[Annotated[int, Meta(ge=0, le=63)]],
-        doc("DSCP of class 0 (the highest), 1, ...; a rule with `class` takes its DSCP from here", max_length=8),
+        doc(
+            "DSCP of class 0 (the highest), 1, ...; a rule with `class` takes its DSCP from here",
+            max_length=8,
+        ),
     ] = []
 
 
@@ -112,7 +126,8 @@ class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one kind of queue pair is treated. Rules are tried in order, before the built-in ones; the first match wins.
+    """How one kind of queue pair is treated. Rules are tried in order, before the built-in ones; the first
+    match wins.
 
     A condition that is left out matches everything.
     """
@@ -123,15 +138,14 @@ class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     process: Annotated[str, doc("part of the program's name")] = ""
     peer: Annotated[PeerNetwork | None, doc("remote address or network, e.g. `10.1.0.0/16`")] = None
     role: Annotated[Role, doc("role that the shim found from the queue pair's capabilities")] = "any"
-    action: Annotated[
-        Literal["pass", "hold"], doc("`pass`: post at once; `hold`: wait for a permit")
-    ]
+    action: Annotated[Literal["pass", "hold"], doc("`pass`: post at once; `hold`: wait for a permit")]
     stage: Annotated[Stage, doc("what the flows are for: decides their priority")] = "background"
     dscp: Annotated[
         Annotated[int, Meta(ge=0, le=63)] | None, doc("DSCP of the queue pair's packets; unset: unchanged")
     ] = None
     wire_class: Annotated[
-        Annotated[int, Meta(ge=0, le=7)] | None, doc("class whose DSCP in `wire.dscp` is used, instead of `dscp`")
+        Annotated[int, Meta(ge=0, le=7)] | None,
+        doc("class whose DSCP in `wire.dscp` is used, instead of `dscp`"),
     ] = field(name="class", default=None)
     set_role: Annotated[Role, doc("role to record for the queue pair; `any`: the one found")] = "any"
 
@@ -140,7 +154,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
     mode: Annotated[
-        Mode, doc("`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing")
+        Mode,
+        doc(
+            "`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing"
+        ),
     ] = "enforce"
     log_level: Annotated[LogLevel, doc("least severe lines written to standard error")] = "info"
     socket: SocketConfig = field(default_factory=SocketConfig)

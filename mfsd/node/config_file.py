@@ -1,4 +1,5 @@
-"""Reads a configuration file, strictly: an error is one line with the file, the key, its value and what is allowed."""
+"""Reads a configuration file, strictly: an error is one line with the file, the key, its value and what is
+allowed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from mfsd.node.schema import Key, allowed, keys, struct_of
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 NAME_BYTES_MAX = 31
 """Names cross the shared-memory ABI in 32 bytes with their end."""
@@ -43,7 +44,9 @@ def load(path: Path) -> Config:
     except OSError as error:
         raise ConfigError(str(path), "", UNSET, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "", UNSET, f"byte {error.start} is not UTF-8; TOML files are UTF-8") from error
+        raise ConfigError(
+            str(path), "", UNSET, f"byte {error.start} is not UTF-8; TOML files are UTF-8"
+        ) from error
     return parse(text, str(path))
 
 
@@ -80,7 +83,7 @@ def _parse_value(kind: type, value: object) -> Any:
     return kind.parse(value)  # type: ignore[attr-defined]
 
 
-# ---- errors of one value ---------------------------------------------------------------------------------------------
+# ---- errors of one value -------------------------------------------------------------------------
 
 _PATH = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -155,11 +158,12 @@ def _element(hint: Any) -> Any:
 
 
 def _lookup(raw: Any, path: list[str | int]) -> Any:
-    for step in path:
-        try:
+    """What is at the path; UNSET when nothing is."""
+    try:
+        for step in path:
             raw = raw[step]
-        except (KeyError, IndexError, TypeError):
-            return UNSET
+    except (KeyError, IndexError, TypeError):
+        return UNSET
     return raw
 
 
@@ -180,7 +184,7 @@ def _dotted(path: list[str | int]) -> str:
     return text
 
 
-# ---- values that are wrong together, or beyond a limit ---------------------------------------------------------------
+# ---- values that are wrong together, or beyond a limit -------------------------------------------
 
 
 def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
@@ -207,7 +211,10 @@ def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]
         for name in ("library", "process"):
             length = len(getattr(rule, name).encode())
             if length > NAME_BYTES_MAX or "\0" in getattr(rule, name):
-                yield ["rule", at, name], f"is {length} bytes long; at most {NAME_BYTES_MAX}, none of them zero"
+                yield (
+                    ["rule", at, name],
+                    f"is {length} bytes long; at most {NAME_BYTES_MAX}, none of them zero",
+                )
         if rule.action == "hold" and rule.stage in ("control", "collective"):
             yield (
                 ["rule", at, "stage"],
@@ -218,7 +225,8 @@ def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]
         if rule.wire_class is not None and rule.wire_class >= len(config.wire.dscp):
             yield (
                 ["rule", at, "class"],
-                f"wire.dscp has {len(config.wire.dscp)} entries, so this class has no DSCP; add it there or use dscp",
+                f"wire.dscp has {len(config.wire.dscp)} entries, so this class has no DSCP; "
+                "add it there or use dscp",
             )
 
 

@@ -1,8 +1,8 @@
 """What mfsctl asks the daemon, and what it answers: the control protocol, version 1.
 
-A stream socket at ``SOCKET.ctl`` carries one JSON object a line. A request names the protocol version; the answer to
-each is one line, in order. Reading is for everybody who can open the socket; changing is for root and the daemon's
-user. Fields may be added within a version, so readers ignore what they do not know.
+A stream socket at ``SOCKET.ctl`` carries one JSON object a line. A request names the protocol version; the
+answer to each is one line, in order. Reading is for everybody who can open the socket; changing is for root
+and the daemon's user. Fields may be added within a version, so readers ignore what they do not know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = 1
 LINE_BYTES_MAX = 1 << 22
 REQUEST_BYTES_MAX = 1 << 16
 
-# ---- requests --------------------------------------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------------
 
 
 class StatusRequest(Struct, frozen=True, tag_field="request", tag="status"):
@@ -42,7 +42,7 @@ class ReloadRequest(Struct, frozen=True, tag_field="request", tag="reload"):
 
 Request = StatusRequest | RulesRequest | ModeRequest | ReloadRequest
 
-# ---- replies ---------------------------------------------------------------------------------------------------------
+# ---- replies -------------------------------------------------------------------------------------
 
 
 class DaemonStatus(Struct, frozen=True):
@@ -164,7 +164,7 @@ class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
 
 Reply = StatusReply | RulesReply | ModeReply | ReloadReply | ErrorReply
 
-# ---- lines -----------------------------------------------------------------------------------------------------------
+# ---- lines ---------------------------------------------------------------------------------------
 
 
 class ProtocolError(Exception):
@@ -179,8 +179,8 @@ class _AnyVersion(Struct, frozen=True):
     version: int
 
 
-_request = msgspec.json.Decoder(Request)
-_reply = msgspec.json.Decoder(Reply)
+_request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_reply: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 _any_version = msgspec.json.Decoder(_AnyVersion)
 _encoder = msgspec.json.Encoder()
 

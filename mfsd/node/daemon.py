@@ -9,13 +9,14 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from mfsd import _native
 from mfsd._native import Arbiter
 from mfsd.node import rules
 from mfsd.node.address import Address
@@ -34,8 +35,6 @@ from mfsd.node.status import client_status, nic_statuses, rule_statuses
 
 DETACH_LOOK_S = 5.0
 """How often to look for clients that the arbiter gave up, to log them."""
-MODES: tuple[Mode, ...] = ("off", "observe", "enforce")
-"""In the order of enum mfs_mode."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -61,15 +60,15 @@ class Options(Struct, frozen=True, kw_only=True):
 class Daemon:
     """One run of the daemon, from :meth:`run` until a signal ends it."""
 
-    def __init__(self, options: Options, config: Config, address: Address, log: Log, notifier: Notifier) -> None:
+    def __init__(
+        self, options: Options, config: Config, address: Address, log: Log, notifier: Notifier
+    ) -> None:
         self._options = options
         self._config = config
         self._mode: Mode = config.mode
         self._address = address
         self._log = log
         self._notifier = notifier
-        # The low 32 bits travel with grants: milliseconds differ between two starts and come round after 49 days.
-        self._epoch = time.time_ns() // 1_000_000
         self._started_s = time.monotonic()
         self._stop = asyncio.Event()
         self._reported: set[int] = set()
@@ -77,10 +76,10 @@ class Daemon:
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
         _raise_descriptor_limit()
-        self._arbiter = arbiter = _new_arbiter(self._config, self._epoch)
+        self._arbiter = arbiter = _new_arbiter(self._config)
         arbiter.start()
         try:
-            arbiter.set_rules(rules.native(self._config))
+            arbiter.rules(rules.native(self._config))
             await self._serve(arbiter)
         finally:
             arbiter.close()  # clients see DETACHED and pass through at once
@@ -101,7 +100,11 @@ class Daemon:
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
         self._log.info(
-            "ready", socket=config.socket.path, mode=self._mode, epoch=self._epoch, config=self._options.config_file
+            "ready",
+            socket=config.socket.path,
+            mode=self._mode,
+            epoch=self._arbiter.epoch,
+            config=self._options.config_file,
         )
         self._notifier.ready(f"serving {config.socket.path}, {self._mode}")
         try:
@@ -118,7 +121,7 @@ class Daemon:
         config = self._config.socket
         return self._address.listen(kind, suffix, config.mode, config.group)
 
-    # ---- what the control socket and signals ask ---------------------------------------------------------------------
+    # ---- what the control socket and signals ask -------------------------------------------------
 
     def status(self) -> StatusReply:
         now_s = time.monotonic()
@@ -127,14 +130,14 @@ class Daemon:
             daemon=DaemonStatus(
                 version=version("mfsd"),
                 pid=os.getpid(),
-                epoch=self._epoch,
+                epoch=self._arbiter.epoch,
                 mode=self._mode,
                 uptime_s=now_s - self._started_s,
                 socket=self._config.socket.path,
                 config_file=str(self._options.config_file) if self._options.config_file else None,
-                cpu_s=stats.cpu_ns / 1e9,
-                messages=stats.messages,
-                grants=stats.grants,
+                cpu_s=stats["cpu_ns"] / 1e9,
+                messages=stats["messages"],
+                grants=stats["grants"],
                 attached_total=self._server.attached_total,
                 refused=dict(self._server.refused),
                 log_lines_dropped=self._log.dropped,
@@ -158,8 +161,12 @@ class Daemon:
         """Takes over what can change in a living daemon. ConfigError: nothing has changed."""
         new, old = self._options.configuration(), self._config
         changed = list(_changed(old, new))
-        waiting = [key for key in changed if key.startswith(("arbiter.", "socket.path", "socket.mode", "socket.group"))]
-        self._arbiter.set_rules(rules.native(new))
+        waiting = [
+            key
+            for key in changed
+            if key.startswith(("arbiter.", "socket.path", "socket.mode", "socket.group"))
+        ]
+        self._arbiter.rules(rules.native(new))
         self._admission.config = new.socket
         self._nics.reconfigure(new.nic)
         self._log.level = new.log_level
@@ -173,12 +180,14 @@ class Daemon:
             ),
         )
         applied = [key for key in changed if key not in waiting]
-        self._log.info("reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing")
+        self._log.info(
+            "reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing"
+        )
         file = self._options.config_file
         return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
 
     def _set_mode(self, mode: Mode) -> None:
-        self._arbiter.set_mode(MODES.index(mode))
+        self._arbiter.mode(_native.Mode[mode.upper()])
         self._log.info("mode", mode=mode, before=self._mode)
         self._mode = mode
 
@@ -192,14 +201,14 @@ class Daemon:
             self._log.error("reload-failed", problem=error)
         self._notifier.ready(f"serving {self._config.socket.path}, {self._mode}")
 
-    # ---- in the background -------------------------------------------------------------------------------------------
+    # ---- in the background -----------------------------------------------------------------------
 
     async def _look_for_detached(self) -> None:
         while True:
             await asyncio.sleep(DETACH_LOOK_S)
             self._reported &= self._server.sessions.keys()
             for client_id, session in list(self._server.sessions.items()):
-                reason = self._arbiter.client_stats(client_id).detach_reason
+                reason = self._arbiter.client_stats(client_id)["detach_reason"]
                 if reason and client_id not in self._reported:
                     self._reported.add(client_id)
                     self._log.warning(
@@ -211,6 +220,23 @@ class Daemon:
             self._arbiter.stats()  # waits for the arbiter thread: a hung one is not reported alive
             self._notifier.alive()
             await asyncio.sleep(interval_s)
+
+
+def _new_arbiter(config: Config) -> Arbiter:
+    arbiter = config.arbiter
+    return Arbiter(
+        mode=_native.Mode[config.mode.upper()],
+        heartbeat_ns=arbiter.heartbeat_ns,
+        stale_after_ns=arbiter.stale_after_ns,
+        max_hold_ns=arbiter.max_hold_ns,
+        window_ns=arbiter.window_ns,
+        window_bytes_min=arbiter.window_bytes_min,
+        quiet_ns=arbiter.quiet_ns,
+        spin_ns=arbiter.spin_ns,
+        torn_slot_ns=arbiter.torn_slot_ns,
+        rate_default_bytes_per_s=arbiter.rate_default_bytes_per_s,
+        tasks_max=arbiter.tasks_max,
+    )
 
 
 def _changed(old: Struct, new: Struct, prefix: str = "") -> Iterator[str]:

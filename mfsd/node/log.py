@@ -1,7 +1,8 @@
 """Structured log lines on standard error: ``level=info event=attached client=3 pid=1234``.
 
-Writing never blocks and never fails the daemon: a line that does not fit into a full pipe or disk is dropped and counted,
-and an event that repeats too often is summed up, so that a misbehaving client cannot fill a disk through the log.
+Writing never blocks and never fails the daemon: a line that does not fit into a full pipe or disk is dropped
+and counted, and an event that repeats too often is summed up, so that a misbehaving client cannot fill a disk
+through the log.
 """
 
 from __future__ import annotations

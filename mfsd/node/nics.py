@@ -1,7 +1,8 @@
 """Which NICs the node has and how fast each is believed to be.
 
-A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC first among
-those attached now. So a client can never change the rate that another client's traffic is planned with.
+A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
+first among those attached now. So a client can never change the rate that another client's traffic is planned
+with.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from mfsd._native import NICS_MAX
 from mfsd.node.config import NicConfig
 
-NICS_MAX = 16
 SYSFS = Path("/sys/class/infiniband")
 
 
@@ -74,7 +75,8 @@ class NicTable:
         return int(self._config[name].rate_bytes_per_s) if name in self._config else 0
 
     def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
-        """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real devices."""
+        """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
+        devices."""
         known = {*host_rates, *self._config}
         missing = known - {n for n, _ in self._index}
         reserved = 0 if name in missing else len(missing)
@@ -87,7 +89,10 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
         devices = os.listdir(sysfs)  # noqa: PTH208 -- names are wanted, and a missing folder is the common case
     except OSError:
         return {}
-    return {name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0) for name in devices}
+    return {
+        name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0)
+        for name in devices
+    }
 
 
 def _port_rate(port: Path) -> int:

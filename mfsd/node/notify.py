@@ -1,4 +1,5 @@
-"""Tells the service manager how the daemon is: the sd_notify protocol (man sd_notify), over ``$NOTIFY_SOCKET``."""
+"""Tells the service manager how the daemon is: the sd_notify protocol (man sd_notify), over
+``$NOTIFY_SOCKET``."""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ def peer_of(connection: socket.socket) -> Peer:
 def open_pidfd(connection: socket.socket, pid: int, boot_ns: int) -> int:
     """A descriptor that turns readable when the process ends. OSError(ESRCH) when it has ended already.
 
-    A kernel that cannot give the descriptor with the connection leaves a gap in which the pid may have been reused; a
-    process younger than the connection (``boot_ns``: CLOCK_BOOTTIME when it was accepted) is such a one.
+    A kernel that cannot give the descriptor with the connection leaves a gap in which the pid may have been
+    reused; a process younger than the connection (``boot_ns``: CLOCK_BOOTTIME when it was accepted) is such a
+    one.
     """
     try:
         return struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4))[0]  # type: ignore[no-any-return]

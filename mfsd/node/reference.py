@@ -28,7 +28,10 @@ def default_toml() -> str:
             continue
         lines = [f"\n# {_summary(struct)}\n"]
         if key.name in _EXAMPLES:
-            lines += [_commented(f"{k.name}: {_plain(k.description)}; {allowed(k.type, k.limits)}") for k in keys(struct)]
+            lines += [
+                _commented(f"{k.name}: {_plain(k.description)}; {allowed(k.type, k.limits)}")
+                for k in keys(struct)
+            ]
             lines += ["#\n", textwrap.indent(_EXAMPLES[key.name], "# ")]
         else:
             lines += [f"[{key.name}]\n", *(_toml_key(k) for k in keys(struct))]
@@ -66,7 +69,13 @@ def _toml_key(key: Key) -> str:
 def _table(rows: list[Key]) -> str:
     lines = ["| key | default | may be | meaning |", "|---|---|---|---|"]
     for key in rows:
-        default = f"`{default_text(key)}`" if default_text(key) else "required" if key.default is NODEFAULT else "unset"
+        default = (
+            f"`{default_text(key)}`"
+            if default_text(key)
+            else "required"
+            if key.default is NODEFAULT
+            else "unset"
+        )
         lines.append(f"| `{key.name}` | {default} | {allowed(key.type, key.limits)} | {key.description} |")
     return "\n".join(lines) + "\n"
 

@@ -32,8 +32,9 @@ def doc(
     max_length: int | None = None,
 ) -> Meta:
     """The annotation of a field: what it is for and what it may hold."""
-    extra = {"limits": limits} if limits else None
-    return Meta(description=description, extra=extra, ge=ge, le=le, max_length=max_length)
+    if max_length is not None:
+        return Meta(description=description, max_length=max_length)
+    return Meta(description=description, extra={"limits": limits} if limits else None, ge=ge, le=le)
 
 
 class Key(Struct, frozen=True):

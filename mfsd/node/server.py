@@ -1,7 +1,7 @@
 """The attach server: programs connect to the daemon's socket, are checked, and receive their segment.
 
-One packet is one message. Whatever is wrong with a packet closes that connection only. The daemon believes the kernel
-about who connects (SO_PEERCRED) and nothing that the client says about itself except for display.
+One packet is one message. Whatever is wrong with a packet closes that connection only. The daemon believes
+the kernel about who connects (SO_PEERCRED) and nothing that the client says about itself except for display.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import time
 from collections import Counter
 from typing import Protocol
 
-from mfsd._native import HELLO_BYTES, Hello, pack_nic_reply, pack_welcome, unpack_hello
+from mfsd._native import (
+    HELLO_BYTES,
+    Hello,
+    HelloKind,
+    hello_decode,
+    hello_version_error,
+    nic_reply_encode,
+    welcome_encode,
+)
 from mfsd.node.admission import Admission, Peer, Refusal
 from mfsd.node.log import Log
 from mfsd.node.nics import NicTable
@@ -44,13 +52,13 @@ class _Newcomer:
     """A connection that has not said hello yet."""
 
     def __init__(
-        self, connection: socket.socket, peer: Peer, refusal: Refusal | None, boot_ns: int, timer: asyncio.TimerHandle
+        self, connection: socket.socket, peer: Peer, refusal: Refusal | None, boot_ns: int
     ) -> None:
         self.connection = connection
         self.peer = peer
         self.refusal = refusal
         self.boot_ns = boot_ns
-        self.timer = timer
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class AttachServer:
@@ -80,7 +88,7 @@ class AttachServer:
         for session in list(self.sessions.values()):
             self._end(session, "shutdown")
 
-    # ---- newcomers ---------------------------------------------------------------------------------------------------
+    # ---- newcomers -------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         try:
@@ -102,13 +110,8 @@ class AttachServer:
         if refusal and sum(1 for n in self._newcomers if n.refusal) >= REFUSALS_WAITING_MAX:
             connection.close()
             return
-        newcomer = _Newcomer(
-            connection,
-            peer,
-            refusal,
-            time.clock_gettime_ns(time.CLOCK_BOOTTIME),
-            self._loop.call_later(HELLO_S, lambda: self._silent(newcomer)),
-        )
+        newcomer = _Newcomer(connection, peer, refusal, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        newcomer.timer = self._loop.call_later(HELLO_S, self._silent, newcomer)
         self._newcomers.add(newcomer)
         self._loop.add_reader(connection.fileno(), self._hello, newcomer)
 
@@ -125,10 +128,18 @@ class AttachServer:
         if packet is None:
             return
         try:
-            hello = unpack_hello(packet)
+            hello = hello_decode(packet)
         except ValueError as error:
             if packet:
-                self._log.warning("malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=error)
+                self._log.warning(
+                    "malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=error
+                )
+            self._drop(newcomer)
+            return
+        if hello.kind != HelloKind.ATTACH:
+            self._log.warning(
+                "malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, kind=hello.kind
+            )
             self._drop(newcomer)
             return
         refusal = newcomer.refusal or self._attach(newcomer, hello)
@@ -137,8 +148,8 @@ class AttachServer:
 
     def _attach(self, newcomer: _Newcomer, hello: Hello) -> Refusal | None:
         """Makes the newcomer a session, or says why not."""
-        if hello.version_problem:
-            return Refusal(errno.EPROTO, hello.version_problem)
+        if (problem := hello_version_error(hello)) is not None:
+            return Refusal(errno.EPROTO, problem)
         peer, connection = newcomer.peer, newcomer.connection
         try:
             pidfd = open_pidfd(connection, peer.pid, newcomer.boot_ns)
@@ -150,7 +161,7 @@ class AttachServer:
             os.close(pidfd)
             return _no_segment(error)
         try:
-            socket.send_fds(connection, [pack_welcome(0, client_id, "")], [memfd, doorbell])
+            socket.send_fds(connection, [welcome_encode(client_id=client_id)], [memfd, doorbell])
         except OSError:  # gone, or never reads
             self._segments.client_remove(client_id)
             os.close(pidfd)
@@ -171,13 +182,16 @@ class AttachServer:
     def _refuse(self, newcomer: _Newcomer, refusal: Refusal) -> None:
         name = errno.errorcode.get(refusal.error, str(refusal.error))
         self.refused[name] += 1
-        self._log.warning("refused", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=name, reason=refusal.reason)
+        self._log.warning(
+            "refused", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=name, reason=refusal.reason
+        )
         with contextlib.suppress(OSError):
-            newcomer.connection.send(pack_welcome(-refusal.error, 0, refusal.reason))
+            newcomer.connection.send(welcome_encode(error=-refusal.error, reason=refusal.reason))
         self._drop(newcomer)
 
     def _forget(self, newcomer: _Newcomer) -> None:
-        newcomer.timer.cancel()
+        if newcomer.timer is not None:
+            newcomer.timer.cancel()
         self._newcomers.discard(newcomer)
         self._loop.remove_reader(newcomer.connection.fileno())
 
@@ -187,7 +201,7 @@ class AttachServer:
         if newcomer.refusal is None:
             self._admission.release(newcomer.peer)
 
-    # ---- sessions ----------------------------------------------------------------------------------------------------
+    # ---- sessions --------------------------------------------------------------------------------
 
     def _packet(self, session: Session) -> None:
         packet = _receive(session.connection)
@@ -200,9 +214,9 @@ class AttachServer:
             self._end(session, "flood")
             return
         try:
-            hello = unpack_hello(packet)
-            if not hello.is_nic or hello.version_problem:
-                raise ValueError(hello.version_problem or "only NIC messages may follow the welcome")
+            hello = hello_decode(packet)
+            if hello.kind != HelloKind.NIC:
+                raise ValueError("only NIC messages may follow the welcome")
             name = printable(hello.nic_name)
             if not name:
                 raise ValueError("a NIC without a name")
@@ -213,10 +227,10 @@ class AttachServer:
         try:
             index = self._nics.register(session.client_id, name, hello.nic_guid, hello.nic_rate_bytes_per_s)
             session.nics[index] = name
-            reply = pack_nic_reply(0, index)
+            reply = nic_reply_encode(nic=index)
             self._log.info("nic", client=session.client_id, nic=name, index=index)
         except OSError as error:
-            reply = pack_nic_reply(-(error.errno or errno.EIO), 0)
+            reply = nic_reply_encode(error=-(error.errno or errno.EIO))
             self._log.warning("nic-refused", client=session.client_id, nic=name, error=error)
         try:
             session.connection.send(reply)
@@ -234,8 +248,8 @@ class AttachServer:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """One packet, empty at the end of the connection, None when there is none yet. Descriptors sent along are dropped
-    by the kernel, since no room is offered for them."""
+    """One packet, empty at the end of the connection, None when there is none yet. Descriptors sent along are
+    dropped by the kernel, since no room is offered for them."""
     try:
         return connection.recv(HELLO_BYTES + 1)
     except (BlockingIOError, InterruptedError):

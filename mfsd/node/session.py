@@ -17,11 +17,18 @@ PACKETS_PER_S = 64
 class Session:
     """Lives from the welcome until the process ends, it closes its socket, or it misbehaves.
 
-    The pidfd tells the end of the process itself, even when a child has inherited the socket and keeps it open.
+    The pidfd tells the end of the process itself, even when a child has inherited the socket and keeps it
+    open.
     """
 
     def __init__(
-        self, connection: socket.socket, pidfd: int, peer: Peer, client_id: int, process: str, attached_s: float
+        self,
+        connection: socket.socket,
+        pidfd: int,
+        peer: Peer,
+        client_id: int,
+        process: str,
+        attached_s: float,
     ) -> None:
         self.connection = connection
         self.pidfd = pidfd
@@ -33,7 +40,9 @@ class Session:
         self._packets = 0.0
         self._packets_at_s = attached_s
 
-    def watch(self, loop: asyncio.AbstractEventLoop, packet: Callable[[], None], ended: Callable[[], None]) -> None:
+    def watch(
+        self, loop: asyncio.AbstractEventLoop, packet: Callable[[], None], ended: Callable[[], None]
+    ) -> None:
         loop.add_reader(self.connection.fileno(), packet)
         loop.add_reader(self.pidfd, ended)
 

@@ -5,65 +5,68 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from mfsd._native import Arbiter, ClientStats, NicStats
+from mfsd._native import Arbiter, ClientStats, NicStats, Role, Stage
 from mfsd.node.config import Config
 from mfsd.node.control import ClassStatus, ClientStatus, NicStatus, RuleStatus
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.session import Session
 
-ROLES = ("unknown", "nccl-data", "nccl-cts", "nccl-flush", "kv", "bulk")
-STAGES = ("control", "reuse", "collective", "p2d", "background")
+ROLES = tuple(role.name.lower().replace("_", "-") for role in Role)
+STAGES = tuple(stage.name.lower() for stage in Stage)
 
 
 def client_status(session: Session, stats: ClientStats, now_s: float) -> ClientStatus:
-    detached = stats.detach_reason != 0
+    detached = stats["detach_reason"] != 0
     return ClientStatus(
         client_id=session.client_id,
         pid=session.peer.pid,
         uid=session.peer.uid,
         process=session.process,
         state="detached" if detached else "active",
-        detach_reason=errno.errorcode.get(-stats.detach_reason, str(stats.detach_reason)) if detached else None,
+        detach_reason=errno.errorcode.get(-stats["detach_reason"], str(stats["detach_reason"]))
+        if detached
+        else None,
         attached_s=now_s - session.attached_s,
         nics=[session.nics[index] for index in sorted(session.nics)],
-        queue_pairs=_named(ROLES, stats.queue_pairs),
-        held_bytes=stats.held_bytes,
-        in_flight_bytes=stats.in_flight_bytes,
-        submits=stats.submits,
-        permits=stats.grants,
-        completes=stats.completes,
-        cancels=stats.cancels,
-        posted_bytes=_named(STAGES, stats.posted_bytes),
-        completed_bytes=_named(STAGES, stats.completed_bytes),
-        bypassed_overflow=stats.bypassed_overflow,
-        bypassed_hold=stats.bypassed_hold,
-        bypassed_stale=stats.bypassed_stale,
-        hold_s=stats.hold_ns / 1e9,
-        torn_slots=stats.torn_slots,
-        bad_messages=stats.bad_messages,
+        queue_pairs=_named(ROLES, stats["queue_pairs"]),
+        held_bytes=stats["held_bytes"],
+        in_flight_bytes=stats["in_flight_bytes"],
+        submits=stats["submits"],
+        permits=stats["grants"],
+        completes=stats["completes"],
+        cancels=stats["cancels"],
+        posted_bytes=_named(STAGES, stats["posted_bytes"]),
+        completed_bytes=_named(STAGES, stats["completed_bytes"]),
+        bypassed_overflow=stats["bypassed_overflow"],
+        bypassed_hold=stats["bypassed_hold"],
+        bypassed_stale=stats["bypassed_stale"],
+        hold_s=stats["hold_ns"] / 1e9,
+        torn_slots=stats["torn_slots"],
+        bad_messages=stats["bad_messages"],
     )
 
 
 def nic_status(index: int, stats: NicStats) -> NicStatus:
     return NicStatus(
         index=index,
-        name=stats.name,
-        guid=f"{stats.guid:016x}",
-        rate_bytes_per_s=stats.rate_bytes_per_s,
-        window_bytes=stats.window_bytes,
-        in_flight_bytes=stats.in_flight_bytes,
-        unscheduled_in_flight_bytes=stats.unscheduled_in_flight_bytes,
-        load=stats.load,
-        promotions=stats.promotions,
-        wait_s=stats.wait_ns / 1e9,
+        name=stats["name"],
+        guid=f"{stats['guid']:016x}",
+        rate_bytes_per_s=stats["rate_bytes_per_s"],
+        window_bytes=stats["window_bytes"],
+        in_flight_bytes=stats["in_flight_bytes"],
+        unscheduled_in_flight_bytes=stats["unscheduled_in_flight_bytes"],
+        load=stats["load"],
+        promotions=stats["promotions"],
+        wait_s=stats["wait_ns"] / 1e9,
         classes=[
             ClassStatus(*values)
             for values in zip(
-                stats.held_bytes,
-                stats.held_tasks,
-                stats.in_flight_class_bytes,
-                stats.granted_bytes,
-                stats.grants,
+                stats["held_bytes"],
+                stats["held_tasks"],
+                stats["in_flight_class_bytes"],
+                stats["granted_bytes"],
+                stats["grants"],
+                strict=True,
             )
         ],
     )

@@ -1,8 +1,8 @@
 """Values as people write them in the configuration file, kept as plain integers and text in the program.
 
-Each class has ``parse`` (from what TOML holds; ValueError says what is allowed) and ``str()`` (what may be written).
-Quantities are integers in the one unit that the class names; their unit words are those of Linux traffic control:
-``10gbit`` is 10^10 bits per second.
+Each class has ``parse`` (from what TOML holds; ValueError says what is allowed) and ``str()`` (what may be
+written). Quantities are integers in the one unit that the class names; their unit words are those of Linux
+traffic control: ``10gbit`` is 10^10 bits per second.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ from mfsd.node.control import ModeReply, ModeRequest
 def mode(path: Path, mode: Literal["observe", "enforce"]) -> None:
     """Hold and permit (enforce), or only count and time (observe).
 
-    Takes effect at once for every attached program and lasts until the daemon stops or the mode in its configuration
-    file changes. What is held when enforcing ends is posted.
+    Takes effect at once for every attached program and lasts until the daemon stops or the mode in its
+    configuration file changes. What is held when enforcing ends is posted.
     """
     reply = ask_or_exit(path, ModeRequest(mode=mode), ModeReply)
-    click.echo(f"mode: {reply.mode}" if reply.mode == reply.before else f"mode: {reply.before} -> {reply.mode}")
+    click.echo(
+        f"mode: {reply.mode}" if reply.mode == reply.before else f"mode: {reply.before} -> {reply.mode}"
+    )

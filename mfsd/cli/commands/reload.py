@@ -15,8 +15,8 @@ from mfsd.node.control import ReloadReply, ReloadRequest
 def reload(path: Path) -> None:
     """Read the configuration file again.
 
-    The same as SIGHUP, with an answer: which keys changed, and which of them wait for a restart. A file with an error
-    changes nothing.
+    The same as SIGHUP, with an answer: which keys changed, and which of them wait for a restart. A file with
+    an error changes nothing.
     """
     reply = ask_or_exit(path, ReloadRequest(), ReloadReply)
     if reply.config_file is None:

@@ -19,8 +19,8 @@ from mfsd.node.control import RulesReply, RulesRequest
 def rules(path: Path, as_json: bool) -> None:
     """Show how queue pairs are told apart.
 
-    Rules are tried in this order and the first match wins. Configured rules ([[rule]] in the file) come before the
-    built-in ones.
+    Rules are tried in this order and the first match wins. Configured rules ([[rule]] in the file) come
+    before the built-in ones.
     """
     reply = ask_or_exit(path, RulesRequest(), RulesReply)
     if as_json:

@@ -22,9 +22,15 @@ _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line.")
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds between looks."
+    "--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between looks.",
 )
 @click.pass_obj
 def status(path: Path, as_json: bool, watch: bool, interval: float) -> None:
@@ -69,15 +75,18 @@ def _view(reply: StatusReply) -> RenderableType:
         parts += ["", _nic_table(reply.nics)]
     if any(c.held_bytes or c.in_flight_bytes or c.grants for nic in reply.nics for c in nic.classes):
         parts += ["", _class_table(reply.nics)]
-    parts += ["", _client_table(reply.clients) if reply.clients else "No program is attached; start one with mfs-run."]
+    parts += [
+        "",
+        _client_table(reply.clients) if reply.clients else "No program is attached; start one with mfs-run.",
+    ]
     return Group(*parts)
 
 
 def _daemon_line(daemon: DaemonStatus) -> str:
     color = {"enforce": "green", "observe": "yellow"}.get(daemon.mode, "red")
     lines = [
-        f"mfsd {daemon.version}  pid {daemon.pid}  [{color}]{daemon.mode}[/]  up {duration(daemon.uptime_s)}  "
-        f"epoch {daemon.epoch}",
+        f"mfsd {daemon.version}  pid {daemon.pid}  [{color}]{daemon.mode}[/]  "
+        f"up {duration(daemon.uptime_s)}  epoch {daemon.epoch}",
         f"{escape(daemon.socket)}  {escape(daemon.config_file or 'built-in configuration')}",
     ]
     if daemon.refused:
@@ -130,7 +139,9 @@ def _class_table(nics: list[NicStatus]) -> Table:
 def _client_table(clients: list[ClientStatus]) -> Table:
     table = _table(("PID", "PROCESS", "STATE", "QUEUE PAIRS"), ("HELD", "IN FLIGHT", "PERMITS", "BYPASS"))
     for client in clients:
-        state = client.state if client.detach_reason is None else f"[red]{client.state} {client.detach_reason}[/]"
+        state = (
+            client.state if client.detach_reason is None else f"[red]{client.state} {client.detach_reason}[/]"
+        )
         table.add_row(
             str(client.pid),
             escape(client.process),

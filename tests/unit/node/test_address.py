@@ -17,7 +17,9 @@ from mfsd.node.address import Address, AddressError
 def test_a_living_owner_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run" / "m.sock"
     first = Address(path)
-    with pytest.raises(AddressError, match=rf"another mfsd \(pid {os.getpid()}\) serves it; stop that one or choose"):
+    with pytest.raises(
+        AddressError, match=rf"another mfsd \(pid {os.getpid()}\) serves it; stop that one or choose"
+    ):
         Address(path)
     first.release()
     Address(path).release()
@@ -55,7 +57,7 @@ def test_a_file_in_the_way_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(AddressError, match="cannot be created: .* choose another place with --socket"):
+    with pytest.raises(AddressError, match=r"cannot be created: .* choose another place with --socket"):
         Address(tmp_path / "file" / "m.sock")
 
 

@@ -75,7 +75,9 @@ def test_all_kinds_of_values() -> None:
     assert config.arbiter.rate_default_bytes_per_s == 62_500_000
     assert config.nic["mlx5_0"].rate_bytes_per_s == 50_000_000_000
     assert config.rule == [
-        RuleConfig(library="libucp", peer=PeerNetwork("10.1.0.0/16"), action="hold", stage="p2d", wire_class=2)
+        RuleConfig(
+            library="libucp", peer=PeerNetwork("10.1.0.0/16"), action="hold", stage="p2d", wire_class=2
+        )
     ]
 
 
@@ -86,12 +88,13 @@ def test_all_kinds_of_values() -> None:
         ("mode = 1979-05-27", 'mode = 1979-05-27: must be one of "off", "observe", "enforce"'),
         (
             "[arbiter]\nwindw = 1",
-            'arbiter.windw = 1: unknown key; did you mean "window"? Allowed here: heartbeat, stale_after, max_hold, '
-            "window, window_min, quiet, spin, torn_slot, rate_default, tasks_max",
+            'arbiter.windw = 1: unknown key; did you mean "window"? Allowed here: heartbeat, stale_after, '
+            "max_hold, window, window_min, quiet, spin, torn_slot, rate_default, tasks_max",
         ),
         (
             '[arbiter]\nwindow = "2 parsecs"',
-            'arbiter.window = "2 parsecs": not a duration; write a number and one of ns, us, ms, s, for example "2ms"',
+            'arbiter.window = "2 parsecs": not a duration; write a number and one of ns, us, ms, s, '
+            'for example "2ms"',
         ),
         (
             "[arbiter]\nwindow = 2",
@@ -103,8 +106,8 @@ def test_all_kinds_of_values() -> None:
         ),
         (
             '[arbiter]\nstale_after = "15ms"',
-            'arbiter.stale_after = "15ms": must be at least twice arbiter.heartbeat (10ms), or programs take a living '
-            "daemon for dead",
+            'arbiter.stale_after = "15ms": must be at least twice arbiter.heartbeat (10ms), '
+            "or programs take a living daemon for dead",
         ),
         (
             "[arbiter]\ntasks_max = 1",
@@ -120,7 +123,10 @@ def test_all_kinds_of_values() -> None:
             '[nic.mlx5_1]\nrate = "1kbit"',
             'nic."mlx5_1".rate = "1kbit": must be a rate from 1mbit to 10tbit, for example "100gbit"',
         ),
-        ("[nic.mlx5_1]", 'nic."mlx5_1".rate: missing; must be a rate from 1mbit to 10tbit, for example "100gbit"'),
+        (
+            "[nic.mlx5_1]",
+            'nic."mlx5_1".rate: missing; must be a rate from 1mbit to 10tbit, for example "100gbit"',
+        ),
         ("nic = 3", "nic = 3: must be a table"),
         ("[nic]\nx = 1", 'nic."x" = 1: must be a table'),
         (
@@ -131,13 +137,13 @@ def test_all_kinds_of_values() -> None:
         ("[[rule]]", 'rule[0].action: missing; must be one of "pass", "hold"'),
         (
             '[[rule]]\naction = "pass"\n[[rule]]\naction = "pass"\npeer = "10.0.0.1/8"',
-            'rule[1].peer = "10.0.0.1/8": 10.0.0.1/8 has host bits set; write an address or a network, for example '
-            '"10.1.0.0/16" or "fe80::/10"',
+            'rule[1].peer = "10.0.0.1/8": 10.0.0.1/8 has host bits set; write an address or a network, '
+            'for example "10.1.0.0/16" or "fe80::/10"',
         ),
         (
             '[[rule]]\naction = "hold"\nstage = "collective"',
-            'rule[0].stage = "collective": "collective" never waits; use action = "pass", or stage "reuse", "p2d" or '
-            '"background"',
+            'rule[0].stage = "collective": "collective" never waits; use action = "pass", '
+            'or stage "reuse", "p2d" or "background"',
         ),
         (
             '[[rule]]\naction = "pass"\nlibrary = "' + "x" * 32 + '"',
@@ -154,7 +160,8 @@ def test_all_kinds_of_values() -> None:
         ("[wire]\ndscp = [1, 64]", "wire.dscp[1] = 64: must be a whole number from 0 to 63"),
         (
             "[wire]\ndscp = [1,2,3,4,5,6,7,8,9]",
-            "wire.dscp = [1, 2, 3, 4, 5, 6, 7, 8, 9]: must be a list of at most 8, each a whole number from 0 to 63",
+            "wire.dscp = [1, 2, 3, 4, 5, 6, 7, 8, 9]: must be a list of at most 8, "
+            "each a whole number from 0 to 63",
         ),
         (
             "[socket]\nmode = 660",
@@ -162,7 +169,8 @@ def test_all_kinds_of_values() -> None:
         ),
         (
             '[socket]\nallowed_uids = ["root", "nobody at all"]',
-            'socket.allowed_uids[1] = "nobody at all": no such user on this host; write a user\'s name or number',
+            'socket.allowed_uids[1] = "nobody at all": no such user on this host; '
+            "write a user's name or number",
         ),
         (
             '[socket]\ngroup = "none such"',
@@ -202,11 +210,15 @@ toml_values = st.recursive(
             st.integers(-(2**63), 2**63 - 1),
             st.floats(),
             st.text(max_size=12),
-            st.sampled_from(["2ms", "10gbit", "4kib", "0660", "root", "10.0.0.0/8", "enforce", "hold", "kv", "1e9s"]),
+            st.sampled_from(
+                ["2ms", "10gbit", "4kib", "0660", "root", "10.0.0.0/8", "enforce", "hold", "kv", "1e9s"]
+            ),
             st.dates().map(lambda d: datetime.datetime(d.year, d.month, d.day)),
         )
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 leaf_keys = [
@@ -218,7 +230,10 @@ leaf_keys = [
 
 
 @settings(max_examples=400, deadline=None)
-@given(place=st.sampled_from([*leaf_keys, ("mode",), ("log_level",), ("nic",), ("rule",), ("?", "?")]), value=toml_values)
+@given(
+    place=st.sampled_from([*leaf_keys, ("mode",), ("log_level",), ("nic",), ("rule",), ("?", "?")]),
+    value=toml_values,
+)
 @example(place=("arbiter", "window"), value="9" * 400 + "s")
 @example(place=("arbiter", "window"), value="²ms")
 @example(place=("rule", "peer"), value="::/129")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import typing
 
@@ -23,7 +24,9 @@ from mfsd.node.control import (
 )
 
 
-@pytest.mark.parametrize("request_", [StatusRequest(), RulesRequest(), ModeRequest(mode="observe"), ReloadRequest()])
+@pytest.mark.parametrize(
+    "request_", [StatusRequest(), RulesRequest(), ModeRequest(mode="observe"), ReloadRequest()]
+)
 def test_a_request_is_one_line_and_comes_back(request_: control.Request) -> None:
     line = encode(request_)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
@@ -64,10 +67,8 @@ def test_malformed_lines(line: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_do_anything_but_be_refused(line: bytes) -> None:
     for decode in (decode_request, decode_reply):
-        try:
+        with contextlib.suppress(ProtocolError):
             decode(line)
-        except ProtocolError:
-            pass
 
 
 def test_unknown_fields_of_a_reply_are_ignored() -> None:

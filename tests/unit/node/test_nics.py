@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mfsd._native import NICS_MAX
 from mfsd.node.config import NicConfig
-from mfsd.node.nics import NICS_MAX, NicTable, read_host_rates
+from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.values import RateBytesPerS
 
 
@@ -75,7 +76,11 @@ def test_made_up_names_leave_room_for_real_devices() -> None:
 
 
 def test_rates_of_the_host(tmp_path: Path) -> None:
-    for device, ports in {"mlx5_0": ["100 Gb/sec (4X EDR)", "2.5 Gb/sec (1X SDR)"], "odd": ["fast"], "none": []}.items():
+    for device, ports in {
+        "mlx5_0": ["100 Gb/sec (4X EDR)", "2.5 Gb/sec (1X SDR)"],
+        "odd": ["fast"],
+        "none": [],
+    }.items():
         (tmp_path / device).mkdir()
         for number, rate in enumerate(ports):
             (tmp_path / device / "ports" / str(number)).mkdir(parents=True)
