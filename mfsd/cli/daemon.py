@@ -118,7 +118,10 @@ def _serve(options: Options, config: Config) -> int:
 
     try:
         asyncio.run(serve())
-    except (AddressError, OSError) as error:
+    except AddressError as error:
+        click.echo(f"mfsd: {error}", err=True)
+        return EXIT_CANNOT_START
+    except OSError as error:
         click.echo(f"mfsd: cannot start: {error}", err=True)
         return EXIT_CANNOT_START
     finally:

@@ -65,6 +65,16 @@ def parse(text: str, file: str) -> Config:
     return config
 
 
+def socket_path_problem(path: str) -> str | None:
+    """Why the path cannot be a socket's; None when it can."""
+    if not path.startswith("/") or "\0" in path:
+        return 'must be an absolute path, for example "/run/mfs/mfsd.sock"'
+    length = len(path.encode(errors="surrogateescape"))
+    if length > SOCKET_PATH_BYTES_MAX:
+        return f"is {length} bytes long; a socket path has at most {SOCKET_PATH_BYTES_MAX}"
+    return None
+
+
 def toml_value(value: object) -> str:
     """A value as it is written in TOML, cut when long."""
     if isinstance(value, dict):
@@ -189,11 +199,8 @@ def _dotted(path: list[str | int]) -> str:
 
 def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     yield from _out_of_limits(config, [])
-    length = len(config.socket.path.encode())
-    if not config.socket.path.startswith("/") or "\0" in config.socket.path:
-        yield ["socket", "path"], 'must be an absolute path, for example "/run/mfs/mfsd.sock"'
-    if length > SOCKET_PATH_BYTES_MAX:
-        yield ["socket", "path"], f"is {length} bytes long; a socket path has at most {SOCKET_PATH_BYTES_MAX}"
+    if (problem := socket_path_problem(config.socket.path)) is not None:
+        yield ["socket", "path"], problem
     if config.arbiter.stale_after_ns < 2 * config.arbiter.heartbeat_ns:
         yield (
             ["arbiter", "stale_after"],

@@ -87,6 +87,9 @@ class ControlServer:
                 reply = self._answer(decode_request(line), may_change)
             except ProtocolError as error:
                 reply = ErrorReply(error.code, str(error))
+            except Exception as error:  # a defect here must cost one answer, not the connection
+                self._log.error("control-failed", error=repr(error))
+                reply = ErrorReply("failed", f"mfsd could not do it: {error}")
             writer.write(encode(reply))
             await asyncio.wait_for(writer.drain(), WRITE_S)
 
@@ -101,6 +104,3 @@ class ControlServer:
             return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()
         except ConfigError as error:
             return ErrorReply("config", f"the old configuration stays in force: {error}")
-        except OSError as error:
-            self._log.error("control-failed", request=type(request).__name__, error=error)
-            return ErrorReply("failed", f"mfsd could not do it: {error.strerror or error}")

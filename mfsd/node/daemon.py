@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from mfsd import _native
 from mfsd._native import Arbiter
@@ -22,7 +22,7 @@ from mfsd.node import rules
 from mfsd.node.address import Address
 from mfsd.node.admission import Admission
 from mfsd.node.config import Config, Mode
-from mfsd.node.config_file import ConfigError, load
+from mfsd.node.config_file import ConfigError, load, socket_path_problem
 from mfsd.node.control import DaemonStatus, ModeReply, ModeRequest, ReloadReply, RulesReply, StatusReply
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
@@ -49,6 +49,8 @@ class Options(Struct, frozen=True, kw_only=True):
         """Reads the file, if there is one, and applies the command line. ConfigError."""
         config = load(self.config_file) if self.config_file else Config()
         if self.socket is not None:
+            if (problem := socket_path_problem(str(self.socket))) is not None:
+                raise ConfigError(f"--socket {self.socket}", "", UNSET, problem)
             config = msgspec.structs.replace(
                 config, socket=msgspec.structs.replace(config.socket, path=str(self.socket))
             )
@@ -86,6 +88,7 @@ class Daemon:
 
     async def _serve(self, arbiter: Arbiter) -> None:
         config, loop = self._config, asyncio.get_running_loop()
+        loop.set_exception_handler(self._defect)
         self._admission = Admission(config.socket)
         self._nics = NicTable(arbiter, config.nic)
         attach = self._listen(socket.SOCK_SEQPACKET, "")
@@ -200,6 +203,10 @@ class Daemon:
         except OSError as error:
             self._log.error("reload-failed", problem=error)
         self._notifier.ready(f"serving {self._config.socket.path}, {self._mode}")
+
+    def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An exception that nobody caught costs one event, never the daemon."""
+        self._log.error("defect", where=context.get("message"), error=repr(context.get("exception")))
 
     # ---- in the background -----------------------------------------------------------------------
 

@@ -51,9 +51,7 @@ class Segments(Protocol):
 class _Newcomer:
     """A connection that has not said hello yet."""
 
-    def __init__(
-        self, connection: socket.socket, peer: Peer, refusal: Refusal | None, boot_ns: int
-    ) -> None:
+    def __init__(self, connection: socket.socket, peer: Peer, refusal: Refusal | None, boot_ns: int) -> None:
         self.connection = connection
         self.peer = peer
         self.refusal = refusal

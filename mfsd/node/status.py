@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mfsd._native import Arbiter, ClientStats, NicStats, Role, Stage
+from mfsd._native import Role, Stage
 from mfsd.node.config import Config
 from mfsd.node.control import ClassStatus, ClientStatus, NicStatus, RuleStatus
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.session import Session
+
+if TYPE_CHECKING:
+    from mfsd._native import Arbiter, ClientStats, NicStats
 
 ROLES = tuple(role.name.lower().replace("_", "-") for role in Role)
 STAGES = tuple(stage.name.lower() for stage in Stage)
@@ -83,7 +87,7 @@ def rule_statuses(config: Config) -> list[RuleStatus]:
             source="configuration" if source == "configuration" else "built-in",
             library=rule.library,
             process=rule.process,
-            peer=rule.peer or "",
+            peer=str(rule.peer or ""),
             role=rule.role,
             action=rule.action,
             stage=rule.stage,

@@ -42,7 +42,8 @@ class Daemon:
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Starts mfsd on ``folder/mfsd.sock`` with this configuration text; ``prepare`` runs in it before Python does."""
+        """Starts mfsd on ``folder/mfsd.sock`` with this configuration text; ``prepare`` runs in it before
+        Python does."""
         self.socket = folder / "mfsd.sock"
         self.config_file = folder / "mfsd.toml"
         self.config_file.write_text(config)

@@ -1,4 +1,5 @@
-"""A forked child that runs a function, possibly as another user: no executable has to be readable for that user."""
+"""A forked child that runs a function, possibly as another user: no executable has to be readable for that
+user."""
 
 from __future__ import annotations
 
