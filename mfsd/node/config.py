@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
 from mfsd.node.values import DurationNs, FileMode, GroupId, PeerNetwork, RateBytesPerS, SizeBytes, UserId
+from mfsd.policy.config import PolicyConfig
 
 Mode = Literal["off", "observe", "enforce"]
 Role = Literal["any", "nccl-data", "nccl-cts", "nccl-flush", "kv", "bulk"]
@@ -162,6 +163,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_level: Annotated[LogLevel, doc("least severe lines written to standard error")] = "info"
     socket: SocketConfig = field(default_factory=SocketConfig)
     arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     wire: WireConfig = field(default_factory=WireConfig)
     nic: dict[str, NicConfig] = {}
     rule: Annotated[list[RuleConfig], Meta(max_length=48)] = []

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -16,6 +17,7 @@ from msgspec import UNSET, Struct
 
 from mfsd.node.config import Config, NicConfig
 from mfsd.node.schema import Key, allowed, keys, struct_of
+from mfsd.policy.config import PolicyConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -118,6 +120,9 @@ def _explain(file: str, raw: dict[str, Any], error: str) -> ConfigError:
         (required,) = [k for k in keys(struct) if k.name == missing[1]]
         path = [*path, required.name]
         problem = f"missing; must be {allowed(required.type, required.limits)}"
+    elif inner := re.fullmatch(r"(\w+) is ([^:]*): (.*)", match["problem"]):  # mfsd.policy's own checks
+        path = [*path, inner[1]]
+        problem = inner[3]
     elif _OUR_OWN.match(match["problem"]) is None:
         problem = match["problem"]
     else:
@@ -210,7 +215,17 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     for name in config.nic:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    yield from _not_in_the_daemon(config.policy)
     yield from _rule_contradictions(config)
+
+
+def _not_in_the_daemon(policy: PolicyConfig) -> Iterator[tuple[list[str | int], str]]:
+    """Parameters that only the simulator varies: taking them here and doing something else would mislead."""
+    for name in ("early_order", "load_time_constant_ns"):
+        default = getattr(PolicyConfig(), name)
+        if getattr(policy, name) != default:
+            fixed = toml_value(default.value if isinstance(default, Enum) else default)
+            yield ["policy", name], f"the node daemon always uses {fixed}; only the simulator can vary it"
 
 
 def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:

@@ -27,8 +27,10 @@ from mfsd.node.control import (
 from mfsd.node.log import Log
 from mfsd.node.peer import peer_of
 
-CONNECTIONS_MAX = 32
-IDLE_S = 60.0
+CONNECTIONS_PER_UID = 16
+CONNECTIONS_MAX = 64
+"""Beside those of root and the daemon's user, who can always get in."""
+IDLE_S = 10.0
 WRITE_S = 5.0
 
 
@@ -50,7 +52,8 @@ class ControlServer:
         self._target = target
         self._log = log
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """The connections and the users that opened them."""
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(
@@ -67,21 +70,27 @@ class ControlServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
         try:
-            if len(self._tasks) <= CONNECTIONS_MAX:
-                await self._serve(reader, writer)
+            uid = peer_of(writer.get_extra_info("socket")).uid
+            may_change = uid in (0, os.geteuid())
+            if may_change or self._has_room(uid):
+                self._tasks[task] = uid
+                await self._serve(reader, writer, may_change)
                 writer.close()
                 await asyncio.wait_for(writer.wait_closed(), WRITE_S)
         except (OSError, asyncio.TimeoutError, ValueError, asyncio.CancelledError):
             pass  # gone, silent, a line without end, or the daemon stops: the connection ends
         finally:
-            self._tasks.discard(task)
+            self._tasks.pop(task, None)
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = peer_of(writer.get_extra_info("socket"))
-        may_change = peer.uid in (0, os.geteuid())
+    def _has_room(self, uid: int) -> bool:
+        others = [u for u in self._tasks.values() if u not in (0, os.geteuid())]
+        return len(others) < CONNECTIONS_MAX and others.count(uid) < CONNECTIONS_PER_UID
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_change: bool
+    ) -> None:
         while line := await asyncio.wait_for(reader.readline(), IDLE_S):
             try:
                 reply = self._answer(decode_request(line), may_change)

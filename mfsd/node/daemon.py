@@ -32,6 +32,7 @@ from mfsd.node.notify import Notifier
 from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
 from mfsd.node.status import client_status, nic_statuses, rule_statuses
+from mfsd.policy.urgency import thresholds
 
 DETACH_LOOK_S = 5.0
 """How often to look for clients that the arbiter gave up, to log them."""
@@ -167,7 +168,7 @@ class Daemon:
         waiting = [
             key
             for key in changed
-            if key.startswith(("arbiter.", "socket.path", "socket.mode", "socket.group"))
+            if key.startswith(("arbiter.", "policy.", "socket.path", "socket.mode", "socket.group"))
         ]
         self._arbiter.rules(rules.native(new))
         self._admission.config = new.socket
@@ -178,6 +179,7 @@ class Daemon:
         self._config = msgspec.structs.replace(
             new,
             arbiter=old.arbiter,
+            policy=old.policy,
             socket=msgspec.structs.replace(
                 new.socket, path=old.socket.path, mode=old.socket.mode, group=old.socket.group
             ),
@@ -230,8 +232,17 @@ class Daemon:
 
 
 def _new_arbiter(config: Config) -> Arbiter:
-    arbiter = config.arbiter
+    arbiter, policy = config.arbiter, config.policy
     return Arbiter(
+        policy=_native.Policy(
+            variant=_native.Variant[policy.variant.name],
+            classes=policy.classes,
+            levels=policy.levels,
+            threshold=thresholds(policy),
+            rho_max=policy.rho_max,
+            critical_laxity_share=policy.critical_laxity_share,
+            promotion_interval_ns=policy.promotion_interval_ns,
+        ),
         mode=_native.Mode[config.mode.upper()],
         heartbeat_ns=arbiter.heartbeat_ns,
         stale_after_ns=arbiter.stale_after_ns,

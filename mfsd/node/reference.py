@@ -1,17 +1,31 @@
-"""Writes the default configuration file and the reference page from the configuration structs."""
+"""Writes the default configuration file and the reference tables from the configuration structs.
+
+``python -m mfsd.node.reference docs/configuration.md`` brings the tables of that page up to date.
+"""
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from enum import Enum
+from pathlib import Path
 
+import msgspec
 from msgspec import NODEFAULT, Struct
 
 from mfsd.node.config import Config, NicConfig, RuleConfig
 from mfsd.node.config_file import toml_value
 from mfsd.node.rules import BUILT_IN
-from mfsd.node.schema import Key, allowed, keys, struct_of
+from mfsd.node.schema import Key, allowed, attribute_docs, keys, struct_of
 from mfsd.node.values import FileMode, Quantity
+from mfsd.policy.config import PolicyConfig
 
+BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
+
+_TITLES = {NicConfig: '`[nic."NAME"]`', RuleConfig: "`[[rule]]`"}
+_SUMMARIES: dict[type[Struct], str] = {
+    PolicyConfig: "Who goes first. The same parameters serve the coordinator and the simulator."
+}
 _EXAMPLES = {
     "nic": '[nic."mlx5_0"]\nrate = "400gbit"\n',
     "rule": '[[rule]]\nprocess = "mooncake_client"\naction = "hold"\nstage = "reuse"\nset_role = "kv"\n',
@@ -34,7 +48,7 @@ def default_toml() -> str:
             ]
             lines += ["#\n", textwrap.indent(_EXAMPLES[key.name], "# ")]
         else:
-            lines += [f"[{key.name}]\n", *(_toml_key(k) for k in keys(struct))]
+            lines += [f"[{key.name}]\n", *map(_toml_key, _documented(struct))]
         parts += lines
     return "".join(parts)
 
@@ -45,10 +59,19 @@ def markdown() -> str:
     for key in keys(Config):
         struct = struct_of(key.type)
         if struct is not None:
-            title = {NicConfig: '`[nic."NAME"]`', RuleConfig: "`[[rule]]`"}.get(struct, f"`[{key.name}]`")
-            parts += [f"\n### {title}\n", f"{_docstring(struct)}\n", _table(list(keys(struct)))]
+            title = _TITLES.get(struct, f"`[{key.name}]`")
+            parts += [f"\n### {title}\n", f"{_docstring(struct)}\n", _table(_documented(struct))]
     parts += ["\n### Built-in rules\n", _rules_table()]
     return "\n".join(parts)
+
+
+def updated(page: str) -> str:
+    """The page with the tables between its two marks written anew."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
 
 
 def default_text(key: Key) -> str:
@@ -57,6 +80,8 @@ def default_text(key: Key) -> str:
         return ""
     if isinstance(key.default, (Quantity, FileMode)):
         return toml_value(str(key.default))
+    if isinstance(key.default, Enum):
+        return toml_value(key.default.value)
     return toml_value(key.default)
 
 
@@ -88,12 +113,21 @@ def _rules_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _documented(struct: type[Struct]) -> list[Key]:
+    """The keys of a struct; what its annotations leave unsaid is taken from its source."""
+    docs = attribute_docs(struct)
+    return [
+        key if key.description else msgspec.structs.replace(key, description=docs[key.attribute])
+        for key in keys(struct)
+    ]
+
+
 def _docstring(struct: type[Struct]) -> str:
-    return " ".join((struct.__doc__ or "").split())
+    return _SUMMARIES.get(struct) or " ".join((struct.__doc__ or "").split())
 
 
 def _summary(struct: type[Struct]) -> str:
-    return (struct.__doc__ or "").partition("\n")[0]
+    return _docstring(struct).partition(". ")[0].removesuffix(".") + "."
 
 
 def _plain(markdown_text: str) -> str:
@@ -102,3 +136,8 @@ def _plain(markdown_text: str) -> str:
 
 def _commented(text: str) -> str:
     return textwrap.fill(text, 100, initial_indent="# ", subsequent_indent="#   ") + "\n"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(updated(target.read_text()))

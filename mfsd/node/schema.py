@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 import types
 from collections.abc import Iterator
+from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -70,6 +74,24 @@ def keys(struct: type[Struct]) -> Iterator[Key]:
         )
 
 
+def attribute_docs(struct: type[Struct]) -> dict[str, str]:
+    """What a struct's source says below its fields, or an enumeration about itself, for structs that do not
+    use :func:`doc`."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {
+        name: (inspect.getdoc(hint) or "").partition("\n")[0].removesuffix(".")
+        for name, hint in get_type_hints(struct).items()
+        if isinstance(hint, type) and issubclass(hint, Enum)
+    }
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match after:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[field.target.id] = " ".join(text.split()).removesuffix(".")
+    return docs
+
+
 def struct_of(hint: Any) -> type[Struct] | None:
     """The struct that a field holds, once or in a list or a table; None for a plain value."""
     hint, _ = _unwrap(hint)
@@ -97,9 +119,12 @@ def allowed(hint: Any, limits: Limits | None = None) -> str:
     if hint is int:
         lowest = next((m.ge for m in metas if m.ge is not None), None)
         highest = next((m.le for m in metas if m.le is not None), None)
-        return f"a whole number from {lowest} to {highest}"
+        return "a whole number" if lowest is None else f"a whole number from {lowest} to {highest}"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "one of " + ", ".join(f'"{word.value}"' for word in hint)
     return {
         str: "text",
+        float: "a number",
         FileMode: 'three octal digits as text, for example "0660"',
         UserId: "a user's name or number",
         GroupId: "a group's name or number",

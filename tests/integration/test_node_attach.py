@@ -101,16 +101,15 @@ def test_a_child_that_inherited_the_socket_does_not_keep_a_dead_client(folder: P
                 os._exit(0)
         return heir
 
-    with Daemon(folder) as daemon:
-        with Forked(attach_and_leave_the_socket_to_a_child) as client:
-            daemon.wait_clients(1)
-            client.kill()
-            try:
-                daemon.wait_clients(0)
-                assert "why=exited" in daemon.wait_line("event=ended")
-                os.kill(client.result, 0)  # the heir lives, with the socket open
-            finally:
-                os.kill(client.result, signal.SIGKILL)
+    with Daemon(folder) as daemon, Forked(attach_and_leave_the_socket_to_a_child) as client:
+        daemon.wait_clients(1)
+        client.kill()
+        try:
+            daemon.wait_clients(0)
+            assert "why=exited" in daemon.wait_line("event=ended")
+            os.kill(client.result, 0)  # the heir lives, with the socket open
+        finally:
+            os.kill(client.result, signal.SIGKILL)
 
 
 def test_a_stopped_client_disturbs_nobody(folder: Path) -> None:
@@ -170,15 +169,18 @@ def test_one_user_cannot_take_all_clients(folder: Path) -> None:
 
 
 def test_the_configured_rate_goes_before_what_a_client_says(folder: Path) -> None:
-    with Daemon(folder, '[nic."soft0"]\nrate = "8mbit"\n') as daemon:
-        with Client.attach(str(daemon.socket)) as client:
-            client.nic("soft0", 7, 125_000_000)
-            assert daemon.nic("soft0").rate_bytes_per_s == 1_000_000
+    config = '[nic."soft0"]\nrate = "8mbit"\n'
+    with Daemon(folder, config) as daemon, Client.attach(str(daemon.socket)) as client:
+        client.nic("soft0", 7, 125_000_000)
+        assert daemon.nic("soft0").rate_bytes_per_s == 1_000_000
 
 
 def test_rules_reach_clients_in_their_order(folder: Path) -> None:
-    rule = '[wire]\ndscp = [46, 34]\n[[rule]]\nprocess = "etl"\npeer = "10.1.0.0/16"\naction = "pass"\nclass = 1\n'
-    with Daemon(folder, rule) as daemon, Client.attach(str(daemon.socket)) as client:
+    rule = 'process = "etl"\npeer = "10.1.0.0/16"\naction = "pass"\nclass = 1\n'
+    with (
+        Daemon(folder, f"[wire]\ndscp = [46, 34]\n[[rule]]\n{rule}") as daemon,
+        Client.attach(str(daemon.socket)) as client,
+    ):
         first, *built_in = client.rules()
         assert (first.process, first.peer_prefix_bits, first.dscp) == ("etl", 112, 34)
         assert [r.library for r in built_in[:2]] == ["engine.so", "store.so"]

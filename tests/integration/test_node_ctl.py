@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mfsd._native import Client
-from mfsd.node.control import ModeRequest, ReloadRequest, RulesRequest
+from mfsd.node.control import ModeRequest, ReloadRequest, Request, RulesRequest
 from mfsd.node.control_client import Refused, ask
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, eventually
 from tests.support.forked import Forked
 
 
@@ -53,8 +54,10 @@ def test_an_idle_daemon_says_how_to_start(folder: Path) -> None:
 def test_watching_prints_one_object_a_line_until_it_is_interrupted(folder: Path) -> None:
     with Daemon(folder) as daemon:
         watching = subprocess.Popen(
-            [sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket)]
-            + ["status", "--json", "--watch", "--interval", "0.1"],
+            [
+                *(sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket)),
+                *("status", "--json", "--watch", "--interval", "0.1"),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -126,18 +129,28 @@ def test_no_daemon_is_one_line_and_an_exit_code_of_its_own(folder: Path) -> None
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_others_may_look_but_not_change(folder: Path) -> None:
     def try_everything() -> list[str]:
-        outcomes = []
-        for request in (RulesRequest(), ModeRequest(mode="observe"), ReloadRequest()):
-            try:
-                outcomes.append(type(ask(daemon.socket, request)).__name__)
-            except Refused as error:
-                outcomes.append(error.code)
-        return outcomes
+        return [outcome(r) for r in (RulesRequest(), ModeRequest(mode="observe"), ReloadRequest())]
 
+    def outcome(request: Request) -> str:
+        try:
+            return type(ask(daemon.socket, request)).__name__
+        except Refused as error:
+            return error.code
+
+    def crowd() -> int:
+        for _ in range(100):
+            crowding.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            crowding[-1].connect(f"{daemon.socket}.ctl")
+        return len(crowding)
+
+    crowding: list[socket.socket] = []
     with Daemon(folder, '[socket]\nmode = "0666"\n') as daemon:
         with Forked(try_everything, uid=65534) as child:
             assert child.result == ["RulesReply", "denied", "denied"]
         assert daemon.status().daemon.mode == "enforce"
+        with Forked(crowd, uid=65534):
+            eventually(lambda: daemon.descriptors() > 20, "the crowd")
+            assert mfsctl(daemon.socket, "mode", "observe").returncode == 0, "root always gets in"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

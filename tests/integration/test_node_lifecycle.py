@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from mfsd._native import Client, Stage
-from mfsd.node.control_client import Unreachable, ask
 from mfsd.node.control import StatusRequest
+from mfsd.node.control_client import Unreachable, ask
 from tests.support.daemon import Daemon, eventually
 
 RSS_MIB_MAX = 60
@@ -92,7 +92,8 @@ def test_a_file_in_the_way_is_named(folder: Path) -> None:
     result = run_mfsd("--socket", str(folder / "mfsd.sock"))
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"mfsd: {folder}/mfsd.sock: exists and is not a socket; remove it or choose another place with --socket"
+        f"mfsd: {folder}/mfsd.sock: exists and is not a socket; "
+        "remove it or choose another place with --socket"
     )
     assert (folder / "mfsd.sock").read_text() == "precious"
 

@@ -57,7 +57,7 @@ class Daemon:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(environment or {})},
-            preexec_fn=prepare,  # noqa: PLW1509 -- limits of the process are what some tests are about
+            preexec_fn=prepare,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

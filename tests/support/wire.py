@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import socket
 from pathlib import Path
 
@@ -28,8 +29,9 @@ class RawClient:
         welcome = _native.welcome_decode(packet)
         if descriptors:
             memfd, doorbell = descriptors
-            with open(memfd, "r+b", buffering=0) as file, open(doorbell, "wb", buffering=0):
-                self.segment = mmap.mmap(file.fileno(), welcome.segment_bytes)
+            self.segment = mmap.mmap(memfd, welcome.segment_bytes)
+            os.close(memfd)
+            os.close(doorbell)
         return welcome
 
     def closed(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mfsd import _native
 from mfsd.node.config import Config, RuleConfig
 from mfsd.node.config_file import ConfigError, load, parse
-from mfsd.node.reference import default_toml
+from mfsd.node.reference import default_toml, updated
+from mfsd.node.rules import native
 from mfsd.node.schema import keys, struct_of
 from mfsd.node.values import DurationNs, FileMode, PeerNetwork, RateBytesPerS, SizeBytes
 
@@ -294,3 +298,40 @@ def test_structs_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Config().mode = "off"  # type: ignore[misc]
     assert msgspec.structs.replace(Config(), mode="off").mode == "off"
+
+
+def test_the_reference_page_is_what_the_structs_say() -> None:
+    page = Path(__file__).parents[3] / "docs" / "configuration.md"
+    assert page.read_text() == updated(page.read_text()), (
+        "run: python -m mfsd.node.reference docs/configuration.md"
+    )
+
+
+def test_the_recipes_of_the_page_are_good() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    recipes = page.partition("## Recipes")[2].partition("## Reference")[0]
+    blocks = re.findall(r"((?:^(?:    .*)?\n)+)", recipes, re.MULTILINE)
+    texts = [text for block in blocks if (text := textwrap.dedent(block).replace('"llm"', '"root"')).strip()]
+    assert len(texts) == 4
+    for text in texts:
+        parse(text, "configuration.md")
+
+
+def test_the_policy_section_is_checked_like_the_rest() -> None:
+    assert problem("[policy]\nlevels = 9") == "mfsd.toml: policy.levels = 9: use 1 to 8"
+    assert problem('[policy]\nvariant = "best"') == (
+        'mfsd.toml: policy.variant = "best": must be one of "mfs", "paper"'
+    )
+    assert problem('[policy]\nearly_order = "shortest"') == (
+        'mfsd.toml: policy.early_order = "shortest": the node daemon always uses "rank"; '
+        "only the simulator can vary it"
+    )
+    assert problem("[policy]\nclases = 4").startswith(
+        'mfsd.toml: policy.clases = 4: unknown key; did you mean "classes"?'
+    )
+
+
+def test_all_rules_fit_the_table_of_a_client() -> None:
+    text = '[[rule]]\naction = "pass"\n' * 48
+    assert len(native(parse(text, "mfsd.toml"))) <= _native.RULES_MAX
+    assert problem(text + '[[rule]]\naction = "pass"\n').startswith("mfsd.toml: rule = ")
