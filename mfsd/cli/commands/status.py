@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,30 +44,32 @@ def status(path: Path, as_json: bool, watch: bool, interval: float) -> None:
     LOAD       share of the rate taken by what goes first
     BYPASS     requests posted without a permit (overflow/hold limit/daemon gone)
     """
-    if as_json:
+    with contextlib.suppress(KeyboardInterrupt):
+        if as_json:
+            _print_json(path, interval if watch else None)
+        elif watch:
+            _watch(path, interval)
+        else:
+            Console().print(_view(_ask(path)))
+
+
+def _print_json(path: Path, interval_s: float | None) -> None:
+    while True:
+        click.echo(msgspec.json.encode(_ask(path)))
+        if interval_s is None:
+            return
+        time.sleep(interval_s)
+
+
+def _watch(path: Path, interval_s: float) -> None:
+    with Live(_view(_ask(path)), screen=True, auto_refresh=False) as live:
         while True:
-            click.echo(msgspec.json.encode(_ask(path)))
-            if not watch:
-                return
-            _pause(interval)
-    elif not watch:
-        Console().print(_view(_ask(path)))
-    else:
-        with Live(_view(_ask(path)), screen=True, auto_refresh=False) as live:
-            while True:
-                _pause(interval)
-                live.update(_view(_ask(path)), refresh=True)
+            time.sleep(interval_s)
+            live.update(_view(_ask(path)), refresh=True)
 
 
 def _ask(path: Path) -> StatusReply:
     return ask_or_exit(path, StatusRequest(), StatusReply)
-
-
-def _pause(interval_s: float) -> None:
-    try:
-        time.sleep(interval_s)
-    except KeyboardInterrupt:
-        raise SystemExit(0) from None
 
 
 def _view(reply: StatusReply) -> RenderableType:
