@@ -73,6 +73,7 @@ class Daemon:
         self._log = log
         self._notifier = notifier
         self._started_s = time.monotonic()
+        self._version = version("mfsd")
         self._stop = asyncio.Event()
         self._reported: set[int] = set()
 
@@ -85,7 +86,7 @@ class Daemon:
             arbiter.rules(rules.native(self._config))
             await self._serve(arbiter)
         finally:
-            arbiter.close()  # clients see DETACHED and pass through at once
+            arbiter.close()
 
     async def _serve(self, arbiter: Arbiter) -> None:
         config, loop = self._config, asyncio.get_running_loop()
@@ -118,6 +119,7 @@ class Daemon:
             for task in background:
                 task.cancel()
             await self._control.close()
+            arbiter.close()  # clients see DETACHED and pass through at once, before their sockets close
             self._server.close()
             self._log.info("stopped", attached_total=self._server.attached_total)
 
@@ -132,7 +134,7 @@ class Daemon:
         stats = self._arbiter.stats()
         return StatusReply(
             daemon=DaemonStatus(
-                version=version("mfsd"),
+                version=self._version,
                 pid=os.getpid(),
                 epoch=self._arbiter.epoch,
                 mode=self._mode,

@@ -78,13 +78,14 @@ class AttachServer:
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Closes every connection; the arbiter's end tells the clients why."""
+        """Closes every connection, once the arbiter has ended and has told the clients so."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for newcomer in list(self._newcomers):
             self._drop(newcomer)
-        for session in list(self.sessions.values()):
-            self._end(session, "shutdown")
+        for session in self.sessions.values():
+            session.close(self._loop)
+        self.sessions.clear()
 
     # ---- newcomers -------------------------------------------------------------------------------
 
@@ -239,7 +240,10 @@ class AttachServer:
         if self.sessions.pop(session.client_id, None) is None:
             return
         session.close(self._loop)
-        self._segments.client_remove(session.client_id)
+        try:
+            self._segments.client_remove(session.client_id)
+        except OSError as error:
+            self._log.error("remove-failed", client=session.client_id, error=error)
         self._nics.forget(session.client_id)
         self._admission.release(session.peer)
         self._log.info("ended", client=session.client_id, pid=session.peer.pid, why=why)
