@@ -9,7 +9,17 @@ from mfsd.cli.format import bit_rate, byte_count, count, duration
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "-"), (1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (131072, "128 KiB"), (10 ** 9, "954 MiB"), (2 ** 40, "1 TiB"), (2 ** 70, "1024 EiB")],
+    [
+        (0, "-"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (131072, "128 KiB"),
+        (10**9, "954 MiB"),
+        (2**40, "1 TiB"),
+        (2**70, "1024 EiB"),
+    ],
 )
 def test_bytes(value: int, text: str) -> None:
     assert byte_count(value) == text
@@ -27,7 +37,17 @@ def test_rates_and_counts() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "-"), (3e-09, "3 ns"), (1.67e-06, "1.67 us"), (0.25, "250 ms"), (1.5, "1.5 s"), (59.9, "59.9 s"), (312, "5m 12s"), (3600, "1h 0m"), (273600, "3d 4h")],
+    [
+        (0, "-"),
+        (3e-09, "3 ns"),
+        (1.67e-06, "1.67 us"),
+        (0.25, "250 ms"),
+        (1.5, "1.5 s"),
+        (59.9, "59.9 s"),
+        (312, "5m 12s"),
+        (3600, "1h 0m"),
+        (273600, "3d 4h"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
