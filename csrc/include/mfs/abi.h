@@ -51,6 +51,9 @@ enum mfs_stage {
 	MFS_STAGE_BACKGROUND = 4, /* no deadline: served when nothing else waits */
 };
 
+/* Stages that never wait; the arbiter sees them through the usage counters only. One bit a stage. */
+#define MFS_STAGES_UNSCHEDULED (1u << MFS_STAGE_CONTROL | 1u << MFS_STAGE_COLLECTIVE)
+
 enum mfs_role {
 	MFS_ROLE_UNKNOWN = 0,	/* passes through */
 	MFS_ROLE_NCCL_DATA = 1,
@@ -216,9 +219,9 @@ _Static_assert(sizeof(struct mfs_client_report) == 128, "report: two cache lines
 struct mfs_batch {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t batch_id; /* 0: free */
 	_Atomic uint32_t layer_current; /* L_curr */
-	uint32_t layers;
-	uint64_t deadline_ns;	     /* the batch's robust effective deadline as the engine knows it; 0: none */
-	uint64_t compute_left_ns;    /* remaining compute of the batch, estimated by the engine; 0: unknown */
+	_Atomic uint32_t layers;
+	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
+	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
 	uint8_t reserved[32];
 	uint8_t reserved_requests[64]; /* for the request list: ids, program ids, budgets, values, flags */
 };
@@ -231,7 +234,7 @@ enum mfs_rule_action { MFS_RULE_PASS = 0, MFS_RULE_HOLD = 1 };
 
 /* The first rule that matches wins; an empty string, role 0 or prefix 0 matches everything. */
 struct mfs_rule {
-	char library[32]; /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
+	_Alignas(8) char library[32]; /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
 	char process[32]; /* part of the program's name (comm or argv[0]'s base name) */
 	uint8_t peer[16]; /* GID prefix of the remote end; IPv4 as ::ffff:a.b.c.d */
 	uint8_t peer_prefix_bits;
@@ -247,7 +250,7 @@ _Static_assert(sizeof(struct mfs_rule) == 128, "rule: two cache lines");
 /* A reader copies the table between two equal even readings of `version` (sequence lock, writer is the daemon). */
 struct mfs_rules {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t version;
-	uint32_t count;
+	_Atomic uint32_t count;
 	uint8_t reserved[56];
 	struct mfs_rule rule[MFS_RULES_MAX];
 };

@@ -6,13 +6,13 @@
  *
  * Order, first to last (mfsd.policy is the executable specification; tests compare both):
  *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: by deadline, then arrival
- *  MFS_TIER_EARLY      collective and reuse: by relative layer index (RLI), rank of the batch, collective before reuse,
- *                      then arrival
+ *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), rank of the batch, control before
+ *                      collective before reuse, then arrival
  *  MFS_TIER_LAST       other last-stage requests: by level, deadline, then arrival
  *  MFS_TIER_SCAVENGER  background, unknown stages, pruned and lost requests: by deadline (none: last), then arrival
  *
- * RLI is 0 for a collective, max(0, layer - L_curr) for reuse whose batch is known, and MFS_RLI_UNKNOWN + layer for
- * reuse whose batch has not been told (or is 0): it goes after every reuse flow of a known batch.
+ * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and MFS_RLI_UNKNOWN +
+ * layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow of a told batch.
  *
  * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the bytes that it
  * still has to ship through this NIC: waiting, in flight and told to come. Details: docs/internals/rmlq.md.
@@ -39,17 +39,24 @@
 
 enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
 
+enum mfs_early_order {
+	MFS_EARLY_RANK = 0,		/* RLI, rank, stage */
+	MFS_EARLY_COLLECTIVE_FIRST = 1, /* every collective before every reuse; reuse by RLI, rank */
+};
+
 struct mfs_policy {
 	enum mfs_variant variant;
+	enum mfs_early_order early_order;
 	uint32_t classes; /* K on the wire, 2..MFS_CLASSES_MAX */
 	uint32_t levels;  /* last-stage levels, 1..MFS_LEVELS_MAX */
 	double threshold[MFS_LEVELS_MAX]; /* Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
 	double rho_max;			  /* clip of the measured load, 0.95 */
 	double critical_laxity_share;	  /* mfs: class 0 only when laxity is under this share of the budget, 0.05 */
+	double readmission_share;	  /* a lost request comes back with this share of its budget to spare, 0.05 */
 	uint64_t promotion_interval_ns;	  /* shortest time between two looks at one request's MLU, 1 ms */
 };
 
-/* The defaults of DESIGN for a fabric of `classes` classes: variant mfs, `classes` levels, U = 0.5, E = 4. */
+/* The defaults for a fabric of `classes` classes: variant mfs, 8 levels, U = 0.5, E = 4. */
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
 
 enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
@@ -66,7 +73,7 @@ struct mfs_flow {
 	uint64_t deadline_ns; /* of the request, same clock as now_ns; 0: none. The latest one told holds for the request */
 	uint64_t cookie;      /* the caller's, comes back in mfs_pick */
 	uint16_t layer;	      /* L_target */
-	uint8_t stage;	      /* enum mfs_stage; control is served as a collective, an unknown stage as background */
+	uint8_t stage;	      /* enum mfs_stage; an unknown one is served as background */
 	uint8_t reserved[5];
 };
 
@@ -77,17 +84,18 @@ struct mfs_pick {
 	uint64_t bytes;	     /* not completed yet */
 	uint32_t rli;	     /* early tier, else 0 */
 	uint8_t tier;	     /* enum mfs_tier */
-	uint8_t level;	     /* last stage: 1..levels, MFS_LEVEL_CRITICAL when critical; else 0 */
+	uint8_t level;	     /* last stage: 1..levels; else 0 */
 	uint8_t wire_class;  /* 0..classes-1 */
 	uint8_t in_flight;   /* 1: picked already */
 };
 
-/* What the engine and the coordinator know of a batch. */
+/* What the engine and the coordinator know of a batch. A batch that was told runs, until batch_end. While its compute
+ * lasts (compute_left_ns after it was last told), its requests are promoted when it is told, not by time. */
 struct mfs_batch_context {
 	uint32_t layer_current; /* L_curr; one that is lower than before is ignored */
 	uint32_t layers;
 	uint32_t rank;		  /* smaller goes first; MFS_RANK_NONE */
-	uint32_t pruned;	  /* 1: all its last-stage flows go to the scavenger; variant paper: its reuse flows too */
+	uint32_t pruned;	  /* 1: all last-stage flows of its requests go to the scavenger */
 	uint64_t deadline_ns;	  /* robust effective deadline; 0: none, its slack is unlimited */
 	uint64_t compute_left_ns; /* from now to the end of its last layer; 0: unknown or none */
 };
@@ -97,6 +105,7 @@ struct mfs_request_context {
 	uint64_t deadline_ns; /* 0: as its flows say */
 	uint64_t budget_ns;   /* deadline minus arrival; 0: deadline minus the time at which this queue first saw it */
 	uint64_t bytes_ahead; /* last-stage bytes that will be submitted later; each submit takes its bytes off */
+	uint64_t bytes_tail;  /* the part of all its bytes that exists only once compute has ended (the last layer's) */
 };
 
 struct mfs_rmlq_stats {
@@ -154,11 +163,12 @@ int mfs_rmlq_request_end(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: 
 
 /* Pruned: its last-stage flows go to the scavenger until it is unpruned; its reuse flows too in variant paper, in
  * variant mfs only those without a batch, since the peers of a batch would stall. -EINVAL, -ENOSPC as above. */
-int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request, uint64_t now_ns);
-int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request, uint64_t now_ns); /* -ENOENT: not pruned */
+int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request);
+int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: not pruned */
 
 /* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1, clipped at rho_max. Never count
- * traffic that promotion itself created. Used from the next look on. -EINVAL: not a number. */
+ * traffic that promotion itself created. A request sees it at its next look, which lies at
+ * most half way to its next promotion. -EINVAL: not a number. */
 int mfs_rmlq_set_load(struct mfs_rmlq *queue, double rho);
 int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EINVAL: 0 */
 
