@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -158,3 +161,34 @@ def test_completion_scripts_call_mfsctl(shell: str) -> None:
     result = mfsctl(None, "completion", shell)
     assert result.returncode == 0
     assert "_MFSCTL_COMPLETE" in result.stdout
+
+
+def test_watching_on_a_terminal_outlives_a_restart(folder: Path) -> None:
+    terminal, other_end = pty.openpty()
+    shown = bytearray()
+
+    def shows(text: bytes) -> bool:
+        while select.select([terminal], [], [], 0)[0]:
+            shown.extend(os.read(terminal, 65536))
+        return text in shown
+
+    with Daemon(folder):
+        watching = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(folder / "mfsd.sock")),
+                *("status", "--watch", "--interval", "0.1"),
+            ],
+            stdin=other_end,
+            stdout=other_end,
+            stderr=other_end,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        eventually(lambda: shows(b"No program is attached"), "the status")
+    eventually(lambda: shows(b"no mfsd at"), "the reason")
+    shown.clear()
+    with Daemon(folder):
+        eventually(lambda: shows(b"No program is attached"), "the status of the next daemon")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 0
+    os.close(terminal)
+    os.close(other_end)

@@ -17,6 +17,7 @@ from rich.table import Table
 from mfsd.cli.asking import ask_or_exit
 from mfsd.cli.format import bit_rate, byte_count, count, duration
 from mfsd.node.control import ClientStatus, DaemonStatus, NicStatus, StatusReply, StatusRequest
+from mfsd.node.control_client import Refused, Unreachable, ask
 
 _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "unknown": "other"}
 
@@ -62,10 +63,17 @@ def _print_json(path: Path, interval_s: float | None) -> None:
 
 
 def _watch(path: Path, interval_s: float) -> None:
+    """A daemon that stops meanwhile is waited for."""
     with Live(_view(_ask(path)), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval_s)
-            live.update(_view(_ask(path)), refresh=True)
+            try:
+                reply = ask(path, StatusRequest())
+            except (Unreachable, Refused) as error:
+                live.update(escape(str(error)), refresh=True)
+            else:
+                assert isinstance(reply, StatusReply)
+                live.update(_view(reply), refresh=True)
 
 
 def _ask(path: Path) -> StatusReply:
