@@ -185,7 +185,9 @@ def test_rules_reach_clients_in_their_order(folder: Path) -> None:
         assert (first.process, first.peer_prefix_bits, first.dscp) == ("etl", 112, 34)
         assert [r.library for r in built_in[:2]] == ["engine.so", "store.so"]
         assert [r.stage for r in built_in[:2]] == [Stage.P2D, Stage.REUSE]
-        assert built_in[-1]._replace(stage=0, set_role=0) == _native.Rule(stage=0)
+        last = built_in[-1]
+        assert (last.library, last.process, last.role, last.peer_prefix_bits) == ("", "", 0, 0)
+        assert last.action == _native.RuleAction.PASS
 
 
 @pytest.mark.parametrize(
