@@ -35,8 +35,9 @@
 #define MFS_CLASSES_MAX 8    /* priorities on the wire, 0 highest */
 #define MFS_ROLES_MAX 8	     /* queue-pair roles, see enum mfs_role */
 #define MFS_TASKS_MAX 4096   /* tasks of one process held or in flight at once */
-#define MFS_SUBMIT_SLOTS 16384 /* four messages a task: submit, complete or cancel, and slack for a slow arbiter */
-#define MFS_GRANT_SLOTS 8192 /* a task is granted at most once, so this ring cannot overflow with MFS_TASKS_MAX tasks */
+#define MFS_SUBMIT_SLOTS 8192 /* two messages a task: submit, and complete or cancel; half a MiB stays in cache */
+#define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
+#define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
 #define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
 #define MFS_RULES_MAX 64     /* classification rules */
 #define MFS_NONE_U32 UINT32_MAX
@@ -49,6 +50,9 @@ enum mfs_stage {
 	MFS_STAGE_P2D = 3,	  /* stage 3: prefill to decode */
 	MFS_STAGE_BACKGROUND = 4, /* no deadline: served when nothing else waits */
 };
+
+/* Stages that never wait; the arbiter sees them through the usage counters only. One bit a stage. */
+#define MFS_STAGES_UNSCHEDULED (1u << MFS_STAGE_CONTROL | 1u << MFS_STAGE_COLLECTIVE)
 
 enum mfs_role {
 	MFS_ROLE_UNKNOWN = 0,	/* passes through */
@@ -105,11 +109,41 @@ _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fil
 /* ---- grant ring: arbiter -> client ----------------------------------------------------------------------------- */
 
 struct mfs_grant {
-	uint64_t task;
-	uint32_t wire_class; /* 0..MFS_CLASSES_MAX-1 */
-	uint32_t epoch;	     /* low 32 bits of the segment's epoch */
+	_Atomic uint64_t task;
+	_Atomic uint64_t class_epoch; /* low half: class on the wire, 0..MFS_CLASSES_MAX-1; high: low half of the epoch */
 };
 _Static_assert(sizeof(struct mfs_grant) == 16, "four grants a cache line");
+
+/* ---- rings: the algorithm and its memory order are in ring.h --------------------------------------------------- */
+
+struct mfs_mpsc_slot {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t sequence; /* ticket + 1 when published */
+	struct mfs_message message;
+};
+_Static_assert(sizeof(struct mfs_mpsc_slot) == 64, "one message, one cache line");
+
+struct mfs_mpsc {
+	/* the producers' line */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* next ticket */
+	_Atomic uint64_t head_seen;			/* some earlier value of head, so that producers seldom read it */
+	_Atomic uint32_t quarantined;			/* entries in use below; written by the consumer, seldom */
+	uint8_t reserved0[44];
+	/* the consumer's line */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head;
+	uint8_t reserved1[56];
+	/* slots that nobody uses, as slot number + 1; written by the consumer */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t quarantine[MFS_QUARANTINE_MAX];
+	uint8_t reserved2[32];
+};
+_Static_assert(sizeof(struct mfs_mpsc) == 192, "producers, consumer and quarantine: a line each");
+
+struct mfs_spmc {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* written by the producer */
+	uint8_t reserved0[56];
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head; /* claimed by consumers */
+	uint8_t reserved1[56];
+};
+_Static_assert(sizeof(struct mfs_spmc) == 128, "either side has a line");
 
 /* ---- header ---------------------------------------------------------------------------------------------------- */
 
@@ -185,9 +219,9 @@ _Static_assert(sizeof(struct mfs_client_report) == 128, "report: two cache lines
 struct mfs_batch {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t batch_id; /* 0: free */
 	_Atomic uint32_t layer_current; /* L_curr */
-	uint32_t layers;
-	uint64_t deadline_ns;	     /* the batch's robust effective deadline as the engine knows it; 0: none */
-	uint64_t compute_left_ns;    /* remaining compute of the batch, estimated by the engine; 0: unknown */
+	_Atomic uint32_t layers;
+	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
+	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
 	uint8_t reserved[32];
 	uint8_t reserved_requests[64]; /* for the request list: ids, program ids, budgets, values, flags */
 };
@@ -200,7 +234,7 @@ enum mfs_rule_action { MFS_RULE_PASS = 0, MFS_RULE_HOLD = 1 };
 
 /* The first rule that matches wins; an empty string, role 0 or prefix 0 matches everything. */
 struct mfs_rule {
-	char library[32]; /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
+	_Alignas(8) char library[32]; /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
 	char process[32]; /* part of the program's name (comm or argv[0]'s base name) */
 	uint8_t peer[16]; /* GID prefix of the remote end; IPv4 as ::ffff:a.b.c.d */
 	uint8_t peer_prefix_bits;
@@ -216,7 +250,7 @@ _Static_assert(sizeof(struct mfs_rule) == 128, "rule: two cache lines");
 /* A reader copies the table between two equal even readings of `version` (sequence lock, writer is the daemon). */
 struct mfs_rules {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t version;
-	uint32_t count;
+	_Atomic uint32_t count;
 	uint8_t reserved[56];
 	struct mfs_rule rule[MFS_RULES_MAX];
 };
@@ -233,8 +267,6 @@ _Static_assert(sizeof(struct mfs_nic) == 64, "NIC: one cache line");
 
 /* ---- the whole segment ----------------------------------------------------------------------------------------- */
 
-#include <mfs/ring.h>
-
 struct mfs_segment {
 	struct mfs_segment_header header;
 	struct mfs_gate gate[MFS_NICS_MAX];
@@ -243,9 +275,9 @@ struct mfs_segment {
 	struct mfs_usage usage[MFS_NICS_MAX];
 	struct mfs_batch batch[MFS_BATCHES_MAX];
 	struct mfs_rules rules;
-	struct mfs_mpsc submit; /* head and tail; slots follow */
+	struct mfs_mpsc submit;
 	struct mfs_mpsc_slot submit_slot[MFS_SUBMIT_SLOTS];
-	struct mfs_spsc grant;
+	struct mfs_spmc grant;
 	struct mfs_grant grant_slot[MFS_GRANT_SLOTS];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");

@@ -70,7 +70,7 @@ struct mfs_permit {
  * (it will serve them). Permits of cancelled tasks are swallowed. Lock-free. */
 int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, int n);
 
-/* True when a call of mfs_client_permits would find something. One load and a compare. */
+/* True when a call of mfs_client_permits would find something or has something to send. Three loads. */
 bool mfs_client_permits_pending(const struct mfs_client *client);
 
 /* Sleeps until permits arrive or timeout_ns passes (futex). 0, or -ETIMEDOUT. */
@@ -89,7 +89,8 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 
 /* Batch contexts. begin answers a slot (-ENOSPC: all in use). layer is one atomic store and, if flows are held, a
  * message. end frees the slot. */
-int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns);
+int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
+			   uint64_t compute_ns);
 int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t layer_current);
 int mfs_client_batch_end(struct mfs_client *client, uint32_t batch);
 
