@@ -101,8 +101,8 @@ void shim_classify(struct shim_qp *q)
 
 		q->dscp = dscp;
 		if (q->client && role != q->role) {
-			shim_count(&q->report->queue_pairs[q->role], -1);
-			shim_count(&q->report->queue_pairs[role], 1);
+			atomic_fetch_add_explicit(&q->report->queue_pairs[q->role], -1, memory_order_relaxed);
+			atomic_fetch_add_explicit(&q->report->queue_pairs[role], 1, memory_order_relaxed);
 		}
 		q->role = role;
 		if (stage != q->stage) { /* what is in flight completes under its new name */
@@ -120,15 +120,21 @@ void shim_classify(struct shim_qp *q)
 	shim_owner_leave(q);
 }
 
-/* Reads the daemon's rules; answers their number. */
+/* Reads the daemon's rules; answers their number, or -EAGAIN. */
 int shim_rules_load(struct mfs_client *client)
 {
+	struct mfs_rule fresh[MFS_RULES_MAX];
+	uint32_t version = UINT32_MAX;
+	int n = mfs_client_rules(client, fresh, MFS_RULES_MAX, &version);
+
+	if (n < 0 || version == UINT32_MAX) /* the daemon is just writing: the old rules stay for now */
+		return -EAGAIN;
 	pthread_mutex_lock(&rules_lock);
-	rules_count = mfs_client_rules(client, rules, MFS_RULES_MAX, &rules_version);
-	if (rules_count < 0)
-		rules_count = 0;
+	memcpy(rules, fresh, (size_t)n * sizeof(*rules));
+	rules_count = n;
+	rules_version = version;
 	pthread_mutex_unlock(&rules_lock);
-	return rules_count;
+	return n;
 }
 
 bool shim_rules_changed(struct mfs_client *client)

@@ -8,6 +8,7 @@
  */
 #include "shim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,7 +200,7 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	}
 	pthread_mutex_unlock(&shim_table_lock);
 
-	strncpy(c->name, context->device ? context->device->name : "", sizeof(c->name) - 1);
+	snprintf(c->name, sizeof(c->name), "%.31s", context->device ? context->device->name : "");
 	c->guid = verbs->get_device_guid && context->device ? verbs->get_device_guid(context->device) : 0;
 	c->rate_bytes_per_s = port_rate_bytes_per_s(context, verbs);
 	shim_start(c);

@@ -31,8 +31,17 @@ static void account(struct shim_qp *q, uint32_t n)
 		q->completed_end = end;
 		if (retired)
 			atomic_store_explicit(&q->retired, retired, memory_order_release);
-		shim_count(&usage->completed.bytes[q->stage], bytes - q->bytes_completed);
-		shim_count(&usage->completed.work_requests[q->stage], end - old_end);
+		if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed),
+						  memory_order_relaxed) & MFS_GATE_IDLE_BELL) && q->client) {
+			/* counts one work request, and rings if held flows wait for idleness */
+			mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, q->stage,
+						   bytes - q->bytes_completed);
+			old_end++;
+		} else {
+			shim_count(&usage->completed.bytes[q->stage], bytes - q->bytes_completed);
+		}
+		if (likely(end != old_end))
+			shim_count(&usage->completed.work_requests[q->stage], end - old_end);
 		q->bytes_completed = bytes;
 	}
 	if (likely(!q->tasks))

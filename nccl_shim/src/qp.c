@@ -296,7 +296,7 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 			q->report = &segment->report;
 			atomic_store(&q->gate, &segment->gate[nic].word);
 			atomic_store(&q->usage, &segment->usage[nic]);
-			shim_count(&segment->report.queue_pairs[q->role], 1);
+			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1, memory_order_relaxed);
 			shim_count(&segment->usage[nic].posted.bytes[q->stage], q->bytes_posted - q->bytes_completed);
 		}
 	}
@@ -427,7 +427,7 @@ static void forget(struct shim_qp *q)
 	table_remove(q);
 	claim(q, true);
 	if (q->client)
-		shim_count(&q->report->queue_pairs[q->role], -1);
+		atomic_fetch_add_explicit(&q->report->queue_pairs[q->role], -1, memory_order_relaxed);
 	atomic_store(&q->live, 0);
 	pthread_mutex_unlock(&shim_table_lock);
 	shim_hold_drop(q);

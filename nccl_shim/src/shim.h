@@ -213,6 +213,11 @@ struct shim {
 };
 extern struct shim shim;
 
+static inline void shim_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
 static inline uint64_t shim_now_ns(void)
 {
 	struct timespec t;
@@ -396,10 +401,5 @@ void shim_start(struct shim_context *context);
 void shim_wake(void);
 void shim_bind_current(struct shim_qp *q);
 enum mfs_mode shim_mode(void);
-
-static inline void shim_count(_Atomic uint64_t *counter, uint64_t n)
-{
-	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
-}
 
 #endif
