@@ -257,22 +257,35 @@ struct nic_argument {
 	const char *name;
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
+	struct mfs_rmlq *queue;
 };
 
 static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct nic_argument *a = argument;
 
-	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s);
+	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->queue);
 }
 
 int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
 	struct nic_argument a = {.name = name, .guid = guid, .rate_bytes_per_s = rate_bytes_per_s};
+	int rc;
 
 	if (strlen(name) >= sizeof(arbiter->nic[0].name))
 		return -ENAMETOOLONG;
-	return command(arbiter, run_nic, &a);
+	rc = command(arbiter, run_nic, &a);
+	if (rc != -ENOENT)
+		return rc;
+	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
+	rc = mfs_rmlq_create(&arbiter->config.policy,
+			     rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s,
+			     arbiter->config.tasks_max, &a.queue);
+	if (rc < 0)
+		return rc;
+	rc = command(arbiter, run_nic, &a);
+	mfs_rmlq_destroy(a.queue); /* NULL, unless another thread has added the NIC meanwhile */
+	return rc;
 }
 
 struct rules_argument {

@@ -288,16 +288,18 @@ void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *sessio
 	if (session->state != MFS_SEGMENT_ACTIVE)
 		return;
 	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
-		batch_refresh(arbiter, session, i);
+		if (session->batch[i].told) /* others are read when a flow names them */
+			batch_refresh(arbiter, session, i);
 }
 
 int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uint64_t batch_id, uint32_t rank, bool pruned)
 {
-	session_batches_refresh(arbiter, session);
+	if (batch_id == 0 || session->state != MFS_SEGMENT_ACTIVE)
+		return -ENOENT;
 	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++) {
-		struct batch *batch = &session->batch[i];
+		struct batch *batch = batch_refresh(arbiter, session, i);
 
-		if (batch_id == 0 || batch->id != batch_id)
+		if (batch->id != batch_id)
 			continue;
 		batch->rank = rank;
 		batch->pruned = pruned;

@@ -247,7 +247,8 @@ static void nic_rate_set(struct mfs_arbiter *arbiter, struct nic *nic, uint64_t 
 		nic->window_bytes = arbiter->config.window_bytes_min;
 }
 
-int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
+		    struct mfs_rmlq **queue)
 {
 	struct nic *nic;
 	uint32_t i;
@@ -260,16 +261,15 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		return -ENOSPC;
 	nic = &arbiter->nic[i];
 	if (i == arbiter->nics) {
-		uint64_t rate = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
-
-		rc = mfs_rmlq_create(&arbiter->config.policy, rate, arbiter->config.tasks_max, &nic->queue);
-		if (rc < 0)
-			return rc;
+		if (!*queue)
+			return -ENOENT;
+		nic->queue = *queue;
+		*queue = NULL;
 		memcpy(nic->name, name, strlen(name) + 1);
 		nic->guid = guid;
 		nic->look_ns = MFS_TIME_NEVER;
 		nic->unscheduled_ns = arbiter->now_ns - arbiter->config.quiet_ns;
-		nic_rate_set(arbiter, nic, rate);
+		nic_rate_set(arbiter, nic, rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s);
 		arbiter->nics++;
 	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
 		rc = mfs_rmlq_set_rate(nic->queue, rate_bytes_per_s);

@@ -149,7 +149,9 @@ int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uin
 void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *session);
 
 /* arbiter_nic.c */
-int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s);
+/* A new NIC takes the queue and leaves NULL; -ENOENT when it is new and there is no queue to take. */
+int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
+		    struct mfs_rmlq **queue);
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
 void nic_grant(struct mfs_arbiter *arbiter, uint32_t nic); /* grants what may go now, and sets look_ns */
 void nic_granted(struct mfs_arbiter *arbiter, struct task *task, uint32_t wire_class); /* books and sends a grant */
