@@ -119,7 +119,7 @@ static void now(struct mfs_rmlq *q, uint64_t now_ns)
 
 static mfs_flow_handle handle_of(const struct mfs_rmlq *q, uint32_t i)
 {
-	return (uint64_t)flow_at(q, i)->record.generation << 32 | i;
+	return (uint64_t)flow_at(q, i)->record.kept << 32 | i;
 }
 
 /* The flow's record, 0 when the handle's flow is gone. */
@@ -127,7 +127,7 @@ static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 {
 	uint32_t i = (uint32_t)handle;
 
-	if (!i || i > q->flow.used || flow_at(q, i)->record.generation != handle >> 32 ||
+	if (!i || i > q->flow.used || flow_at(q, i)->record.kept != handle >> 32 ||
 	    flow_at(q, i)->state == MFS_FLOW_FREE)
 		return 0;
 	return i;
@@ -135,16 +135,18 @@ static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 
 int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t now_ns, mfs_flow_handle *handle)
 {
-	uint32_t i, b;
+	uint32_t i;
 	struct flow *flow;
 
 	if (told->bytes > MFS_FLOW_BYTES_MAX)
 		return -EINVAL;
-	now(q, now_ns);
 	i = mfs_slab_take(&q->flow, 0);
 	if (!i)
 		return -ENOSPC;
+	now(q, now_ns);
 	flow = flow_at(q, i);
+	if (++flow->record.kept == 0) /* a generation of its own for every use */
+		flow->record.kept = 1;
 	flow->record.key = told->request;
 	flow->cookie = told->cookie;
 	flow->bytes = told->bytes;
@@ -154,12 +156,10 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	q->waiting++;
 	if (flow->stage == MFS_STAGE_BACKGROUND) {
 		early_alone(q, i, told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX);
+	} else if (flow->stage == MFS_STAGE_P2D) {
+		last_submit(q, i, told);
 	} else {
-		b = early_batch(q, told->batch);
-		if (flow->stage == MFS_STAGE_P2D)
-			last_submit(q, i, told, b);
-		else
-			early_submit(q, i, b);
+		early_submit(q, i, early_batch(q, told->batch));
 	}
 	*handle = handle_of(q, i);
 	return 0;
@@ -251,6 +251,23 @@ static void unqueue(struct mfs_rmlq *q, uint32_t i)
 	flow->owner = 0;
 }
 
+/* The records of the node that is first now are fetched while the caller works on the flow it got. */
+static void prefetch_first(const struct mfs_rmlq *q)
+{
+	for (unsigned tier = 0; tier < MFS_TIERS; tier++) {
+		const struct mfs_heap_entry *entry = q->tier[tier].entry;
+
+		if (!q->tier[tier].n)
+			continue;
+		if (entry->node > q->node_batch)
+			__builtin_prefetch(batch_at(q, entry->node - q->node_batch));
+		else
+			__builtin_prefetch(request_at(q, entry->node));
+		__builtin_prefetch(flow_at(q, entry->hint));
+		return;
+	}
+}
+
 int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 {
 	unsigned tier;
@@ -280,6 +297,7 @@ int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 	q->in_flight_tasks++;
 	q->in_flight_bytes += flow->bytes;
 	pick->in_flight = 1;
+	prefetch_first(q);
 	return 0;
 }
 
@@ -350,7 +368,7 @@ int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes
 		if (flow->state == MFS_FLOW_FLIGHT)
 			q->in_flight_bytes -= bytes;
 		if (flow->stage == MFS_STAGE_P2D)
-			request_at(q, flow->owner)->bytes -= bytes;
+			request_at(q, flow->owner)->bytes_left -= bytes;
 		return 0;
 	}
 	forget(q, i);
@@ -373,7 +391,6 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 
 	if (!key)
 		return -EINVAL;
-	now(q, now_ns);
 	b = mfs_slab_find(&q->batch, key);
 	if (!b || !batch_at(q, b)->told) {
 		if (q->batches_told == q->flows_max)
@@ -381,6 +398,7 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 		b = early_batch(q, key);
 		q->batches_told++;
 	}
+	now(q, now_ns);
 	early_tell(q, b, context);
 	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
 		if (request_at(q, r)->kind == REQUEST_LAST) {
@@ -440,9 +458,10 @@ int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_
 	}
 	if (context->budget_ns)
 		request->budget_ns = context->budget_ns < MFS_TIME_MAX ? context->budget_ns : MFS_TIME_MAX;
+	request->bytes_left += context->bytes_ahead - request->bytes_ahead;
 	request->bytes_ahead = context->bytes_ahead;
 	request->bytes_tail = context->bytes_tail;
-	if (request->waiting) {
+	if (request->fifo.head) {
 		last_look(q, r);
 		last_place(q, r);
 	}
@@ -467,6 +486,7 @@ int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
 		return -ENOENT;
 	unprune(q, r);
 	request_at(q, r)->told = false;
+	request_at(q, r)->bytes_left -= request_at(q, r)->bytes_ahead;
 	request_at(q, r)->bytes_ahead = 0;
 	q->requests_told--;
 	last_request_release(q, r);

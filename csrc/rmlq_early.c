@@ -68,7 +68,7 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 		stage = 2;
 	}
 	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, flow_at(q, head)->arrival);
+		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, flow_at(q, head)->arrival, head);
 }
 
 uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
@@ -264,15 +264,13 @@ uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
 static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum request_kind kind)
 {
 	struct flow *flow = flow_at(q, i);
-	uint32_t r = mfs_slab_take(&q->request, 0); /* there is one for every flow */
+	uint32_t r = request_take(q, 0, kind, MFS_TIER_SCAVENGER); /* there is one for every flow */
 	struct request *request = request_at(q, r);
 
-	request->kind = kind;
-	request->tier = MFS_TIER_SCAVENGER;
 	request->fifo.head = request->fifo.tail = i;
 	flow->state = MFS_FLOW_ALONE;
 	flow->owner = r;
-	mfs_heap_set(node_heap(q, MFS_TIER_SCAVENGER), r, deadline_ns, flow->arrival);
+	mfs_heap_set(node_heap(q, MFS_TIER_SCAVENGER), r, deadline_ns, flow->arrival, i);
 	return r;
 }
 
@@ -394,17 +392,18 @@ static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
 		return;
 	}
 	/* differences of times below 2^60, shifted to sort as unsigned */
-	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b);
-	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b);
+	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b, 0);
+	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b, 0);
 }
 
 void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
 {
 	struct batch *batch = batch_at(q, b);
+	uint32_t layer = context->layer_current < UINT16_MAX ? context->layer_current : UINT16_MAX;
 	uint32_t r;
 
-	if (!batch->told || context->layer_current > batch->layer_current)
-		batch->layer_current = context->layer_current;
+	if (!batch->told || layer > batch->layer_current)
+		batch->layer_current = (uint16_t)layer;
 	batch->told = true;
 	batch->rank = context->rank;
 	batch->pruned = context->pruned != 0;

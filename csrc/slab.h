@@ -1,7 +1,7 @@
 /* A fixed table of records with a free list and, for records with a key, lookup by key.
  *
  * Record 0 is never given out, so that 0 means "none" and zeroed memory is a valid empty table. Memory above the
- * highest record ever used is not touched. A record's generation rises when it is freed and is never 0. */
+ * highest record ever used is not touched. */
 #ifndef MFS_SLAB_H
 #define MFS_SLAB_H
 
@@ -13,11 +13,12 @@
 struct mfs_record { /* first member of every record */
 	uint64_t key; /* 0: not found by key */
 	uint32_t chain; /* next with the same hash, or next free */
-	uint32_t generation;
+	uint32_t kept;	/* the user's; all else is zero in a record that is taken, this survives */
 };
 
 struct mfs_slab {
-	char *records;
+	char *records; /* on a cache line */
+	void *memory;
 	size_t stride;
 	uint32_t capacity;
 	uint32_t used; /* highest record that was ever given out */
@@ -32,10 +33,11 @@ static inline int mfs_slab_create(struct mfs_slab *slab, size_t stride, uint32_t
 	uint32_t bits = 4;
 
 	*slab = (struct mfs_slab){ .stride = stride, .capacity = capacity };
-	/* an aligned start: records are whole cache lines; one line more than calloc must give */
-	slab->records = calloc((size_t)capacity + 2, stride);
-	if (!slab->records)
+	/* calloc gives pages that are not touched yet; one record more for 0, one to align the first */
+	slab->memory = calloc((size_t)capacity + 2, stride);
+	if (!slab->memory)
 		return -ENOMEM;
+	slab->records = (char *)(((uintptr_t)slab->memory + 63) & ~(uintptr_t)63);
 	if (!keyed)
 		return 0;
 	while ((1u << bits) < capacity && bits < 31)
@@ -47,7 +49,7 @@ static inline int mfs_slab_create(struct mfs_slab *slab, size_t stride, uint32_t
 
 static inline void mfs_slab_destroy(struct mfs_slab *slab)
 {
-	free(slab->records);
+	free(slab->memory);
 	free(slab->bucket);
 }
 
@@ -59,31 +61,24 @@ static inline uint32_t *mfs_slab_bucket(const struct mfs_slab *slab, uint64_t ke
 
 static inline struct mfs_record *mfs_slab_at(const struct mfs_slab *slab, uint32_t index)
 {
-	uintptr_t start = ((uintptr_t)slab->records + 63) & ~(uintptr_t)63;
-
-	return (struct mfs_record *)(start + index * slab->stride);
+	return (struct mfs_record *)(slab->records + index * slab->stride);
 }
 
-/* A zeroed record (but for its generation), or 0 when all are in use. */
+/* A record, zero but for `kept`, or 0 when all are in use. */
 static inline uint32_t mfs_slab_take(struct mfs_slab *slab, uint64_t key)
 {
 	uint32_t index = slab->free;
 	struct mfs_record *record;
 
 	if (index) {
-		uint32_t generation;
-
 		record = mfs_slab_at(slab, index);
 		slab->free = record->chain;
-		generation = record->generation;
-		memset(record, 0, slab->stride);
-		record->generation = generation;
+		memset(record + 1, 0, slab->stride - sizeof(*record));
 	} else {
 		if (slab->used == slab->capacity)
 			return 0;
 		index = ++slab->used;
 		record = mfs_slab_at(slab, index);
-		record->generation = 1;
 	}
 	record->key = key;
 	if (key) {
@@ -121,8 +116,6 @@ static inline void mfs_slab_give(struct mfs_slab *slab, uint32_t index)
 			link = &mfs_slab_at(slab, *link)->chain;
 		*link = record->chain;
 	}
-	if (++record->generation == 0)
-		record->generation = 1;
 	record->key = 0;
 	record->chain = slab->free;
 	slab->free = index;
