@@ -23,6 +23,13 @@ BATCHES_MAX: Final[int]
 RULES_MAX: Final[int]
 STAGES_MAX: Final[int]
 DSCP_KEEP: Final[int]
+LEVELS_MAX: Final[int]
+QUARANTINE_MAX: Final[int]
+SUBMIT_SLOTS: Final[int]
+GRANT_SLOTS: Final[int]
+MESSAGE_BYTES: Final[int]
+SUBMIT_SLOT_BYTES: Final[int]
+USAGE_BYTES: Final[int]
 SEGMENT_BYTES: Final[int]
 HELLO_BYTES: Final[int]
 WELCOME_BYTES: Final[int]
@@ -62,9 +69,19 @@ class HelloKind(IntEnum):
     ATTACH = 1
     NIC = 2
 
+class MessageKind(IntEnum):
+    SUBMIT = 1
+    COMPLETE = 2
+    CANCEL = 3
+    BATCH = 4
+
 class Variant(IntEnum):
     MFS = 0
     PAPER = 1
+
+class EarlyOrder(IntEnum):
+    RANK = 0
+    COLLECTIVE_FIRST = 1
 
 class Tier(IntEnum):
     CRITICAL = 0
@@ -155,12 +172,14 @@ class Policy(NamedTuple):
     """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
 
     variant: int = 0
+    early_order: int = 0
     classes: int = 8
     levels: int = 8
     threshold: tuple[float, ...] = ()
     """Empty: the defaults of mfs_policy_default (U = 0.5, E = 4)."""
     rho_max: float = 0.95
     critical_laxity_share: float = 0.05
+    readmission_share: float = 0.05
     promotion_interval_ns: int = 1_000_000
 
 class ArbiterStats(TypedDict):
@@ -320,7 +339,7 @@ class Client:
     def cancel(self, task_id: int, bypassed: bool = False) -> None: ...
     def count_posted(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def count_completed(self, nic: int, stage: int, size_bytes: int) -> None: ...
-    def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_left_ns: int = 0) -> int: ...
+    def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
     def batch_layer(self, batch: int, layer_current: int) -> None: ...
     def batch_end(self, batch: int) -> None: ...
     def rules(self) -> list[Rule]: ...
@@ -387,11 +406,18 @@ class Rmlq:
     ) -> None: ...
     def batch_end(self, batch: int) -> None: ...
     def request(
-        self, now_ns: int, request: int, *, deadline_ns: int = 0, budget_ns: int = 0, bytes_ahead: int = 0
+        self,
+        now_ns: int,
+        request: int,
+        *,
+        deadline_ns: int = 0,
+        budget_ns: int = 0,
+        bytes_ahead: int = 0,
+        bytes_tail: int = 0,
     ) -> None: ...
     def request_end(self, request: int) -> None: ...
-    def prune(self, now_ns: int, request: int) -> None: ...
-    def unprune(self, now_ns: int, request: int) -> None: ...
+    def prune(self, request: int) -> None: ...
+    def unprune(self, request: int) -> None: ...
     def set_load(self, rho: float) -> None: ...
     def set_rate(self, rate_bytes_per_s: int) -> None: ...
     def advance(self, now_ns: int) -> int | None:

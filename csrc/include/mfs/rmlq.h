@@ -163,8 +163,8 @@ int mfs_rmlq_request_end(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: 
 
 /* Pruned: its last-stage flows go to the scavenger until it is unpruned; its reuse flows too in variant paper, in
  * variant mfs only those without a batch, since the peers of a batch would stall. -EINVAL, -ENOSPC as above. */
-int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request, uint64_t now_ns);
-int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request, uint64_t now_ns); /* -ENOENT: not pruned */
+int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request);
+int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: not pruned */
 
 /* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1, clipped at rho_max. Never count
  * traffic that promotion itself created. A request sees it at its next look, which lies at
