@@ -90,5 +90,5 @@ def overlapped_finish_ns(
     tail_bytes = min(tail_bytes, remaining_bytes)
     return max(
         now_ns + transfer_ns(remaining_bytes, rate_bytes_per_s),
-        max(now_ns, compute_end_ns) + transfer_ns(tail_bytes, rate_bytes_per_s),
+        compute_end_ns + transfer_ns(tail_bytes, rate_bytes_per_s),
     )

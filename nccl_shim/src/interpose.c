@@ -5,6 +5,10 @@
  * wrapper: whatever handle it gives is passed to dlsym.
  */
 #define _GNU_SOURCE
+#pragma GCC visibility push(default) /* what verbs.h declares is what we define and export; see libmfs_shim.map */
+#include <infiniband/verbs.h>
+#pragma GCC visibility pop
+
 #include "symbols.h"
 
 #include <dlfcn.h>

@@ -41,7 +41,7 @@ def test_defaults_are_those_of_the_design() -> None:
 )
 def test_a_bad_value_is_refused_by_name_value_and_remedy(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^{field} is {value}: use "):
-        PolicyConfig(**{field: value})
+        msgspec.structs.replace(PolicyConfig(), **{field: value})
 
 
 def test_variant_paper_needs_a_level_below_class_0() -> None:

@@ -23,7 +23,8 @@ def batch(batch_id: int, *deadlines: int, load: int = 10, compute: int = 0) -> B
 )
 def test_events_give_the_plan_of_what_is_active(events: list[tuple[str, int, int]]) -> None:
     """Any sequence, with updates and departures of unknown batches and double arrivals in it."""
-    core, active, expected = ReferenceCore(CONFIG, CAPACITY), {}, Plan()
+    core, expected = ReferenceCore(CONFIG, CAPACITY), Plan()
+    active: dict[int, Batch] = {}
     for now, (event, batch_id, size) in enumerate(events):
         item = batch(batch_id, now + size, now + 2 * size, load=size // 2)
         legal = (event == "arrive") != (batch_id in active)
@@ -39,6 +40,15 @@ def test_events_give_the_plan_of_what_is_active(events: list[tuple[str, int, int
             active[batch_id] = item
         expected = plan(CONFIG, active.values(), CAPACITY, now, expected.pruned)
         assert got == expected
+
+
+def test_a_core_remembers_what_it_pruned() -> None:
+    """95 of 100 would fit, but 10 % must be to spare before a pruned request comes back."""
+    core = ReferenceCore(PolicyConfig(drop_budget=0.3, readmission_margin=0.1), CAPACITY)
+    core.arrive(batch(1, 60, load=50), 0)
+    assert [p.request_id for p in core.arrive(batch(2, 100, load=60), 0).pruned] == [200]
+    assert [p.request_id for p in core.update(batch(1, 60, load=35), 0).pruned] == [200]
+    assert core.update(batch(1, 60, load=30), 0).pruned == ()
 
 
 def test_the_clock_may_jump_back() -> None:

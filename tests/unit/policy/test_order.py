@@ -54,7 +54,9 @@ def flow(stage: int, sequence: int = 0, **facts: Any) -> Flow:
 
 def served(config: PolicyConfig, queue: list[tuple[Flow, Decision]], layer: int = 0) -> list[int]:
     """Sequence numbers in the order in which the flows are served."""
-    return [f.sequence for f, _ in sorted(queue, key=lambda entry: order_key(config, *entry, layer))]
+    return [
+        f.sequence for f, _ in sorted(queue, key=lambda entry: order_key(config, entry[0], entry[1], layer))
+    ]
 
 
 @given(configs, queues, st.randoms(use_true_random=False))

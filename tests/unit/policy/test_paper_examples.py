@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from mfsd.policy import (
+    NO_DEADLINE,
     Decision,
     Flow,
     PolicyConfig,
@@ -63,7 +64,8 @@ def run_mfs(config: PolicyConfig, jobs: list[Job]) -> dict[str, Fraction]:
                 rate_bytes_per_s=UNIT,
                 layer_target=job.rli,
                 rank=job.rank,
-                **({"deadline_ns": job.deadline * S, "budget_ns": job.deadline * S} if last_stage else {}),
+                deadline_ns=job.deadline * S if last_stage else NO_DEADLINE,
+                budget_ns=job.deadline * S if last_stage else 0,
             )
             slack = min(
                 (

@@ -279,6 +279,19 @@ def test_readmission_cares_for_later_batches() -> None:
     assert plan(config, lighter, CAPACITY, NOW, pruned).pruned == ()
 
 
+def test_a_batch_that_is_late_anyway_does_not_keep_others_out() -> None:
+    """Batch 2 is late on port 1 whatever happens on port 0."""
+    batches = [one(1, 90, {0: 60}), Batch(2, (Request(2, NOW + 100),), 0, {1: 150})]
+    assert plan(PolicyConfig(), batches, CAPACITY, NOW, (Pruned(1, 1, 2, 0, 60),)).pruned == ()
+
+
+def test_a_batch_that_pruning_cannot_save_takes_nobody_with_it() -> None:
+    """Batch 2 has 110 on port 0 that stays; the requests of batch 1 there could not make up for it."""
+    batches = [one(1, 90, {0: 60}), Batch(2, (Request(2, NOW + 100),), 0, {0: 110})]
+    assert plan(MFS, batches, CAPACITY, NOW).pruned == ()
+    assert [p.request_id for p in plan(PAPER, batches, CAPACITY, NOW).pruned] == [1]
+
+
 def test_a_smaller_budget_gives_the_most_urgent_back() -> None:
     config = PolicyConfig(drop_budget=0.5)
     batches = [one(i, 10 * i, {0: 10 * i}) for i in (1, 2, 3, 4)]
