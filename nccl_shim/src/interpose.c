@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <string.h>
 
+#define EXPORT __attribute__((visibility("default")))
 #define CALLER() __builtin_extract_return_addr(__builtin_return_address(0))
 
 /* The real functions for an object of `context`: those of the copy that opened it. */
@@ -52,12 +53,12 @@ static struct ibv_context *import_with(const struct shim_verbs *verbs, int fd)
 	return opened(verbs->import_device(fd), verbs);
 }
 
-struct ibv_context *ibv_open_device(struct ibv_device *device)
+EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
 	return open_with(shim_verbs_of_caller(CALLER()), device);
 }
 
-struct ibv_context *ibv_import_device(int fd)
+EXPORT struct ibv_context *ibv_import_device(int fd)
 {
 	return import_with(shim_verbs_of_caller(CALLER()), fd);
 }
@@ -103,7 +104,7 @@ static int copy_index(void *handle)
 	return -1;
 }
 
-int ibv_close_device(struct ibv_context *context)
+EXPORT int ibv_close_device(struct ibv_context *context)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
 
@@ -113,7 +114,7 @@ int ibv_close_device(struct ibv_context *context)
 	return verbs->close_device(context);
 }
 
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
 	int rc = verbs && verbs->get_async_event ? verbs->get_async_event(context, event) : -1;
@@ -143,7 +144,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 			     int comp_vector)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
@@ -159,7 +160,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 	return cq;
 }
 
-int ibv_destroy_cq(struct ibv_cq *cq)
+EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	const struct shim_verbs *verbs = verbs_of(cq->context, CALLER());
 	struct shim_cq *known = shim_cq_find(cq);
@@ -178,7 +179,7 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 
 /* ---- queue pairs ------------------------------------------------------------------------------------------------------- */
 
-struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	const void *caller = CALLER();
 	const struct shim_verbs *verbs = verbs_of(pd->context, caller);
@@ -194,7 +195,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	return qp;
 }
 
-int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct shim_qp *q = shim_qp_find(qp);
 	const struct shim_verbs *verbs;
@@ -205,7 +206,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	return verbs ? verbs->modify_qp(qp, attr, mask) : ENOSYS;
 }
 
-int ibv_destroy_qp(struct ibv_qp *qp)
+EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct shim_qp *q = shim_qp_find(qp);
 	const struct shim_verbs *verbs;
@@ -232,7 +233,7 @@ static void flush_key(const struct ibv_mr *mr)
 			shim_flush(q);
 }
 
-int ibv_dereg_mr(struct ibv_mr *mr)
+EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
 	const struct shim_verbs *verbs = verbs_of(mr->context, CALLER());
 
@@ -240,7 +241,7 @@ int ibv_dereg_mr(struct ibv_mr *mr)
 	return verbs && verbs->dereg_mr ? verbs->dereg_mr(mr) : ENOSYS;
 }
 
-int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length, int access)
+EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length, int access)
 {
 	const struct shim_verbs *verbs = verbs_of(mr->context, CALLER());
 

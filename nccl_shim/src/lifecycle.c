@@ -79,14 +79,24 @@ static void sleep_until_woken(uint64_t ns)
 
 /* ---- attach and detach (attach_lock held) ------------------------------------------------------------------------------------ */
 
+static void flush_all(void)
+{
+	unsigned cursor = 0;
+	struct shim_qp *q;
+
+	while ((q = shim_qp_each(&cursor)))
+		shim_flush(q);
+}
+
 static void update_mode(struct mfs_client *client)
 {
 	struct mfs_segment *segment = mfs_client_segment(client);
-
-	atomic_store(&shim.enforcing,
-		     thread_runs && shim_mode() == MFS_MODE_ENFORCE &&
+	uint32_t enforcing = thread_runs && shim_mode() == MFS_MODE_ENFORCE &&
 			     atomic_load(&segment->header.mode) == MFS_MODE_ENFORCE &&
-			     atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE);
+			     atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE;
+
+	if (atomic_exchange(&shim.enforcing, enforcing) && !enforcing)
+		flush_all();
 }
 
 static void name_nic(struct mfs_client *client, struct shim_context *context)
@@ -130,9 +140,8 @@ static bool attach(void)
 	int rc = mfs_client_attach(&options, &client, &why);
 
 	if (rc) {
-		shim_log(SHIM_REASON_ATTACH, "not attached to a daemon at %s (%s): work requests pass through; "
-			 "start mfsd or set MFS_SOCKET", path && *path ? path : "/run/mfs/mfsd.sock",
-			 why ? why : strerror(-rc));
+		shim_log(SHIM_REASON_ATTACH, "not attached to a daemon at %s: %s; work requests pass through",
+			 path && *path ? path : "/run/mfs/mfsd.sock", why ? why : strerror(-rc));
 		return false;
 	}
 	while ((context = shim_context_each(&cursor)))
@@ -148,13 +157,10 @@ static bool attach(void)
 
 static void lose(struct mfs_client *client)
 {
-	unsigned cursor = 0;
-	struct shim_qp *q;
 	bool free = false;
 
 	atomic_store(&shim.enforcing, 0);
-	while ((q = shim_qp_each(&cursor)))
-		shim_flush(q);
+	flush_all();
 	atomic_store(&shim.client, NULL);
 	for (int tries = 0; tries < 10 && !free; tries++)
 		free = bind_all(NULL);
