@@ -248,7 +248,8 @@ struct mfs_context {
 	pthread_t thread;
 	_Atomic bool stopping;
 	_Atomic uint64_t last_poll_ns;
-	_Atomic uint32_t empty_polls;
+	_Atomic uint64_t idle_since_ns; /* first poll since which nothing has come; 0: something has */
+	_Atomic uint32_t waiting_pollers;
 
 	struct mfs_port *ports[MFS_MAX_PORTS];
 	uint32_t port_count;
