@@ -282,7 +282,7 @@ struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, vo
 	LIST_INIT(&context->channels);
 	TAILQ_INIT(&context->qps);
 	TAILQ_INIT(&context->deferred);
-	TAILQ_INIT(&context->rnr_waiting);
+	TAILQ_INIT(&context->timed);
 	TAILQ_INIT(&context->greeting);
 	TAILQ_INIT(&context->paced);
 	TAILQ_INIT(&context->closed);

@@ -64,6 +64,25 @@ void mfs_progress_timer(struct mfs_context *context, uint64_t due_ns)
 		arm_timer(context, due_ns);
 }
 
+/* A queue pair has one timer at a time. */
+void mfs_progress_start_timer(struct mfs_qp *qp, enum mfs_qp_timer timer, uint64_t due_ns)
+{
+	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
+
+	mfs_progress_stop_timer(qp);
+	qp->timer = timer;
+	qp->timer_due_ns = due_ns;
+	TAILQ_INSERT_TAIL(&context->timed, qp, timed_link);
+	mfs_progress_timer(context, due_ns);
+}
+
+void mfs_progress_stop_timer(struct mfs_qp *qp)
+{
+	if (qp->timer != MFS_NO_TIMER)
+		TAILQ_REMOVE(&mfs_context_of(qp->verbs.qp.context)->timed, qp, timed_link);
+	qp->timer = MFS_NO_TIMER;
+}
+
 static void run_timers(struct mfs_context *context)
 {
 	uint64_t now = mfs_now_ns(), next = 0;
@@ -75,19 +94,19 @@ static void run_timers(struct mfs_context *context)
 		connection->paced = false;
 		mfs_connection_send(connection);
 	}
-	for (qp = TAILQ_FIRST(&context->rnr_waiting); qp; qp = following) {
-		following = TAILQ_NEXT(qp, rnr_link);
-		if (qp->rnr_deadline_ns <= now)
-			mfs_requester_rnr_expired(qp);
+	for (qp = TAILQ_FIRST(&context->timed); qp; qp = following) {
+		following = TAILQ_NEXT(qp, timed_link);
+		if (qp->timer_due_ns <= now)
+			mfs_requester_timer(qp);
 	}
 	if (context->timer_due_ns && context->timer_due_ns > now)
 		return;
 	connection = TAILQ_FIRST(&context->paced);
 	if (connection)
 		next = connection->due_ns;
-	TAILQ_FOREACH(qp, &context->rnr_waiting, rnr_link)
-		if (!next || qp->rnr_deadline_ns < next)
-			next = qp->rnr_deadline_ns;
+	TAILQ_FOREACH(qp, &context->timed, timed_link)
+		if (!next || qp->timer_due_ns < next)
+			next = qp->timer_due_ns;
 	if (next || context->timer_due_ns)
 		arm_timer(context, next); /* 0 disarms, and ends its being readable */
 }

@@ -515,6 +515,8 @@ static void send_queue_drained(void)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
 
 	pair_open(pair, 4096, &defaults);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 0, 0, 8), 0);
+	expect(pair[0].cq, 0, IBV_WC_SUCCESS); /* connected: the next request is sent at once */
 	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_SEND, 1, 0, 8), 0);
 	CHECK_EQUAL(ibv_modify_qp(pair[0].qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
 	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 2, 0, 8), 0);
