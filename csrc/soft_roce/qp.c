@@ -261,10 +261,7 @@ void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 		mfs_connection_close(qp->responder);
 		qp->responder = NULL;
 	}
-	if (qp->rnr_waiting) {
-		qp->rnr_waiting = false;
-		TAILQ_REMOVE(&mfs_context_of(qp->verbs.qp.context)->rnr_waiting, qp, rnr_link);
-	}
+	mfs_progress_stop_timer(qp);
 	if (status != IBV_WC_WR_FLUSH_ERR && sq->head != sq->tail) {
 		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], status);
 		sq->head++;

@@ -21,7 +21,7 @@ enum mfs_opcode {
 	MFS_READ,
 	MFS_COMPARE_SWAP, /* 16 bytes follow: compare, swap */
 	MFS_FETCH_ADD,    /* 16 bytes follow: add, 0 */
-	MFS_ACK,          /* value: number of requests done */
+	MFS_ACK,          /* value: number of requests done; the first one, of none, accepts the connection */
 	MFS_READ_RESPONSE,
 	MFS_ATOMIC_RESPONSE, /* address: value before the operation */
 };

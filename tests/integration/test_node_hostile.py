@@ -106,9 +106,7 @@ def test_silence_is_not_waited_for(daemon: Daemon, bystander: Bystander) -> None
 
 
 @pytest.mark.parametrize(("reads", "why"), [(True, "why=flood"), (False, "why=")])
-def test_a_flood_of_packets_ends_the_flooder(
-    daemon: Daemon, bystander: Bystander, reads: bool, why: str
-) -> None:
+def test_a_flood_of_packets_ends_the_flooder(daemon: Daemon, bystander: Bystander, reads: bool, why: str) -> None:
     hello = _native.hello_encode(HelloKind.NIC, nic_name="soft0", nic_guid=7)
     with RawClient(daemon.socket) as raw:
         raw.attach()

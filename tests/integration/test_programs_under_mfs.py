@@ -83,9 +83,7 @@ def test_a_million_work_requests_keep_their_promises(
 ) -> None:
     stress = build_program("stress", programs, "-libverbs", "-lpthread")
     count = "1000000" if not builders else "200000"
-    output = soft_roce.run(
-        *under_mfs(daemon.socket, stress, "--work-requests", count, *builders), timeout_s=200
-    ).stdout
+    output = soft_roce.run(*under_mfs(daemon.socket, stress, "--work-requests", count, *builders), timeout_s=200).stdout
     assert json.loads(output)["work_requests"] >= int(count)
     assert permits(daemon) > 0
     assert_nothing_is_left(daemon)

@@ -172,9 +172,7 @@ class Model:
         request.decision = look(self.config, facts, before, self.now, self.rho, self.slack())
         if facts.deadline_ns == NO_DEADLINE:
             return None
-        if request.looked and (
-            request.decision.level < before.level or request.decision.critical > before.critical
-        ):
+        if request.looked and (request.decision.level < before.level or request.decision.critical > before.critical):
             self.promotions += 1
         request.looked = True
         soonest = self.now + self.config.promotion_interval_ns
