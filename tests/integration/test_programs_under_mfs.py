@@ -26,7 +26,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def permits(daemon: Daemon) -> int:
-    return sum(c.permits for nic in daemon.status().nics for c in nic.classes)
+    return sum(c.grants for nic in daemon.status().nics for c in nic.classes)
 
 
 def granted_bytes(daemon: Daemon) -> int:
