@@ -282,6 +282,11 @@ static void *replacement(void *handle, const char *name)
 	return NULL;
 }
 
+static inline bool is_verbs(const char *name)
+{
+	return name && name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_';
+}
+
 /* Answers our function, or NULL: the caller shall ask libc itself. The global scope (RTLD_DEFAULT) has ours anyway, and
  * RTLD_NEXT means something only to libc, which must see the true caller. */
 __attribute__((used)) void *mfs_dlsym_choose(void *handle, const char *name)
@@ -289,7 +294,7 @@ __attribute__((used)) void *mfs_dlsym_choose(void *handle, const char *name)
 	void *real;
 
 	mfs_symbols_load();
-	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name || strncmp(name, "ibv_", 4) ||
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) ||
 	    shim_mode() == MFS_MODE_OFF)
 		return NULL;
 	real = mfs_real_dlsym(handle, name);
@@ -301,7 +306,7 @@ __attribute__((used)) void *mfs_dlvsym_choose(void *handle, const char *name, co
 	void *real;
 
 	mfs_symbols_load();
-	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name || !version || strncmp(name, "ibv_", 4) ||
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) || !version ||
 	    strncmp(version, "IBVERBS_", 8) || !strncmp(version, "IBVERBS_PRIVATE", 15) || shim_mode() == MFS_MODE_OFF)
 		return NULL;
 	real = mfs_real_dlvsym(handle, name, version);
