@@ -1,9 +1,10 @@
 /* The queue of held work requests of one queue pair: deep copies in a ring that is allocated beforehand.
  *
  * A work request has an index that never repeats. Whoever posts reserves indices by compare-and-swap, never more than the
- * caller's slots (cap.max_send_wr, counted from `retired`), so the slot of an index is always free and the ring cannot
- * overflow. He fills the slot and publishes it; the owner takes published slots in order. A reservation that is not used
- * becomes a hole.
+ * caller's slots (cap.max_send_wr, counted from `retired`). The ring has twice as many: the provider may complete the
+ * first of a chain, and another thread reserve again, while the owner's post of that chain has not returned; what is
+ * reserved but not yet out of a post is at most twice the slots. So the slot of an index is always free. He fills it and
+ * publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole.
  */
 #include "shim.h"
 

@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
 #define CALLER() __builtin_extract_return_addr(__builtin_return_address(0))
 
 /* The real functions for an object of `context`: those of the copy that opened it. */
@@ -53,12 +52,12 @@ static struct ibv_context *import_with(const struct shim_verbs *verbs, int fd)
 	return opened(verbs->import_device(fd), verbs);
 }
 
-EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
+struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
 	return open_with(shim_verbs_of_caller(CALLER()), device);
 }
 
-EXPORT struct ibv_context *ibv_import_device(int fd)
+struct ibv_context *ibv_import_device(int fd)
 {
 	return import_with(shim_verbs_of_caller(CALLER()), fd);
 }
@@ -104,7 +103,7 @@ static int copy_index(void *handle)
 	return -1;
 }
 
-EXPORT int ibv_close_device(struct ibv_context *context)
+int ibv_close_device(struct ibv_context *context)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
 
@@ -114,7 +113,7 @@ EXPORT int ibv_close_device(struct ibv_context *context)
 	return verbs->close_device(context);
 }
 
-EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
 	int rc = verbs && verbs->get_async_event ? verbs->get_async_event(context, event) : -1;
@@ -144,7 +143,7 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
-EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 			     int comp_vector)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
@@ -160,7 +159,7 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
 	return cq;
 }
 
-EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
+int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	const struct shim_verbs *verbs = verbs_of(cq->context, CALLER());
 	struct shim_cq *known = shim_cq_find(cq);
@@ -179,7 +178,7 @@ EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 
 /* ---- queue pairs ------------------------------------------------------------------------------------------------------- */
 
-EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	const void *caller = CALLER();
 	const struct shim_verbs *verbs = verbs_of(pd->context, caller);
@@ -196,7 +195,7 @@ EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 	return qp;
 }
 
-EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct shim_qp *q = shim_qp_find(qp);
 	const struct shim_verbs *verbs;
@@ -207,7 +206,7 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	return verbs ? verbs->modify_qp(qp, attr, mask) : ENOSYS;
 }
 
-EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
+int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct shim_qp *q = shim_qp_find(qp);
 	const struct shim_verbs *verbs;
@@ -234,7 +233,7 @@ static void flush_key(const struct ibv_mr *mr)
 			shim_flush(q);
 }
 
-EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
+int ibv_dereg_mr(struct ibv_mr *mr)
 {
 	const struct shim_verbs *verbs = verbs_of(mr->context, CALLER());
 
@@ -242,7 +241,7 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	return verbs && verbs->dereg_mr ? verbs->dereg_mr(mr) : ENOSYS;
 }
 
-EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length, int access)
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *address, size_t length, int access)
 {
 	const struct shim_verbs *verbs = verbs_of(mr->context, CALLER());
 
@@ -284,6 +283,11 @@ static void *replacement(void *handle, const char *name)
 	return NULL;
 }
 
+static inline bool is_verbs(const char *name)
+{
+	return name && name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_';
+}
+
 /* Answers our function, or NULL: the caller shall ask libc itself. The global scope (RTLD_DEFAULT) has ours anyway, and
  * RTLD_NEXT means something only to libc, which must see the true caller. */
 __attribute__((used)) void *mfs_dlsym_choose(void *handle, const char *name)
@@ -291,7 +295,7 @@ __attribute__((used)) void *mfs_dlsym_choose(void *handle, const char *name)
 	void *real;
 
 	mfs_symbols_load();
-	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name || strncmp(name, "ibv_", 4) ||
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) ||
 	    shim_mode() == MFS_MODE_OFF)
 		return NULL;
 	real = mfs_real_dlsym(handle, name);
@@ -303,7 +307,7 @@ __attribute__((used)) void *mfs_dlvsym_choose(void *handle, const char *name, co
 	void *real;
 
 	mfs_symbols_load();
-	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name || !version || strncmp(name, "ibv_", 4) ||
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) || !version ||
 	    strncmp(version, "IBVERBS_", 8) || !strncmp(version, "IBVERBS_PRIVATE", 15) || shim_mode() == MFS_MODE_OFF)
 		return NULL;
 	real = mfs_real_dlvsym(handle, name, version);

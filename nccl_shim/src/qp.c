@@ -226,7 +226,8 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	q->send_cq = shim_cq_find(attr->send_cq);
 	q->recv_cq = attr->recv_cq ? shim_cq_find(attr->recv_cq) : NULL;
 	atomic_store(&q->state, IBV_QPS_RESET);
-	q->ring_mask = ring_size(q->cap.max_send_wr) - 1;
+	/* twice the slots: completions of a chain may free slots while the provider still walks its copies */
+	q->ring_mask = ring_size(2 * q->cap.max_send_wr) - 1;
 	q->signal_mask = ring_size(2 * q->cap.max_send_wr) - 1; /* some providers take a little more than they say */
 	q->signals = q->send_cq ? map((q->signal_mask + 1) * sizeof(*q->signals)) : NULL;
 	q->fifo = NULL;

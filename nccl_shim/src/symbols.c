@@ -26,26 +26,29 @@ static uint32_t gnu_hash(const char *name)
 	return hash;
 }
 
-static void *find_in_object(const struct dl_phdr_info *info, const char *name)
+static bool same(const char *a, const char *b)
 {
-	const ElfW(Dyn) *dynamic = NULL;
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+static void *find_in_object(const struct link_map *map, const char *name)
+{
 	const ElfW(Sym) *symbols = NULL;
 	const uint32_t *hash = NULL;
 	const char *strings = NULL;
 
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
-		if (dynamic->d_tag == DT_SYMTAB)
-			symbols = (const ElfW(Sym) *)dynamic->d_un.d_ptr;
-		else if (dynamic->d_tag == DT_STRTAB)
-			strings = (const char *)dynamic->d_un.d_ptr;
-		else if (dynamic->d_tag == DT_GNU_HASH)
-			hash = (const uint32_t *)dynamic->d_un.d_ptr;
+	for (const ElfW(Dyn) *d = map->l_ld; d && d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_SYMTAB)
+			symbols = (const ElfW(Sym) *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_STRTAB)
+			strings = (const char *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_GNU_HASH)
+			hash = (const uint32_t *)d->d_un.d_ptr;
 	}
-	if (!symbols || !strings || !hash || (uintptr_t)hash < info->dlpi_addr)
-		return NULL; /* the vdso keeps unrelocated addresses */
+	if (!symbols || !strings || !hash)
+		return NULL;
 
 	uint32_t buckets = hash[0], first = hash[1], bloom_words = hash[2], wanted = gnu_hash(name);
 	const uint32_t *bucket = (const uint32_t *)((const ElfW(Addr) *)(hash + 4) + bloom_words);
@@ -58,34 +61,37 @@ static void *find_in_object(const struct dl_phdr_info *info, const char *name)
 		uint32_t found = chain[i - first];
 
 		if ((found | 1) == (wanted | 1) && symbols[i].st_shndx != SHN_UNDEF && symbols[i].st_value &&
-		    !strcmp(strings + symbols[i].st_name, name))
-			return (void *)(info->dlpi_addr + symbols[i].st_value);
+		    same(strings + symbols[i].st_name, name))
+			return (void *)(map->l_addr + symbols[i].st_value);
 		if (found & 1)
 			return NULL;
 	}
 }
 
-static int find_libc(struct dl_phdr_info *info, size_t size, void *data)
+static bool is_libc(const char *path)
 {
-	const char *slash = strrchr(info->dlpi_name, '/');
-	const char *name = slash ? slash + 1 : info->dlpi_name;
+	const char *name = path;
 
-	(void)size;
-	(void)data;
-	if (strncmp(name, "libc.so.6", 9) && strncmp(name, "libdl.so.2", 10))
-		return 0;
-	if (!mfs_real_dlsym)
-		mfs_real_dlsym = (void *(*)(void *, const char *))find_in_object(info, "dlsym");
-	if (!mfs_real_dlvsym)
-		mfs_real_dlvsym =
-			(void *(*)(void *, const char *, const char *))find_in_object(info, "dlvsym");
-	return mfs_real_dlsym && mfs_real_dlvsym;
+	for (; *path; path++)
+		if (*path == '/')
+			name = path + 1;
+	return same(name, "libc.so.6") || same(name, "libdl.so.2");
 }
 
+/* Calls nothing: a sanitizer's runtime asks dlsym before its own wrappers of libc work. */
 void mfs_symbols_load(void)
 {
-	if (!mfs_real_dlsym || !mfs_real_dlvsym)
-		dl_iterate_phdr(find_libc, NULL);
+	if (mfs_real_dlsym && mfs_real_dlvsym)
+		return;
+	for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) {
+		if (!is_libc(map->l_name))
+			continue;
+		if (!mfs_real_dlsym)
+			mfs_real_dlsym = (void *(*)(void *, const char *))find_in_object(map, "dlsym");
+		if (!mfs_real_dlvsym)
+			mfs_real_dlvsym =
+				(void *(*)(void *, const char *, const char *))find_in_object(map, "dlvsym");
+	}
 }
 
 bool shim_symbol_is_ours(const void *address)

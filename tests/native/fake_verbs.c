@@ -227,44 +227,6 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 	return 0;
 }
 
-/* ---- the least a provider can do: the caller sees every signaled request complete at the next poll ---------------- */
-
-static struct {
-	uint64_t wr_id[4096];
-	uint32_t qp_num;
-	uint64_t head, tail;
-} null;
-
-static int null_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-	(void)bad;
-	null.qp_num = qp->qp_num;
-	for (; wr; wr = wr->next)
-		null.wr_id[null.head++ & 4095] = wr->wr_id;
-	return 0;
-}
-
-static int null_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
-{
-	int taken = 0;
-
-	(void)cq;
-	for (; taken < n && null.tail != null.head; taken++) {
-		wc[taken].wr_id = null.wr_id[null.tail++ & 4095];
-		wc[taken].status = IBV_WC_SUCCESS;
-		wc[taken].opcode = IBV_WC_RDMA_WRITE;
-		wc[taken].qp_num = null.qp_num;
-	}
-	return taken;
-}
-
-static bool null_operations;
-
-EXPORT void fake_null_operations(bool yes)
-{
-	null_operations = yes;
-}
-
 /* ---- the ibv_wr_* interface --------------------------------------------------------------------------------------- */
 
 static struct ibv_send_wr *build(struct ibv_qp_ex *qpx, enum ibv_wr_opcode opcode)
@@ -598,9 +560,9 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *d)
 	c->v.create_qp_ex = create_qp_ex;
 	c->v.context.device = d;
 	c->v.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
-	c->v.context.ops.post_send = null_operations ? null_post_send : post_send;
+	c->v.context.ops.post_send = post_send;
 	c->v.context.ops.post_recv = post_recv;
-	c->v.context.ops.poll_cq = null_operations ? null_poll_cq : poll_cq;
+	c->v.context.ops.poll_cq = poll_cq;
 	if (pipe(c->events)) {
 		free(c);
 		return NULL;

@@ -35,7 +35,6 @@ unsigned fake_cq_pending(struct ibv_cq *cq);
 uint64_t fake_posted(struct ibv_qp *qp); /* since creation or RESET */
 unsigned fake_traffic_class(struct ibv_qp *qp);
 unsigned fake_cq_overruns(void);
-void fake_null_operations(bool yes); /* post_send and poll_cq do next to nothing: for measuring what is above them */
 extern void (*fake_observer)(struct ibv_qp *qp, const struct ibv_send_wr *wr);
 
 #endif
