@@ -112,6 +112,7 @@ static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 			status = check_request(qp, wqe);
 			if (status)
 				return batch->count ? IBV_WC_SUCCESS : status;
+			wqe->frame.done = qp->responder ? htole32(qp->responder->requests_done) : 0;
 		}
 		pieces = local_memory(qp, index, memory);
 		if (pieces < 0)
@@ -228,6 +229,8 @@ static bool complete_before(struct mfs_qp *qp, uint32_t number)
 {
 	struct mfs_send_queue *sq = &qp->sq;
 
+	if ((int32_t)(number - sq->head) <= 0)
+		return true; /* a request of the peer told us earlier */
 	if (number - sq->head > sq->sent - sq->head)
 		return false;
 	while (sq->head != number) {
@@ -236,6 +239,20 @@ static bool complete_before(struct mfs_qp *qp, uint32_t number)
 		complete(qp);
 	}
 	return true;
+}
+
+/* What the peer's requests say about ours. Reads still wait for their responses. */
+void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done)
+{
+	struct mfs_send_queue *sq = &qp->sq;
+
+	if (!qp->requester || !qp->requester->accepted)
+		return;
+	done += qp->requester->first;
+	if (done - sq->head > sq->sent - sq->head)
+		return;
+	while (sq->head != done && !is_read(wqe_at(sq, sq->head)))
+		complete(qp);
 }
 
 static void stop_rnr_timer(struct mfs_qp *qp)

@@ -410,6 +410,7 @@ enum mfs_verdict mfs_requester_frame(struct mfs_connection *connection);
 enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection);
 int mfs_requester_revalidate(struct mfs_connection *connection);
 void mfs_requester_lost(struct mfs_connection *connection);
+void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done);
 void mfs_requester_timer(struct mfs_qp *qp);
 
 /* responder.c */

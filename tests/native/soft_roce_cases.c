@@ -755,6 +755,59 @@ static void bad_request(void)
 	pair_close(pair);
 }
 
+struct talker {
+	struct side *own, *peer;
+	pthread_t thread;
+};
+
+static void *talk(void *argument)
+{
+	enum { ROUNDS = 20000, DEPTH = 16 };
+	struct talker *talker = argument;
+	struct side *own = talker->own;
+	uint64_t posted = 0, sent = 0, received = 0;
+
+	while (sent + received < 2 * ROUNDS) {
+		struct ibv_wc wc;
+
+		while (posted < ROUNDS && posted - sent < DEPTH) {
+			CHECK_EQUAL(post(own, talker->peer, IBV_WR_SEND_WITH_IMM, posted, 1024 * (posted % 64) + 512,
+					 1 + posted % 300),
+				    0);
+			posted++;
+		}
+		if (!ibv_poll_cq(own->cq, 1, &wc))
+			continue;
+		CHECK_EQUAL(wc.status, IBV_WC_SUCCESS);
+		if (wc.opcode == IBV_WC_SEND) {
+			CHECK_EQUAL(wc.wr_id, sent);
+			sent++;
+			continue;
+		}
+		CHECK_EQUAL(be32toh(wc.imm_data), received);
+		received++;
+		CHECK_EQUAL(post_recv(own, wc.wr_id, 1024 * wc.wr_id, 512), 0);
+	}
+	return NULL;
+}
+
+/* Both ends send at once, so requests carry acknowledgements that overtake those sent alone. */
+static void both_directions(void)
+{
+	struct side pair[2];
+	struct talker talkers[2] = { { .own = &pair[0], .peer = &pair[1] }, { .own = &pair[1], .peer = &pair[0] } };
+
+	pair_open(pair, 65536, &defaults);
+	for (int i = 0; i < 2; i++)
+		for (uint64_t id = 0; id < 64; id++)
+			CHECK_EQUAL(post_recv(&pair[i], id, 1024 * id, 512), 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQUAL(pthread_create(&talkers[i].thread, NULL, talk, &talkers[i]), 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQUAL(pthread_join(talkers[i].thread, NULL), 0);
+	pair_close(pair);
+}
+
 /* More reads than may be outstanding, and a fence behind them. */
 static void read_depth(void)
 {
@@ -926,6 +979,7 @@ static const struct {
 	{ "atomics", atomics },
 	{ "completion_channel", completion_channel },
 	{ "queue_limits", queue_limits },
+	{ "both_directions", both_directions },
 	{ "read_depth", read_depth },
 	{ "many_queue_pairs", many_queue_pairs },
 	{ "memory_polling", memory_polling },
