@@ -83,7 +83,7 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 		mfs_rmlq_destroy(q);
 		return rc;
 	}
-	mfs_slab_take(&q->batch, 0);
+	mfs_slab_take(&q->batch, 0, 0);
 	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
 	last_rates(q);
 	*queue = q;
@@ -119,7 +119,7 @@ static void now(struct mfs_rmlq *q, uint64_t now_ns)
 
 static mfs_flow_handle handle_of(const struct mfs_rmlq *q, uint32_t i)
 {
-	return (uint64_t)flow_at(q, i)->record.kept << 32 | i;
+	return (uint64_t)flow_at(q, i)->record.part << 32 | i;
 }
 
 /* The flow's record, 0 when the handle's flow is gone. */
@@ -127,7 +127,7 @@ static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 {
 	uint32_t i = (uint32_t)handle;
 
-	if (!i || i > q->flow.used || flow_at(q, i)->record.kept != handle >> 32 ||
+	if (!i || i > q->flow.used || flow_at(q, i)->record.part != handle >> 32 ||
 	    flow_at(q, i)->state == MFS_FLOW_FREE)
 		return 0;
 	return i;
@@ -140,13 +140,13 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 
 	if (told->bytes > MFS_FLOW_BYTES_MAX)
 		return -EINVAL;
-	i = mfs_slab_take(&q->flow, 0);
+	i = mfs_slab_take(&q->flow, 0, 0);
 	if (!i)
 		return -ENOSPC;
 	now(q, now_ns);
 	flow = flow_at(q, i);
-	if (++flow->record.kept == 0) /* a generation of its own for every use */
-		flow->record.kept = 1;
+	if (++flow->record.part == 0) /* a generation of its own for every use */
+		flow->record.part = 1;
 	flow->record.key = told->request;
 	flow->cookie = told->cookie;
 	flow->bytes = told->bytes;
@@ -159,7 +159,7 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	} else if (flow->stage == MFS_STAGE_P2D) {
 		last_submit(q, i, told);
 	} else {
-		early_submit(q, i, early_batch(q, told->batch));
+		early_submit(q, i, told->batch);
 	}
 	*handle = handle_of(q, i);
 	return 0;
@@ -391,7 +391,7 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 
 	if (!key)
 		return -EINVAL;
-	b = mfs_slab_find(&q->batch, key);
+	b = mfs_slab_find(&q->batch, key, 0);
 	if (!b || !batch_at(q, b)->told) {
 		if (q->batches_told == q->flows_max)
 			return -ENOSPC;
@@ -410,7 +410,7 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 
 int mfs_rmlq_batch_end(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t b = key ? mfs_slab_find(&q->batch, key) : 0;
+	uint32_t b = key ? mfs_slab_find(&q->batch, key, 0) : 0;
 
 	if (!b || !batch_at(q, b)->told)
 		return -ENOENT;
@@ -430,7 +430,7 @@ static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
 {
 	if (!key)
 		return -EINVAL;
-	*r = mfs_slab_find(&q->request, key);
+	*r = mfs_slab_find(&q->request, key, 0);
 	if (*r && (request_at(q, *r)->told || request_at(q, *r)->pruned))
 		return 0;
 	if (q->requests_told == q->flows_max)
@@ -480,7 +480,7 @@ static void unprune(struct mfs_rmlq *q, uint32_t r)
 
 int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
 	if (!r || !(request_at(q, r)->told || request_at(q, r)->pruned))
 		return -ENOENT;
@@ -510,7 +510,7 @@ int mfs_rmlq_prune(struct mfs_rmlq *q, uint64_t key)
 
 int mfs_rmlq_unprune(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
 	if (!r || !request_at(q, r)->pruned)
 		return -ENOENT;
