@@ -116,6 +116,7 @@ struct mfs_rmlq {
 	uint32_t flows_max, requests_told, batches_told;
 	uint64_t in_flight_bytes, promotions, looks;
 	uint32_t in_flight_tasks;
+	size_t memory_bytes; /* of the mapping that starts with this */
 };
 
 static inline struct flow *flow_at(const struct mfs_rmlq *q, uint32_t i)

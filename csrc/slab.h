@@ -5,13 +5,10 @@
 #ifndef MFS_SLAB_H
 #define MFS_SLAB_H
 
-#include <errno.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define MFS_HUGE_PAGE (2UL << 20)
+#include "arena.h"
 
 struct mfs_record { /* first member of every record */
 	uint64_t key;	/* 0: not found by key */
@@ -21,7 +18,6 @@ struct mfs_record { /* first member of every record */
 
 struct mfs_slab {
 	char *records; /* on a cache line */
-	void *memory;
 	size_t stride;
 	uint32_t capacity;
 	uint32_t used; /* highest record that was ever given out */
@@ -31,40 +27,19 @@ struct mfs_slab {
 	uint32_t bucket_shift;
 };
 
-/* A large table is read at random: fewer, larger pages spare most of the translation misses. Only advice. */
-static inline void mfs_slab_advise(void *memory, size_t bytes)
-{
-	uintptr_t start = ((uintptr_t)memory + MFS_HUGE_PAGE - 1) & ~(MFS_HUGE_PAGE - 1);
-	uintptr_t end = ((uintptr_t)memory + bytes) & ~(MFS_HUGE_PAGE - 1);
-
-	if (end > start)
-		(void)madvise((void *)start, end - start, MADV_HUGEPAGE);
-}
-
-static inline int mfs_slab_create(struct mfs_slab *slab, size_t stride, uint32_t capacity, int keyed)
+/* Lays the table out in `arena`, which is zero. */
+static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, size_t stride, uint32_t capacity, bool keyed)
 {
 	uint32_t bits = 4;
 
 	*slab = (struct mfs_slab){ .stride = stride, .capacity = capacity };
-	/* calloc gives pages that are not touched yet; one record more for 0, one to align the first */
-	slab->memory = calloc((size_t)capacity + 2, stride);
-	if (!slab->memory)
-		return -ENOMEM;
-	slab->records = (char *)(((uintptr_t)slab->memory + 63) & ~(uintptr_t)63);
-	mfs_slab_advise(slab->memory, ((size_t)capacity + 2) * stride);
+	slab->records = mfs_arena_take(arena, ((size_t)capacity + 1) * stride);
 	if (!keyed)
-		return 0;
+		return;
 	while ((4u << bits) < capacity) /* few of the records are in use as a rule: keep the buckets in cache */
 		bits++;
 	slab->bucket_shift = 64 - bits;
-	slab->bucket = calloc((size_t)1 << bits, sizeof(*slab->bucket));
-	return slab->bucket ? 0 : -ENOMEM;
-}
-
-static inline void mfs_slab_destroy(struct mfs_slab *slab)
-{
-	free(slab->memory);
-	free(slab->bucket);
+	slab->bucket = mfs_arena_take(arena, ((size_t)1 << bits) * sizeof(*slab->bucket));
 }
 
 static inline uint32_t *mfs_slab_bucket(const struct mfs_slab *slab, uint64_t key, uint32_t part)
