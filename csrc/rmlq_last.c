@@ -168,7 +168,7 @@ void last_advance(struct mfs_rmlq *q)
 
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
 	return r ? r : request_take(q, key, REQUEST_LAST, MFS_TIER_LAST);
 }

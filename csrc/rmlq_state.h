@@ -26,7 +26,7 @@ struct mfs_fifo {
 	uint32_t head, tail;
 };
 
-struct flow { /* key: the request's; kept: generation, 0 before the first use */
+struct flow { /* key: the request's; part: generation, 0 before the first use */
 	struct mfs_record record;
 	uint64_t cookie;
 	uint64_t bytes; /* not completed */
@@ -41,7 +41,8 @@ struct flow { /* key: the request's; kept: generation, 0 before the first use */
 };
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
-/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: batch record, layer. */
+/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: the batch's, with
+ * the layer as second part, so that a flow finds its group without a look at the batch. */
 struct group {
 	struct mfs_record record;
 	uint64_t order; /* due: arrival of the head; ahead: layer */
@@ -74,7 +75,7 @@ _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a p
 
 enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE };
 
-struct request { /* kept: not used */
+struct request {
 	struct mfs_record record;
 	struct mfs_fifo fifo; /* waiting flows */
 	uint32_t flows;	      /* those and the ones in flight */
@@ -115,6 +116,7 @@ struct mfs_rmlq {
 	uint32_t flows_max, requests_told, batches_told;
 	uint64_t in_flight_bytes, promotions, looks;
 	uint32_t in_flight_tasks;
+	size_t memory_bytes; /* of the mapping that starts with this */
 };
 
 static inline struct flow *flow_at(const struct mfs_rmlq *q, uint32_t i)
@@ -165,7 +167,7 @@ uint32_t early_batch(struct mfs_rmlq *q, uint64_t key); /* finds or makes the re
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
 void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
-void early_submit(struct mfs_rmlq *q, uint32_t i, uint32_t batch);
+void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key);
 void early_remove(struct mfs_rmlq *q, uint32_t i);
 uint32_t early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);
@@ -190,7 +192,7 @@ void last_advance(struct mfs_rmlq *q);
 /* A new request's record, 0 when there is none. */
 static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind, enum mfs_tier tier)
 {
-	uint32_t r = mfs_slab_take(&q->request, key);
+	uint32_t r = mfs_slab_take(&q->request, key, 0);
 	struct request *request = request_at(q, r);
 
 	if (!r)
