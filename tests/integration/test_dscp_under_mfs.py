@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import SoftRoce
+from tests.conftest import SoftRoce
 from tests.support.daemon import Daemon, eventually
 from tests.support.under_mfs import build_program, under_mfs
 
