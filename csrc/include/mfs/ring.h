@@ -129,7 +129,8 @@ struct mfs_mpsc_torn {
 /* The consumer's own truth about one ring. Zeroed for a new ring. */
 struct mfs_mpsc_reader {
 	uint64_t head;
-	uint64_t stalled_ns; /* when `head` was first found claimed but not published; 0: it was not */
+	uint64_t stalled_ns; /* since when `head` has been found unpublished, 0: it has not */
+	bool claimed;	     /* and it was claimed then */
 	uint64_t torn_slots; /* ever passed by */
 	uint64_t late;	     /* of them, published and delivered after all */
 	struct mfs_mpsc_torn torn[MFS_QUARANTINE_MAX];
@@ -177,10 +178,20 @@ static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct
 }
 
 /* `head` is on a slot that is not published. Answers 1 when it was passed by, 0 when there is nothing to take yet,
- * -EPROTO when the ring is corrupt. */
+ * -EPROTO when the ring is corrupt. Looks at `tail` only when it must: each look takes the line from the producers. */
 static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, uint64_t size, uint64_t now_ns,
 				 uint64_t torn_slot_ns)
 {
+	if (reader->quarantined == 0) {
+		if (reader->stalled_ns == 0) {
+			reader->stalled_ns = now_ns | 1;
+			reader->claimed = false;
+			return 0;
+		}
+		if (now_ns - reader->stalled_ns < torn_slot_ns)
+			return 0;
+	}
+
 	uint64_t claimed = atomic_load_explicit(&ring->tail, memory_order_acquire) - reader->head;
 
 	if (claimed == 0) {
@@ -198,8 +209,10 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 		reader->head++;
 		return 1;
 	}
-	if (reader->stalled_ns == 0) {
+	/* Unpublished for torn_slot_ns since a look that saw it claimed, not since the ring ran empty. */
+	if (reader->stalled_ns == 0 || !reader->claimed) {
 		reader->stalled_ns = now_ns | 1;
+		reader->claimed = true;
 		return 0;
 	}
 	if (now_ns - reader->stalled_ns < torn_slot_ns)
@@ -235,9 +248,10 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 				break;
 			continue;
 		}
-		__builtin_prefetch(&slots[(reader->head + MFS_PREFETCH_SLOTS) & (size - 1)], 0);
 		messages[taken++] = slot->message;
 		reader->head++;
+	}
+	if (reader->head != first) {
 		reader->stalled_ns = 0;
 	}
 	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second look at shared memory */

@@ -1,0 +1,34 @@
+/* What the ring benchmark needs of a queue: every queue is one file that fills one of these. */
+#ifndef BENCH_RING_H
+#define BENCH_RING_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The payload of all of them: what fits beside a sequence number in a cache line. */
+struct item {
+	uint64_t producer;
+	uint64_t number;
+	uint64_t rest[5];
+};
+
+#define CAPACITY 8192
+
+struct queue {
+	const char *name;
+	void *(*create)(int producers);
+	void (*destroy)(void *queue);
+	void *(*producer)(void *queue, int index); /* a producer's own handle */
+	unsigned (*push)(void *producer, const struct item *items, unsigned n);
+	unsigned (*pop)(void *queue, struct item *items, unsigned n); /* by the one consumer */
+};
+
+extern const struct queue queue_mfs, queue_rte_ring, queue_rte_ring_rts, queue_ck_ring, queue_moodycamel, queue_boost;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

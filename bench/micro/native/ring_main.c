@@ -1,0 +1,132 @@
+/* Messages per second through one queue: ring ROUNDS MILLIONTHS: prints one line "name producers batch ops_per_s" a run.
+ *
+ * All queues run in turn within every round, so that whatever else the machine does meets all of them. A run checks
+ * that every item arrived once and in its producer's order. A thread that finds its side full or empty yields: there
+ * may be fewer cores than threads.
+ */
+#define _GNU_SOURCE
+#include "ring.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PRODUCERS_MAX 4
+#define POP_MAX 64
+#define BATCH_MAX 64
+
+struct shared {
+	const struct queue *queue;
+	void *object;
+	unsigned batch;
+	uint64_t items_each;
+	pthread_barrier_t barrier;
+};
+
+struct producer {
+	struct shared *shared;
+	int index;
+};
+
+static void *produce(void *argument)
+{
+	struct producer *p = argument;
+	struct shared *s = p->shared;
+	void *handle = s->queue->producer(s->object, p->index);
+	unsigned (*push)(void *, const struct item *, unsigned) = s->queue->push;
+	struct item items[BATCH_MAX] = {0};
+	uint64_t next = 0;
+
+	pthread_barrier_wait(&s->barrier);
+	while (next < s->items_each) {
+		unsigned n = s->items_each - next < s->batch ? (unsigned)(s->items_each - next) : s->batch;
+		unsigned done = 0;
+
+		for (unsigned i = 0; i < n; i++) {
+			items[i].producer = (uint64_t)p->index;
+			items[i].number = next + i;
+		}
+		for (;;) {
+			done += push(handle, items + done, n - done);
+			if (done == n)
+				break;
+			sched_yield();
+		}
+		next += n;
+	}
+	return NULL;
+}
+
+static double run(const struct queue *queue, int producers, unsigned batch, uint64_t items_each)
+{
+	struct shared s = {.queue = queue, .object = queue->create(producers), .batch = batch, .items_each = items_each};
+	struct producer p[PRODUCERS_MAX];
+	pthread_t thread[PRODUCERS_MAX];
+	uint64_t expected[PRODUCERS_MAX] = {0}, left = items_each * (uint64_t)producers;
+	struct item items[POP_MAX];
+	struct timespec start, end;
+
+	pthread_barrier_init(&s.barrier, NULL, (unsigned)producers + 1);
+	for (int i = 0; i < producers; i++) {
+		p[i] = (struct producer){&s, i};
+		pthread_create(&thread[i], NULL, produce, &p[i]);
+	}
+	pthread_barrier_wait(&s.barrier);
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	while (left) {
+		unsigned n = queue->pop(s.object, items, POP_MAX);
+
+		if (n == 0)
+			sched_yield();
+		for (unsigned i = 0; i < n; i++) {
+			if (items[i].number != expected[items[i].producer]++) {
+				fprintf(stderr, "%s: an item was lost, doubled or reordered\n", queue->name);
+				exit(1);
+			}
+		}
+		left -= n;
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	for (int i = 0; i < producers; i++)
+		pthread_join(thread[i], NULL);
+	pthread_barrier_destroy(&s.barrier);
+	queue->destroy(s.object);
+	return (double)items_each * producers /
+	       ((double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct queue *queues[] = {&queue_mfs,	 &queue_rte_ring,   &queue_rte_ring_rts,
+					       &queue_ck_ring, &queue_moodycamel, &queue_boost};
+	static const int producers[] = {1, 2, 4};
+	static const unsigned batches[] = {1, 8};
+
+	const char *only_producers = argc > 3 ? argv[3] : "124";
+	const char *only_queues = argc > 4 ? argv[4] : "012345";
+
+	if (argc < 3) {
+		fprintf(stderr, "usage: ring ROUNDS ITEMS\n");
+		return 2;
+	}
+	for (int round = 0; round < atoi(argv[1]); round++)
+		for (unsigned b = 0; b < 2; b++)
+			for (unsigned p = 0; p < 3; p++)
+				for (unsigned q = 0; q < 6; q++) {
+					uint64_t each = strtoull(argv[2], NULL, 10) / (uint64_t)producers[p];
+					unsigned chosen = (q + (unsigned)round) % 6;
+					const struct queue *queue = queues[chosen];
+
+					if (!strchr(only_producers, '0' + producers[p]) || !strchr(only_queues, '0' + (int)chosen))
+						continue;
+
+					printf("%s %d %u %.0f\n", queue->name, producers[p], batches[b],
+					       run(queue, producers[p], batches[b], each));
+					fflush(stdout);
+				}
+	return 0;
+}
