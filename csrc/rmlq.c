@@ -224,7 +224,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 	default:
 		pick->in_flight = 1;
 		pick->tier = flow->tier;
-		pick->level = flow->level;
+		pick->level = flow->stage == MFS_STAGE_P2D ? flow->level + 1 : 0;
 		pick->wire_class = flow->wire_class;
 		return;
 	}
@@ -256,11 +256,14 @@ static void prefetch_first(const struct mfs_rmlq *q)
 
 		if (!q->tier[tier].n)
 			continue;
-		if (entry->node > q->node_batch)
-			__builtin_prefetch(batch_at(q, entry->node - q->node_batch));
-		else
-			__builtin_prefetch(request_at(q, entry->node));
 		__builtin_prefetch(flow_at(q, entry->hint));
+		if (entry->node > q->node_batch) { /* batches are few: this one is in the cache */
+			const struct batch *batch = batch_at(q, entry->node - q->node_batch);
+
+			__builtin_prefetch(group_at(q, batch->due ? batch->due : batch->ahead));
+		} else {
+			__builtin_prefetch(request_at(q, entry->node));
+		}
 		return;
 	}
 }
@@ -288,9 +291,9 @@ int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 	flow = flow_at(q, (uint32_t)pick->handle);
 	unqueue(q, (uint32_t)pick->handle);
 	flow->state = MFS_FLOW_FLIGHT;
-	flow->tier = pick->tier;
-	flow->level = pick->level;
-	flow->wire_class = pick->wire_class;
+	flow->tier = pick->tier & 3;
+	flow->wire_class = pick->wire_class & 7;
+	flow->level = (pick->level - 1) & 7;
 	q->in_flight_tasks++;
 	q->in_flight_bytes += flow->bytes;
 	pick->in_flight = 1;

@@ -16,14 +16,18 @@ static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint
 	}
 	flow->prev = prev;
 	flow->next = next;
-	if (prev)
+	if (prev) {
 		flow_at(q, prev)->next = i;
-	else
+		flow_at(q, prev)->next_arrival = flow->arrival;
+	} else {
 		fifo->head = i;
-	if (next)
+	}
+	if (next) {
 		flow_at(q, next)->prev = i;
-	else
+		flow->next_arrival = flow_at(q, next)->arrival;
+	} else {
 		fifo->tail = i;
+	}
 }
 
 static uint32_t group_rli(const struct batch *batch, const struct group *group)
@@ -50,25 +54,26 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 static void batch_place(struct mfs_rmlq *q, uint32_t b)
 {
 	struct batch *batch = batch_at(q, b);
-	uint32_t head, rli = 0, stage = 0, group;
+	uint32_t rli = 0, stage = batch->urgent[0].head ? 0 : 1, head = batch->urgent[stage].head;
+	uint64_t arrival;
 
-	if (batch->urgent[0].head) {
-		head = batch->urgent[0].head;
-	} else if (batch->urgent[1].head) {
-		head = batch->urgent[1].head;
-		stage = 1;
+	if (head) {
+		arrival = flow_at(q, head)->arrival;
 	} else {
-		group = batch->due ? batch->due : batch->ahead;
-		if (!group) {
+		uint32_t g = batch->due ? batch->due : batch->ahead;
+		const struct group *group = group_at(q, g);
+
+		if (!g) {
 			mfs_heap_remove(node_heap(q, MFS_TIER_EARLY), q->node_batch + b);
 			return;
 		}
-		head = group_at(q, group)->fifo.head;
-		rli = group_rli(batch, group_at(q, group)) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
+		head = group->fifo.head;
+		arrival = group->head_arrival;
+		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
 		stage = 2;
 	}
 	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, flow_at(q, head)->arrival, head);
+		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, arrival, head);
 }
 
 uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
@@ -151,7 +156,7 @@ static void group_insert(struct mfs_rmlq *q, uint32_t g)
 	struct batch *batch = batch_at(q, group->batch);
 
 	group->due = batch->told && group->layer <= batch->layer_current;
-	group->order = group->due ? flow_at(q, group->fifo.head)->arrival : group->layer;
+	group->order = group->due ? group->head_arrival : group->layer;
 	pairing_insert(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
@@ -163,15 +168,16 @@ static void group_remove(struct mfs_rmlq *q, uint32_t g)
 	pairing_remove(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
-/* The head of the group changed: the order of a group that is due changes with it. */
-static void group_head_changed(struct mfs_rmlq *q, uint32_t g)
+/* The group has another first flow: the order of a group that is due changes with it. */
+static void group_head_set(struct mfs_rmlq *q, uint32_t g, uint64_t arrival)
 {
 	struct group *group = group_at(q, g);
 
+	group->head_arrival = arrival;
 	if (!group->due)
 		return;
 	if (batch_at(q, group->batch)->due == g && !group->child) { /* alone */
-		group->order = flow_at(q, group->fifo.head)->arrival;
+		group->order = arrival;
 		return;
 	}
 	group_remove(q, g);
@@ -207,6 +213,7 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 	g = group_make(q, b, flow->layer);
 	flow->owner = g;
 	fifo_append(q, &group_at(q, g)->fifo, i, flow);
+	group_at(q, g)->head_arrival = flow->arrival;
 	group_insert(q, g);
 	if (batch_head(q, batch_at(q, b)) == i)
 		batch_place(q, b);
@@ -236,7 +243,7 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 			mfs_slab_give(&q->group, g);
 			batch_at(q, b)->groups--;
 		} else if (head) {
-			group_head_changed(q, g);
+			group_head_set(q, g, flow->next_arrival);
 		}
 	}
 	if (head) {
@@ -368,10 +375,12 @@ static void aside_return(struct mfs_rmlq *q, uint32_t r)
 	flow->state = MFS_FLOW_EARLY;
 	flow->owner = g;
 	fifo_insert_in_order(q, &group_at(q, g)->fifo, i);
-	if (made)
+	if (made) {
+		group_at(q, g)->head_arrival = flow->arrival;
 		group_insert(q, g);
-	else if (group_at(q, g)->fifo.head == i)
-		group_head_changed(q, g);
+	} else if (group_at(q, g)->fifo.head == i) {
+		group_head_set(q, g, flow->arrival);
+	}
 	batch_place(q, b);
 }
 

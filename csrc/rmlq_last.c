@@ -236,8 +236,7 @@ void last_remove(struct mfs_rmlq *q, uint32_t i)
 	if (!request->fifo.head)
 		mfs_heap_remove(heap, r);
 	else if (head) /* only the arrival in the key changes */
-		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow_at(q, request->fifo.head)->arrival,
-			     request->fifo.head);
+		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow->next_arrival, request->fifo.head);
 }
 
 void last_forget(struct mfs_rmlq *q, uint32_t i)

@@ -36,8 +36,8 @@ struct flow { /* key: the request's; part: generation, 0 before the first use */
 	uint16_t layer;
 	uint8_t stage; /* enum mfs_stage, unknown ones as background */
 	uint8_t state;
-	uint8_t tier, level, wire_class; /* as granted, in flight */
-	uint8_t reserved[5];
+	uint64_t next_arrival : 56; /* of `next`: when this one leaves, that one's record need not be read */
+	uint64_t tier : 2, wire_class : 3, level : 3; /* as granted, in flight; level of the last stage less one */
 };
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
@@ -45,13 +45,14 @@ _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
  * the layer as second part, so that a flow finds its group without a look at the batch. */
 struct group {
 	struct mfs_record record;
-	uint64_t order; /* due: arrival of the head; ahead: layer */
+	uint64_t order;	       /* due: arrival of the head; ahead: layer */
+	uint64_t head_arrival; /* of the first flow */
 	uint32_t child, next, prev;
 	struct mfs_fifo fifo;
 	uint32_t batch;
 	uint16_t layer;
 	bool due;
-	uint8_t reserved[9];
+	uint8_t reserved[5];
 };
 _Static_assert(sizeof(struct group) == 64, "a group is one cache line");
 
@@ -143,19 +144,27 @@ static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 {
 	flow->next = 0;
 	flow->prev = fifo->tail;
-	if (fifo->tail)
-		flow_at(q, fifo->tail)->next = i;
-	else
+	if (fifo->tail) {
+		struct flow *tail = flow_at(q, fifo->tail);
+
+		tail->next = i;
+		tail->next_arrival = flow->arrival;
+	} else {
 		fifo->head = i;
+	}
 	fifo->tail = i;
 }
 
 static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, const struct flow *flow)
 {
-	if (flow->prev)
-		flow_at(q, flow->prev)->next = flow->next;
-	else
+	if (flow->prev) {
+		struct flow *prev = flow_at(q, flow->prev);
+
+		prev->next = flow->next;
+		prev->next_arrival = flow->next_arrival;
+	} else {
 		fifo->head = flow->next;
+	}
 	if (flow->next)
 		flow_at(q, flow->next)->prev = flow->prev;
 	else
