@@ -145,7 +145,7 @@ class Stage:
 
     def _on_device(self, mfs: bool, command: list[str]) -> list[str]:
         tools = Path(sys.executable).parent
-        run = [str(tools / "mfs-run"), "--"] if mfs else []
+        run = ["env", f"LD_PRELOAD={ROOT}/nccl_shim/libmfs_shim.so"] if mfs else []
         return [
             str(tools / "mfs-soft-roce"),
             "--rate",
@@ -173,7 +173,10 @@ class Stage:
     @contextlib.contextmanager
     def daemon(self) -> Iterator[Program]:
         """A daemon with its defaults, on a socket of the demo's own."""
-        program = self._start("mfsd", [str(Path(sys.executable).parent / "mfsd"), "--socket", str(self.socket)])
+        configuration = self.socket.with_name("mfsd.toml")
+        configuration.write_text(f'[nic.{DEVICE}]\nrate = "{self.rate}"\n')  # its port says 100 Gbit/s
+        command = [str(Path(sys.executable).parent / "mfsd")]
+        program = self._start("mfsd", [*command, "--config", str(configuration), "--socket", str(self.socket)])
         deadline = threading.Event()
         for _ in range(200):
             if self.socket.exists() or program._process.poll() is not None:

@@ -17,10 +17,12 @@
 #include <infiniband/verbs.h>
 #include <inttypes.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -441,6 +443,8 @@ int main(int argc, char **argv)
 		if (child[i] == 0) { /* a rank is a program started afresh, as with mpirun */
 			char rank_text[16], fd_text[16];
 			char *rank_argv[32];
+
+			prctl(PR_SET_PDEATHSIG, SIGKILL); /* a rank does not outlive its launcher */
 			snprintf(rank_text, sizeof(rank_text), "%d", i);
 			snprintf(fd_text, sizeof(fd_text), "%d", pair[1]);
 			for (int k = 0; k <= i; k++)

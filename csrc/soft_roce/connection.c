@@ -85,8 +85,7 @@ void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic
 	setsockopt(connection->source.fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
 }
 
-/* Starts the connection to the queue pair's peer. A failure shows as a lost connection when there is something to send,
- * like that of a peer which is not there. */
+/* Starts the connection to the queue pair's peer. A failure leaves it lost, like that of a peer which is not there. */
 void mfs_connection_open(struct mfs_qp *qp)
 {
 	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
@@ -115,6 +114,7 @@ void mfs_connection_open(struct mfs_qp *qp)
 	connection->requester = true;
 	connection->state = MFS_CONNECTING;
 	connection->qp = qp;
+	connection->first = qp->sq.head;
 	qp->requester = connection;
 	qp->requester_lost = false;
 }
@@ -239,9 +239,9 @@ void mfs_connection_close_qp(struct mfs_qp *qp)
 	qp->requester_lost = false;
 	if (qp->deferred)
 		TAILQ_REMOVE(&context->deferred, qp, deferred_link);
-	if (qp->rnr_waiting)
-		TAILQ_REMOVE(&context->rnr_waiting, qp, rnr_link);
-	qp->deferred = qp->rnr_waiting = false;
+	qp->deferred = false;
+	qp->reopen_until_ns = 0;
+	mfs_progress_stop_timer(qp);
 }
 
 void mfs_connection_free_closed(struct mfs_context *context)
@@ -291,6 +291,7 @@ static void greet(struct mfs_connection *connection)
 	connection->frame_bytes = 0;
 	connection->qp = qp;
 	qp->responder = connection;
+	connection->ack_wanted = true; /* says that the peer is accepted */
 	mfs_connection_update(connection);
 	mfs_receive(connection);
 }

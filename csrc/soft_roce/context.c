@@ -104,6 +104,8 @@ static int query_device(struct ibv_context *ibv, const struct ibv_query_device_e
 	base->node_guid = base->sys_image_guid = ibv_get_device_guid(ibv->device);
 	base->max_mr_size = UINT64_MAX;
 	base->page_size_cap = 0xfffff000;
+	base->vendor_id = 0x6d6673; /* "mfs": no vendor has it */
+	base->vendor_part_id = 1;
 	base->max_qp = MFS_MAX_PORTS * MFS_QPS_PER_PORT;
 	base->max_qp_wr = MFS_MAX_QP_WR;
 	base->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
@@ -280,7 +282,7 @@ struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, vo
 	LIST_INIT(&context->channels);
 	TAILQ_INIT(&context->qps);
 	TAILQ_INIT(&context->deferred);
-	TAILQ_INIT(&context->rnr_waiting);
+	TAILQ_INIT(&context->timed);
 	TAILQ_INIT(&context->greeting);
 	TAILQ_INIT(&context->paced);
 	TAILQ_INIT(&context->closed);

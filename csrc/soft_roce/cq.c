@@ -162,7 +162,7 @@ int mfs_poll_cq(struct ibv_cq *ibv, int num_entries, struct ibv_wc *wc)
 		if (is_empty(cq))
 			return 0;
 	}
-	atomic_store_explicit(&context->empty_polls, 0, memory_order_relaxed);
+	atomic_store_explicit(&context->idle_since_ns, 0, memory_order_relaxed);
 	return take(cq, num_entries, wc);
 }
 

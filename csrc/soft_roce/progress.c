@@ -3,6 +3,7 @@
  * background thread serves programs that sleep, wait on memory or are passive targets; it keeps out of the way while
  * somebody polls, because on few cores its wake-ups would cost more than they bring.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -23,7 +24,8 @@ enum {
 	POLLED_RECENTLY_NS = 5 * 1000,
 	BACK_OFF_MIN_NS = 10 * 1000,
 	BACK_OFF_MAX_NS = 500 * 1000,
-	EMPTY_POLLS_BEFORE_YIELD = 4,
+	POLL_SPIN_NS = 100 * 1000,
+	POLL_WAIT_NS = 50 * 1000,
 };
 
 void mfs_progress_defer(struct mfs_qp *qp)
@@ -62,6 +64,25 @@ void mfs_progress_timer(struct mfs_context *context, uint64_t due_ns)
 		arm_timer(context, due_ns);
 }
 
+/* A queue pair has one timer at a time. */
+void mfs_progress_start_timer(struct mfs_qp *qp, enum mfs_qp_timer timer, uint64_t due_ns)
+{
+	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
+
+	mfs_progress_stop_timer(qp);
+	qp->timer = timer;
+	qp->timer_due_ns = due_ns;
+	TAILQ_INSERT_TAIL(&context->timed, qp, timed_link);
+	mfs_progress_timer(context, due_ns);
+}
+
+void mfs_progress_stop_timer(struct mfs_qp *qp)
+{
+	if (qp->timer != MFS_NO_TIMER)
+		TAILQ_REMOVE(&mfs_context_of(qp->verbs.qp.context)->timed, qp, timed_link);
+	qp->timer = MFS_NO_TIMER;
+}
+
 static void run_timers(struct mfs_context *context)
 {
 	uint64_t now = mfs_now_ns(), next = 0;
@@ -73,26 +94,26 @@ static void run_timers(struct mfs_context *context)
 		connection->paced = false;
 		mfs_connection_send(connection);
 	}
-	for (qp = TAILQ_FIRST(&context->rnr_waiting); qp; qp = following) {
-		following = TAILQ_NEXT(qp, rnr_link);
-		if (qp->rnr_deadline_ns <= now)
-			mfs_requester_rnr_expired(qp);
+	for (qp = TAILQ_FIRST(&context->timed); qp; qp = following) {
+		following = TAILQ_NEXT(qp, timed_link);
+		if (qp->timer_due_ns <= now)
+			mfs_requester_timer(qp);
 	}
 	if (context->timer_due_ns && context->timer_due_ns > now)
 		return;
 	connection = TAILQ_FIRST(&context->paced);
 	if (connection)
 		next = connection->due_ns;
-	TAILQ_FOREACH(qp, &context->rnr_waiting, rnr_link)
-		if (!next || qp->rnr_deadline_ns < next)
-			next = qp->rnr_deadline_ns;
+	TAILQ_FOREACH(qp, &context->timed, timed_link)
+		if (!next || qp->timer_due_ns < next)
+			next = qp->timer_due_ns;
 	if (next || context->timer_due_ns)
 		arm_timer(context, next); /* 0 disarms, and ends its being readable */
 }
 
 /* One turn over everything that can go on; with the context's lock held. Events are only ever fetched here, so none
  * outlives the turn, and what was closed before can be freed at its end. */
-static void progress(struct mfs_context *context)
+static int progress(struct mfs_context *context)
 {
 	struct epoll_event events[EVENTS_PER_TURN];
 	int count, i;
@@ -112,20 +133,62 @@ static void progress(struct mfs_context *context)
 	}
 	send_deferred(context);
 	mfs_connection_free_closed(context);
+	return count;
+}
+
+static bool try_progress(struct mfs_context *context)
+{
+	int count;
+
+	if (pthread_mutex_trylock(&context->lock))
+		return false;
+	count = progress(context);
+	pthread_mutex_unlock(&context->lock);
+	return count > 0;
+}
+
+/*
+ * A poller that has found nothing for long waits a moment in the kernel. The kernel wakes it as soon as something comes,
+ * ahead of threads that have kept a core busy; a thread that only yields its core stands behind them for a time slice.
+ */
+static void wait_for_event(struct mfs_context *context)
+{
+	const struct timespec time = { .tv_nsec = POLL_WAIT_NS };
+	struct pollfd any = { .fd = context->epoll_fd, .events = POLLIN };
+
+	atomic_fetch_add_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
+	ppoll(&any, 1, &time, NULL);
+	atomic_fetch_sub_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
 }
 
 /* Called by a poll that found nothing. */
 void mfs_progress_help(struct mfs_context *context)
 {
+	uint64_t now = mfs_now_ns(), since;
+
 	if (context->inherited)
 		return;
-	atomic_store_explicit(&context->last_poll_ns, mfs_now_ns(), memory_order_relaxed);
-	if (!pthread_mutex_trylock(&context->lock)) {
-		progress(context);
-		pthread_mutex_unlock(&context->lock);
+	atomic_store_explicit(&context->last_poll_ns, now, memory_order_relaxed);
+	if (try_progress(context)) {
+		atomic_store_explicit(&context->idle_since_ns, 0, memory_order_relaxed);
+		return;
 	}
-	if (atomic_fetch_add_explicit(&context->empty_polls, 1, memory_order_relaxed) >= EMPTY_POLLS_BEFORE_YIELD)
+	since = atomic_load_explicit(&context->idle_since_ns, memory_order_relaxed);
+	if (!since) {
+		atomic_store_explicit(&context->idle_since_ns, now, memory_order_relaxed);
+	} else if (now - since < POLL_SPIN_NS) {
 		sched_yield(); /* the peer may need this very core */
+	} else {
+		wait_for_event(context);
+		try_progress(context);
+	}
+}
+
+/* Whether some thread polls, and so will do what there is to do. */
+static bool is_polled(struct mfs_context *context)
+{
+	return atomic_load_explicit(&context->waiting_pollers, memory_order_relaxed) ||
+	       mfs_now_ns() - atomic_load_explicit(&context->last_poll_ns, memory_order_relaxed) < POLLED_RECENTLY_NS;
 }
 
 static void sleep_ns(long time_ns)
@@ -145,8 +208,7 @@ static void *background(void *argument)
 	prctl(PR_SET_TIMERSLACK, 1UL); /* sleeps are short here */
 	while (!atomic_load(&context->stopping)) {
 		poll(&any, 1, -1);
-		if (mfs_now_ns() - atomic_load_explicit(&context->last_poll_ns, memory_order_relaxed) <
-		    POLLED_RECENTLY_NS) {
+		if (is_polled(context)) {
 			sleep_ns(back_off_ns);
 			back_off_ns = mfs_min(back_off_ns * 2, (long)BACK_OFF_MAX_NS);
 			continue;

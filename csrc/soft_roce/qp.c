@@ -34,24 +34,29 @@ static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
 	return 0;
 }
 
-static struct mfs_qp **number_slot(struct mfs_context *context, uint32_t qp_num, struct mfs_port **port)
+static struct mfs_port *port_of(struct mfs_context *context, uint32_t qp_num)
 {
 	uint32_t i;
 
 	for (i = 0; i < context->port_count; i++)
-		if (context->ports[i]->number == qp_num >> 8) {
-			*port = context->ports[i];
-			return &context->ports[i]->qps[qp_num & 0xff];
-		}
+		if (context->ports[i]->number == qp_num >> 8)
+			return context->ports[i];
 	return NULL;
 }
 
 struct mfs_qp *mfs_qp_find(struct mfs_context *context, uint32_t qp_num)
 {
-	struct mfs_port *port;
-	struct mfs_qp **slot = number_slot(context, qp_num, &port);
+	struct mfs_port *port = port_of(context, qp_num);
 
-	return slot ? *slot : NULL;
+	return port ? port->qps[qp_num & 0xff] : NULL;
+}
+
+static void release_number(struct mfs_context *context, uint32_t qp_num)
+{
+	struct mfs_port *port = port_of(context, qp_num);
+
+	port->qps[qp_num & 0xff] = NULL;
+	port->used--;
 }
 
 static int check_attributes(const struct ibv_qp_init_attr *attr)
@@ -261,10 +266,7 @@ void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 		mfs_connection_close(qp->responder);
 		qp->responder = NULL;
 	}
-	if (qp->rnr_waiting) {
-		qp->rnr_waiting = false;
-		TAILQ_REMOVE(&mfs_context_of(qp->verbs.qp.context)->rnr_waiting, qp, rnr_link);
-	}
+	mfs_progress_stop_timer(qp);
 	if (status != IBV_WC_WR_FLUSH_ERR && sq->head != sq->tail) {
 		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], status);
 		sq->head++;
@@ -287,15 +289,13 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 {
 	struct mfs_context *context = mfs_context_of(ibv->context);
 	struct mfs_qp *qp = mfs_qp_of(ibv);
-	struct mfs_port *port;
 
 	if (context->inherited)
 		return EINVAL;
 	pthread_mutex_lock(&context->lock);
 	mfs_connection_close_qp(qp);
 	TAILQ_REMOVE(&context->qps, qp, link);
-	*number_slot(context, ibv->qp_num, &port) = NULL;
-	port->used--;
+	release_number(context, ibv->qp_num);
 	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);
 	if (ibv->recv_cq != ibv->send_cq)
 		mfs_cq_remove(mfs_cq_of(ibv->recv_cq), ibv->qp_num);

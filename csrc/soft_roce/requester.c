@@ -11,7 +11,10 @@ enum {
 	BATCH_BYTES = 128 * 1024, /* what one call hands to TCP */
 	TURN_BYTES = 512 * 1024,  /* then others get the context's lock; the socket is mostly full before */
 	RNR_RETRY_FOREVER = 7,
+	REOPEN_AFTER_NS = 2 * 1000 * 1000,
 };
+
+static void reopen_later(struct mfs_qp *qp);
 
 struct batch {
 	struct iovec pieces[BATCH_PIECES];
@@ -109,6 +112,7 @@ static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 			status = check_request(qp, wqe);
 			if (status)
 				return batch->count ? IBV_WC_SUCCESS : status;
+			wqe->frame.done = qp->responder ? htole32(qp->responder->requests_done) : 0;
 		}
 		pieces = local_memory(qp, index, memory);
 		if (pieces < 0)
@@ -158,8 +162,10 @@ void mfs_requester_send(struct mfs_qp *qp)
 	bool full = false;
 	ssize_t size;
 
-	if (qp->requester_lost && sq->tail != sq->head) {
-		mfs_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
+	if (qp->requester_lost && sq->tail != sq->head && qp->timer != MFS_REOPEN_TIMER) {
+		mfs_connection_open(qp);
+		if (qp->requester_lost)
+			reopen_later(qp);
 		return;
 	}
 	if (!connection || connection->state != MFS_OPEN)
@@ -223,6 +229,8 @@ static bool complete_before(struct mfs_qp *qp, uint32_t number)
 {
 	struct mfs_send_queue *sq = &qp->sq;
 
+	if ((int32_t)(number - sq->head) <= 0)
+		return true; /* a request of the peer told us earlier */
 	if (number - sq->head > sq->sent - sq->head)
 		return false;
 	while (sq->head != number) {
@@ -233,42 +241,79 @@ static bool complete_before(struct mfs_qp *qp, uint32_t number)
 	return true;
 }
 
+/* What the peer's requests say about ours. Reads still wait for their responses. */
+void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done)
+{
+	struct mfs_send_queue *sq = &qp->sq;
+
+	if (!qp->requester || !qp->requester->accepted)
+		return;
+	done += qp->requester->first;
+	if (done - sq->head > sq->sent - sq->head)
+		return;
+	while (sq->head != done && !is_read(wqe_at(sq, sq->head)))
+		complete(qp);
+}
+
 static void stop_rnr_timer(struct mfs_qp *qp)
 {
-	if (!qp->rnr_waiting)
-		return;
-	qp->rnr_waiting = false;
-	TAILQ_REMOVE(&context_of(qp)->rnr_waiting, qp, rnr_link);
+	if (qp->timer == MFS_RNR_TIMER)
+		mfs_progress_stop_timer(qp);
 }
 
 /* The peer has no receive for the oldest request. It waits for one; we give up when a NIC had used up its retries. */
 static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 {
-	struct mfs_context *context = context_of(qp);
-
-	if (qp->attr.rnr_retry == RNR_RETRY_FOREVER || qp->rnr_waiting)
-		return;
-	qp->rnr_deadline_ns = mfs_now_ns() + qp->attr.rnr_retry * mfs_rnr_timer_ns(timer_code);
-	qp->rnr_waiting = true;
-	TAILQ_INSERT_TAIL(&context->rnr_waiting, qp, rnr_link);
-	mfs_progress_timer(context, qp->rnr_deadline_ns);
+	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER && qp->timer != MFS_RNR_TIMER)
+		mfs_progress_start_timer(qp, MFS_RNR_TIMER,
+					 mfs_now_ns() + qp->attr.rnr_retry * mfs_rnr_timer_ns(timer_code));
 }
 
-void mfs_requester_rnr_expired(struct mfs_qp *qp)
+/* Tries later to reach the peer, which may not be ready yet, as long as a NIC would: retry_cnt times after timeout. */
+static void reopen_later(struct mfs_qp *qp)
 {
-	mfs_qp_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+	uint64_t now = mfs_now_ns(), timeout_ns = qp->attr.timeout ? 4096ULL << qp->attr.timeout : 0;
+
+	if (!qp->reopen_until_ns)
+		qp->reopen_until_ns = timeout_ns ? now + timeout_ns * (qp->attr.retry_cnt + 1U) : UINT64_MAX;
+	if (now >= qp->reopen_until_ns)
+		mfs_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
+	else
+		mfs_progress_start_timer(qp, MFS_REOPEN_TIMER, mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
 }
 
-/* The connection has ended: outstanding requests fail as those of a NIC whose retries are used up. */
+void mfs_requester_timer(struct mfs_qp *qp)
+{
+	enum mfs_qp_timer timer = qp->timer;
+
+	mfs_progress_stop_timer(qp);
+	if (timer == MFS_RNR_TIMER)
+		mfs_qp_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+	else
+		mfs_requester_send(qp);
+}
+
+/* The connection has ended. Once the peer had accepted it, outstanding requests fail like those of a NIC whose retries
+ * are used up; before, nothing of it has been executed, and it is tried again. */
 void mfs_requester_lost(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
+	struct mfs_send_queue *sq = &qp->sq;
+	bool accepted = connection->accepted;
 
 	mfs_connection_close(connection);
 	qp->requester = NULL;
 	qp->requester_lost = true;
-	if (qp->sq.head != qp->sq.tail)
+	if (sq->head == sq->tail)
+		return;
+	if (accepted) {
 		mfs_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
+		return;
+	}
+	while (sq->sent != sq->head)
+		sq->unsent_bytes += mfs_wqe_wire_bytes(wqe_at(sq, --sq->sent));
+	sq->sent_bytes = sq->reads_in_flight = 0;
+	reopen_later(qp);
 }
 
 static enum mfs_verdict protocol_error(struct mfs_connection *connection)
@@ -293,14 +338,16 @@ static enum mfs_verdict acknowledged(struct mfs_connection *connection)
 {
 	const struct mfs_frame *frame = &connection->frame;
 	struct mfs_qp *qp = connection->qp;
-	uint32_t head = qp->sq.head;
+	uint32_t head = qp->sq.head, done = connection->first + le32toh(frame->value);
 
+	connection->accepted = true;
+	qp->reopen_until_ns = 0;
 	if (frame->syndrome != MFS_SYNDROME_NONE && frame->syndrome != MFS_SYNDROME_RECEIVER_NOT_READY) {
-		complete_before(qp, le32toh(frame->value));
+		complete_before(qp, done);
 		mfs_qp_fail(qp, status_of(frame->syndrome));
 		return MFS_STOP;
 	}
-	if (!complete_before(qp, le32toh(frame->value)))
+	if (!complete_before(qp, done))
 		return protocol_error(connection);
 	if (qp->sq.head != head)
 		stop_rnr_timer(qp);
@@ -367,7 +414,7 @@ enum mfs_verdict mfs_requester_frame(struct mfs_connection *connection)
 	if (opcode != MFS_READ_RESPONSE && opcode != MFS_ATOMIC_RESPONSE)
 		return protocol_error(connection);
 	/* the response to a read acknowledges what was before it */
-	if (!complete_before(qp, le32toh(connection->frame.value)))
+	if (!complete_before(qp, connection->first + le32toh(connection->frame.value)))
 		return protocol_error(connection);
 	stop_rnr_timer(qp);
 	return opcode == MFS_READ_RESPONSE ? read_response(connection) : atomic_response(connection);

@@ -139,6 +139,7 @@ enum mfs_verdict mfs_responder_frame(struct mfs_connection *connection)
 {
 	const struct mfs_frame *frame = &connection->frame;
 
+	mfs_requester_done_by_peer(connection->qp, le32toh(frame->done));
 	if (frame->opcode != MFS_SEND && frame->opcode != MFS_WRITE && (frame->flags & MFS_FRAME_IMMEDIATE))
 		return refuse(connection, MFS_SYNDROME_INVALID_REQUEST, IBV_WC_SUCCESS);
 	if (le32toh(frame->length) > MFS_MAX_MESSAGE)

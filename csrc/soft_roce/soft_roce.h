@@ -168,6 +168,8 @@ struct mfs_connection {
 	TAILQ_ENTRY(mfs_connection) link; /* in greeting, paced or closed list */
 	enum mfs_connection_state state;
 	bool requester; /* we opened it: requests go out, responses come in */
+	bool accepted;  /* by the peer's queue pair; what was sent before it counts as unsent if it is not */
+	uint32_t first; /* number in the send queue of the connection's first request */
 	bool stalled;   /* receiver not ready: nothing is read */
 	bool want_write;
 	uint32_t events; /* registered with epoll */
@@ -201,6 +203,8 @@ struct mfs_connection {
 	TAILQ_ENTRY(mfs_connection) paced_link;
 };
 
+enum mfs_qp_timer { MFS_NO_TIMER, MFS_RNR_TIMER, MFS_REOPEN_TIMER };
+
 struct mfs_qp {
 	struct verbs_qp verbs;
 	struct ibv_qp_attr attr;
@@ -214,12 +218,13 @@ struct mfs_qp {
 	bool receiving_taken;
 	struct mfs_connection *requester;
 	struct mfs_connection *responder;
-	bool requester_lost;
+	bool requester_lost;         /* to be opened again for the next request */
+	uint64_t reopen_until_ns;    /* then retries are used up; 0: none was needed yet */
 	bool deferred; /* in the context's list of queue pairs with requests to send */
 	TAILQ_ENTRY(mfs_qp) deferred_link;
-	bool rnr_waiting;
-	uint64_t rnr_deadline_ns;
-	TAILQ_ENTRY(mfs_qp) rnr_link;
+	enum mfs_qp_timer timer; /* the queue pair is in the context's list of timed ones unless it has none */
+	uint64_t timer_due_ns;
+	TAILQ_ENTRY(mfs_qp) timed_link;
 	TAILQ_ENTRY(mfs_qp) link;
 	uint32_t async_events_raised;
 	_Atomic uint32_t async_events_read;
@@ -248,7 +253,8 @@ struct mfs_context {
 	pthread_t thread;
 	_Atomic bool stopping;
 	_Atomic uint64_t last_poll_ns;
-	_Atomic uint32_t empty_polls;
+	_Atomic uint64_t idle_since_ns; /* first poll since which nothing has come; 0: something has */
+	_Atomic uint32_t waiting_pollers;
 
 	struct mfs_port *ports[MFS_MAX_PORTS];
 	uint32_t port_count;
@@ -258,7 +264,7 @@ struct mfs_context {
 	LIST_HEAD(, mfs_channel) channels;
 	struct mfs_qp_list qps;
 	struct mfs_qp_list deferred;
-	struct mfs_qp_list rnr_waiting;
+	struct mfs_qp_list timed;
 	struct mfs_connection_list greeting; /* accepted, peer not known yet or not ready */
 	struct mfs_connection_list paced;    /* by due time */
 	struct mfs_connection_list closed;   /* freed when no event can name them any more */
@@ -404,7 +410,8 @@ enum mfs_verdict mfs_requester_frame(struct mfs_connection *connection);
 enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection);
 int mfs_requester_revalidate(struct mfs_connection *connection);
 void mfs_requester_lost(struct mfs_connection *connection);
-void mfs_requester_rnr_expired(struct mfs_qp *qp);
+void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done);
+void mfs_requester_timer(struct mfs_qp *qp);
 
 /* responder.c */
 void mfs_responder_send(struct mfs_connection *connection);
@@ -419,5 +426,7 @@ void mfs_progress_stop(struct mfs_context *context);
 void mfs_progress_help(struct mfs_context *context);
 void mfs_progress_defer(struct mfs_qp *qp);
 void mfs_progress_timer(struct mfs_context *context, uint64_t due_ns);
+void mfs_progress_start_timer(struct mfs_qp *qp, enum mfs_qp_timer timer, uint64_t due_ns);
+void mfs_progress_stop_timer(struct mfs_qp *qp);
 
 #endif

@@ -6,7 +6,9 @@
  * the peer cannot take yet (receiver not ready), and so block the other direction for ever.
  *
  * The n-th request of a connection has message sequence number n; both sides count, TCP keeps the order. A response to
- * request n acknowledges all requests before n. Integers are little-endian, immediate data is carried as it is.
+ * request n acknowledges all requests before n. A request also says how many of the peer's are done: a program that
+ * answers a message must not be heard before the message is acknowledged, and the two connections have no order between
+ * them. Integers are little-endian, immediate data is carried as it is.
  */
 #ifndef MFS_SOFT_ROCE_WIRE_H
 #define MFS_SOFT_ROCE_WIRE_H
@@ -21,7 +23,7 @@ enum mfs_opcode {
 	MFS_READ,
 	MFS_COMPARE_SWAP, /* 16 bytes follow: compare, swap */
 	MFS_FETCH_ADD,    /* 16 bytes follow: add, 0 */
-	MFS_ACK,          /* value: number of requests done */
+	MFS_ACK,          /* value: number of requests done; the first one, of none, accepts the connection */
 	MFS_READ_RESPONSE,
 	MFS_ATOMIC_RESPONSE, /* address: value before the operation */
 };
@@ -51,8 +53,10 @@ struct mfs_frame {
 	uint64_t address;
 	uint32_t key;
 	uint32_t value;
+	uint32_t done; /* of requests: number of the peer's own requests done, as in an ACK */
+	uint32_t reserved2;
 };
-static_assert(sizeof(struct mfs_frame) == 24, "frame on the wire");
+static_assert(sizeof(struct mfs_frame) == 32, "frame on the wire");
 
 enum { MFS_ATOMIC_OPERANDS_SIZE = 16 };
 

@@ -20,7 +20,9 @@ def _default_address(netdev: str | None) -> tuple[ipaddress.IPv4Address, str]:
     known = network.addresses()
     if netdev is not None:
         if netdev not in known:
-            raise DeviceError(f"--netdev {netdev}: no such interface that is up and has an IPv4 address; {_choices()}")
+            raise DeviceError(
+                f"--netdev {netdev}: no interface of that name is up with an IPv4 address; {_choices()}"
+            )
         return known[netdev], netdev
     if not known:
         raise DeviceError("no interface is up with an IPv4 address; bring one up: ip link set lo up")
@@ -53,7 +55,7 @@ def _rate(text: str | None) -> int | None:
 def parse_devices(
     specifications: tuple[str, ...], address: str | None, netdev: str | None, rate: str | None
 ) -> list[Device]:
-    """Devices from ``--device NAME[=ADDRESS[,RATE]]`` and the options that hold for those which leave something out."""
+    """Devices from ``--device NAME[=ADDRESS[,RATE]]``; the other options hold for what one leaves out."""
     devices: list[Device] = []
     for specification in specifications or (DEFAULT_NAME,):
         name, _, rest = specification.partition("=")
@@ -69,7 +71,9 @@ def parse_devices(
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--rate", metavar="RATE", help="Limit what the device sends, as in 10gbit; 'none' lifts the limit.")
+@click.option(
+    "--rate", metavar="RATE", help="Limit what the device sends, as in 10gbit; 'none' lifts the limit."
+)
 @click.option(
     "--device",
     "specifications",
@@ -81,13 +85,17 @@ def parse_devices(
 @click.option("--netdev", metavar="IF", help="Network interface whose address to take.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(
-    rate: str | None, specifications: tuple[str, ...], address: str | None, netdev: str | None, command: tuple[str, ...]
+    rate: str | None,
+    specifications: tuple[str, ...],
+    address: str | None,
+    netdev: str | None,
+    command: tuple[str, ...],
 ) -> None:
     """Run COMMAND with a RoCE device that needs no hardware, kernel module or root.
 
-    Programs find the device like any other: in sysfs, through libibverbs. RC queue pairs run over TCP between the
-    addresses of the devices; the traffic class of a queue pair is the TOS of its packets. All programs launched with the
-    same device name in the same network namespace share the device and its rate limit.
+    Programs find the device like any other: in sysfs, through libibverbs. RC queue pairs run over TCP between
+    the addresses of the devices; the traffic class of a queue pair is the TOS of its packets. All programs
+    launched with the same device name in the same network namespace share the device and its rate limit.
 
     \b
     mfs-soft-roce -- ibv_devinfo

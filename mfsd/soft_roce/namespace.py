@@ -19,7 +19,8 @@ CAP_SYS_ADMIN = 21
 NETLINK_RDMA = 20
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
-_SOCKET_CALL = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}  # audit architecture, number of socket()
+# audit architecture, number of socket()
+_SOCKET_CALL = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,10 +55,7 @@ def enter_mount_namespace() -> None:
     The user namespace maps only the present user and group, to themselves: the program keeps its identity.
     """
     uid, gid = os.getuid(), os.getgid()
-    if has_sys_admin():
-        flags = CLONE_NEWNS
-    else:
-        flags = CLONE_NEWNS | CLONE_NEWUSER
+    flags = CLONE_NEWNS if has_sys_admin() else CLONE_NEWNS | CLONE_NEWUSER
     try:
         _call("unshare", _libc.unshare(flags))
     except OSError as error:
@@ -74,7 +72,7 @@ def enter_mount_namespace() -> None:
 
 def _why_not(error: OSError, flags: int) -> str:
     if not flags & CLONE_NEWUSER:
-        return f"cannot make a mount namespace ({error}); run on the host, or give the container CAP_SYS_ADMIN"
+        return f"cannot make a mount namespace ({error}); run on the host or add CAP_SYS_ADMIN"
     hint = "enable user namespaces (sysctl user.max_user_namespaces), or run as root"
     switches = {
         "/proc/sys/kernel/unprivileged_userns_clone": "0",
@@ -82,19 +80,16 @@ def _why_not(error: OSError, flags: int) -> str:
         "/proc/sys/user/max_user_namespaces": "0",
     }
     for path, off in switches.items():
-        try:
-            if Path(path).read_text().strip() == off:
-                hint = f"{path} is {off}: an administrator can change it, or run as root"
-        except OSError:
-            continue
+        if Path(path).is_file() and Path(path).read_text().strip() == off:
+            hint = f"{path} is {off}: an administrator can change it, or run as root"
     return f"cannot make a user namespace ({error}); {hint}"
 
 
 def shadow(folder: Path, names: set[str], fill: Callable[[Path], None]) -> None:
     """Replaces ``folder`` by a copy in which ``names`` are made by ``fill``; everything else is the original.
 
-    The copy is a tmpfs whose entries are bind mounts of the original ones, so device nodes and sysfs files keep working
-    in a user namespace.
+    The copy is a tmpfs whose entries are bind mounts of the original ones, so device nodes and sysfs files keep
+    working in a user namespace.
     """
     staging = Path(tempfile.mkdtemp(prefix="mfs-soft-roce-"))
     try:
@@ -177,7 +172,7 @@ def deny_netlink(protocol: int) -> None:
     """Makes socket(AF_NETLINK, *, protocol) fail for this process and its children."""
     machine = os.uname().machine
     if machine not in _SOCKET_CALL:
-        raise NamespaceError(f"this host has RDMA in its kernel and its processor, {machine}, is not supported then")
+        raise NamespaceError(f"cannot hide the kernel's RDMA devices on {machine}; unload ib_core")
     architecture, number = _SOCKET_CALL[machine]
     load, equal, give = 0x20, 0x15, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000 | errno.EPROTONOSUPPORT

@@ -1,4 +1,4 @@
-"""IPv4 addresses of this network namespace's interfaces, by ioctl so that it works without any tool or package."""
+"""IPv4 addresses of this network namespace's interfaces, by ioctl: no tool or package is needed."""
 
 from __future__ import annotations
 

@@ -14,15 +14,22 @@ static int rules_count;
 static uint32_t rules_version;
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
 
-uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *cap)
+/* NCCL may be linked statically into any library, so its defaults are known by shape, too: 2 x 256 send requests on both
+ * ends of a connection, and 256 receives on the receiving one. */
+uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 {
 	const char *slash = strrchr(library, '/');
 	const char *name = slash ? slash + 1 : library;
+	bool shaped = asked->max_send_wr == 512 && asked->max_send_sge == 1 && asked->max_recv_sge == 1;
 
 	if (strstr(name, "libnccl"))
-		return cap->max_recv_wr ? MFS_ROLE_NCCL_CTS : MFS_ROLE_NCCL_DATA;
+		return asked->max_recv_wr ? MFS_ROLE_NCCL_CTS : MFS_ROLE_NCCL_DATA;
 	if (strstr(library, "mooncake") || strstr(library, "libtransfer_engine") || strstr(library, "nixl"))
 		return MFS_ROLE_KV;
+	if (shaped && asked->max_recv_wr == 0)
+		return MFS_ROLE_NCCL_DATA;
+	if (shaped && asked->max_recv_wr == 256)
+		return MFS_ROLE_NCCL_CTS;
 	return MFS_ROLE_UNKNOWN;
 }
 

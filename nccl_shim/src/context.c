@@ -117,10 +117,11 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
 {
 	struct shim_context *c = shim_context_find(context);
 	const void *caller = __builtin_extract_return_addr(__builtin_return_address(0));
+	const struct ibv_qp_cap asked = attr->cap;
 	struct ibv_qp *qp = c->create_qp_ex(context, attr);
 
 	if (qp) /* the first fields of both attribute structures are the same */
-		shim_qp_add(qp, (const struct ibv_qp_init_attr *)attr,
+		shim_qp_add(qp, (const struct ibv_qp_init_attr *)attr, &asked,
 			    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0, caller);
 	return qp;
 }

@@ -182,6 +182,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	const void *caller = CALLER();
 	const struct shim_verbs *verbs = verbs_of(pd->context, caller);
+	const struct ibv_qp_cap asked = attr->cap;
 	struct ibv_qp *qp;
 
 	if (!verbs) {
@@ -190,7 +191,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	}
 	qp = verbs->create_qp(pd, attr);
 	if (qp)
-		shim_qp_add(qp, attr, 0, caller);
+		shim_qp_add(qp, attr, &asked, 0, caller);
 	return qp;
 }
 

@@ -197,7 +197,9 @@ static uint32_t ring_size(uint32_t n)
 	return size;
 }
 
-void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, uint64_t ops, const void *caller)
+/* `attr` is what the device gave, `asked` what the program had asked for. */
+void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
+		 const void *caller)
 {
 	struct shim_context *context = shim_context_find(qp->context);
 	struct shim_qp *q;
@@ -249,7 +251,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, uint64_
 		/* the end of a long path says more than its beginning */
 		strcpy(q->library, object.dli_fname + (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
 	}
-	q->found_role = q->role = shim_role_at_create(q->library, &q->cap);
+	q->found_role = q->role = shim_role_at_create(q->library, asked);
 	q->stage = MFS_STAGE_CONTROL;
 	claim(q, false);
 	table_insert(q);

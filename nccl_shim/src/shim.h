@@ -287,7 +287,8 @@ void shim_cq_remove(struct ibv_cq *cq);
 void shim_context_after_fork(void);
 
 /* qp.c */
-void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, uint64_t ops, const void *caller);
+void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
+		 const void *caller);
 struct shim_qp *shim_qp_find(const struct ibv_qp *qp);
 struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t number);
 struct shim_qp *shim_qp_each(unsigned *cursor);
@@ -302,7 +303,7 @@ void shim_qp_forget_context(const struct shim_context *context);
 extern pthread_mutex_t shim_table_lock;
 
 /* classify.c */
-uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *cap);
+uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked);
 bool shim_classify(struct shim_qp *q);
 int shim_rules_load(struct mfs_client *client);
 bool shim_rules_changed(struct mfs_client *client);

@@ -72,9 +72,7 @@ def test_a_killed_client_leaves_nothing_behind(folder: Path) -> None:
         descriptors = daemon.descriptors()
         kept: list[Client] = []
         with Forked(lambda: kept.append(hold_and_fly(daemon))) as child:
-            eventually(
-                lambda: daemon.nic("soft0").classes and held_bytes(daemon) == 20_000_000, "the held task"
-            )
+            eventually(lambda: daemon.nic("soft0").classes and held_bytes(daemon) == 20_000_000, "the held task")
             assert daemon.nic("soft0").in_flight_bytes == 10_000_000
             child.kill()
         daemon.wait_clients(0)
@@ -194,9 +192,7 @@ def test_rules_reach_clients_in_their_order(folder: Path) -> None:
     ("limit", "value", "reason"),
     [("RLIMIT_FSIZE", 100_000, "ENOSPC"), ("RLIMIT_NOFILE", 14, "ENOSPC")],
 )
-def test_a_host_that_is_out_of_memory_or_descriptors(
-    folder: Path, limit: str, value: int, reason: str
-) -> None:
+def test_a_host_that_is_out_of_memory_or_descriptors(folder: Path, limit: str, value: int, reason: str) -> None:
     """A segment that cannot be made is one refusal, not the end of the daemon."""
     import resource
 

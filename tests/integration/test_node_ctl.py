@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ import pytest
 from mfsd._native import Client
 from mfsd.node.control import ModeRequest, ReloadRequest, Request, RulesRequest
 from mfsd.node.control_client import Refused, ask
+from mfsd.node.control_server import CONNECTIONS_MAX
 from tests.support.daemon import Daemon, eventually
 from tests.support.forked import Forked
 
@@ -148,11 +150,14 @@ def test_others_may_look_but_not_change(folder: Path) -> None:
 
     crowding: list[socket.socket] = []
     with Daemon(folder, '[socket]\nmode = "0666"\n') as daemon:
+        before = daemon.descriptors()
         with Forked(try_everything, uid=65534) as child:
             assert child.result == ["RulesReply", "denied", "denied"]
         assert daemon.status().daemon.mode == "enforce"
-        with Forked(crowd, uid=65534):
-            eventually(lambda: daemon.descriptors() > 20, "the crowd")
+        with contextlib.ExitStack() as crowds:
+            for n in range(6):
+                crowds.enter_context(Forked(crowd, uid=60_000 + n))
+            eventually(lambda: daemon.descriptors() == before + CONNECTIONS_MAX, "the daemon being full")
             assert mfsctl(daemon.socket, "mode", "observe").returncode == 0, "root always gets in"
 
 

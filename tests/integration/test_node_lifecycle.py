@@ -92,8 +92,7 @@ def test_a_file_in_the_way_is_named(folder: Path) -> None:
     result = run_mfsd("--socket", str(folder / "mfsd.sock"))
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"mfsd: {folder}/mfsd.sock: exists and is not a socket; "
-        "remove it or choose another place with --socket"
+        f"mfsd: {folder}/mfsd.sock: exists and is not a socket; remove it or choose another place with --socket"
     )
     assert (folder / "mfsd.sock").read_text() == "precious"
 
@@ -155,8 +154,7 @@ def test_bad_configurations_end_before_anything_is_touched(folder: Path) -> None
     result = run_mfsd("--config", str(config))
     assert result.returncode == 2
     assert result.stderr == (
-        f"mfsd: {config}: socket.mode = 660: not a file mode; write three octal digits as text, "
-        'for example "0660"\n'
+        f'mfsd: {config}: socket.mode = 660: not a file mode; write three octal digits as text, for example "0660"\n'
     )
     assert run_mfsd("--config", str(config), "--check-config").stderr == result.stderr
     assert run_mfsd("--config", str(folder / "none.toml")).stderr == (

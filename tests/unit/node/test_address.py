@@ -17,9 +17,7 @@ from mfsd.node.address import Address, AddressError
 def test_a_living_owner_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run" / "m.sock"
     first = Address(path)
-    with pytest.raises(
-        AddressError, match=rf"another mfsd \(pid {os.getpid()}\) serves it; stop that one or choose"
-    ):
+    with pytest.raises(AddressError, match=rf"another mfsd \(pid {os.getpid()}\) serves it; stop that one or choose"):
         Address(path)
     first.release()
     Address(path).release()

@@ -60,9 +60,7 @@ def test_one_user_attaches_so_often() -> None:
 
     assert [attach(1000, 1.0) for _ in range(7)] == [True] * 5 + [False] * 2
     assert attach(1001, 1.0)
-    assert [attach(1000, 1.41) for _ in range(3)] == [True, True, False], (
-        "two fifths of a second give two back"
-    )
+    assert [attach(1000, 1.41) for _ in range(3)] == [True, True, False], "two fifths of a second give two back"
     assert [attach(1000, 9.0) for _ in range(6)] == [True] * 5 + [False], "never more than one second's worth"
 
 

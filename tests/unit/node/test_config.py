@@ -79,9 +79,7 @@ def test_all_kinds_of_values() -> None:
     assert config.arbiter.rate_default_bytes_per_s == 62_500_000
     assert config.nic["mlx5_0"].rate_bytes_per_s == 50_000_000_000
     assert config.rule == [
-        RuleConfig(
-            library="libucp", peer=PeerNetwork("10.1.0.0/16"), action="hold", stage="p2d", wire_class=2
-        )
+        RuleConfig(library="libucp", peer=PeerNetwork("10.1.0.0/16"), action="hold", stage="p2d", wire_class=2)
     ]
 
 
@@ -97,8 +95,7 @@ def test_all_kinds_of_values() -> None:
         ),
         (
             '[arbiter]\nwindow = "2 parsecs"',
-            'arbiter.window = "2 parsecs": not a duration; write a number and one of ns, us, ms, s, '
-            'for example "2ms"',
+            'arbiter.window = "2 parsecs": not a duration; write a number and one of ns, us, ms, s, for example "2ms"',
         ),
         (
             "[arbiter]\nwindow = 2",
@@ -164,8 +161,7 @@ def test_all_kinds_of_values() -> None:
         ("[wire]\ndscp = [1, 64]", "wire.dscp[1] = 64: must be a whole number from 0 to 63"),
         (
             "[wire]\ndscp = [1,2,3,4,5,6,7,8,9]",
-            "wire.dscp = [1, 2, 3, 4, 5, 6, 7, 8, 9]: must be a list of at most 8, "
-            "each a whole number from 0 to 63",
+            "wire.dscp = [1, 2, 3, 4, 5, 6, 7, 8, 9]: must be a list of at most 8, each a whole number from 0 to 63",
         ),
         (
             "[socket]\nmode = 660",
@@ -173,8 +169,7 @@ def test_all_kinds_of_values() -> None:
         ),
         (
             '[socket]\nallowed_uids = ["root", "nobody at all"]',
-            'socket.allowed_uids[1] = "nobody at all": no such user on this host; '
-            "write a user's name or number",
+            'socket.allowed_uids[1] = "nobody at all": no such user on this host; write a user\'s name or number',
         ),
         (
             '[socket]\ngroup = "none such"',
@@ -214,15 +209,11 @@ toml_values = st.recursive(
             st.integers(-(2**63), 2**63 - 1),
             st.floats(),
             st.text(max_size=12),
-            st.sampled_from(
-                ["2ms", "10gbit", "4kib", "0660", "root", "10.0.0.0/8", "enforce", "hold", "kv", "1e9s"]
-            ),
+            st.sampled_from(["2ms", "10gbit", "4kib", "0660", "root", "10.0.0.0/8", "enforce", "hold", "kv", "1e9s"]),
             st.dates().map(lambda d: datetime.datetime(d.year, d.month, d.day)),
         )
     ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
     max_leaves=6,
 )
 leaf_keys = [
@@ -302,9 +293,7 @@ def test_structs_are_frozen() -> None:
 
 def test_the_reference_page_is_what_the_structs_say() -> None:
     page = Path(__file__).parents[3] / "docs" / "configuration.md"
-    assert page.read_text() == updated(page.read_text()), (
-        "run: python -m mfsd.node.reference docs/configuration.md"
-    )
+    assert page.read_text() == updated(page.read_text()), "run: python -m mfsd.node.reference docs/configuration.md"
 
 
 def test_the_recipes_of_the_page_are_good() -> None:
@@ -323,8 +312,7 @@ def test_the_policy_section_is_checked_like_the_rest() -> None:
         'mfsd.toml: policy.variant = "best": must be one of "mfs", "paper"'
     )
     assert problem('[policy]\nearly_order = "shortest"') == (
-        'mfsd.toml: policy.early_order = "shortest": the node daemon always uses "rank"; '
-        "only the simulator can vary it"
+        'mfsd.toml: policy.early_order = "shortest": the node daemon always uses "rank"; only the simulator can vary it'
     )
     assert problem("[policy]\nclases = 4").startswith(
         'mfsd.toml: policy.clases = 4: unknown key; did you mean "classes"?'

@@ -24,9 +24,7 @@ from mfsd.node.control import (
 )
 
 
-@pytest.mark.parametrize(
-    "request_", [StatusRequest(), RulesRequest(), ModeRequest(mode="observe"), ReloadRequest()]
-)
+@pytest.mark.parametrize("request_", [StatusRequest(), RulesRequest(), ModeRequest(mode="observe"), ReloadRequest()])
 def test_a_request_is_one_line_and_comes_back(request_: control.Request) -> None:
     line = encode(request_)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")

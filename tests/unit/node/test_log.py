@@ -21,9 +21,7 @@ class Pipe:
 
 def test_lines_are_logfmt_and_one_line_each() -> None:
     pipe = Pipe()
-    Log("info", pipe.writer).info(
-        "attached", client=3, process='evil"\n name', path="/run/a.sock", nothing=""
-    )
+    Log("info", pipe.writer).info("attached", client=3, process='evil"\n name', path="/run/a.sock", nothing="")
     assert pipe.lines() == [
         r'level=info event=attached client=3 process="evil\"\n name" path=/run/a.sock nothing=""',
     ]

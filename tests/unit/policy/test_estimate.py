@@ -46,9 +46,7 @@ def test_load_settles_at_the_share_of_the_rate() -> None:
 
 
 @given(st.floats(0, 1), st.integers(1, 10**6), st.integers(1, 50), rates)
-def test_load_does_not_depend_on_how_often_it_is_looked_at(
-    start: float, chunk: int, pieces: int, rate: int
-) -> None:
+def test_load_does_not_depend_on_how_often_it_is_looked_at(start: float, chunk: int, pieces: int, rate: int) -> None:
     config = PolicyConfig()
     at_once = Load(start).observe(chunk * pieces, 10**6 * pieces, rate, config)
     piecewise = Load(start)

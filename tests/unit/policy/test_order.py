@@ -54,9 +54,7 @@ def flow(stage: int, sequence: int = 0, **facts: Any) -> Flow:
 
 def served(config: PolicyConfig, queue: list[tuple[Flow, Decision]], layer: int = 0) -> list[int]:
     """Sequence numbers in the order in which the flows are served."""
-    return [
-        f.sequence for f, _ in sorted(queue, key=lambda entry: order_key(config, entry[0], entry[1], layer))
-    ]
+    return [f.sequence for f, _ in sorted(queue, key=lambda entry: order_key(config, entry[0], entry[1], layer))]
 
 
 @given(configs, queues, st.randoms(use_true_random=False))
@@ -92,9 +90,7 @@ def test_tiers_come_first(config: PolicyConfig, queue: list[tuple[Flow, Decision
 
 
 @given(st.sampled_from([MFS, PAPER]), queues)
-def test_early_stages_follow_rli_then_rank(
-    config: PolicyConfig, queue: list[tuple[Flow, Decision, int]]
-) -> None:
+def test_early_stages_follow_rli_then_rank(config: PolicyConfig, queue: list[tuple[Flow, Decision, int]]) -> None:
     early = [
         (0 if f.stage != Stage.REUSE else max(0, f.layer_target - layer), f.rank)
         for f, d, layer in sorted(queue, key=lambda entry: order_key(config, *entry))
@@ -176,6 +172,4 @@ def test_stage_1_of_a_pruned_request(variant: Variant, running: bool, tier: Tier
 
 def test_collectives_are_never_demoted() -> None:
     for config in (MFS, PAPER):
-        assert (
-            tier_of(config, flow(Stage.COLLECTIVE, pruned=True), Decision(8, infeasible=True)) is Tier.EARLY
-        )
+        assert tier_of(config, flow(Stage.COLLECTIVE, pruned=True), Decision(8, infeasible=True)) is Tier.EARLY

@@ -146,9 +146,7 @@ def test_figures_6_and_7(jobs: list[Job], baseline: int, defer_and_promote: int)
     for config in (MFS, PAPER):
         done = run_mfs(config, jobs)
         assert done["collective"] == defer_and_promote
-        assert (
-            max(done.values()) == baseline
-        )  # nothing is lost: the deferred transfer ends when the baselines end
+        assert max(done.values()) == baseline  # nothing is lost: the deferred transfer ends when the baselines end
 
 
 # Requests 2 and 3 share flow B: a collective of their batch. A is stage 1 of a batch with a later deadline.

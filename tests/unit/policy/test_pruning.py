@@ -50,9 +50,7 @@ def finishes(batches: list[Batch], gone: set[int]) -> dict[int, int]:
         for part in [batch.fixed_loads, *(r.loads for r in batch.requests if r.request_id not in gone)]:
             for port, amount in part.items():
                 own[port] += amount
-        result[batch.batch_id] = max(
-            finish_ns(NOW, batch.compute_ns, ahead[u], own[u], CAPACITY[u]) for u in CAPACITY
-        )
+        result[batch.batch_id] = max(finish_ns(NOW, batch.compute_ns, ahead[u], own[u], CAPACITY[u]) for u in CAPACITY)
         ahead = {u: ahead[u] + own[u] for u in CAPACITY}
     return result
 
@@ -63,9 +61,7 @@ def gone(config: PolicyConfig, pruned: tuple[Pruned, ...], infeasible: tuple[int
 
 
 @given(configs, clusters())
-def test_the_estimate_is_the_worst_port_over_everything_ahead(
-    config: PolicyConfig, batches: list[Batch]
-) -> None:
+def test_the_estimate_is_the_worst_port_over_everything_ahead(config: PolicyConfig, batches: list[Batch]) -> None:
     result = plan(config, batches, CAPACITY, NOW)
     expected = finishes(batches, gone(config, result.pruned, result.infeasible))
     assert {place.batch_id: place.finish_ns for place in result.places} == expected
@@ -105,9 +101,7 @@ def test_a_permutation_of_the_input_gives_the_same_plan(
 
 
 @given(configs, clusters(), clusters())
-def test_pruning_never_exceeds_the_budget(
-    config: PolicyConfig, batches: list[Batch], earlier: list[Batch]
-) -> None:
+def test_pruning_never_exceeds_the_budget(config: PolicyConfig, batches: list[Batch], earlier: list[Batch]) -> None:
     """Whatever was pruned before, by a plan of other batches with the same request numbers."""
     before = plan(msgspec.structs.replace(config, drop_budget=1.0), earlier, CAPACITY, NOW).pruned
     result = plan(config, batches, CAPACITY, NOW, before)
@@ -148,9 +142,7 @@ def test_what_is_left_infeasible_could_not_be_helped(config: PolicyConfig, batch
     for place in result.places:
         pool += [r for r in by_id[place.batch_id].requests if r.request_id not in away]
         if not place.feasible:
-            no_candidate = place.bottleneck is None or all(
-                r.loads.get(place.bottleneck, 0) == 0 for r in pool
-            )
+            no_candidate = place.bottleneck is None or all(r.loads.get(place.bottleneck, 0) == 0 for r in pool)
             hopeless = everybody[place.batch_id] > place.loose_ns
             assert no_candidate or (hopeless and config.variant is Variant.MFS)
 
@@ -296,9 +288,7 @@ def test_a_smaller_budget_gives_the_most_urgent_back() -> None:
     config = PolicyConfig(drop_budget=0.5)
     batches = [one(i, 10 * i, {0: 10 * i}) for i in (1, 2, 3, 4)]
     pruned = tuple(Pruned(i, i, 4, 0, 10 * i) for i in (2, 3, 4))
-    kept = plan(
-        msgspec.structs.replace(config, readmission_margin=1.0), batches, CAPACITY, NOW, pruned
-    ).pruned
+    kept = plan(msgspec.structs.replace(config, readmission_margin=1.0), batches, CAPACITY, NOW, pruned).pruned
     assert [p.request_id for p in kept] == [3, 4]
 
 

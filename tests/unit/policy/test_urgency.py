@@ -40,9 +40,7 @@ def test_thresholds_are_geometric_from_u() -> None:
 
 
 @given(sizes, deadlines, rates, st.sampled_from(thresholds(PolicyConfig())))
-def test_crossing_is_the_first_moment_at_the_threshold(
-    size: int, deadline: int, rate: int, threshold: float
-) -> None:
+def test_crossing_is_the_first_moment_at_the_threshold(size: int, deadline: int, rate: int, threshold: float) -> None:
     crossing = crossing_ns(size, deadline, rate, threshold)
     lead = deadline - crossing
     slop = 2 + lead // 2**50  # the lead is rounded in doubles
