@@ -34,21 +34,32 @@ static void count_current(struct shim_qp *q, struct shim_builder *b)
 	b->current = false;
 }
 
+static bool builds_held(struct shim_qp *q)
+{
+	uint8_t state = atomic_load_explicit(&q->state, memory_order_relaxed);
+
+	return atomic_load_explicit(&q->holds, memory_order_acquire) &&
+	       (state == IBV_QPS_RTS || state == IBV_QPS_SQD) && !atomic_load(&q->broken);
+}
+
 static void wr_start(struct ibv_qp_ex *qpx)
 {
 	struct shim_qp *q = queue_pair(qpx);
 	struct shim_builder *b = &q->builder;
-	uint8_t state = atomic_load_explicit(&q->state, memory_order_relaxed);
 
 	shim_acquire(&b->busy); /* providers lock here as well */
 	b->error = 0;
 	b->current = false;
 	b->count = 0;
-	b->held = atomic_load_explicit(&q->holds, memory_order_relaxed) &&
-		  (state == IBV_QPS_RTS || state == IBV_QPS_SQD) && !atomic_load(&q->broken);
+	b->held = builds_held(q);
 	if (b->held)
 		return;
 	shim_acquire(&q->owner);
+	b->held = builds_held(q); /* it may have begun to hold just now */
+	if (b->held) {
+		shim_owner_leave(q);
+		return;
+	}
 	if (atomic_load_explicit(&q->holds, memory_order_relaxed)) {
 		atomic_store(&q->force, 1);
 		shim_pump_owned(q);

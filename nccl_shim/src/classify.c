@@ -78,8 +78,9 @@ static uint8_t stage_of_role(uint8_t role)
 	}
 }
 
-/* Applies the rules to a queue pair, at creation, when its peer is known, and when the rules change. */
-void shim_classify(struct shim_qp *q)
+/* Applies the rules to a queue pair, at creation, when its peer is known, and when the rules change. False when it stayed
+ * busy for too long. */
+bool shim_classify(struct shim_qp *q)
 {
 	uint8_t role, stage, dscp = MFS_DSCP_KEEP;
 	const struct mfs_rule *rule;
@@ -97,10 +98,10 @@ void shim_classify(struct shim_qp *q)
 	pthread_mutex_unlock(&rules_lock);
 
 	if (!shim_acquire_for(&q->owner, 100000000))
-		return;
+		return false;
 	if (!shim_acquire_for(&q->polling, 100000000)) {
 		shim_owner_leave(q);
-		return;
+		return false;
 	}
 	if (atomic_load(&q->live)) {
 		struct mfs_usage *usage = atomic_load(&q->usage);
@@ -125,6 +126,7 @@ void shim_classify(struct shim_qp *q)
 	}
 	shim_release(&q->polling);
 	shim_owner_leave(q);
+	return true;
 }
 
 /* Reads the daemon's rules; answers their number, or -EAGAIN. */

@@ -95,8 +95,7 @@ void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns)
 
 	held->enqueued_ns = now_ns;
 	held->hole = false;
-	shim_count(&q->report->held_bytes, held->bytes);
-	shim_count(&q->report->held_work_requests, 1);
+	shim_count(&shim.held_bytes, held->bytes);
 	atomic_compare_exchange_strong(&q->held_since_ns, &none, now_ns);
 	atomic_store_explicit(&held->published, index + 1, memory_order_release);
 }
@@ -172,13 +171,13 @@ void shim_hold_drop(struct shim_qp *q)
 
 		if (atomic_load(&held->published) != i + 1 || held->hole)
 			continue;
-		shim_count(&q->report->held_bytes, -held->bytes);
-		shim_count(&q->report->held_work_requests, -1);
+		shim_count(&shim.held_bytes, -held->bytes);
 	}
 	shim_count(&shim.attention, -(next - posted));
 	atomic_store(&q->wr_posted, next);
 	atomic_store(&q->wr_formed, next);
 	atomic_store(&q->held_since_ns, 0);
+	shim_report_held(q);
 }
 
 /* True when a held work request uses the key, or when that cannot be told now. */

@@ -26,6 +26,7 @@ struct shim shim;
 
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started, thread_runs, fork_watched;
+static bool unclassified; /* some queue pair was busy when the rules changed */
 static _Atomic uint32_t sleeping; /* the thread sleeps until woken; futex */
 
 enum mfs_mode shim_mode(void)
@@ -126,8 +127,9 @@ static void classify_all(void)
 	unsigned cursor = 0;
 	struct shim_qp *q;
 
+	unclassified = false;
 	while ((q = shim_qp_each(&cursor)))
-		shim_classify(q);
+		unclassified |= !shim_classify(q);
 }
 
 static bool attach(void)
@@ -220,7 +222,7 @@ static void tick(struct mfs_client *client, bool busy)
 		return;
 	}
 	update_mode(client);
-	if (shim_rules_changed(client) && shim_rules_load(client) >= 0)
+	if ((shim_rules_changed(client) && shim_rules_load(client) >= 0) || unclassified)
 		classify_all();
 	if (!busy)
 		bind_all(client);

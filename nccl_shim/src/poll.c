@@ -49,7 +49,9 @@ static void account(struct shim_qp *q, uint32_t n)
 	for (uint64_t i = atomic_load(&q->task_done); i != atomic_load(&q->task_posted); i++) {
 		struct shim_task *t = &q->tasks[i & q->ring_mask];
 
-		if (t->done_at > end || (!t->done_at && t->end > atomic_load(&q->wr_posted)))
+		uint64_t done_at = atomic_load(&t->done_at);
+
+		if (done_at > end || (!done_at && t->end > atomic_load(&q->wr_posted)))
 			break;
 		if (t->owed && q->client)
 			mfs_client_complete(q->client, atomic_load(&t->id));
@@ -184,6 +186,7 @@ static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
 		shim_held_left(q, index, index + 1);
 		atomic_store(&q->wr_formed, index + 1);
 	}
+	shim_report_held(q);
 	shim_owner_leave(q);
 	return made;
 }

@@ -47,19 +47,6 @@ static int post_now(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_w
 	return rc;
 }
 
-/* A queue pair that never holds: the owner flag is held no longer than the provider holds its own lock. */
-static inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-	int rc;
-
-	shim_acquire(&q->owner);
-	rc = post_now(q, wr, bad);
-	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
-			      memory_order_relaxed);
-	shim_owner_leave(q);
-	return rc;
-}
-
 /* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
 static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, int *rc)
 {
@@ -131,13 +118,30 @@ static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_se
 	return rc;
 }
 
+/* A queue pair that does not hold: the owner flag is held no longer than the provider holds its own lock. */
+static inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int rc;
+
+	shim_acquire(&q->owner);
+	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) { /* since just now */
+		shim_owner_leave(q);
+		return post_holding(q, wr, bad);
+	}
+	rc = post_now(q, wr, bad);
+	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
+			      memory_order_relaxed);
+	shim_release(&q->owner);
+	return rc;
+}
+
 int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct shim_qp *q = shim_qp_find(qp);
 	struct shim_context *context;
 
 	if (likely(q)) {
-		if (likely(!atomic_load_explicit(&q->holds, memory_order_relaxed)))
+		if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
 			return post_passing(q, wr, bad);
 		return post_holding(q, wr, bad);
 	}

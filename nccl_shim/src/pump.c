@@ -215,20 +215,22 @@ static int refused(struct shim_qp *q, int error)
 /* The held work requests [first, end) went to the NIC or became completions. */
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end)
 {
-	uint64_t bytes = 0, requests = 0;
+	uint64_t bytes = 0;
 
-	for (uint64_t i = first; i != end; i++) {
-		struct shim_held *held = shim_held_at(q, i);
-
-		if (held->hole)
-			continue;
-		bytes += held->bytes;
-		requests++;
-	}
-	shim_count(&q->report->held_bytes, -bytes);
-	shim_count(&q->report->held_work_requests, -requests);
+	for (uint64_t i = first; i != end; i++)
+		bytes += shim_held_at(q, i)->hole ? 0 : shim_held_at(q, i)->bytes;
+	shim_count(&shim.held_bytes, -bytes);
 	shim_count(&shim.attention, -(end - first));
 	atomic_store(&q->wr_posted, end);
+}
+
+/* Owner held, so the segment stays mapped. For people only: the last of two threads wins. */
+void shim_report_held(struct shim_qp *q)
+{
+	atomic_store_explicit(&q->report->held_bytes, atomic_load_explicit(&shim.held_bytes, memory_order_relaxed),
+			      memory_order_relaxed);
+	atomic_store_explicit(&q->report->held_work_requests,
+			      atomic_load_explicit(&shim.attention, memory_order_relaxed), memory_order_relaxed);
 }
 
 static void account_held(struct shim_qp *q, struct shim_ledger *ledger, uint64_t first, uint64_t end)
@@ -329,6 +331,7 @@ int shim_pump_owned(struct shim_qp *q)
 		atomic_store(&q->held_since_ns,
 			     q->tasks[atomic_load(&q->task_posted) & q->ring_mask].enqueued_ns);
 	}
+	shim_report_held(q);
 	if (stuck(q))
 		rc = atomic_load(&q->failed) ? -EIO : -EAGAIN;
 	return rc;

@@ -99,7 +99,7 @@ struct shim_task {
 	uint32_t bypass;	  /* never submitted: ring or slots full, or nothing is held now */
 	uint64_t sequence;	  /* number of the task on its queue pair, from 1 */
 	uint64_t end;		  /* index after its last work request */
-	uint64_t done_at;	  /* complete when the signal with this end has come back */
+	_Atomic uint64_t done_at; /* complete when the signal with this end has come back; 0: nothing tells */
 	uint64_t bytes;
 	uint64_t enqueued_ns;
 	bool owed; /* the arbiter counts it in flight: tell it when it is complete */
@@ -141,7 +141,8 @@ struct shim_qp {
 	_Atomic uint8_t holds;	   /* it has a queue; never unset while it lives */
 	_Atomic uint8_t passes;	   /* the rules do not ask for permits (any more) */
 	uint8_t sq_sig_all;
-	uint8_t stage, role, type;
+	uint8_t type;
+	_Atomic uint8_t stage, role, dscp; /* changed under both flags, when the rules change */
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
@@ -178,14 +179,14 @@ struct shim_qp {
 	uint64_t fifo_stride, fifo_bytes;
 	struct shim_task *tasks;
 	uint32_t ring_mask;
-	struct mfs_client *client; /* where its tasks are; changed under both flags */
+	_Atomic(struct mfs_client *) client; /* where its tasks are; changed under both flags */
 	struct mfs_client_report *report;
 	struct shim_cq *send_cq, *recv_cq;
 	struct ibv_cq *send_cq_native;
 	struct ibv_qp_cap cap;
 	struct shim_builder builder;
 	char library[128]; /* file name of the object that created it */
-	uint8_t found_role, dscp;
+	uint8_t found_role;
 	bool may_hold; /* nothing about this queue pair forbids holding */
 	bool shared_receive;
 	union ibv_gid peer;
@@ -207,6 +208,7 @@ struct shim {
 	_Atomic(struct mfs_client *) client; /* NULL: no daemon */
 	_Atomic uint32_t enforcing;	     /* attached, alive, and both sides allow holding */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t attention; /* work requests held: poll_cq has something to do */
+	_Atomic uint64_t held_bytes;
 	_Atomic uint32_t failures;	     /* queue pairs whose held requests become flushed completions */
 	_Atomic uint32_t draining;	     /* somebody takes permits */
 	_Atomic uint32_t polls;		     /* grows while pollers look for permits */
@@ -302,7 +304,7 @@ extern pthread_mutex_t shim_table_lock;
 
 /* classify.c */
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked);
-void shim_classify(struct shim_qp *q);
+bool shim_classify(struct shim_qp *q);
 int shim_rules_load(struct mfs_client *client);
 bool shim_rules_changed(struct mfs_client *client);
 void shim_rules_after_fork(void);
@@ -328,6 +330,7 @@ void shim_owner_leave(struct shim_qp *q);
 void shim_flush(struct shim_qp *q);
 void shim_permits(void);
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end);
+void shim_report_held(struct shim_qp *q);
 
 /* post.c */
 int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
