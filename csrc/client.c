@@ -54,6 +54,12 @@ struct task_slot {
 	_Atomic uint32_t next_free;
 };
 
+/* What the tasks of one lane share (MFS_TASK_LANE). */
+struct lane {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head; /* a stack: slot + 1 or 0 low, a tag against ABA high */
+	_Atomic uint32_t waiting;			     /* tasks in PHASE_WAITING */
+};
+
 struct mfs_client {
 	struct mfs_segment *segment;
 	uint64_t stale_after_ns;
@@ -62,14 +68,16 @@ struct mfs_client {
 	int doorbell;
 	unsigned timeout_ms;
 	_Atomic uint32_t socket_busy;
-	/* free slots: a stack; low half slot + 1 or 0, high half a tag against ABA */
-	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head;
-	_Atomic uint32_t waiting; /* tasks in PHASE_WAITING */
-	_Atomic uint32_t owed;	  /* bits set in the two maps below */
+	_Atomic uint32_t owed; /* bits set in the two maps below */
 	_Atomic uint64_t owed_batches;
 	_Atomic uint64_t owed_tasks[MFS_TASKS_MAX / WORD_BITS];
+	struct lane lane[MFS_LANES];
 	struct task_slot task[MFS_TASKS_MAX];
 };
+
+/* A thread submits through one lane as long as that has free slots. Static TLS: no allocation on first use. */
+static _Atomic uint32_t lanes_given;
+static __thread uint32_t own_lane __attribute__((tls_model("initial-exec"))); /* lane + 1; 0: none yet */
 
 static uint64_t monotonic_ns(void)
 {
@@ -290,9 +298,13 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
 	client->epoch = (uint32_t)client->segment->header.epoch;
-	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++)
-		atomic_init(&client->task[i].next_free, i + 1 < MFS_TASKS_MAX ? i + 2 : 0);
-	atomic_init(&client->free_head, 1);
+	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
+		bool last = i + 1 == MFS_TASKS_MAX || MFS_TASK_LANE(i + 1) != MFS_TASK_LANE(i);
+
+		atomic_init(&client->task[i].next_free, last ? 0 : i + 2);
+	}
+	for (uint32_t lane = 0; lane < MFS_LANES; lane++)
+		atomic_init(&client->lane[lane].free_head, lane * (MFS_TASKS_MAX / MFS_LANES) + 1);
 	*result = client;
 	return 0;
 unmap:
@@ -389,11 +401,11 @@ static void doorbell_ring(struct mfs_client *client)
 	}
 }
 
-static bool message_send(struct mfs_client *client, const struct mfs_message *message)
+static bool message_send(struct mfs_client *client, const struct mfs_message *message, uint32_t lane)
 {
 	struct mfs_segment *segment = client->segment;
 
-	if (!mfs_mpsc_push(&segment->submit, segment->submit_slot, MFS_SUBMIT_SLOTS, message, 1))
+	if (!mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1))
 		return false;
 	doorbell_ring(client);
 	return true;
@@ -408,12 +420,13 @@ static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase 
 		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
 	};
 
-	return message_send(client, &message);
+	return message_send(client, &message, MFS_TASK_LANE((uint32_t)task_id));
 }
 
-static uint32_t slot_take(struct mfs_client *client)
+static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
 {
-	uint64_t head = atomic_load_explicit(&client->free_head, memory_order_acquire);
+	_Atomic uint64_t *free_head = &client->lane[lane].free_head;
+	uint64_t head = atomic_load_explicit(free_head, memory_order_acquire);
 
 	for (;;) {
 		uint32_t top = (uint32_t)head;
@@ -423,27 +436,46 @@ static uint32_t slot_take(struct mfs_client *client)
 
 		uint64_t next = atomic_load_explicit(&client->task[top - 1].next_free, memory_order_relaxed);
 
-		if (atomic_compare_exchange_weak_explicit(&client->free_head, &head, ((head >> 32) + 1) << 32 | next,
+		if (atomic_compare_exchange_weak_explicit(free_head, &head, ((head >> 32) + 1) << 32 | next,
 							  memory_order_acquire, memory_order_acquire))
 			return top - 1;
 	}
 }
 
+static uint32_t slot_take(struct mfs_client *client)
+{
+	if (__builtin_expect(own_lane == 0, 0))
+		own_lane = 1 + atomic_fetch_add_explicit(&lanes_given, 1, memory_order_relaxed) % MFS_LANES;
+	for (uint32_t i = 0; i < MFS_LANES; i++) {
+		uint32_t slot = lane_slot_take(client, (own_lane - 1 + i) % MFS_LANES);
+
+		if (slot != MFS_NONE_U32)
+			return slot;
+	}
+	return MFS_NONE_U32;
+}
+
 static void slot_give(struct mfs_client *client, uint32_t slot)
 {
-	uint64_t head = atomic_load_explicit(&client->free_head, memory_order_relaxed);
+	_Atomic uint64_t *free_head = &client->lane[MFS_TASK_LANE(slot)].free_head;
+	uint64_t head = atomic_load_explicit(free_head, memory_order_relaxed);
 
 	do {
 		atomic_store_explicit(&client->task[slot].next_free, (uint32_t)head, memory_order_relaxed);
-	} while (!atomic_compare_exchange_weak_explicit(&client->free_head, &head, ((head >> 32) + 1) << 32 | (slot + 1),
+	} while (!atomic_compare_exchange_weak_explicit(free_head, &head, ((head >> 32) + 1) << 32 | (slot + 1),
 							memory_order_release, memory_order_relaxed));
+}
+
+static void waiting_add(struct mfs_client *client, uint32_t slot, uint32_t change)
+{
+	atomic_fetch_add_explicit(&client->lane[MFS_TASK_LANE(slot)].waiting, change, memory_order_relaxed);
 }
 
 static bool batch_send(struct mfs_client *client, uint32_t batch)
 {
 	struct mfs_message message = {.batch = batch, .kind = MFS_MESSAGE_BATCH};
 
-	return message_send(client, &message);
+	return message_send(client, &message, batch % MFS_LANES);
 }
 
 /* Sends what found the ring full. Any thread may; each bit is taken by one. */
@@ -526,10 +558,10 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	entry->cookie = cookie;
 	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_WAITING, memory_order_release);
-	atomic_fetch_add_explicit(&client->waiting, 1, memory_order_relaxed);
-	if (message_send(client, &message))
+	waiting_add(client, slot, 1);
+	if (message_send(client, &message, MFS_TASK_LANE(slot)))
 		return 0;
-	atomic_fetch_sub_explicit(&client->waiting, 1, memory_order_relaxed);
+	waiting_add(client, slot, -1u);
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_FREE, memory_order_relaxed);
 	slot_give(client, slot);
 	return -EAGAIN;
@@ -561,7 +593,7 @@ int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, in
 			    !atomic_compare_exchange_strong_explicit(&client->task[slot].state, &waiting, granted,
 								     memory_order_acquire, memory_order_relaxed))
 				continue;
-			atomic_fetch_sub_explicit(&client->waiting, 1, memory_order_relaxed);
+			waiting_add(client, slot, -1u);
 			permits[taken++] = (struct mfs_permit){
 				.task_id = task_id,
 				.cookie = client->task[slot].cookie,
@@ -616,7 +648,7 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes, memory_order_acq_rel,
 							memory_order_relaxed));
 	if ((uint32_t)state == PHASE_WAITING)
-		atomic_fetch_sub_explicit(&client->waiting, 1, memory_order_relaxed);
+		waiting_add(client, slot, -1u);
 	if (finish_send(client, task_id, owes)) {
 		atomic_store_explicit(&entry->state, generation | PHASE_FREE, memory_order_relaxed);
 		slot_give(client, slot);
@@ -710,8 +742,12 @@ int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t l
 		return -EINVAL;
 	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current, memory_order_relaxed);
 	/* The arbiter reads the context with every submit; a message is due only for what waits already. */
-	if (atomic_load_explicit(&client->waiting, memory_order_relaxed))
-		batch_tell(client, batch);
+	for (uint32_t lane = 0; lane < MFS_LANES; lane++) {
+		if (atomic_load_explicit(&client->lane[lane].waiting, memory_order_relaxed)) {
+			batch_tell(client, batch);
+			break;
+		}
+	}
 	return 0;
 }
 
