@@ -89,9 +89,12 @@ class Build(build_ext):
         super().run()
 
     def get_ext_filename(self, fullname: str) -> str:
+        """The library's own file name; with its folder when asked for by its full name."""
         for library in LIBRARIES:
-            if fullname == library.name or fullname == library.name.rpartition(".")[2]:
+            if fullname == library.name:
                 return str(Path(*library.name.split(".")[:-1]) / library.file_name)
+            if fullname == library.name.rpartition(".")[2]:
+                return library.file_name
         return str(super().get_ext_filename(fullname))
 
     def get_export_symbols(self, ext: Extension) -> list[str]:

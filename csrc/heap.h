@@ -11,6 +11,7 @@
 struct mfs_heap_entry {
 	uint64_t high, low;
 	uint32_t node;
+	uint32_t hint; /* the caller's, beside the key: what to fetch into the cache when the node comes first */
 };
 
 struct mfs_heap {
@@ -62,13 +63,13 @@ static inline void mfs_heap_settle(struct mfs_heap *heap, uint32_t at, struct mf
 }
 
 /* Puts the node in, or moves it to its new key. */
-static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low)
+static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low, uint32_t hint)
 {
 	uint32_t position = heap->position[node];
 
 	if (!position) /* the hole at the end */
 		position = ++heap->n;
-	mfs_heap_settle(heap, position - 1, (struct mfs_heap_entry){ high, low, node });
+	mfs_heap_settle(heap, position - 1, (struct mfs_heap_entry){ high, low, node, hint });
 }
 
 /* Takes the node out; nothing happens when it is not in. */

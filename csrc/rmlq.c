@@ -1,6 +1,7 @@
 /* The reverse multi-level queue: its calls. Batches are in rmlq_early.c, requests in rmlq_last.c. */
 #include "rmlq_state.h"
 
+#include <errno.h>
 #include <math.h>
 
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
@@ -43,47 +44,57 @@ static bool policy_valid(const struct mfs_policy *policy)
 	       policy->promotion_interval_ns <= 3600000000000ULL;
 }
 
-static int heap_create(struct mfs_heap *heap, uint32_t nodes, uint32_t *position)
+static uint32_t *positions_lay(struct mfs_arena *arena, uint32_t nodes)
 {
-	heap->entry = calloc((size_t)nodes + 1, sizeof(*heap->entry));
-	heap->position = position ? position : calloc((size_t)nodes + 1, sizeof(*position));
-	return heap->entry && heap->position ? 0 : -ENOMEM;
+	return mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(uint32_t));
+}
+
+static void heap_lay(struct mfs_heap *heap, struct mfs_arena *arena, uint32_t nodes, uint32_t *position)
+{
+	heap->entry = mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(*heap->entry));
+	heap->position = position;
+}
+
+/* All tables of a queue; run once to count and once to cut them out. */
+static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
+{
+	const uint32_t requests = 2 * flows_max, batches = 2 * flows_max + MFS_BATCH_UNNAMED;
+	const uint32_t nodes = requests + 1 + batches;
+	uint32_t *position;
+
+	q->flows_max = flows_max;
+	q->node_batch = requests + 1;
+	mfs_slab_lay(&q->flow, arena, sizeof(struct flow), flows_max, false);
+	mfs_slab_lay(&q->group, arena, sizeof(struct group), flows_max, true);
+	mfs_slab_lay(&q->batch, arena, sizeof(struct batch), batches, true);
+	mfs_slab_lay(&q->request, arena, sizeof(struct request), requests, true);
+	position = positions_lay(arena, nodes);
+	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
+		heap_lay(&q->tier[tier], arena, nodes, position);
+	heap_lay(&q->timer, arena, requests, positions_lay(arena, requests));
+	heap_lay(&q->slack, arena, batches, positions_lay(arena, batches));
+	heap_lay(&q->deadline, arena, batches, positions_lay(arena, batches));
 }
 
 int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
 		    struct mfs_rmlq **queue)
 {
-	struct mfs_rmlq *q;
-	uint32_t requests, batches, nodes;
-	int rc;
+	struct mfs_arena arena = { 0 };
+	struct mfs_rmlq counted, *q;
 
 	if (!policy_valid(policy) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX || !flows_max ||
 	    flows_max > MFS_FLOWS_MAX)
 		return -EINVAL;
-	q = calloc(1, sizeof(*q));
-	if (!q)
+	mfs_arena_take(&arena, sizeof(*q));
+	lay(&counted, &arena, flows_max);
+	if (!mfs_arena_map(&arena))
 		return -ENOMEM;
-	requests = 2 * flows_max;
-	batches = 2 * flows_max + MFS_BATCH_UNNAMED;
-	nodes = requests + 1 + batches;
+	q = mfs_arena_take(&arena, sizeof(*q));
+	lay(q, &arena, flows_max);
+	q->memory_bytes = arena.used;
 	q->policy = *policy;
 	q->rate_bytes_per_s = rate_bytes_per_s;
-	q->flows_max = flows_max;
-	q->node_batch = requests + 1;
-	rc = mfs_slab_create(&q->flow, sizeof(struct flow), flows_max, 0);
-	rc = rc ? rc : mfs_slab_create(&q->group, sizeof(struct group), flows_max, 1);
-	rc = rc ? rc : mfs_slab_create(&q->batch, sizeof(struct batch), batches, 1);
-	rc = rc ? rc : mfs_slab_create(&q->request, sizeof(struct request), requests, 1);
-	for (unsigned tier = 0; !rc && tier < MFS_TIERS; tier++)
-		rc = heap_create(&q->tier[tier], nodes, tier ? q->tier[0].position : NULL);
-	rc = rc ? rc : heap_create(&q->timer, requests, NULL);
-	rc = rc ? rc : heap_create(&q->slack, batches, NULL);
-	rc = rc ? rc : heap_create(&q->deadline, batches, NULL);
-	if (rc) {
-		mfs_rmlq_destroy(q);
-		return rc;
-	}
-	mfs_slab_take(&q->batch, 0);
+	mfs_slab_take(&q->batch, 0, 0);
 	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
 	last_rates(q);
 	*queue = q;
@@ -92,22 +103,8 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 
 void mfs_rmlq_destroy(struct mfs_rmlq *q)
 {
-	if (!q)
-		return;
-	mfs_slab_destroy(&q->flow);
-	mfs_slab_destroy(&q->group);
-	mfs_slab_destroy(&q->batch);
-	mfs_slab_destroy(&q->request);
-	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
-		free(q->tier[tier].entry);
-	free(q->tier[0].position);
-	free(q->timer.entry);
-	free(q->timer.position);
-	free(q->slack.entry);
-	free(q->slack.position);
-	free(q->deadline.entry);
-	free(q->deadline.position);
-	free(q);
+	if (q)
+		mfs_arena_unmap(q, q->memory_bytes);
 }
 
 /* Time never goes back: a caller's older clock reading counts as the newest one. */
@@ -119,7 +116,7 @@ static void now(struct mfs_rmlq *q, uint64_t now_ns)
 
 static mfs_flow_handle handle_of(const struct mfs_rmlq *q, uint32_t i)
 {
-	return (uint64_t)flow_at(q, i)->record.generation << 32 | i;
+	return (uint64_t)flow_at(q, i)->record.part << 32 | i;
 }
 
 /* The flow's record, 0 when the handle's flow is gone. */
@@ -127,7 +124,7 @@ static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 {
 	uint32_t i = (uint32_t)handle;
 
-	if (!i || i > q->flow.used || flow_at(q, i)->record.generation != handle >> 32 ||
+	if (!i || i > q->flow.used || flow_at(q, i)->record.part != handle >> 32 ||
 	    flow_at(q, i)->state == MFS_FLOW_FREE)
 		return 0;
 	return i;
@@ -135,16 +132,18 @@ static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 
 int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t now_ns, mfs_flow_handle *handle)
 {
-	uint32_t i, b;
+	uint32_t i;
 	struct flow *flow;
 
 	if (told->bytes > MFS_FLOW_BYTES_MAX)
 		return -EINVAL;
-	now(q, now_ns);
-	i = mfs_slab_take(&q->flow, 0);
+	i = mfs_slab_take(&q->flow, 0, 0);
 	if (!i)
 		return -ENOSPC;
+	now(q, now_ns);
 	flow = flow_at(q, i);
+	if (++flow->record.part == 0) /* a generation of its own for every use */
+		flow->record.part = 1;
 	flow->record.key = told->request;
 	flow->cookie = told->cookie;
 	flow->bytes = told->bytes;
@@ -154,12 +153,10 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	q->waiting++;
 	if (flow->stage == MFS_STAGE_BACKGROUND) {
 		early_alone(q, i, told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX);
+	} else if (flow->stage == MFS_STAGE_P2D) {
+		last_submit(q, i, told);
 	} else {
-		b = early_batch(q, told->batch);
-		if (flow->stage == MFS_STAGE_P2D)
-			last_submit(q, i, told, b);
-		else
-			early_submit(q, i, b);
+		early_submit(q, i, told->batch);
 	}
 	*handle = handle_of(q, i);
 	return 0;
@@ -227,7 +224,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 	default:
 		pick->in_flight = 1;
 		pick->tier = flow->tier;
-		pick->level = flow->level;
+		pick->level = flow->stage == MFS_STAGE_P2D ? flow->level + 1 : 0;
 		pick->wire_class = flow->wire_class;
 		return;
 	}
@@ -249,6 +246,26 @@ static void unqueue(struct mfs_rmlq *q, uint32_t i)
 	else
 		early_alone_remove(q, i);
 	flow->owner = 0;
+}
+
+/* The records of the node that is first now are fetched while the caller works on the flow it got. */
+static void prefetch_first(const struct mfs_rmlq *q)
+{
+	for (unsigned tier = 0; tier < MFS_TIERS; tier++) {
+		const struct mfs_heap_entry *entry = q->tier[tier].entry;
+
+		if (!q->tier[tier].n)
+			continue;
+		__builtin_prefetch(flow_at(q, entry->hint));
+		if (entry->node > q->node_batch) { /* batches are few: this one is in the cache */
+			const struct batch *batch = batch_at(q, entry->node - q->node_batch);
+
+			__builtin_prefetch(group_at(q, batch->due ? batch->due : batch->ahead));
+		} else {
+			__builtin_prefetch(request_at(q, entry->node));
+		}
+		return;
+	}
 }
 
 int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
@@ -274,12 +291,13 @@ int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 	flow = flow_at(q, (uint32_t)pick->handle);
 	unqueue(q, (uint32_t)pick->handle);
 	flow->state = MFS_FLOW_FLIGHT;
-	flow->tier = pick->tier;
-	flow->level = pick->level;
-	flow->wire_class = pick->wire_class;
+	flow->tier = pick->tier & 3;
+	flow->wire_class = pick->wire_class & 7;
+	flow->level = (pick->level - 1) & 7;
 	q->in_flight_tasks++;
 	q->in_flight_bytes += flow->bytes;
 	pick->in_flight = 1;
+	prefetch_first(q);
 	return 0;
 }
 
@@ -350,7 +368,7 @@ int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes
 		if (flow->state == MFS_FLOW_FLIGHT)
 			q->in_flight_bytes -= bytes;
 		if (flow->stage == MFS_STAGE_P2D)
-			request_at(q, flow->owner)->bytes -= bytes;
+			request_at(q, flow->owner)->bytes_left -= bytes;
 		return 0;
 	}
 	forget(q, i);
@@ -373,14 +391,14 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 
 	if (!key)
 		return -EINVAL;
-	now(q, now_ns);
-	b = mfs_slab_find(&q->batch, key);
+	b = mfs_slab_find(&q->batch, key, 0);
 	if (!b || !batch_at(q, b)->told) {
 		if (q->batches_told == q->flows_max)
 			return -ENOSPC;
 		b = early_batch(q, key);
 		q->batches_told++;
 	}
+	now(q, now_ns);
 	early_tell(q, b, context);
 	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
 		if (request_at(q, r)->kind == REQUEST_LAST) {
@@ -392,7 +410,7 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 
 int mfs_rmlq_batch_end(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t b = key ? mfs_slab_find(&q->batch, key) : 0;
+	uint32_t b = key ? mfs_slab_find(&q->batch, key, 0) : 0;
 
 	if (!b || !batch_at(q, b)->told)
 		return -ENOENT;
@@ -412,7 +430,7 @@ static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
 {
 	if (!key)
 		return -EINVAL;
-	*r = mfs_slab_find(&q->request, key);
+	*r = mfs_slab_find(&q->request, key, 0);
 	if (*r && (request_at(q, *r)->told || request_at(q, *r)->pruned))
 		return 0;
 	if (q->requests_told == q->flows_max)
@@ -440,9 +458,10 @@ int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_
 	}
 	if (context->budget_ns)
 		request->budget_ns = context->budget_ns < MFS_TIME_MAX ? context->budget_ns : MFS_TIME_MAX;
+	request->bytes_left += context->bytes_ahead - request->bytes_ahead;
 	request->bytes_ahead = context->bytes_ahead;
 	request->bytes_tail = context->bytes_tail;
-	if (request->waiting) {
+	if (request->fifo.head) {
 		last_look(q, r);
 		last_place(q, r);
 	}
@@ -461,12 +480,13 @@ static void unprune(struct mfs_rmlq *q, uint32_t r)
 
 int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
 	if (!r || !(request_at(q, r)->told || request_at(q, r)->pruned))
 		return -ENOENT;
 	unprune(q, r);
 	request_at(q, r)->told = false;
+	request_at(q, r)->bytes_left -= request_at(q, r)->bytes_ahead;
 	request_at(q, r)->bytes_ahead = 0;
 	q->requests_told--;
 	last_request_release(q, r);
@@ -490,7 +510,7 @@ int mfs_rmlq_prune(struct mfs_rmlq *q, uint64_t key)
 
 int mfs_rmlq_unprune(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
 	if (!r || !request_at(q, r)->pruned)
 		return -ENOENT;

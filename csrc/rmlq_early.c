@@ -5,7 +5,7 @@
  * batch is not told) by layer, and `due` (RLI 0) by arrival. */
 #include "pairing.h"
 
-static void fifo_prepend_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
+static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
 {
 	struct flow *flow = flow_at(q, i);
 	uint32_t next = fifo->head, prev = 0;
@@ -16,14 +16,18 @@ static void fifo_prepend_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uin
 	}
 	flow->prev = prev;
 	flow->next = next;
-	if (prev)
+	if (prev) {
 		flow_at(q, prev)->next = i;
-	else
+		flow_at(q, prev)->next_arrival = flow->arrival;
+	} else {
 		fifo->head = i;
-	if (next)
+	}
+	if (next) {
 		flow_at(q, next)->prev = i;
-	else
+		flow->next_arrival = flow_at(q, next)->arrival;
+	} else {
 		fifo->tail = i;
+	}
 }
 
 static uint32_t group_rli(const struct batch *batch, const struct group *group)
@@ -50,25 +54,26 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 static void batch_place(struct mfs_rmlq *q, uint32_t b)
 {
 	struct batch *batch = batch_at(q, b);
-	uint32_t head, rli = 0, stage = 0, group;
+	uint32_t rli = 0, stage = batch->urgent[0].head ? 0 : 1, head = batch->urgent[stage].head;
+	uint64_t arrival;
 
-	if (batch->urgent[0].head) {
-		head = batch->urgent[0].head;
-	} else if (batch->urgent[1].head) {
-		head = batch->urgent[1].head;
-		stage = 1;
+	if (head) {
+		arrival = flow_at(q, head)->arrival;
 	} else {
-		group = batch->due ? batch->due : batch->ahead;
-		if (!group) {
+		uint32_t g = batch->due ? batch->due : batch->ahead;
+		const struct group *group = group_at(q, g);
+
+		if (!g) {
 			mfs_heap_remove(node_heap(q, MFS_TIER_EARLY), q->node_batch + b);
 			return;
 		}
-		head = group_at(q, group)->fifo.head;
-		rli = group_rli(batch, group_at(q, group)) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
+		head = group->fifo.head;
+		arrival = group->head_arrival;
+		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
 		stage = 2;
 	}
 	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, flow_at(q, head)->arrival);
+		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, arrival, head);
 }
 
 uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
@@ -77,9 +82,9 @@ uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
 
 	if (!key)
 		return MFS_BATCH_UNNAMED;
-	b = mfs_slab_find(&q->batch, key);
+	b = mfs_slab_find(&q->batch, key, 0);
 	if (!b) {
-		b = mfs_slab_take(&q->batch, key);
+		b = mfs_slab_take(&q->batch, key, 0);
 		if (b)
 			batch_at(q, b)->rank = MFS_RANK_NONE;
 	}
@@ -125,24 +130,22 @@ void early_member_remove(struct mfs_rmlq *q, uint32_t r)
 	early_batch_release(q, b);
 }
 
-static uint64_t group_key(uint32_t b, uint16_t layer)
+/* Batch key 0 has groups too: they take key 1 with a part above all layers. */
+static uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint16_t layer)
 {
-	return (uint64_t)b << 16 | layer;
+	return batch_key ? mfs_slab_find(&q->group, batch_key, layer) : mfs_slab_find(&q->group, 1, 1u << 16 | layer);
 }
 
-static uint32_t group_find_or_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
+static uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
 {
-	uint64_t key = group_key(b, layer);
-	uint32_t g = mfs_slab_find(&q->group, key);
+	uint64_t batch_key = batch_at(q, b)->record.key;
+	uint32_t g = batch_key ? mfs_slab_take(&q->group, batch_key, layer) :
+				 mfs_slab_take(&q->group, 1, 1u << 16 | layer); /* there is one for every flow */
+	struct group *group = group_at(q, g);
 
-	if (!g) {
-		struct group *group;
-
-		g = mfs_slab_take(&q->group, key);
-		group = group_at(q, g);
-		group->batch = b;
-		group->layer = layer;
-	}
+	group->batch = b;
+	group->layer = layer;
+	batch_at(q, b)->groups++;
 	return g;
 }
 
@@ -153,7 +156,7 @@ static void group_insert(struct mfs_rmlq *q, uint32_t g)
 	struct batch *batch = batch_at(q, group->batch);
 
 	group->due = batch->told && group->layer <= batch->layer_current;
-	group->order = group->due ? flow_at(q, group->fifo.head)->arrival : group->layer;
+	group->order = group->due ? group->head_arrival : group->layer;
 	pairing_insert(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
@@ -165,49 +168,55 @@ static void group_remove(struct mfs_rmlq *q, uint32_t g)
 	pairing_remove(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
-/* The head of the group changed: the order of a group that is due changes with it. */
-static void group_head_changed(struct mfs_rmlq *q, uint32_t g)
+/* The group has another first flow: the order of a group that is due changes with it. */
+static void group_head_set(struct mfs_rmlq *q, uint32_t g, uint64_t arrival)
 {
 	struct group *group = group_at(q, g);
 
+	group->head_arrival = arrival;
 	if (!group->due)
 		return;
 	if (batch_at(q, group->batch)->due == g && !group->child) { /* alone */
-		group->order = flow_at(q, group->fifo.head)->arrival;
+		group->order = arrival;
 		return;
 	}
 	group_remove(q, g);
 	group_insert(q, g);
 }
 
-void early_submit(struct mfs_rmlq *q, uint32_t i, uint32_t b)
+void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 {
 	struct flow *flow = flow_at(q, i);
-	struct batch *batch = batch_at(q, b);
+	uint32_t b, g;
 
 	flow->state = MFS_FLOW_EARLY;
 	if (flow->stage != MFS_STAGE_REUSE) {
-		struct mfs_fifo *fifo = &batch->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
-		bool first = !fifo->head;
+		struct mfs_fifo *fifo;
+		bool first;
 
+		b = early_batch(q, batch_key);
+		fifo = &batch_at(q, b)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+		first = !fifo->head;
 		flow->owner = b;
 		fifo_append(q, fifo, i, flow);
 		if (first)
 			batch_place(q, b);
-	} else {
-		uint32_t g = group_find_or_make(q, b, flow->layer);
-		struct group *group = group_at(q, g);
-		bool first = !group->fifo.head;
-
-		flow->owner = g;
-		fifo_append(q, &group->fifo, i, flow);
-		if (first) {
-			batch->groups++;
-			group_insert(q, g);
-			if (batch_head(q, batch) == i)
-				batch_place(q, b);
-		}
+		return;
 	}
+	g = group_find(q, batch_key, flow->layer);
+	if (g) {
+		flow->owner = g;
+		fifo_append(q, &group_at(q, g)->fifo, i, flow);
+		return;
+	}
+	b = early_batch(q, batch_key);
+	g = group_make(q, b, flow->layer);
+	flow->owner = g;
+	fifo_append(q, &group_at(q, g)->fifo, i, flow);
+	group_at(q, g)->head_arrival = flow->arrival;
+	group_insert(q, g);
+	if (batch_head(q, batch_at(q, b)) == i)
+		batch_place(q, b);
 }
 
 /* Takes a waiting flow out of its batch. The batch may be forgotten with it unless `keep`. */
@@ -234,7 +243,7 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 			mfs_slab_give(&q->group, g);
 			batch_at(q, b)->groups--;
 		} else if (head) {
-			group_head_changed(q, g);
+			group_head_set(q, g, flow->next_arrival);
 		}
 	}
 	if (head) {
@@ -264,15 +273,13 @@ uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
 static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum request_kind kind)
 {
 	struct flow *flow = flow_at(q, i);
-	uint32_t r = mfs_slab_take(&q->request, 0); /* there is one for every flow */
+	uint32_t r = request_take(q, 0, kind, MFS_TIER_SCAVENGER); /* there is one for every flow */
 	struct request *request = request_at(q, r);
 
-	request->kind = kind;
-	request->tier = MFS_TIER_SCAVENGER;
 	request->fifo.head = request->fifo.tail = i;
 	flow->state = MFS_FLOW_ALONE;
 	flow->owner = r;
-	mfs_heap_set(node_heap(q, MFS_TIER_SCAVENGER), r, deadline_ns, flow->arrival);
+	mfs_heap_set(node_heap(q, MFS_TIER_SCAVENGER), r, deadline_ns, flow->arrival, i);
 	return r;
 }
 
@@ -322,7 +329,7 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
 		return false;
 	if (q->policy.variant == MFS_VARIANT_MFS && batch_at(q, b)->told)
 		return false;
-	r = mfs_slab_find(&q->request, request);
+	r = mfs_slab_find(&q->request, request, 0);
 	return r && request_at(q, r)->pruned;
 }
 
@@ -343,7 +350,7 @@ uint32_t early_head(struct mfs_rmlq *q)
 		early_detach(q, i, true);
 		r = alone(q, i, MFS_TIME_MAX, REQUEST_ASIDE);
 		early_member_add(q, b, r);
-		of = mfs_slab_find(&q->request, flow->record.key);
+		of = mfs_slab_find(&q->request, flow->record.key, 0);
 		request = request_at(q, r);
 		request->aside_of = of;
 		request->aside_next = request_at(q, of)->aside;
@@ -360,18 +367,19 @@ static void aside_return(struct mfs_rmlq *q, uint32_t r)
 	uint32_t i = request_at(q, r)->fifo.head;
 	uint32_t b = alone_detach(q, r);
 	struct flow *flow = flow_at(q, i);
-	uint32_t g = group_find_or_make(q, b, flow->layer);
-	struct group *group = group_at(q, g);
-	bool first = !group->fifo.head;
+	uint32_t g = group_find(q, batch_at(q, b)->record.key, flow->layer);
+	bool made = !g;
 
+	if (made)
+		g = group_make(q, b, flow->layer);
 	flow->state = MFS_FLOW_EARLY;
 	flow->owner = g;
-	fifo_prepend_in_order(q, &group->fifo, i);
-	if (first) {
-		batch_at(q, b)->groups++;
+	fifo_insert_in_order(q, &group_at(q, g)->fifo, i);
+	if (made) {
+		group_at(q, g)->head_arrival = flow->arrival;
 		group_insert(q, g);
-	} else if (group->fifo.head == i) {
-		group_head_changed(q, g);
+	} else if (group_at(q, g)->fifo.head == i) {
+		group_head_set(q, g, flow->arrival);
 	}
 	batch_place(q, b);
 }
@@ -394,17 +402,18 @@ static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
 		return;
 	}
 	/* differences of times below 2^60, shifted to sort as unsigned */
-	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b);
-	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b);
+	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b, 0);
+	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b, 0);
 }
 
 void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
 {
 	struct batch *batch = batch_at(q, b);
+	uint32_t layer = context->layer_current < UINT16_MAX ? context->layer_current : UINT16_MAX;
 	uint32_t r;
 
-	if (!batch->told || context->layer_current > batch->layer_current)
-		batch->layer_current = context->layer_current;
+	if (!batch->told || layer > batch->layer_current)
+		batch->layer_current = (uint16_t)layer;
 	batch->told = true;
 	batch->rank = context->rank;
 	batch->pruned = context->pruned != 0;

@@ -18,15 +18,12 @@ void last_rates(struct mfs_rmlq *q)
 
 static uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
 {
-	unsigned __int128 ns;
+	unsigned __int128 ns = (unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1;
 
-	if (bytes <= UINT64_MAX / NS_PER_S - 1) { /* 17 GiB: one division of a machine word */
-		uint64_t product = bytes * NS_PER_S;
-
-		if (product <= UINT64_MAX - q->rate_bytes_per_s)
-			return (product + q->rate_bytes_per_s - 1) / q->rate_bytes_per_s;
-	}
-	ns = ((unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1) / q->rate_bytes_per_s;
+	if (ns >> 64)
+		ns /= q->rate_bytes_per_s;
+	else /* below 17 GiB: one division of a machine word */
+		ns = (uint64_t)ns / q->rate_bytes_per_s;
 	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
 }
 
@@ -53,7 +50,11 @@ static int64_t unit_slack_ns(const struct mfs_rmlq *q)
 
 static void timer_set(struct mfs_rmlq *q, uint32_t r, uint64_t at_ns)
 {
-	mfs_heap_set(&q->timer, r, at_ns, r);
+	request_at(q, r)->timer_ns = at_ns;
+	if (at_ns == MFS_TIME_NEVER)
+		mfs_heap_remove(&q->timer, r);
+	else
+		mfs_heap_set(&q->timer, r, at_ns, r, 0);
 }
 
 /* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most half way to
@@ -64,7 +65,7 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 	const struct batch *batch = request->batch ? batch_at(q, request->batch) : NULL;
 	const bool mfs = policy->variant == MFS_VARIANT_MFS;
 	const int64_t now = (int64_t)q->now_ns, deadline = (int64_t)request->deadline_ns;
-	const uint64_t bytes = request->bytes + request->bytes_ahead;
+	const uint64_t bytes = request->bytes_left;
 	const uint64_t compute_end = batch && batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
 	const uint8_t level_before = request->level;
 	const bool critical_before = request->critical;
@@ -120,11 +121,11 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 
 void last_look(struct mfs_rmlq *q, uint32_t r)
 {
-	uint64_t next = look(q, request_at(q, r));
-	uint32_t position = q->timer.position[r];
+	struct request *request = request_at(q, r);
+	uint64_t next = look(q, request);
 
 	/* a timer that is early is harmless: it looks again and is set anew, which spares moving it at every submit */
-	if (next != MFS_TIME_NEVER && (!position || q->timer.entry[position - 1].high > next))
+	if (next < request->timer_ns)
 		timer_set(q, r, next);
 }
 
@@ -146,7 +147,7 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 		return;
 	if (tier == MFS_TIER_LAST)
 		high |= (uint64_t)request->level << 60;
-	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival);
+	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival, request->fifo.head);
 }
 
 void last_advance(struct mfs_rmlq *q)
@@ -156,34 +157,20 @@ void last_advance(struct mfs_rmlq *q)
 		struct request *request = request_at(q, r);
 		uint64_t next = MFS_TIME_NEVER;
 
-		if (request->waiting) {
+		if (request->fifo.head) {
 			q->looks++;
 			next = look(q, request);
 			last_place(q, r);
 		}
-		if (next == MFS_TIME_NEVER)
-			mfs_heap_remove(&q->timer, r);
-		else
-			timer_set(q, r, next);
+		timer_set(q, r, next);
 	}
 }
 
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key)
 {
-	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
-	struct request *request;
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
-	if (r)
-		return r;
-	r = mfs_slab_take(&q->request, key);
-	if (!r)
-		return 0;
-	request = request_at(q, r);
-	request->kind = REQUEST_LAST;
-	request->tier = MFS_TIER_LAST;
-	request->level = (uint8_t)q->policy.levels;
-	request->deadline_ns = MFS_TIME_MAX;
-	return r;
+	return r ? r : request_take(q, key, REQUEST_LAST, MFS_TIER_LAST);
 }
 
 void last_request_release(struct mfs_rmlq *q, uint32_t r)
@@ -195,34 +182,46 @@ void last_request_release(struct mfs_rmlq *q, uint32_t r)
 	early_member_remove(q, r);
 	if (request->told || request->pruned)
 		return;
-	mfs_heap_remove(&q->timer, r);
+	timer_set(q, r, MFS_TIME_NEVER);
 	mfs_slab_give(&q->request, r);
 }
 
-void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told, uint32_t b)
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 {
 	struct flow *flow = flow_at(q, i);
 	uint32_t r = last_request(q, told->request);
 	struct request *request = request_at(q, r);
+	const uint64_t deadline_before = request->deadline_ns;
+	const uint8_t level_before = request->level;
+	const bool waited = request->fifo.head, critical_before = request->critical, lost_before = request->lost;
+	const uint32_t batch_before = request->batch;
 
 	flow->state = MFS_FLOW_LAST;
 	flow->owner = r;
 	fifo_append(q, &request->fifo, i, flow);
-	request->waiting++;
 	request->flows++;
-	request->bytes += flow->bytes;
-	request->bytes_ahead -= flow->bytes < request->bytes_ahead ? flow->bytes : request->bytes_ahead;
-	if (b != MFS_BATCH_UNNAMED && b != request->batch) {
+	request->bytes_left += flow->bytes;
+	if (request->told && request->bytes_ahead) {
+		uint64_t ahead = flow->bytes < request->bytes_ahead ? flow->bytes : request->bytes_ahead;
+
+		request->bytes_ahead -= ahead;
+		request->bytes_left -= ahead;
+	}
+	if (told->batch && !(request->batch && batch_at(q, request->batch)->record.key == told->batch)) {
+		uint32_t b = early_batch(q, told->batch);
+
 		early_member_remove(q, r);
 		early_member_add(q, b, r);
 	}
-	if (told->deadline_ns) {
+	if (told->deadline_ns && told->deadline_ns != deadline_before) {
 		request->deadline_ns = told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX - 1;
 		if (!request->budget_ns && request->deadline_ns > q->now_ns)
 			request->budget_ns = request->deadline_ns - q->now_ns;
 	}
 	last_look(q, r);
-	last_place(q, r);
+	if (!waited || request->level != level_before || request->critical != critical_before ||
+	    request->lost != lost_before || request->deadline_ns != deadline_before || request->batch != batch_before)
+		last_place(q, r);
 }
 
 void last_remove(struct mfs_rmlq *q, uint32_t i)
@@ -234,11 +233,10 @@ void last_remove(struct mfs_rmlq *q, uint32_t i)
 	bool head = request->fifo.head == i;
 
 	fifo_remove(q, &request->fifo, flow);
-	request->waiting--;
 	if (!request->fifo.head)
 		mfs_heap_remove(heap, r);
 	else if (head) /* only the arrival in the key changes */
-		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow_at(q, request->fifo.head)->arrival);
+		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow->next_arrival, request->fifo.head);
 }
 
 void last_forget(struct mfs_rmlq *q, uint32_t i)
@@ -247,7 +245,7 @@ void last_forget(struct mfs_rmlq *q, uint32_t i)
 	uint32_t r = flow->owner;
 	struct request *request = request_at(q, r);
 
-	request->bytes -= flow->bytes;
+	request->bytes_left -= flow->bytes;
 	if (--request->flows == 0)
 		last_request_release(q, r);
 }

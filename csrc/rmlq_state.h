@@ -26,7 +26,7 @@ struct mfs_fifo {
 	uint32_t head, tail;
 };
 
-struct flow { /* one cache line; key: the request's */
+struct flow { /* key: the request's; part: generation, 0 before the first use */
 	struct mfs_record record;
 	uint64_t cookie;
 	uint64_t bytes; /* not completed */
@@ -36,21 +36,23 @@ struct flow { /* one cache line; key: the request's */
 	uint16_t layer;
 	uint8_t stage; /* enum mfs_stage, unknown ones as background */
 	uint8_t state;
-	uint8_t tier, level, wire_class; /* as granted, in flight */
-	uint8_t reserved[5];
+	uint64_t next_arrival : 56; /* of `next`: when this one leaves, that one's record need not be read */
+	uint64_t tier : 2, wire_class : 3, level : 3; /* as granted, in flight; level of the last stage less one */
 };
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
-/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: batch record, layer. */
+/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: the batch's, with
+ * the layer as second part, so that a flow finds its group without a look at the batch. */
 struct group {
 	struct mfs_record record;
-	uint64_t order; /* due: arrival of the head; ahead: layer */
+	uint64_t order;	       /* due: arrival of the head; ahead: layer */
+	uint64_t head_arrival; /* of the first flow */
 	uint32_t child, next, prev;
 	struct mfs_fifo fifo;
 	uint32_t batch;
 	uint16_t layer;
 	bool due;
-	uint8_t reserved[9];
+	uint8_t reserved[5];
 };
 _Static_assert(sizeof(struct group) == 64, "a group is one cache line");
 
@@ -59,34 +61,34 @@ struct batch {
 	struct mfs_fifo urgent[2]; /* control, collective */
 	uint32_t due;		   /* groups whose layer has come, by arrival of their heads */
 	uint32_t ahead;		   /* the others, by layer */
-	uint32_t layer_current;
 	uint32_t rank;
-	/* rare below */
-	uint64_t deadline_ns;	 /* 0: none */
+	uint16_t layer_current;
+	bool told, pruned;
 	uint64_t compute_end_ns; /* 0: unknown or none */
 	uint32_t groups;
 	uint32_t members; /* chain of requests and lone reuse flows */
-	bool told, pruned;
-	uint8_t reserved[54];
+	/* seldom below */
+	uint64_t deadline_ns; /* 0: none */
+	uint8_t reserved[56];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
+_Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
 
 enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE };
 
 struct request {
 	struct mfs_record record;
-	struct mfs_fifo fifo;
-	uint32_t waiting; /* flows in fifo */
-	uint32_t flows;	  /* those and the ones in flight */
+	struct mfs_fifo fifo; /* waiting flows */
+	uint32_t flows;	      /* those and the ones in flight */
+	uint32_t batch;	      /* 0: none */
 	uint64_t deadline_ns; /* MFS_TIME_MAX: none */
-	uint64_t bytes;	      /* of those flows, not completed */
-	uint64_t bytes_ahead;
-	uint32_t batch; /* 0: none */
-	uint8_t kind;
-	uint8_t tier, level;
+	uint64_t bytes_left;  /* of those flows, not completed, and ahead */
+	uint64_t timer_ns;    /* when it will be looked at; MFS_TIME_NEVER: no timer */
+	uint8_t tier, level, kind;
 	bool critical, lost, told, pruned, looked;
-	/* rare below */
+	/* seldom below */
 	uint64_t budget_ns;
+	uint64_t bytes_ahead;
 	uint64_t bytes_tail;
 	uint32_t member_next, member_prev; /* chain of the batch */
 	uint32_t aside;			   /* pruned: chain of its reuse flows that stand alone */
@@ -95,6 +97,7 @@ struct request {
 	uint8_t reserved[16];
 };
 _Static_assert(sizeof(struct request) == 128, "a request is two cache lines");
+_Static_assert(offsetof(struct request, budget_ns) == 64, "what a submit and a pick need is one cache line");
 
 struct mfs_rmlq {
 	struct mfs_policy policy;
@@ -114,6 +117,7 @@ struct mfs_rmlq {
 	uint32_t flows_max, requests_told, batches_told;
 	uint64_t in_flight_bytes, promotions, looks;
 	uint32_t in_flight_tasks;
+	size_t memory_bytes; /* of the mapping that starts with this */
 };
 
 static inline struct flow *flow_at(const struct mfs_rmlq *q, uint32_t i)
@@ -140,19 +144,27 @@ static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 {
 	flow->next = 0;
 	flow->prev = fifo->tail;
-	if (fifo->tail)
-		flow_at(q, fifo->tail)->next = i;
-	else
+	if (fifo->tail) {
+		struct flow *tail = flow_at(q, fifo->tail);
+
+		tail->next = i;
+		tail->next_arrival = flow->arrival;
+	} else {
 		fifo->head = i;
+	}
 	fifo->tail = i;
 }
 
 static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, const struct flow *flow)
 {
-	if (flow->prev)
-		flow_at(q, flow->prev)->next = flow->next;
-	else
+	if (flow->prev) {
+		struct flow *prev = flow_at(q, flow->prev);
+
+		prev->next = flow->next;
+		prev->next_arrival = flow->next_arrival;
+	} else {
 		fifo->head = flow->next;
+	}
 	if (flow->next)
 		flow_at(q, flow->next)->prev = flow->prev;
 	else
@@ -164,7 +176,7 @@ uint32_t early_batch(struct mfs_rmlq *q, uint64_t key); /* finds or makes the re
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
 void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
-void early_submit(struct mfs_rmlq *q, uint32_t i, uint32_t batch);
+void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key);
 void early_remove(struct mfs_rmlq *q, uint32_t i);
 uint32_t early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);
@@ -179,12 +191,28 @@ void early_end(struct mfs_rmlq *q, uint32_t batch);
 void last_rates(struct mfs_rmlq *q);
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
 void last_request_release(struct mfs_rmlq *q, uint32_t request);
-void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told, uint32_t batch);
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
 void last_remove(struct mfs_rmlq *q, uint32_t i); /* out of the waiting set */
 void last_forget(struct mfs_rmlq *q, uint32_t i); /* gone, not waiting any more */
 void last_look(struct mfs_rmlq *q, uint32_t request); /* level, critical, lost; arms the timer */
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
+
+/* A new request's record, 0 when there is none. */
+static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind, enum mfs_tier tier)
+{
+	uint32_t r = mfs_slab_take(&q->request, key, 0);
+	struct request *request = request_at(q, r);
+
+	if (!r)
+		return 0;
+	request->kind = kind;
+	request->tier = tier;
+	request->level = (uint8_t)q->policy.levels;
+	request->deadline_ns = MFS_TIME_MAX;
+	request->timer_ns = MFS_TIME_NEVER;
+	return r;
+}
 
 static inline struct mfs_heap *node_heap(struct mfs_rmlq *q, unsigned tier)
 {

@@ -1,0 +1,45 @@
+"""The bars that MFS holds itself to, each with the place of its figure in a benchmark's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One promise. `key` is a dotted path in the benchmark's `results`; `at_most` false means at least."""
+
+    bench: str
+    key: str
+    what: str
+    unit: str
+    limit: float
+    at_most: bool = True
+
+    def holds(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+    def text(self) -> str:
+        return f"{'<=' if self.at_most else '>='} {self.limit:,g} {self.unit}".strip()
+
+
+BARS = (
+    Bar("shim", "added_ns_p50", "shim, per work request (median)", "ns", 50),
+    Bar("shim", "message_rate_ratio", "ib_write_bw message rate, shim / no shim", "", 0.97, at_most=False),
+    Bar("permit", "rtt_us_p50", "permit round trip, arbiter spinning (median)", "us", 2),
+    Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
+    Bar("permit", "wake_us_p50", "permit round trip that wakes a sleeping arbiter (median)", "us", 60),
+    Bar("rmlq", "ops_per_s", "reverse multi-level queue, submit + pick at 100,000 queued", "/s", 5e6, at_most=False),
+    Bar("idle", "cpu_fraction", "idle daemon, share of one core", "", 0.01),
+    Bar("idle", "rss_mib", "idle daemon, resident memory", "MiB", 60),
+)
+
+
+def find(results: dict[str, Any], key: str) -> float | None:
+    value: Any = results
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,310 @@
+/* Opening and closing a device; what it says about itself; what happens to it in a forked child. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "soft_roce.h"
+
+static LIST_HEAD(, mfs_context) registry = LIST_HEAD_INITIALIZER(registry);
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+uint64_t mfs_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
+struct mfs_context *mfs_context_by_command_fd(int fd)
+{
+	struct mfs_context *context;
+
+	pthread_mutex_lock(&registry_lock);
+	LIST_FOREACH(context, &registry, registry_link)
+		if (context->verbs.context.cmd_fd == fd && !context->inherited)
+			break;
+	pthread_mutex_unlock(&registry_lock);
+	return context;
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&registry_lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&registry_lock);
+}
+
+static void close_inherited(struct mfs_source *source)
+{
+	if (source->fd >= 0)
+		close(source->fd);
+	source->fd = -1;
+}
+
+/*
+ * The child has no progress thread and shares the parent's sockets and epoll set. It closes its copies of the sockets, so
+ * that the peer sees it when the parent ends, and never touches the epoll set: that is shared with the parent.
+ * Memory stays as it is, since locks and lists were frozen at any point.
+ */
+static void after_fork_child(void)
+{
+	struct mfs_context *context;
+	struct mfs_connection *connection;
+	struct mfs_qp *qp;
+	uint32_t i;
+
+	LIST_FOREACH(context, &registry, registry_link) {
+		if (context->inherited)
+			continue;
+		context->inherited = true;
+		for (i = 0; i < context->port_count; i++)
+			close_inherited(&context->ports[i]->source);
+		TAILQ_FOREACH(qp, &context->qps, link) {
+			if (qp->requester)
+				close_inherited(&qp->requester->source);
+			if (qp->responder)
+				close_inherited(&qp->responder->source);
+		}
+		TAILQ_FOREACH(connection, &context->greeting, link)
+			close_inherited(&connection->source);
+		close(context->epoll_fd);
+		close(context->async_write_fd);
+		close_inherited(&context->timer);
+		close_inherited(&context->wake);
+	}
+	pthread_mutex_unlock(&registry_lock);
+}
+
+static void watch_fork(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static int query_device(struct ibv_context *ibv, const struct ibv_query_device_ex_input *input,
+			struct ibv_device_attr_ex *attr, size_t attr_size)
+{
+	struct ibv_device_attr *base = &attr->orig_attr;
+
+	if (input && input->comp_mask)
+		return EINVAL;
+	memset(attr, 0, attr_size);
+	snprintf(base->fw_ver, sizeof(base->fw_ver), "mfs-1");
+	base->node_guid = base->sys_image_guid = ibv_get_device_guid(ibv->device);
+	base->max_mr_size = UINT64_MAX;
+	base->page_size_cap = 0xfffff000;
+	base->vendor_id = 0x6d6673; /* "mfs": no vendor has it */
+	base->vendor_part_id = 1;
+	base->max_qp = MFS_MAX_PORTS * MFS_QPS_PER_PORT;
+	base->max_qp_wr = MFS_MAX_QP_WR;
+	base->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+	base->max_sge = base->max_sge_rd = MFS_MAX_SGE;
+	base->max_cq = 1 << 16;
+	base->max_cqe = MFS_MAX_CQE;
+	base->max_mr = MFS_MAX_MR;
+	base->max_pd = 1 << 16;
+	base->max_qp_rd_atom = base->max_qp_init_rd_atom = MFS_MAX_READS;
+	base->max_res_rd_atom = base->max_qp * MFS_MAX_READS;
+	base->atomic_cap = IBV_ATOMIC_GLOB;
+	base->max_srq = 1 << 16;
+	base->max_srq_wr = MFS_MAX_SRQ_WR;
+	base->max_srq_sge = MFS_MAX_SGE;
+	base->max_pkeys = 1;
+	base->local_ca_ack_delay = 15;
+	base->phys_port_cnt = 1;
+	if (attr_size >= offsetof(struct ibv_device_attr_ex, phys_port_cnt_ex) + sizeof(attr->phys_port_cnt_ex))
+		attr->phys_port_cnt_ex = 1;
+	return 0;
+}
+
+static int query_port(struct ibv_context *ibv, uint8_t port, struct ibv_port_attr *attr)
+{
+	(void)ibv;
+	if (port != 1)
+		return EINVAL;
+	memset(attr, 0, sizeof(*attr));
+	attr->state = IBV_PORT_ACTIVE;
+	attr->max_mtu = attr->active_mtu = IBV_MTU_4096;
+	attr->gid_tbl_len = 1;
+	attr->pkey_tbl_len = 1;
+	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+	attr->max_msg_sz = MFS_MAX_MESSAGE;
+	attr->max_vl_num = 1;
+	attr->active_width = 2; /* 4X */
+	attr->active_speed = 32; /* EDR: 100 Gbit/s with 4X */
+	attr->phys_state = 5; /* link up */
+	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+	attr->flags = IBV_QPF_GRH_REQUIRED;
+	return 0;
+}
+
+static void close_descriptors(struct mfs_context *context)
+{
+	if (context->wake.fd >= 0)
+		close(context->wake.fd);
+	if (context->timer.fd >= 0)
+		close(context->timer.fd);
+	if (context->epoll_fd >= 0)
+		close(context->epoll_fd);
+	if (context->async_write_fd >= 0)
+		close(context->async_write_fd);
+}
+
+static void free_context(struct ibv_context *ibv)
+{
+	struct mfs_context *context = mfs_context_of(ibv);
+	struct mfs_connection *connection;
+	uint32_t i;
+
+	pthread_mutex_lock(&registry_lock);
+	LIST_REMOVE(context, registry_link);
+	pthread_mutex_unlock(&registry_lock);
+	if (!context->inherited) {
+		mfs_progress_stop(context);
+		while ((connection = TAILQ_FIRST(&context->greeting)))
+			mfs_connection_close(connection);
+		mfs_connection_free_closed(context);
+		mfs_channel_close_all(context);
+		for (i = 0; i < context->port_count; i++) {
+			close(context->ports[i]->source.fd);
+			free(context->ports[i]);
+		}
+		close_descriptors(context);
+		pthread_mutex_destroy(&context->lock);
+	}
+	mfs_rate_close(&context->rate);
+	free(context->mrs);
+	mfs_rdma_core.uninit_context(&context->verbs);
+	free(context);
+}
+
+static const struct verbs_context_ops operations = {
+	.alloc_pd = mfs_alloc_pd,
+	.async_event = mfs_async_event,
+	.cq_event = mfs_cq_event,
+	.create_cq = mfs_create_cq,
+	.create_cq_ex = mfs_create_cq_ex,
+	.create_qp = mfs_create_qp,
+	.create_qp_ex = mfs_create_qp_ex,
+	.create_srq = mfs_create_srq,
+	.create_srq_ex = mfs_create_srq_ex,
+	.dealloc_pd = mfs_dealloc_pd,
+	.dereg_mr = mfs_dereg_mr,
+	.destroy_cq = mfs_destroy_cq,
+	.destroy_qp = mfs_destroy_qp,
+	.destroy_srq = mfs_destroy_srq,
+	.free_context = free_context,
+	.modify_qp = mfs_modify_qp,
+	.modify_srq = mfs_modify_srq,
+	.poll_cq = mfs_poll_cq,
+	.post_recv = mfs_post_recv,
+	.post_send = mfs_post_send,
+	.post_srq_recv = mfs_post_srq_recv,
+	.query_device_ex = query_device,
+	.query_port = query_port,
+	.query_qp = mfs_query_qp,
+	.query_srq = mfs_query_srq,
+	.reg_mr = mfs_reg_mr,
+	.req_notify_cq = mfs_req_notify_cq,
+	.rereg_mr = mfs_rereg_mr,
+	.resize_cq = mfs_resize_cq,
+};
+
+/* The device's address is its first GID, IPv4-mapped. */
+static int read_address(const struct ibv_device *device, struct in_addr *address)
+{
+	char path[IBV_SYSFS_PATH_MAX + 32], text[64] = "";
+	struct in6_addr gid;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/ports/1/gids/0", device->ibdev_path);
+	file = fopen(path, "re");
+	if (!file)
+		return -errno;
+	if (!fgets(text, sizeof(text), file))
+		text[0] = '\0';
+	fclose(file);
+	text[strcspn(text, "\n")] = '\0';
+	if (inet_pton(AF_INET6, text, &gid) != 1 || !IN6_IS_ADDR_V4MAPPED(&gid)) {
+		fprintf(stderr, "mfs soft RoCE: %s: '%s' is not an IPv4-mapped GID\n", path, text);
+		return -EINVAL;
+	}
+	memcpy(address, &gid.s6_addr[12], sizeof(*address));
+	return 0;
+}
+
+static int start(struct mfs_context *context, struct ibv_device *device)
+{
+	struct mfs_port *port;
+	int async[2], ret;
+
+	ret = read_address(device, &context->address);
+	if (!ret)
+		ret = mfs_rate_open(&context->rate, device->ibdev_path);
+	if (ret)
+		return ret;
+	if (pipe2(async, O_CLOEXEC))
+		return -errno;
+	context->verbs.context.async_fd = async[0];
+	context->async_write_fd = async[1];
+	fcntl(async[1], F_SETFL, O_NONBLOCK);
+	context->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (context->epoll_fd < 0)
+		return -errno;
+	ret = mfs_port_open(context, &port);
+	return ret ? ret : mfs_progress_start(context);
+}
+
+struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, void *private_data)
+{
+	struct mfs_context *context;
+	int ret;
+
+	(void)private_data;
+	pthread_once(&fork_once, watch_fork);
+	context = mfs_rdma_core.alloc_context(device, cmd_fd, sizeof(*context),
+					      &((struct mfs_context *)NULL)->verbs, 0);
+	if (!context)
+		return NULL;
+	pthread_mutex_init(&context->lock, NULL);
+	context->epoll_fd = context->async_write_fd = context->timer.fd = context->wake.fd = -1;
+	LIST_INIT(&context->channels);
+	TAILQ_INIT(&context->qps);
+	TAILQ_INIT(&context->deferred);
+	TAILQ_INIT(&context->timed);
+	TAILQ_INIT(&context->greeting);
+	TAILQ_INIT(&context->paced);
+	TAILQ_INIT(&context->closed);
+	context->verbs.context.num_comp_vectors = 1;
+	mfs_rdma_core.set_ops(&context->verbs, &operations);
+
+	ret = start(context, device);
+	if (ret) {
+		fprintf(stderr, "mfs soft RoCE: cannot open %s: %s\n", device->name, strerror(-ret));
+		if (context->port_count) {
+			close(context->ports[0]->source.fd);
+			free(context->ports[0]);
+		}
+		close_descriptors(context);
+		mfs_rate_close(&context->rate);
+		mfs_rdma_core.uninit_context(&context->verbs);
+		free(context);
+		errno = -ret;
+		return NULL;
+	}
+	pthread_mutex_lock(&registry_lock);
+	LIST_INSERT_HEAD(&registry, context, registry_link);
+	pthread_mutex_unlock(&registry_lock);
+	return &context->verbs;
+}

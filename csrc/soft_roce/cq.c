@@ -1,0 +1,203 @@
+/* Completion queues: a ring that the holder of the context's lock fills and pollers drain. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "soft_roce.h"
+
+struct ibv_cq *mfs_create_cq(struct ibv_context *ibv, int cqe, struct ibv_comp_channel *channel, int vector)
+{
+	struct mfs_context *context = mfs_context_of(ibv);
+	struct mfs_cq *cq;
+
+	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 || vector >= ibv->num_comp_vectors) {
+		errno = EINVAL;
+		return NULL;
+	}
+	cq = calloc(1, sizeof(*cq));
+	if (!cq)
+		return NULL;
+	cq->size = mfs_power_of_two((uint32_t)cqe);
+	cq->ring = calloc(cq->size, sizeof(*cq->ring));
+	if (!cq->ring) {
+		free(cq);
+		return NULL;
+	}
+	pthread_mutex_init(&cq->poll_lock, NULL);
+	cq->verbs.cq.context = ibv;
+	cq->verbs.cq.cqe = (int)cq->size;
+	if (channel) {
+		pthread_mutex_lock(&context->lock);
+		cq->channel = mfs_channel_find(context, channel->fd);
+		pthread_mutex_unlock(&context->lock);
+	}
+	return &cq->verbs.cq;
+}
+
+/* Waits until the user has acknowledged every event that it fetched, as ibv_destroy_cq(3) promises. */
+static void wait_for_acknowledgements(struct mfs_cq *cq)
+{
+	struct ibv_cq *ibv = &cq->verbs.cq;
+
+	pthread_mutex_lock(&ibv->mutex);
+	while (ibv->comp_events_completed != atomic_load(&cq->channel_events_read) ||
+	       ibv->async_events_completed != atomic_load(&cq->async_events_read))
+		pthread_cond_wait(&ibv->cond, &ibv->mutex);
+	pthread_mutex_unlock(&ibv->mutex);
+}
+
+int mfs_destroy_cq(struct ibv_cq *ibv)
+{
+	struct mfs_cq *cq = mfs_cq_of(ibv);
+	struct mfs_context *context = mfs_context_of(ibv->context);
+
+	if (context->inherited)
+		return EINVAL;
+	pthread_mutex_lock(&context->lock);
+	if (atomic_load(&cq->users)) {
+		pthread_mutex_unlock(&context->lock);
+		return EBUSY;
+	}
+	if (cq->channel)
+		mfs_channel_forget(cq->channel, cq);
+	if (cq->overflown)
+		mfs_async_forget(context, ibv);
+	pthread_mutex_unlock(&context->lock);
+	wait_for_acknowledgements(cq);
+	pthread_mutex_destroy(&cq->poll_lock);
+	free(cq->ring);
+	free(cq);
+	return 0;
+}
+
+int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
+{
+	struct mfs_cq *cq = mfs_cq_of(ibv);
+	struct mfs_context *context = mfs_context_of(ibv->context);
+	struct ibv_wc *ring;
+	uint32_t size, head, tail, i;
+	int ret = 0;
+
+	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE)
+		return EINVAL;
+	size = mfs_power_of_two((uint32_t)cqe);
+	ring = calloc(size, sizeof(*ring));
+	if (!ring)
+		return ENOMEM;
+	pthread_mutex_lock(&context->lock);
+	pthread_mutex_lock(&cq->poll_lock);
+	head = atomic_load(&cq->head);
+	tail = atomic_load(&cq->tail);
+	if (tail - head > size) {
+		free(ring);
+		ret = EINVAL;
+	} else {
+		for (i = head; i != tail; i++)
+			ring[i & (size - 1)] = cq->ring[i & (cq->size - 1)];
+		free(cq->ring);
+		cq->ring = ring;
+		cq->size = size;
+		ibv->cqe = (int)size;
+	}
+	pthread_mutex_unlock(&cq->poll_lock);
+	pthread_mutex_unlock(&context->lock);
+	return ret;
+}
+
+/* Adds a completion; with the context's lock held. */
+void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited)
+{
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	uint32_t armed;
+
+	/* acquire: the poller has read the entry that is about to be overwritten */
+	if (tail - atomic_load_explicit(&cq->head, memory_order_acquire) >= cq->size) {
+		if (!cq->overflown)
+			mfs_async_raise(mfs_context_of(cq->verbs.cq.context), IBV_EVENT_CQ_ERR, &cq->verbs.cq);
+		cq->overflown = true;
+		return;
+	}
+	cq->ring[tail & (cq->size - 1)] = *wc;
+	/* Sequentially consistent with the store of `armed` and the later poll of mfs_req_notify_cq's caller: either
+	 * we see the queue armed, or the caller's poll sees the completion. */
+	atomic_store(&cq->tail, tail + 1);
+	if (!cq->channel)
+		return;
+	armed = atomic_load(&cq->armed);
+	if (armed == 1 || (armed == 2 && (solicited || wc->status != IBV_WC_SUCCESS))) {
+		atomic_store(&cq->armed, 0);
+		mfs_channel_notify(cq->channel, cq);
+	}
+}
+
+static int take(struct mfs_cq *cq, int num_entries, struct ibv_wc *wc)
+{
+	uint32_t head, available, i, count;
+
+	pthread_mutex_lock(&cq->poll_lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	available = atomic_load(&cq->tail) - head;
+	count = mfs_min((uint32_t)num_entries, available);
+	for (i = 0; i < count; i++)
+		wc[i] = cq->ring[(head + i) & (cq->size - 1)];
+	atomic_store_explicit(&cq->head, head + count, memory_order_release);
+	pthread_mutex_unlock(&cq->poll_lock);
+	return (int)count;
+}
+
+static bool is_empty(struct mfs_cq *cq)
+{
+	return atomic_load_explicit(&cq->head, memory_order_relaxed) == atomic_load(&cq->tail);
+}
+
+int mfs_poll_cq(struct ibv_cq *ibv, int num_entries, struct ibv_wc *wc)
+{
+	struct mfs_cq *cq = mfs_cq_of(ibv);
+	struct mfs_context *context = mfs_context_of(ibv->context);
+
+	if (num_entries <= 0)
+		return num_entries ? -EINVAL : 0;
+	if (is_empty(cq)) {
+		mfs_progress_help(context);
+		if (is_empty(cq))
+			return 0;
+	}
+	atomic_store_explicit(&context->idle_since_ns, 0, memory_order_relaxed);
+	return take(cq, num_entries, wc);
+}
+
+int mfs_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
+{
+	struct mfs_cq *cq = mfs_cq_of(ibv);
+
+	/* a pending request for any completion is not narrowed to solicited ones */
+	if (!solicited_only)
+		atomic_store(&cq->armed, 1);
+	else if (!atomic_load(&cq->armed))
+		atomic_store(&cq->armed, 2);
+	return 0;
+}
+
+/* libibverbs calls this when the user has fetched a completion event. */
+void mfs_cq_event(struct ibv_cq *ibv)
+{
+	atomic_fetch_add(&mfs_cq_of(ibv)->channel_events_read, 1);
+}
+
+/* Drops the completions of a queue pair that goes away, keeping the order of the others; context's lock held. */
+void mfs_cq_remove(struct mfs_cq *cq, uint32_t qp_num)
+{
+	uint32_t head, tail, from, to;
+
+	pthread_mutex_lock(&cq->poll_lock);
+	head = atomic_load(&cq->head);
+	tail = atomic_load(&cq->tail);
+	for (from = to = head; from != tail; from++) {
+		struct ibv_wc *wc = &cq->ring[from & (cq->size - 1)];
+
+		if (wc->qp_num != qp_num)
+			cq->ring[to++ & (cq->size - 1)] = *wc;
+	}
+	atomic_store(&cq->tail, to);
+	pthread_mutex_unlock(&cq->poll_lock);
+}

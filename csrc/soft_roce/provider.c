@@ -1,0 +1,76 @@
+/* Tells libibverbs about the provider when it is loaded. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "soft_roce.h"
+
+struct mfs_rdma_core mfs_rdma_core;
+
+static struct verbs_device *alloc_device(struct verbs_sysfs_dev *sysfs)
+{
+	struct mfs_device *device = calloc(1, sizeof(*device));
+
+	(void)sysfs;
+	return device ? &device->verbs : NULL;
+}
+
+static void uninit_device(struct verbs_device *device)
+{
+	free(mfs_container_of(device, struct mfs_device, verbs));
+}
+
+/* Only devices that the launcher made: it puts this file beside what a kernel driver would show. */
+static bool match_device(struct verbs_sysfs_dev *sysfs)
+{
+	char path[IBV_SYSFS_PATH_MAX + 16];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/mfs_clock", sysfs->ibdev_path);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	fclose(file);
+	return true;
+}
+
+static const struct verbs_device_ops device_ops = {
+	.name = "mfs",
+	.match_min_abi_version = 1,
+	.match_max_abi_version = 1,
+	.match_device = match_device,
+	.alloc_device = alloc_device,
+	.uninit_device = uninit_device,
+	.alloc_context = mfs_context_open,
+};
+
+static void *find(void *library, const char *name)
+{
+	void *symbol = dlvsym(library, name, MFS_PRIVATE_ABI);
+
+	if (!symbol)
+		fprintf(stderr, "mfs soft RoCE: libibverbs has no %s@" MFS_PRIVATE_ABI
+				"; it needs rdma-core 36 to 56, start programs with mfs-soft-roce\n", name);
+	return symbol;
+}
+
+static __attribute__((constructor)) void register_provider(void)
+{
+	void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
+
+	if (!library) {
+		fprintf(stderr, "mfs soft RoCE: not loaded by libibverbs.so.1: %s\n", dlerror());
+		return;
+	}
+	mfs_rdma_core.register_driver = find(library, "verbs_register_driver_34");
+	mfs_rdma_core.alloc_context = find(library, "_verbs_init_and_alloc_context");
+	mfs_rdma_core.uninit_context = find(library, "verbs_uninit_context");
+	mfs_rdma_core.set_ops = find(library, "verbs_set_ops");
+	if (mfs_rdma_core.register_driver && mfs_rdma_core.alloc_context && mfs_rdma_core.uninit_context &&
+	    mfs_rdma_core.set_ops && !mfs_channel_install(library))
+		mfs_rdma_core.register_driver(&device_ops);
+	dlclose(library);
+}

@@ -1,0 +1,313 @@
+/* Queue pairs: creation, numbers, destruction, and what happens to their requests on an error. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "soft_roce.h"
+
+static const uint64_t SEND_OPERATIONS = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+					IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+					IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/* A QPN is the TCP port on which the queue pair can be reached and an index of eight bits, so that a GID and a QPN are
+ * all that a peer needs to connect. Indices are used in turn: a number rests before it means another queue pair. */
+static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
+{
+	struct mfs_port *port = NULL;
+	uint32_t i;
+	int ret;
+
+	for (i = 0; i < context->port_count && !port; i++)
+		if (context->ports[i]->used < MFS_QPS_PER_PORT)
+			port = context->ports[i];
+	if (!port) {
+		ret = mfs_port_open(context, &port);
+		if (ret)
+			return ret;
+	}
+	while (port->qps[port->next % MFS_QPS_PER_PORT])
+		port->next++;
+	i = port->next++ % MFS_QPS_PER_PORT;
+	port->qps[i] = qp;
+	port->used++;
+	qp->verbs.qp.qp_num = (uint32_t)port->number << 8 | i;
+	return 0;
+}
+
+static struct mfs_port *port_of(struct mfs_context *context, uint32_t qp_num)
+{
+	uint32_t i;
+
+	for (i = 0; i < context->port_count; i++)
+		if (context->ports[i]->number == qp_num >> 8)
+			return context->ports[i];
+	return NULL;
+}
+
+struct mfs_qp *mfs_qp_find(struct mfs_context *context, uint32_t qp_num)
+{
+	struct mfs_port *port = port_of(context, qp_num);
+
+	return port ? port->qps[qp_num & 0xff] : NULL;
+}
+
+static void release_number(struct mfs_context *context, uint32_t qp_num)
+{
+	struct mfs_port *port = port_of(context, qp_num);
+
+	port->qps[qp_num & 0xff] = NULL;
+	port->used--;
+}
+
+static int check_attributes(const struct ibv_qp_init_attr *attr)
+{
+	const struct ibv_qp_cap *cap = &attr->cap;
+
+	if (attr->qp_type != IBV_QPT_RC)
+		return EOPNOTSUPP;
+	if (!attr->send_cq || !attr->recv_cq || cap->max_send_wr > MFS_MAX_QP_WR || cap->max_recv_wr > MFS_MAX_QP_WR ||
+	    cap->max_send_sge > MFS_MAX_SGE || cap->max_recv_sge > MFS_MAX_SGE ||
+	    cap->max_inline_data > MFS_MAX_INLINE)
+		return EINVAL;
+	return 0;
+}
+
+static int init_send_queue(struct mfs_send_queue *sq, const struct ibv_qp_cap *cap)
+{
+	sq->limit = cap->max_send_wr;
+	sq->size = mfs_power_of_two(cap->max_send_wr);
+	sq->max_sge = cap->max_send_sge ? cap->max_send_sge : 1;
+	sq->max_inline = cap->max_inline_data;
+	sq->wqes = calloc(sq->size, sizeof(*sq->wqes));
+	sq->sges = calloc((size_t)sq->size * sq->max_sge, sizeof(*sq->sges));
+	sq->inline_data = calloc(sq->size, sq->max_inline ? sq->max_inline : 1);
+	return sq->wqes && sq->sges && sq->inline_data ? 0 : -ENOMEM;
+}
+
+static void free_memory(struct mfs_qp *qp)
+{
+	free(qp->sq.wqes);
+	free(qp->sq.sges);
+	free(qp->sq.inline_data);
+	mfs_recv_queue_free(&qp->rq);
+	free(qp);
+}
+
+static void count_users(struct mfs_qp *qp, int change)
+{
+	atomic_fetch_add(&mfs_cq_of(qp->init.send_cq)->users, change);
+	atomic_fetch_add(&mfs_cq_of(qp->init.recv_cq)->users, change);
+	if (qp->init.srq)
+		atomic_fetch_add(&((struct mfs_srq *)qp->init.srq)->users, change);
+	mfs_pd_use(qp->verbs.qp.pd, change);
+}
+
+static struct mfs_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct mfs_context *context = mfs_context_of(pd->context);
+	struct mfs_qp *qp;
+	struct ibv_qp *ibv;
+	int ret = context->inherited ? EINVAL : check_attributes(attr);
+
+	if (ret) {
+		errno = ret;
+		return NULL;
+	}
+	qp = calloc(1, sizeof(*qp));
+	if (!qp)
+		return NULL;
+	if (init_send_queue(&qp->sq, &attr->cap) ||
+	    (!attr->srq && mfs_recv_queue_init(&qp->rq, attr->cap.max_recv_wr, attr->cap.max_recv_sge))) {
+		free_memory(qp);
+		errno = ENOMEM;
+		return NULL;
+	}
+	qp->receives = attr->srq ? &((struct mfs_srq *)attr->srq)->queue : &qp->rq;
+	if (attr->srq)
+		attr->cap.max_recv_wr = attr->cap.max_recv_sge = 0;
+	qp->init = *attr;
+	qp->attr.cap = attr->cap;
+
+	ibv = &qp->verbs.qp;
+	ibv->context = pd->context;
+	ibv->qp_context = attr->qp_context;
+	ibv->pd = pd;
+	ibv->send_cq = attr->send_cq;
+	ibv->recv_cq = attr->recv_cq;
+	ibv->srq = attr->srq;
+	ibv->qp_type = attr->qp_type;
+	ibv->state = IBV_QPS_RESET;
+	pthread_mutex_init(&ibv->mutex, NULL);
+	pthread_cond_init(&ibv->cond, NULL);
+	pthread_mutex_init(&qp->post_lock, NULL);
+
+	pthread_mutex_lock(&context->lock);
+	ret = assign_number(context, qp);
+	if (!ret) {
+		TAILQ_INSERT_TAIL(&context->qps, qp, link);
+		count_users(qp, 1);
+	}
+	pthread_mutex_unlock(&context->lock);
+	if (ret) {
+		free_memory(qp);
+		errno = -ret;
+		return NULL;
+	}
+	ibv->handle = ibv->qp_num;
+	return qp;
+}
+
+struct ibv_qp *mfs_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct mfs_qp *qp = create(pd, attr);
+
+	return qp ? &qp->verbs.qp : NULL;
+}
+
+struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr_ex *attr)
+{
+	struct ibv_qp_init_attr basic = {
+		.qp_context = attr->qp_context, .send_cq = attr->send_cq, .recv_cq = attr->recv_cq, .srq = attr->srq,
+		.cap = attr->cap, .qp_type = attr->qp_type, .sq_sig_all = attr->sq_sig_all,
+	};
+	struct mfs_qp *qp;
+
+	(void)ibv;
+	if ((attr->comp_mask & ~(uint32_t)(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)) ||
+	    !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) ||
+	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && (attr->send_ops_flags & ~SEND_OPERATIONS))) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	qp = create(attr->pd, &basic);
+	if (!qp)
+		return NULL;
+	attr->cap = basic.cap;
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+		qp->verbs.comp_mask |= VERBS_QP_HAS_EX;
+		mfs_builder_setup(qp, attr->send_ops_flags);
+	}
+	return &qp->verbs.qp;
+}
+
+int mfs_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init)
+{
+	struct mfs_context *context = mfs_context_of(ibv->context);
+	struct mfs_qp *qp = mfs_qp_of(ibv);
+
+	(void)attr_mask;
+	pthread_mutex_lock(&context->lock);
+	*attr = qp->attr;
+	attr->qp_state = attr->cur_qp_state = ibv->state;
+	attr->sq_draining = ibv->state == IBV_QPS_SQD && qp->sq.head != qp->sq.sent;
+	*init = qp->init;
+	pthread_mutex_unlock(&context->lock);
+	return 0;
+}
+
+void mfs_qp_raise(struct mfs_qp *qp, enum ibv_event_type type)
+{
+	qp->async_events_raised++;
+	mfs_async_raise(mfs_context_of(qp->verbs.qp.context), type, &qp->verbs.qp);
+}
+
+static void push_send(struct mfs_qp *qp, const struct mfs_send_wqe *wqe, enum ibv_wc_status status)
+{
+	struct ibv_wc wc = {
+		.wr_id = wqe->wr_id, .status = status, .opcode = wqe->wc_opcode, .qp_num = qp->verbs.qp.qp_num,
+	};
+
+	mfs_cq_push(mfs_cq_of(qp->init.send_cq), &wc, false);
+}
+
+/* Completes everything that was posted, in order, as flushed. */
+void mfs_qp_flush(struct mfs_qp *qp)
+{
+	struct mfs_send_queue *sq = &qp->sq;
+	struct mfs_recv_wqe receive;
+	struct ibv_sge sges[MFS_MAX_SGE];
+	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV, .qp_num = qp->verbs.qp.qp_num };
+
+	for (; sq->head != sq->tail; sq->head++)
+		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], IBV_WC_WR_FLUSH_ERR);
+	sq->sent = sq->tail;
+	sq->sent_bytes = sq->unsent_bytes = sq->reads_in_flight = 0;
+	if (qp->receiving_taken) {
+		qp->receiving_taken = false;
+		wc.wr_id = qp->receiving.wr_id;
+		mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, false);
+	}
+	if (qp->init.srq)
+		return;
+	while (mfs_recv_queue_take(&qp->rq, &receive, sges)) {
+		wc.wr_id = receive.wr_id;
+		mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, false);
+	}
+}
+
+/*
+ * Moves a queue pair to the error state: the oldest request that waits for the peer completes with that status (none
+ * does when the status is that of a flush), all others are flushed. The requester's connection is closed, the
+ * responder's stays until the peer has read why.
+ */
+void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
+{
+	struct mfs_send_queue *sq = &qp->sq;
+
+	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->verbs.qp.state == IBV_QPS_RESET)
+		return;
+	qp->verbs.qp.state = IBV_QPS_ERR;
+	if (qp->requester) {
+		mfs_connection_close(qp->requester);
+		qp->requester = NULL;
+	}
+	qp->requester_lost = false;
+	if (qp->responder && !qp->responder->nak) {
+		mfs_connection_close(qp->responder);
+		qp->responder = NULL;
+	}
+	mfs_progress_stop_timer(qp);
+	if (status != IBV_WC_WR_FLUSH_ERR && sq->head != sq->tail) {
+		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], status);
+		sq->head++;
+	}
+	mfs_qp_flush(qp);
+	if (qp->init.srq)
+		mfs_qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
+void mfs_qp_check_drained(struct mfs_qp *qp)
+{
+	if (qp->verbs.qp.state != IBV_QPS_SQD || !qp->notify_drained || qp->sq.head != qp->sq.sent ||
+	    qp->sq.sent_bytes)
+		return;
+	qp->notify_drained = false;
+	mfs_qp_raise(qp, IBV_EVENT_SQ_DRAINED);
+}
+
+int mfs_destroy_qp(struct ibv_qp *ibv)
+{
+	struct mfs_context *context = mfs_context_of(ibv->context);
+	struct mfs_qp *qp = mfs_qp_of(ibv);
+
+	if (context->inherited)
+		return EINVAL;
+	pthread_mutex_lock(&context->lock);
+	mfs_connection_close_qp(qp);
+	TAILQ_REMOVE(&context->qps, qp, link);
+	release_number(context, ibv->qp_num);
+	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);
+	if (ibv->recv_cq != ibv->send_cq)
+		mfs_cq_remove(mfs_cq_of(ibv->recv_cq), ibv->qp_num);
+	if (qp->async_events_raised != atomic_load(&qp->async_events_read))
+		mfs_async_forget(context, ibv);
+	count_users(qp, -1);
+	pthread_mutex_unlock(&context->lock);
+
+	pthread_mutex_lock(&ibv->mutex);
+	while (ibv->events_completed != atomic_load(&qp->async_events_read))
+		pthread_cond_wait(&ibv->cond, &ibv->mutex);
+	pthread_mutex_unlock(&ibv->mutex);
+	free_memory(qp);
+	return 0;
+}

@@ -1,0 +1,190 @@
+/* Receive queues: a queue pair's own, and shared ones. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "soft_roce.h"
+
+int mfs_recv_queue_init(struct mfs_recv_queue *queue, uint32_t max_wr, uint32_t max_sge)
+{
+	queue->limit = max_wr;
+	queue->max_sge = max_sge ? max_sge : 1;
+	queue->size = mfs_power_of_two(max_wr);
+	queue->wqes = calloc(queue->size, sizeof(*queue->wqes));
+	queue->sges = calloc((size_t)queue->size * queue->max_sge, sizeof(*queue->sges));
+	if (queue->wqes && queue->sges)
+		return 0;
+	mfs_recv_queue_free(queue);
+	return -ENOMEM;
+}
+
+void mfs_recv_queue_free(struct mfs_recv_queue *queue)
+{
+	free(queue->wqes);
+	free(queue->sges);
+	memset(queue, 0, sizeof(*queue));
+}
+
+int mfs_recv_queue_post(struct mfs_recv_queue *queue, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	for (; wr; wr = wr->next) {
+		uint32_t slot = queue->tail & (queue->size - 1);
+		int ret = 0;
+
+		if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
+			ret = EINVAL;
+		else if (queue->tail - queue->head >= queue->limit)
+			ret = ENOMEM;
+		if (ret) {
+			*bad_wr = wr;
+			return ret;
+		}
+		queue->wqes[slot].wr_id = wr->wr_id;
+		queue->wqes[slot].num_sge = (uint32_t)wr->num_sge;
+		if (wr->num_sge)
+			memcpy(&queue->sges[(size_t)slot * queue->max_sge], wr->sg_list,
+			       (size_t)wr->num_sge * sizeof(*wr->sg_list));
+		queue->tail++;
+	}
+	return 0;
+}
+
+bool mfs_recv_queue_take(struct mfs_recv_queue *queue, struct mfs_recv_wqe *wqe, struct ibv_sge *sges)
+{
+	uint32_t slot = queue->head & (queue->size - 1);
+
+	if (queue->head == queue->tail)
+		return false;
+	*wqe = queue->wqes[slot];
+	memcpy(sges, &queue->sges[(size_t)slot * queue->max_sge], wqe->num_sge * sizeof(*sges));
+	queue->head++;
+	return true;
+}
+
+struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct mfs_srq *srq;
+
+	if (mfs_context_of(pd->context)->inherited || !attr->attr.max_wr || attr->attr.max_wr > MFS_MAX_SRQ_WR ||
+	    attr->attr.max_sge > MFS_MAX_SGE) {
+		errno = EINVAL;
+		return NULL;
+	}
+	srq = calloc(1, sizeof(*srq));
+	if (!srq)
+		return NULL;
+	if (mfs_recv_queue_init(&srq->queue, attr->attr.max_wr, attr->attr.max_sge)) {
+		free(srq);
+		errno = ENOMEM;
+		return NULL;
+	}
+	srq->verbs.srq_type = IBV_SRQT_BASIC;
+	mfs_pd_use(pd, 1);
+	return &srq->verbs.srq;
+}
+
+struct ibv_srq *mfs_create_srq_ex(struct ibv_context *ibv, struct ibv_srq_init_attr_ex *attr)
+{
+	struct ibv_srq_init_attr basic = { .attr = attr->attr };
+	struct ibv_srq *srq;
+
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) ||
+	    ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attr->srq_type != IBV_SRQT_BASIC)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	srq = mfs_create_srq(attr->pd, &basic);
+	if (!srq)
+		return NULL;
+	/* of this call, unlike of ibv_create_srq, libibverbs leaves all to the provider */
+	srq->context = ibv;
+	srq->srq_context = attr->srq_context;
+	srq->pd = attr->pd;
+	pthread_mutex_init(&srq->mutex, NULL);
+	pthread_cond_init(&srq->cond, NULL);
+	return srq;
+}
+
+static void check_watermark(struct mfs_context *context, struct mfs_srq *srq)
+{
+	if (!srq->watermark || srq->queue.tail - srq->queue.head >= srq->watermark)
+		return;
+	srq->watermark = 0; /* one event for each time it is set */
+	srq->async_events_raised++;
+	mfs_async_raise(context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->verbs.srq);
+}
+
+void mfs_srq_taken(struct mfs_context *context, struct mfs_srq *srq)
+{
+	check_watermark(context, srq);
+}
+
+int mfs_modify_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr, int attr_mask)
+{
+	struct mfs_srq *srq = (struct mfs_srq *)ibv;
+	struct mfs_context *context = mfs_context_of(ibv->context);
+
+	if (context->inherited || (attr_mask & ~IBV_SRQ_LIMIT))
+		return EINVAL; /* a shared receive queue keeps its size */
+	if (attr->srq_limit > srq->queue.limit)
+		return EINVAL;
+	pthread_mutex_lock(&context->lock);
+	srq->watermark = attr->srq_limit;
+	check_watermark(context, srq);
+	pthread_mutex_unlock(&context->lock);
+	return 0;
+}
+
+int mfs_query_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr)
+{
+	struct mfs_srq *srq = (struct mfs_srq *)ibv;
+
+	attr->max_wr = srq->queue.limit;
+	attr->max_sge = srq->queue.max_sge;
+	attr->srq_limit = srq->watermark;
+	return 0;
+}
+
+int mfs_destroy_srq(struct ibv_srq *ibv)
+{
+	struct mfs_srq *srq = (struct mfs_srq *)ibv;
+	struct mfs_context *context = mfs_context_of(ibv->context);
+
+	if (context->inherited)
+		return EINVAL;
+	if (atomic_load(&srq->users))
+		return EBUSY;
+	if (srq->async_events_raised != atomic_load(&srq->async_events_read))
+		mfs_async_forget(context, ibv);
+	pthread_mutex_lock(&ibv->mutex);
+	while (ibv->events_completed != atomic_load(&srq->async_events_read))
+		pthread_cond_wait(&ibv->cond, &ibv->mutex);
+	pthread_mutex_unlock(&ibv->mutex);
+	mfs_pd_use(ibv->pd, -1);
+	mfs_recv_queue_free(&srq->queue);
+	free(srq);
+	return 0;
+}
+
+int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	struct mfs_srq *srq = (struct mfs_srq *)ibv;
+	struct mfs_context *context = mfs_context_of(ibv->context);
+	struct mfs_qp *qp;
+	int ret;
+
+	if (context->inherited) {
+		*bad_wr = wr;
+		return EINVAL;
+	}
+	pthread_mutex_lock(&context->lock);
+	ret = mfs_recv_queue_post(&srq->queue, wr, bad_wr);
+	if (srq->stalled) {
+		srq->stalled = false; /* who finds none again says so */
+		TAILQ_FOREACH(qp, &context->qps, link)
+			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled)
+				mfs_receive_resume(qp->responder);
+	}
+	pthread_mutex_unlock(&context->lock);
+	return ret;
+}

@@ -1,0 +1,35 @@
+"""Asks the daemon on behalf of a subcommand, and turns failures into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from mfsd.node.control import Reply, Request
+from mfsd.node.control_client import Refused, Unreachable, ask
+
+EXIT_REFUSED = 1
+EXIT_UNREACHABLE = 3
+
+R = TypeVar("R", bound=Reply)
+
+
+def ask_or_exit(path: Path, request: Request, expected: type[R]) -> R:
+    """The daemon's reply; ends the program with a message when there is none or it is an error."""
+    try:
+        reply = ask(path, request)
+    except Unreachable as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+    except Refused as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_REFUSED)
+    if not isinstance(reply, expected):
+        click.echo(
+            f"mfsctl: unexpected reply {type(reply).__name__}; is this another version of mfsd?", err=True
+        )
+        sys.exit(EXIT_REFUSED)
+    return reply

@@ -1,0 +1,27 @@
+"""``mfsctl reload``: has the daemon read its configuration again, and says what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mfsd.cli.asking import ask_or_exit
+from mfsd.node.control import ReloadReply, ReloadRequest
+
+
+@click.command()
+@click.pass_obj
+def reload(path: Path) -> None:
+    """Read the configuration file again.
+
+    The same as SIGHUP, with an answer: which keys changed, and which of them wait for a restart. A file with
+    an error changes nothing.
+    """
+    reply = ask_or_exit(path, ReloadRequest(), ReloadReply)
+    if reply.config_file is None:
+        click.echo("mfsd runs without a configuration file: nothing to read")
+        return
+    click.echo(f"{reply.config_file}: {', '.join(reply.applied) or 'nothing'} changed")
+    if reply.needs_restart:
+        click.echo(f"restart mfsd for: {', '.join(reply.needs_restart)}")

@@ -1,0 +1,46 @@
+"""``mfsctl``: looks at the node daemon and steers it. One file a subcommand, in :mod:`mfsd.cli.commands`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.mode import mode
+from mfsd.cli.commands.reload import reload
+from mfsd.cli.commands.rules import rules
+from mfsd.cli.commands.status import status
+from mfsd.node.control_client import default_socket
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="""\b
+Exit codes:
+  0  done
+  1  the daemon refused, or the request failed
+  2  wrong usage
+  3  no daemon answers
+""",
+)
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The daemon's socket. Default: $MFS_SOCKET, else /run/mfs/mfsd.sock.",
+)
+@click.version_option(package_name="mfsd")
+@click.pass_context
+def main(context: click.Context, socket_path: Path | None) -> None:
+    """See what mfsd does on this node, and change how it does it."""
+    context.obj = socket_path or default_socket()
+
+
+for command in (status, rules, mode, reload, completion):
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

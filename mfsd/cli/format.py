@@ -1,0 +1,43 @@
+"""Numbers as people read them in a table."""
+
+from __future__ import annotations
+
+_PREFIXES = ("", "K", "M", "G", "T", "P", "E")
+
+
+def byte_count(value: int) -> str:
+    """``1.5 MiB``; ``-`` for none, so that what matters stands out."""
+    return _scaled(value, 1024, "iB", "B") if value else "-"
+
+
+def bit_rate(bytes_per_s: int) -> str:
+    """``100 Gbit/s``."""
+    return _scaled(bytes_per_s * 8, 1000, "bit/s", "bit/s") if bytes_per_s else "-"
+
+
+def count(value: int) -> str:
+    return _scaled(value, 1000, "", "").replace(" ", "") if value else "-"
+
+
+def duration(seconds: float) -> str:
+    """``3d 4h``, ``5m 12s``, ``1.20 s``, ``35 us``."""
+    for size, word, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if seconds >= size:
+            return f"{int(seconds // size)}{word} {int(seconds % size // smaller_size)}{smaller}"
+    for scale, word in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {word}"
+    return "-" if seconds == 0 else f"{seconds * 1e9:.3g} ns"
+
+
+def _scaled(value: float, base: int, unit: str, unit_below: str) -> str:
+    exponent = 0
+    while value >= base and exponent < len(_PREFIXES) - 1:
+        value /= base
+        exponent += 1
+    number = f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+    return f"{number} {_PREFIXES[exponent]}{unit if exponent else unit_below}".rstrip()

@@ -1,0 +1,169 @@
+"""What can be configured: the structs are the schema of the daemon's TOML file.
+
+Every key has a default that is right for NCCL and Mooncake, so no file is needed.
+:mod:`mfsd.node.config_file` reads a file into them; :mod:`mfsd.node.reference` writes
+``docs/configuration.md`` and the default file from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from mfsd.node.schema import between, doc
+from mfsd.node.values import DurationNs, FileMode, GroupId, PeerNetwork, RateBytesPerS, SizeBytes, UserId
+from mfsd.policy.config import PolicyConfig
+
+Mode = Literal["off", "observe", "enforce"]
+Role = Literal["any", "nccl-data", "nccl-cts", "nccl-flush", "kv", "bulk"]
+Stage = Literal["control", "reuse", "collective", "p2d", "background"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where programs reach the daemon, and who may."""
+
+    path: Annotated[
+        str,
+        doc("unix socket of the attach protocol; `.ctl` is added for mfsctl, `.lock` for the daemon's lock"),
+    ] = "/run/mfs/mfsd.sock"
+    mode: Annotated[FileMode, doc("permissions of the sockets")] = FileMode(0o660)
+    group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own")] = None
+    allowed_uids: Annotated[
+        list[UserId] | None,
+        doc(
+            "users that may attach; root and the daemon's user always may; unset: whoever can open the socket"
+        ),
+    ] = None
+    allowed_gids: Annotated[
+        list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")
+    ] = None
+    clients_per_uid: Annotated[int, doc("processes of one user attached at once", ge=1, le=256)] = 128
+    attaches_per_s: Annotated[int, doc("attach requests of one user per second", ge=1, le=10_000)] = 200
+
+
+class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The native thread that grants permits. A change needs a restart."""
+
+    heartbeat_ns: Annotated[
+        DurationNs, doc("how often the daemon shows programs that it lives", between(DurationNs, "1ms", "1s"))
+    ] = field(name="heartbeat", default=DurationNs.parse("10ms"))
+    stale_after_ns: Annotated[
+        DurationNs,
+        doc(
+            "a heartbeat older than this means the daemon is gone and held requests are posted; "
+            "at least twice the heartbeat",
+            between(DurationNs, "2ms", "10s"),
+        ),
+    ] = field(name="stale_after", default=DurationNs.parse("40ms"))
+    max_hold_ns: Annotated[
+        DurationNs,
+        doc(
+            "longest that a request is held before it is posted without a permit; keep it far below the "
+            "transfer timeouts of the libraries (Mooncake: 30s)",
+            between(DurationNs, "1ms", "25s"),
+        ),
+    ] = field(name="max_hold", default=DurationNs.parse("10s"))
+    window_ns: Annotated[
+        DurationNs,
+        doc(
+            "bytes permitted and not completed on a NIC, as time at its rate: what a collective may find "
+            "ahead of it",
+            between(DurationNs, "1us", "1s"),
+        ),
+    ] = field(name="window", default=DurationNs.parse("200us"))
+    window_bytes_min: Annotated[
+        SizeBytes,
+        doc("the window is never smaller", between(SizeBytes, "4kib", "1gib")),
+    ] = field(name="window_min", default=SizeBytes.parse("128kib"))
+    quiet_ns: Annotated[
+        DurationNs,
+        doc(
+            "collectives must have been idle this long before held flows are permitted",
+            between(DurationNs, "0ns", "1s"),
+        ),
+    ] = field(name="quiet", default=DurationNs.parse("200us"))
+    spin_ns: Annotated[
+        DurationNs, doc("longest busy wait before the thread sleeps", between(DurationNs, "0ns", "10ms"))
+    ] = field(name="spin", default=DurationNs.parse("50us"))
+    torn_slot_ns: Annotated[
+        DurationNs,
+        doc(
+            "a message that a program began and did not finish is skipped after this",
+            between(DurationNs, "1ms", "10s"),
+        ),
+    ] = field(name="torn_slot", default=DurationNs.parse("10ms"))
+    rate_default_bytes_per_s: Annotated[
+        RateBytesPerS,
+        doc("rate of a NIC that nobody knows", between(RateBytesPerS, "1mbit", "10tbit")),
+    ] = field(name="rate_default", default=RateBytesPerS.parse("100gbit"))
+    tasks_max: Annotated[int, doc("tasks queued over all programs", ge=64, le=1_048_576)] = 65_536
+
+
+class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How classes are marked in packets. Conventions differ between fabrics, so nothing is marked by
+    default."""
+
+    dscp: Annotated[
+        list[Annotated[int, Meta(ge=0, le=63)]],
+        doc(
+            "DSCP of class 0 (the highest), 1, ...; a rule with `class` takes its DSCP from here",
+            max_length=8,
+        ),
+    ] = []
+
+
+class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the daemon should believe about a NIC, whatever the port says."""
+
+    rate_bytes_per_s: Annotated[
+        RateBytesPerS,
+        doc(
+            "rate of the port, or the share of it that MFS may plan with",
+            between(RateBytesPerS, "1mbit", "10tbit"),
+        ),
+    ] = field(name="rate")
+
+
+class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one kind of queue pair is treated. Rules are tried in order, before the built-in ones; the first
+    match wins.
+
+    A condition that is left out matches everything.
+    """
+
+    library: Annotated[
+        str, doc("part of the file name of the library that created the queue pair, e.g. `libnccl`")
+    ] = ""
+    process: Annotated[str, doc("part of the program's name")] = ""
+    peer: Annotated[PeerNetwork | None, doc("remote address or network, e.g. `10.1.0.0/16`")] = None
+    role: Annotated[Role, doc("role that the shim found from the queue pair's capabilities")] = "any"
+    action: Annotated[Literal["pass", "hold"], doc("`pass`: post at once; `hold`: wait for a permit")]
+    stage: Annotated[Stage, doc("what the flows are for: decides their priority")] = "background"
+    dscp: Annotated[
+        Annotated[int, Meta(ge=0, le=63)] | None, doc("DSCP of the queue pair's packets; unset: unchanged")
+    ] = None
+    wire_class: Annotated[
+        Annotated[int, Meta(ge=0, le=7)] | None,
+        doc("class whose DSCP in `wire.dscp` is used, instead of `dscp`"),
+    ] = field(name="class", default=None)
+    set_role: Annotated[Role, doc("role to record for the queue pair; `any`: the one found")] = "any"
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    mode: Annotated[
+        Mode,
+        doc(
+            "`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing"
+        ),
+    ] = "enforce"
+    log_level: Annotated[LogLevel, doc("least severe lines written to standard error")] = "info"
+    socket: SocketConfig = field(default_factory=SocketConfig)
+    arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    wire: WireConfig = field(default_factory=WireConfig)
+    nic: dict[str, NicConfig] = {}
+    rule: Annotated[list[RuleConfig], Meta(max_length=48)] = []

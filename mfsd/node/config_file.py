@@ -1,0 +1,265 @@
+"""Reads a configuration file, strictly: an error is one line with the file, the key, its value and what is
+allowed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from mfsd.node.config import Config, NicConfig
+from mfsd.node.schema import Key, allowed, keys, struct_of
+from mfsd.policy.config import PolicyConfig
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+
+NAME_BYTES_MAX = 31
+"""Names cross the shared-memory ABI in 32 bytes with their end."""
+SOCKET_PATH_BYTES_MAX = 100
+"""A unix socket path holds 107 bytes; the control socket and the lock add a suffix."""
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used. ``str()`` is one line."""
+
+    def __init__(self, file: str, key: str, value: object, problem: str) -> None:
+        self.file, self.key, self.value, self.problem = file, key, value, problem
+        shown = "" if value is UNSET else f" = {toml_value(value)}"
+        super().__init__(f"{file}: {key}{shown}: {problem}" if key else f"{file}: {problem}")
+
+
+def load(path: Path) -> Config:
+    """Reads and checks the file. ConfigError on anything wrong with it, also when it cannot be read."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(str(path), "", UNSET, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            str(path), "", UNSET, f"byte {error.start} is not UTF-8; TOML files are UTF-8"
+        ) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str) -> Config:
+    """Reads and checks TOML text; ``file`` is its name in errors."""
+    try:
+        raw = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(file, "", UNSET, f"not TOML: {error}") from error
+    try:
+        config = msgspec.convert(raw, Config, dec_hook=_parse_value)
+    except msgspec.ValidationError as error:
+        raise _explain(file, raw, str(error)) from error
+    for path, problem in _contradictions(config):
+        raise ConfigError(file, _dotted(path), _lookup(raw, path), problem)
+    return config
+
+
+def socket_path_problem(path: str) -> str | None:
+    """Why the path cannot be a socket's; None when it can."""
+    if not path.startswith("/") or "\0" in path:
+        return 'must be an absolute path, for example "/run/mfs/mfsd.sock"'
+    length = len(path.encode(errors="surrogateescape"))
+    if length > SOCKET_PATH_BYTES_MAX:
+        return f"is {length} bytes long; a socket path has at most {SOCKET_PATH_BYTES_MAX}"
+    return None
+
+
+def toml_value(value: object) -> str:
+    """A value as it is written in TOML, cut when long."""
+    if isinstance(value, dict):
+        text = "{" + ", ".join(f"{_quoted(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
+    elif isinstance(value, list):
+        text = "[" + ", ".join(map(toml_value, value)) + "]"
+    elif isinstance(value, (str, bool)):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _parse_value(kind: type, value: object) -> Any:
+    """msgspec's hook for the classes of :mod:`mfsd.node.values`; it adds the path to a ValueError."""
+    return kind.parse(value)  # type: ignore[attr-defined]
+
+
+# ---- errors of one value -------------------------------------------------------------------------
+
+_PATH = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_OUR_OWN = re.compile(r"Expected |Invalid |Object |Integer |Number |Length ")
+
+
+def _explain(file: str, raw: dict[str, Any], error: str) -> ConfigError:
+    """Turns msgspec's sentence into ours: adds the value, and what is allowed there."""
+    match = _PATH.fullmatch(error)
+    assert match is not None, error
+    path = _resolve(raw, match["path"] or "$")
+    struct, key = _find(path)
+    unknown, missing = _UNKNOWN.fullmatch(match["problem"]), _MISSING.fullmatch(match["problem"])
+    if unknown:
+        names = [k.name for k in keys(struct)]
+        close = difflib.get_close_matches(unknown[1], names, n=1)
+        hint = f'did you mean "{close[0]}"? ' if close else ""
+        path = [*path, unknown[1]]
+        problem = f"unknown key; {hint}Allowed here: {', '.join(names)}"
+    elif missing:
+        (required,) = [k for k in keys(struct) if k.name == missing[1]]
+        path = [*path, required.name]
+        problem = f"missing; must be {allowed(required.type, required.limits)}"
+    elif inner := re.fullmatch(r"(\w+) is ([^:]*): (.*)", match["problem"]):  # mfsd.policy's own checks
+        path = [*path, inner[1]]
+        problem = inner[3]
+    elif _OUR_OWN.match(match["problem"]) is None:
+        problem = match["problem"]
+    else:
+        assert key is not None, error
+        hint = _element(key.type) if path and isinstance(path[-1], int) else key.type
+        problem = f"must be {allowed(hint, key.limits)}"
+    return ConfigError(file, _dotted(path), _lookup(raw, path), problem)
+
+
+def _resolve(raw: dict[str, Any], path: str) -> list[str | int]:
+    """The steps of msgspec's path; it does not tell which entry of a table is meant, so they are tried."""
+    steps: list[str | int] = []
+    for name, index, entry in re.findall(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])", path):
+        if entry:
+            steps.append(next(n for n, value in _lookup(raw, steps).items() if not _is_nic(value)))
+        else:
+            steps.append(int(index) if index else name)
+    return steps
+
+
+def _is_nic(value: object) -> bool:
+    try:
+        msgspec.convert(value, NicConfig, dec_hook=_parse_value)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _find(path: list[str | int]) -> tuple[type[Struct], Key | None]:
+    """The innermost struct on the path, and its field when the path ends in one."""
+    struct: type[Struct] = Config
+    key: Key | None = None
+    for step in path:
+        by_name = {k.name: k for k in keys(struct)}
+        if key is not None and struct_of(key.type) is struct and isinstance(step, int):
+            continue
+        if step in by_name:
+            key = by_name[str(step)]
+            struct = struct_of(key.type) or struct
+    return struct, key
+
+
+def _element(hint: Any) -> Any:
+    """The type of a list's elements, below annotations and None."""
+    while get_origin(hint) is not list:
+        hint = next(arg for arg in get_args(hint) if arg is not type(None))
+    return get_args(hint)[0]
+
+
+def _lookup(raw: Any, path: list[str | int]) -> Any:
+    """What is at the path; UNSET when nothing is."""
+    try:
+        for step in path:
+            raw = raw[step]
+    except (KeyError, IndexError, TypeError):
+        return UNSET
+    return raw
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _dotted(path: list[str | int]) -> str:
+    """``rule[0].peer``, ``nic."mlx5_0".rate``: entries of a table are quoted."""
+    text = ""
+    for at, step in enumerate(path):
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif at and path[at - 1] == "nic":
+            text += "." + json.dumps(step, ensure_ascii=False)
+        else:
+            text += ("." if text else "") + _quoted(step)
+    return text
+
+
+# ---- values that are wrong together, or beyond a limit -------------------------------------------
+
+
+def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
+    yield from _out_of_limits(config, [])
+    if (problem := socket_path_problem(config.socket.path)) is not None:
+        yield ["socket", "path"], problem
+    if config.arbiter.stale_after_ns < 2 * config.arbiter.heartbeat_ns:
+        yield (
+            ["arbiter", "stale_after"],
+            f"must be at least twice arbiter.heartbeat ({config.arbiter.heartbeat_ns}), "
+            "or programs take a living daemon for dead",
+        )
+    for name in config.nic:
+        if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+            yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    yield from _not_in_the_daemon(config.policy)
+    yield from _rule_contradictions(config)
+
+
+def _not_in_the_daemon(policy: PolicyConfig) -> Iterator[tuple[list[str | int], str]]:
+    """Parameters that only the simulator varies: taking them here and doing something else would mislead."""
+    for name in ("early_order", "load_time_constant_ns"):
+        default = getattr(PolicyConfig(), name)
+        if getattr(policy, name) != default:
+            fixed = toml_value(default.value if isinstance(default, Enum) else default)
+            yield ["policy", name], f"the node daemon always uses {fixed}; only the simulator can vary it"
+
+
+def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
+    for at, rule in enumerate(config.rule):
+        for name in ("library", "process"):
+            length = len(getattr(rule, name).encode())
+            if length > NAME_BYTES_MAX or "\0" in getattr(rule, name):
+                yield (
+                    ["rule", at, name],
+                    f"is {length} bytes long; at most {NAME_BYTES_MAX}, none of them zero",
+                )
+        if rule.action == "hold" and rule.stage in ("control", "collective"):
+            yield (
+                ["rule", at, "stage"],
+                f'"{rule.stage}" never waits; use action = "pass", or stage "reuse", "p2d" or "background"',
+            )
+        if rule.wire_class is not None and rule.dscp is not None:
+            yield ["rule", at, "class"], "give class or dscp, not both"
+        if rule.wire_class is not None and rule.wire_class >= len(config.wire.dscp):
+            yield (
+                ["rule", at, "class"],
+                f"wire.dscp has {len(config.wire.dscp)} entries, so this class has no DSCP; "
+                "add it there or use dscp",
+            )
+
+
+def _out_of_limits(struct: Struct, path: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
+    for key in keys(type(struct)):
+        value = getattr(struct, key.attribute)
+        here = [*path, key.name]
+        if isinstance(value, Struct):
+            yield from _out_of_limits(value, here)
+        elif isinstance(value, dict):
+            for name, entry in value.items():
+                yield from _out_of_limits(entry, [*here, name])
+        elif key.limits and not key.limits.lowest <= value <= key.limits.highest:
+            yield here, f"must be {allowed(key.type, key.limits)}"

@@ -1,0 +1,207 @@
+"""What mfsctl asks the daemon, and what it answers: the control protocol, version 1.
+
+A stream socket at ``SOCKET.ctl`` carries one JSON object a line. A request names the protocol version; the
+answer to each is one line, in order. Reading is for everybody who can open the socket; changing is for root
+and the daemon's user. Fields may be added within a version, so readers ignore what they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from mfsd.node.config import Mode
+
+VERSION = 1
+LINE_BYTES_MAX = 1 << 22
+REQUEST_BYTES_MAX = 1 << 16
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+class StatusRequest(Struct, frozen=True, tag_field="request", tag="status"):
+    version: int = VERSION
+
+
+class RulesRequest(Struct, frozen=True, tag_field="request", tag="rules"):
+    version: int = VERSION
+
+
+class ModeRequest(Struct, frozen=True, tag_field="request", tag="mode"):
+    """Switches the mode until the daemon stops or the file's own mode changes."""
+
+    mode: Literal["observe", "enforce"]
+    version: int = VERSION
+
+
+class ReloadRequest(Struct, frozen=True, tag_field="request", tag="reload"):
+    version: int = VERSION
+
+
+Request = StatusRequest | RulesRequest | ModeRequest | ReloadRequest
+
+# ---- replies -------------------------------------------------------------------------------------
+
+
+class DaemonStatus(Struct, frozen=True):
+    version: str
+    pid: int
+    epoch: int
+    mode: Mode
+    uptime_s: float
+    socket: str
+    config_file: str | None
+    """None: built-in defaults."""
+    cpu_s: float
+    """Processor time of the arbiter thread."""
+    messages: int
+    grants: int
+    attached_total: int
+    """Clients since start."""
+    refused: dict[str, int]
+    """Attach requests refused since start, by errno name."""
+    log_lines_dropped: int
+
+
+class ClientStatus(Struct, frozen=True):
+    client_id: int
+    pid: int
+    uid: int
+    process: str
+    state: Literal["active", "detached"]
+    detach_reason: str | None
+    """errno name: why the daemon gave the client up."""
+    attached_s: float
+    nics: list[str]
+    queue_pairs: dict[str, int]
+    """Open now, by role, as the client reports it."""
+    held_bytes: int
+    in_flight_bytes: int
+    submits: int
+    permits: int
+    completes: int
+    cancels: int
+    posted_bytes: dict[str, int]
+    """By stage, since the client attached."""
+    completed_bytes: dict[str, int]
+    bypassed_overflow: int
+    bypassed_hold: int
+    bypassed_stale: int
+    hold_s: float
+    """Summed over the requests that were held."""
+    torn_slots: int
+    bad_messages: int
+
+
+class ClassStatus(Struct, frozen=True):
+    """One class of one NIC; class 0 goes first."""
+
+    held_bytes: int
+    held_tasks: int
+    in_flight_bytes: int
+    granted_bytes: int
+    grants: int
+
+
+class NicStatus(Struct, frozen=True):
+    index: int
+    name: str
+    guid: str
+    rate_bytes_per_s: int
+    window_bytes: int
+    in_flight_bytes: int
+    unscheduled_in_flight_bytes: int
+    load: float
+    promotions: int
+    wait_s: float
+    """From submission to permit, summed over permits."""
+    classes: list[ClassStatus]
+
+
+class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
+    daemon: DaemonStatus
+    nics: list[NicStatus]
+    clients: list[ClientStatus]
+
+
+class RuleStatus(Struct, frozen=True):
+    """A rule in force; empty conditions match everything."""
+
+    source: Literal["configuration", "built-in"]
+    library: str
+    process: str
+    peer: str
+    role: str
+    action: str
+    stage: str
+    dscp: int | None
+    set_role: str
+
+
+class RulesReply(Struct, frozen=True, tag_field="reply", tag="rules"):
+    rules: list[RuleStatus]
+
+
+class ModeReply(Struct, frozen=True, tag_field="reply", tag="mode"):
+    mode: Mode
+    before: Mode
+
+
+class ReloadReply(Struct, frozen=True, tag_field="reply", tag="reload"):
+    config_file: str | None
+    applied: list[str]
+    """Keys whose new values are in force."""
+    needs_restart: list[str]
+    """Keys whose new values wait for a restart."""
+
+
+class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
+    code: Literal["malformed", "version", "denied", "config", "failed"]
+    message: str
+
+
+Reply = StatusReply | RulesReply | ModeReply | ReloadReply | ErrorReply
+
+# ---- lines ---------------------------------------------------------------------------------------
+
+
+class ProtocolError(Exception):
+    """A line that is not a message of this protocol."""
+
+    def __init__(self, code: Literal["malformed", "version"], message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class _AnyVersion(Struct, frozen=True):
+    version: int
+
+
+_request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_reply: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+_any_version = msgspec.json.Decoder(_AnyVersion)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Request | Reply) -> bytes:
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_request(line: bytes) -> Request:
+    """ProtocolError says what is wrong; a foreign version is recognised before anything else is looked at."""
+    try:
+        version = _any_version.decode(line).version
+        if version != VERSION:
+            raise ProtocolError("version", f"this mfsd speaks control version {VERSION}, not {version}")
+        return _request.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("malformed", f"not a request: {error}") from error
+
+
+def decode_reply(line: bytes) -> Reply:
+    try:
+        return _reply.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError("malformed", f"not a reply: {error}") from error

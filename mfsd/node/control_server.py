@@ -1,0 +1,115 @@
+"""Serves the control protocol on a stream socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Protocol
+
+from mfsd.node.config_file import ConfigError
+from mfsd.node.control import (
+    REQUEST_BYTES_MAX,
+    ErrorReply,
+    ModeReply,
+    ModeRequest,
+    ProtocolError,
+    ReloadReply,
+    ReloadRequest,
+    Reply,
+    Request,
+    RulesReply,
+    RulesRequest,
+    StatusReply,
+    decode_request,
+    encode,
+)
+from mfsd.node.log import Log
+from mfsd.node.peer import peer_of
+
+CONNECTIONS_PER_UID = 16
+CONNECTIONS_MAX = 64
+"""Beside those of root and the daemon's user, who can always get in."""
+IDLE_S = 10.0
+WRITE_S = 5.0
+
+
+class Controllable(Protocol):
+    """What the control socket reads and changes."""
+
+    def status(self) -> StatusReply: ...
+    def rules(self) -> RulesReply: ...
+    def switch_mode(self, request: ModeRequest) -> ModeReply: ...
+    def reload(self) -> ReloadReply:
+        """ConfigError when the file cannot be used; the old configuration stays."""
+
+
+class ControlServer:
+    """Answers requests until closed."""
+
+    def __init__(self, listener: socket.socket, target: Controllable, log: Log) -> None:
+        self._listener = listener
+        self._target = target
+        self._log = log
+        self._server: asyncio.Server | None = None
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """The connections and the users that opened them."""
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(
+            self._connected, sock=self._listener, limit=REQUEST_BYTES_MAX
+        )
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            uid = peer_of(writer.get_extra_info("socket")).uid
+            may_change = uid in (0, os.geteuid())
+            if may_change or self._has_room(uid):
+                self._tasks[task] = uid
+                await self._serve(reader, writer, may_change)
+                writer.close()
+                await asyncio.wait_for(writer.wait_closed(), WRITE_S)
+        except (OSError, asyncio.TimeoutError, ValueError, asyncio.CancelledError):
+            pass  # gone, silent, a line without end, or the daemon stops: the connection ends
+        finally:
+            self._tasks.pop(task, None)
+            writer.transport.abort()
+
+    def _has_room(self, uid: int) -> bool:
+        others = [u for u in self._tasks.values() if u not in (0, os.geteuid())]
+        return len(others) < CONNECTIONS_MAX and others.count(uid) < CONNECTIONS_PER_UID
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_change: bool
+    ) -> None:
+        while line := await asyncio.wait_for(reader.readline(), IDLE_S):
+            try:
+                reply = self._answer(decode_request(line), may_change)
+            except ProtocolError as error:
+                reply = ErrorReply(error.code, str(error))
+            except Exception as error:  # a defect here must cost one answer, not the connection
+                self._log.error("control-failed", error=repr(error))
+                reply = ErrorReply("failed", f"mfsd could not do it: {error}")
+            writer.write(encode(reply))
+            await asyncio.wait_for(writer.drain(), WRITE_S)
+
+    def _answer(self, request: Request, may_change: bool) -> Reply:
+        if isinstance(request, (ModeRequest, ReloadRequest)) and not may_change:
+            return ErrorReply("denied", "only root and the daemon's user may change it; use sudo")
+        try:
+            if isinstance(request, ModeRequest):
+                return self._target.switch_mode(request)
+            if isinstance(request, ReloadRequest):
+                return self._target.reload()
+            return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()
+        except ConfigError as error:
+            return ErrorReply("config", f"the old configuration stays in force: {error}")

@@ -1,0 +1,278 @@
+"""The node daemon: puts arbiter, sockets and configuration together, and takes them apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from mfsd import _native
+from mfsd._native import Arbiter
+from mfsd.node import rules
+from mfsd.node.address import Address
+from mfsd.node.admission import Admission
+from mfsd.node.config import Config, Mode
+from mfsd.node.config_file import ConfigError, load, socket_path_problem
+from mfsd.node.control import DaemonStatus, ModeReply, ModeRequest, ReloadReply, RulesReply, StatusReply
+from mfsd.node.control_client import CONTROL_SUFFIX
+from mfsd.node.control_server import ControlServer
+from mfsd.node.log import Log
+from mfsd.node.nics import NicTable
+from mfsd.node.notify import Notifier
+from mfsd.node.schema import keys
+from mfsd.node.server import AttachServer
+from mfsd.node.status import client_status, nic_statuses, rule_statuses
+from mfsd.policy.urgency import thresholds
+
+DETACH_LOOK_S = 5.0
+"""How often to look for clients that the arbiter gave up, to log them."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What the command line says; it goes before the file."""
+
+    config_file: Path | None = None
+    """None: built-in defaults."""
+    socket: Path | None = None
+    mode: Mode | None = None
+
+    def configuration(self) -> Config:
+        """Reads the file, if there is one, and applies the command line. ConfigError."""
+        config = load(self.config_file) if self.config_file else Config()
+        if self.socket is not None:
+            if (problem := socket_path_problem(str(self.socket))) is not None:
+                raise ConfigError(f"--socket {self.socket}", "", UNSET, problem)
+            config = msgspec.structs.replace(
+                config, socket=msgspec.structs.replace(config.socket, path=str(self.socket))
+            )
+        if self.mode is not None:
+            config = msgspec.structs.replace(config, mode=self.mode)
+        return config
+
+
+class Daemon:
+    """One run of the daemon, from :meth:`run` until a signal ends it."""
+
+    def __init__(
+        self, options: Options, config: Config, address: Address, log: Log, notifier: Notifier
+    ) -> None:
+        self._options = options
+        self._config = config
+        self._mode: Mode = config.mode
+        self._address = address
+        self._log = log
+        self._notifier = notifier
+        self._started_s = time.monotonic()
+        self._version = version("mfsd")
+        self._stop = asyncio.Event()
+        self._reported: set[int] = set()
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
+        _raise_descriptor_limit()
+        self._arbiter = arbiter = _new_arbiter(self._config)
+        arbiter.start()
+        try:
+            arbiter.rules(rules.native(self._config))
+            await self._serve(arbiter)
+        finally:
+            arbiter.close()
+
+    async def _serve(self, arbiter: Arbiter) -> None:
+        config, loop = self._config, asyncio.get_running_loop()
+        loop.set_exception_handler(self._defect)
+        self._admission = Admission(config.socket)
+        self._nics = NicTable(arbiter, config.nic)
+        attach = self._listen(socket.SOCK_SEQPACKET, "")
+        control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
+        self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log)
+        self._control = ControlServer(control, self, self._log)
+        await self._control.start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._hangup)
+        background = [loop.create_task(self._look_for_detached())]
+        if self._notifier.watchdog_interval_s is not None:
+            background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
+        self._log.info(
+            "ready",
+            socket=config.socket.path,
+            mode=self._mode,
+            epoch=self._arbiter.epoch,
+            config=self._options.config_file,
+        )
+        self._notifier.ready(f"serving {config.socket.path}, {self._mode}")
+        try:
+            await self._stop.wait()
+        finally:
+            self._notifier.stopping()
+            for task in background:
+                task.cancel()
+            await self._control.close()
+            arbiter.close()  # clients see DETACHED and pass through at once, before their sockets close
+            self._server.close()
+            self._log.info("stopped", attached_total=self._server.attached_total)
+
+    def _listen(self, kind: socket.SocketKind, suffix: str) -> socket.socket:
+        config = self._config.socket
+        return self._address.listen(kind, suffix, config.mode, config.group)
+
+    # ---- what the control socket and signals ask -------------------------------------------------
+
+    def status(self) -> StatusReply:
+        now_s = time.monotonic()
+        stats = self._arbiter.stats()
+        return StatusReply(
+            daemon=DaemonStatus(
+                version=self._version,
+                pid=os.getpid(),
+                epoch=self._arbiter.epoch,
+                mode=self._mode,
+                uptime_s=now_s - self._started_s,
+                socket=self._config.socket.path,
+                config_file=str(self._options.config_file) if self._options.config_file else None,
+                cpu_s=stats["cpu_ns"] / 1e9,
+                messages=stats["messages"],
+                grants=stats["grants"],
+                attached_total=self._server.attached_total,
+                refused=dict(self._server.refused),
+                log_lines_dropped=self._log.dropped,
+            ),
+            nics=nic_statuses(self._arbiter, self._nics.count),
+            clients=[
+                client_status(session, self._arbiter.client_stats(client_id), now_s)
+                for client_id, session in sorted(self._server.sessions.items())
+            ],
+        )
+
+    def rules(self) -> RulesReply:
+        return RulesReply(rule_statuses(self._config))
+
+    def switch_mode(self, request: ModeRequest) -> ModeReply:
+        before = self._mode
+        self._set_mode(request.mode)
+        return ModeReply(mode=self._mode, before=before)
+
+    def reload(self) -> ReloadReply:
+        """Takes over what can change in a living daemon. ConfigError: nothing has changed."""
+        new, old = self._options.configuration(), self._config
+        changed = list(_changed(old, new))
+        waiting = [
+            key
+            for key in changed
+            if key.startswith(("arbiter.", "policy.", "socket.path", "socket.mode", "socket.group"))
+        ]
+        self._arbiter.rules(rules.native(new))
+        self._admission.config = new.socket
+        self._nics.reconfigure(new.nic)
+        self._log.level = new.log_level
+        if new.mode != old.mode:  # a switch by mfsctl outlives reloads that do not speak of the mode
+            self._set_mode(new.mode)
+        self._config = msgspec.structs.replace(
+            new,
+            arbiter=old.arbiter,
+            policy=old.policy,
+            socket=msgspec.structs.replace(
+                new.socket, path=old.socket.path, mode=old.socket.mode, group=old.socket.group
+            ),
+        )
+        applied = [key for key in changed if key not in waiting]
+        self._log.info(
+            "reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing"
+        )
+        file = self._options.config_file
+        return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
+
+    def _set_mode(self, mode: Mode) -> None:
+        self._arbiter.mode(_native.Mode[mode.upper()])
+        self._log.info("mode", mode=mode, before=self._mode)
+        self._mode = mode
+
+    def _hangup(self) -> None:
+        self._notifier.reloading()
+        try:
+            self.reload()
+        except ConfigError as error:
+            self._log.error("reload-failed", problem=error, remedy="the old configuration stays in force")
+        except OSError as error:
+            self._log.error("reload-failed", problem=error)
+        self._notifier.ready(f"serving {self._config.socket.path}, {self._mode}")
+
+    def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An exception that nobody caught costs one event, never the daemon."""
+        self._log.error("defect", where=context.get("message"), error=repr(context.get("exception")))
+
+    # ---- in the background -----------------------------------------------------------------------
+
+    async def _look_for_detached(self) -> None:
+        while True:
+            await asyncio.sleep(DETACH_LOOK_S)
+            self._reported &= self._server.sessions.keys()
+            for client_id, session in list(self._server.sessions.items()):
+                reason = self._arbiter.client_stats(client_id)["detach_reason"]
+                if reason and client_id not in self._reported:
+                    self._reported.add(client_id)
+                    self._log.warning(
+                        "client-detached", client=client_id, pid=session.peer.pid, reason=os.strerror(-reason)
+                    )
+
+    async def _watchdog(self, interval_s: float) -> None:
+        while True:
+            self._arbiter.stats()  # waits for the arbiter thread: a hung one is not reported alive
+            self._notifier.alive()
+            await asyncio.sleep(interval_s)
+
+
+def _new_arbiter(config: Config) -> Arbiter:
+    arbiter, policy = config.arbiter, config.policy
+    return Arbiter(
+        policy=_native.Policy(
+            variant=_native.Variant[policy.variant.name],
+            classes=policy.classes,
+            levels=policy.levels,
+            threshold=thresholds(policy),
+            rho_max=policy.rho_max,
+            critical_laxity_share=policy.critical_laxity_share,
+            promotion_interval_ns=policy.promotion_interval_ns,
+        ),
+        mode=_native.Mode[config.mode.upper()],
+        heartbeat_ns=arbiter.heartbeat_ns,
+        stale_after_ns=arbiter.stale_after_ns,
+        max_hold_ns=arbiter.max_hold_ns,
+        window_ns=arbiter.window_ns,
+        window_bytes_min=arbiter.window_bytes_min,
+        quiet_ns=arbiter.quiet_ns,
+        spin_ns=arbiter.spin_ns,
+        torn_slot_ns=arbiter.torn_slot_ns,
+        rate_default_bytes_per_s=arbiter.rate_default_bytes_per_s,
+        tasks_max=arbiter.tasks_max,
+    )
+
+
+def _changed(old: Struct, new: Struct, prefix: str = "") -> Iterator[str]:
+    """Dotted keys whose values differ."""
+    for key in keys(type(old)):
+        before, after = getattr(old, key.attribute), getattr(new, key.attribute)
+        if isinstance(before, Struct) and isinstance(after, Struct):
+            yield from _changed(before, after, f"{prefix}{key.name}.")
+        elif before != after:
+            yield f"{prefix}{key.name}"
+
+
+def _raise_descriptor_limit() -> None:
+    """Four descriptors a client are more than the usual soft limit of 1,024 allows for all clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 16_384 if hard == resource.RLIM_INFINITY else min(hard, 16_384)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

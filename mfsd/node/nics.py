@@ -1,0 +1,104 @@
+"""Which NICs the node has and how fast each is believed to be.
+
+A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
+first among those attached now. So a client can never change the rate that another client's traffic is planned
+with.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from mfsd._native import NICS_MAX
+from mfsd.node.config import NicConfig
+
+SYSFS = Path("/sys/class/infiniband")
+
+
+class NicRegistry(Protocol):
+    def nic(self, name: str, guid: int, rate_bytes_per_s: int) -> int: ...
+
+
+class NicTable:
+    """Registers NICs with the arbiter."""
+
+    def __init__(
+        self,
+        registry: NicRegistry,
+        config: Mapping[str, NicConfig],
+        host_rates: Callable[[], dict[str, int]] | None = None,
+    ) -> None:
+        """``host_rates`` reads the rates in bytes/s of the devices that the host has, 0 where unknown."""
+        self._registry = registry
+        self._config = config
+        self._host_rates = host_rates or read_host_rates
+        self._index: dict[tuple[str, int], int] = {}
+        self._told: dict[tuple[str, int], tuple[int, set[int]]] = {}
+
+    @property
+    def count(self) -> int:
+        """NICs have the indices 0..count-1."""
+        return len(self._index)
+
+    def register(self, client_id: int, name: str, guid: int, rate_bytes_per_s: int) -> int:
+        """The index of the NIC. OSError(ENOSPC) when the table is full."""
+        key = (name, guid)
+        host_rates = self._host_rates()
+        if key not in self._index and self._free_slots(name, host_rates) <= 0:
+            raise OSError(errno.ENOSPC, f"{NICS_MAX} NICs are known, the most")
+        told, clients = self._told.get(key, (0, set()))
+        if not clients - {client_id} or told == 0:
+            told = rate_bytes_per_s
+        rate = self._configured(name) or host_rates.get(name, 0) or told
+        index = self._registry.nic(name, guid, rate)
+        self._told[key] = (told, clients | {client_id})
+        self._index[key] = index
+        return index
+
+    def forget(self, client_id: int) -> None:
+        """The client is gone; what it told counts no longer once nobody else has the NIC open."""
+        for _, clients in self._told.values():
+            clients.discard(client_id)
+
+    def reconfigure(self, config: Mapping[str, NicConfig]) -> None:
+        self._config = config
+        host_rates = self._host_rates()
+        for name, guid in self._index:
+            told, _ = self._told[name, guid]
+            self._registry.nic(name, guid, self._configured(name) or host_rates.get(name, 0) or told)
+
+    def _configured(self, name: str) -> int:
+        return int(self._config[name].rate_bytes_per_s) if name in self._config else 0
+
+    def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
+        """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
+        devices."""
+        known = {*host_rates, *self._config}
+        missing = known - {n for n, _ in self._index}
+        reserved = 0 if name in missing else len(missing)
+        return NICS_MAX - len(self._index) - reserved
+
+
+def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
+    """Device names of this host with the rate of their fastest port in bytes/s; 0 where it cannot be read."""
+    try:
+        devices = os.listdir(sysfs)  # noqa: PTH208 -- names are wanted, and a missing folder is the common case
+    except OSError:
+        return {}
+    return {
+        name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0)
+        for name in devices
+    }
+
+
+def _port_rate(port: Path) -> int:
+    """Reads ``100 Gb/sec (4X EDR)``."""
+    try:
+        number, unit, *_ = (port / "rate").read_text().split()
+        return int(float(number) * 1e9 / 8) if unit == "Gb/sec" else 0
+    except (OSError, ValueError):
+        return 0

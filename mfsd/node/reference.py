@@ -1,0 +1,143 @@
+"""Writes the default configuration file and the reference tables from the configuration structs.
+
+``python -m mfsd.node.reference docs/configuration.md`` brings the tables of that page up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from mfsd.node.config import Config, NicConfig, RuleConfig
+from mfsd.node.config_file import toml_value
+from mfsd.node.rules import BUILT_IN
+from mfsd.node.schema import Key, allowed, attribute_docs, keys, struct_of
+from mfsd.node.values import FileMode, Quantity
+from mfsd.policy.config import PolicyConfig
+
+BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
+
+_TITLES = {NicConfig: '`[nic."NAME"]`', RuleConfig: "`[[rule]]`"}
+_SUMMARIES: dict[type[Struct], str] = {
+    PolicyConfig: "Who goes first. The same parameters serve the coordinator and the simulator."
+}
+_EXAMPLES = {
+    "nic": '[nic."mlx5_0"]\nrate = "400gbit"\n',
+    "rule": '[[rule]]\nprocess = "mooncake_client"\naction = "hold"\nstage = "reuse"\nset_role = "kv"\n',
+}
+
+
+def default_toml() -> str:
+    """The default configuration, every key explained; keys without a default are commented out."""
+    parts = ["# Configuration of mfsd. Every key is optional; what is shown is the default.\n"]
+    parts += [_toml_key(key) for key in keys(Config) if struct_of(key.type) is None]
+    for key in keys(Config):
+        struct = struct_of(key.type)
+        if struct is None:
+            continue
+        lines = [f"\n# {_summary(struct)}\n"]
+        if key.name in _EXAMPLES:
+            lines += [
+                _commented(f"{k.name}: {_plain(k.description)}; {allowed(k.type, k.limits)}")
+                for k in keys(struct)
+            ]
+            lines += ["#\n", textwrap.indent(_EXAMPLES[key.name], "# ")]
+        else:
+            lines += [f"[{key.name}]\n", *map(_toml_key, _documented(struct))]
+        parts += lines
+    return "".join(parts)
+
+
+def markdown() -> str:
+    """The reference tables of ``docs/configuration.md``."""
+    parts = ["### Top level\n", _table([k for k in keys(Config) if struct_of(k.type) is None])]
+    for key in keys(Config):
+        struct = struct_of(key.type)
+        if struct is not None:
+            title = _TITLES.get(struct, f"`[{key.name}]`")
+            parts += [f"\n### {title}\n", f"{_docstring(struct)}\n", _table(_documented(struct))]
+    parts += ["\n### Built-in rules\n", _rules_table()]
+    return "\n".join(parts)
+
+
+def updated(page: str) -> str:
+    """The page with the tables between its two marks written anew."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
+
+
+def default_text(key: Key) -> str:
+    """The default of a key as TOML; empty for a key that is unset or required."""
+    if key.default is NODEFAULT or key.default is None:
+        return ""
+    if isinstance(key.default, (Quantity, FileMode)):
+        return toml_value(str(key.default))
+    if isinstance(key.default, Enum):
+        return toml_value(key.default.value)
+    return toml_value(key.default)
+
+
+def _toml_key(key: Key) -> str:
+    value = default_text(key)
+    text = _commented(f"{_plain(key.description)}; {allowed(key.type, key.limits)}")
+    return text + (f"{key.name} = {value}\n" if value else f"# {key.name} =\n")
+
+
+def _table(rows: list[Key]) -> str:
+    lines = ["| key | default | may be | meaning |", "|---|---|---|---|"]
+    for key in rows:
+        default = (
+            f"`{default_text(key)}`"
+            if default_text(key)
+            else "required"
+            if key.default is NODEFAULT
+            else "unset"
+        )
+        lines.append(f"| `{key.name}` | {default} | {allowed(key.type, key.limits)} | {key.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rules_table() -> str:
+    lines = ["| library | role | action | stage | recorded role |", "|---|---|---|---|---|"]
+    for rule in BUILT_IN:
+        kept = "as found" if rule.set_role == "any" else rule.set_role
+        lines.append(f"| {rule.library or 'any'} | {rule.role} | {rule.action} | {rule.stage} | {kept} |")
+    return "\n".join(lines) + "\n"
+
+
+def _documented(struct: type[Struct]) -> list[Key]:
+    """The keys of a struct; what its annotations leave unsaid is taken from its source."""
+    docs = attribute_docs(struct)
+    return [
+        key if key.description else msgspec.structs.replace(key, description=docs[key.attribute])
+        for key in keys(struct)
+    ]
+
+
+def _docstring(struct: type[Struct]) -> str:
+    return _SUMMARIES.get(struct) or " ".join((struct.__doc__ or "").split())
+
+
+def _summary(struct: type[Struct]) -> str:
+    return _docstring(struct).partition(". ")[0].removesuffix(".") + "."
+
+
+def _plain(markdown_text: str) -> str:
+    return markdown_text.replace("`", '"')
+
+
+def _commented(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="# ", subsequent_indent="#   ") + "\n"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(updated(target.read_text()))

@@ -1,0 +1,52 @@
+"""How queue pairs are told apart when the configuration says nothing, and the rules as clients receive
+them."""
+
+from __future__ import annotations
+
+from mfsd._native import DSCP_KEEP, Role, Rule, RuleAction, Stage
+from mfsd.node.config import Config, RuleConfig, WireConfig
+
+BUILT_IN = (
+    # Mooncake links its engine into two extension modules: prefill-to-decode transfers use one, the KV store
+    # the other.
+    RuleConfig(library="engine.so", action="hold", stage="p2d", set_role="kv"),
+    RuleConfig(library="store.so", action="hold", stage="reuse", set_role="kv"),
+    # A delayed clear-to-send or flush stalls a whole collective.
+    RuleConfig(role="nccl-cts", action="pass", stage="control"),
+    RuleConfig(role="nccl-flush", action="pass", stage="control"),
+    RuleConfig(role="nccl-data", action="pass", stage="collective"),
+    RuleConfig(library="libnccl", action="pass", stage="collective"),
+    RuleConfig(action="pass", stage="background"),
+)
+"""Tried after the configured rules. The last one matches everything."""
+
+
+def native(config: Config) -> list[Rule]:
+    """All rules in the order in which they are tried, as the arbiter gives them to clients."""
+    return [_native_rule(rule, config.wire) for rule in (*config.rule, *BUILT_IN)]
+
+
+def dscp_of(rule: RuleConfig, wire: WireConfig) -> int | None:
+    """The DSCP that the rule gives its queue pairs; None leaves what the program set."""
+    return rule.dscp if rule.wire_class is None else wire.dscp[rule.wire_class]
+
+
+def _native_rule(rule: RuleConfig, wire: WireConfig) -> Rule:
+    peer, bits = rule.peer.gid_prefix() if rule.peer is not None else (b"", 0)
+    dscp = dscp_of(rule, wire)
+    return Rule(
+        library=rule.library,
+        process=rule.process,
+        peer=peer,
+        peer_prefix_bits=bits,
+        role=_role(rule.role),
+        action=RuleAction[rule.action.upper()],
+        stage=Stage[rule.stage.upper()],
+        dscp=DSCP_KEEP if dscp is None else dscp,
+        set_role=_role(rule.set_role),
+    )
+
+
+def _role(name: str) -> int:
+    """In a rule the number of the unknown role stands for any."""
+    return Role.UNKNOWN if name == "any" else Role[name.upper().replace("-", "_")]

@@ -1,0 +1,266 @@
+"""The attach server: programs connect to the daemon's socket, are checked, and receive their segment.
+
+One packet is one message. Whatever is wrong with a packet closes that connection only. The daemon believes
+the kernel about who connects (SO_PEERCRED) and nothing that the client says about itself except for display.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections import Counter
+from typing import Protocol
+
+from mfsd._native import (
+    HELLO_BYTES,
+    Hello,
+    HelloKind,
+    hello_decode,
+    hello_version_error,
+    nic_reply_encode,
+    welcome_encode,
+)
+from mfsd.node.admission import Admission, Peer, Refusal
+from mfsd.node.log import Log
+from mfsd.node.nics import NicTable
+from mfsd.node.peer import open_pidfd, peer_of, printable, process_name
+from mfsd.node.session import Session
+
+HELLO_S = 1.0
+"""A connection that says nothing for this long is closed."""
+REFUSALS_WAITING_MAX = 32
+"""Refused connections that are kept until their hello can be answered with the reason."""
+ACCEPT_PAUSE_S = 0.2
+"""After the host ran out of descriptors or memory."""
+
+
+class Segments(Protocol):
+    """The part of the arbiter that the server needs."""
+
+    def client_add(self) -> tuple[int, int, int]:
+        """A new client's id and the descriptors of its segment and doorbell, which the caller closes."""
+        ...
+
+    def client_remove(self, client_id: int) -> None: ...
+
+
+class _Newcomer:
+    """A connection that has not said hello yet."""
+
+    def __init__(self, connection: socket.socket, peer: Peer, refusal: Refusal | None, boot_ns: int) -> None:
+        self.connection = connection
+        self.peer = peer
+        self.refusal = refusal
+        self.boot_ns = boot_ns
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class AttachServer:
+    """Owns the listening socket, the newcomers and the sessions."""
+
+    def __init__(
+        self, listener: socket.socket, segments: Segments, admission: Admission, nics: NicTable, log: Log
+    ) -> None:
+        self.sessions: dict[int, Session] = {}
+        self.attached_total = 0
+        self.refused: Counter[str] = Counter()
+        self._listener = listener
+        self._segments = segments
+        self._admission = admission
+        self._nics = nics
+        self._log = log
+        self._newcomers: set[_Newcomer] = set()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Closes every connection, once the arbiter has ended and has told the clients so."""
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for newcomer in list(self._newcomers):
+            self._drop(newcomer)
+        for session in self.sessions.values():
+            session.close(self._loop)
+        self.sessions.clear()
+
+    # ---- newcomers -------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._log.error("accept-failed", error=error, remedy="raise LimitNOFILE of the service")
+            self._loop.remove_reader(self._listener.fileno())
+            self._loop.call_later(ACCEPT_PAUSE_S, self._resume)
+            return
+        connection.setblocking(False)
+        try:
+            peer = peer_of(connection)
+        except OSError:
+            connection.close()
+            return
+        refusal = self._admission.admit(peer, time.monotonic())
+        if refusal and sum(1 for n in self._newcomers if n.refusal) >= REFUSALS_WAITING_MAX:
+            connection.close()
+            return
+        newcomer = _Newcomer(connection, peer, refusal, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        newcomer.timer = self._loop.call_later(HELLO_S, self._silent, newcomer)
+        self._newcomers.add(newcomer)
+        self._loop.add_reader(connection.fileno(), self._hello, newcomer)
+
+    def _resume(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _silent(self, newcomer: _Newcomer) -> None:
+        self._log.warning("silent-client", pid=newcomer.peer.pid, uid=newcomer.peer.uid, waited_s=HELLO_S)
+        self._drop(newcomer)
+
+    def _hello(self, newcomer: _Newcomer) -> None:
+        packet = _receive(newcomer.connection)
+        if packet is None:
+            return
+        try:
+            hello = hello_decode(packet)
+        except ValueError as error:
+            if packet:
+                self._log.warning(
+                    "malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=error
+                )
+            self._drop(newcomer)
+            return
+        if hello.kind != HelloKind.ATTACH:
+            self._log.warning(
+                "malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, kind=hello.kind
+            )
+            self._drop(newcomer)
+            return
+        refusal = newcomer.refusal or self._attach(newcomer, hello)
+        if refusal:
+            self._refuse(newcomer, refusal)
+
+    def _attach(self, newcomer: _Newcomer, hello: Hello) -> Refusal | None:
+        """Makes the newcomer a session, or says why not."""
+        if (problem := hello_version_error(hello)) is not None:
+            return Refusal(errno.EPROTO, problem)
+        peer, connection = newcomer.peer, newcomer.connection
+        try:
+            pidfd = open_pidfd(connection, peer.pid, newcomer.boot_ns)
+        except OSError as error:
+            return Refusal(error.errno or errno.ESRCH, "mfsd cannot watch this process")
+        try:
+            client_id, memfd, doorbell = self._segments.client_add()
+        except OSError as error:
+            os.close(pidfd)
+            return _no_segment(error)
+        try:
+            socket.send_fds(connection, [welcome_encode(client_id=client_id)], [memfd, doorbell])
+        except OSError:  # gone, or never reads
+            self._segments.client_remove(client_id)
+            os.close(pidfd)
+            self._drop(newcomer)
+            return None
+        finally:
+            os.close(memfd)
+            os.close(doorbell)
+        self._forget(newcomer)
+        name = printable(hello.process) or process_name(peer.pid)
+        session = Session(connection, pidfd, peer, client_id, name, time.monotonic())
+        self.sessions[client_id] = session
+        self.attached_total += 1
+        session.watch(self._loop, lambda: self._packet(session), lambda: self._end(session, "exited"))
+        self._log.info("attached", client=client_id, pid=peer.pid, uid=peer.uid, process=name)
+        return None
+
+    def _refuse(self, newcomer: _Newcomer, refusal: Refusal) -> None:
+        name = errno.errorcode.get(refusal.error, str(refusal.error))
+        self.refused[name] += 1
+        self._log.warning(
+            "refused", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=name, reason=refusal.reason
+        )
+        with contextlib.suppress(OSError):
+            newcomer.connection.send(welcome_encode(error=-refusal.error, reason=refusal.reason))
+        self._drop(newcomer)
+
+    def _forget(self, newcomer: _Newcomer) -> None:
+        if newcomer.timer is not None:
+            newcomer.timer.cancel()
+        self._newcomers.discard(newcomer)
+        self._loop.remove_reader(newcomer.connection.fileno())
+
+    def _drop(self, newcomer: _Newcomer) -> None:
+        self._forget(newcomer)
+        newcomer.connection.close()
+        if newcomer.refusal is None:
+            self._admission.release(newcomer.peer)
+
+    # ---- sessions --------------------------------------------------------------------------------
+
+    def _packet(self, session: Session) -> None:
+        packet = _receive(session.connection)
+        if packet is None:
+            return
+        if not packet:
+            self._end(session, "detached")
+            return
+        if session.floods(time.monotonic()):
+            self._end(session, "flood")
+            return
+        try:
+            hello = hello_decode(packet)
+            if hello.kind != HelloKind.NIC:
+                raise ValueError("only NIC messages may follow the welcome")
+            name = printable(hello.nic_name)
+            if not name:
+                raise ValueError("a NIC without a name")
+        except ValueError as error:
+            self._log.warning("malformed-packet", client=session.client_id, pid=session.peer.pid, error=error)
+            self._end(session, "malformed")
+            return
+        try:
+            index = self._nics.register(session.client_id, name, hello.nic_guid, hello.nic_rate_bytes_per_s)
+            session.nics[index] = name
+            reply = nic_reply_encode(nic=index)
+            self._log.info("nic", client=session.client_id, nic=name, index=index)
+        except OSError as error:
+            reply = nic_reply_encode(error=-(error.errno or errno.EIO))
+            self._log.warning("nic-refused", client=session.client_id, nic=name, error=error)
+        try:
+            session.connection.send(reply)
+        except OSError:  # does not read its answers
+            self._end(session, "malformed")
+
+    def _end(self, session: Session, why: str) -> None:
+        if self.sessions.pop(session.client_id, None) is None:
+            return
+        session.close(self._loop)
+        try:
+            self._segments.client_remove(session.client_id)
+        except OSError as error:
+            self._log.error("remove-failed", client=session.client_id, error=error)
+        self._nics.forget(session.client_id)
+        self._admission.release(session.peer)
+        self._log.info("ended", client=session.client_id, pid=session.peer.pid, why=why)
+
+
+def _receive(connection: socket.socket) -> bytes | None:
+    """One packet, empty at the end of the connection, None when there is none yet. Descriptors sent along are
+    dropped by the kernel, since no room is offered for them."""
+    try:
+        return connection.recv(HELLO_BYTES + 1)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""
+
+
+def _no_segment(error: OSError) -> Refusal:
+    if error.errno == errno.EUSERS:
+        return Refusal(errno.EUSERS, "mfsd serves as many clients as it can")
+    return Refusal(errno.ENOSPC, f"no memory for a segment: {error.strerror}"[:63])

@@ -1,0 +1,103 @@
+"""Turns the arbiter's counters into the structs that mfsctl shows."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mfsd._native import Role, Stage
+from mfsd.node.config import Config
+from mfsd.node.control import ClassStatus, ClientStatus, NicStatus, RuleStatus
+from mfsd.node.rules import BUILT_IN, dscp_of
+from mfsd.node.session import Session
+
+if TYPE_CHECKING:
+    from mfsd._native import Arbiter, ClientStats, NicStats
+
+ROLES = tuple(role.name.lower().replace("_", "-") for role in Role)
+STAGES = tuple(stage.name.lower() for stage in Stage)
+
+
+def client_status(session: Session, stats: ClientStats, now_s: float) -> ClientStatus:
+    detached = stats["detach_reason"] != 0
+    return ClientStatus(
+        client_id=session.client_id,
+        pid=session.peer.pid,
+        uid=session.peer.uid,
+        process=session.process,
+        state="detached" if detached else "active",
+        detach_reason=errno.errorcode.get(-stats["detach_reason"], str(stats["detach_reason"]))
+        if detached
+        else None,
+        attached_s=now_s - session.attached_s,
+        nics=[session.nics[index] for index in sorted(session.nics)],
+        queue_pairs=_named(ROLES, stats["queue_pairs"]),
+        held_bytes=stats["held_bytes"],
+        in_flight_bytes=stats["in_flight_bytes"],
+        submits=stats["submits"],
+        permits=stats["grants"],
+        completes=stats["completes"],
+        cancels=stats["cancels"],
+        posted_bytes=_named(STAGES, stats["posted_bytes"]),
+        completed_bytes=_named(STAGES, stats["completed_bytes"]),
+        bypassed_overflow=stats["bypassed_overflow"],
+        bypassed_hold=stats["bypassed_hold"],
+        bypassed_stale=stats["bypassed_stale"],
+        hold_s=stats["hold_ns"] / 1e9,
+        torn_slots=stats["torn_slots"],
+        bad_messages=stats["bad_messages"],
+    )
+
+
+def nic_status(index: int, stats: NicStats) -> NicStatus:
+    return NicStatus(
+        index=index,
+        name=stats["name"],
+        guid=f"{stats['guid']:016x}",
+        rate_bytes_per_s=stats["rate_bytes_per_s"],
+        window_bytes=stats["window_bytes"],
+        in_flight_bytes=stats["in_flight_bytes"],
+        unscheduled_in_flight_bytes=stats["unscheduled_in_flight_bytes"],
+        load=stats["load"],
+        promotions=stats["promotions"],
+        wait_s=stats["wait_ns"] / 1e9,
+        classes=[
+            ClassStatus(*values)
+            for values in zip(
+                stats["held_bytes"],
+                stats["held_tasks"],
+                stats["in_flight_class_bytes"],
+                stats["granted_bytes"],
+                stats["grants"],
+                strict=True,
+            )
+        ],
+    )
+
+
+def nic_statuses(arbiter: Arbiter, count: int) -> list[NicStatus]:
+    return [nic_status(index, arbiter.nic_stats(index)) for index in range(count)]
+
+
+def rule_statuses(config: Config) -> list[RuleStatus]:
+    configured = [("configuration", rule) for rule in config.rule]
+    return [
+        RuleStatus(
+            source="configuration" if source == "configuration" else "built-in",
+            library=rule.library,
+            process=rule.process,
+            peer=str(rule.peer or ""),
+            role=rule.role,
+            action=rule.action,
+            stage=rule.stage,
+            dscp=dscp_of(rule, config.wire),
+            set_role=rule.set_role,
+        )
+        for source, rule in [*configured, *(("built-in", rule) for rule in BUILT_IN)]
+    ]
+
+
+def _named(names: Sequence[str], values: Sequence[int]) -> dict[str, int]:
+    """What is not zero, by name; a value without a name (a newer client) by number."""
+    return {names[at] if at < len(names) else str(at): value for at, value in enumerate(values) if value}

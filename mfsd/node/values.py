@@ -1,0 +1,146 @@
+"""Values as people write them in the configuration file, kept as plain integers and text in the program.
+
+Each class has ``parse`` (from what TOML holds; ValueError says what is allowed) and ``str()`` (what may be
+written). Quantities are integers in the one unit that the class names; their unit words are those of Linux
+traffic control: ``10gbit`` is 10^10 bits per second.
+"""
+
+from __future__ import annotations
+
+import grp
+import ipaddress
+import pwd
+import re
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+
+
+class Quantity(int):
+    """An integer in the unit of its class; subclasses list the unit words, largest last."""
+
+    units: ClassVar[dict[str, int]]
+    """Unit word to its size in sub-units, in rising order."""
+    divisor: ClassVar[int] = 1
+    """Sub-units in one of the integer's unit: 8 where words count bits and the integer counts bytes."""
+    what: ClassVar[str]
+    example: ClassVar[str]
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Reads ``text``. ValueError says what is allowed and gives an example."""
+        if isinstance(text, str):
+            match = _NUMBER_AND_UNIT.fullmatch(text.strip())
+            if match is not None and match[2].lower() in cls.units:
+                number, unit = match[1], cls.units[match[2].lower()]
+                whole, _, fraction = number.partition(".")
+                scaled = int(whole + fraction) * unit
+                return cls(scaled // (10 ** len(fraction) * cls.divisor))
+        raise ValueError(f"not {cls.what}; {cls.allowed()}")
+
+    @classmethod
+    def allowed(cls) -> str:
+        """What may be written, for an error or a reference page."""
+        return f'write a number and one of {", ".join(cls.units)}, for example "{cls.example}"'
+
+    def __str__(self) -> str:
+        value = int(self) * self.divisor
+        for word, size in reversed(self.units.items()):
+            if value >= size and value * 1000 % size == 0:
+                return f"{value / size:.3f}".rstrip("0").rstrip(".") + word
+        return f"{value}{next(iter(self.units))}"
+
+
+class DurationNs(Quantity):
+    """Nanoseconds."""
+
+    units: ClassVar[dict[str, int]] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+    what = "a duration"
+    example = "2ms"
+
+
+class RateBytesPerS(Quantity):
+    """Bytes per second, written in bits per second."""
+
+    units: ClassVar[dict[str, int]] = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}
+    divisor = 8
+    what = "a rate"
+    example = "100gbit"
+
+
+class SizeBytes(Quantity):
+    """Bytes."""
+
+    units: ClassVar[dict[str, int]] = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+    what = "a size"
+    example = "128kib"
+
+
+class FileMode(int):
+    """Permission bits, written in octal as text."""
+
+    @classmethod
+    def parse(cls, text: object) -> FileMode:
+        if isinstance(text, str) and re.fullmatch(r"0?[0-7]{3}", text):
+            return cls(int(text, 8))
+        raise ValueError('not a file mode; write three octal digits as text, for example "0660"')
+
+    def __str__(self) -> str:
+        return f"{int(self):04o}"
+
+
+class UserId(int):
+    """A user, written as a name or a number."""
+
+    @classmethod
+    def parse(cls, text: object) -> UserId:
+        if isinstance(text, int) and 0 <= text < 2**32 - 1 and not isinstance(text, bool):
+            return cls(text)
+        try:
+            if isinstance(text, str):
+                return cls(pwd.getpwnam(text).pw_uid)
+        except KeyError:
+            pass
+        raise ValueError("no such user on this host; write a user's name or number")
+
+
+class GroupId(int):
+    """A group, written as a name or a number."""
+
+    @classmethod
+    def parse(cls, text: object) -> GroupId:
+        if isinstance(text, int) and 0 <= text < 2**32 - 1 and not isinstance(text, bool):
+            return cls(text)
+        try:
+            if isinstance(text, str):
+                return cls(grp.getgrnam(text).gr_gid)
+        except KeyError:
+            pass
+        raise ValueError("no such group on this host; write a group's name or number")
+
+
+class PeerNetwork(str):
+    """The remote ends that a rule is for: an address or a network, IPv4 or IPv6 (GIDs are IPv6 addresses)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> PeerNetwork:
+        if isinstance(text, str):
+            try:
+                return cls(ipaddress.ip_network(text))
+            except ValueError as error:
+                raise ValueError(
+                    f'{error}; write an address or a network, for example "10.1.0.0/16" or "fe80::/10"'
+                ) from None
+        raise ValueError('not a network; write an address or a network, for example "10.1.0.0/16"')
+
+    def gid_prefix(self) -> tuple[bytes, int]:
+        """The 16 bytes and the number of leading bits that count; IPv4 as ``::ffff:a.b.c.d``."""
+        network = ipaddress.ip_network(self)
+        if network.version == 4:
+            return b"\0" * 10 + b"\xff\xff" + network.network_address.packed, network.prefixlen + 96
+        return network.network_address.packed, network.prefixlen

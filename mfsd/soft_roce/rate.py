@@ -1,0 +1,22 @@
+"""Link rates as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:bit(?:/s|ps)?|bps)", re.IGNORECASE)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second of a rate such as ``10gbit``, ``2.5Gbit/s`` or ``500mbit``; ``none`` is 0, no limit.
+
+    Raises ValueError with what is allowed.
+    """
+    if text.lower() == "none":
+        return 0
+    match = _PATTERN.fullmatch(text.strip())
+    rate = int(float(match[1]) * _FACTORS[match[2].lower()] / 8) if match else 0
+    if rate < 1000:
+        raise ValueError(f"rate {text!r}: give at least 8kbit, in kbit, mbit or gbit as in 10gbit, or 'none'")
+    return rate

@@ -1,0 +1,127 @@
+"""``mfs-run``: starts a program with the shim preloaded, and says what it did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import click
+
+LIBRARY = Path(__file__).with_name("libmfs_shim.so")
+DEFAULT_SOCKET = "/run/mfs/mfsd.sock"
+MODES = ("enforce", "observe", "off")
+OWN_ERROR, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127  # what env(1) and shells exit with
+
+
+def preload(library: Path, before: str | None) -> str:
+    """The value of LD_PRELOAD with the library first and what was there kept, each once."""
+    others = [part for part in (before or "").replace(":", " ").split() if part != str(library)]
+    return " ".join([str(library), *others])
+
+
+def unreachable(program: Path) -> str | None:
+    """Why the dynamic loader would ignore LD_PRELOAD for this program; None when it honours it."""
+    mode = program.stat().st_mode
+    if mode & stat.S_ISUID or (mode & stat.S_ISGID and mode & stat.S_IXGRP):
+        return "is setuid or setgid, and the loader ignores LD_PRELOAD for such programs"
+    try:
+        with program.open("rb") as file:
+            image = file.read(1 << 16)
+    except OSError:
+        return None
+    if image[:4] != b"\x7fELF" or image[4] != 2:
+        return None  # a script, or not for us to judge
+    little = "little"
+    headers, size, count = (
+        int.from_bytes(image[32:40], little),
+        int.from_bytes(image[54:56], little),
+        int.from_bytes(image[56:58], little),
+    )
+    kinds = [int.from_bytes(image[at : at + 4], little) for at in range(headers, headers + size * count, size)]
+    PT_INTERP = 3
+    if PT_INTERP not in kinds:
+        return "is linked statically, and nothing can be preloaded into it"
+    return None
+
+
+def warnings(command: str, socket: str, mode: str) -> list[str]:
+    """What will keep the program from being scheduled, in words that name the remedy."""
+    found = []
+    where = shutil.which(command)
+    if where is not None and (reason := unreachable(Path(where))):
+        found.append(f"{where} {reason}; it will run unscheduled")
+    if mode != "off" and not Path(socket).is_socket():
+        found.append(
+            f"no daemon listens at {socket}; the program runs unscheduled until mfsd is started there (or give --socket)"
+        )
+    return found
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    help="enforce: work requests wait for permits. observe: they are counted, never held. off: the shim does nothing. "
+    "Taken from MFS_MODE if not given, else enforce. The daemon may lower it, never raise it.",
+)
+@click.option(
+    "--socket",
+    metavar="PATH",
+    help=f"The daemon's socket. Taken from MFS_SOCKET if not given, else {DEFAULT_SOCKET}.",
+)
+@click.option("--quiet", is_flag=True, help="Say nothing, and let the shim say nothing either (MFS_LOG=quiet).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, ...]) -> None:
+    """Run COMMAND so that its RDMA traffic is scheduled by this node's mfsd.
+
+    It preloads libmfs_shim.so (LD_PRELOAD, in front of what is there) and sets MFS_MODE and MFS_SOCKET; children of
+    COMMAND inherit both. Nothing else changes: without a daemon the program runs as it would alone, and is scheduled as
+    soon as one starts.
+
+    \b
+    mfs-run -- vllm serve MODEL --kv-transfer-config ...
+    mfs-run --mode observe -- ib_write_bw -d mlx5_0 HOST
+    mfs-soft-roce -- mfs-run -- python3 worker.py       (no RDMA hardware)
+
+    See what the daemon makes of it with: mfsctl status. The exit status is that of COMMAND; 125: mfs-run itself failed,
+    126: COMMAND cannot be run, 127: COMMAND was not found.
+    """
+    mode = mode or os.environ.get("MFS_MODE") or "enforce"
+    socket = socket or os.environ.get("MFS_SOCKET") or DEFAULT_SOCKET
+
+    def say(text: str) -> None:
+        if not quiet:
+            click.echo(f"mfs-run: {text}", err=True)
+
+    if mode not in MODES:
+        click.echo(f"mfs-run: MFS_MODE={mode} is not one of {', '.join(MODES)}; set it or give --mode", err=True)
+        sys.exit(OWN_ERROR)
+    if not LIBRARY.is_file():
+        click.echo(f"mfs-run: {LIBRARY} is missing: the native parts were not built; run: pip install .", err=True)
+        sys.exit(OWN_ERROR)
+    if " " in str(LIBRARY) or ":" in str(LIBRARY):
+        click.echo(
+            f"mfs-run: {LIBRARY}: the loader cannot preload from a path with a space or a colon; install it elsewhere",
+            err=True,
+        )
+        sys.exit(OWN_ERROR)
+    os.environ["LD_PRELOAD"] = preload(LIBRARY, os.environ.get("LD_PRELOAD"))
+    os.environ["MFS_MODE"] = mode
+    os.environ["MFS_SOCKET"] = os.path.abspath(socket)
+    if quiet:
+        os.environ["MFS_LOG"] = "quiet"
+    say(f"LD_PRELOAD={os.environ['LD_PRELOAD']} MFS_MODE={mode} MFS_SOCKET={os.environ['MFS_SOCKET']}")
+    for warning in warnings(command[0], socket, mode):
+        say(f"warning: {warning}")
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        click.echo(f"mfs-run: {command[0]}: {error.strerror}", err=True)
+        sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+/* The queue of held work requests of one queue pair: deep copies in a ring that is allocated beforehand.
+ *
+ * A work request has an index that never repeats. Whoever posts reserves indices by compare-and-swap, never more than the
+ * caller's slots (cap.max_send_wr, counted from `retired`). The ring has twice as many: the provider may complete the
+ * first of a chain, and another thread reserve again, while the owner's post of that chain has not returned; what is
+ * reserved but not yet out of a post is at most twice the slots. So the slot of an index is always free. He fills it and
+ * publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole.
+ */
+#include "shim.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+bool shim_hold_allocate(struct shim_qp *q)
+{
+	uint64_t slots = (uint64_t)q->ring_mask + 1, task_bytes = slots * sizeof(struct shim_task);
+	void *memory;
+
+	q->fifo_stride = (sizeof(struct shim_held) + q->cap.max_send_sge * sizeof(struct ibv_sge) +
+			  q->cap.max_inline_data + 15) &
+			 ~15ULL;
+	q->fifo_bytes = slots * q->fifo_stride;
+	memory = mmap(NULL, q->fifo_bytes + task_bytes, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED) {
+		shim_log(SHIM_REASON_MEMORY, "no memory to hold work requests of a queue pair: it passes through");
+		return false;
+	}
+	q->tasks = (struct shim_task *)((char *)memory + q->fifo_bytes);
+	q->fifo = memory;
+	return true;
+}
+
+void shim_hold_free(struct shim_qp *q)
+{
+	if (q->fifo)
+		munmap(q->fifo, q->fifo_bytes + ((uint64_t)q->ring_mask + 1) * sizeof(struct shim_task));
+	q->fifo = NULL;
+	q->tasks = NULL;
+}
+
+/* Only what every provider accepts is held. The rest (bad or rare) is posted natively behind what is held, so that the
+ * provider itself answers. */
+static bool usual(const struct shim_qp *q, const struct ibv_send_wr *wr)
+{
+	uint64_t bytes = 0;
+
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_READ:
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		if (wr->send_flags & IBV_SEND_INLINE)
+			return false;
+		break;
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+		break;
+	default:
+		return false;
+	}
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge || (wr->num_sge && !wr->sg_list))
+		return false;
+	if (wr->send_flags & IBV_SEND_INLINE)
+		for (int i = 0; i < wr->num_sge; i++)
+			bytes += wr->sg_list[i].length;
+	return bytes <= q->cap.max_inline_data;
+}
+
+/* Reserves up to `wanted` indices; false when not one slot is free. */
+bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint64_t *count)
+{
+	uint64_t next = atomic_load_explicit(&q->wr_next, memory_order_relaxed), used;
+
+	do {
+		used = next - atomic_load_explicit(&q->retired, memory_order_acquire);
+		*count = used >= q->cap.max_send_wr ? 0 : q->cap.max_send_wr - used;
+		if (*count > wanted)
+			*count = wanted;
+		if (!*count)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count, memory_order_acq_rel,
+							memory_order_relaxed));
+	*first = next;
+	shim_count(&shim.attention, *count);
+	return true;
+}
+
+void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns)
+{
+	struct shim_held *held = shim_held_at(q, index);
+	uint64_t none = 0;
+
+	held->enqueued_ns = now_ns;
+	held->hole = false;
+	shim_count(&shim.held_bytes, held->bytes);
+	atomic_compare_exchange_strong(&q->held_since_ns, &none, now_ns);
+	atomic_store_explicit(&held->published, index + 1, memory_order_release);
+}
+
+void shim_hold_void(struct shim_qp *q, uint64_t index)
+{
+	struct shim_held *held = shim_held_at(q, index);
+
+	held->hole = true;
+	held->bytes = 0;
+	atomic_store_explicit(&held->published, index + 1, memory_order_release);
+}
+
+static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr)
+{
+	char *payload = (char *)(held->sge + q->cap.max_send_sge);
+
+	held->wr = *wr;
+	held->caller_wr_id = wr->wr_id;
+	held->wr.sg_list = held->sge;
+	held->bytes = 0;
+	for (int i = 0; i < wr->num_sge; i++) {
+		held->sge[i] = wr->sg_list[i];
+		held->bytes += wr->sg_list[i].length;
+		if (wr->send_flags & IBV_SEND_INLINE) {
+			memcpy(payload, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+			held->sge[i].addr = (uintptr_t)payload;
+			payload += wr->sg_list[i].length;
+		}
+	}
+	if (q->sq_sig_all)
+		held->wr.send_flags |= IBV_SEND_SIGNALED;
+}
+
+/* Takes the work requests of the chain in order until the slots are used up (ENOMEM) or one is unusual (0, and *rest is
+ * that one). *rest is NULL when all were taken. */
+int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **rest)
+{
+	uint64_t wanted = 0, first, count, now_ns = shim_now_ns();
+	struct ibv_send_wr *w;
+
+	for (w = wr; w && usual(q, w); w = w->next)
+		wanted++;
+	*rest = wr;
+	if (!wanted)
+		return 0;
+	if (!shim_hold_reserve(q, wanted, &first, &count))
+		return ENOMEM;
+	for (uint64_t i = 0; i < count; i++, wr = wr->next) {
+		copy(q, shim_held_at(q, first + i), wr);
+		shim_hold_publish(q, first + i, now_ns);
+	}
+	*rest = wr;
+	return count < wanted ? ENOMEM : 0;
+}
+
+/* Caller has both flags. What is held is dropped, as a provider drops it on RESET and destroy. */
+void shim_hold_drop(struct shim_qp *q)
+{
+	uint64_t next = atomic_load(&q->wr_next), posted = atomic_load(&q->wr_posted);
+
+	if (!q->fifo)
+		return;
+	for (uint64_t i = atomic_load(&q->task_posted); i != atomic_load(&q->task_formed); i++) {
+		struct shim_task *t = &q->tasks[i & q->ring_mask];
+
+		if (!t->bypass && q->client)
+			mfs_client_cancel(q->client, atomic_load(&t->id), false);
+	}
+	atomic_store(&q->task_posted, atomic_load(&q->task_formed));
+	for (uint64_t i = posted; i != next; i++) {
+		struct shim_held *held = shim_held_at(q, i);
+
+		if (atomic_load(&held->published) != i + 1 || held->hole)
+			continue;
+		shim_count(&shim.held_bytes, -held->bytes);
+	}
+	shim_count(&shim.attention, -(next - posted));
+	atomic_store(&q->wr_posted, next);
+	atomic_store(&q->wr_formed, next);
+	atomic_store(&q->held_since_ns, 0);
+	shim_report_held(q);
+}
+
+/* True when a held work request uses the key, or when that cannot be told now. */
+bool shim_hold_names(struct shim_qp *q, uint32_t lkey)
+{
+	bool named = false;
+	uint64_t next;
+
+	if (!atomic_load(&q->holds) || atomic_load(&q->wr_posted) == atomic_load(&q->wr_next))
+		return false;
+	if (!shim_acquire_for(&q->owner, 1000000))
+		return true;
+	next = atomic_load(&q->wr_next);
+	for (uint64_t i = atomic_load(&q->wr_posted); atomic_load(&q->live) && i != next && !named; i++) {
+		struct shim_held *held = shim_held_at(q, i);
+
+		if (atomic_load_explicit(&held->published, memory_order_acquire) != i + 1 || held->hole)
+			continue;
+		for (int s = 0; s < held->wr.num_sge && !(held->wr.send_flags & IBV_SEND_INLINE); s++)
+			named |= held->sge[s].lkey == lkey;
+	}
+	shim_owner_leave(q);
+	return named;
+}

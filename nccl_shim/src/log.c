@@ -1,0 +1,30 @@
+/* One line for each reason, once, on stderr. */
+#include "shim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Atomic uint32_t said[SHIM_REASON_MAX];
+
+void shim_log(enum shim_reason reason, const char *format, ...)
+{
+	char line[512] = "mfs: ";
+	const char *quiet = getenv("MFS_LOG");
+	va_list arguments;
+	int n;
+
+	if (atomic_exchange_explicit(&said[reason], 1, memory_order_relaxed) || (quiet && !strcmp(quiet, "quiet")))
+		return;
+	va_start(arguments, format);
+	n = vsnprintf(line + 5, sizeof(line) - 6, format, arguments);
+	va_end(arguments);
+	if (n < 0)
+		return;
+	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
+	line[n] = '\n';
+	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
+		return; /* nobody to tell */
+}

@@ -1,0 +1,225 @@
+/* ibv_poll_cq of an open device: completions go to the caller unchanged; what they finish is counted.
+ *
+ * A queue pair's completions are accounted by whoever gets its `polling` flag; others add to `poll_deferred`, and the one
+ * who has the flag looks at it again after letting go.
+ */
+#include "shim.h"
+
+#include <string.h>
+
+/* Polling flag held. `n` more signals have come back. */
+static void account(struct shim_qp *q, uint32_t n)
+{
+	uint64_t tail = atomic_load_explicit(&q->signal_tail, memory_order_relaxed), end = q->completed_end;
+	uint64_t waiting = atomic_load_explicit(&q->signal_head, memory_order_acquire) - tail;
+	uint64_t old_end = end, retired = 0, bytes = q->bytes_completed;
+	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
+
+	if (unlikely(n > waiting))
+		n = (uint32_t)waiting; /* completions of work requests that were not posted through us */
+	for (; n; n--) {
+		struct shim_signal *signal = &q->signals[tail++ & q->signal_mask];
+
+		bytes = atomic_load_explicit(&signal->bytes, memory_order_relaxed);
+		end = atomic_load_explicit(&signal->end, memory_order_relaxed);
+		if (!(end & SHIM_SIGNAL_FORCED))
+			retired = end;
+		end &= ~SHIM_SIGNAL_FORCED;
+	}
+	if (end != old_end) {
+		atomic_store_explicit(&q->signal_tail, tail, memory_order_relaxed);
+		q->completed_end = end;
+		if (retired)
+			atomic_store_explicit(&q->retired, retired, memory_order_release);
+		if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed),
+						  memory_order_relaxed) & MFS_GATE_IDLE_BELL) && q->client) {
+			/* counts one work request, and rings if held flows wait for idleness */
+			mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, q->stage,
+						   bytes - q->bytes_completed);
+			old_end++;
+		} else {
+			shim_count(&usage->completed.bytes[q->stage], bytes - q->bytes_completed);
+		}
+		if (likely(end != old_end))
+			shim_count(&usage->completed.work_requests[q->stage], end - old_end);
+		q->bytes_completed = bytes;
+	}
+	if (likely(!q->tasks))
+		return;
+	for (uint64_t i = atomic_load(&q->task_done); i != atomic_load(&q->task_posted); i++) {
+		struct shim_task *t = &q->tasks[i & q->ring_mask];
+
+		uint64_t done_at = atomic_load(&t->done_at);
+
+		if (done_at > end || (!done_at && t->end > atomic_load(&q->wr_posted)))
+			break;
+		if (t->owed && q->client)
+			mfs_client_complete(q->client, atomic_load(&t->id));
+		t->owed = false;
+		atomic_store(&q->task_done, i + 1);
+	}
+}
+
+void shim_complete(struct shim_qp *q, uint32_t signals)
+{
+	if (unlikely(!shim_try(&q->polling))) {
+		atomic_fetch_add(&q->poll_deferred, signals ? signals : 0);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (!shim_try(&q->polling))
+			return;
+		signals = 0;
+	}
+	for (;;) {
+		if (unlikely(atomic_load_explicit(&q->poll_deferred, memory_order_relaxed)))
+			signals += atomic_exchange(&q->poll_deferred, 0);
+		if (likely(atomic_load_explicit(&q->live, memory_order_relaxed) &&
+			   !atomic_load_explicit(&q->broken, memory_order_relaxed)))
+			account(q, signals);
+		shim_release(&q->polling);
+		if (atomic_load_explicit(&q->holds, memory_order_relaxed))
+			atomic_thread_fence(memory_order_seq_cst);
+		if (likely(!atomic_load_explicit(&q->poll_deferred, memory_order_relaxed)) || !shim_try(&q->polling))
+			return;
+		signals = 0;
+	}
+}
+
+/* The held copy whose address is this completion's wr_id: its signal was the shim's own. */
+static struct shim_held *forced(const struct shim_qp *q, uint64_t wr_id)
+{
+	uint64_t offset = wr_id - (uintptr_t)q->fifo;
+
+	return q->fifo && offset < q->fifo_bytes && offset % q->fifo_stride == 0 ? (struct shim_held *)(uintptr_t)wr_id
+										 : NULL;
+}
+
+/* Counts what n completions finish, and takes out those that the caller did not ask for. */
+static int look(struct shim_context *context, int n, struct ibv_wc *wc)
+{
+	struct shim_qp *q = NULL;
+	uint32_t signals = 0;
+	int kept = 0;
+
+	for (int i = 0; i < n; i++) {
+		struct shim_held *held;
+
+		if (!q || atomic_load_explicit(&q->number, memory_order_relaxed) != wc[i].qp_num) {
+			if (q && signals)
+				shim_complete(q, signals);
+			q = shim_qp_find_number(context, wc[i].qp_num);
+			signals = 0;
+		}
+		held = q && atomic_load_explicit(&q->holds, memory_order_relaxed) ? forced(q, wc[i].wr_id) : NULL;
+		if (likely(wc[i].status == IBV_WC_SUCCESS)) {
+			if (q && !(wc[i].opcode & IBV_WC_RECV))
+				signals++;
+			if (unlikely(held))
+				continue;
+		} else if (q) {
+			if (signals)
+				shim_complete(q, signals);
+			signals = 0;
+			if (held)
+				wc[i].wr_id = held->caller_wr_id;
+			if (!atomic_load(&q->broken))
+				shim_qp_break(q);
+		}
+		if (unlikely(kept != i))
+			wc[kept] = wc[i];
+		kept++;
+	}
+	if (q && signals) {
+		shim_complete(q, signals);
+		if (unlikely(atomic_load_explicit(&q->blocked, memory_order_relaxed))) {
+			atomic_store(&q->blocked, 0);
+			shim_pump(q);
+		}
+	}
+	return kept;
+}
+
+/* ---- completions that no provider makes -------------------------------------------------------------------------------------- */
+
+static enum ibv_wc_opcode completion_opcode(enum ibv_wr_opcode opcode)
+{
+	switch (opcode) {
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		return IBV_WC_RDMA_WRITE;
+	case IBV_WR_RDMA_READ:
+		return IBV_WC_RDMA_READ;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		return IBV_WC_COMP_SWAP;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return IBV_WC_FETCH_ADD;
+	default:
+		return IBV_WC_SEND;
+	}
+}
+
+#define FLUSH_AFTER_NS 10000000 /* the provider's own flushed completions come first */
+
+/* Held work requests of a queue pair whose provider refuses posts even in the error state. */
+static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
+{
+	int made = 0;
+
+	if (shim_now_ns() - q->failed_ns < FLUSH_AFTER_NS || !shim_try(&q->owner))
+		return 0;
+	while (made < n && atomic_load(&q->live)) {
+		uint64_t index = atomic_load(&q->wr_posted);
+		struct shim_held *held = shim_held_at(q, index);
+
+		if (index == atomic_load(&q->wr_next) || atomic_load(&held->published) != index + 1) {
+			if (index == atomic_load(&q->wr_next) && atomic_exchange(&q->failed, 0))
+				atomic_fetch_sub(&shim.failures, 1);
+			break;
+		}
+		if (!held->hole) {
+			memset(&wc[made], 0, sizeof(wc[made]));
+			wc[made].wr_id = held->caller_wr_id;
+			wc[made].status = IBV_WC_WR_FLUSH_ERR;
+			wc[made].opcode = completion_opcode(held->wr.opcode);
+			wc[made].qp_num = atomic_load(&q->number);
+			made++;
+		}
+		shim_held_left(q, index, index + 1);
+		atomic_store(&q->wr_formed, index + 1);
+	}
+	shim_report_held(q);
+	shim_owner_leave(q);
+	return made;
+}
+
+static int attend(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	unsigned cursor = 0;
+	int made = 0;
+	struct shim_qp *q;
+
+	atomic_store_explicit(&shim.polls, atomic_load_explicit(&shim.polls, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
+	shim_permits();
+	if (atomic_load_explicit(&shim.failures, memory_order_relaxed))
+		while (made < n && (q = shim_qp_each(&cursor)))
+			if (q->send_cq_native == cq && atomic_load(&q->failed))
+				made += flushed(q, n - made, wc + made);
+	return made;
+}
+
+int shim_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct shim_context *context = shim_context_find(cq->context);
+	int found;
+
+	if (unlikely(!context))
+		return -1;
+	found = context->poll_cq(cq, n, wc);
+	if (unlikely(context->inherited))
+		return found;
+	if (found > 0)
+		found = look(context, found, wc);
+	if (unlikely(atomic_load_explicit(&shim.attention, memory_order_relaxed)) && found >= 0)
+		found += attend(cq, n - found, wc + found);
+	return found;
+}

@@ -1,0 +1,164 @@
+/* ibv_post_send of an open device. */
+#include "shim.h"
+
+#include <errno.h>
+
+/* True when the gate is closed for this stage and the daemon is there to open it. */
+bool shim_must_hold(struct shim_qp *q)
+{
+	_Atomic uint32_t *gate = atomic_load_explicit(&q->gate, memory_order_relaxed);
+
+	return atomic_load_explicit(gate, memory_order_relaxed) & 1u << q->stage &&
+	       !atomic_load_explicit(&q->passes, memory_order_relaxed) &&
+	       atomic_load_explicit(&shim.enforcing, memory_order_relaxed);
+}
+
+static void account_chain(struct shim_qp *q, struct shim_ledger *ledger, struct ibv_send_wr *wr,
+			  const struct ibv_send_wr *until)
+{
+	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
+
+	for (; wr != until; wr = wr->next)
+		shim_ledger_add(q, ledger, shim_wr_bytes(wr), q->sq_sig_all || wr->send_flags & IBV_SEND_SIGNALED,
+				++end, false);
+}
+
+/* Owner held, nothing held before. Posts the caller's chain as it is. */
+static int post_now(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct shim_ledger before = shim_ledger_open(q), ledger = before, after = before;
+	struct ibv_send_wr *at = NULL;
+	int rc;
+
+	account_chain(q, &ledger, wr, NULL);
+	shim_ledger_publish(q, &before, &ledger);
+	rc = q->post_send(atomic_load_explicit(&q->qp, memory_order_relaxed), wr, &at);
+	if (likely(!rc)) {
+		atomic_store_explicit(&q->wr_posted,
+				      atomic_load_explicit(&q->wr_posted, memory_order_relaxed) + ledger.requests,
+				      memory_order_relaxed);
+		return 0;
+	}
+	account_chain(q, &after, wr, at ? at : wr);
+	shim_ledger_publish(q, &ledger, &after);
+	atomic_store(&q->wr_posted, atomic_load(&q->wr_posted) + after.requests);
+	if (bad)
+		*bad = at;
+	return rc;
+}
+
+/* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
+static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, int *rc)
+{
+	uint64_t first = atomic_load(&q->wr_posted), end = first, posted;
+
+	for (struct ibv_send_wr *w = wr; w; w = w->next)
+		end++;
+	uint64_t expected = first;
+
+	if (!atomic_compare_exchange_strong(&q->wr_next, &expected, end))
+		return false;
+	*rc = post_now(q, wr, bad);
+	posted = atomic_load(&q->wr_posted);
+	expected = end;
+	if (posted != end && !atomic_compare_exchange_strong(&q->wr_next, &expected, posted)) {
+		/* others have reserved behind us: what the provider did not take becomes holes */
+		shim_count(&shim.attention, end - posted);
+		for (uint64_t i = posted; i != end; i++)
+			shim_hold_void(q, i);
+		atomic_store(&q->wr_formed, posted);
+	} else {
+		atomic_store(&q->wr_formed, posted);
+	}
+	return true;
+}
+
+/* Posts natively behind everything that is held, so that the provider judges what we do not. */
+static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int rc = ENOMEM;
+
+	if (!shim_acquire_for(&q->owner, 1000000000)) {
+		*bad = wr;
+		return ENOMEM;
+	}
+	if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
+		atomic_store(&q->force, 1);
+		shim_pump_owned(q);
+	}
+	if (!post_at_once(q, wr, bad, &rc))
+		*bad = wr;
+	shim_owner_leave(q);
+	return rc;
+}
+
+static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	uint8_t state = atomic_load_explicit(&q->state, memory_order_relaxed);
+	struct ibv_send_wr *rest = wr;
+	bool done;
+	int rc;
+
+	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
+		return post_behind(q, wr, bad);
+	if (!shim_must_hold(q) && shim_try(&q->owner)) {
+		done = post_at_once(q, wr, bad, &rc);
+		shim_owner_leave(q);
+		if (done)
+			return rc;
+	}
+	rc = shim_hold_chain(q, wr, &rest);
+	shim_pump(q);
+	if (rest && !rc)
+		return post_behind(q, rest, bad);
+	if (rc)
+		*bad = rest;
+	else
+		shim_wake();
+	return rc;
+}
+
+/* A queue pair that does not hold: the owner flag is held no longer than the provider holds its own lock. */
+static inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int rc;
+
+	shim_acquire(&q->owner);
+	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) { /* since just now */
+		shim_owner_leave(q);
+		return post_holding(q, wr, bad);
+	}
+	rc = post_now(q, wr, bad);
+	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
+			      memory_order_relaxed);
+	shim_release(&q->owner);
+	return rc;
+}
+
+int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct shim_qp *q = shim_qp_find(qp);
+	struct shim_context *context;
+
+	if (likely(q)) {
+		if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
+			return post_passing(q, wr, bad);
+		return post_holding(q, wr, bad);
+	}
+	context = shim_context_find(qp->context);
+	if (context)
+		return context->post_send(qp, wr, bad);
+	*bad = wr;
+	return EINVAL;
+}
+
+/* ibv_bind_mw posts to the send queue on a way of its own: such a queue pair is left alone from then on. */
+int shim_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct shim_qp *q = shim_qp_find(qp);
+	struct shim_context *context = shim_context_find(qp->context);
+
+	if (q)
+		shim_qp_break(q);
+	return context ? context->bind_mw(qp, mw, bind) : EINVAL;
+}

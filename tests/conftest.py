@@ -1,0 +1,156 @@
+"""Programs under soft RoCE: how integration tests start them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
+WAIT_S = 30
+
+
+@dataclass
+class SoftRoce:
+    """Starts programs with a soft RoCE device of this test's own, on loopback unless told otherwise."""
+
+    runtime: Path
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def argv(self, *command: str | Path, options: tuple[str, ...] = (), address: str | None = "127.0.0.1") -> list[str]:
+        place = ("--address", address) if address else ()
+        return [
+            *(sys.executable, "-m", "mfsd.soft_roce.launcher", *place, *options, "--"),
+            *map(str, command),
+        ]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime), "PYTHONPATH": path, **more}
+
+    def run(
+        self,
+        *command: str | Path,
+        options: tuple[str, ...] = (),
+        address: str | None = "127.0.0.1",
+        check: bool = True,
+        env: dict[str, str] | None = None,
+        timeout_s: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program to its end; with ``check`` a failure shows what it wrote."""
+        result = subprocess.run(
+            self.argv(*command, options=options, address=address),
+            capture_output=True,
+            text=True,
+            env=self.environment(**(env or {})),
+            timeout=timeout_s,
+        )
+        if check and result.returncode != 0:
+            pytest.fail(f"{' '.join(map(str, command))}: exit {result.returncode}\n{result.stdout}{result.stderr}")
+        return result
+
+    def start(
+        self,
+        *command: str | Path,
+        options: tuple[str, ...] = (),
+        address: str | None = "127.0.0.1",
+        env: dict[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
+        """Starts a program; it is killed at the end of the test if it still runs. stdout and stderr are one pipe."""
+        process = subprocess.Popen(
+            self.argv(*command, options=options, address=address),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment(**(env or {})),
+        )
+        self.started.append(process)
+        return process
+
+    def pair(
+        self, *command: str, options: tuple[str, ...] = (), port_option: str = "-p", timeout_s: float = 60
+    ) -> tuple[str, str]:
+        """Runs server and client of a program in the manner of perftest; returns what the two wrote."""
+        port = free_port()
+        server = self.start(*command, port_option, str(port), options=options)
+        wait_for_listener(port, server)
+        client = self.run(*command, port_option, str(port), "127.0.0.1", options=options, timeout_s=timeout_s)
+        output, _ = server.communicate(timeout=WAIT_S)
+        assert server.returncode == 0, output
+        return output, client.stdout
+
+    def end(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
+    """Until somebody listens on the TCP port of this network namespace, without connecting to it."""
+    wanted = f":{port:04X}"
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1].endswith(wanted) and columns[3] == "0A":
+                    return
+        if server.poll() is not None:
+            pytest.fail(f"the server ended with {server.returncode}: {server.communicate()[0]}")
+        time.sleep(0.02)
+    pytest.fail(f"nobody listens on port {port}")
+
+
+@pytest.fixture
+def soft_roce(tmp_path: Path) -> Iterator[SoftRoce]:
+    runtime = Path(tempfile.mkdtemp(prefix="mfs-test-"))
+    helper = SoftRoce(runtime, tmp_path)
+    yield helper
+    helper.end()
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory: pytest.TempPathFactory) -> NativePrograms:
+    return NativePrograms(tmp_path_factory.mktemp("native"))
+
+
+@dataclass
+class NativePrograms:
+    """Compiles test programs of tests/native, each once a session."""
+
+    folder: Path
+
+    def __call__(self, name: str, *flags: str) -> Path:
+        program = self.folder / name
+        if not program.exists():
+            source = ROOT / "tests/native" / f"{name}.c"
+            subprocess.run(["gcc", *CFLAGS, str(source), "-o", str(program), *flags], check=True)
+        return program
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder with a short path (socket paths are short) that other users can enter."""
+    path = Path(tempfile.mkdtemp(prefix="mfs-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

@@ -1,0 +1,225 @@
+"""Clients come, are scheduled, and go, in every way a process can go. Real daemon, real processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from mfsd import _native
+from mfsd._native import Client, Stage
+from mfsd.node.control import ClientStatus
+from tests.support.daemon import Daemon, eventually
+from tests.support.forked import Forked
+from tests.support.wire import RawClient
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+
+
+def granted(client: Client, task: int) -> int:
+    """The wire class of the task's permit, once it has arrived."""
+
+    def look() -> tuple[int] | None:
+        client.wait(100_000_000)
+        return next(((wire_class,) for t, wire_class in client.permits() if t == task), None)
+
+    return eventually(look, "the permit")[0]
+
+
+def test_a_flow_from_attach_to_detach_is_seen_in_status(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        client = Client.attach(str(daemon.socket), process="worker")
+        nic = client.nic("soft0", 7, 125_000_000)
+        task = client.submit(50_000, stage=Stage.P2D, nic=nic)
+        granted(client, task)
+
+        status = eventually(lambda: (c := daemon.client(os.getpid())) and c.permits == 1 and c)
+        assert isinstance(status, ClientStatus)
+        assert (status.process, status.state, status.nics, status.uid) == (
+            "worker",
+            "active",
+            ["soft0"],
+            os.geteuid(),
+        )
+        assert (status.in_flight_bytes, status.held_bytes, status.submits) == (50_000, 0, 1)
+        assert daemon.nic("soft0").rate_bytes_per_s == 125_000_000
+        assert daemon.nic("soft0").in_flight_bytes == 50_000
+
+        client.complete(task)
+        eventually(lambda: daemon.nic("soft0").in_flight_bytes == 0, "the window being free again")
+        assert sum(c.granted_bytes for c in daemon.nic("soft0").classes) == 50_000
+        client.detach()
+        daemon.wait_clients(0)
+        assert "why=detached" in daemon.wait_line("event=ended")
+
+
+def hold_and_fly(daemon: Daemon) -> Client:
+    """A client with one task in flight that fills the window and one that is held behind it."""
+    client = Client.attach(str(daemon.socket))
+    nic = client.nic("soft0", 7, 125_000_000)
+    first = client.submit(10_000_000, stage=Stage.P2D, nic=nic)
+    granted(client, first)
+    client.submit(20_000_000, stage=Stage.P2D, nic=nic)
+    return client
+
+
+def test_a_killed_client_leaves_nothing_behind(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        descriptors = daemon.descriptors()
+        kept: list[Client] = []
+        with Forked(lambda: kept.append(hold_and_fly(daemon))) as child:
+            eventually(lambda: daemon.nic("soft0").classes and held_bytes(daemon) == 20_000_000, "the held task")
+            assert daemon.nic("soft0").in_flight_bytes == 10_000_000
+            child.kill()
+        daemon.wait_clients(0)
+        assert (daemon.nic("soft0").in_flight_bytes, held_bytes(daemon)) == (0, 0)
+        eventually(lambda: daemon.descriptors() <= descriptors, "the descriptors being closed")
+
+        with Client.attach(str(daemon.socket)) as other:  # the window is free for others
+            granted(other, other.submit(1000, stage=Stage.P2D, nic=other.nic("soft0", 7)))
+
+
+def held_bytes(daemon: Daemon) -> int:
+    return sum(c.held_bytes for c in daemon.nic("soft0").classes)
+
+
+def test_a_child_that_inherited_the_socket_does_not_keep_a_dead_client(folder: Path) -> None:
+    def attach_and_leave_the_socket_to_a_child() -> int:
+        raw = RawClient(daemon.socket)
+        assert raw.attach().error == 0
+        heir = os.fork()
+        if heir == 0:
+            try:
+                signal.pause()
+            finally:
+                os._exit(0)
+        return heir
+
+    with Daemon(folder) as daemon, Forked(attach_and_leave_the_socket_to_a_child) as client:
+        daemon.wait_clients(1)
+        client.kill()
+        try:
+            daemon.wait_clients(0)
+            assert "why=exited" in daemon.wait_line("event=ended")
+            os.kill(client.result, 0)  # the heir lives, with the socket open
+        finally:
+            os.kill(client.result, signal.SIGKILL)
+
+
+def test_a_stopped_client_disturbs_nobody(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        kept: list[Client] = []
+        with Forked(lambda: kept.append(Client.attach(str(daemon.socket)))) as child:
+            daemon.wait_clients(1)
+            child.signal(signal.SIGSTOP)
+            with Client.attach(str(daemon.socket)) as other:
+                granted(other, other.submit(1000, stage=Stage.P2D, nic=other.nic("soft0", 7)))
+            child.signal(signal.SIGCONT)
+            assert daemon.client(child.pid)
+
+
+def test_another_abi_is_refused_with_the_reason(folder: Path) -> None:
+    with Daemon(folder) as daemon, RawClient(daemon.socket) as raw:
+        hello = _native.hello_encode(_native.HelloKind.ATTACH, major=_native.ABI_MAJOR + 1)
+        welcome = raw.attach(hello)
+        assert welcome.error == -errno.EPROTO
+        assert str(_native.ABI_MAJOR + 1) in welcome.reason
+        assert raw.segment is None
+        assert raw.closed()
+        assert daemon.status().daemon.refused == {"EPROTO": 1}
+
+
+@as_root
+def test_a_user_who_is_not_listed_is_refused(folder: Path) -> None:
+    def attach_as_nobody() -> str:
+        try:
+            Client.attach(str(daemon.socket), timeout_ms=5000)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+        return "attached"
+
+    config = '[socket]\nmode = "0666"\nallowed_uids = [4711]\n'
+    with Daemon(folder, config) as daemon:
+        with Forked(attach_as_nobody, uid=NOBODY) as child:
+            assert child.result == "EACCES"
+        assert f"uid {NOBODY} is not in allowed_uids" in daemon.wait_line("event=refused")
+        daemon.config_file.write_text(f'[socket]\nmode = "0666"\nallowed_uids = [{NOBODY}]\n')
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_line("event=reloaded")
+        with Forked(attach_as_nobody, uid=NOBODY) as child:
+            assert child.result == "attached"
+
+
+def test_one_user_cannot_take_all_clients(folder: Path) -> None:
+    with Daemon(folder, "[socket]\nclients_per_uid = 2\n") as daemon:
+        clients = [Client.attach(str(daemon.socket)) for _ in range(2)]
+        with pytest.raises(OSError) as caught:
+            Client.attach(str(daemon.socket))
+        assert caught.value.errno == errno.EUSERS
+        clients.pop().detach()
+        daemon.wait_clients(1)
+        Client.attach(str(daemon.socket)).detach()
+        clients.pop().detach()
+
+
+def test_the_configured_rate_goes_before_what_a_client_says(folder: Path) -> None:
+    config = '[nic."soft0"]\nrate = "8mbit"\n'
+    with Daemon(folder, config) as daemon, Client.attach(str(daemon.socket)) as client:
+        client.nic("soft0", 7, 125_000_000)
+        assert daemon.nic("soft0").rate_bytes_per_s == 1_000_000
+
+
+def test_rules_reach_clients_in_their_order(folder: Path) -> None:
+    rule = 'process = "etl"\npeer = "10.1.0.0/16"\naction = "pass"\nclass = 1\n'
+    with (
+        Daemon(folder, f"[wire]\ndscp = [46, 34]\n[[rule]]\n{rule}") as daemon,
+        Client.attach(str(daemon.socket)) as client,
+    ):
+        first, *built_in = client.rules()
+        assert (first.process, first.peer_prefix_bits, first.dscp) == ("etl", 112, 34)
+        assert [r.library for r in built_in[:2]] == ["engine.so", "store.so"]
+        assert [r.stage for r in built_in[:2]] == [Stage.P2D, Stage.REUSE]
+        last = built_in[-1]
+        assert (last.library, last.process, last.role, last.peer_prefix_bits) == ("", "", 0, 0)
+        assert last.action == _native.RuleAction.PASS
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "reason"),
+    [("RLIMIT_FSIZE", 100_000, "ENOSPC"), ("RLIMIT_NOFILE", 14, "ENOSPC")],
+)
+def test_a_host_that_is_out_of_memory_or_descriptors(folder: Path, limit: str, value: int, reason: str) -> None:
+    """A segment that cannot be made is one refusal, not the end of the daemon."""
+    import resource
+
+    def prepare() -> None:
+        resource.setrlimit(getattr(resource, limit), (value, value))
+
+    with Daemon(folder, prepare=prepare) as daemon:
+        raws = []
+        try:
+            for _ in range(16):
+                raw = RawClient(daemon.socket)
+                raws.append(raw)
+                raw.socket.send(_native.hello_encode(_native.HelloKind.ATTACH))
+            said = eventually(
+                lambda: next((x for x in daemon.lines if "event=refused" in x or "accept-failed" in x), None)
+            )
+            assert reason in said or "Too many open files" in said
+        finally:
+            for raw in raws:
+                raw.close()
+        assert daemon.process.poll() is None
+        eventually(daemon.answers, "the daemon answering")
+        daemon.wait_clients(0)
+
+
+def test_a_process_is_named_by_what_it_says_but_harmlessly(folder: Path) -> None:
+    with Daemon(folder) as daemon, RawClient(daemon.socket) as raw:
+        raw.attach(_native.hello_encode(_native.HelloKind.ATTACH, process="\x1b[31mred"))
+        (client,) = daemon.wait_clients(1)
+        assert client.process == "?[31mred"

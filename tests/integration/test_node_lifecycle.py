@@ -1,0 +1,185 @@
+"""The daemon starts, reloads, hangs, dies and comes back; clients and files are left in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from mfsd._native import Client, Stage
+from mfsd.node.control import StatusRequest
+from mfsd.node.control_client import Unreachable, ask
+from tests.support.daemon import Daemon, eventually
+
+RSS_MIB_MAX = 60
+
+
+def run_mfsd(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mfsd.cli.daemon", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_a_termination_signal_ends_it_in_order(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        client = Client.attach(str(daemon.socket))
+        assert client.alive()
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.wait_end() == 0
+        assert not client.alive()
+        assert client.hung_up()
+        client.detach()
+    assert sorted(p.name for p in folder.iterdir()) == ["mfsd.toml"]
+    assert "attached_total=1" in daemon.lines[-1]
+
+
+def test_a_restart_has_a_new_epoch_and_clients_attach_again(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        client = Client.attach(str(daemon.socket))
+        nic = client.nic("soft0", 7, 125_000_000)
+        epoch = daemon.status().daemon.epoch
+        assert client.epoch == epoch
+        daemon.process.kill()
+        daemon.process.wait()
+        eventually(lambda: not client.alive(), "the heartbeat going stale")
+        assert client.hung_up()
+    assert daemon.socket.is_socket(), "a killed daemon leaves its socket"
+    with Daemon(folder) as daemon:
+        assert daemon.status().daemon.epoch != epoch
+        again = Client.attach(str(daemon.socket))
+        assert again.epoch != epoch
+        nic = again.nic("soft0", 7, 125_000_000)
+        again.submit(1000, stage=Stage.P2D, nic=nic)
+        eventually(lambda: again.wait(100_000_000) and again.permits(), "a permit of the new daemon")
+        again.detach()
+        client.detach()
+
+
+def test_a_stopped_daemon_is_taken_for_dead_and_believed_again(folder: Path) -> None:
+    with Daemon(folder) as daemon, Client.attach(str(daemon.socket)) as client:
+        daemon.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: not client.alive(), "the heartbeat going stale")
+        assert not client.hung_up()
+        try:
+            ask(daemon.socket, StatusRequest(), timeout_s=0.1)
+        except Unreachable as error:
+            assert "does not answer within 0.1 s: it hangs or is stopped" in str(error)
+        else:
+            raise AssertionError("a stopped daemon answered")
+        second = run_mfsd("--socket", str(daemon.socket))
+        assert (second.returncode, "another mfsd" in second.stderr) == (1, True)
+        daemon.process.send_signal(signal.SIGCONT)
+        eventually(client.alive, "the heartbeat coming back")
+        assert daemon.client(os.getpid())
+
+
+def test_a_second_daemon_is_refused_and_harms_nothing(folder: Path) -> None:
+    with Daemon(folder) as daemon, Client.attach(str(daemon.socket)) as client:
+        second = run_mfsd("--socket", str(daemon.socket))
+        assert second.returncode == 1
+        assert second.stderr == (
+            f"mfsd: {daemon.socket}: another mfsd (pid {daemon.process.pid}) serves it; "
+            "stop that one or choose another place with --socket\n"
+        )
+        assert client.alive()
+        assert daemon.client(os.getpid())
+
+
+def test_a_file_in_the_way_is_named(folder: Path) -> None:
+    (folder / "mfsd.sock").write_text("precious")
+    result = run_mfsd("--socket", str(folder / "mfsd.sock"))
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"mfsd: {folder}/mfsd.sock: exists and is not a socket; remove it or choose another place with --socket"
+    )
+    assert (folder / "mfsd.sock").read_text() == "precious"
+
+
+def test_a_reload_takes_what_it_can(folder: Path) -> None:
+    with Daemon(folder) as daemon, Client.attach(str(daemon.socket)) as client:
+        rules = len(client.rules())
+        daemon.config_file.write_text(
+            'mode = "observe"\n[arbiter]\nwindow = "5ms"\n[[rule]]\naction = "pass"\nprocess = "etl"\n'
+        )
+        daemon.process.send_signal(signal.SIGHUP)
+        said = daemon.wait_line("event=reloaded")
+        assert "applied=mode,rule needs_restart=arbiter.window" in said
+        assert client.mode() == 1
+        assert len(client.rules()) == rules + 1
+        assert client.rules()[0].process == "etl"
+        assert daemon.status().daemon.mode == "observe"
+
+
+def test_a_reload_of_a_bad_file_changes_nothing(folder: Path) -> None:
+    with Daemon(folder, 'mode = "observe"\n') as daemon, Client.attach(str(daemon.socket)) as client:
+        daemon.config_file.write_text('mode = "enforce"\n[arbiter]\nwindow = "2 parsecs"\n')
+        daemon.process.send_signal(signal.SIGHUP)
+        said = daemon.wait_line("event=reload-failed")
+        assert str(daemon.config_file) in said and "arbiter.window = " in said and "2 parsecs" in said
+        assert "the old configuration stays in force" in said
+        assert (client.mode(), daemon.status().daemon.mode) == (1, "observe")
+        daemon.config_file.unlink()
+        daemon.process.send_signal(signal.SIGHUP)
+        assert "cannot be read" in daemon.wait_line("event=reload-failed", count=2)
+        assert daemon.status().daemon.mode == "observe"
+
+
+def test_the_service_manager_is_told(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(20)
+        environment = {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "20000"}
+
+        def told(prefix: str) -> str:
+            while not (state := manager.recv(4096).decode()).startswith(prefix):
+                assert prefix == "WATCHDOG=1" or state == "WATCHDOG=1", (prefix, state)
+            return state
+
+        with Daemon(folder, environment=environment) as daemon:
+            assert f"MAINPID={daemon.process.pid}" in told("READY=1")
+            told("WATCHDOG=1")
+            daemon.process.send_signal(signal.SIGHUP)
+            assert "MONOTONIC_USEC=" in told("RELOADING=1")
+            told("READY=1")
+            daemon.process.send_signal(signal.SIGTERM)
+            told("STOPPING=1")
+            assert daemon.wait_end() == 0
+
+
+def test_bad_configurations_end_before_anything_is_touched(folder: Path) -> None:
+    config = folder / "bad.toml"
+    config.write_text("[socket]\nmode = 660\n")
+    result = run_mfsd("--config", str(config))
+    assert result.returncode == 2
+    assert result.stderr == (
+        f'mfsd: {config}: socket.mode = 660: not a file mode; write three octal digits as text, for example "0660"\n'
+    )
+    assert run_mfsd("--config", str(config), "--check-config").stderr == result.stderr
+    assert run_mfsd("--config", str(folder / "none.toml")).stderr == (
+        f"mfsd: {folder}/none.toml: cannot be read: No such file or directory\n"
+    )
+
+
+def test_the_printed_default_passes_its_own_check(folder: Path) -> None:
+    config = folder / "default.toml"
+    config.write_text(run_mfsd("--print-default-config").stdout)
+    result = run_mfsd("--config", str(config), "--check-config")
+    assert (result.returncode, result.stdout) == (0, f"{config}: good\n")
+
+
+def test_a_socket_path_that_is_too_long_is_named(folder: Path) -> None:
+    path = folder / ("x" * 120)
+    result = run_mfsd("--socket", str(path))
+    assert result.returncode == 2
+    assert f"--socket {path}: is {len(str(path))} bytes long; a socket path has at most 100" in result.stderr
+
+
+def test_an_idle_daemon_is_small(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        rss_kib = int(status.partition("VmRSS:")[2].split()[0])
+        assert rss_kib < RSS_MIB_MAX * 1024
+        modules = "import sys, mfsd.cli.daemon, mfsd.node.daemon; print('rich' in sys.modules)"
+        assert subprocess.check_output([sys.executable, "-c", modules], text=True) == "False\n"

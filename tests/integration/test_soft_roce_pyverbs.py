@@ -1,0 +1,46 @@
+"""rdma-core's own tests, as Debian packages them, on the soft RoCE device.
+
+Everything they skip must be in soft_roce_pyverbs_skips.txt with the reason, so that a test which was passing cannot turn
+into one that is skipped unnoticed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+PACKAGED = Path("/usr/share/doc/rdma-core/tests")
+SKIPS = Path(__file__).with_name("soft_roce_pyverbs_skips.txt")
+MUST_PASS = 45  # of 273; 48 or so, as one test picks its attributes at random
+
+
+def allowed_skips() -> list[re.Pattern[str]]:
+    lines = [line.split("#")[0].strip() for line in SKIPS.read_text().splitlines()]
+    return [re.compile(line) for line in lines if line]
+
+
+@pytest.fixture
+def upstream_tests(tmp_path: Path) -> Path:
+    """The packaged tests are partly compressed: a copy that Python can run."""
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    for file in PACKAGED.iterdir():
+        if file.suffix == ".gz":
+            (folder / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+        else:
+            shutil.copy(file, folder)
+    return folder
+
+
+def test_upstream(soft_roce, upstream_tests):
+    command = ("/usr/bin/python3", upstream_tests / "run_tests.py", "--dev", "mfs0", "-v")
+    output = soft_roce.run(*command, env={"PYTHONPATH": ""}, timeout_s=120).stderr
+    reasons = re.findall(r"\.\.\. skipped ['\"](.*)['\"]$", output, re.MULTILINE)
+    unexpected = {reason for reason in reasons if not any(skip.fullmatch(reason) for skip in allowed_skips())}
+    assert not unexpected
+    passed = len(re.findall(r"\.\.\. (?:.*\n)?ok$", output, re.MULTILINE))
+    assert passed >= MUST_PASS, output

@@ -1,0 +1,245 @@
+/*
+ * Drives the InfiniBand transport inside a shipped libnccl.so.2 between two processes, without a GPU.
+ *   nccl_net LIBRARY OFFSET_OF_ncclNetIb OFFSET_OF_ncclGetVersion MESSAGES BYTES MULTI
+ * `ncclNetIb` is a local symbol: the caller reads both offsets from the symbol table. MULTI messages go into one receive.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { DEPTH = 8, MULTI_MAX = 8, HANDLE_SIZE = 128, POINTER_HOST = 1, COMMUNICATOR = 0x1234, FIRST_TAG = 100 };
+
+struct config {
+	int traffic_class;
+};
+
+/* The start of ncclNet_t from version 11 on (NCCL 2.28): the functions used here keep their places. */
+struct net {
+	const char *name;
+	int (*init)(void **context, uint64_t communicator, struct config *config, void *log, void *profiler);
+	int (*devices)(int *count);
+	int (*get_properties)(int device, void *properties);
+	int (*listen)(void *context, int device, void *handle, void **listener);
+	int (*connect)(void *context, int device, void *handle, void **sender, void **device_handle);
+	int (*accept)(void *listener, void **receiver, void **device_handle);
+	int (*register_memory)(void *connection, void *data, size_t size, int type, void **memory);
+	int (*register_dmabuf)(void);
+	int (*deregister_memory)(void *connection, void *memory);
+	int (*send)(void *sender, void *data, size_t size, int tag, void *memory, void *profiler, void **request);
+	int (*receive)(void *receiver, int count, void **data, size_t *sizes, int *tags, void **memory, void **profiler,
+		       void **request);
+	int (*flush)(void *receiver, int count, void **data, int *sizes, void **memory, void **request);
+	int (*test)(void *request, int *done, int *sizes);
+	int (*close_send)(void *sender);
+	int (*close_receive)(void *receiver);
+	int (*close_listen)(void *listener);
+};
+
+#define CHECK(call)                                                               \
+	do {                                                                      \
+		int result_ = (call);                                             \
+		if (result_) {                                                    \
+			fprintf(stderr, "%s gives %d\n", #call, result_);         \
+			exit(1);                                                  \
+		}                                                                 \
+	} while (0)
+
+static int messages, multi;
+static size_t size;
+
+static void log_nothing(int level, unsigned long flags, const char *function, int line, const char *format, ...)
+{
+	(void)flags;
+	if (level == 2) { /* warnings tell why something failed */
+		va_list arguments;
+
+		va_start(arguments, format);
+		fprintf(stderr, "%s:%d ", function, line);
+		vfprintf(stderr, format, arguments);
+		fputc('\n', stderr);
+		va_end(arguments);
+	}
+}
+
+static int profile_nothing(void **handle, int type, void *parent, int64_t id, void *data)
+{
+	(void)handle, (void)type, (void)parent, (void)id, (void)data;
+	return 0;
+}
+
+static const struct net *load(char **argv, void **context)
+{
+	static struct config config = { -1 };
+	void *library = dlopen(argv[1], RTLD_NOW);
+	char *version_function = library ? dlsym(library, "ncclGetVersion") : NULL;
+	const struct net *net;
+	int version, count;
+
+	if (!version_function) {
+		fprintf(stderr, "%s\n", dlerror());
+		exit(1);
+	}
+	net = (const struct net *)(version_function - strtoull(argv[3], NULL, 16) + strtoull(argv[2], NULL, 16));
+	CHECK(((int (*)(int *))version_function)(&version));
+	CHECK(net->init(context, COMMUNICATOR, &config, log_nothing, profile_nothing));
+	CHECK(net->devices(&count));
+	if (count < 1 || strcmp(net->name, "IB")) {
+		fprintf(stderr, "NCCL %d: net %s finds %d devices\n", version, net->name, count);
+		exit(1);
+	}
+	printf("NCCL %d\n", version);
+	return net;
+}
+
+static uint8_t *slot(uint8_t *buffer, int message, int part)
+{
+	return buffer + ((size_t)(message % DEPTH) * (size_t)multi + (size_t)part) * size;
+}
+
+static uint8_t byte_of(int message, int part, size_t at)
+{
+	return (uint8_t)((size_t)message * 7 + (size_t)part * 31 + at + at / 251);
+}
+
+static void receive_all(const struct net *net, void *context, int to_peer, int from_peer)
+{
+	uint8_t *buffer = aligned_alloc(4096, (size * DEPTH * (size_t)multi + 4095) / 4096 * 4096);
+	char handle[HANDLE_SIZE] = "", word;
+	void *listener, *receiver = NULL, *memory, *requests[DEPTH];
+	int posted = 0, done = 0;
+
+	CHECK(net->listen(context, 0, handle, &listener));
+	if (write(to_peer, handle, sizeof(handle)) != sizeof(handle))
+		exit(1);
+	while (!receiver)
+		CHECK(net->accept(listener, &receiver, NULL));
+	CHECK(net->register_memory(receiver, buffer, size * DEPTH * (size_t)multi, POINTER_HOST, &memory));
+	while (done < messages) {
+		int ready, sizes[MULTI_MAX] = { 0 };
+
+		while (posted < messages && posted < done + DEPTH) {
+			void *data[MULTI_MAX], *memories[MULTI_MAX], *profilers[MULTI_MAX] = { 0 }, *request = NULL;
+			size_t room[MULTI_MAX];
+			int tags[MULTI_MAX];
+
+			for (int i = 0; i < multi; i++) {
+				data[i] = slot(buffer, posted, i);
+				memset(data[i], 0, size);
+				room[i] = size;
+				tags[i] = FIRST_TAG + i;
+				memories[i] = memory;
+			}
+			CHECK(net->receive(receiver, multi, data, room, tags, memories, profilers, &request));
+			if (!request)
+				break;
+			requests[posted++ % DEPTH] = request;
+		}
+		if (posted == done)
+			continue;
+		CHECK(net->test(requests[done % DEPTH], &ready, sizes));
+		if (!ready)
+			continue;
+		for (int i = 0; i < multi; i++) {
+			const uint8_t *data = slot(buffer, done, i);
+
+			if ((size_t)sizes[i] != size) {
+				fprintf(stderr, "message %d part %d has %d bytes\n", done, i, sizes[i]);
+				exit(1);
+			}
+			for (size_t at = 0; at < size; at++)
+				if (data[at] != byte_of(done, i, at)) {
+					fprintf(stderr, "message %d part %d: wrong at byte %zu\n", done, i, at);
+					exit(1);
+				}
+		}
+		done++;
+	}
+	if (write(to_peer, "x", 1) != 1 || read(from_peer, &word, 1) != 1)
+		exit(1);
+	CHECK(net->deregister_memory(receiver, memory));
+	CHECK(net->close_receive(receiver));
+	CHECK(net->close_listen(listener));
+	printf("%d messages\n", done);
+}
+
+static void send_all(const struct net *net, void *context, int to_peer, int from_peer)
+{
+	uint8_t *buffer = aligned_alloc(4096, (size * DEPTH * (size_t)multi + 4095) / 4096 * 4096);
+	char handle[HANDLE_SIZE], word;
+	void *sender = NULL, *memory, *requests[DEPTH][MULTI_MAX] = { { 0 } };
+	int posted = 0, parts = 0, done = 0;
+
+	if (read(from_peer, handle, sizeof(handle)) != sizeof(handle))
+		exit(1);
+	while (!sender)
+		CHECK(net->connect(context, 0, handle, &sender, NULL));
+	CHECK(net->register_memory(sender, buffer, size * DEPTH * (size_t)multi, POINTER_HOST, &memory));
+	while (done < messages) {
+		while (posted < messages && posted < done + DEPTH) {
+			uint8_t *data = slot(buffer, posted, parts);
+			void *request = NULL;
+
+			for (size_t at = 0; at < size; at++)
+				data[at] = byte_of(posted, parts, at);
+			CHECK(net->send(sender, data, size, FIRST_TAG + parts, memory, NULL, &request));
+			if (!request)
+				break;
+			requests[posted % DEPTH][parts++] = request;
+			if (parts == multi)
+				parts = 0, posted++;
+		}
+		if (posted == done)
+			continue;
+		int open = 0;
+		for (int i = 0; i < multi; i++) {
+			void **request = &requests[done % DEPTH][i];
+			int ready = 0, sent;
+
+			if (*request)
+				CHECK(net->test(*request, &ready, &sent));
+			if (ready)
+				*request = NULL;
+			open += *request != NULL;
+		}
+		done += !open;
+	}
+	if (read(from_peer, &word, 1) != 1)
+		exit(1);
+	CHECK(net->deregister_memory(sender, memory));
+	CHECK(net->close_send(sender));
+	if (write(to_peer, "y", 1) != 1)
+		exit(1);
+}
+
+int main(int argc, char **argv)
+{
+	int down[2], up[2], status;
+	void *context;
+	pid_t child;
+
+	if (argc != 7 || pipe(down) || pipe(up))
+		return 2;
+	messages = atoi(argv[4]);
+	size = strtoull(argv[5], NULL, 10);
+	multi = atoi(argv[6]);
+	child = fork();
+	if (child == 0) {
+		close(down[1]), close(up[0]);
+		setenv("NCCL_HOSTID", "other", 1);
+		const struct net *net = load(argv, &context);
+
+		send_all(net, context, up[1], down[0]);
+		exit(0);
+	}
+	close(down[0]), close(up[1]);
+	const struct net *net = load(argv, &context);
+
+	receive_all(net, context, down[1], up[0]);
+	return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+}

@@ -1,0 +1,40 @@
+/* A daemon that does exactly what a test says: it hands out the segment, keeps the heartbeat, notes what is submitted, and
+ * grants when told. It runs on a thread of the test itself. */
+#ifndef SCRIPTED_DAEMON_H
+#define SCRIPTED_DAEMON_H
+
+#include <mfs/abi.h>
+#include <stdbool.h>
+
+struct daemon;
+
+struct daemon_options {
+	const char *path;
+	struct mfs_rule rules[8];
+	int rules_count;
+	uint32_t gate;		 /* stages that must ask */
+	uint64_t max_hold_ns;	 /* 0: an hour */
+	uint64_t stale_after_ns; /* 0: 10 s, so that a loaded machine does not look like a dead daemon */
+	enum mfs_mode mode;
+	uint16_t major;		 /* 0: the right one */
+	int welcome_error;
+	bool grant_all;
+};
+
+struct daemon_counts {
+	uint64_t attached, submitted, granted, completed, cancelled, bypassed, submitted_bytes;
+};
+
+struct daemon *daemon_start(const struct daemon_options *options);
+void daemon_kill(struct daemon *d); /* as SIGKILL: the socket closes, the segment stays as it was */
+void daemon_pause(struct daemon *d, bool yes); /* as SIGSTOP */
+void daemon_grant(struct daemon *d, unsigned n);
+void daemon_grant_last(struct daemon *d); /* the latest submitted task, before the others */
+void daemon_gate(struct daemon *d, uint32_t gate);
+void daemon_mode(struct daemon *d, enum mfs_mode mode);
+void daemon_rules(struct daemon *d, const struct mfs_rule *rules, int n);
+void daemon_grant_all(struct daemon *d, bool yes);
+struct daemon_counts daemon_counts(struct daemon *d);
+struct mfs_segment *daemon_segment(struct daemon *d); /* of the latest client */
+
+#endif

@@ -1,0 +1,332 @@
+/* Held work requests: order, copies, slots, permits, bounds. */
+#include "shim_test.h"
+
+static void held_until_granted(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_send_wr wr[5], *bad;
+	struct ibv_sge sge[5][2];
+	struct ibv_wc wc[8];
+	char inline_data[32];
+	const struct fake_record *log;
+	unsigned n;
+
+	rig_ready(qp);
+	memset(inline_data, 'i', sizeof(inline_data));
+	for (int i = 0; i < 5; i++) {
+		wr[i] = rig_write(r, sge[i], 100 + (uint64_t)i, 64, IBV_SEND_SIGNALED);
+		sge[i][1] = (struct ibv_sge){(uintptr_t)r->buffer + 64, 8, r->mr->lkey};
+		wr[i].num_sge = 2;
+		wr[i].next = i < 4 ? &wr[i + 1] : NULL;
+	}
+	wr[2].send_flags |= IBV_SEND_INLINE;
+	sge[2][0] = (struct ibv_sge){(uintptr_t)inline_data, 20, 0};
+	sge[2][1] = (struct ibv_sge){(uintptr_t)inline_data + 20, 12, 0};
+	wr[3].opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr[3].wr.atomic.compare_add = 5;
+	wr[3].wr.atomic.swap = 6;
+	wr[4].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	wr[4].imm_data = 77;
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	memset(wr, 0xff, sizeof(wr)); /* the caller may reuse all of it at once */
+	memset(sge, 0xff, sizeof(sge));
+	memset(inline_data, 0xff, sizeof(inline_data));
+	WAIT(daemon_counts(d).submitted == 1);
+	CHECK_EQUAL(daemon_counts(d).submitted_bytes, 4 * 72 + 32);
+	CHECK_EQUAL(rig_poll(r, wc, 8), 0);
+	CHECK_EQUAL(posted(qp), 0);
+
+	daemon_grant(d, 1);
+	WAIT(rig_poll(r, wc, 8) == 0 && posted(qp) == 5);
+	log = fake_log(qp, &n);
+	for (unsigned i = 0; i < 5; i++) {
+		CHECK_EQUAL(log[i].wr_id, 100 + i);
+		CHECK_EQUAL(log[i].num_sge, 2);
+		CHECK(i == 2 || log[i].sge[0].addr == (uintptr_t)r->buffer);
+		CHECK(i == 2 || log[i].sge[1].length == 8);
+	}
+	CHECK_EQUAL(log[2].inline_bytes, 32);
+	for (int i = 0; i < 32; i++)
+		CHECK_EQUAL(log[2].payload[i], 'i');
+	CHECK(log[3].compare_add == 5 && log[3].swap == 6 && log[3].opcode == IBV_WR_ATOMIC_CMP_AND_SWP);
+	CHECK(log[4].imm_data == 77 && log[4].opcode == IBV_WR_RDMA_WRITE_WITH_IMM);
+
+	CHECK_EQUAL(fake_complete(qp, 5), 5);
+	rig_drain(r, wc, 5);
+	for (unsigned i = 0; i < 5; i++)
+		CHECK(wc[i].wr_id == 100 + i && wc[i].status == IBV_WC_SUCCESS);
+	CHECK_EQUAL(rig_poll(r, wc, 8), 0);
+	WAIT(daemon_counts(d).completed == 1);
+
+	struct mfs_segment *s = daemon_segment(d);
+
+	CHECK_EQUAL(s->usage[0].posted.bytes[HOLD_STAGE], 4 * 72 + 32);
+	CHECK_EQUAL(s->usage[0].completed.bytes[HOLD_STAGE], 4 * 72 + 32);
+	CHECK_EQUAL(s->usage[0].posted.work_requests[HOLD_STAGE], 5);
+	CHECK_EQUAL(s->usage[0].completed.work_requests[HOLD_STAGE], 5);
+	CHECK_EQUAL(s->report.permits, 1);
+	CHECK_EQUAL(s->report.held_bytes, 0);
+	CHECK_EQUAL(s->report.held_work_requests, 0);
+	CHECK_EQUAL(s->report.queue_pairs[MFS_ROLE_KV], 1);
+	CHECK(ibv_destroy_qp(qp) == 0);
+	CHECK_EQUAL(s->report.queue_pairs[MFS_ROLE_KV], 0);
+}
+
+/* A permit for a later task does not overtake the earlier ones of its queue pair. */
+static void order_is_kept(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16), *other = rig_qp(r, 16);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	const struct fake_record *log;
+	unsigned n;
+
+	rig_ready(qp);
+	rig_ready(other);
+	for (unsigned i = 0; i < 3; i++) {
+		wr = rig_write(r, &sge, i, 64, IBV_SEND_SIGNALED);
+		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	}
+	wr = rig_write(r, &sge, 50, 64, IBV_SEND_SIGNALED);
+	CHECK(ibv_post_send(other, &wr, &bad) == 0);
+	WAIT(daemon_counts(d).submitted == 4);
+	daemon_grant_last(d);
+	WAIT(posted(other) == 1); /* by the shim's own thread: nobody polls */
+	CHECK_EQUAL(posted(qp), 0);
+	daemon_grant_last(d); /* the third of qp */
+	WAIT(posted(qp) == 3);
+	log = fake_log(qp, &n);
+	for (unsigned i = 0; i < 3; i++)
+		CHECK_EQUAL(log[i].wr_id, i);
+	WAIT(daemon_counts(d).cancelled == 2);
+	CHECK_EQUAL(daemon_counts(d).bypassed, 2); /* their bytes did go */
+}
+
+/* An open gate: nothing is submitted, nothing copied, everything counted. */
+static void open_gate(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_send_wr wr[3], *bad;
+	struct ibv_sge sge[3];
+	struct ibv_wc wc[4];
+
+	rig_ready(qp);
+	daemon_gate(d, 0);
+	for (int i = 0; i < 3; i++) {
+		wr[i] = rig_write(r, &sge[i], (uint64_t)i, 100, i == 2 ? IBV_SEND_SIGNALED : 0);
+		wr[i].next = i < 2 ? &wr[i + 1] : NULL;
+	}
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), 3);
+	fake_complete(qp, 3);
+	rig_drain(r, wc, 1);
+	CHECK_EQUAL(wc[0].wr_id, 2);
+	CHECK_EQUAL(daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE], 300);
+
+	daemon_gate(d, GATE_CLOSED);
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), 3);
+	daemon_gate(d, 0); /* opened while something is held: what comes later stays behind it */
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), 3);
+	WAIT(daemon_counts(d).submitted == 1);
+	daemon_grant(d, 1);
+	WAIT(posted(qp) == 9);
+	CHECK_EQUAL(daemon_counts(d).submitted, 1);
+}
+
+/* The last of a granted task is signaled by the shim, so that the daemon learns when it has left; the caller never sees
+ * that completion, and his slots come back exactly when he expects. */
+static void unsignaled(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 8);
+	struct ibv_send_wr wr[8], *bad;
+	struct ibv_sge sge[8];
+	struct ibv_wc wc[8];
+
+	rig_ready(qp);
+	for (int i = 0; i < 8; i++) {
+		wr[i] = rig_write(r, &sge[i], 10 + (uint64_t)i, 100, 0);
+		wr[i].next = i < 5 ? &wr[i + 1] : NULL;
+	}
+	daemon_grant_all(d, true);
+	CHECK(ibv_post_send(qp, wr, &bad) == 0); /* six, none signaled */
+	WAIT(posted(qp) == 6);
+	CHECK_EQUAL(fake_complete(qp, 6), 6);
+	WAIT(rig_poll(r, wc, 8) == 0 && daemon_counts(d).completed == 1);
+
+	wr[6].next = &wr[7];
+	CHECK(ibv_post_send(qp, &wr[6], &bad) == 0);
+	wr[0].next = NULL;
+	CHECK_EQUAL(ibv_post_send(qp, wr, &bad), ENOMEM); /* no completion of the caller's: no slot is free */
+	CHECK(bad == &wr[0]);
+	CHECK_EQUAL(daemon_segment(d)->report.bypassed_overflow, 0);
+}
+
+static void forced_signal_in_error(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 8);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	struct ibv_wc wc[8];
+
+	rig_ready(qp);
+	daemon_grant_all(d, true);
+	wr = rig_write(r, &sge, 42, 100, 0);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	WAIT(posted(qp) == 1);
+	CHECK(rig_state(qp, IBV_QPS_ERR) == 0);
+	rig_drain(r, wc, 1);
+	CHECK(wc[0].wr_id == 42 && wc[0].status == IBV_WC_WR_FLUSH_ERR);
+	WAIT(daemon_counts(d).completed == 1);
+}
+
+static void too_long(void)
+{
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .max_hold_ns = 30000000};
+	struct daemon *d = daemon_start(&options);
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 64);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	rig_ready(qp);
+	for (unsigned i = 0; i < 50; i++) { /* more than the tasks that wait at once */
+		wr = rig_write(r, &sge, i, 64, IBV_SEND_SIGNALED);
+		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	}
+	CHECK_EQUAL(posted(qp), 0);
+	WAIT(posted(qp) == 50);
+	WAIT(daemon_counts(d).cancelled == daemon_counts(d).submitted);
+	CHECK_EQUAL(daemon_counts(d).bypassed, daemon_counts(d).submitted);
+	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, daemon_counts(d).submitted);
+}
+
+/* More queue pairs than the daemon has slots for tasks: what finds none goes behind what its queue pair holds. */
+static void overflow(void)
+{
+	enum { QPS = 140, EACH = 31 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(8192);
+	struct ibv_qp *qp[QPS];
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	unsigned gone = 0;
+
+	for (int q = 0; q < QPS; q++) {
+		qp[q] = rig_qp(r, 32);
+		rig_ready(qp[q]);
+		for (unsigned i = 0; i < EACH; i++) {
+			wr = rig_write(r, &sge, i, 64, IBV_SEND_SIGNALED);
+			CHECK(ibv_post_send(qp[q], &wr, &bad) == 0);
+		}
+	}
+	for (int q = 0; q < QPS; q++)
+		gone += posted(qp[q]);
+	WAIT(daemon_counts(d).submitted == MFS_TASKS_MAX);
+	/* queue pairs that found no slot at all pass; the one that found some holds the rest behind them */
+	CHECK_EQUAL(QPS * EACH - MFS_TASKS_MAX, daemon_segment(d)->report.bypassed_overflow);
+	CHECK_EQUAL(gone, (QPS - MFS_TASKS_MAX / EACH - 1) * EACH);
+	daemon_grant_all(d, true);
+	for (int q = 0; q < QPS; q++) {
+		const struct fake_record *log;
+		unsigned n;
+
+		WAIT(posted(qp[q]) == EACH);
+		log = fake_log(qp[q], &n);
+		for (unsigned i = 0; i < EACH; i++)
+			CHECK_EQUAL(log[i].wr_id, i);
+	}
+}
+
+static void observe(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	struct ibv_wc wc[1];
+
+	rig_ready(qp);
+	wr = rig_write(r, &sge, 1, 64, IBV_SEND_SIGNALED);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), 1);
+	CHECK_EQUAL(fake_traffic_class(qp), 2); /* nothing is changed */
+	fake_complete(qp, 1);
+	rig_drain(r, wc, 1);
+	CHECK_EQUAL(daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE], 64);
+	CHECK_EQUAL(daemon_counts(d).submitted, 0);
+}
+
+/* The daemon may turn enforcing off: what is held goes, and later back on. */
+static void mode_lowered(void)
+{
+	struct ibv_wc wc[1];
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	rig_ready(qp);
+	CHECK_EQUAL(fake_traffic_class(qp), 10 << 2 | 2);
+	wr = rig_write(r, &sge, 1, 64, IBV_SEND_SIGNALED);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	WAIT(daemon_counts(d).submitted == 1);
+	daemon_mode(d, MFS_MODE_OBSERVE);
+	WAIT(posted(qp) == 1);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), 2);
+	daemon_mode(d, MFS_MODE_ENFORCE);
+	fake_complete_at_once(true);
+	WAIT((rig_poll(r, wc, 1), ibv_post_send(qp, &wr, &bad), daemon_counts(d).submitted >= 2));
+}
+
+static void rules_change(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct mfs_rule pass = {.action = MFS_RULE_PASS, .stage = MFS_STAGE_COLLECTIVE, .dscp = MFS_DSCP_KEEP};
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	rig_ready(qp);
+	daemon_rules(d, &pass, 1);
+	wr = rig_write(r, &sge, 1, 64, IBV_SEND_SIGNALED);
+	WAIT(daemon_segment(d)->report.queue_pairs[MFS_ROLE_UNKNOWN] == 1);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), 1);
+	CHECK_EQUAL(daemon_segment(d)->usage[0].posted.bytes[MFS_STAGE_COLLECTIVE], 64);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		{"held_until_granted", held_until_granted},
+		{"order_is_kept", order_is_kept},
+		{"open_gate", open_gate},
+		{"unsignaled", unsignaled},
+		{"forced_signal_in_error", forced_signal_in_error},
+		{"too_long", too_long},
+		{"overflow", overflow},
+		{"observe", observe},
+		{"mode_lowered", mode_lowered},
+		{"rules_change", rules_change},
+		{NULL, NULL},
+	};
+
+	return run_tests(tests, argc, argv);
+}

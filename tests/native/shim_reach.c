@@ -1,0 +1,72 @@
+/* A program that is not linked with libibverbs: it opens it by name, as NCCL (dlvsym) and TENT (dlsym) do.
+ * argv: test, library file. Prints the role under which its queue pair is reported. */
+#define _GNU_SOURCE
+#include "scripted_daemon.h"
+
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NEED(x)                                                                                                        \
+	do {                                                                                                           \
+		if (!(x)) {                                                                                            \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                \
+			exit(1);                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
+int main(int argc, char **argv)
+{
+	struct daemon_options options = {
+		.path = getenv("MFS_SOCKET"), .mode = MFS_MODE_ENFORCE, .gate = 1u << MFS_STAGE_P2D, .rules_count = 1,
+		.rules = {{.action = MFS_RULE_HOLD, .stage = MFS_STAGE_P2D, .dscp = MFS_DSCP_KEEP}}};
+	struct daemon *d = daemon_start(&options);
+	bool versioned;
+	void *library;
+
+	NEED(argc == 3);
+	versioned = !strcmp(argv[1], "dlvsym");
+	library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+	NEED(library);
+#define GET(name) __typeof__(&name) p_##name = versioned ? dlvsym(library, #name, "IBVERBS_1.1") : dlsym(library, #name)
+	GET(ibv_get_device_list);
+	GET(ibv_open_device);
+	GET(ibv_close_device);
+	GET(ibv_alloc_pd);
+	GET(ibv_create_cq);
+	GET(ibv_create_qp);
+	GET(ibv_modify_qp);
+	GET(ibv_destroy_qp);
+	NEED(p_ibv_open_device && p_ibv_create_qp && p_ibv_modify_qp);
+	/* what is not there stays not there, with its error */
+	dlerror();
+	NEED(!dlsym(library, "ibv_no_such_function") && dlerror());
+	NEED(!dlvsym(library, "ibv_open_device", "IBVERBS_9.9") && dlerror());
+	NEED(dlsym(RTLD_DEFAULT, "printf") == dlsym(RTLD_NEXT, "printf"));
+	NEED(dlsym(RTLD_DEFAULT, "main") == NULL || dlsym(RTLD_NEXT, "main") == NULL);
+
+	struct ibv_context *context = p_ibv_open_device(p_ibv_get_device_list(NULL)[0]);
+	struct ibv_pd *pd = p_ibv_alloc_pd(context);
+	struct ibv_cq *cq = p_ibv_create_cq(context, 64, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+					.cap = {.max_send_wr = 16, .max_send_sge = 1}};
+	struct ibv_qp *qp = p_ibv_create_qp(pd, &attr);
+	struct ibv_qp_attr state = {.qp_state = IBV_QPS_RTS};
+	struct ibv_sge sge = {.addr = 4096, .length = 8};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
+
+	NEED(p_ibv_modify_qp(qp, &state, IBV_QP_STATE) == 0);
+	NEED(ibv_post_send(qp, &wr, &bad) == 0);
+	while (daemon_counts(d).submitted != 1)
+		usleep(100);
+	dlclose(library); /* it stays: the shim still has something to post through it */
+	daemon_grant(d, 1);
+	while (daemon_segment(d)->report.permits != 1)
+		usleep(100);
+	NEED(p_ibv_destroy_qp(qp) == 0);
+	NEED(p_ibv_close_device(context) == 0);
+	return 0;
+}

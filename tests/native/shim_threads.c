@@ -1,0 +1,332 @@
+/* Several threads, signals, and a million work requests. */
+#define _GNU_SOURCE
+#include "shim_test.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/time.h>
+
+#define QPS 4
+
+struct stream {
+	struct ibv_qp *qp;
+	uint64_t posted_by_caller, expected_at_device, expected_completion;
+	uint64_t signaled[1 << 10]; /* ids whose completion is due, oldest first */
+	uint64_t signal_head, signal_tail;
+};
+
+static struct stream streams[QPS];
+static struct rig *shared;
+static unsigned per_qp;
+static _Atomic bool misordered;
+
+/* remote_addr is the number of the work request on its queue pair: the device must see them in order, none twice. */
+static void observe_post(struct ibv_qp *qp, const struct ibv_send_wr *wr)
+{
+	for (int i = 0; i < QPS; i++)
+		if (streams[i].qp == qp) {
+			if (wr->wr.rdma.remote_addr != streams[i].expected_at_device)
+				atomic_store(&misordered, true);
+			streams[i].expected_at_device++;
+		}
+}
+
+static unsigned random_of(uint64_t *state)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return (unsigned)(*state >> 33);
+}
+
+/* One thread owns two queue pairs: posts chains until ENOMEM, polls, checks every completion. */
+static void *drive(void *argument)
+{
+	struct stream *own = argument;
+	struct rig *r = shared;
+	struct ibv_cq *cq = own->qp->send_cq;
+	uint64_t dice = (uint64_t)(own - streams) + 1, done = 0;
+
+	while (done < 2) {
+		struct ibv_wc wc[16];
+		int got;
+
+		done = 0;
+		for (struct stream *s = own; s < own + 2; s++) {
+			struct ibv_send_wr wr[8], *bad;
+			struct ibv_sge sge[8];
+			unsigned n = 1 + random_of(&dice) % 8;
+			int rc;
+
+			if (s->posted_by_caller == per_qp) {
+				done += s->signal_head == s->signal_tail;
+				continue;
+			}
+			if (n > per_qp - s->posted_by_caller)
+				n = per_qp - (unsigned)s->posted_by_caller;
+			for (unsigned i = 0; i < n; i++) {
+				uint64_t number = s->posted_by_caller + i;
+				bool signaled = random_of(&dice) % 4 == 0 || number + 1 == per_qp || number % 16 == 15;
+
+				wr[i] = rig_write(r, &sge[i], number, random_of(&dice) % 100000,
+						  signaled ? IBV_SEND_SIGNALED : 0);
+				wr[i].wr.rdma.remote_addr = number;
+				wr[i].next = i + 1 < n ? &wr[i + 1] : NULL;
+			}
+			rc = ibv_post_send(s->qp, wr, &bad);
+			CHECK(rc == 0 || rc == ENOMEM);
+			n = rc ? (unsigned)(bad - wr) : n;
+			for (unsigned i = 0; i < n; i++)
+				if (wr[i].send_flags & IBV_SEND_SIGNALED)
+					s->signaled[s->signal_head++ % 1024] = s->posted_by_caller + i;
+			s->posted_by_caller += n;
+		}
+		got = ibv_poll_cq(cq, 16, wc);
+		CHECK(got >= 0);
+		for (int i = 0; i < got; i++) {
+			struct stream *s = own->qp->qp_num == wc[i].qp_num ? own : own + 1;
+
+			CHECK_EQUAL(wc[i].status, IBV_WC_SUCCESS);
+			CHECK_EQUAL(s->qp->qp_num, wc[i].qp_num);
+			CHECK(s->signal_head != s->signal_tail);
+			CHECK_EQUAL(wc[i].wr_id, s->signaled[s->signal_tail % 1024]);
+			s->signal_tail++;
+		}
+	}
+	return NULL;
+}
+
+static void run_streams(struct daemon *d)
+{
+	pthread_t threads[QPS / 2];
+	struct ibv_cq *cqs[QPS / 2];
+
+	shared = rig_open(4096);
+	fake_observer = observe_post;
+	fake_complete_at_once(true);
+	for (int i = 0; i < QPS; i++) {
+		if (i % 2 == 0)
+			cqs[i / 2] = shared->cq = ibv_create_cq(shared->context, 512, NULL, NULL, 0);
+		streams[i].qp = rig_qp(shared, 128);
+		rig_ready(streams[i].qp);
+	}
+	for (int i = 0; i < QPS / 2; i++)
+		CHECK(pthread_create(&threads[i], NULL, drive, &streams[2 * i]) == 0);
+	for (int i = 0; i < QPS / 2; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	for (int i = 0; i < QPS / 2; i++) {
+		struct ibv_wc wc[4];
+
+		CHECK_EQUAL(ibv_poll_cq(cqs[i], 4, wc), 0);
+	}
+	for (int i = 0; i < QPS; i++)
+		CHECK_EQUAL(streams[i].expected_at_device, per_qp);
+	CHECK(!misordered);
+	CHECK_EQUAL(fake_cq_overruns(), 0);
+	WAIT(daemon_counts(d).completed + daemon_counts(d).cancelled == daemon_counts(d).submitted);
+}
+
+static void million(void)
+{
+	struct daemon *d = hold_daemon();
+
+	per_qp = (unsigned)atoi(getenv("PER_QP") ? getenv("PER_QP") : "250000");
+	daemon_grant_all(d, true);
+	run_streams(d);
+	CHECK(daemon_counts(d).submitted > per_qp / 100);
+	CHECK_EQUAL(daemon_segment(d)->report.held_bytes, 0);
+	CHECK_EQUAL(daemon_segment(d)->usage[0].posted.bytes[HOLD_STAGE],
+		    daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE]);
+}
+
+/* The same, while the daemon opens and closes its gate, hangs, dies and comes back. */
+static struct daemon *unruly_daemon;
+static _Atomic bool streams_done;
+
+static void *unruly(void *unused)
+{
+	uint64_t dice = 99;
+
+	(void)unused;
+	while (!atomic_load(&streams_done)) {
+		struct daemon *d = unruly_daemon;
+
+		usleep(3000);
+		switch (random_of(&dice) % 8) {
+		case 0:
+			daemon_gate(d, 0);
+			usleep(1000);
+			daemon_gate(d, GATE_CLOSED);
+			break;
+		case 1:
+			daemon_grant_all(d, false);
+			usleep(20000); /* longer than max_hold */
+			daemon_grant_all(d, true);
+			break;
+		case 2:
+			daemon_pause(d, true);
+			usleep(70000); /* longer than stale_after */
+			daemon_pause(d, false);
+			break;
+		case 3:
+			daemon_kill(d);
+			usleep(2000);
+			d = hold_daemon();
+			daemon_grant_all(d, true);
+			unruly_daemon = d;
+			break;
+		default:
+			break;
+		}
+	}
+	return NULL;
+}
+
+static void million_unruly(void)
+{
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .grant_all = true,
+					 .max_hold_ns = 15000000, .stale_after_ns = 50000000};
+	pthread_t trouble;
+	struct ibv_wc wc[4];
+
+	unruly_daemon = daemon_start(&options);
+	per_qp = (unsigned)atoi(getenv("PER_QP") ? getenv("PER_QP") : "250000");
+	shared = rig_open(4096);
+	fake_observer = observe_post;
+	fake_complete_at_once(true);
+	for (int i = 0; i < QPS; i++) {
+		if (i % 2 == 0)
+			shared->cq = ibv_create_cq(shared->context, 512, NULL, NULL, 0);
+		streams[i].qp = rig_qp(shared, 128);
+		rig_ready(streams[i].qp);
+	}
+	CHECK(pthread_create(&trouble, NULL, unruly, NULL) == 0);
+	pthread_t threads[QPS / 2];
+	for (int i = 0; i < QPS / 2; i++)
+		CHECK(pthread_create(&threads[i], NULL, drive, &streams[2 * i]) == 0);
+	for (int i = 0; i < QPS / 2; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	atomic_store(&streams_done, true);
+	CHECK(pthread_join(trouble, NULL) == 0);
+	for (int i = 0; i < QPS; i++) {
+		CHECK_EQUAL(streams[i].expected_at_device, per_qp);
+		CHECK_EQUAL(ibv_poll_cq(streams[i].qp->send_cq, 4, wc), 0);
+	}
+	CHECK(!misordered);
+}
+
+/* Several threads post to one queue pair: nothing is lost or doubled, and each thread's own order is kept. */
+static struct ibv_qp *one;
+static uint64_t last_of[4];
+
+static void observe_one(struct ibv_qp *qp, const struct ibv_send_wr *wr)
+{
+	unsigned thread = (unsigned)(wr->wr_id >> 32);
+
+	if (qp == one && (wr->wr_id & 0xffffffff) != last_of[thread]++)
+		atomic_store(&misordered, true);
+}
+
+static void *post_to_one(void *argument)
+{
+	uint64_t thread = (uint64_t)(uintptr_t)argument;
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	for (uint64_t i = 0; i < per_qp;) {
+		struct ibv_wc wc[8];
+
+		wr = rig_write(shared, &sge, thread << 32 | i, 100, IBV_SEND_SIGNALED);
+		i += ibv_post_send(one, &wr, &bad) == 0;
+		CHECK(ibv_poll_cq(shared->cq, 8, wc) >= 0);
+	}
+	return NULL;
+}
+
+static void one_queue_pair(void)
+{
+	struct daemon *d = hold_daemon();
+	pthread_t threads[4];
+	struct ibv_wc wc[8];
+
+	per_qp = (unsigned)atoi(getenv("PER_QP") ? getenv("PER_QP") : "20000");
+	daemon_grant_all(d, true);
+	shared = rig_open(512);
+	one = rig_qp(shared, 256);
+	rig_ready(one);
+	fake_observer = observe_one;
+	fake_complete_at_once(true);
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK(pthread_create(&threads[i], NULL, post_to_one, (void *)i) == 0);
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	WAIT((rig_poll(shared, wc, 8), last_of[0] + last_of[1] + last_of[2] + last_of[3] == 4 * (uint64_t)per_qp));
+	CHECK(!misordered);
+	WAIT((rig_poll(shared, wc, 8), daemon_segment(d)->usage[0].posted.bytes[HOLD_STAGE] ==
+						daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE]));
+	WAIT(daemon_counts(d).completed + daemon_counts(d).cancelled == daemon_counts(d).submitted);
+}
+
+/* A signal handler posts to queue pair B whatever the thread was doing: the fake device's lock is never held for B when
+ * the handler runs, since the main flow only polls and posts to A. */
+static struct ibv_qp *of_handler;
+static _Atomic unsigned handled;
+
+static void handler(int signal)
+{
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	(void)signal;
+	wr = rig_write(shared, &sge, handled, 100, IBV_SEND_SIGNALED);
+	if (ibv_post_send(of_handler, &wr, &bad) == 0)
+		handled++;
+}
+
+static void posts_in_handler(void)
+{
+	sigset_t alarm, old;
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	pthread_sigmask(SIG_BLOCK, &alarm, &old); /* the daemon's thread must not run the handler */
+	struct daemon *d = hold_daemon();
+	struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	struct ibv_wc wc[8];
+	struct ibv_qp *a;
+
+	shared = rig_open(4096);
+	a = rig_qp(shared, 64);
+	of_handler = rig_qp(shared, 1024);
+	rig_ready(a);
+	rig_ready(of_handler);
+	signal(SIGALRM, handler);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	for (unsigned i = 0; handled < 300; i++) { /* held: the handler never reaches the device here */
+		wr = rig_write(shared, &sge, i, 100, IBV_SEND_SIGNALED);
+		ibv_post_send(a, &wr, &bad);
+		rig_poll(shared, wc, 8);
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	daemon_grant_all(d, true);
+	WAIT((rig_poll(shared, wc, 8), posted(of_handler) == handled));
+	const struct fake_record *log = fake_log(of_handler, &(unsigned){0});
+
+	for (unsigned i = 0; i < handled; i++)
+		CHECK_EQUAL(log[i].wr_id, i);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		{"million", million},
+		{"million_unruly", million_unruly},
+		{"one_queue_pair", one_queue_pair},
+		{"posts_in_handler", posts_in_handler},
+		{NULL, NULL},
+	};
+
+	return run_tests(tests, argc, argv);
+}

@@ -1,0 +1,133 @@
+"""Runs real mfsd processes for tests, and waits on what they say and show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from mfsd.node.control import ClientStatus, NicStatus, StatusReply, StatusRequest
+from mfsd.node.control_client import Unreachable, ask
+
+TIMEOUT_S = 20.0
+"""Far above what anything here takes; reaching it is a failure."""
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None], what: str = "the condition") -> T:
+    """The first true result of ``look``, which is called again and again."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        if result := look():
+            return result
+        time.sleep(0.002)
+    raise AssertionError(f"{what} did not come true within {TIMEOUT_S:g} s")
+
+
+class Daemon:
+    """One mfsd process. Leaving the context stops it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: str = "",
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """Starts mfsd on ``folder/mfsd.sock`` with this configuration text; ``prepare`` runs in it before
+        Python does."""
+        self.socket = folder / "mfsd.sock"
+        self.config_file = folder / "mfsd.toml"
+        self.config_file.write_text(config)
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "mfsd.cli.daemon"),
+                *("--config", str(self.config_file), "--socket", str(self.socket)),
+                *arguments,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=prepare,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def __enter__(self) -> Daemon:
+        self.wait_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        if error is not None:
+            print("mfsd said:", *self.lines, sep="\n  ")
+
+    def wait_ready(self) -> None:
+        self.wait_line("event=ready")
+
+    def wait_line(self, part: str, count: int = 1) -> str:
+        """The ``count``-th log line that contains ``part``."""
+
+        def look() -> str | None:
+            found = [line for line in list(self.lines) if part in line]
+            if len(found) >= count:
+                return found[count - 1]
+            assert self.process.poll() is None, f"mfsd ended with {self.process.returncode}: {self.lines}"
+            return None
+
+        return eventually(look, f"a log line with {part}")
+
+    def wait_end(self) -> int:
+        """The exit code of the process, once it has ended and its last line has been read."""
+        code = self.process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return code
+
+    def status(self) -> StatusReply:
+        reply = ask(self.socket, StatusRequest(), TIMEOUT_S)
+        assert isinstance(reply, StatusReply)
+        return reply
+
+    def client(self, pid: int) -> ClientStatus | None:
+        return next((c for c in self.status().clients if c.pid == pid), None)
+
+    def nic(self, name: str) -> NicStatus:
+        return next(n for n in self.status().nics if n.name == name)
+
+    def wait_clients(self, count: int) -> list[ClientStatus]:
+        def look() -> tuple[list[ClientStatus]] | None:
+            clients = self.status().clients
+            return (clients,) if len(clients) == count else None
+
+        return eventually(look, f"{count} clients")[0]
+
+    def answers(self) -> bool:
+        try:
+            self.status()
+        except Unreachable:
+            return False
+        return True
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))

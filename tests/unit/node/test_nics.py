@@ -1,0 +1,89 @@
+"""Which rate of a NIC is believed, and that made-up NICs cannot displace real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mfsd._native import NICS_MAX
+from mfsd.node.config import NicConfig
+from mfsd.node.nics import NicTable, read_host_rates
+from mfsd.node.values import RateBytesPerS
+
+
+class Registry:
+    """Stands for the arbiter: a NIC is its name and guid, a rate of 0 keeps what is known."""
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[str, int]] = []
+        self.rates: dict[str, int] = {}
+
+    def nic(self, name: str, guid: int, rate_bytes_per_s: int) -> int:
+        if (name, guid) not in self.keys:
+            self.keys.append((name, guid))
+        if rate_bytes_per_s:
+            self.rates[name] = rate_bytes_per_s
+        return self.keys.index((name, guid))
+
+
+def test_configuration_goes_before_the_host_and_the_host_before_clients() -> None:
+    registry = Registry()
+    host = {"mlx5_0": 200, "mlx5_1": 100}
+    table = NicTable(registry, {"mlx5_0": NicConfig(rate_bytes_per_s=RateBytesPerS(50))}, lambda: host)
+    for client, name in enumerate(("mlx5_0", "mlx5_1", "soft0")):
+        table.register(client, name, 7, 9)
+    assert registry.rates == {"mlx5_0": 50, "mlx5_1": 100, "soft0": 9}
+
+
+def test_one_client_cannot_change_the_rate_that_another_told() -> None:
+    registry = Registry()
+    table = NicTable(registry, {}, dict)
+    table.register(1, "soft0", 7, 1000)
+    table.register(2, "soft0", 7, 1)
+    assert registry.rates == {"soft0": 1000}
+    table.register(1, "soft0", 7, 500)
+    assert registry.rates == {"soft0": 1000}, "client 2 plans with it too"
+    table.forget(1)
+    table.forget(2)
+    table.register(3, "soft0", 7, 1)
+    assert registry.rates == {"soft0": 1}, "nobody else has it open"
+
+
+def test_a_reload_changes_rates() -> None:
+    registry = Registry()
+    table = NicTable(registry, {}, dict)
+    table.register(1, "soft0", 7, 1000)
+    table.reconfigure({"soft0": NicConfig(rate_bytes_per_s=RateBytesPerS(50))})
+    assert registry.rates == {"soft0": 50}
+    table.reconfigure({})
+    assert registry.rates == {"soft0": 1000}
+
+
+def test_made_up_names_leave_room_for_real_devices() -> None:
+    table = NicTable(Registry(), {}, lambda: {"mlx5_0": 1, "mlx5_1": 1})
+    for n in range(NICS_MAX - 2):
+        table.register(1, f"fake{n}", n, 0)
+    for guid in range(2):
+        with pytest.raises(OSError, match="16 NICs are known"):
+            table.register(1, "fake", 99 + guid, 0)
+    table.register(2, "mlx5_0", 5, 0)
+    with pytest.raises(OSError, match="16 NICs are known"):
+        table.register(1, "mlx5_0", 6, 0)
+    table.register(2, "mlx5_1", 5, 0)
+    assert table.count == NICS_MAX
+    table.register(3, "mlx5_1", 5, 0)
+
+
+def test_rates_of_the_host(tmp_path: Path) -> None:
+    for device, ports in {
+        "mlx5_0": ["100 Gb/sec (4X EDR)", "2.5 Gb/sec (1X SDR)"],
+        "odd": ["fast"],
+        "none": [],
+    }.items():
+        (tmp_path / device).mkdir()
+        for number, rate in enumerate(ports):
+            (tmp_path / device / "ports" / str(number)).mkdir(parents=True)
+            (tmp_path / device / "ports" / str(number) / "rate").write_text(rate + "\n")
+    assert read_host_rates(tmp_path) == {"mlx5_0": 12_500_000_000, "odd": 0, "none": 0}
+    assert read_host_rates(tmp_path / "absent") == {}

@@ -1,0 +1,32 @@
+"""The benchmarks' page says what was measured, what missed its bar, and what was not measured."""
+
+from __future__ import annotations
+
+from bench.report.page import page
+
+MACHINE = {"cpu": "a processor", "cores": 2}
+
+
+def test_a_bar_is_held_missed_or_not_measured() -> None:
+    text = page(
+        {
+            "permit": {"machine": MACHINE, "results": {"rtt_us_p50": 1.5, "rtt_us_p99": 30.0}},
+            "rmlq": {"machine": MACHINE, "results": {"ops_per_s": 6e6}},
+        }
+    )
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
+    assert lines["permit round trip, arbiter spinning (median)"].endswith("| 1.5 us | holds |")
+    assert lines["permit round trip, arbiter spinning (p99)"].endswith("| 30 us | **missed** |")
+    assert lines["reverse multi-level queue, submit + pick at 100,000 queued"].endswith("| 6,000,000 /s | holds |")
+    assert lines["idle daemon, share of one core"].endswith("| not measured | |")
+
+
+def test_the_ring_stands_among_its_peers_by_speed() -> None:
+    results = {"ops_per_s": 50e6, "peers": {"slow": 10e6, "fast": 90e6}}
+    text = page({"ring": {"machine": MACHINE, "results": results}})
+    assert text.index("| fast |") < text.index("| **MFS** |") < text.index("| slow |")
+
+
+def test_nested_figures_are_all_printed() -> None:
+    text = page({"ring": {"machine": MACHINE, "results": {"producers": {"4": {"ops_per_s": [1.0, 2.0]}}}}})
+    assert "| producers.4.ops_per_s | 1, 2 |" in text

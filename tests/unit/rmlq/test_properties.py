@@ -1,0 +1,158 @@
+"""What holds for the queue whatever the policy says, and what it answers to bad calls."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+EINVAL, ENOENT, ENOSPC, EAGAIN = -22, -2, -28, -11
+REUSE, COLLECTIVE, P2D, BACKGROUND = 1, 2, 3, 4
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_random_calls_break_no_invariant(stress, seed):
+    result = subprocess.run([stress, str(seed), "300000"], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[:4000]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"variant": 2},
+        {"early_order": 7},
+        {"classes": 1},
+        {"classes": 9},
+        {"levels": 0},
+        {"levels": 9},
+        {"variant": 1, "levels": 1},
+        {"rho_max": 1.0},
+        {"rho_max": -0.1},
+        {"rho_max": float("nan")},
+        {"critical_laxity_share": 1.5},
+        {"readmission_share": float("nan")},
+        {"promotion_interval_ns": 0},
+    ],
+)
+def test_a_policy_out_of_range_is_refused(native, change):
+    assert native.create(native.policy(**change), S, 16)[0] == EINVAL
+
+
+def test_thresholds_must_fall_from_at_most_one_to_above_zero(native):
+    for index, value in [(0, 1.5), (3, 0.5), (6, 0.0), (2, float("nan"))]:
+        policy = native.policy()
+        policy.threshold[index] = value
+        assert native.create(policy, S, 16)[0] == EINVAL
+
+
+def test_sizes_out_of_range_are_refused(native):
+    for rate, flows_max in [(0, 16), (2**61, 16), (S, 0), (S, 2**22 + 1)]:
+        assert native.create(native.policy(), rate, flows_max)[0] == EINVAL
+    queue = native.queue()
+    assert queue.submit(bytes=2**40 + 1, stage=P2D)[0] == EINVAL
+    assert queue.set_rate(0) == EINVAL
+    assert queue.set_load(float("nan")) == EINVAL
+    assert queue.batch(0) == EINVAL
+    assert queue.request(0) == EINVAL
+    assert queue.request(1, bytes_ahead=2**40 + 1) == EINVAL
+    assert queue.prune(0) == EINVAL
+
+
+def test_a_full_queue_refuses_until_a_flow_is_gone(native):
+    queue = native.queue(flows_max=3)
+    handles = [queue.submit(bytes=1, stage=stage)[1] for stage in (REUSE, P2D, BACKGROUND)]
+    assert queue.submit(bytes=1, stage=P2D)[0] == ENOSPC
+    assert queue.pick()[1].handle == handles[0]
+    assert queue.submit(bytes=1, stage=P2D)[0] == ENOSPC  # in flight is still known
+    assert queue.complete(handles[0], 1) == 1
+    assert queue.submit(bytes=1, stage=P2D)[0] == 0
+
+
+def test_told_requests_and_batches_have_room_of_their_own(native):
+    queue = native.queue(flows_max=2)
+    for table in (queue.request, queue.batch):
+        assert [table(key) for key in (1, 2, 3)] == [0, 0, ENOSPC]
+        assert table(1) == 0  # known ones may change
+    assert queue.prune(3) == ENOSPC
+    for number in (10, 11):  # flows bring requests and batches beyond those told
+        assert queue.submit(bytes=1, stage=P2D, request=number, batch=number)[0] == 0
+    assert queue.request_end(1) == 0
+    assert queue.prune(3) == 0
+
+
+def test_a_handle_is_never_given_twice(native):
+    queue, seen = native.queue(flows_max=1), set()
+    for _ in range(1000):
+        handle = queue.submit(bytes=1, stage=P2D)[1]
+        assert handle not in seen
+        seen.add(handle)
+        assert queue.cancel(handle) == 0
+    assert {queue.cancel(handle) for handle in seen} == {ENOENT}
+    assert queue.cancel(0) == ENOENT
+    assert queue.cancel(2**64 - 1) == ENOENT
+
+
+def test_an_empty_queue_says_so_and_needs_no_timer(native):
+    queue = native.queue()
+    assert queue.pick()[0] == EAGAIN
+    assert queue.advance(5) == native.NEVER
+
+
+def test_the_four_tiers_in_order(native):
+    queue = native.queue()
+    order = [
+        queue.submit(bytes=1, stage=BACKGROUND)[1],
+        queue.submit(bytes=1, stage=P2D, deadline_ns=S)[1],
+        queue.submit(bytes=1, stage=REUSE, layer=3)[1],
+        queue.submit(bytes=1, stage=COLLECTIVE)[1],
+        queue.submit(bytes=1, stage=P2D, request=9, deadline_ns=S)[1],
+    ]
+    assert queue.promote(order[4], 0) == 1
+    picked = [queue.pick()[1] for _ in order]
+    assert [p.handle for p in picked] == order[::-1]
+    assert [p.wire_class for p in picked] == [0, 1, 6, 6, 7]
+
+
+def test_a_layer_boundary_moves_the_whole_batch(native):
+    queue = native.queue()
+    for batch, layer in [(1, 4), (2, 9)]:
+        queue.batch(batch, layer_current=0, layers=10, rank=batch)
+        for _ in range(3):
+            queue.submit(bytes=1, stage=REUSE, batch=batch, layer=layer, cookie=batch)
+    assert queue.peek()[1].cookie == 1
+    queue.batch(2, layer_current=8, layers=10, rank=2)
+    assert [queue.pick()[1].cookie for _ in range(6)] == [2, 2, 2, 1, 1, 1]
+
+
+def test_promotion_comes_by_itself_as_the_deadline_nears(native):
+    queue = native.queue(rate=S)
+    handle = queue.submit(0, bytes=S // 1000, stage=P2D, deadline_ns=S)[1]  # 1 ms of the link, due in 1 s
+    levels, moment = [], queue.advance(0)
+    while moment < S:
+        levels.append(queue.place(handle)[1].level)
+        moment = queue.advance(moment)
+    assert levels == sorted(levels, reverse=True)
+    assert levels[0] > 1
+    assert levels[-1] == 1
+    assert queue.stats().looks < 200  # each look halves the way, or waits an interval
+
+
+def test_in_flight_flows_keep_their_class(native):
+    queue = native.queue(rate=S)
+    handle = queue.submit(0, bytes=1, stage=P2D, deadline_ns=S)[1]
+    granted = queue.pick(0)[1].wire_class
+    queue.advance(S - 10)
+    assert (queue.place(handle)[1].wire_class, queue.place(handle)[1].in_flight) == (granted, 1)
+
+
+def test_pruned_reuse_of_a_running_batch_is_not_demoted(native):
+    for variant, tier in [(0, 1), (1, 3)]:  # mfs, paper
+        queue = native.queue(native.policy(variant=variant))
+        queue.batch(7, layer_current=0, layers=8)
+        handle = queue.submit(bytes=1, stage=REUSE, request=5, batch=7, layer=1)[1]
+        queue.prune(5)
+        assert queue.peek()[1].tier == tier
+        queue.unprune(5)
+        assert queue.peek()[1].tier == 1
+        assert queue.peek()[1].handle == handle

@@ -1,0 +1,59 @@
+"""Imports point down: a room may use the rooms below it and none above (docs/internals/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# room -> rooms it may import from; its own is always allowed
+BELOW: dict[str, set[str]] = {
+    "mfsd.policy": set(),
+    "mfsd.soft_roce": set(),
+    "mfsd.fabric": {"mfsd.policy"},
+    "mfsd.observe": {"mfsd.policy", "mfsd._native"},
+    "mfsd.node": {"mfsd.policy", "mfsd._native"},
+    "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
+    "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
+    "nccl_shim": set(),
+    "mooncake_adapter": {"mfsd._native"},
+    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node"},
+}
+
+
+def room_of(module: str) -> str | None:
+    return max((room for room in BELOW if module == room or module.startswith(room + ".")), key=len, default=None)
+
+
+def modules() -> list[tuple[str, Path]]:
+    packages = ("mfsd", "nccl_shim", "mooncake_adapter", "bench")
+    paths = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+    return [(".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), p) for p in paths]
+
+
+def imports_of(module: str, path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+            base = package[: len(package) - node.level + 1] if node.level else []
+            names |= {".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_imports_point_down(module: str, path: Path) -> None:
+    room = room_of(module)
+    if room is None:  # the package's own __init__
+        assert not {n for n in imports_of(module, path) if n.split(".")[0] in {"mfsd", "nccl_shim", "bench"}}
+        return
+    for name in imports_of(module, path):
+        if name.split(".")[0] not in {"mfsd", "nccl_shim", "mooncake_adapter", "bench"}:
+            continue
+        target = room_of(name) or ".".join(name.split(".")[:2])
+        assert target == room or target in BELOW[room], f"{module} imports {name}: {room} may not use {target}"
