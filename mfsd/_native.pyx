@@ -456,7 +456,7 @@ cdef int packet_read(void *to, size_t size, bytes data, what) except -1:
 
 
 def hello_encode(
-    int kind, *, pid=0, mode=MFS_MODE_ENFORCE, process="", nic_name="", nic_guid=0, nic_rate_bytes_per_s=0,
+    uint32_t kind, *, pid=0, mode=MFS_MODE_ENFORCE, process="", nic_name="", nic_guid=0, nic_rate_bytes_per_s=0,
     magic=MFS_ABI_MAGIC, major=MFS_ABI_MAJOR, minor=MFS_ABI_MINOR,
 ):
     cdef mfs_hello hello
@@ -464,7 +464,7 @@ def hello_encode(
     hello.magic = magic
     hello.major = major
     hello.minor = minor
-    hello.kind = <uint32_t>kind
+    hello.kind = kind
     hello.pid = pid
     hello.mode = mode
     hello.nic_guid = nic_guid
