@@ -47,15 +47,15 @@ BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources("csrc/*.c")],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
-    depends=HEADERS,
+    depends=[*HEADERS, *sources("csrc/*.h")],
 )
 LIBRARIES = [
     SharedLibrary(
         "nccl_shim/libmfs_shim.so",
-        [*sources("nccl_shim/src/*.c"), "csrc/client.c"],
+        [*sources("nccl_shim/src/*.c", "csrc/client*.c")],
         "nccl_shim/src/libmfs_shim.map",
         ["dl", "pthread"],
-        HEADERS + sources("nccl_shim/src/*.h"),
+        HEADERS + sources("nccl_shim/src/*.h", "csrc/client*.h"),
     ),
     SharedLibrary(
         "mfsd/soft_roce/libmfs-rdmav34.so",

@@ -442,7 +442,6 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 		.grants = session->grants,
 		.completes = session->completes,
 		.cancels = session->cancels,
-		.torn_slots = session->reader.torn_slots,
 		.bad_messages = session->bad_messages,
 		.held_bytes = session->held_bytes,
 		.report_held_bytes = atomic_load_explicit(&report->held_bytes, memory_order_relaxed),
@@ -452,6 +451,8 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 		.bypassed_stale = atomic_load_explicit(&report->bypassed_stale, memory_order_relaxed),
 		.hold_ns = atomic_load_explicit(&report->hold_ns, memory_order_relaxed),
 	};
+	for (unsigned lane = 0; lane < MFS_LANES; lane++)
+		stats->torn_slots += session->reader.lane[lane].torn_slots;
 	for (unsigned r = 0; r < MFS_ROLES_MAX; r++)
 		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {

@@ -405,8 +405,8 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
 
 	if (session->state != MFS_SEGMENT_ACTIVE)
 		return false;
-	n = mfs_mpsc_pop(&session->reader, &segment->submit, segment->submit_slot, MFS_SUBMIT_SLOTS, messages,
-			 MESSAGES_PER_LOOP, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	n = mfs_lanes_pop(&session->reader, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS, messages,
+			  MESSAGES_PER_LOOP, arbiter->now_ns, arbiter->config.torn_slot_ns);
 	if (n < 0) {
 		session_detach(arbiter, session, n);
 		return true;

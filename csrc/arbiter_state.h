@@ -65,7 +65,7 @@ struct session {
 	struct mfs_segment *segment;
 	int doorbell;
 	bool announce; /* grants were pushed since the last futex wake */
-	struct mfs_mpsc_reader reader;
+	struct mfs_lanes_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;
 	uint64_t submits, grants, completes, cancels, bad_messages;

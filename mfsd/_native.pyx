@@ -41,9 +41,10 @@ cdef extern from * nogil:
         AT("header.state", header.state), AT("header.mode", header.mode),
         AT("header.arbiter_asleep", header.arbiter_asleep), AT("header.grant_word", header.grant_word),
         AT("header.grant_waiters", header.grant_waiters), AT("gate", gate), AT("nic", nic), AT("report", report),
-        AT("usage", usage), AT("batch", batch), AT("rules", rules), AT("submit", submit), AT("submit.tail", submit.tail),
-        AT("submit.head_seen", submit.head_seen), AT("submit.quarantined", submit.quarantined),
-        AT("submit.head", submit.head), AT("submit.quarantine", submit.quarantine), AT("submit_slot", submit_slot),
+        AT("usage", usage), AT("batch", batch), AT("rules", rules), AT("submit", submit),
+        AT("submit.tail", submit[0].tail), AT("submit.head_seen", submit[0].head_seen),
+        AT("submit.quarantined", submit[0].quarantined), AT("submit.head", submit[0].head),
+        AT("submit.quarantine", submit[0].quarantine), AT("submit_slot", submit_slot),
         AT("grant", grant), AT("grant.tail", grant.tail), AT("grant.head", grant.head), AT("grant_slot", grant_slot),
     #undef AT
     };
@@ -61,7 +62,7 @@ cdef extern from * nogil:
 cdef extern from "mfs/abi.h" nogil:
     enum:
         MFS_ABI_MAJOR, MFS_ABI_MINOR, MFS_NICS_MAX, MFS_STAGES_MAX, MFS_CLASSES_MAX, MFS_ROLES_MAX, MFS_TASKS_MAX
-        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_DSCP_KEEP, MFS_SUBMIT_SLOTS, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
+        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_DSCP_KEEP, MFS_LANES, MFS_LANE_SLOTS, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
         MFS_STAGE_CONTROL, MFS_STAGE_REUSE, MFS_STAGE_COLLECTIVE, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND
         MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
         MFS_SEGMENT_ACTIVE, MFS_SEGMENT_DETACHED, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL
@@ -70,6 +71,8 @@ cdef extern from "mfs/abi.h" nogil:
     enum mfs_mode:
         MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE
     struct mfs_message:
+        pass
+    struct mfs_mpsc:
         pass
     struct mfs_mpsc_slot:
         pass
@@ -332,7 +335,9 @@ BATCHES_MAX = MFS_BATCHES_MAX
 RULES_MAX = MFS_RULES_MAX
 STAGES_MAX = MFS_STAGES_MAX
 QUARANTINE_MAX = MFS_QUARANTINE_MAX
-SUBMIT_SLOTS = MFS_SUBMIT_SLOTS
+LANES = MFS_LANES
+LANE_SLOTS = MFS_LANE_SLOTS
+LANE_BYTES = sizeof(mfs_mpsc)
 GRANT_SLOTS = MFS_GRANT_SLOTS
 DSCP_KEEP = MFS_DSCP_KEEP
 MESSAGE_BYTES = sizeof(mfs_message)
@@ -451,7 +456,7 @@ cdef int packet_read(void *to, size_t size, bytes data, what) except -1:
 
 
 def hello_encode(
-    int kind, *, pid=0, mode=MFS_MODE_ENFORCE, process="", nic_name="", nic_guid=0, nic_rate_bytes_per_s=0,
+    uint32_t kind, *, pid=0, mode=MFS_MODE_ENFORCE, process="", nic_name="", nic_guid=0, nic_rate_bytes_per_s=0,
     magic=MFS_ABI_MAGIC, major=MFS_ABI_MAJOR, minor=MFS_ABI_MINOR,
 ):
     cdef mfs_hello hello
@@ -459,7 +464,7 @@ def hello_encode(
     hello.magic = magic
     hello.major = major
     hello.minor = minor
-    hello.kind = <uint32_t>kind
+    hello.kind = kind
     hello.pid = pid
     hello.mode = mode
     hello.nic_guid = nic_guid

@@ -15,6 +15,7 @@ struct item {
 	uint64_t rest[5];
 };
 
+/* Items that fit at four producers. Where producers have queues of their own (mfs, moodycamel), a quarter for each. */
 #define CAPACITY 8192
 
 struct queue {

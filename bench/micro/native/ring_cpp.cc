@@ -1,5 +1,4 @@
-// moodycamel::ConcurrentQueue with tokens and bulk operations (unbounded, as it is meant: its try_enqueue stalls for ever
-// when its block index is full), and boost::lockfree::queue of fixed size.
+// moodycamel::ConcurrentQueue with tokens and bulk operations, bounded for each producer, and boost::lockfree::queue of fixed size.
 #include "ring.h"
 
 #include <boost/lockfree/queue.hpp>
@@ -13,7 +12,10 @@
 
 namespace {
 
-using Camel = moodycamel::ConcurrentQueue<item>;
+struct Bounded : moodycamel::ConcurrentQueueDefaultTraits {
+	static const size_t MAX_SUBQUEUE_SIZE = CAPACITY / 4;
+};
+using Camel = moodycamel::ConcurrentQueue<item, Bounded>;
 
 struct CamelQueue;
 struct CamelProducer {

@@ -251,13 +251,41 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 		messages[taken++] = slot->message;
 		reader->head++;
 	}
+	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second look at shared memory */
 	if (reader->head != first) {
 		reader->stalled_ns = 0;
-	}
-	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second look at shared memory */
-	if (reader->head != first)
 		atomic_store_explicit(&ring->head, reader->head, memory_order_release);
+	}
 	return rc < 0 ? rc : (int)taken;
+}
+
+/* ---- lanes: several MPSC rings side by side ---------------------------------------------------------------------- */
+
+/* Producers that share a ring take its tail line from one another with every message. So a process has several, called
+ * lanes, and each thread keeps to one as far as it can. Order holds within a lane only; who needs order between two
+ * messages sends both through the same one (MFS_TASK_LANE). */
+struct mfs_lanes_reader {
+	struct mfs_mpsc_reader lane[MFS_LANES];
+	unsigned first; /* where the next turn begins, so that a busy lane cannot keep the others waiting */
+};
+
+static inline int mfs_lanes_pop(struct mfs_lanes_reader *reader, struct mfs_mpsc *rings, struct mfs_mpsc_slot *slots,
+				uint64_t lane_size, struct mfs_message *messages, unsigned n, uint64_t now_ns,
+				uint64_t torn_slot_ns)
+{
+	unsigned first = reader->first++;
+	unsigned taken = 0;
+
+	for (unsigned i = 0; i < MFS_LANES && taken < n; i++) {
+		unsigned lane = (first + i) % MFS_LANES;
+		int rc = mfs_mpsc_pop(&reader->lane[lane], &rings[lane], slots + lane * lane_size, lane_size,
+				      messages + taken, n - taken, now_ns, torn_slot_ns);
+
+		if (rc < 0)
+			return rc;
+		taken += (unsigned)rc;
+	}
+	return (int)taken;
 }
 
 /* ---- SPMC -------------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,49 @@
+/* What the two parts of the client share: client_attach.c (the daemon's socket, the segment) and client.c (the data path).
+ *
+ * Both are linked into the preloaded shim and into the Python binding: libc only, no printing, no exit, and errno is left
+ * as it was found on every call of the data path. System calls there are made with syscall(): no cancellation points.
+ */
+#ifndef MFS_CLIENT_STATE_H
+#define MFS_CLIENT_STATE_H
+
+#include <mfs/client.h>
+#include <time.h>
+
+#define MFS_WORD_BITS 64
+
+struct task_slot {
+	_Atomic uint64_t state;
+	_Atomic(void *) cookie; /* stored before state turns WAITING, stable until the task ends */
+	_Atomic uint32_t next_free;
+};
+
+/* What the tasks of one lane share (MFS_TASK_LANE). */
+struct lane {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head; /* a stack: slot + 1 or 0 low, a tag against ABA high */
+	_Atomic uint32_t waiting;			     /* tasks in PHASE_WAITING */
+};
+
+struct mfs_client {
+	struct mfs_segment *segment;
+	uint64_t stale_after_ns;
+	uint32_t epoch;
+	int socket;
+	int doorbell;
+	unsigned timeout_ms;
+	_Atomic uint32_t socket_busy;
+	_Atomic uint32_t owed; /* bits set in the two maps below */
+	_Atomic uint64_t owed_batches;
+	_Atomic uint64_t owed_tasks[MFS_TASKS_MAX / MFS_WORD_BITS];
+	struct lane lane[MFS_LANES];
+	struct task_slot task[MFS_TASKS_MAX];
+};
+
+static inline uint64_t client_clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif

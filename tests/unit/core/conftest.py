@@ -1,0 +1,125 @@
+"""An arbiter in this process behind a real unix socket: all of the daemon that the native core needs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from mfsd import _native
+from mfsd._native import Arbiter, Client, HelloKind
+
+TIMEOUT_S = 20.0
+T = TypeVar("T")
+
+
+class Server:
+    """Answers hellos for one arbiter; `segments` maps client ids to their memory, for tests that play the client."""
+
+    def __init__(self, path: Path, arbiter: Arbiter) -> None:
+        self.path, self.arbiter = path, arbiter
+        self.segments: dict[int, mmap.mmap] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        client_id = None
+        try:
+            while packet := connection.recv(4096):
+                hello = _native.hello_decode(packet)
+                if hello.kind == HelloKind.ATTACH:
+                    client_id, memfd, doorbell = self.arbiter.client_add()
+                    self.segments[client_id] = mmap.mmap(memfd, _native.SEGMENT_BYTES)
+                    welcome = _native.welcome_encode(client_id=client_id)
+                    socket.send_fds(connection, [welcome], [memfd, doorbell])
+                    os.close(memfd)
+                    os.close(doorbell)
+                else:
+                    nic = self.arbiter.nic(hello.nic_name, hello.nic_guid, hello.nic_rate_bytes_per_s)
+                    connection.send(_native.nic_reply_encode(nic=nic))
+        except OSError:
+            pass  # the arbiter was closed, or the client went away
+        finally:
+            if client_id is not None:
+                try:
+                    self.arbiter.client_remove(client_id)
+                except OSError:
+                    pass
+
+    def attach(self, **options: object) -> Client:
+        return Client.attach(str(self.path), timeout_ms=10_000, **options)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Makes a server whose arbiter runs with the given options. stale_after is long: a busy machine is no fault here."""
+    servers: list[Server] = []
+
+    def make(**options: object) -> Server:
+        defaults = {"stale_after_ns": 60_000_000_000, "rate_default_bytes_per_s": 125_000_000}
+        arbiter = Arbiter(**{**defaults, **options})  # type: ignore[arg-type]
+        arbiter.start()
+        server = Server(tmp_path / f"s{len(servers)}", arbiter)
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        server.close()
+        server.arbiter.close()
+
+
+def eventually(look: Callable[[], T], what: str = "the condition") -> T:
+    """The first true result of `look`."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        if result := look():
+            return result
+        time.sleep(0.001)
+    raise AssertionError(f"{what} did not come true within {TIMEOUT_S:g} s")
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., object]:
+    return eventually
+
+
+@pytest.fixture
+def take() -> Callable[[Client, int], list[int]]:
+    """Waits for n permits and returns the task ids in the order in which they came."""
+
+    def take_permits(client: Client, n: int) -> list[int]:
+        taken: list[int] = []
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while len(taken) < n:
+            assert time.monotonic() < deadline_s, f"{len(taken)} of {n} permits within {TIMEOUT_S:g} s"
+            client.wait(100_000_000)
+            taken += [task for task, _ in client.permits(n - len(taken))]
+        return taken
+
+    return take_permits

@@ -1,0 +1,184 @@
+"""Attaching to what is no daemon, an old daemon or a hostile one ends in one errno, within the timeout."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mfsd import _native
+from mfsd._native import Arbiter, Client
+
+Answer = Callable[[socket.socket, bytes], None]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Callable[[Answer], str]]:
+    """Listens, and answers the first packet of every connection with the given function."""
+    listeners: list[socket.socket] = []
+
+    def listen(answer: Answer) -> str:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = str(tmp_path / f"d{len(listeners)}")
+        listener.bind(path)
+        listener.listen()
+        listeners.append(listener)
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    answer(connection, connection.recv(4096))
+                    connection.recv(1)  # until the client has had enough
+
+        threading.Thread(target=serve, daemon=True).start()
+        return path
+
+    yield listen
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def sealed(size: int, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, start: bytes = b"") -> int:
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    os.pwrite(fd, start, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def with_segment(make: Callable[[], int]) -> Answer:
+    def answer(connection: socket.socket, _: bytes) -> None:
+        fd, bell = make(), os.eventfd(0)
+        socket.send_fds(connection, [_native.welcome_encode(client_id=1)], [fd, bell])
+        os.close(fd)
+        os.close(bell)
+
+    return answer
+
+
+def real_segment() -> bytes:
+    with Arbiter() as arbiter:
+        _, memfd, doorbell = arbiter.client_add()
+        os.close(doorbell)
+        content = os.pread(memfd, 64, 0)
+        os.close(memfd)
+    return content
+
+
+def changed(field: str, value: int, size: int) -> bytes:
+    content = bytearray(real_segment())
+    offset = _native.LAYOUT[f"header.{field}"]
+    content[offset : offset + size] = value.to_bytes(size, "little")
+    return bytes(content)
+
+
+def attach_error(path: str, timeout_ms: int = 5000) -> tuple[int | None, str]:
+    with pytest.raises(OSError) as raised:
+        Client.attach(path, timeout_ms=timeout_ms)
+    return raised.value.errno, raised.value.strerror or ""
+
+
+def test_no_daemon(tmp_path: Path) -> None:
+    assert attach_error(str(tmp_path / "none")) == (
+        errno.ENOENT,
+        "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
+    )
+
+
+def test_nobody_behind_the_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "dead")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(path)
+    assert attach_error(path)[0] == errno.ECONNREFUSED
+
+
+def test_path_too_long() -> None:
+    assert attach_error("/" + "x" * 200)[0] == errno.ENAMETOOLONG
+
+
+def test_silent_daemon(daemon: Callable[[Answer], str]) -> None:
+    assert attach_error(daemon(lambda connection, _: None), timeout_ms=50)[0] == errno.ETIMEDOUT
+
+
+def test_daemon_that_does_not_accept(tmp_path: Path) -> None:
+    path = str(tmp_path / "full")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(path)  # fills the backlog
+            assert attach_error(path, timeout_ms=50)[0] == errno.ETIMEDOUT
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EUSERS, errno.ENOSPC, errno.EPROTO])
+def test_refusal_keeps_its_errno(daemon: Callable[[Answer], str], error: int) -> None:
+    path = daemon(lambda connection, _: connection.sendall(_native.welcome_encode(error=-error)))
+    assert attach_error(path)[0] == error
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"HTTP/1.1 400 Bad Request",
+        b"\0" * _native.WELCOME_BYTES,
+        _native.welcome_encode(client_id=1),  # without descriptors
+        _native.welcome_encode(client_id=1) + b"x",
+        _native.welcome_encode(client_id=1, major=_native.ABI_MAJOR + 1),
+        _native.welcome_encode(error=-2_000_000_000),
+    ],
+)
+def test_foreign_answers(daemon: Callable[[Answer], str], packet: bytes) -> None:
+    assert attach_error(daemon(lambda connection, _: connection.sendall(packet)))[0] == errno.EPROTO
+
+
+def test_hung_up_at_once(daemon: Callable[[Answer], str]) -> None:
+    path = daemon(lambda connection, _: connection.shutdown(socket.SHUT_RDWR))
+    assert attach_error(path)[0] in (errno.ECONNRESET, errno.EPIPE)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sealed(4096, start=real_segment()),  # truncated: reading it whole would be a SIGBUS
+        lambda: sealed(_native.SEGMENT_BYTES, seals=0, start=real_segment()),  # could be truncated later
+        lambda: sealed(_native.SEGMENT_BYTES),  # no header
+        lambda: sealed(_native.SEGMENT_BYTES, start=changed("major", _native.ABI_MAJOR + 1, 2)),
+        lambda: sealed(_native.SEGMENT_BYTES, start=changed("header_bytes", 128, 4)),
+        lambda: sealed(_native.SEGMENT_BYTES, start=changed("segment_bytes", 4096, 8)),
+    ],
+    ids=["truncated", "unsealed", "empty", "major", "header", "size"],
+)
+def test_segments_that_cannot_be_trusted(daemon: Callable[[Answer], str], make: Callable[[], int]) -> None:
+    assert attach_error(daemon(with_segment(make)))[0] == errno.EPROTO
+
+
+def test_the_good_segment_is_taken(daemon: Callable[[Answer], str]) -> None:
+    path = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
+    with Client.attach(path, timeout_ms=5000) as client:
+        assert not client.alive()  # nobody writes heartbeats
+        with pytest.raises(OSError, match="not connected") as raised:
+            client.submit(1, stage=3)
+        assert raised.value.errno == errno.ENOTCONN
+
+
+def test_nothing_leaks(daemon: Callable[[Answer], str]) -> None:
+    bad = daemon(with_segment(lambda: sealed(4096)))
+    good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
+    attach_error(bad)
+    Client.attach(good).detach()
+    settled = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        attach_error(bad)
+        Client.attach(good).detach()
+    assert len(os.listdir("/proc/self/fd")) <= settled + 2  # the server's side closes a moment later
