@@ -76,7 +76,8 @@ SYSTEMS: dict[str, Nos] = {
             "junos.set.j2",
             "et-0/0/[0-7]",
             "load set FILE, show | compare, commit confirmed 5",
-            quirk="several strict-high queues keep their order on QFX5200 and QFX10000 only; QFX5100 takes one",
+            quirk="several strict-high queues keep their order on QFX5200 and QFX10000 only; QFX5100 takes one; "
+            "releases before DSCP-based PFC refuse drop profiles on no-loss classes",
         ),
         Nos("linux", "Linux (tc)", "linux.tc.j2", "eth[1-4]", "tc -batch FILE, or mfsctl switch diff --apply"),
     )
@@ -119,6 +120,7 @@ def _helpers(plan: Plan) -> dict[str, Callable[..., int] | dict[int, int] | int]
         "kbit": lambda port, percent: rate_bytes_per_s(port, percent) * 8 // 1000,
         "floor_kbit": htb_floor_kbit,
         "burst": htb_burst_bytes,
+        "floor_burst": htb_floor_burst_bytes,
         "htb_prio": htb_prio,
         "quantum": htb_quantum,
         "fill": lambda size: min(98, max(1, round(100 * size / ASSUMED_PORT_MEMORY_BYTES))),
@@ -139,6 +141,11 @@ def htb_floor_kbit(port: Port, queue: Queue) -> int:
 def htb_burst_bytes(port: Port) -> int:
     """Two milliseconds at line rate, so that timer granularity does not cap the link; at least 64 KiB."""
     return max(65_536, rate_bytes_per_s(port, 100) // 500)
+
+
+def htb_floor_burst_bytes(port: Port, queue: Queue) -> int:
+    """As much as the floor yields in two milliseconds, one frame at least."""
+    return max(9_216, htb_floor_kbit(port, queue) * 125 // 500)
 
 
 def htb_prio(queue: Queue) -> int:
