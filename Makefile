@@ -21,7 +21,7 @@ $(VENV)/system: tools/system-packages
 $(VENV)/python: $(VENV)/system pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/python tools/dependencies.py bench,switch,dev | $(BIN)/pip install --quiet -r /dev/stdin
+	$(BIN)/python tools/dependencies.py bench,switch,switch-check,dev | $(BIN)/pip install --quiet -r /dev/stdin
 	@touch $@
 
 $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)

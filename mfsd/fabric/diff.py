@@ -38,7 +38,11 @@ def diff_config(nos: str, rendered: str, running: str) -> list[Change]:
     if nos == "cumulus":
         return _diff_trees(_nvue(rendered), _nvue(running), _owned_nvue)
     if nos == "junos":
-        return _diff_lines({(line,) for line in _lines(rendered, "#")}, {(line,) for line in _lines(running, "#")}, _owned_junos)
+        return _diff_lines(
+            {(line,) for line in _lines(rendered, "#")},
+            {(line,) for line in _lines(running, "#")},
+            _owned_junos,
+        )
     comment = "##" if nos == "onyx" else "#" if nos == "linux" else "!"
     want, have = _paths(rendered, comment), _paths(running, comment)
     heads = {p[0] for p in want}
@@ -106,7 +110,9 @@ def _owned_nvue(want: dict[Path, str]) -> Any:
     ports = {p[1] for p in want if p[0] == "interface"}
 
     def owned(path: Path) -> bool:
-        return path[:3] in profiles or (path[0] == "interface" and len(path) > 2 and path[1] in ports and path[2] == "qos")
+        return path[:3] in profiles or (
+            path[0] == "interface" and len(path) > 2 and path[1] in ports and path[2] == "qos"
+        )
 
     return owned
 

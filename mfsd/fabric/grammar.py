@@ -1,8 +1,8 @@
 """The command language MFS emits for systems that publish no schema, as far as their manuals document it.
 
-`check_grammar` refuses any line that is not one of these documented forms, with its ranges. It knows only the commands
-that the templates use: it guards templates and hand-edited copies of their output, it is no model of the system.
-Sources are named in the headers of the templates `onyx.txt.j2` and `nxos.txt.j2`.
+`check_grammar` refuses any line that is not one of these documented forms, with its ranges. It knows only
+the commands that the templates use: it guards templates and hand-edited copies of their output, it is no
+model of the system. Sources are named in the headers of the templates `onyx.txt.j2` and `nxos.txt.j2`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ GRAMMAR: dict[str, dict[str, tuple[str, ...]]] = {
             rf"{_ETH} qos map dscp {_DSCP} to switch-priority {_N07}",
             rf"{_ETH} traffic-class {_N07} bind switch-priority {_N07}",
             rf"{_ETH} traffic-class {_N07} dcb ets (?:strict|wrr {_PCT})",
-            rf"{_ETH} traffic-class {_N07} congestion-control ecn minimum-absolute {_INT} maximum-absolute {_INT}",
+            rf"{_ETH} traffic-class {_N07} congestion-control ecn minimum-absolute {_INT} "
+            rf"maximum-absolute {_INT}",
             rf"{_ETH} dcb priority-flow-control mode on force",
             rf"{_ETH} pfc-wd",
         )

@@ -1,7 +1,8 @@
 """What switch silicon can hold: rules that no schema states.
 
-Sources: packet memory from the vendors' product briefs; lossless queues from SONiC's default buffer templates, Dell's and
-Juniper's guides (QFX: at most six lossless forwarding classes) and the eight priorities of IEEE 802.1Qbb.
+Sources: packet memory from the vendors' product briefs; lossless queues from SONiC's default buffer
+templates, Dell's and Juniper's guides (QFX: at most six lossless forwarding classes) and the eight
+priorities of IEEE 802.1Qbb.
 """
 
 from __future__ import annotations
@@ -55,16 +56,22 @@ def _lossless(nos: str, plan: Plan) -> Finding:
     most, default = LOSSLESS_MOST.get(nos, 8), LOSSLESS_DEFAULT.get(nos)
     if nos == "linux" and count:
         return Finding(
-            rule, "warn", f"{count} lossless classes, but a Linux queue cannot pause", "use for ordering only, without PFC"
+            rule,
+            "warn",
+            f"{count} lossless classes, but a Linux queue cannot pause",
+            "use for ordering only, without PFC",
         )
     if count > most:
-        return Finding(rule, "fail", f"{count} lossless classes; {nos} has at most {most}", "make classes lossy")
+        return Finding(
+            rule, "fail", f"{count} lossless classes; {nos} has at most {most}", "make classes lossy"
+        )
     if default is not None and count > default:
         return Finding(
             rule,
             "fail",
             f"{count} lossless classes; {nos} reserves headroom for {default} as it ships",
-            f"keep {default} lossless classes, or change the switch's buffer model first and keep it out of MFS",
+            f"keep {default} lossless classes, or change the switch's buffer model first and keep it "
+            "out of MFS",
         )
     if default is None and count > 2:
         return Finding(
@@ -79,10 +86,14 @@ def _lossless(nos: str, plan: Plan) -> Finding:
 def _control(plan: Plan) -> Finding:
     queue, rule = plan.queue(plan.dscp_to_priority[plan.cnp_dscp]), "control"
     if queue.lossless:
-        return Finding(rule, "fail", f"CNPs (DSCP {plan.cnp_dscp}) would wait in lossless {queue.name}", "change control")
+        return Finding(
+            rule, "fail", f"CNPs (DSCP {plan.cnp_dscp}) would wait in lossless {queue.name}", "change control"
+        )
     higher = [q.name for q in plan.queues if q.priority > queue.priority]
     if higher:
-        return Finding(rule, "warn", f"CNPs wait behind {', '.join(higher)}", "give control the highest priority")
+        return Finding(
+            rule, "warn", f"CNPs wait behind {', '.join(higher)}", "give control the highest priority"
+        )
     return Finding(rule, "pass", f"CNPs (DSCP {plan.cnp_dscp}) go first, on priority {queue.priority}")
 
 
@@ -94,7 +105,9 @@ def _default_dscp(plan: Plan) -> Finding:
     """NCCL and Mooncake send with DSCP 0 when nothing tells them otherwise."""
     queue = plan.queue(plan.default_priority)
     if queue.lossless:
-        return Finding("unmarked traffic", "fail", f"unmarked traffic lands in lossless {queue.name}", "move best_effort")
+        return Finding(
+            "unmarked traffic", "fail", f"unmarked traffic lands in lossless {queue.name}", "move best_effort"
+        )
     return Finding("unmarked traffic", "pass", f"unmarked traffic lands in {queue.name}, lossy")
 
 
@@ -102,7 +115,12 @@ def _headroom(plan: Plan, asic: str | None) -> Finding:
     need = sum(p.headroom_bytes * len(plan.lossless) for p in plan.ports)
     text = f"{need:,} bytes for {len(plan.ports)} ports x {len(plan.lossless)} lossless classes"
     if asic is None:
-        return Finding("headroom", "not checked", text, f"give --asic ({', '.join(ASICS)}) to compare with its packet memory")
+        return Finding(
+            "headroom",
+            "not checked",
+            text,
+            f"give --asic ({', '.join(ASICS)}) to compare with its packet memory",
+        )
     chip = ASICS[asic]
     room = chip.buffer_bytes * plan.lossless_percent // 100
     if need > room:
@@ -127,12 +145,19 @@ def _thresholds(plan: Plan, asic: str | None) -> list[Finding]:
                 Finding(
                     f"ecn {group}",
                     "warn",
-                    f"marking starts at {port.ecn.min_bytes:,} bytes; with every port busy a queue gets about {fair:,}",
+                    f"marking starts at {port.ecn.min_bytes:,} bytes; with every port busy a queue "
+                    f"gets about {fair:,}",
                     f"lower the row for {port.speed_gbps:g} Gbit/s in ecn",
                 )
             )
         else:
-            found.append(Finding(f"ecn {group}", "pass", f"marking starts at {port.ecn.min_bytes:,} of about {fair:,} bytes"))
+            found.append(
+                Finding(
+                    f"ecn {group}",
+                    "pass",
+                    f"marking starts at {port.ecn.min_bytes:,} of about {fair:,} bytes",
+                )
+            )
     return found
 
 

@@ -1,6 +1,7 @@
 """From a policy profile to what one box must do: eight queues, all 64 DSCPs, and the ports.
 
-Templates, host settings and the checks read a `Plan`, never the policy, so that every box gets the same numbers.
+Templates, host settings and the checks read a `Plan`, never the policy, so that every box gets the same
+numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 
 from msgspec import Struct
 
-from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile
+from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile, mark_dscps
 
 QUEUES = 8
 PFC_FRAME_BYTES = 64
@@ -18,7 +19,8 @@ _RANGE = re.compile(r"\[(\d+)-(\d+)(?::(\d+))?\]")
 
 
 class Queue(Struct, frozen=True):
-    """One egress queue; `priority` is also its 802.1p and PFC priority. Strict queues: the highest goes first."""
+    """One egress queue; `priority` is also its 802.1p and PFC priority. Strict queues: the highest goes
+    first."""
 
     priority: int
     name: str
@@ -57,6 +59,8 @@ class Plan(Struct, frozen=True):
     lossless_percent: int
     watchdog: PfcWatchdog
     cnp_dscp: int
+    rdma_default_dscp: int
+    """For RDMA traffic that nobody marks: the class of MFS's last class before the scavenger."""
 
     @property
     def groups(self) -> dict[str, Port]:
@@ -68,10 +72,11 @@ class Plan(Struct, frozen=True):
 
 
 def headroom_bytes(speed_gbps: float, cable_m: int, mtu_bytes: int) -> int:
-    """Bytes that still arrive after a pause was sent (IEEE 802.1Q annex on PFC delay: cable, frames, reaction).
+    """Bytes that still arrive after a pause was sent (IEEE 802.1Q annex on PFC delay: cable, frames,
+    reaction).
 
-    A frame may just have started at each end, the pause frame must be sent, travel, and be acted on within 118
-    quanta of 512 bit times (60 up to 10 Gbit/s), and what is on the cable still arrives.
+    A frame may just have started at each end, the pause frame must be sent, travel, and be acted on within
+    118 quanta of 512 bit times (60 up to 10 Gbit/s), and what is on the cable still arrives.
     """
     bytes_per_ns = speed_gbps / 8
     cable = 2 * cable_m * LIGHT_NS_PER_M * bytes_per_ns
@@ -142,7 +147,15 @@ def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:
     if best.priority not in merged:
         shares = any(c.scheduling == "dwrr" for c in profile.classes)
         merged[best.priority] = Queue(
-            best.priority, "best-effort", (), False, not shares, best.floor_percent, 100, best.weight_percent, False
+            best.priority,
+            "best-effort",
+            (),
+            False,
+            not shares,
+            best.floor_percent,
+            100,
+            best.weight_percent,
+            False,
         )
     dscp_to_priority = [best.priority] * 64
     for q in merged.values():
@@ -162,6 +175,7 @@ def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:
         lossless_percent=profile.buffers.lossless_percent,
         watchdog=profile.pfc_watchdog,
         cnp_dscp=control.dscp[0],
+        rdma_default_dscp=mark_dscps(profile)[-2],
     )
 
 
@@ -181,9 +195,17 @@ def _with_dscps(queue: Queue, dscps: tuple[int, ...]) -> Queue:
 
 def _port(profile: Profile, group: str, name: str) -> Port:
     if group not in profile.port_groups:
-        raise PolicyError(f"port_groups.{group}: no such port group; there are {', '.join(profile.port_groups)}")
+        raise PolicyError(
+            f"port_groups.{group}: no such port group; there are {', '.join(profile.port_groups)}"
+        )
     g = profile.port_groups[group]
     ecn = next((e for e in profile.ecn if e.speed_gbps == g.speed_gbps), None)
     return Port(
-        name, group, g.speed_gbps, g.cable_m, g.mtu_bytes, ecn, headroom_bytes(g.speed_gbps, g.cable_m, g.mtu_bytes)
+        name,
+        group,
+        g.speed_gbps,
+        g.cable_m,
+        g.mtu_bytes,
+        ecn,
+        headroom_bytes(g.speed_gbps, g.cable_m, g.mtu_bytes),
     )

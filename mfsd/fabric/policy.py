@@ -1,7 +1,8 @@
 """The fabric policy file: which classes a network really has, and what every box does with them.
 
-One TOML file describes hosts and switches alike. `load_profile` reads it, checks types and meaning, and names the
-field's path in every error. Rates are per cent of the port's line rate, sizes are bytes, times are milliseconds.
+One TOML file describes hosts and switches alike. `load_profile` reads it, checks types and meaning, and
+names the field's path in every error. Rates are per cent of the port's line rate, sizes are bytes, times
+are milliseconds.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class EcnThresholds(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PfcWatchdog(Struct, frozen=True, forbid_unknown_fields=True):
-    """Breaks a pause storm: a queue paused for `detection_ms` is drained until `restoration_ms` without pause."""
+    """Breaks a pause storm: a queue paused for `detection_ms` is drained until `restoration_ms` without
+    pause."""
 
     poll_ms: Annotated[int, Meta(ge=100, le=1000)] = 200
     detection_ms: Annotated[int, Meta(ge=100, le=5000)] = 400
@@ -127,8 +129,9 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
 def fold_classes(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int, ...]:
     """Fabric class of each of MFS's `mfs_classes` classes, highest first.
 
-    The profile's own `fold` wins when it has that length. Otherwise the order is kept, the scavenger (the last MFS
-    class) gets the last fabric class to itself if there is more than one, and the rest is split evenly.
+    The profile's own `fold` wins when it has that length. Otherwise the order is kept, the scavenger (the
+    last MFS class) gets the last fabric class to itself if there is more than one, and the rest is split
+    evenly.
     """
     if mfs_classes < 1:
         raise ValueError(f"mfs_classes: {mfs_classes} is no number of classes; use 1 or more")
@@ -173,7 +176,9 @@ def load_profile(name: str, path: Path | None = None) -> Profile:
     """The profile `name` of a policy file. Raises PolicyError, listing the profiles there are."""
     profiles = load_profiles(path)
     if name not in profiles:
-        raise PolicyError(f"{path or SHIPPED}: profiles.{name}: no such profile; there are {', '.join(profiles)}")
+        raise PolicyError(
+            f"{path or SHIPPED}: profiles.{name}: no such profile; there are {', '.join(profiles)}"
+        )
     return profiles[name]
 
 
@@ -199,7 +204,9 @@ def validate(profile: Profile, where: str = "profile") -> None:
 
 def _check_names_and_dscps(profile: Profile, where: str) -> None:
     names: set[str] = set()
-    owner: dict[int, tuple[int, str]] = {d: (profile.control.priority, "control") for d in profile.control.dscp}
+    owner: dict[int, tuple[int, str]] = dict.fromkeys(
+        profile.control.dscp, (profile.control.priority, "control")
+    )
     if not profile.control.dscp:
         raise PolicyError(f"{where}.control.dscp: empty; name at least the DSCP of CNPs (48 on most NICs)")
     priorities: dict[int, str] = {}
@@ -210,12 +217,15 @@ def _check_names_and_dscps(profile: Profile, where: str) -> None:
         names.add(c.name)
         if c.priority in priorities:
             raise PolicyError(
-                f"{at}.priority: {c.priority} is already {priorities[c.priority]}'s; give {c.name} its own queue"
+                f"{at}.priority: {c.priority} is already {priorities[c.priority]}'s; give {c.name} "
+                "its own queue"
             )
         priorities[c.priority] = c.name
         for d in (c.dscp, *c.also_dscp):
             if d in owner and owner[d][0] != c.priority:
-                raise PolicyError(f"{at}.dscp: {d} is already {owner[d][1]}'s; a DSCP can mean one class only")
+                raise PolicyError(
+                    f"{at}.dscp: {d} is already {owner[d][1]}'s; a DSCP can mean one class only"
+                )
             owner[d] = (c.priority, c.name)
     for i, c in enumerate(profile.classes):
         if c.priority == profile.control.priority and c.lossless:
@@ -237,12 +247,14 @@ def _check_order(profile: Profile, where: str) -> None:
         if above is not None:
             if above.scheduling == "dwrr" and c.scheduling == "strict":
                 raise PolicyError(
-                    f"{at}.scheduling: strict below dwrr ({above.name}); switches serve every strict queue first: "
+                    f"{at}.scheduling: strict below dwrr ({above.name}); switches serve every strict "
+                    "queue first: "
                     "put dwrr classes last"
                 )
             if c.scheduling == "strict" and c.priority > above.priority:
                 raise PolicyError(
-                    f"{at}.priority: {c.priority} is above {above.name}'s {above.priority}; strict queues are served "
+                    f"{at}.priority: {c.priority} is above {above.name}'s {above.priority}; strict "
+                    "queues are served "
                     "from the highest number down, so priorities must fall with rank"
                 )
         above = c
@@ -255,12 +267,15 @@ def _check_order(profile: Profile, where: str) -> None:
     lowest_strict = min((c.priority for c in profile.classes if c.scheduling == "strict"), default=8)
     if profile.best_effort.priority > lowest_strict:
         raise PolicyError(
-            f"{where}.best_effort.priority: {profile.best_effort.priority} would go before strict class traffic on "
+            f"{where}.best_effort.priority: {profile.best_effort.priority} would go before strict "
+            "class traffic on "
             f"{lowest_strict}; use a lower number"
         )
     for i, c in enumerate(profile.classes):
         if c.scheduling == "dwrr" and c.priority > lowest_strict:
-            raise PolicyError(f"{where}.classes[{i}].priority: {c.priority} is above strict class {lowest_strict}; use less")
+            raise PolicyError(
+                f"{where}.classes[{i}].priority: {c.priority} is above strict class {lowest_strict}; use less"
+            )
 
 
 def _check_shares(profile: Profile, where: str) -> None:
@@ -273,21 +288,32 @@ def _check_shares(profile: Profile, where: str) -> None:
         if c.scheduling == "dwrr" and not c.weight_percent:
             raise PolicyError(f"{at}.weight_percent: 0 for a dwrr class; give it at least 1")
         if i > 0 and c.scheduling == "strict" and not c.floor_percent:
-            raise PolicyError(f"{at}.floor_percent: 0 lets the classes above starve {c.name}; give it at least 1")
+            raise PolicyError(
+                f"{at}.floor_percent: 0 lets the classes above starve {c.name}; give it at least 1"
+            )
         if c.floor_percent > c.ceiling_percent:
-            raise PolicyError(f"{at}.floor_percent: {c.floor_percent} exceeds ceiling_percent {c.ceiling_percent}")
+            raise PolicyError(
+                f"{at}.floor_percent: {c.floor_percent} exceeds ceiling_percent {c.ceiling_percent}"
+            )
     floors = sum(c.floor_percent for c in profile.classes) + profile.best_effort.floor_percent
     if floors > 50:
         raise PolicyError(
-            f"{where}.classes: floors add up to {floors} %; more than 50 % undoes the priorities: lower floor_percent"
+            f"{where}.classes: floors add up to {floors} %; more than 50 % undoes the priorities: "
+            "lower floor_percent"
         )
     weights = sum(c.weight_percent for c in dwrr) + (profile.best_effort.weight_percent if own_queue else 0)
     if dwrr and weights != 100:
-        raise PolicyError(f"{where}.classes: weight_percent of dwrr classes and best_effort adds up to {weights}, not 100")
+        raise PolicyError(
+            f"{where}.classes: weight_percent of dwrr classes and best_effort adds up to {weights}, not 100"
+        )
     if own_queue and not dwrr and profile.best_effort.weight_percent:
-        raise PolicyError(f"{where}.best_effort.weight_percent: there is no dwrr class to share with; use floor_percent")
+        raise PolicyError(
+            f"{where}.best_effort.weight_percent: there is no dwrr class to share with; use floor_percent"
+        )
     if own_queue and not dwrr and not profile.best_effort.floor_percent:
-        raise PolicyError(f"{where}.best_effort.floor_percent: 0 lets MFS starve all other traffic; give it at least 1")
+        raise PolicyError(
+            f"{where}.best_effort.floor_percent: 0 lets MFS starve all other traffic; give it at least 1"
+        )
     if own_queue and dwrr and not profile.best_effort.weight_percent:
         raise PolicyError(f"{where}.best_effort.weight_percent: 0 beside dwrr classes; give it at least 1")
 
@@ -295,9 +321,13 @@ def _check_shares(profile: Profile, where: str) -> None:
 def _check_thresholds(profile: Profile, where: str) -> None:
     for i, e in enumerate(profile.ecn):
         if e.min_bytes >= e.max_bytes:
-            raise PolicyError(f"{where}.ecn[{i}].min_bytes: {e.min_bytes} is not below max_bytes {e.max_bytes}")
+            raise PolicyError(
+                f"{where}.ecn[{i}].min_bytes: {e.min_bytes} is not below max_bytes {e.max_bytes}"
+            )
         if any(o.speed_gbps == e.speed_gbps for o in profile.ecn[:i]):
-            raise PolicyError(f"{where}.ecn[{i}].speed_gbps: {e.speed_gbps:g} is listed twice; keep one row per speed")
+            raise PolicyError(
+                f"{where}.ecn[{i}].speed_gbps: {e.speed_gbps:g} is listed twice; keep one row per speed"
+            )
     marking = any(c.ecn for c in profile.classes)
     speeds = {e.speed_gbps for e in profile.ecn}
     for name, group in profile.port_groups.items():
@@ -310,7 +340,8 @@ def _check_thresholds(profile: Profile, where: str) -> None:
     for field in ("detection_ms", "restoration_ms"):
         if getattr(w, field) < w.poll_ms:
             raise PolicyError(
-                f"{where}.pfc_watchdog.{field}: {getattr(w, field)} is below poll_ms {w.poll_ms}; a switch cannot see it"
+                f"{where}.pfc_watchdog.{field}: {getattr(w, field)} is below poll_ms {w.poll_ms}; a "
+                "switch cannot see it"
             )
 
 
@@ -318,7 +349,9 @@ def _check_fold(profile: Profile, where: str) -> None:
     if not profile.fold:
         return
     if list(profile.fold) != sorted(profile.fold):
-        raise PolicyError(f"{where}.fold: {list(profile.fold)} changes the order of classes; it must never fall")
+        raise PolicyError(
+            f"{where}.fold: {list(profile.fold)} changes the order of classes; it must never fall"
+        )
     last = len(profile.classes) - 1
     for i, f in enumerate(profile.fold):
         if not 0 <= f <= last:

@@ -1,6 +1,7 @@
 """The queueing discipline of a Linux port: what the plan wants, what the kernel has, and how to get there.
 
-Reads with pyroute2. Writes with the very text that `render("linux", plan)` gave and the operator saw, through `tc -batch`.
+Reads with pyroute2. Writes with the very text that `render("linux", plan)` gave and the operator saw,
+through `tc -batch`.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def read_queues(ipr: Any, index: int) -> PortQueues:
                 default = int(q.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["defcls"])
     if root != "htb":
         return PortQueues(root, 0, {}, {})
-    classes = {c["handle"] & 0xFFFF: _htb_class(c.get_attr("TCA_OPTIONS")) for c in ipr.get_classes(index=index)}
+    classes = {
+        c["handle"] & 0xFFFF: _htb_class(c.get_attr("TCA_OPTIONS")) for c in ipr.get_classes(index=index)
+    }
     filters: dict[tuple[str, int], int] = {}
     for f in ipr.get_filters(index=index, parent=ROOT):
         options = f.get_attr("TCA_OPTIONS")
@@ -110,7 +113,9 @@ def diff_queues(want: PortQueues, have: PortQueues) -> list[Change]:
         return [Change("change", "root qdisc", have.root, want.root)]
     changes = []
     if have.default_minor != want.default_minor:
-        changes.append(Change("change", "default class", f"1:{have.default_minor:x}", f"1:{want.default_minor:x}"))
+        changes.append(
+            Change("change", "default class", f"1:{have.default_minor:x}", f"1:{want.default_minor:x}")
+        )
     w = {f"class 1:{m:x}": _show(c) for m, c in want.classes.items()}
     h = {f"class 1:{m:x}": _show(c) for m, c in have.classes.items()}
     w |= {f"filter {p} dscp {d}": f"1:{m:x}" for (p, d), m in want.filters.items()}
@@ -130,7 +135,8 @@ def _show(c: HtbClass) -> str:
 
 
 def apply_queues(plan: Plan, netns: str | None = None) -> None:
-    """Loads the rendered shaper of every port of `plan`. Raises QdiscError, leaving foreign disciplines alone."""
+    """Loads the rendered shaper of every port of `plan`. Raises QdiscError, leaving foreign disciplines
+    alone."""
     with open_netlink(netns) as ipr:
         for port in plan.ports:
             have = read_queues(ipr, interface_index(ipr, port.name))

@@ -1,4 +1,5 @@
-"""Renders a plan as the configuration of one network operating system, and says what that system cannot express."""
+"""Renders a plan as the configuration of one network operating system, and says what that system cannot
+express."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ ASSUMED_PORT_MEMORY_BYTES = 16 << 20
 
 
 class Nos(Struct, frozen=True):
-    """A network operating system: its template, and which parts of a policy its command language has words for."""
+    """A network operating system: its template, and which parts of a policy its command language has words
+    for."""
 
     name: str
     title: str
@@ -40,7 +42,8 @@ SYSTEMS: dict[str, Nos] = {
             "cumulus.yaml.j2",
             "swp[1-8]",
             "nv config patch FILE && nv config diff && nv config apply",
-            quirk="switch buffers are re-partitioned when the traffic pools change: apply in a maintenance window",
+            quirk="switch buffers are re-partitioned when the traffic pools change: apply in a "
+            "maintenance window",
         ),
         Nos(
             "onyx",
@@ -68,7 +71,8 @@ SYSTEMS: dict[str, Nos] = {
             "configure terminal, then paste FILE",
             floors=False,
             watchdog_times=False,
-            quirk="qos-groups are renumbered 7, 6, ... because strict queues must be the highest, without a gap",
+            quirk="qos-groups are renumbered 7, 6, ... because strict queues must be the highest, "
+            "without a gap",
         ),
         Nos(
             "junos",
@@ -76,10 +80,13 @@ SYSTEMS: dict[str, Nos] = {
             "junos.set.j2",
             "et-0/0/[0-7]",
             "load set FILE, show | compare, commit confirmed 5",
-            quirk="several strict-high queues keep their order on QFX5200 and QFX10000 only; QFX5100 takes one; "
+            quirk="several strict-high queues keep their order on QFX5200 and QFX10000 only; QFX5100 "
+            "takes one; "
             "releases before DSCP-based PFC refuse drop profiles on no-loss classes",
         ),
-        Nos("linux", "Linux (tc)", "linux.tc.j2", "eth[1-4]", "tc -batch FILE, or mfsctl switch diff --apply"),
+        Nos(
+            "linux", "Linux (tc)", "linux.tc.j2", "eth[1-4]", "tc -batch FILE, or mfsctl switch diff --apply"
+        ),
     )
 }
 
@@ -184,7 +191,11 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
         )
     if nos == "junos" and any(not q.strict and q.floor_percent for q in plan.queues):
         found.append(
-            Shortfall("floor_percent of dwrr classes", "a Junos scheduler has one transmit-rate", "raise weight_percent")
+            Shortfall(
+                "floor_percent of dwrr classes",
+                "a Junos scheduler has one transmit-rate",
+                "raise weight_percent",
+            )
         )
     if nos == "eos" and any(not q.strict and q.floor_percent for q in plan.queues):
         found.append(
@@ -212,12 +223,16 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
         )
     if nos == "onyx" and any(q.ecn for q in plan.queues):
         found.append(
-            Shortfall("ecn mark_percent", "Onyx takes thresholds only", "its marking curve is fixed; tune max_bytes")
+            Shortfall(
+                "ecn mark_percent", "Onyx takes thresholds only", "its marking curve is fixed; tune max_bytes"
+            )
         )
     if nos == "nxos" and plan.lossless:
         found.append(
             Shortfall(
-                "buffers.lossless_percent", "NX-OS sizes no-drop buffers itself", "show queuing interface before and after"
+                "buffers.lossless_percent",
+                "NX-OS sizes no-drop buffers itself",
+                "show queuing interface before and after",
             )
         )
     if nos == "linux":

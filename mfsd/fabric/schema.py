@@ -1,13 +1,11 @@
 """Checks a rendered configuration against the vendor's own schema, where one can be had.
 
-| system  | schema                                              | comes from                                     |
-|---------|-----------------------------------------------------|------------------------------------------------|
-| sonic   | SONiC's YANG models, by `yanglint`                  | /usr/local/yang-models on a switch, or --yang  |
-| cumulus | NVUE's OpenAPI description, as Pydantic models      | package nvueschema                             |
-| eos     | Arista's AVD schema and its own command generator   | package pyavd                                  |
-| junos   | the statement tree of Junos 24.4                    | package junoscfg                               |
-| nxos, onyx | none for the command line: `grammar.py` instead  | the vendors' manuals                           |
-| linux   | the kernel: `mfsctl switch diff --apply` on a port  | this machine                                   |
+- sonic: SONiC's YANG models by `yanglint`; they are on a switch in /usr/local/yang-models, or give --yang
+- cumulus: NVUE's OpenAPI description as Pydantic models, package nvueschema
+- eos: Arista's AVD schema and its own command generator, package pyavd
+- junos: the statement tree of Junos 24.4, package junoscfg
+- nxos, onyx: none is published for the command line; `grammar.py` holds the manuals' forms instead
+- linux: the kernel, by `mfsctl switch diff --apply` on a port
 
 A schema that is not installed is "not checked", never "pass".
 """
@@ -46,7 +44,10 @@ def check_schema(nos: str, text: str, yang: Path | None = None) -> list[Finding]
         "nxos": lambda t: _check_documented("nxos", t),
         "onyx": lambda t: _check_documented("onyx", t),
         "linux": lambda t: Finding(
-            "schema", "not checked", "tc has no schema; the kernel is the judge", "mfsctl switch diff --nos linux --apply"
+            "schema",
+            "not checked",
+            "tc has no schema; the kernel is the judge",
+            "mfsctl switch diff --nos linux --apply",
         ),
     }
     return [checks[nos](text)]
@@ -90,15 +91,16 @@ _NUMBERS = {"tc", "weight", "priority", "detection_time", "restoration_time", "P
 
 
 def sonic_instance(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The YANG instance (RFC 7951 JSON) of config_db tables, and the modules it needs. Raises KeyError for a table
-    that MFS does not write."""
+    """The YANG instance (RFC 7951 JSON) of config_db tables, and the modules it needs. Raises KeyError for
+    a table that MFS does not write."""
     data: dict[str, Any] = {}
     ports: list[str] = []
     for table, rows in config.items():
         if table in _MAPS:
             module, key, value = _MAPS[table]
             entries: list[dict[str, Any]] = [
-                {"name": name, table: [{key: _leaf(key, k), value: _leaf(value, v)} for k, v in row.items()]} for name, row in rows.items()
+                {"name": name, table: [{key: _leaf(key, k), value: _leaf(value, v)} for k, v in row.items()]}
+                for name, row in rows.items()
             ]
         elif table in _ROWS:
             module, keys = _ROWS[table]
@@ -109,7 +111,8 @@ def sonic_instance(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         elif table == "CABLE_LENGTH":
             module = "sonic-cable-length"
             entries = [
-                {"name": name, table: [{"port": p, "length": v} for p, v in row.items()]} for name, row in rows.items()
+                {"name": name, table: [{"port": p, "length": v} for p, v in row.items()]}
+                for name, row in rows.items()
             ]
         else:
             raise KeyError(table)
@@ -148,11 +151,18 @@ def check_sonic(text: str, yang: Path) -> Finding:
         path.write_text(json.dumps(instance))
         command = ["yanglint", "-i", "-p", str(yang), "-t", "config", "-f", "json"]
         command += [str(yang / f"{m}.yang") for m in modules]
-        result = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(
+            [*command, str(path)], capture_output=True, text=True, timeout=60, check=False
+        )
     errors = [s for s in result.stderr.splitlines() if "err" in s.lower()]
     if result.returncode == 0 and not errors:
         return Finding(check, "pass", f"valid against {len(modules)} SONiC modules")
-    return Finding(check, "fail", "; ".join(errors[:3]) or f"yanglint ended with {result.returncode}", "fix the field named")
+    return Finding(
+        check,
+        "fail",
+        "; ".join(errors[:3]) or f"yanglint ended with {result.returncode}",
+        "fix the field named",
+    )
 
 
 # Cumulus: NVUE's published OpenAPI description.
@@ -164,7 +174,7 @@ def check_cumulus(text: str) -> Finding:
         models = importlib.import_module(f"nvueschema.models.{NVUE_VERSION}")
     except ImportError:
         return Finding(check, "not checked", "package nvueschema is not installed", INSTALL)
-    tree = next((entry["set"] for entry in yaml.safe_load(text) if "set" in entry), {})
+    tree: dict[str, Any] = next((entry["set"] for entry in yaml.safe_load(text) if "set" in entry), {})
     problems: list[str] = []
     try:
         model = models.NvueConfig.model_validate(tree, strict=False)
@@ -263,7 +273,10 @@ def eos_structured(text: str) -> dict[str, Any]:
             watchdog[name] = line.split()[-1]
         elif not (profiles and _eos_profile_line(profiles[-1], line)):
             raise ValueError(f"line {number}: {line!r} is not a command MFS writes for EOS")
-    data: dict[str, Any] = {"qos": {"map": {"dscp": dscp, "traffic_class": classes}}, "qos_profiles": profiles}
+    data: dict[str, Any] = {
+        "qos": {"map": {"dscp": dscp, "traffic_class": classes}},
+        "qos_profiles": profiles,
+    }
     data["ethernet_interfaces"] = interfaces
     if watchdog:
         data["priority_flow_control"] = {"watchdog": watchdog}
@@ -292,10 +305,14 @@ def _eos_profile_line(profile: dict[str, Any], line: str) -> bool:
     elif m := re.fullmatch(r"shape rate (.+)", line):
         queues[-1]["shape"] = {"rate": m[1]}
     elif m := re.fullmatch(
-        r"random-detect ecn minimum-threshold (\d+) (\w+) maximum-threshold (\d+) \w+ max-mark-probability (\d+)", line
+        r"random-detect ecn minimum-threshold (\d+) (\w+) maximum-threshold (\d+) \w+ "
+        r"max-mark-probability (\d+)",
+        line,
     ):
         queues[-1]["random_detect"] = {
-            "ecn": {"threshold": {"units": m[2], "min": int(m[1]), "max": int(m[3]), "max_probability": int(m[4])}}
+            "ecn": {
+                "threshold": {"units": m[2], "min": int(m[1]), "max": int(m[3]), "max_probability": int(m[4])}
+            }
         }
     else:
         return False
@@ -311,7 +328,9 @@ _KEY_WORDS = {"class": 1, "code-point": 1, "drop-profile-map": 4}
 def check_junos(text: str) -> Finding:
     check = "Junos statement tree (junoscfg)"
     try:
-        tree = json.loads((resources.files("junoscfg") / "validate/data/junos-structure-tree.json").read_text())
+        tree = json.loads(
+            (resources.files("junoscfg") / "validate/data/junos-structure-tree.json").read_text()
+        )
     except ModuleNotFoundError:
         return Finding(check, "not checked", "package junoscfg is not installed", INSTALL)
     problems = []
@@ -330,7 +349,9 @@ def junos_problem(tree: dict[str, Any], words: list[str]) -> str | None:
     i = 1
     while i < len(words):
         word, children = words[i], node.get("c", {})
-        if name == "interfaces" and "interface" in children:  # the tree's list element, not written in set form
+        if (
+            name == "interfaces" and "interface" in children
+        ):  # the tree's list element, not written in set form
             node, name, children = children["interface"], "interface", children["interface"].get("c", {})
         if word in children:
             node, name, named = children[word], word, False
