@@ -200,39 +200,26 @@ class DcbLink:
             raise OSError(errno.EPERM, f"the device keeps its own DCBX mode, not {mode:#x}")
 
     def write_ets(self, ets: Ets) -> None:
-        zero = (0,) * 8
-        self._set(
-            CMD_IEEE_SET,
-            "DCB_IEEE_ETS",
-            {
-                "willing": 0,
-                "ets_cap": ets.traffic_classes,
-                "cbs": 0,
-                "tc_tx_bw": ets.tc_bw_percent,
-                "tc_rx_bw": zero,
-                "tc_tsa": ets.tc_tsa,
-                "prio_tc": ets.prio_tc,
-                "tc_reco_bw": zero,
-                "tc_reco_tsa": zero,
-                "reco_prio_tc": zero,
-            },
-        )
+        """Replaces the mapping and the shares; what else the driver keeps in this attribute stays."""
+        mine = {
+            "willing": 0,
+            "tc_tx_bw": ets.tc_bw_percent,
+            "tc_tsa": ets.tc_tsa,
+            "prio_tc": ets.prio_tc,
+        }
+        self._set(CMD_IEEE_SET, "DCB_IEEE_ETS", self._fields("DCB_IEEE_ETS", _Ets) | mine)
 
     def write_pfc(self, priorities: Iterable[int]) -> None:
-        self._set(
-            CMD_IEEE_SET,
-            "DCB_IEEE_PFC",
-            {
-                "pfc_cap": 0,
-                "pfc_en": sum(1 << p for p in priorities),
-                "mbc": 0,
-                "pad1": 0,
-                "delay": 0,
-                "pad2": 0,
-                "requests": (0,) * 8,
-                "indications": (0,) * 8,
-            },
-        )
+        """Replaces the set of pausable priorities; delay and the rest stay."""
+        mine = {"pfc_en": sum(1 << p for p in priorities)}
+        self._set(CMD_IEEE_SET, "DCB_IEEE_PFC", self._fields("DCB_IEEE_PFC", _Pfc) | mine)
+
+    def _fields(self, attribute: str, layout: type[nla]) -> dict[str, object]:
+        ieee = self._ask(RTM_GETDCB, CMD_IEEE_GET).get_attr("DCB_ATTR_IEEE")
+        value = ieee.get_attr(attribute) if ieee else None
+        if value is None:
+            raise OSError(errno.EOPNOTSUPP, f"the driver has no {attribute.removeprefix('DCB_IEEE_')}")
+        return {name: value[name] for name, _ in layout.fields}
 
     def add_dscps(self, dscp_to_priority: dict[int, int]) -> None:
         self._apps(CMD_IEEE_SET, dscp_to_priority)
