@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterable
-from typing import ClassVar
 
 from msgspec import Struct
 from pyroute2 import netns as namespaces
 from pyroute2.netlink import NLM_F_REQUEST, NLMSG_ERROR, nla, nlmsg
-from pyroute2.netlink.nlsocket import Marshal
 from pyroute2.netlink.rtnl import RTM_GETDCB, RTM_SETDCB
 
 CMD_IEEE_SET, CMD_IEEE_GET, CMD_GDCBX, CMD_SDCBX, CMD_IEEE_DEL = 20, 21, 22, 23, 27
@@ -133,10 +132,6 @@ class DcbVerdict(nlmsg):  # type: ignore[misc]
     prefix = "DCB_ATTR_"
     fields = DcbMessage.fields
     nla_map = _attributes("uint8")
-
-
-class _DcbMarshal(Marshal):  # type: ignore[misc]
-    msg_map: ClassVar[dict[int, type[nlmsg]]] = {RTM_GETDCB: DcbMessage, RTM_SETDCB: DcbVerdict}
 
 
 class Ets(Struct, frozen=True):
@@ -269,16 +264,18 @@ def encode(kind: int, command: int, interface: str, attributes: Iterable[tuple[s
 
 
 def decode(answer: bytes) -> nlmsg:
-    """The first message of an answer. Raises OSError for the kernel's refusal and for bytes that are no
-    answer."""
-    for message in _DcbMarshal().parse(answer):
-        error = message["header"].get("error")
-        if error is not None:
-            code = getattr(error, "code", errno.EIO)
-            raise OSError(code, os.strerror(code))
-        if message["header"]["type"] != NLMSG_ERROR:
-            return message
-    raise OSError(errno.EIO, "the kernel gave no DCB answer")
+    """The message in an answer. Raises OSError for the kernel's refusal and for bytes that are no answer."""
+    if len(answer) < 20:
+        raise OSError(errno.EIO, "the kernel's DCB answer is cut off")
+    kind = struct.unpack_from("H", answer, 4)[0]
+    if kind == NLMSG_ERROR:
+        code = -struct.unpack_from("i", answer, 16)[0]
+        raise OSError(code, os.strerror(code))
+    if kind not in (RTM_GETDCB, RTM_SETDCB):
+        raise OSError(errno.EIO, f"message type {kind} is no DCB answer")
+    message = DcbMessage(answer) if kind == RTM_GETDCB else DcbVerdict(answer)
+    message.decode()
+    return message
 
 
 def kernel_exchange(netns: str | None = None) -> Exchange:

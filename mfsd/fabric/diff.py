@@ -71,7 +71,7 @@ def _nvue(text: str) -> Any:
 def _flatten(tree: Any, path: Path = ()) -> dict[Path, str]:
     if isinstance(tree, dict) and tree:
         return {k: v for key, sub in tree.items() for k, v in _flatten(sub, (*path, str(key))).items()}
-    return {path: "" if tree in ({}, None) else str(tree)}
+    return {path: "" if tree in ({}, None) else str(tree)} if path else {}
 
 
 def _diff_trees(want_tree: Any, have_tree: Any, owned: Any) -> list[Change]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from mfsd.fabric.plan import Plan, Port, Queue
 
 LINUX_QUEUE_BYTES = 262_144
-"""Length of one queue of a Linux port: a few milliseconds at a gigabit, enough for one TCP or RoCE window."""
+"""Shortest queue of a Linux port: two milliseconds at a gigabit, enough for one TCP or RoCE window."""
 ASSUMED_PORT_MEMORY_BYTES = 16 << 20
 """Packet memory that Junos drop-profile percentages are taken of: the smallest of the QFX5000 family."""
 
@@ -80,6 +80,7 @@ SYSTEMS: dict[str, Nos] = {
             "junos.set.j2",
             "et-0/0/[0-7]",
             "load set FILE, show | compare, commit confirmed 5",
+            floors=False,
             quirk="several strict-high queues keep their order on QFX5200 and QFX10000 only; QFX5100 "
             "takes one; "
             "releases before DSCP-based PFC refuse drop profiles on no-loss classes",
@@ -132,7 +133,7 @@ def _helpers(plan: Plan) -> dict[str, Callable[..., int] | dict[int, int] | int]
         "quantum": htb_quantum,
         "fill": lambda size: min(98, max(1, round(100 * size / ASSUMED_PORT_MEMORY_BYTES))),
         "groups": nxos_groups(plan),
-        "limit": LINUX_QUEUE_BYTES,
+        "queue_bytes": linux_queue_bytes,
     }
 
 
@@ -153,6 +154,11 @@ def htb_burst_bytes(port: Port) -> int:
 def htb_floor_burst_bytes(port: Port, queue: Queue) -> int:
     """As much as the floor yields in two milliseconds, one frame at least."""
     return max(9_216, htb_floor_kbit(port, queue) * 125 // 500)
+
+
+def linux_queue_bytes(port: Port) -> int:
+    """Twice where marking would be complete, so that a queue overflows later than a switch would mark."""
+    return max(LINUX_QUEUE_BYTES, 2 * port.ecn.max_bytes if port.ecn else 0)
 
 
 def htb_prio(queue: Queue) -> int:
@@ -177,7 +183,11 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
     """What `plan` asks for and `nos` is not told, with the reason and what to do about it."""
     system = SYSTEMS[nos]
     found: list[Shortfall] = []
-    floored = [q.name for q in plan.queues if q.floor_percent]
+    floored = [
+        q.name
+        for q in plan.queues
+        if q.floor_percent and not (nos == "junos" and q.priority == plan.default_priority)
+    ]
     capped = [q.name for q in plan.queues if q.ceiling_percent < 100]
     if floored and not system.floors:
         found.append(
@@ -187,14 +197,6 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
                 "cap the classes above with ceiling_percent"
                 if system.ceilings
                 else "watch for starvation (`mfsctl fabric probe`), or make the lower classes dwrr",
-            )
-        )
-    if nos == "junos" and any(not q.strict and q.floor_percent for q in plan.queues):
-        found.append(
-            Shortfall(
-                "floor_percent of dwrr classes",
-                "a Junos scheduler has one transmit-rate",
-                "raise weight_percent",
             )
         )
     if nos == "eos" and any(not q.strict and q.floor_percent for q in plan.queues):

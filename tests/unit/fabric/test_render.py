@@ -134,11 +134,11 @@ def test_sonic_rows_become_yang_instances() -> None:
 
 def test_junos_tree_walk_needs_values_and_known_words() -> None:
     tree = {"c": {"a": {"c": {"v": {"l": True}, "list": {"L": True, "c": {"x": {"p": True}}}}}}}
-    assert junos_problem(tree, "set a v 1".split()) is None
-    assert junos_problem(tree, "set a list n x".split()) is None
-    assert "needs a value" in str(junos_problem(tree, "set a v".split()))
-    assert "'y'" in str(junos_problem(tree, "set a list n y".split()))
-    assert "expected a set" in str(junos_problem(tree, "delete a".split()))
+    assert junos_problem(tree, ["set", "a", "v", "1"]) is None
+    assert junos_problem(tree, ["set", "a", "list", "n", "x"]) is None
+    assert "needs a value" in str(junos_problem(tree, ["set", "a", "v"]))
+    assert "'y'" in str(junos_problem(tree, ["set", "a", "list", "n", "y"]))
+    assert "expected a set" in str(junos_problem(tree, ["delete", "a"]))
 
 
 def test_what_a_system_cannot_say_is_said() -> None:
