@@ -1,4 +1,4 @@
-"""Differences are about what MFS owns: everything of ours that is missing, wrong or left over, and nothing else."""
+"""Differences are about what MFS owns: what of ours is missing, wrong or left over, and nothing else."""
 
 from __future__ import annotations
 
