@@ -14,6 +14,7 @@ import subprocess
 import threading
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Protocol
 
 from pyroute2 import netns
 
@@ -187,7 +188,16 @@ class Flow:
         self.stop()
 
 
-def share_of_higher(high: Flow, low: Flow, measure_bytes: int, warm_up_bytes: int = 1_000_000) -> float:
+class Counted(Protocol):
+    """A running flow that can be waited for."""
+
+    @property
+    def received_bytes(self) -> int: ...
+
+    def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int: ...
+
+
+def share_of_higher(high: Counted, low: Counted, measure_bytes: int, warm_up_bytes: int = 1_000_000) -> float:
     """While `high` moves `measure_bytes`: its part of what both moved. Both must be running; no clock is
     involved."""
     high.wait_for(warm_up_bytes)

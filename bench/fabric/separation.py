@@ -1,9 +1,9 @@
 """Measures how strictly a Linux switch keeps the classes of a policy apart: python -m
 bench.fabric.separation.
 
-For every pair of classes, two TCP flows from two hosts meet at the port of a third. Printed per pair: the
-higher class's share while both send, and how soon the lower one's first bytes and its full rate come back
-after the higher one ended.
+For every pair of classes, two flows (TCP, or RDMA writes over the soft RoCE device) from two hosts meet at
+the port of a third. Printed per pair: the higher class's share while both send, and how soon the lower
+one's first bytes and its full rate come back after the higher one ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 
 import click
 
+from bench.fabric import rdma
 from bench.fabric.lab import Flow, Lab, missing, share_of_higher, slow_profile
 
 
@@ -22,18 +23,20 @@ from bench.fabric.lab import Flow, Lab, missing, share_of_higher, slow_profile
 @click.option("--policy", default="paper-k8", show_default=True)
 @click.option("--speed-gbps", default=0.2, show_default=True, help="Rate of the switch ports.")
 @click.option("--measure-mb", default=6, show_default=True, help="Bytes of the higher class per pair.")
+@click.option("--transport", type=click.Choice(["tcp", "rdma"]), default="tcp", show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def main(policy: str, speed_gbps: float, measure_mb: int, as_json: bool) -> None:
+def main(policy: str, speed_gbps: float, measure_mb: int, transport: str, as_json: bool) -> None:
     """Every pair of classes of a policy on a Linux switch in network namespaces."""
-    if lack := missing():
+    if lack := missing() or (rdma.missing() if transport == "rdma" else ""):
         sys.exit(f"separation: {lack}")
     profile = slow_profile(policy, speed_gbps)
-    rows = []
+    flow = Flow if transport == "tcp" else rdma.RdmaFlow
+    rows: list[dict[str, str | float]] = []
     with Lab(["low", "high", "sink"], profile, policy) as lab:
         for upper, lower in itertools.combinations(range(len(profile.classes)), 2):
-            with Flow(lab, "low", "sink", profile.classes[lower].dscp) as low:
+            with flow(lab, "low", "sink", profile.classes[lower].dscp) as low:
                 low.wait_for(1_000_000)
-                with Flow(lab, "high", "sink", profile.classes[upper].dscp) as high:
+                with flow(lab, "high", "sink", profile.classes[upper].dscp) as high:
                     share = share_of_higher(high, low, measure_mb * 1_000_000)
                 ended = time.monotonic()
                 low.wait_for(1)
@@ -54,7 +57,11 @@ def main(policy: str, speed_gbps: float, measure_mb: int, as_json: bool) -> None
             if not as_json:
                 click.echo("  ".join(f"{k} {v}" for k, v in rows[-1].items()))
     if as_json:
-        click.echo(json.dumps({"policy": policy, "speed_gbps": speed_gbps, "pairs": rows}, indent=2))
+        click.echo(
+            json.dumps(
+                {"policy": policy, "transport": transport, "speed_gbps": speed_gbps, "pairs": rows}, indent=2
+            )
+        )
     else:
         worst = min(rows, key=lambda r: float(r["share_of_higher"]))
         click.echo(f"{len(rows)} pairs; the smallest share of a higher class is {worst['share_of_higher']}")
