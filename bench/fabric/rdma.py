@@ -4,7 +4,6 @@ counters."""
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from mfsd.fabric.qdisc import interface_index, open_netlink
 
 LAUNCHER = "mfsd.soft_roce.launcher"
 FIRST_PORT = 18_515
+LISTENING = "0A"
 
 
 def missing() -> str:
@@ -63,9 +63,8 @@ class RdmaFlow:
         return now
 
     def _log(self) -> str:
-        return " | ".join(
-            p.stdout.read().decode(errors="replace")[-400:] for p in self._processes if p.stdout
-        )
+        ended = [p.stdout.read() for p in self._processes if p.stdout and p.poll() is not None]
+        return " | ".join(output.decode(errors="replace")[-400:] for output in ended)
 
     def __enter__(self) -> RdmaFlow:
         try:
@@ -78,23 +77,12 @@ class RdmaFlow:
         return self
 
     def _start(self, host: str, *peer: str) -> subprocess.Popen[bytes]:
-        launcher = (sys.executable, "-m", LAUNCHER, "--netdev", "eth0", "--")
+        launcher = ("ip", "netns", "exec", self._lab.namespace(host), sys.executable, "-m", LAUNCHER)
         test = ("ib_write_bw", "-x", "0", "-s", "65536", "-n", "1000000", "-p", str(self._tcp_port))
-        command = (
-            "ip",
-            "netns",
-            "exec",
-            self._lab.namespace(host),
-            *launcher,
-            *test,
-            "--tclass",
-            str(self._dscp << 2),
-        )
         process = subprocess.Popen(
-            [*command, *peer],
+            [*launcher, "--netdev", "eth0", "--", *test, "--tclass", str(self._dscp << 2), *peer],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.getcwd()},
         )
         self._processes.append(process)
         return process
@@ -102,22 +90,12 @@ class RdmaFlow:
     def _wait_listening(self, server: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + 20
         wanted = f":{self._tcp_port:04X} "
-        listing = (
-            "ip",
-            "netns",
-            "exec",
-            self._lab.namespace(self._target),
-            "cat",
-            "/proc/net/tcp",
-            "/proc/net/tcp6",
-        )
+        namespace = self._lab.namespace(self._target)
+        listing = ("ip", "netns", "exec", namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6")
         while time.monotonic() < end:
             tables = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=10).stdout
-            if any(
-                wanted in line and line.split()[3] == "0A"
-                for line in tables.splitlines()[1:]
-                if len(line.split()) > 3
-            ):
+            rows = [line.split() for line in tables.splitlines() if wanted in line]
+            if any(row[3] == LISTENING for row in rows):
                 return
             if server.poll() is not None:
                 raise OSError(f"ib_write_bw (server) ended with {server.returncode}: {self._log()}")
