@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from types import TracebackType
 
 from bench.fabric.lab import Lab
@@ -37,14 +38,14 @@ class RdmaFlow:
         self._minor = 16 + lab.plan.dscp_to_priority[dscp]
         self._tcp_port = FIRST_PORT + dscp
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._cleanup = ExitStack()
 
     @property
     def received_bytes(self) -> int:
         """Bytes of this flow's class that left the switch towards the target."""
-        with open_netlink(self._lab.switch) as ipr:
-            for c in ipr.get_classes(index=interface_index(ipr, self._switch_port)):
-                if c["handle"] & 0xFFFF == self._minor:
-                    return int(c.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
+        for c in self._netlink.get_classes(index=self._index):
+            if c["handle"] & 0xFFFF == self._minor:
+                return int(c.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
         raise OSError(f"{self._switch_port}: no class 1:{self._minor:x}")
 
     def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int:
@@ -68,6 +69,8 @@ class RdmaFlow:
 
     def __enter__(self) -> RdmaFlow:
         try:
+            self._netlink = self._cleanup.enter_context(open_netlink(self._lab.switch))
+            self._index = interface_index(self._netlink, self._switch_port)
             server = self._start(self._target)
             self._wait_listening(server)
             self._start(self._source, self._lab.address(self._target))
@@ -108,6 +111,7 @@ class RdmaFlow:
             process.wait(10)
             if process.stdout:
                 process.stdout.close()
+        self._cleanup.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
