@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from mfsd.cli.switch import Command, fail_clearly, policy_options, print_json
-from mfsd.fabric.host import STATE_DIR, Host, Result, verified
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
+
+if TYPE_CHECKING:
+    from mfsd.fabric.host import Host, Result
 
 
 def host_options(command: Command) -> Command:
@@ -20,7 +22,7 @@ def host_options(command: Command) -> Command:
         click.option(
             "--state-dir",
             type=click.Path(path_type=Path, file_okay=False),
-            default=STATE_DIR,
+            default=Path("/var/lib/mfs/host"),
             show_default=True,
             help="Where the values found before the first apply are kept.",
         ),
@@ -48,6 +50,8 @@ def open_host(
     qdisc: Literal["auto", "on", "off"],
     state_dir: Path,
 ) -> Host:
+    from mfsd.fabric.host import Host
+
     profile = load_profile(policy, policy_file)
     plan = make_plan(policy, profile, {group or next(iter(profile.port_groups)): [dev]})
     return Host(plan, netns=netns, qdisc=qdisc, state_dir=state_dir)
@@ -106,6 +110,8 @@ def show(as_json: bool, **where: Any) -> None:
 def verify(as_json: bool, **where: Any) -> None:
     """Like show; ends with 1 unless every setting the device has is as wanted and one of them orders
     traffic."""
+    from mfsd.fabric.host import verified
+
     results = open_host(**where).show()
     report(results, as_json)
     good = verified(results)

@@ -54,7 +54,7 @@ def plan_options(command: Command) -> Command:
 
 
 def fail_clearly(command: Command) -> Command:
-    """Turns mistakes in policies, ports and files into one-line errors."""
+    """Turns mistakes in policies, ports and files, and packages that are missing, into one-line errors."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -62,6 +62,8 @@ def fail_clearly(command: Command) -> Command:
             return command(*args, **kwargs)
         except (PolicyError, ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            raise click.ClickException(f"{error}; this command needs: pip install 'mfsd[switch]'") from error
 
     return run  # type: ignore[return-value]
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import yaml
 from msgspec import Struct
 
 Path = tuple[str, ...]
@@ -59,6 +58,8 @@ def _json(text: str, what: str) -> Any:
 
 def _nvue(text: str) -> Any:
     """The tree under `set` of an NVUE file: a list of header/set objects, or the bare tree."""
+    import yaml
+
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:

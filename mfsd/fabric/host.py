@@ -28,7 +28,6 @@ from mfsd.fabric.host_settings import (
 )
 from mfsd.fabric.plan import Plan
 
-STATE_DIR = Path("/var/lib/mfs/host")
 Outcome = Literal["ok", "differs", "would change", "changed", "cannot set", "not supported"]
 
 
@@ -62,7 +61,7 @@ class Host:
         sysfs: Path = Path("/sys"),
         configfs: Path = Path("/sys/kernel/config"),
         exchange: Exchange | None = None,
-        state_dir: Path = STATE_DIR,
+        state_dir: Path = Path("/var/lib/mfs/host"),
     ) -> None:
         self.plan = plan
         self.port = plan.ports[0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import jinja2
 from msgspec import Struct
 
 from mfsd.fabric.plan import Plan, Port, Queue
@@ -108,6 +107,8 @@ class Rendered(Struct, frozen=True):
 
 def render(nos: str, plan: Plan) -> Rendered:
     """The configuration text of `plan` for the system `nos` (a key of SYSTEMS)."""
+    import jinja2
+
     system = SYSTEMS[nos]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mfsd.fabric", "switch_configs"),

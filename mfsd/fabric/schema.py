@@ -23,8 +23,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mfsd.fabric.findings import Finding
 from mfsd.fabric.grammar import check_grammar
 
@@ -174,6 +172,8 @@ def check_cumulus(text: str) -> Finding:
         models = importlib.import_module(f"nvueschema.models.{NVUE_VERSION}")
     except ImportError:
         return Finding(check, "not checked", "package nvueschema is not installed", INSTALL)
+    import yaml
+
     tree: dict[str, Any] = next((entry["set"] for entry in yaml.safe_load(text) if "set" in entry), {})
     problems: list[str] = []
     try:
