@@ -39,7 +39,6 @@ LOSSLESS_DEFAULT = {"sonic": 2, "junos": 2}
 """Lossless queues a system provides without changing its buffer model: more is possible, and work."""
 LOSSLESS_MOST = {"junos": 6, "linux": 0}
 """Lossless queues a system can have at all, where a source states it."""
-WATCHDOG_MS = {"sonic": (100, 5000)}
 
 
 def check_limits(nos: str, plan: Plan, asic: str | None = None) -> list[Finding]:

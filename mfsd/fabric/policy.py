@@ -83,8 +83,8 @@ class PfcWatchdog(Struct, frozen=True, forbid_unknown_fields=True):
     """Breaks a pause storm: a queue paused for `detection_ms` is drained until `restoration_ms` without
     pause."""
 
-    poll_ms: Annotated[int, Meta(ge=100, le=1000)] = 200
-    detection_ms: Annotated[int, Meta(ge=100, le=5000)] = 400
+    poll_ms: Annotated[int, Meta(ge=100, le=1000)] = 100
+    detection_ms: Annotated[int, Meta(ge=100, le=5000)] = 200
     restoration_ms: Annotated[int, Meta(ge=100, le=60000)] = 2000
     action: Literal["drop", "forward"] = "drop"
 

@@ -87,8 +87,8 @@ MISTAKES = [
     ('summary = "s"', 'summary = "s"\nfold = [0, 2]', r"fold\[1\]: 2 is no class"),
     (
         'summary = "s"',
-        'summary = "s"\npfc_watchdog = { detection_ms = 100 }',
-        r"pfc_watchdog\.detection_ms: 100 is below",
+        'summary = "s"\npfc_watchdog = { poll_ms = 300 }',
+        r"pfc_watchdog\.detection_ms: 200 is below",
     ),
     ("[profiles.p]", "[profile.p]", r"profile: unknown field"),
     ("[profiles.p]", "[profiles.p", r"not TOML"),

@@ -97,7 +97,7 @@ SONIC_BAD = [
     ('"26": "3"', '"64": "3"'),
     ('"wred_profile": "MFS-hosts"', '"wred_profile": "NOPE"'),
     ('"type": "STRICT"', '"type": "STRICTER"'),
-    ('"detection_time": "400"', '"detection_time": "40"'),
+    ('"detection_time": "200"', '"detection_time": "20"'),
     ('"pfc_enable": "3,4"', '"pfc_enable": "3-4"'),
 ]
 
