@@ -12,9 +12,10 @@ import shutil
 import socket
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyroute2 import netns
 
@@ -23,6 +24,11 @@ from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
 from mfsd.fabric.qdisc import apply_queues
 
 CHUNK = bytes(65_536)
+SO_SNDBUFFORCE = 32
+IN_FLIGHT_BYTES = 400_000
+"""What a flow may have on its way: less than a queue of the lab holds, so that nothing is lost and no
+sender pauses for a retransmission timer, and enough to keep its queue filled while the sender waits for
+a processor."""
 
 
 def slow_profile(name: str, speed_gbps: float) -> Profile:
@@ -30,7 +36,7 @@ def slow_profile(name: str, speed_gbps: float) -> Profile:
     import msgspec
 
     profile = load_profile(name)
-    ecn = EcnThresholds(speed_gbps=speed_gbps, min_bytes=10_240, max_bytes=131_072, mark_percent=10)
+    ecn = EcnThresholds(speed_gbps=speed_gbps, min_bytes=10_240, max_bytes=524_288, mark_percent=10)
     return msgspec.structs.replace(
         profile,
         ecn=(ecn,),
@@ -118,6 +124,7 @@ class Flow:
         self._sender = lab.socket_in(source)
         self._sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
         self._sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        self._sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, IN_FLIGHT_BYTES)
         self._sender.settimeout(20)
         self._sender.connect(listener.getsockname())
         self._receiver, _ = listener.accept()
@@ -197,11 +204,24 @@ class Counted(Protocol):
     def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int: ...
 
 
-def share_of_higher(high: Counted, low: Counted, measure_bytes: int, warm_up_bytes: int = 1_000_000) -> float:
-    """While `high` moves `measure_bytes`: its part of what both moved. Both must be running; no clock is
-    involved."""
+def python_counts(high: Counted, low: Counted) -> tuple[int, int]:
+    return high.received_bytes, low.received_bytes
+
+
+def share_of_higher(
+    high: Counted,
+    low: Counted,
+    measure_bytes: int,
+    warm_up_bytes: int = 1_000_000,
+    counts: Callable[[Any, Any], tuple[int, int]] = python_counts,
+) -> float:
+    """While `high` moves `measure_bytes`: its part of what both moved. No clock is involved.
+
+    `counts` reads both flows' bytes at one moment.
+    """
     high.wait_for(warm_up_bytes)
-    first_high, first_low = high.received_bytes, low.received_bytes
+    first_high, first_low = counts(high, low)
     high.wait_for(measure_bytes)
-    moved_high, moved_low = high.received_bytes - first_high, low.received_bytes - first_low
+    last_high, last_low = counts(high, low)
+    moved_high, moved_low = last_high - first_high, last_low - first_low
     return moved_high / (moved_high + moved_low)

@@ -35,7 +35,7 @@ class RdmaFlow:
         self._lab, self._source, self._target = lab, source, target
         self._dscp = dscp
         self._switch_port = f"p{lab.names.index(target)}"
-        self._minor = 16 + lab.plan.dscp_to_priority[dscp]
+        self.minor = 16 + lab.plan.dscp_to_priority[dscp]
         self._tcp_port = FIRST_PORT + dscp
         self._processes: list[subprocess.Popen[bytes]] = []
         self._cleanup = ExitStack()
@@ -43,10 +43,14 @@ class RdmaFlow:
     @property
     def received_bytes(self) -> int:
         """Bytes of this flow's class that left the switch towards the target."""
-        for c in self._netlink.get_classes(index=self._index):
-            if c["handle"] & 0xFFFF == self._minor:
-                return int(c.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
-        raise OSError(f"{self._switch_port}: no class 1:{self._minor:x}")
+        return self.class_bytes()[self.minor]
+
+    def class_bytes(self) -> dict[int, int]:
+        """Bytes of every class at the target's switch port, in one answer of the kernel."""
+        return {
+            c["handle"] & 0xFFFF: int(c.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
+            for c in self._netlink.get_classes(index=self._index)
+        }
 
     def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int:
         """Waits until `more_bytes` more have left the switch; returns the count. Raises TimeoutError."""
@@ -81,7 +85,19 @@ class RdmaFlow:
 
     def _start(self, host: str, *peer: str) -> subprocess.Popen[bytes]:
         launcher = ("ip", "netns", "exec", self._lab.namespace(host), sys.executable, "-m", LAUNCHER)
-        test = ("ib_write_bw", "-x", "0", "-s", "65536", "-n", "1000000", "-p", str(self._tcp_port))
+        test = (
+            "ib_write_bw",
+            "-x",
+            "0",
+            "-s",
+            "65536",
+            "-t",
+            "4",
+            "-n",
+            "1000000",
+            "-p",
+            str(self._tcp_port),
+        )
         process = subprocess.Popen(
             [*launcher, "--netdev", "eth0", "--", *test, "--tclass", str(self._dscp << 2), *peer],
             stdout=subprocess.PIPE,
@@ -117,3 +133,9 @@ class RdmaFlow:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def switch_counts(high: RdmaFlow, low: RdmaFlow) -> tuple[int, int]:
+    """Bytes of two flows of different classes to one host, at one moment."""
+    counted = high.class_bytes()
+    return counted[high.minor], counted[low.minor]

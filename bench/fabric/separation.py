@@ -16,13 +16,13 @@ import time
 import click
 
 from bench.fabric import rdma
-from bench.fabric.lab import Flow, Lab, missing, share_of_higher, slow_profile
+from bench.fabric.lab import Flow, Lab, missing, python_counts, share_of_higher, slow_profile
 
 
 @click.command()
 @click.option("--policy", default="paper-k8", show_default=True)
-@click.option("--speed-gbps", default=0.2, show_default=True, help="Rate of the switch ports.")
-@click.option("--measure-mb", default=6, show_default=True, help="Bytes of the higher class per pair.")
+@click.option("--speed-gbps", default=0.04, show_default=True, help="Rate of the switch ports.")
+@click.option("--measure-mb", default=2, show_default=True, help="Bytes of the higher class per pair.")
 @click.option("--transport", type=click.Choice(["tcp", "rdma"]), default="tcp", show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(policy: str, speed_gbps: float, measure_mb: int, transport: str, as_json: bool) -> None:
@@ -30,14 +30,14 @@ def main(policy: str, speed_gbps: float, measure_mb: int, transport: str, as_jso
     if lack := missing() or (rdma.missing() if transport == "rdma" else ""):
         sys.exit(f"separation: {lack}")
     profile = slow_profile(policy, speed_gbps)
-    flow = Flow if transport == "tcp" else rdma.RdmaFlow
+    flow, counts = (Flow, python_counts) if transport == "tcp" else (rdma.RdmaFlow, rdma.switch_counts)
     rows: list[dict[str, str | float]] = []
     with Lab(["low", "high", "sink"], profile, policy) as lab:
         for upper, lower in itertools.combinations(range(len(profile.classes)), 2):
             with flow(lab, "low", "sink", profile.classes[lower].dscp) as low:
-                low.wait_for(1_000_000)
+                low.wait_for(300_000)
                 with flow(lab, "high", "sink", profile.classes[upper].dscp) as high:
-                    share = share_of_higher(high, low, measure_mb * 1_000_000)
+                    share = share_of_higher(high, low, measure_mb * 1_000_000, counts=counts)
                 ended = time.monotonic()
                 low.wait_for(1)
                 first_ms = (time.monotonic() - ended) * 1e3

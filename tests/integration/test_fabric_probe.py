@@ -43,7 +43,7 @@ def serve_in(namespace: str) -> tuple[Reflector, threading.Thread]:
 
 @pytest.fixture
 def lab() -> Iterator[tuple[Lab, int]]:
-    with Lab(["near", "peer"], slow_profile("rocev2-lossy-ecn", 0.2)) as lab:
+    with Lab(["near", "peer"], slow_profile("rocev2-lossy-ecn", 0.04)) as lab:
         reflector, thread = serve_in(lab.namespace("peer"))
         yield lab, reflector.port
         reflector.stop()
@@ -138,7 +138,7 @@ def test_a_bleaching_router_is_named(bleaching_router: tuple[str, int]) -> None:
 
 
 def test_nobody_answers() -> None:
-    with Lab(["near", "peer"], slow_profile("rocev2-lossy-ecn", 0.2)) as lab:
+    with Lab(["near", "peer"], slow_profile("rocev2-lossy-ecn", 0.04)) as lab:
         status, output = probe_in(lab.namespace("near"), lab.address("peer"), "--no-load")
     assert status == 1
     assert "run `mfsctl fabric serve` there" in output

@@ -8,7 +8,7 @@ from bench.fabric.lab import Flow, Lab, missing, share_of_higher, slow_profile
 from mfsd.fabric.policy import Profile, mark_dscps
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-MEASURE_BYTES = 5_000_000
+MEASURE_BYTES = 2_000_000
 
 
 def share(lab: Lab, higher_dscp: int, lower_dscp: int) -> float:
@@ -17,13 +17,13 @@ def share(lab: Lab, higher_dscp: int, lower_dscp: int) -> float:
         low.wait_for(500_000)
         with Flow(lab, "high", "sink", higher_dscp) as high:
             found = share_of_higher(high, low, MEASURE_BYTES)
-        low.wait_for(1_000_000)
+        low.wait_for(300_000)
     return found
 
 
 @pytest.fixture(scope="module")
 def paper() -> Profile:
-    return slow_profile("paper-k8", 0.2)
+    return slow_profile("paper-k8", 0.04)
 
 
 def test_the_papers_classes_are_strict(paper: Profile) -> None:
@@ -37,7 +37,7 @@ def test_the_papers_classes_are_strict(paper: Profile) -> None:
 
 
 def test_floors_keep_a_lower_class_alive() -> None:
-    profile = slow_profile("rocev2-2-lossless", 0.2)
+    profile = slow_profile("rocev2-2-lossless", 0.04)
     urgent, bulk, _ = (c.dscp for c in profile.classes)
     with Lab(["low", "high", "sink"], profile) as lab:
         found = share(lab, urgent, bulk)
@@ -45,7 +45,7 @@ def test_floors_keep_a_lower_class_alive() -> None:
 
 
 def test_weights_share_what_is_left() -> None:
-    profile = slow_profile("rocev2-lossy-ecn", 0.2)
+    profile = slow_profile("rocev2-lossy-ecn", 0.04)
     _, _, low, scavenger = (c.dscp for c in profile.classes)
     with Lab(["low", "high", "sink"], profile) as lab:
         found = share(lab, low, scavenger)
