@@ -21,8 +21,8 @@ from bench.fabric.lab import Flow, Lab, missing, python_counts, share_of_higher,
 
 @click.command()
 @click.option("--policy", default="paper-k8", show_default=True)
-@click.option("--speed-gbps", default=0.04, show_default=True, help="Rate of the switch ports.")
-@click.option("--measure-mb", default=2, show_default=True, help="Bytes of the higher class per pair.")
+@click.option("--speed-gbps", default=0.2, show_default=True, help="Rate of the switch ports.")
+@click.option("--measure-mb", default=6, show_default=True, help="Bytes of the higher class per pair.")
 @click.option("--transport", type=click.Choice(["tcp", "rdma"]), default="tcp", show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(policy: str, speed_gbps: float, measure_mb: int, transport: str, as_json: bool) -> None:
