@@ -18,17 +18,26 @@ $(VENV)/system: tools/system-packages
 	tools/system-packages
 	@mkdir -p $(VENV) && touch $@
 
-$(VENV)/python: $(VENV)/system pyproject.toml
+$(VENV)/bench-system: tools/system-packages
+	tools/system-packages bench
+	@mkdir -p $(VENV) && touch $@
+
+$(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
+	@echo "Installing Python packages into $(VENV) (a minute or two the first time) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/python tools/dependencies.py bench,switch,dev | $(BIN)/pip install --quiet -r /dev/stdin
 	@touch $@
 
 $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)
+	@echo "Building the native parts ..."
 	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
 setup: $(VENV)/built ## install system packages (as root), Python packages, build the native parts
+
+demo: setup ## two unmodified RDMA programs share a slow link, without MFS and with it (two minutes)
+	$(BIN)/python -m bench.demo --json out/demo.json
 
 test: setup ## set up and run every test
 	$(BIN)/python -m pytest
@@ -38,5 +47,12 @@ lint: setup ## formatters and type checkers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: setup $(VENV)/bench-system ## measure everything beside its peers, write docs/benchmarks.md
+	$(BIN)/python -m bench.report
+
+sanitize: setup ## build and run the native parts under address, undefined and thread sanitizers
+	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
+	PYTHON=$(BIN)/python tools/sanitize-soft-roce
+
 clean: ## remove what was built
-	rm -rf $(VENV) build *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so
+	rm -rf $(VENV) build out *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so

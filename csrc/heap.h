@@ -20,9 +20,25 @@ struct mfs_heap {
 	uint32_t n;
 };
 
+/* Without a branch: which child is least is a coin toss that no predictor learns. */
 static inline bool mfs_heap_before(const struct mfs_heap_entry *a, const struct mfs_heap_entry *b)
 {
-	return a->high < b->high || (a->high == b->high && a->low < b->low);
+	return ((unsigned __int128)a->high << 64 | a->low) < ((unsigned __int128)b->high << 64 | b->low);
+}
+
+/* The least of up to four entries from `first` on, `end` excluded. */
+static inline uint32_t mfs_heap_least(const struct mfs_heap_entry *entry, uint32_t first, uint32_t end)
+{
+	uint32_t a = first, b;
+
+	if (end - first >= 4) {
+		a += mfs_heap_before(&entry[first + 1], &entry[first]);
+		b = first + 2 + mfs_heap_before(&entry[first + 3], &entry[first + 2]);
+		return a + (b - a) * mfs_heap_before(&entry[b], &entry[a]);
+	}
+	for (b = first + 1; b < end; b++)
+		a += (b - a) * mfs_heap_before(&entry[b], &entry[a]);
+	return a;
 }
 
 static inline void mfs_heap_place(struct mfs_heap *heap, uint32_t at, const struct mfs_heap_entry *entry)
@@ -45,14 +61,11 @@ static inline void mfs_heap_settle(struct mfs_heap *heap, uint32_t at, struct mf
 	}
 	if (at == start) {
 		for (;;) {
-			uint32_t child = at * 4 + 1, best, end;
+			uint32_t child = at * 4 + 1, best;
 
 			if (child >= heap->n)
 				break;
-			end = child + 4 < heap->n ? child + 4 : heap->n;
-			for (best = child++; child < end; child++)
-				if (mfs_heap_before(&heap->entry[child], &heap->entry[best]))
-					best = child;
+			best = mfs_heap_least(heap->entry, child, heap->n);
 			if (!mfs_heap_before(&heap->entry[best], &entry))
 				break;
 			mfs_heap_place(heap, at, &heap->entry[best]);

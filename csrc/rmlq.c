@@ -142,6 +142,7 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 		return -ENOSPC;
 	now(q, now_ns);
 	flow = flow_at(q, i);
+	record_clear(flow);
 	if (++flow->record.part == 0) /* a generation of its own for every use */
 		flow->record.part = 1;
 	flow->record.key = told->request;

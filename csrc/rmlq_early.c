@@ -84,9 +84,9 @@ uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
 		return MFS_BATCH_UNNAMED;
 	b = mfs_slab_find(&q->batch, key, 0);
 	if (!b) {
-		b = mfs_slab_take(&q->batch, key, 0);
-		if (b)
-			batch_at(q, b)->rank = MFS_RANK_NONE;
+		b = mfs_slab_take(&q->batch, key, 0); /* there is one for every flow and for those told */
+		record_clear(batch_at(q, b));
+		batch_at(q, b)->rank = MFS_RANK_NONE;
 	}
 	return b;
 }
@@ -143,6 +143,7 @@ static uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
 				 mfs_slab_take(&q->group, 1, 1u << 16 | layer); /* there is one for every flow */
 	struct group *group = group_at(q, g);
 
+	record_clear(group);
 	group->batch = b;
 	group->layer = layer;
 	batch_at(q, b)->groups++;

@@ -30,7 +30,7 @@ static uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
 /* The first time at which MLU reaches Q_(i+1); may be negative. */
 static int64_t crossing_ns(const struct mfs_rmlq *q, uint64_t bytes, uint64_t deadline_ns, uint32_t i)
 {
-	double lead = (double)bytes * 1e9 / q->crossing_rate[i];
+	double lead = (double)(int64_t)bytes * 1e9 / q->crossing_rate[i];
 
 	return (int64_t)deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
 }
@@ -69,7 +69,7 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 	const uint64_t compute_end = batch && batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
 	const uint8_t level_before = request->level;
 	const bool critical_before = request->critical;
-	int64_t alone, finish, laxity, guard, needed, next, soonest;
+	int64_t alone, finish, laxity, guard, next, soonest, crossing = now;
 
 	if (request->deadline_ns == MFS_TIME_MAX)
 		return MFS_TIME_NEVER;
@@ -84,11 +84,17 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 			finish = after;
 	}
 	laxity = deadline - finish;
-	needed = request->lost ? (int64_t)((double)request->budget_ns * policy->readmission_share) : 0;
-	request->lost = laxity < needed;
-	while (request->level > 1 && now >= crossing_ns(q, bytes, request->deadline_ns, request->level - 2u))
+	if (!request->lost)
+		request->lost = laxity < 0;
+	else
+		request->lost = laxity < (int64_t)((double)(int64_t)request->budget_ns * policy->readmission_share);
+	while (request->level > 1) {
+		crossing = crossing_ns(q, bytes, request->deadline_ns, request->level - 2u);
+		if (now < crossing)
+			break;
 		request->level--;
-	guard = (int64_t)((double)request->budget_ns * policy->critical_laxity_share);
+	}
+	guard = (int64_t)((double)(int64_t)request->budget_ns * policy->critical_laxity_share);
 	if (!mfs) {
 		if (request->level == 1)
 			request->critical = true;
@@ -109,9 +115,8 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 		return soonest > (int64_t)compute_end ? (uint64_t)soonest : compute_end;
 	next = deadline - alone + 1; /* lost from here */
 	if (request->level > 1) {
-		int64_t half = crossing_ns(q, bytes, request->deadline_ns, request->level - 2u) - now;
+		int64_t half = now + (crossing - now) / 2;
 
-		half = now + half / 2;
 		next = half < next ? half : next;
 	}
 	if (mfs && !request->critical && guard > 0 && deadline - alone - guard + 1 < next)

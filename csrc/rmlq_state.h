@@ -7,6 +7,8 @@
 
 #include <mfs/rmlq.h>
 
+#include <string.h>
+
 #include "heap.h"
 #include "slab.h"
 
@@ -198,6 +200,9 @@ void last_look(struct mfs_rmlq *q, uint32_t request); /* level, critical, lost; 
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
 
+/* Zero behind the record's head; its size is known here, so that this is a few stores. */
+#define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))
+
 /* A new request's record, 0 when there is none. */
 static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind, enum mfs_tier tier)
 {
@@ -206,6 +211,7 @@ static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum reque
 
 	if (!r)
 		return 0;
+	record_clear(request);
 	request->kind = kind;
 	request->tier = tier;
 	request->level = (uint8_t)q->policy.levels;

@@ -6,14 +6,13 @@
 #define MFS_SLAB_H
 
 #include <stdint.h>
-#include <string.h>
 
 #include "arena.h"
 
 struct mfs_record { /* first member of every record */
 	uint64_t key;	/* 0: not found by key */
 	uint32_t chain; /* next with the same hash, or next free */
-	uint32_t part;	/* second half of a key; without a key the user's, it survives when all else is made zero */
+	uint32_t part;	/* second half of a key; without a key the user's */
 };
 
 struct mfs_slab {
@@ -53,7 +52,7 @@ static inline struct mfs_record *mfs_slab_at(const struct mfs_slab *slab, uint32
 	return (struct mfs_record *)(slab->records + index * slab->stride);
 }
 
-/* A record, zero but for the key, or 0 when all are in use. */
+/* A record, 0 when all are in use. Behind the mfs_record is what was there before. */
 static inline uint32_t mfs_slab_take(struct mfs_slab *slab, uint64_t key, uint32_t part)
 {
 	uint32_t index = slab->free;
@@ -62,7 +61,6 @@ static inline uint32_t mfs_slab_take(struct mfs_slab *slab, uint64_t key, uint32
 	if (index) {
 		record = mfs_slab_at(slab, index);
 		slab->free = record->chain;
-		memset(record + 1, 0, slab->stride - sizeof(*record));
 	} else {
 		if (slab->used == slab->capacity)
 			return 0;

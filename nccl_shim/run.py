@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import struct
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import click
 LIBRARY = Path(__file__).with_name("libmfs_shim.so")
 DEFAULT_SOCKET = "/run/mfs/mfsd.sock"
 MODES = ("enforce", "observe", "off")
+ELFCLASS64, PT_INTERP = 2, 3
 OWN_ERROR, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127  # what env(1) and shells exit with
 
 
@@ -32,16 +34,11 @@ def unreachable(program: Path) -> str | None:
             image = file.read(1 << 16)
     except OSError:
         return None
-    if image[:4] != b"\x7fELF" or image[4] != 2:
+    if image[:4] != b"\x7fELF" or image[4] != ELFCLASS64:
         return None  # a script, or not for us to judge
-    little = "little"
-    headers, size, count = (
-        int.from_bytes(image[32:40], little),
-        int.from_bytes(image[54:56], little),
-        int.from_bytes(image[56:58], little),
-    )
-    kinds = [int.from_bytes(image[at : at + 4], little) for at in range(headers, headers + size * count, size)]
-    PT_INTERP = 3
+    (headers,) = struct.unpack_from("=Q", image, 32)
+    size, count = struct.unpack_from("=HH", image, 54)
+    kinds = [struct.unpack_from("=I", image, at)[0] for at in range(headers, headers + size * count, size)]
     if PT_INTERP not in kinds:
         return "is linked statically, and nothing can be preloaded into it"
     return None
@@ -55,7 +52,7 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
         found.append(f"{where} {reason}; it will run unscheduled")
     if mode != "off" and not Path(socket).is_socket():
         found.append(
-            f"no daemon listens at {socket}; the program runs unscheduled until mfsd is started there (or give --socket)"
+            f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
         )
     return found
 
@@ -110,7 +107,7 @@ def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, 
         sys.exit(OWN_ERROR)
     os.environ["LD_PRELOAD"] = preload(LIBRARY, os.environ.get("LD_PRELOAD"))
     os.environ["MFS_MODE"] = mode
-    os.environ["MFS_SOCKET"] = os.path.abspath(socket)
+    os.environ["MFS_SOCKET"] = str(Path.cwd() / socket)
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
     say(f"LD_PRELOAD={os.environ['LD_PRELOAD']} MFS_MODE={mode} MFS_SOCKET={os.environ['MFS_SOCKET']}")

@@ -379,7 +379,9 @@ uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_
 	if (!connection->credit_bytes) {
 		now = mfs_now_ns();
 		connection->credit_bytes = mfs_min(turn, wanted_bytes);
-		connection->due_ns = mfs_rate_reserve(&context->rate, connection->credit_bytes, now);
+		connection->due_ns = mfs_rate_reserve(&context->rate, connection->credit_bytes, now,
+						      connection->backlogged ? connection->due_ns : now);
+		connection->backlogged = true;
 		if (connection->due_ns > now) {
 			connection->paced = true;
 			TAILQ_INSERT_TAIL(&context->paced, connection, paced_link);

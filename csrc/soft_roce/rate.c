@@ -16,7 +16,8 @@ enum {
 	TURN_NS = 100 * 1000,          /* aim for a turn of this length ... */
 	TURN_BYTES_MIN = 4096,         /* ... within these bounds */
 	TURN_BYTES_MAX = 64 * 1024,
-	CREDIT_NS = 2 * 1000 * 1000,   /* how far the clock may lag behind */
+	IDLE_CREDIT_NS = 100 * 1000,      /* how far a turn may begin in the past after the link was idle */
+	LATE_CREDIT_NS = 50 * 1000 * 1000, /* and for one who was waiting */
 };
 
 /* The file's layout; the launcher writes magic and rate. All words are independent, so relaxed order is enough. */
@@ -78,14 +79,16 @@ uint32_t mfs_rate_turn_bytes(const struct mfs_rate *rate)
 	return bytes < TURN_BYTES_MIN ? TURN_BYTES_MIN : bytes > TURN_BYTES_MAX ? TURN_BYTES_MAX : (uint32_t)bytes;
 }
 
-uint64_t mfs_rate_reserve(const struct mfs_rate *rate, uint32_t bytes, uint64_t now_ns)
+uint64_t mfs_rate_reserve(const struct mfs_rate *rate, uint32_t bytes, uint64_t now_ns, uint64_t waiting_since_ns)
 {
 	uint64_t speed = bytes_per_s(rate);
-	uint64_t oldest = now_ns - CREDIT_NS;
+	uint64_t oldest = now_ns - IDLE_CREDIT_NS;
 	uint64_t taken, begin;
 
 	if (!speed)
 		return now_ns;
+	if (waiting_since_ns < oldest)
+		oldest = waiting_since_ns < now_ns - LATE_CREDIT_NS ? now_ns - LATE_CREDIT_NS : waiting_since_ns;
 	taken = atomic_load_explicit(&rate->page->taken_until_ns, memory_order_relaxed);
 	do {
 		begin = taken < oldest ? oldest : taken;

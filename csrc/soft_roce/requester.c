@@ -207,6 +207,7 @@ void mfs_requester_send(struct mfs_qp *qp)
 	}
 	/* more after this turn: the socket says when it has room, at once if it has now */
 	connection->want_write = full || total >= TURN_BYTES;
+	connection->backlogged = connection->backlogged && sq->sent != sq->tail;
 	mfs_connection_update(connection);
 }
 

@@ -360,6 +360,7 @@ void mfs_responder_send(struct mfs_connection *connection)
 		return;
 	}
 	connection->want_write = more && size != 0;
+	connection->backlogged = connection->backlogged && more;
 	mfs_connection_update(connection);
 }
 

@@ -198,7 +198,8 @@ struct mfs_connection {
 
 	/* rate limit */
 	bool paced; /* in the context's list, waiting for `due_ns` */
-	uint64_t due_ns;
+	bool backlogged; /* has had something to send since `due_ns` */
+	uint64_t due_ns; /* when its last or next turn begins */
 	uint32_t credit_bytes;
 	TAILQ_ENTRY(mfs_connection) paced_link;
 };

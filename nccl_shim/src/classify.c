@@ -33,6 +33,21 @@ uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 	return MFS_ROLE_UNKNOWN;
 }
 
+/* Until 2.28 NCCL gives both ends of a connection the same shape. The first post tells them apart: data ends with an
+ * immediate, clear-to-send is a plain write. The DSCP stays as it was given at RTR, before anything was posted. */
+void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
+{
+	if (!atomic_exchange(&q->unsure, 0))
+		return;
+	while (wr->next)
+		wr = wr->next;
+	if (wr->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
+		return;
+	q->found_role = MFS_ROLE_NCCL_DATA;
+	if (!shim_classify(q)) /* busy: the next post tries again */
+		atomic_store(&q->unsure, 1);
+}
+
 static bool contains(const char *text, const char *part, size_t size)
 {
 	char bounded[33] = {0};

@@ -66,8 +66,12 @@ static void sleep_ns(uint64_t ns)
 void shim_wake(void)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&sleeping, memory_order_relaxed) && atomic_exchange(&sleeping, 0))
+	if (atomic_load_explicit(&sleeping, memory_order_relaxed) && atomic_exchange(&sleeping, 0)) {
+		int saved = errno;
+
 		syscall(SYS_futex, &sleeping, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		errno = saved;
+	}
 }
 
 static void sleep_until_woken(uint64_t ns)

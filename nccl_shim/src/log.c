@@ -1,10 +1,13 @@
 /* One line for each reason, once, on stderr. */
+#define _GNU_SOURCE
 #include "shim.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static _Atomic uint32_t said[SHIM_REASON_MAX];
@@ -25,6 +28,8 @@ void shim_log(enum shim_reason reason, const char *format, ...)
 		return;
 	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
 	line[n] = '\n';
-	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
-		return; /* nobody to tell */
+	int saved = errno;
+
+	syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1); /* not write(): no cancellation point on the path */
+	errno = saved;
 }

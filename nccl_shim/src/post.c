@@ -141,6 +141,8 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 	struct shim_context *context;
 
 	if (likely(q)) {
+		if (unlikely(atomic_load_explicit(&q->unsure, memory_order_relaxed)) && wr)
+			shim_role_at_post(q, wr);
 		if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
 			return post_passing(q, wr, bad);
 		return post_holding(q, wr, bad);

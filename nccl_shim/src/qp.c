@@ -252,6 +252,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 		strcpy(q->library, object.dli_fname + (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
 	}
 	q->found_role = q->role = shim_role_at_create(q->library, asked);
+	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS);
 	q->stage = MFS_STAGE_CONTROL;
 	claim(q, false);
 	table_insert(q);

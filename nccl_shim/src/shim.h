@@ -140,6 +140,7 @@ struct shim_qp {
 	_Atomic uint8_t state;	   /* enum ibv_qp_state */
 	_Atomic uint8_t holds;	   /* it has a queue; never unset while it lives */
 	_Atomic uint8_t passes;	   /* the rules do not ask for permits (any more) */
+	_Atomic uint8_t unsure;	   /* its role is a guess until its first post, see shim_role_at_post */
 	uint8_t sq_sig_all;
 	uint8_t type;
 	_Atomic uint8_t stage, role, dscp; /* changed under both flags, when the rules change */
@@ -305,6 +306,7 @@ extern pthread_mutex_t shim_table_lock;
 /* classify.c */
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked);
 bool shim_classify(struct shim_qp *q);
+void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr);
 int shim_rules_load(struct mfs_client *client);
 bool shim_rules_changed(struct mfs_client *client);
 void shim_rules_after_fork(void);

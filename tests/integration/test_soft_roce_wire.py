@@ -35,19 +35,9 @@ def test_traffic_class_is_the_tos_of_every_data_packet_in_both_directions(soft_r
     program = native("soft_roce_classes", "-libverbs")
     with capture(file, f"tcp and host {address}"):
         ports = soft_roce.run(program, "104", "184", address=address).stdout.split()
-    text = subprocess.run(
-        ["tcpdump", "-nn", "-v", "-r", file], capture_output=True, text=True, check=True
-    ).stdout
-    packets = re.findall(
-        r"tos (0x[0-9a-f]+),.*?length \d+\)\n\s+\S+\.(\d+) > \S+\.(\d+): .* length (\d+)", text
-    )
-    seen = {
-        (ports.index(port), tos)
-        for tos, *pair, length in packets
-        if int(length)
-        for port in pair
-        if port in ports
-    }
+    text = subprocess.run(["tcpdump", "-nn", "-v", "-r", file], capture_output=True, text=True, check=True).stdout
+    packets = re.findall(r"tos (0x[0-9a-f]+),.*?length \d+\)\n\s+\S+\.(\d+) > \S+\.(\d+): .* length (\d+)", text)
+    seen = {(ports.index(port), tos) for tos, *pair, length in packets if int(length) for port in pair if port in ports}
     seen_sent = {tos for tos, _, _, length in packets if int(length)}
     assert seen_sent == {"0x68", "0xb8"}
     # to and from the listener of either side both classes are seen: requests of one, responses of the other

@@ -1,7 +1,7 @@
 """The native queue decides as `mfsd.policy` does: same flow, same place, same time of the next look.
 
-The model keeps facts in dictionaries, asks the policy for every key and takes the smallest. It knows nothing of heaps,
-groups or chains; what it shares with the queue is only when a request is looked at.
+The model keeps facts in dictionaries, asks the policy for every key and takes the smallest. It knows nothing of
+heaps, groups or chains; what it shares with the queue is only when a request is looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from mfsd.policy.estimate import effective_rate_bytes_per_s
+from mfsd.policy.order import rli_of
+from mfsd.policy.urgency import crossing_ns, thresholds
+from mfsd.policy.words import known_stage
 
 from mfsd.policy import (
     NO_DEADLINE,
@@ -29,10 +39,6 @@ from mfsd.policy import (
     order_key,
     wire_class,
 )
-from mfsd.policy.estimate import effective_rate_bytes_per_s
-from mfsd.policy.order import rli_of
-from mfsd.policy.urgency import crossing_ns, thresholds
-from mfsd.policy.words import known_stage
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
@@ -226,8 +232,17 @@ class Model:
 
     # calls
 
-    def submit(self, handle: int, now: int, stage: int, size: int, request: int, batch: int, deadline_ns: int,
-               layer: int) -> None:  # fmt: skip
+    def submit(
+        self,
+        handle: int,
+        now: int,
+        stage: int,
+        size: int,
+        request: int,
+        batch: int,
+        deadline_ns: int,
+        layer: int,
+    ) -> None:
         self.now = max(self.now, now)
         key = request or ("lone", handle)
         flow = Waiting(known_stage(stage), size, key, batch, layer, deadline_ns or NO_DEADLINE, self.sequence)
@@ -250,7 +265,9 @@ class Model:
         if flow.stage is Stage.P2D:
             self.release(flow.request)
 
-    def tell_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
+    def tell_batch(
+        self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int
+    ) -> None:
         self.now = max(self.now, now)
         before = self.batches.get(key)
         layer = max(layer, before.layer_current) if before else layer
@@ -339,8 +356,16 @@ class Machine(RuleBasedStateMachine):
         now = self.model.now + step
         for stage, size, request, batch, deadline, layer in flows:
             deadline_ns = self.deadline(deadline)
-            code, handle = self.queue.submit(now, bytes=size, request=request, batch=batch, deadline_ns=deadline_ns,
-                                             layer=layer, stage=stage, cookie=self.model.sequence)  # fmt: skip
+            code, handle = self.queue.submit(
+                now,
+                bytes=size,
+                request=request,
+                batch=batch,
+                deadline_ns=deadline_ns,
+                layer=layer,
+                stage=stage,
+                cookie=self.model.sequence,
+            )
             if code:
                 assert len(self.model.flows) == FLOWS_MAX
                 return
@@ -415,21 +440,37 @@ class Machine(RuleBasedStateMachine):
         moves = not critical and (wants_critical or level < level_now)
         assert code == moves
         if moves:
-            if wants_critical:
-                level_now = 1 if paper else level_now
-            else:
+            if not wants_critical:
                 level_now = level
+            elif paper:
+                level_now = 1
             request.decision = Decision(level_now, wants_critical, request.decision.infeasible)
             model.promotions += 1
         self.compare()
 
-    @rule(batch=st.integers(1, 2), step=spans, layer=st.integers(0, 7), rank=st.sampled_from([0, 1, 2, NO_RANK]),
-          pruned=st.booleans(), deadline=deadlines, left=st.one_of(st.just(0), spans))  # fmt: skip
+    @rule(
+        batch=st.integers(1, 2),
+        step=spans,
+        layer=st.integers(0, 7),
+        rank=st.sampled_from([0, 1, 2, NO_RANK]),
+        pruned=st.booleans(),
+        deadline=deadlines,
+        left=st.one_of(st.just(0), spans),
+    )
     def batch(self, batch, step, layer, rank, pruned, deadline, left):
         now, deadline = self.model.now + step, self.deadline(deadline)
         pruned = pruned and layer % 2 == 1  # seldom
-        assert self.queue.batch(batch, now, layer_current=layer, layers=7, rank=rank, pruned=pruned,
-                                deadline_ns=deadline, compute_left_ns=left) == 0  # fmt: skip
+        code = self.queue.batch(
+            batch,
+            now,
+            layer_current=layer,
+            layers=7,
+            rank=rank,
+            pruned=pruned,
+            deadline_ns=deadline,
+            compute_left_ns=left,
+        )
+        assert code == 0
         self.model.tell_batch(batch, now, layer, rank, pruned, deadline, left)
         self.compare()
 
@@ -441,11 +482,20 @@ class Machine(RuleBasedStateMachine):
             self.model.look_at_members(batch)
         self.compare()
 
-    @rule(request=keys, step=spans, deadline=deadlines, budget=st.one_of(st.just(0), spans), ahead=sizes, tail=sizes)
+    @rule(
+        request=keys,
+        step=spans,
+        deadline=deadlines,
+        budget=st.one_of(st.just(0), spans),
+        ahead=sizes,
+        tail=sizes,
+    )
     def request(self, request, step, deadline, budget, ahead, tail):
         now, deadline = self.model.now + step, self.deadline(deadline)
-        assert self.queue.request(request, now, deadline_ns=deadline, budget_ns=budget, bytes_ahead=ahead,
-                                  bytes_tail=tail) == 0  # fmt: skip
+        code = self.queue.request(
+            request, now, deadline_ns=deadline, budget_ns=budget, bytes_ahead=ahead, bytes_tail=tail
+        )
+        assert code == 0
         self.model.tell_request(request, now, deadline, budget, ahead, tail)
         self.compare()
 

@@ -1,0 +1,127 @@
+"""Builds the shim's native tests: a recording device, a daemon that does as told, one program for each theme."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+NATIVE = ROOT / "tests/native"
+SHIM = ROOT / "nccl_shim/libmfs_shim.so"
+CALLERS = ("libnccl.so.2", "mooncake/store.so", "mooncake/engine.so", "libother.so")
+TIMEOUT_S = 100
+
+
+def names_of(program: str) -> list[str]:
+    """The names in the program's own table of tests."""
+    return re.findall(r'\{"(\w+)", \w+\}', (NATIVE / f"{program}.c").read_text())
+
+
+def cc(*arguments: str | Path) -> None:
+    compiler = shutil.which("cc") or "gcc"
+    subprocess.run([compiler, "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", *map(str, arguments)], check=True)
+
+
+@dataclass(frozen=True)
+class Native:
+    """One build of everything: plain, or with a sanitizer in the shim, the device and the programs."""
+
+    folder: Path
+    sanitize: tuple[str, ...] = ()
+    shim: Path = SHIM
+    runtime: str = ""
+
+    def build(self) -> Native:
+        include = f"-I{ROOT}/csrc/include"
+        (self.folder / "mooncake").mkdir(parents=True)
+        fake = self.folder / "libibverbs.so.1"
+        link = ("-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={NATIVE}/fake_verbs.map")
+        cc(*self.sanitize, "-fPIC", "-shared", NATIVE / "fake_verbs.c", "-o", fake, *link, "-lpthread")
+        helpers = [self.folder / "shim_test.o", self.folder / "scripted_daemon.o"]
+        for helper in helpers:
+            cc(*self.sanitize, "-Werror", include, "-c", NATIVE / f"{helper.stem}.c", "-o", helper)
+        for program in ("shim_hold", "shim_fault", "shim_threads", "shim_trace", "shim_roles"):
+            cc(
+                *(*self.sanitize, "-Werror", include, NATIVE / f"{program}.c", *helpers, fake),
+                *("-o", self.folder / program, f"-Wl,-rpath,{self.folder}", "-lpthread", "-ldl"),
+            )
+        if self.sanitize:
+            self._build_shim(include)
+            return self
+        reach = (NATIVE / "shim_reach.c", helpers[1], "-o", self.folder / "shim_reach", "-lpthread", "-ldl")
+        cc("-Werror", include, *reach)
+        for caller in CALLERS:
+            cc("-fPIC", "-shared", NATIVE / "shim_caller.c", "-o", self.folder / caller, fake)
+        return self
+
+    def _build_shim(self, include: str) -> None:
+        objects = []
+        for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), ROOT / "csrc/client.c"):
+            # dlsym is asked by the sanitizer's runtime before its own memory is laid out
+            early = source.stem in ("symbols", "interpose")
+            objects.append(self.folder / f"{source.stem}.o")
+            cc(
+                *(() if early else self.sanitize),
+                include,
+                "-fPIC",
+                "-fvisibility=hidden",
+                "-c",
+                source,
+                "-o",
+                objects[-1],
+            )
+        script = f"-Wl,--version-script={ROOT}/nccl_shim/src/libmfs_shim.map"
+        cc(*self.sanitize, "-shared", *objects, "-o", self.shim, script, "-ldl", "-lpthread")
+
+    def run(
+        self, program: str, *arguments: str, preload: bool = True, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program to its end. Its output; a failure is reported with everything it said."""
+        everything = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("MFS_")},
+            "MFS_SOCKET": f"{self.folder}/{program}.sock",
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "TSAN_OPTIONS": "exitcode=66",
+            "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+            **({"LD_PRELOAD": f"{self.runtime} {self.shim}".strip()} if preload else {}),
+            **environment,
+        }
+        done = subprocess.run(
+            [str(self.folder / program), *arguments], env=everything, text=True, capture_output=True, timeout=TIMEOUT_S
+        )
+        assert done.returncode == 0, f"{program} {arguments}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr}"
+        return done
+
+
+def runtime_of(name: str) -> str:
+    """The sanitizer's runtime, which must be the first library of the process."""
+    compiler = shutil.which("cc") or "gcc"
+    path = subprocess.run([compiler, f"-print-file-name=lib{name}.so"], capture_output=True, text=True).stdout.strip()
+    if not Path(path).is_absolute():
+        pytest.skip(f"the compiler has no lib{name}.so")
+    return path
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    return Native(tmp_path_factory.mktemp("n") / "b").build()
+
+
+@pytest.fixture(scope="session")
+def with_asan(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    folder = tmp_path_factory.mktemp("a") / "b"
+    flags = ("-fsanitize=address,undefined", "-fno-omit-frame-pointer")
+    return Native(folder, flags, folder / "libmfs_shim.so", runtime_of("asan")).build()
+
+
+@pytest.fixture(scope="session")
+def with_tsan(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    folder = tmp_path_factory.mktemp("t") / "b"
+    flags = ("-fsanitize=thread", "-Wno-tsan")
+    return Native(folder, flags, folder / "libmfs_shim.so", runtime_of("tsan")).build()

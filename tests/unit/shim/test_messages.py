@@ -1,0 +1,41 @@
+"""One clear line for each reason, on stderr, and the program runs on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.shim.conftest import Native
+
+
+def lines(native: Native, program: str, test: str, **environment: str) -> list[str]:
+    return native.run(program, test, **environment).stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("no_daemon", ("mfs: not attached", "shim_fault.sock", "start mfsd or set MFS_SOCKET", "pass through")),
+        ("other_version", ("mfs: not attached", "another ABI version", "one version")),
+        ("no_memory", ("mfs: not attached", "no memory", "pass through")),
+        ("daemon_detaches", ("mfs: the daemon is gone", "pass through until it is back")),
+        ("device_refuses", ("mfs: the device refused a held work request (error 22)", "error state")),
+    ],
+)
+def test_one_line_for_each_reason(native: Native, test: str, words: tuple[str, ...]) -> None:
+    said = lines(native, "shim_fault", test)
+    assert len(said) == 1
+    assert all(word in said[0] for word in words), said
+
+
+@pytest.mark.parametrize("test", ["no_daemon", "other_version", "daemon_killed"])
+def test_quiet(native: Native, test: str) -> None:
+    assert lines(native, "shim_fault", test, MFS_LOG="quiet") == []
+
+
+def test_a_wrong_mode_is_named_and_taken_as_off(native: Native) -> None:
+    said = lines(native, "shim_fault", "no_daemon", MFS_MODE="enforced")
+    assert said == ["mfs: MFS_MODE=enforced is not one of off, observe, enforce: taken as off"]
+
+
+def test_off_does_nothing(native: Native) -> None:
+    assert lines(native, "shim_fault", "no_daemon", MFS_MODE="off") == []

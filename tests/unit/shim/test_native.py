@@ -1,0 +1,73 @@
+"""The shim over a device that records what it is given, with a daemon that does as it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.shim.conftest import Native, names_of
+
+HOLD, FAULT, THREADS = names_of("shim_hold"), names_of("shim_fault"), names_of("shim_threads")
+FORKS_AND_STARTS_THREADS = {"opened_after_fork"}  # what the thread sanitizer does not support
+FEW = {"PER_QP": "5000"}
+
+
+def mode_of(test: str) -> dict[str, str]:
+    return {"MFS_MODE": "observe" if test == "observe" else "enforce"}
+
+
+@pytest.mark.parametrize("test", HOLD)
+def test_holding(native: Native, test: str) -> None:
+    native.run("shim_hold", test, **mode_of(test))
+
+
+@pytest.mark.parametrize("test", FAULT)
+def test_faults(native: Native, test: str) -> None:
+    native.run("shim_fault", test)
+
+
+@pytest.mark.parametrize("test", THREADS)
+def test_threads(native: Native, test: str) -> None:
+    native.run("shim_threads", test)
+
+
+def test_roles_and_classes(native: Native) -> None:
+    native.run("shim_roles", "roles", str(native.folder))
+
+
+@pytest.mark.parametrize("lookup", ["dlvsym", "dlsym"])
+def test_programs_that_open_the_library_by_name(native: Native, lookup: str) -> None:
+    native.run("shim_reach", lookup, str(native.folder / "libibverbs.so.1"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_caller_sees_no_difference(native: Native, seed: int) -> None:
+    """Return codes, bad_wr, completions and what reaches the device, over thousands of random steps."""
+    alone = native.run("shim_trace", str(seed), preload=False).stdout.splitlines()
+    held = native.run("shim_trace", str(seed), MFS_SHIM_EXPECTED="1").stdout.splitlines()
+    assert len(alone) > 2000
+    assert held == alone
+
+
+@pytest.mark.parametrize("test", [f"shim_hold {t}" for t in HOLD] + [f"shim_fault {t}" for t in FAULT])
+def test_address_sanitizer(with_asan: Native, test: str) -> None:
+    program, name = test.split()
+    with_asan.run(program, name, **mode_of(name))
+
+
+@pytest.mark.parametrize("test", THREADS)
+def test_address_sanitizer_threads(with_asan: Native, test: str) -> None:
+    with_asan.run("shim_threads", test, **FEW)
+
+
+def test_address_sanitizer_trace(with_asan: Native) -> None:
+    with_asan.run("shim_trace", "77")
+
+
+@pytest.mark.parametrize("test", THREADS)
+def test_thread_sanitizer_threads(with_tsan: Native, test: str) -> None:
+    with_tsan.run("shim_threads", test, **FEW)
+
+
+@pytest.mark.parametrize("test", [t for t in FAULT if t not in FORKS_AND_STARTS_THREADS])
+def test_thread_sanitizer_faults(with_tsan: Native, test: str) -> None:
+    with_tsan.run("shim_fault", test)

@@ -1,0 +1,103 @@
+"""mfs-run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nccl_shim.run import LIBRARY, preload, unreachable
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("MFS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "nccl_shim.run", *arguments],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def environment_of(*options: str, **environment: str) -> dict[str, str]:
+    done = run(*options, "--", "env", **environment)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "/x/s.so"),
+        ("", "/x/s.so"),
+        ("/a.so", "/x/s.so /a.so"),
+        ("/a.so:/b.so /c.so", "/x/s.so /a.so /b.so /c.so"),
+        ("/a.so /x/s.so", "/x/s.so /a.so"),
+    ],
+)
+def test_preload_keeps_what_is_there(before: str | None, after: str) -> None:
+    assert preload(Path("/x/s.so"), before) == after
+
+
+def test_environment() -> None:
+    seen = environment_of("--mode", "observe", "--socket", "some/where.sock")
+    assert seen["LD_PRELOAD"] == str(LIBRARY)
+    assert seen["MFS_MODE"] == "observe"
+    assert seen["MFS_SOCKET"] == str(Path.cwd() / "some/where.sock")
+    assert environment_of()["MFS_MODE"] == "enforce"
+    assert environment_of(MFS_MODE="observe", MFS_SOCKET="/a/b")["MFS_SOCKET"] == "/a/b"
+    assert environment_of("--quiet")["MFS_LOG"] == "quiet"
+
+
+def test_says_what_it_does(tmp_path: Path) -> None:
+    done = run("--socket", str(tmp_path / "none.sock"), "--", "true")
+    assert done.returncode == 0
+    assert str(LIBRARY) in done.stderr
+    assert f"no daemon listens at {tmp_path}/none.sock" in done.stderr
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s.sock"))
+        assert "warning" not in run("--socket", str(tmp_path / "s.sock"), "--", "true").stderr
+    assert run("--quiet", "--socket", str(tmp_path / "none.sock"), "--", "true").stderr == ""
+
+
+def test_exit_codes() -> None:
+    assert run("--", "sh", "-c", "exit 7").returncode == 7
+    missing = run("--", "no-such-program-anywhere")
+    assert missing.returncode == 127
+    assert "no-such-program-anywhere: No such file" in missing.stderr
+    assert run("--", "/etc/passwd").returncode == 126
+    wrong = run("--", "true", MFS_MODE="fast")
+    assert wrong.returncode == 125
+    assert "MFS_MODE=fast is not one of enforce, observe, off" in wrong.stderr
+    assert run("--mode", "fast", "--", "true").returncode == 2
+
+
+def test_help_teaches() -> None:
+    text = run("--help").stdout
+    for word in ("LD_PRELOAD", "--mode", "--socket", "observe", "mfsctl status", "mfs-run -- vllm serve"):
+        assert word in text
+
+
+def test_programs_that_cannot_be_reached(tmp_path: Path) -> None:
+    plain = shutil.which("true")
+    assert plain is not None
+    assert unreachable(Path(plain)) is None
+    setuid = tmp_path / "setuid"
+    shutil.copy(plain, setuid)
+    setuid.chmod(0o755 | stat.S_ISUID)
+    assert "setuid" in (unreachable(setuid) or "")
+    source = tmp_path / "s.c"
+    source.write_text("int main(void) { return 0; }\n")
+    static = tmp_path / "static"
+    subprocess.run([shutil.which("cc") or "gcc", "-static", str(source), "-o", str(static)], check=True)
+    assert "statically" in (unreachable(static) or "")
+    assert "statically" in run("--", str(static)).stderr
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    assert unreachable(script) is None
