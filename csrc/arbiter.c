@@ -483,7 +483,8 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	int rc;
 
 	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
-	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->mode > MFS_MODE_ENFORCE)
+	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->stuck_ns == 0 ||
+	    config->mode > MFS_MODE_ENFORCE)
 		return -EINVAL;
 	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
 	rc = mfs_rmlq_create(&config->policy, config->rate_default_bytes_per_s, config->tasks_max, &probe);

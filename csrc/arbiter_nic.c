@@ -6,9 +6,6 @@
 
 #define GRANTS_PER_LOOP 256
 #define LOAD_TIME_CONSTANT_NS 100000000ull
-/* Unscheduled bytes whose counters have not moved for this long hold nobody up: their client is dead, stopped, lies, or
- * waits for a receiver that takes nothing, and then the link is free. */
-#define UNSCHEDULED_STUCK_NS 50000000ull
 #define UNSCHEDULED_ABSURD_BYTES (1ull << 44)
 /* A client that has bytes in flight should finish some within this plus four times their time on the wire. */
 #define PROGRESS_NS 1e9
@@ -50,14 +47,16 @@ static bool nic_unscheduled_busy(struct mfs_arbiter *arbiter, uint32_t index)
 			last->changed_ns = arbiter->now_ns;
 			nic->unscheduled_ns = arbiter->now_ns;
 		}
+		/* Counters that stand still: the client is dead, stopped, lies, or waits for a receiver that takes nothing, and
+		 * then the link is free. */
 		if (difference == 0 || difference > UNSCHEDULED_ABSURD_BYTES ||
-		    arbiter->now_ns - last->changed_ns > UNSCHEDULED_STUCK_NS)
+		    arbiter->now_ns - last->changed_ns > arbiter->config.stuck_ns)
 			continue;
 		in_flight += difference;
 		nic->unscheduled_ns = arbiter->now_ns;
 	}
 	nic->unscheduled_bytes = in_flight;
-	return arbiter->now_ns - nic->unscheduled_ns < arbiter->config.quiet_ns;
+	return in_flight > 0 || arbiter->now_ns - nic->unscheduled_ns < arbiter->config.quiet_ns;
 }
 
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
@@ -156,7 +155,7 @@ void nic_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		if (busy && pick.tier != MFS_TIER_CRITICAL) {
 			uint64_t promotion_ns = mfs_rmlq_advance(nic->queue, arbiter->now_ns);
 
-			nic->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + UNSCHEDULED_STUCK_NS
+			nic->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + arbiter->config.stuck_ns
 							      : nic->unscheduled_ns + arbiter->config.quiet_ns;
 			if (promotion_ns < nic->look_ns)
 				nic->look_ns = promotion_ns;

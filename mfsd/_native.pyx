@@ -218,6 +218,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t window_ns
         uint64_t window_bytes_min
         uint64_t quiet_ns
+        uint64_t stuck_ns
         uint64_t spin_ns
         uint64_t torn_slot_ns
         uint64_t rate_default_bytes_per_s
@@ -599,8 +600,8 @@ cdef class Arbiter:
 
     def __init__(
         self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
-        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, spin_ns=50_000,
-        torn_slot_ns=10_000_000, rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
+        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, stuck_ns=50_000_000,
+        spin_ns=50_000, torn_slot_ns=10_000_000, rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
     ):
         cdef mfs_arbiter_config config
         self.lock = Lock()
@@ -611,8 +612,8 @@ cdef class Arbiter:
         for name, value, least in (
             ("heartbeat_ns", heartbeat_ns, 1), ("stale_after_ns", stale_after_ns, heartbeat_ns + 1),
             ("max_hold_ns", max_hold_ns, 1), ("window_ns", window_ns, 0), ("window_bytes_min", window_bytes_min, 1),
-            ("quiet_ns", quiet_ns, 0), ("spin_ns", spin_ns, 0), ("torn_slot_ns", torn_slot_ns, 1),
-            ("rate_default_bytes_per_s", rate_default_bytes_per_s, 1), ("tasks_max", tasks_max, 1),
+            ("quiet_ns", quiet_ns, 0), ("stuck_ns", stuck_ns, 1), ("spin_ns", spin_ns, 0),
+            ("torn_slot_ns", torn_slot_ns, 1), ("rate_default_bytes_per_s", rate_default_bytes_per_s, 1), ("tasks_max", tasks_max, 1),
         ):
             if not least <= value < 2**63:
                 raise ValueError(f"{name}: {value}, at least {least} is needed")
@@ -628,6 +629,7 @@ cdef class Arbiter:
         config.window_ns = window_ns
         config.window_bytes_min = window_bytes_min
         config.quiet_ns = quiet_ns
+        config.stuck_ns = stuck_ns
         config.spin_ns = spin_ns
         config.torn_slot_ns = torn_slot_ns
         config.rate_default_bytes_per_s = rate_default_bytes_per_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import mmap
 import os
 import socket
@@ -14,7 +16,7 @@ from typing import TypeVar
 import pytest
 
 from mfsd import _native
-from mfsd._native import Arbiter, Client, HelloKind
+from mfsd._native import Arbiter, Client, Hello, HelloKind
 
 TIMEOUT_S = 20.0
 T = TypeVar("T")
@@ -54,25 +56,30 @@ class Server:
                     os.close(memfd)
                     os.close(doorbell)
                 else:
-                    nic = self.arbiter.nic(hello.nic_name, hello.nic_guid, hello.nic_rate_bytes_per_s)
-                    connection.send(_native.nic_reply_encode(nic=nic))
+                    connection.send(self._nic(hello))
         except OSError:
             pass  # the arbiter was closed, or the client went away
         finally:
             if client_id is not None:
-                try:
+                with contextlib.suppress(OSError):
                     self.arbiter.client_remove(client_id)
-                except OSError:
-                    pass
+
+    def _nic(self, hello: Hello) -> bytes:
+        try:
+            nic = self.arbiter.nic(hello.nic_name, hello.nic_guid, hello.nic_rate_bytes_per_s)
+        except OSError as error:
+            return _native.nic_reply_encode(error=-(error.errno or errno.EIO))
+        return _native.nic_reply_encode(nic=nic)
 
     def attach(self, **options: object) -> Client:
         return Client.attach(str(self.path), timeout_ms=10_000, **options)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self._connections:
-            connection.close()
+        """Hangs up on everybody. May be called twice."""
+        for sock in (self._listener, *self._connections):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits on it
+            sock.close()
 
 
 @pytest.fixture

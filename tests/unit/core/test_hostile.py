@@ -1,0 +1,236 @@
+"""A client that writes anything it likes into its segment harms nobody but itself."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from mfsd import _native
+from mfsd._native import LAYOUT, Client, MessageKind, SegmentState, Stage
+
+KIB = 1024
+NONE_U32 = 2**32 - 1
+MESSAGE = struct.Struct("<QQQQQIHBBBBB5x")  # struct mfs_message
+Take = Callable[[Client, int], list[int]]
+Eventually = Callable[..., object]
+
+
+class Lane:
+    """Plays a producer on lane 0 of a segment, step by step."""
+
+    def __init__(self, segment: mmap.mmap) -> None:
+        self.segment = segment
+        assert MESSAGE.size == _native.MESSAGE_BYTES
+
+    def load(self, name: str) -> int:
+        return int.from_bytes(self.segment[LAYOUT[name] : LAYOUT[name] + 8], "little")
+
+    def store(self, name: str, value: int) -> None:
+        self.segment[LAYOUT[name] : LAYOUT[name] + 8] = (value % 2**64).to_bytes(8, "little")
+
+    def claim(self, n: int = 1) -> int:
+        ticket = self.load("submit.tail")
+        self.store("submit.tail", ticket + n)
+        return ticket
+
+    def publish(self, ticket: int, message: bytes) -> None:
+        at = LAYOUT["submit_slot"] + ticket % _native.LANE_SLOTS * _native.SUBMIT_SLOT_BYTES
+        self.segment[at + 8 : at + 8 + len(message)] = message
+        self.segment[at : at + 8] = (ticket + 1).to_bytes(8, "little")
+
+    def send(self, message: bytes) -> None:
+        self.publish(self.claim(), message)
+
+
+def message(
+    kind: int = MessageKind.SUBMIT,
+    slot: int = 0,
+    generation: int = 1,
+    size: int = KIB,
+    batch: int = NONE_U32,
+    stage: int = Stage.P2D,
+    nic: int = 0,
+) -> bytes:
+    return MESSAGE.pack(generation << 32 | slot, size, 0, 0, 0, batch, 0, kind, stage, nic, 0, 0)
+
+
+@pytest.fixture
+def pair(serve, take: Take):
+    """A server, a client whose segment the test writes, and an honest client that must never notice."""
+    server = serve(torn_slot_ns=2_000_000)
+    hostile, honest = server.attach(), server.attach()
+    assert honest.nic("rdma0") == 0
+    yield server, hostile, Lane(server.segments[hostile.client_id])
+    task = honest.submit(KIB, stage=Stage.P2D)
+    assert take(honest, 1) == [task]
+    honest.complete(task)
+    assert honest.alive()
+    assert server.arbiter.client_stats(honest.client_id)["state"] == SegmentState.ACTIVE
+
+
+def detached(server, client: Client) -> bool:
+    return server.arbiter.client_stats(client.client_id)["state"] == SegmentState.DETACHED
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        message(kind=0),
+        message(kind=255),
+        message(slot=_native.TASKS_MAX),
+        message(slot=NONE_U32),
+        message(nic=1),
+        message(nic=255),
+        message(size=2**40 + 1),
+        message(size=2**64 - 1),
+        message(batch=_native.BATCHES_MAX),
+        message(kind=MessageKind.COMPLETE, slot=_native.TASKS_MAX),
+        message(kind=MessageKind.CANCEL, slot=NONE_U32),
+        message(kind=MessageKind.BATCH, batch=_native.BATCHES_MAX),
+        message(kind=MessageKind.BATCH, batch=NONE_U32),
+        b"\xff" * 56,
+    ],
+)
+def test_a_bad_message_detaches_its_client(pair, eventually: Eventually, bad: bytes) -> None:
+    server, hostile, lane = pair
+    lane.send(bad)
+    eventually(lambda: detached(server, hostile))
+    assert server.arbiter.client_stats(hostile.client_id)["detach_reason"] == -errno.EBADMSG
+    assert not hostile.alive()
+
+
+def test_a_slot_submitted_twice_detaches(pair, eventually: Eventually) -> None:
+    server, hostile, lane = pair
+    lane.send(message(slot=5, generation=1))
+    lane.send(message(slot=5, generation=2))
+    eventually(lambda: detached(server, hostile))
+    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == 0
+
+
+def test_messages_about_tasks_that_are_gone_are_counted(pair, eventually: Eventually) -> None:
+    server, hostile, lane = pair
+    for kind in (MessageKind.COMPLETE, MessageKind.CANCEL):
+        lane.send(message(kind=kind, slot=9, generation=3))
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["bad_messages"] == 2)
+    assert not detached(server, hostile)
+
+
+@pytest.mark.parametrize("stage", [5, 7, 8, 255])
+def test_a_stage_of_the_future_is_background(pair, take: Take, eventually: Eventually, stage: int) -> None:
+    server, hostile, lane = pair
+    lane.send(message(stage=stage))
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["grants"] == 1)
+    assert server.arbiter.nic_stats(0)["grants"][7] == 1  # the scavenger's class
+
+
+@pytest.mark.parametrize("jump", [_native.LANE_SLOTS + 1, 2**63, -1])
+def test_an_absurd_index_detaches(pair, eventually: Eventually, jump: int) -> None:
+    server, hostile, lane = pair
+    lane.store("submit.tail", lane.load("submit.tail") + jump)
+    eventually(lambda: detached(server, hostile))
+    assert server.arbiter.client_stats(hostile.client_id)["detach_reason"] == -errno.EPROTO
+
+
+def test_an_absurd_grant_index_detaches(pair, eventually: Eventually) -> None:
+    server, hostile, lane = pair
+    lane.store("grant.head", 2**63)
+    lane.send(message())
+    eventually(lambda: detached(server, hostile))
+
+
+def test_a_torn_slot_is_passed_by_and_delivered_late(pair, take: Take, eventually: Eventually) -> None:
+    server, hostile, lane = pair
+    torn = lane.claim()  # a thread that stops here
+    lane.send(message(slot=1))
+    assert hostile.submit(KIB, stage=Stage.P2D) is not None  # a real producer behind it
+    stats = eventually(lambda: (s := server.arbiter.client_stats(hostile.client_id))["submits"] == 2 and s)
+    assert stats["torn_slots"] == 1
+    lane.publish(torn, message(slot=2))  # it was only slow
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == 3)
+    assert not detached(server, hostile)
+
+
+def test_a_torn_slot_is_left_out_until_its_producer_comes_back(pair, take: Take, eventually: Eventually) -> None:
+    """Three times around the ring, past a slot whose producer has stopped: nothing is lost, nothing overwritten."""
+    server, hostile, lane = pair
+    torn = lane.claim()
+    slot = torn % _native.LANE_SLOTS
+    at = LAYOUT["submit_slot"] + slot * _native.SUBMIT_SLOT_BYTES
+    eventually(lambda: lane.load("submit.head") > torn or (hostile.alive() and lane.load("submit.quarantined")))
+    assert struct.unpack_from("<I", lane.segment, LAYOUT["submit.quarantine"])[0] == slot + 1
+    done = 0
+    while lane.load("submit.tail") < torn + 3 * _native.LANE_SLOTS:
+        task = hostile.submit(1, stage=Stage.P2D)
+        assert task & 0xFFFFFFFF < _native.TASKS_MAX // _native.LANES  # this thread's lane is lane 0
+        assert take(hostile, 1) == [task]
+        hostile.complete(task)
+        done += 1
+        assert lane.segment[at : at + 64] == b"\0" * 64
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["completes"] == done)
+    lane.publish(torn, message(slot=400))
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == done + 1)
+    while lane.load("submit.tail") < torn + 5 * _native.LANE_SLOTS:
+        task = hostile.submit(1, stage=Stage.P2D)
+        assert take(hostile, 1) == [task]
+        hostile.complete(task)
+    assert lane.load("submit.quarantined") & 0xFFFFFFFF == 0  # in use again
+    assert server.arbiter.client_stats(hostile.client_id)["torn_slots"] == 1
+
+
+def test_too_many_torn_slots_detach(pair, eventually: Eventually) -> None:
+    server, hostile, lane = pair
+    lane.claim(_native.QUARANTINE_MAX + 1)
+    eventually(lambda: detached(server, hostile))
+    assert server.arbiter.client_stats(hostile.client_id)["torn_slots"] == _native.QUARANTINE_MAX
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_bytes_anywhere(pair, eventually: Eventually, seed: int) -> None:
+    server, hostile, lane = pair
+    chance = random.Random(seed)
+    header = LAYOUT["gate"]
+    for _ in range(200):
+        start = chance.choice([LAYOUT["submit"], LAYOUT["submit_slot"], LAYOUT["batch"], LAYOUT["usage"], LAYOUT["grant"]])
+        at = start + chance.randrange(4096)
+        size = chance.randrange(1, 600)
+        lane.segment[at : at + size] = chance.randbytes(size)
+    lane.segment[header:] = chance.randbytes(len(lane.segment) - header) if seed % 2 else lane.segment[header:]
+    loops = server.arbiter.stats()["loops"]
+    eventually(lambda: server.arbiter.stats()["loops"] > loops + 20)
+
+
+def test_random_messages(pair, eventually: Eventually) -> None:
+    """Valid frames around every field's range; new clients for those that were detached."""
+    server, _, _ = pair
+    chance = random.Random(1)
+    for _ in range(30):
+        client = server.attach()
+        lane = Lane(server.segments[client.client_id])
+        for _ in range(200):
+            lane.send(
+                MESSAGE.pack(
+                    chance.randrange(3) << 32 | chance.randrange(6),
+                    chance.choice([0, 1, KIB, 2**40, chance.getrandbits(40)]),
+                    chance.choice([0, 1, 2, chance.getrandbits(64)]),
+                    chance.choice([0, 1, 2**63, 2**64 - 1, chance.getrandbits(64)]),
+                    chance.choice([0, 2**64 - 1, chance.getrandbits(64)]),
+                    chance.choice([NONE_U32, 0, 1, 63]),
+                    chance.getrandbits(16),
+                    chance.choice([1, 1, 2, 3, 4]),
+                    chance.getrandbits(8),
+                    0,
+                    chance.getrandbits(8),
+                    chance.getrandbits(8),
+                )
+            )
+        loops = server.arbiter.stats()["loops"]
+        eventually(lambda: server.arbiter.stats()["loops"] > loops + 2)  # noqa: B023
+        client.detach()
+    eventually(lambda: server.arbiter.stats()["clients"] == 2)
+    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == 0
+    assert sum(server.arbiter.nic_stats(0)["held_tasks"]) == 0
