@@ -178,9 +178,7 @@ class Model:
         request.decision = look(self.config, facts, before, self.now, self.rho, self.slack())
         if facts.deadline_ns == NO_DEADLINE:
             return None
-        if request.looked and (
-            request.decision.level < before.level or request.decision.critical > before.critical
-        ):
+        if request.looked and (request.decision.level < before.level or request.decision.critical > before.critical):
             self.promotions += 1
         request.looked = True
         soonest = self.now + self.config.promotion_interval_ns
@@ -267,9 +265,7 @@ class Model:
         if flow.stage is Stage.P2D:
             self.release(flow.request)
 
-    def tell_batch(
-        self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int
-    ) -> None:
+    def tell_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
         self.now = max(self.now, now)
         before = self.batches.get(key)
         layer = max(layer, before.layer_current) if before else layer
