@@ -18,10 +18,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from mfsd.policy.estimate import effective_rate_bytes_per_s
-from mfsd.policy.order import rli_of
-from mfsd.policy.urgency import crossing_ns, thresholds
-from mfsd.policy.words import known_stage
 
 from mfsd.policy import (
     NO_DEADLINE,
@@ -39,6 +35,10 @@ from mfsd.policy import (
     order_key,
     wire_class,
 )
+from mfsd.policy.estimate import effective_rate_bytes_per_s
+from mfsd.policy.order import rli_of
+from mfsd.policy.urgency import crossing_ns, thresholds
+from mfsd.policy.words import known_stage
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
@@ -265,9 +265,7 @@ class Model:
         if flow.stage is Stage.P2D:
             self.release(flow.request)
 
-    def tell_batch(
-        self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int
-    ) -> None:
+    def tell_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
         self.now = max(self.now, now)
         before = self.batches.get(key)
         layer = max(layer, before.layer_current) if before else layer
@@ -581,7 +579,7 @@ def test_the_native_queue_follows_the_policy(native, steps):
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=100,
+            max_examples=80,
             stateful_step_count=steps,
             deadline=None,
             report_multiple_bugs=False,
