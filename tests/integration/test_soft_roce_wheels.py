@@ -1,4 +1,4 @@
-"""Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's transfer engine.
+"""Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's engine.
 
 Wheels are downloaded once into build/wheels. MFS_TEST_NCCL_VERSIONS lists the NCCL versions to test, by commas.
 """
