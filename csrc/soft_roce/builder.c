@@ -18,10 +18,14 @@ static void build_start(struct ibv_qp_ex *ex)
 	struct mfs_context *context = mfs_context_of(ex->qp_base.context);
 	struct mfs_qp *qp = qp_of(ex);
 
+	if (context->inherited) {
+		qp->build_error = EINVAL;
+		return;
+	}
 	pthread_mutex_lock(&qp->post_lock);
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	qp->build_room = qp->sq.limit - (qp->sq.tail - qp->sq.head);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	qp->built = 0;
 	qp->build_error = 0;
 }
@@ -32,10 +36,10 @@ static int build_complete(struct ibv_qp_ex *ex)
 	struct mfs_qp *qp = qp_of(ex);
 	int ret = qp->build_error;
 
-	if (!ret && context->inherited)
-		ret = EINVAL;
+	if (context->inherited)
+		return EINVAL;
 	if (!ret) {
-		pthread_mutex_lock(&context->lock);
+		mfs_context_lock(context);
 		if (mfs_post_allowed(qp)) {
 			while (qp->built--)
 				mfs_post_publish(&qp->sq);
@@ -43,7 +47,7 @@ static int build_complete(struct ibv_qp_ex *ex)
 		} else {
 			ret = EINVAL;
 		}
-		pthread_mutex_unlock(&context->lock);
+		mfs_context_unlock(context);
 	}
 	pthread_mutex_unlock(&qp->post_lock);
 	return ret;
@@ -51,7 +55,8 @@ static int build_complete(struct ibv_qp_ex *ex)
 
 static void build_abort(struct ibv_qp_ex *ex)
 {
-	pthread_mutex_unlock(&qp_of(ex)->post_lock);
+	if (!mfs_context_of(ex->qp_base.context)->inherited)
+		pthread_mutex_unlock(&qp_of(ex)->post_lock);
 }
 
 static uint32_t slot_of(const struct mfs_qp *qp, uint32_t nth)

@@ -56,10 +56,10 @@ static int channel_create(struct mfs_context *context)
 	fcntl(ends[1], F_SETFL, O_NONBLOCK);
 	channel->read_fd = ends[0];
 	channel->write_fd = ends[1];
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	free_abandoned(context);
 	LIST_INSERT_HEAD(&context->channels, channel, link);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return channel->read_fd;
 }
 

@@ -27,9 +27,9 @@ struct ibv_cq *mfs_create_cq(struct ibv_context *ibv, int cqe, struct ibv_comp_c
 	cq->verbs.cq.context = ibv;
 	cq->verbs.cq.cqe = (int)cq->size;
 	if (channel) {
-		pthread_mutex_lock(&context->lock);
+		mfs_context_lock(context);
 		cq->channel = mfs_channel_find(context, channel->fd);
-		pthread_mutex_unlock(&context->lock);
+		mfs_context_unlock(context);
 	}
 	return &cq->verbs.cq;
 }
@@ -53,16 +53,16 @@ int mfs_destroy_cq(struct ibv_cq *ibv)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (atomic_load(&cq->users)) {
-		pthread_mutex_unlock(&context->lock);
+		mfs_context_unlock(context);
 		return EBUSY;
 	}
 	if (cq->channel)
 		mfs_channel_forget(cq->channel, cq);
 	if (cq->overflown)
 		mfs_async_forget(context, ibv);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	wait_for_acknowledgements(cq);
 	pthread_mutex_destroy(&cq->poll_lock);
 	free(cq->ring);
@@ -84,7 +84,7 @@ int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
 	ring = calloc(size, sizeof(*ring));
 	if (!ring)
 		return ENOMEM;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	pthread_mutex_lock(&cq->poll_lock);
 	head = atomic_load(&cq->head);
 	tail = atomic_load(&cq->tail);
@@ -100,7 +100,7 @@ int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
 		ibv->cqe = (int)size;
 	}
 	pthread_mutex_unlock(&cq->poll_lock);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }
 

@@ -93,9 +93,9 @@ struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 	mr->verbs.ibv_mr.addr = addr;
 	mr->verbs.ibv_mr.length = length;
 	mr->iova = iova;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	ret = insert(context, mr);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	if (ret) {
 		free(mr);
 		errno = -ret;
@@ -113,7 +113,7 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 
 	if (context->inherited || ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		verbs->ibv_mr.addr = addr;
 		verbs->ibv_mr.length = length;
@@ -127,7 +127,7 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 		verbs->ibv_mr.pd = pd;
 	}
 	context->key_epoch++;
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return 0;
 }
 
@@ -138,11 +138,11 @@ int mfs_dereg_mr(struct verbs_mr *verbs)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	context->mrs[mr->key >> 8] = NULL;
 	context->mr_count--;
 	context->key_epoch++;
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	mfs_pd_use(verbs->ibv_mr.pd, -1);
 	free(mr);
 	return 0;

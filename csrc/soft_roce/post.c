@@ -135,7 +135,7 @@ int mfs_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr
 		return ret;
 	}
 	pthread_mutex_lock(&qp->post_lock);
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (mfs_post_allowed(qp)) {
 		for (ret = 0; wr && !ret;) {
 			ret = post_one(qp, wr);
@@ -144,7 +144,7 @@ int mfs_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr
 		}
 		mfs_post_start(qp);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	pthread_mutex_unlock(&qp->post_lock);
 	if (ret)
 		*bad_wr = wr;
@@ -161,7 +161,7 @@ int mfs_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		*bad_wr = wr;
 		return EINVAL;
 	}
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (ibv->state == IBV_QPS_RESET) {
 		*bad_wr = wr;
 		ret = EINVAL;
@@ -172,6 +172,6 @@ int mfs_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		else if (qp->responder && qp->responder->stalled)
 			mfs_receive_resume(qp->responder);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }

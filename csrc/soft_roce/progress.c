@@ -140,7 +140,7 @@ static bool try_progress(struct mfs_context *context)
 {
 	int count;
 
-	if (pthread_mutex_trylock(&context->lock))
+	if (atomic_load_explicit(&context->lock_waiters, memory_order_relaxed) || pthread_mutex_trylock(&context->lock))
 		return false;
 	count = progress(context);
 	pthread_mutex_unlock(&context->lock);
@@ -214,6 +214,8 @@ static void *background(void *argument)
 			continue;
 		}
 		back_off_ns = BACK_OFF_MIN_NS;
+		if (atomic_load_explicit(&context->lock_waiters, memory_order_relaxed))
+			sleep_ns(BACK_OFF_MIN_NS);
 		pthread_mutex_lock(&context->lock);
 		progress(context);
 		pthread_mutex_unlock(&context->lock);

@@ -141,13 +141,13 @@ static struct mfs_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	pthread_cond_init(&ibv->cond, NULL);
 	pthread_mutex_init(&qp->post_lock, NULL);
 
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	ret = assign_number(context, qp);
 	if (!ret) {
 		TAILQ_INSERT_TAIL(&context->qps, qp, link);
 		count_users(qp, 1);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	if (ret) {
 		free_memory(qp);
 		errno = -ret;
@@ -196,12 +196,14 @@ int mfs_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int attr_mask, st
 	struct mfs_qp *qp = mfs_qp_of(ibv);
 
 	(void)attr_mask;
-	pthread_mutex_lock(&context->lock);
+	if (context->inherited)
+		return EINVAL;
+	mfs_context_lock(context);
 	*attr = qp->attr;
 	attr->qp_state = attr->cur_qp_state = ibv->state;
 	attr->sq_draining = ibv->state == IBV_QPS_SQD && qp->sq.head != qp->sq.sent;
 	*init = qp->init;
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return 0;
 }
 
@@ -292,7 +294,7 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	mfs_connection_close_qp(qp);
 	TAILQ_REMOVE(&context->qps, qp, link);
 	release_number(context, ibv->qp_num);
@@ -302,7 +304,7 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 	if (qp->async_events_raised != atomic_load(&qp->async_events_read))
 		mfs_async_forget(context, ibv);
 	count_users(qp, -1);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 
 	pthread_mutex_lock(&ibv->mutex);
 	while (ibv->events_completed != atomic_load(&qp->async_events_read))

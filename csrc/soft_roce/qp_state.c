@@ -151,7 +151,7 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	from = ibv->state;
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
 	if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) || !transition_allowed(from, to, mask) ||
@@ -159,7 +159,7 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 		ret = EINVAL;
 	else
 		enter(qp, from, to, attr, mask);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }
 

@@ -246,7 +246,8 @@ struct mfs_context {
 	struct in_addr address;
 	struct mfs_rate rate;
 
-	pthread_mutex_t lock;
+	pthread_mutex_t lock; /* for calls of the program, by mfs_context_lock */
+	_Atomic uint32_t lock_waiters;
 	int epoll_fd;
 	int async_write_fd;
 	struct mfs_source timer, wake;
@@ -304,6 +305,21 @@ static inline uint32_t mfs_power_of_two(uint32_t at_least)
 	while (size < at_least)
 		size *= 2;
 	return size;
+}
+
+/* Calls of the program go before progress, which would otherwise hold the lock almost without pause under load. */
+static inline void mfs_context_lock(struct mfs_context *context)
+{
+	if (!pthread_mutex_trylock(&context->lock))
+		return;
+	atomic_fetch_add_explicit(&context->lock_waiters, 1, memory_order_relaxed);
+	pthread_mutex_lock(&context->lock);
+	atomic_fetch_sub_explicit(&context->lock_waiters, 1, memory_order_relaxed);
+}
+
+static inline void mfs_context_unlock(struct mfs_context *context)
+{
+	pthread_mutex_unlock(&context->lock);
 }
 
 uint64_t mfs_now_ns(void);

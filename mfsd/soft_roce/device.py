@@ -1,8 +1,8 @@
 """What a soft RoCE device looks like to programs: the files that a kernel driver would show in sysfs.
 
-A device's files live in a directory of the user's runtime folder, one per device name and network namespace,
-and are mounted over sysfs for every program launched with that device. So all these programs share one device:
-the same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c).
+A device's files live in a directory of the user's runtime folder, one per device name and network namespace.
+They are mounted over sysfs for every program launched with that device, so all these share one device: the
+same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c).
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def sysfs_files(device: Device) -> dict[str, str]:
 class SharedDevice:
     """A device's directory, shared with all running programs that use it.
 
-    The lock descriptor is inherited by the launched program: as long as one holds it, the device is in use and
-    keeps its address. A device nobody uses is made anew.
+    The lock descriptor is inherited by the launched program: as long as one holds it, the device is in use
+    and keeps its address. A device nobody uses is made anew.
     """
 
     def __init__(self, device: Device, runtime: Path) -> None:
