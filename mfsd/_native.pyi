@@ -144,7 +144,13 @@ def hello_version_error(hello: Hello) -> str | None:
     """Why this daemon cannot serve that client, one line for people; None when it can."""
 
 def welcome_encode(
-    *, error: int = 0, client_id: int = 0, reason: str = "", major: int = ..., minor: int = ..., segment_bytes: int = ...
+    *,
+    error: int = 0,
+    client_id: int = 0,
+    reason: str = "",
+    major: int = ...,
+    minor: int = ...,
+    segment_bytes: int = ...,
 ) -> bytes: ...
 def welcome_decode(data: bytes) -> Welcome: ...
 def nic_reply_encode(*, error: int = 0, nic: int = 0) -> bytes: ...

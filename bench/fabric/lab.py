@@ -171,9 +171,7 @@ class Flow:
             target = self._received + more_bytes
             self._waited_for = target
             if not self._changed.wait_for(lambda: self._received >= target, timeout_s):
-                raise TimeoutError(
-                    f"{target - self._received} of {more_bytes} bytes did not arrive in {timeout_s} s"
-                )
+                raise TimeoutError(f"{target - self._received} of {more_bytes} bytes did not arrive in {timeout_s} s")
             return self._received
 
     def stop(self) -> None:

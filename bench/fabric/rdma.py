@@ -58,9 +58,7 @@ class RdmaFlow:
         end = time.monotonic() + timeout_s
         while (now := self.received_bytes) < target:
             if time.monotonic() > end:
-                raise TimeoutError(
-                    f"{target - now} of {more_bytes} bytes did not pass the switch in {timeout_s} s"
-                )
+                raise TimeoutError(f"{target - now} of {more_bytes} bytes did not pass the switch in {timeout_s} s")
             for process in self._processes:
                 if process.poll() is not None:
                     raise OSError(f"ib_write_bw ended with {process.returncode}: {self._log()}")

@@ -58,9 +58,7 @@ def main(policy: str, speed_gbps: float, measure_mb: int, transport: str, as_jso
                 click.echo("  ".join(f"{k} {v}" for k, v in rows[-1].items()))
     if as_json:
         click.echo(
-            json.dumps(
-                {"policy": policy, "transport": transport, "speed_gbps": speed_gbps, "pairs": rows}, indent=2
-            )
+            json.dumps({"policy": policy, "transport": transport, "speed_gbps": speed_gbps, "pairs": rows}, indent=2)
         )
     else:
         worst = min(rows, key=lambda r: float(r["share_of_higher"]))

@@ -178,9 +178,7 @@ class DcbLink:
             else None,
             pfc=_bits(pfc["pfc_en"]) if pfc else None,
             pfc_classes=pfc["pfc_cap"] if pfc else 0,
-            dscp_to_priority={
-                a["protocol"]: a["priority"] for a in entries if a["selector"] == SELECTOR_DSCP
-            },
+            dscp_to_priority={a["protocol"]: a["priority"] for a in entries if a["selector"] == SELECTOR_DSCP},
             trust=tuple(value for _, value in trust["attrs"]) if trust else None,
             peer_pfc=_bits(peer["pfc_en"]) if peer else None,
         )

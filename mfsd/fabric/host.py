@@ -113,9 +113,7 @@ class Host:
         FileNotFoundError."""
         saved = msgspec.json.decode(self._read_state())
         results = [
-            self._write(s, saved[s.name], dry_run)
-            for s in reversed(self.settings_saved(saved))
-            if s.name in saved
+            self._write(s, saved[s.name], dry_run) for s in reversed(self.settings_saved(saved)) if s.name in saved
         ]
         if not dry_run and all(r.good for r in results):
             self._state.unlink()

@@ -118,9 +118,7 @@ class Trust:
             numbers = {name: s for s, name in TRUST_NAMES.items()}
             self._link.write_trust(numbers[n] for n in value.split(",") if n in numbers)
         elif self.read() != value:
-            raise OSError(
-                errno.EOPNOTSUPP, "this driver's trust follows its DSCP table, which could not be set"
-            )
+            raise OSError(errno.EOPNOTSUPP, "this driver's trust follows its DSCP table, which could not be set")
 
 
 class EtsSetting:
@@ -255,9 +253,7 @@ def rdma_settings(interface: str, plan: Plan, sysfs: Path, configfs: Path) -> li
                     )
                 )
     if (net / "ecn/roce_np/cnp_dscp").is_file():
-        settings.append(
-            File("cnp dscp", net / "ecn/roce_np/cnp_dscp", str(plan.cnp_dscp), "CNPs wait among the data")
-        )
+        settings.append(File("cnp dscp", net / "ecn/roce_np/cnp_dscp", str(plan.cnp_dscp), "CNPs wait among the data"))
     devices = net / "device/infiniband"
     for device in sorted(p.name for p in devices.iterdir()) if devices.is_dir() else []:
         override = sysfs / "class/infiniband" / device / "tc/1/traffic_class"

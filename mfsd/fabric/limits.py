@@ -61,16 +61,13 @@ def _lossless(nos: str, plan: Plan) -> Finding:
             "use for ordering only, without PFC",
         )
     if count > most:
-        return Finding(
-            rule, "fail", f"{count} lossless classes; {nos} has at most {most}", "make classes lossy"
-        )
+        return Finding(rule, "fail", f"{count} lossless classes; {nos} has at most {most}", "make classes lossy")
     if default is not None and count > default:
         return Finding(
             rule,
             "fail",
             f"{count} lossless classes; {nos} reserves headroom for {default} as it ships",
-            f"keep {default} lossless classes, or change the switch's buffer model first and keep it "
-            "out of MFS",
+            f"keep {default} lossless classes, or change the switch's buffer model first and keep it out of MFS",
         )
     if default is None and count > 2:
         return Finding(
@@ -90,9 +87,7 @@ def _control(plan: Plan) -> Finding:
         )
     higher = [q.name for q in plan.queues if q.priority > queue.priority]
     if higher:
-        return Finding(
-            rule, "warn", f"CNPs wait behind {', '.join(higher)}", "give control the highest priority"
-        )
+        return Finding(rule, "warn", f"CNPs wait behind {', '.join(higher)}", "give control the highest priority")
     return Finding(rule, "pass", f"CNPs (DSCP {plan.cnp_dscp}) go first, on priority {queue.priority}")
 
 
@@ -144,8 +139,7 @@ def _thresholds(plan: Plan, asic: str | None) -> list[Finding]:
                 Finding(
                     f"ecn {group}",
                     "warn",
-                    f"marking starts at {port.ecn.min_bytes:,} bytes; with every port busy a queue "
-                    f"gets about {fair:,}",
+                    f"marking starts at {port.ecn.min_bytes:,} bytes; with every port busy a queue gets about {fair:,}",
                     f"lower the row for {port.speed_gbps:g} Gbit/s in ecn",
                 )
             )

@@ -195,9 +195,7 @@ def _with_dscps(queue: Queue, dscps: tuple[int, ...]) -> Queue:
 
 def _port(profile: Profile, group: str, name: str) -> Port:
     if group not in profile.port_groups:
-        raise PolicyError(
-            f"port_groups.{group}: no such port group; there are {', '.join(profile.port_groups)}"
-        )
+        raise PolicyError(f"port_groups.{group}: no such port group; there are {', '.join(profile.port_groups)}")
     g = profile.port_groups[group]
     ecn = next((e for e in profile.ecn if e.speed_gbps == g.speed_gbps), None)
     return Port(

@@ -176,9 +176,7 @@ def load_profile(name: str, path: Path | None = None) -> Profile:
     """The profile `name` of a policy file. Raises PolicyError, listing the profiles there are."""
     profiles = load_profiles(path)
     if name not in profiles:
-        raise PolicyError(
-            f"{path or SHIPPED}: profiles.{name}: no such profile; there are {', '.join(profiles)}"
-        )
+        raise PolicyError(f"{path or SHIPPED}: profiles.{name}: no such profile; there are {', '.join(profiles)}")
     return profiles[name]
 
 
@@ -204,9 +202,7 @@ def validate(profile: Profile, where: str = "profile") -> None:
 
 def _check_names_and_dscps(profile: Profile, where: str) -> None:
     names: set[str] = set()
-    owner: dict[int, tuple[int, str]] = dict.fromkeys(
-        profile.control.dscp, (profile.control.priority, "control")
-    )
+    owner: dict[int, tuple[int, str]] = dict.fromkeys(profile.control.dscp, (profile.control.priority, "control"))
     if not profile.control.dscp:
         raise PolicyError(f"{where}.control.dscp: empty; name at least the DSCP of CNPs (48 on most NICs)")
     priorities: dict[int, str] = {}
@@ -217,15 +213,12 @@ def _check_names_and_dscps(profile: Profile, where: str) -> None:
         names.add(c.name)
         if c.priority in priorities:
             raise PolicyError(
-                f"{at}.priority: {c.priority} is already {priorities[c.priority]}'s; give {c.name} "
-                "its own queue"
+                f"{at}.priority: {c.priority} is already {priorities[c.priority]}'s; give {c.name} its own queue"
             )
         priorities[c.priority] = c.name
         for d in (c.dscp, *c.also_dscp):
             if d in owner and owner[d][0] != c.priority:
-                raise PolicyError(
-                    f"{at}.dscp: {d} is already {owner[d][1]}'s; a DSCP can mean one class only"
-                )
+                raise PolicyError(f"{at}.dscp: {d} is already {owner[d][1]}'s; a DSCP can mean one class only")
             owner[d] = (c.priority, c.name)
     for i, c in enumerate(profile.classes):
         if c.priority == profile.control.priority and c.lossless:
@@ -288,18 +281,13 @@ def _check_shares(profile: Profile, where: str) -> None:
         if c.scheduling == "dwrr" and not c.weight_percent:
             raise PolicyError(f"{at}.weight_percent: 0 for a dwrr class; give it at least 1")
         if i > 0 and c.scheduling == "strict" and not c.floor_percent:
-            raise PolicyError(
-                f"{at}.floor_percent: 0 lets the classes above starve {c.name}; give it at least 1"
-            )
+            raise PolicyError(f"{at}.floor_percent: 0 lets the classes above starve {c.name}; give it at least 1")
         if c.floor_percent > c.ceiling_percent:
-            raise PolicyError(
-                f"{at}.floor_percent: {c.floor_percent} exceeds ceiling_percent {c.ceiling_percent}"
-            )
+            raise PolicyError(f"{at}.floor_percent: {c.floor_percent} exceeds ceiling_percent {c.ceiling_percent}")
     floors = sum(c.floor_percent for c in profile.classes) + profile.best_effort.floor_percent
     if floors > 50:
         raise PolicyError(
-            f"{where}.classes: floors add up to {floors} %; more than 50 % undoes the priorities: "
-            "lower floor_percent"
+            f"{where}.classes: floors add up to {floors} %; more than 50 % undoes the priorities: lower floor_percent"
         )
     weights = sum(c.weight_percent for c in dwrr) + (profile.best_effort.weight_percent if own_queue else 0)
     if dwrr and weights != 100:
@@ -311,9 +299,7 @@ def _check_shares(profile: Profile, where: str) -> None:
             f"{where}.best_effort.weight_percent: there is no dwrr class to share with; use floor_percent"
         )
     if own_queue and not dwrr and not profile.best_effort.floor_percent:
-        raise PolicyError(
-            f"{where}.best_effort.floor_percent: 0 lets MFS starve all other traffic; give it at least 1"
-        )
+        raise PolicyError(f"{where}.best_effort.floor_percent: 0 lets MFS starve all other traffic; give it at least 1")
     if own_queue and dwrr and not profile.best_effort.weight_percent:
         raise PolicyError(f"{where}.best_effort.weight_percent: 0 beside dwrr classes; give it at least 1")
 
@@ -321,13 +307,9 @@ def _check_shares(profile: Profile, where: str) -> None:
 def _check_thresholds(profile: Profile, where: str) -> None:
     for i, e in enumerate(profile.ecn):
         if e.min_bytes >= e.max_bytes:
-            raise PolicyError(
-                f"{where}.ecn[{i}].min_bytes: {e.min_bytes} is not below max_bytes {e.max_bytes}"
-            )
+            raise PolicyError(f"{where}.ecn[{i}].min_bytes: {e.min_bytes} is not below max_bytes {e.max_bytes}")
         if any(o.speed_gbps == e.speed_gbps for o in profile.ecn[:i]):
-            raise PolicyError(
-                f"{where}.ecn[{i}].speed_gbps: {e.speed_gbps:g} is listed twice; keep one row per speed"
-            )
+            raise PolicyError(f"{where}.ecn[{i}].speed_gbps: {e.speed_gbps:g} is listed twice; keep one row per speed")
     marking = any(c.ecn for c in profile.classes)
     speeds = {e.speed_gbps for e in profile.ecn}
     for name, group in profile.port_groups.items():
@@ -349,9 +331,7 @@ def _check_fold(profile: Profile, where: str) -> None:
     if not profile.fold:
         return
     if list(profile.fold) != sorted(profile.fold):
-        raise PolicyError(
-            f"{where}.fold: {list(profile.fold)} changes the order of classes; it must never fall"
-        )
+        raise PolicyError(f"{where}.fold: {list(profile.fold)} changes the order of classes; it must never fall")
     last = len(profile.classes) - 1
     for i, f in enumerate(profile.fold):
         if not 0 <= f <= last:

@@ -140,9 +140,7 @@ def _tos(control: list[tuple[int, int, bytes]]) -> int:
     return 0
 
 
-def probe_dscp(
-    peer: tuple[str, int], dscp: int, tries: int = 3, timeout_s: float = 1.0, hops: int = 8
-) -> DscpResult:
+def probe_dscp(peer: tuple[str, int], dscp: int, tries: int = 3, timeout_s: float = 1.0, hops: int = 8) -> DscpResult:
     """Sends one DSCP to the peer's reflector and back; if it was changed, asks the routers where."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         channel.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
@@ -286,9 +284,7 @@ def probe_pair(
             )
             moved_high, moved_low = high.acked_bytes - first_high, low.acked_bytes - first_low
             together = (moved_high + moved_low) / (time.monotonic() - began)
-    return PairResult(
-        higher, lower, moved_high / max(1, moved_high + moved_low), alone, together, expected_share
-    )
+    return PairResult(higher, lower, moved_high / max(1, moved_high + moved_low), alone, together, expected_share)
 
 
 def _warm_up(flow: Load, phase_s: float, phase_bytes: int) -> None:

@@ -86,9 +86,7 @@ def read_queues(ipr: Any, index: int) -> PortQueues:
                 default = int(q.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_INIT")["defcls"])
     if root != "htb":
         return PortQueues(root, 0, {}, {})
-    classes = {
-        c["handle"] & 0xFFFF: _htb_class(c.get_attr("TCA_OPTIONS")) for c in ipr.get_classes(index=index)
-    }
+    classes = {c["handle"] & 0xFFFF: _htb_class(c.get_attr("TCA_OPTIONS")) for c in ipr.get_classes(index=index)}
     filters: dict[tuple[str, int], int] = {}
     for f in ipr.get_filters(index=index, parent=ROOT):
         options = f.get_attr("TCA_OPTIONS")
@@ -113,9 +111,7 @@ def diff_queues(want: PortQueues, have: PortQueues) -> list[Change]:
         return [Change("change", "root qdisc", have.root, want.root)]
     changes = []
     if have.default_minor != want.default_minor:
-        changes.append(
-            Change("change", "default class", f"1:{have.default_minor:x}", f"1:{want.default_minor:x}")
-        )
+        changes.append(Change("change", "default class", f"1:{have.default_minor:x}", f"1:{want.default_minor:x}"))
     w = {f"class 1:{m:x}": _show(c) for m, c in want.classes.items()}
     h = {f"class 1:{m:x}": _show(c) for m, c in have.classes.items()}
     w |= {f"filter {p} dscp {d}": f"1:{m:x}" for (p, d), m in want.filters.items()}

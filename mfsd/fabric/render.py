@@ -41,8 +41,7 @@ SYSTEMS: dict[str, Nos] = {
             "cumulus.yaml.j2",
             "swp[1-8]",
             "nv config patch FILE && nv config diff && nv config apply",
-            quirk="switch buffers are re-partitioned when the traffic pools change: apply in a "
-            "maintenance window",
+            quirk="switch buffers are re-partitioned when the traffic pools change: apply in a maintenance window",
         ),
         Nos(
             "onyx",
@@ -70,8 +69,7 @@ SYSTEMS: dict[str, Nos] = {
             "configure terminal, then paste FILE",
             floors=False,
             watchdog_times=False,
-            quirk="qos-groups are renumbered 7, 6, ... because strict queues must be the highest, "
-            "without a gap",
+            quirk="qos-groups are renumbered 7, 6, ... because strict queues must be the highest, without a gap",
         ),
         Nos(
             "junos",
@@ -84,9 +82,7 @@ SYSTEMS: dict[str, Nos] = {
             "takes one; "
             "releases before DSCP-based PFC refuse drop profiles on no-loss classes",
         ),
-        Nos(
-            "linux", "Linux (tc)", "linux.tc.j2", "eth[1-4]", "tc -batch FILE, or mfsctl switch diff --apply"
-        ),
+        Nos("linux", "Linux (tc)", "linux.tc.j2", "eth[1-4]", "tc -batch FILE, or mfsctl switch diff --apply"),
     )
 }
 
@@ -185,9 +181,7 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
     system = SYSTEMS[nos]
     found: list[Shortfall] = []
     floored = [
-        q.name
-        for q in plan.queues
-        if q.floor_percent and not (nos == "junos" and q.priority == plan.default_priority)
+        q.name for q in plan.queues if q.floor_percent and not (nos == "junos" and q.priority == plan.default_priority)
     ]
     capped = [q.name for q in plan.queues if q.ceiling_percent < 100]
     if floored and not system.floors:
@@ -226,9 +220,7 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
         )
     if nos == "onyx" and any(q.ecn for q in plan.queues):
         found.append(
-            Shortfall(
-                "ecn mark_percent", "Onyx takes thresholds only", "its marking curve is fixed; tune max_bytes"
-            )
+            Shortfall("ecn mark_percent", "Onyx takes thresholds only", "its marking curve is fixed; tune max_bytes")
         )
     if nos == "nxos" and plan.lossless:
         found.append(

@@ -110,8 +110,7 @@ def sonic_instance(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         elif table == "CABLE_LENGTH":
             module = "sonic-cable-length"
             entries = [
-                {"name": name, table: [{"port": p, "length": v} for p, v in row.items()]}
-                for name, row in rows.items()
+                {"name": name, table: [{"port": p, "length": v} for p, v in row.items()]} for name, row in rows.items()
             ]
         else:
             raise KeyError(table)
@@ -150,9 +149,7 @@ def check_sonic(text: str, yang: Path) -> Finding:
         path.write_text(json.dumps(instance))
         command = ["yanglint", "-i", "-p", str(yang), "-t", "config", "-f", "json"]
         command += [str(yang / f"{m}.yang") for m in modules]
-        result = subprocess.run(
-            [*command, str(path)], capture_output=True, text=True, timeout=60, check=False
-        )
+        result = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=60, check=False)
     errors = [s for s in result.stderr.splitlines() if "err" in s.lower()]
     if result.returncode == 0 and not errors:
         return Finding(check, "pass", f"valid against {len(modules)} SONiC modules")
@@ -311,9 +308,7 @@ def _eos_profile_line(profile: dict[str, Any], line: str) -> bool:
         line,
     ):
         queues[-1]["random_detect"] = {
-            "ecn": {
-                "threshold": {"units": m[2], "min": int(m[1]), "max": int(m[3]), "max_probability": int(m[4])}
-            }
+            "ecn": {"threshold": {"units": m[2], "min": int(m[1]), "max": int(m[3]), "max_probability": int(m[4])}}
         }
     else:
         return False
@@ -356,9 +351,7 @@ def junos_problem(tree: dict[str, Any], words: list[str]) -> str | None:
     i = 1
     while i < len(words):
         word, children = words[i], node.get("c", {})
-        if (
-            name == "interfaces" and "interface" in children
-        ):  # the tree's list element, not written in set form
+        if name == "interfaces" and "interface" in children:  # the tree's list element, not written in set form
             node, name, children = children["interface"], "interface", children["interface"].get("c", {})
         if word in children:
             node, name, named = children[word], word, False

@@ -55,13 +55,9 @@ def runtime_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise DeviceError(
-            f"{folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own"
-        ) from None
+        raise DeviceError(f"{folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
-        raise DeviceError(
-            f"{folder} is not a folder that only you can write to; remove it or set XDG_RUNTIME_DIR"
-        )
+        raise DeviceError(f"{folder} is not a folder that only you can write to; remove it or set XDG_RUNTIME_DIR")
     return folder
 
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bench.fabric.lab import missing
-from mfsd.cli.host import host
-from mfsd.cli.switch import switch
+from mfsd.cli.commands.host import host
+from mfsd.cli.commands.switch import switch
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
 from mfsd.fabric.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def probe_in(namespace: str, *arguments: str) -> tuple[int, str]:
-    code = "import sys; from mfsd.cli.fabric import fabric; fabric(sys.argv[1:])"
+    code = "import sys; from mfsd.cli.commands.fabric import fabric; fabric(sys.argv[1:])"
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", code, "probe", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     return result.returncode, result.stdout + result.stderr

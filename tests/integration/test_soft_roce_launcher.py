@@ -46,9 +46,7 @@ def names(folder: str) -> list[str]:
 
 def test_only_the_program_sees_the_device(soft_roce):
     before = names("/sys/class"), names("/dev")
-    listing = soft_roce.run(
-        "sh", "-c", "ls /sys/class/infiniband /dev/infiniband; cat /sys/class/net/lo/mtu"
-    ).stdout
+    listing = soft_roce.run("sh", "-c", "ls /sys/class/infiniband /dev/infiniband; cat /sys/class/net/lo/mtu").stdout
     assert listing.split()[-1] == Path("/sys/class/net/lo/mtu").read_text().strip()
     assert "mfs0" in listing and "uverbs0" in listing
     assert (names("/sys/class"), names("/dev")) == before
@@ -140,9 +138,7 @@ def readable_copy() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(
-    os.getuid() != 0, reason="becomes another user, which only root can; others test it by being one"
-)
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which only root can; others test it by being one")
 def test_ordinary_user(readable_copy):
     runtime = readable_copy / "runtime"
     runtime.mkdir()
@@ -155,9 +151,7 @@ def test_ordinary_user(readable_copy):
     environment = {**os.environ, "PYTHONPATH": str(readable_copy), "XDG_RUNTIME_DIR": str(runtime)}
 
     def run(*command: str) -> str:
-        result = subprocess.run(
-            [*launch, *command], capture_output=True, text=True, env=environment, timeout=60
-        )
+        result = subprocess.run([*launch, *command], capture_output=True, text=True, env=environment, timeout=60)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -175,9 +169,7 @@ def test_network_namespaces(soft_roce):
     try:
         for name in names:
             subprocess.run(["ip", "netns", "add", name], check=True)
-        subprocess.run(
-            f"ip -n {names[0]} link add eth0 type veth peer name eth0 netns {names[1]}".split(), check=True
-        )
+        subprocess.run(f"ip -n {names[0]} link add eth0 type veth peer name eth0 netns {names[1]}".split(), check=True)
         for index, name in enumerate(names, 1):
             subprocess.run(f"ip -n {name} addr add 10.77.0.{index}/24 dev eth0".split(), check=True)
             subprocess.run(f"ip -n {name} link set eth0 up".split(), check=True)

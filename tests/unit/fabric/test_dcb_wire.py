@@ -25,9 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("dcb") is None, reason="iproute2's 
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("bridge") / "dcb_bridge.so"
     source = Path(__file__).with_name("dcb_bridge.c")
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source, "-ldl"], check=True
-    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source, "-ldl"], check=True)
     return library
 
 
@@ -54,9 +52,7 @@ def dcb(dcb_device: Any, bridge: Path, tmp_path: Path) -> Iterator[Dcb]:
 
     def run(*arguments: str) -> Any:
         environment = os.environ | {"LD_PRELOAD": str(bridge), "DCB_BRIDGE": str(path)}
-        result = subprocess.run(
-            ["dcb", "-j", *arguments], env=environment, capture_output=True, text=True, timeout=20
-        )
+        result = subprocess.run(["dcb", "-j", *arguments], env=environment, capture_output=True, text=True, timeout=20)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout) if result.stdout.strip() else None
 

@@ -78,13 +78,9 @@ def test_nvue_leaves_other_objects_alone() -> None:
 
 
 def test_commands_under_another_section_are_other_commands() -> None:
-    running = rendered("eos").replace(
-        "uc-tx-queue 4\n      priority strict", "uc-tx-queue 4\n      no priority"
-    )
+    running = rendered("eos").replace("uc-tx-queue 4\n      priority strict", "uc-tx-queue 4\n      no priority")
     running += "!\ninterface Ethernet2/1\n   service-profile THEIRS\nrouter bgp 1\n"
-    running = running.replace(
-        "interface Ethernet1/1\n", "interface Ethernet1/1\n   description host\n   mtu 9214\n"
-    )
+    running = running.replace("interface Ethernet1/1\n", "interface Ethernet1/1\n   description host\n   mtu 9214\n")
     assert changes("eos", running) == [
         "- qos profile MFS-hosts / uc-tx-queue 4 / no priority",
         "+ qos profile MFS-hosts / uc-tx-queue 4 / priority strict",

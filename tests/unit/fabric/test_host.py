@@ -54,9 +54,7 @@ def test_apply_sets_what_the_policy_says(host: Host, dcb_device: Any) -> None:
     results = host.apply()
     assert all(r.outcome in ("ok", "changed") for r in results), results
     assert dcb_device.pfc == 0b11000
-    assert {d: p for (s, d), p in dcb_device.apps.items() if s == 5} == dict(
-        enumerate(host.plan.dscp_to_priority)
-    )
+    assert {d: p for (s, d), p in dcb_device.apps.items() if s == 5} == dict(enumerate(host.plan.dscp_to_priority))
     assert list(dcb_device.ets[27:35]) == list(range(8)), "prio_tc"
     assert verified(host.show())
 

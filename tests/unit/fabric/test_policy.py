@@ -137,10 +137,7 @@ def test_the_repository_names_the_shipped_file() -> None:
 def test_digest_changes_with_meaning_only(tmp_path: Path) -> None:
     one = load_profile("p", write(tmp_path, GOOD)).digest
     assert load_profile("p", write(tmp_path, "# a comment\n" + GOOD)).digest == one
-    assert (
-        load_profile("p", write(tmp_path, GOOD.replace("floor_percent = 10", "floor_percent = 11"))).digest
-        != one
-    )
+    assert load_profile("p", write(tmp_path, GOOD.replace("floor_percent = 10", "floor_percent = 11"))).digest != one
 
 
 @given(mfs=st.integers(1, 64), fabric=st.integers(1, 8))

@@ -142,9 +142,7 @@ def test_junos_tree_walk_needs_values_and_known_words() -> None:
 
 
 def test_what_a_system_cannot_say_is_said() -> None:
-    assert any(
-        "floor_percent" in s.what for s in render("onyx", plan_for("onyx", "rocev2-2-lossless")).shortfalls
-    )
+    assert any("floor_percent" in s.what for s in render("onyx", plan_for("onyx", "rocev2-2-lossless")).shortfalls)
     assert any("PFC" in s.what for s in render("linux", plan_for("linux", "rocev2-2-lossless")).shortfalls)
     assert render("sonic", plan_for("sonic", "rocev2-lossy-ecn")).shortfalls == ()
 

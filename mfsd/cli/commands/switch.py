@@ -34,9 +34,9 @@ def policy_options(command: Command) -> Command:
     command = click.option(
         "--policy-file", type=PATH, help="Policy file with your own profiles; the shipped one if left out."
     )(command)
-    return click.option(
-        "--policy", default="rocev2-2-lossless", show_default=True, help="Profile of the policy file."
-    )(command)
+    return click.option("--policy", default="rocev2-2-lossless", show_default=True, help="Profile of the policy file.")(
+        command
+    )
 
 
 def plan_options(command: Command) -> Command:
@@ -44,13 +44,12 @@ def plan_options(command: Command) -> Command:
         "--ports",
         multiple=True,
         metavar="[GROUP=]NAME,...",
-        help="Ports to configure, by port group of the policy; ranges: Ethernet[0-28:4]. Repeat for "
-        "more groups.",
+        help="Ports to configure, by port group of the policy; ranges: Ethernet[0-28:4]. Repeat for more groups.",
     )(command)
     command = policy_options(command)
-    return click.option(
-        "--nos", required=True, type=click.Choice(list(SYSTEMS)), help="Network operating system."
-    )(command)
+    return click.option("--nos", required=True, type=click.Choice(list(SYSTEMS)), help="Network operating system.")(
+        command
+    )
 
 
 def fail_clearly(command: Command) -> Command:
@@ -112,9 +111,7 @@ def policy(profile: str | None, policy_file: Path | None, as_json: bool) -> None
 def _show_profile(name: str, profile: Profile) -> None:
     console = Console()
     fold = fold_classes(profile)
-    table = Table(
-        "class", "MFS classes", "DSCP", "priority", "lossless", "scheduling", "floor", "ceiling", title=name
-    )
+    table = Table("class", "MFS classes", "DSCP", "priority", "lossless", "scheduling", "floor", "ceiling", title=name)
     for i, c in enumerate(profile.classes):
         mfs = ", ".join(str(m) for m, f in enumerate(fold) if f == i)
         how = "strict" if c.scheduling == "strict" else f"dwrr {c.weight_percent} %"
@@ -194,9 +191,7 @@ def _warn(rendered: Rendered) -> None:
 @switch.command()
 @plan_options
 @click.option("--config", type=PATH, help="Check this file instead of a fresh rendering.")
-@click.option(
-    "--asic", type=click.Choice(list(ASICS)), help="Add up headroom against this chip's packet memory."
-)
+@click.option("--asic", type=click.Choice(list(ASICS)), help="Add up headroom against this chip's packet memory.")
 @click.option("--yang", type=click.Path(path_type=Path, file_okay=False), help="Folder of SONiC YANG models.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @fail_clearly
@@ -235,9 +230,7 @@ def show_findings(findings: list[Finding], as_json: bool) -> None:
 
 @switch.command()
 @plan_options
-@click.option(
-    "--running", type=PATH, help="The running configuration, as the switch prints it (not for linux)."
-)
+@click.option("--running", type=PATH, help="The running configuration, as the switch prints it (not for linux).")
 @click.option("--netns", help="Linux only: the network namespace of the ports.")
 @click.option("--apply", "do_apply", is_flag=True, help="Linux only: after showing the difference, apply it.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -261,8 +254,7 @@ def diff(
     plan = load_plan(policy, policy_file, ports)
     if do_apply and nos != "linux":
         raise click.ClickException(
-            f"--apply: MFS does not write to {SYSTEMS[nos].title}; render a file and load it there: "
-            f"{SYSTEMS[nos].load}"
+            f"--apply: MFS does not write to {SYSTEMS[nos].title}; render a file and load it there: {SYSTEMS[nos].load}"
         )
     if nos == "linux" and running is None:
         changes = _live_changes(plan, netns)
@@ -277,9 +269,7 @@ def diff(
             click.echo("applied", err=True)
             return
     elif running is None:
-        raise click.ClickException(
-            f"--running: give the file with the running configuration of {SYSTEMS[nos].title}"
-        )
+        raise click.ClickException(f"--running: give the file with the running configuration of {SYSTEMS[nos].title}")
     else:
         changes = diff_config(nos, render(nos, plan).text, running.read_text())
         _show_changes(changes, as_json)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.switch import fail_clearly, policy_options, print_json
+from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
 from mfsd.fabric.policy import Profile, load_profile
 from mfsd.fabric.probe import PORT, DscpResult, PairResult, Reflector, probe_dscp, probe_pair
 
@@ -41,12 +41,8 @@ def serve(bind: str, port: int) -> None:
 @fabric.command()
 @click.argument("peer")
 @click.option("--port", default=PORT, show_default=True, help="Port of `mfsctl fabric serve` on the peer.")
-@click.option(
-    "--load/--no-load", default=True, show_default=True, help="Also fill the path, two classes at a time."
-)
-@click.option(
-    "--seconds", default=0.5, show_default=True, help="How long each pair of classes competes, at least."
-)
+@click.option("--load/--no-load", default=True, show_default=True, help="Also fill the path, two classes at a time.")
+@click.option("--seconds", default=0.5, show_default=True, help="How long each pair of classes competes, at least.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @policy_options
 @fail_clearly
@@ -62,9 +58,7 @@ def probe(
     """
     profile = load_profile(policy, policy_file)
     address = (socket.gethostbyname(peer), port)
-    dscps = [
-        probe_dscp(address, d) for d in sorted({c.dscp for c in profile.classes} | set(profile.control.dscp))
-    ]
+    dscps = [probe_dscp(address, d) for d in sorted({c.dscp for c in profile.classes} | set(profile.control.dscp))]
     if all(r.forward is None for r in dscps):
         raise click.ClickException(f"{peer}: no answer on UDP port {port}; run `mfsctl fabric serve` there")
     pairs = probe_pairs(address, profile, seconds) if load else []
@@ -100,10 +94,7 @@ def report(profile: Profile, dscps: list[DscpResult], pairs: list[PairResult]) -
         if r.forward is None:
             click.echo(f"DSCP {r.dscp:2}  lost: no answer")
         elif r.kept:
-            click.echo(
-                f"DSCP {r.dscp:2}  kept"
-                + ("" if r.back == r.dscp else f"; on the way back it became {r.back}")
-            )
+            click.echo(f"DSCP {r.dscp:2}  kept" + ("" if r.back == r.dscp else f"; on the way back it became {r.back}"))
         else:
             click.echo(f"DSCP {r.dscp:2}  bleached: arrives as {r.forward}; {r.changed_at}")
     names = {c.dscp: c.name for c in profile.classes}

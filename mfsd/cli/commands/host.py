@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from mfsd.cli.switch import Command, fail_clearly, policy_options, print_json
+from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
 
