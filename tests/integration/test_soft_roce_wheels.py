@@ -1,6 +1,7 @@
 """Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's engine.
 
-Wheels are downloaded once into build/wheels. MFS_TEST_NCCL_VERSIONS lists the NCCL versions to test, by commas.
+Wheels are downloaded once into build/wheels. MFS_TEST_NCCL_VERSIONS lists the versions of NCCL to test, with
+commas between them.
 """
 
 from __future__ import annotations
