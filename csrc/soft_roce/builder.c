@@ -1,6 +1,6 @@
 /*
- * The ibv_wr_* interface: requests are built in the slots behind the send queue's tail and published by wr_complete.
- * Errors are kept until then, since the calls in between return nothing.
+ * The ibv_wr_* interface: requests are built in the slots behind the send queue's tail and published by
+ * wr_complete. Errors are kept until then, since the calls in between return nothing.
  */
 #include <endian.h>
 #include <errno.h>
@@ -103,8 +103,8 @@ static void set_immediate(struct mfs_send_wqe *wqe, __be32 value)
 	wqe->frame.value = value;
 }
 
-static struct mfs_send_wqe *next_remote(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_wc_opcode wc_opcode,
-					uint32_t key, uint64_t address)
+static struct mfs_send_wqe *next_remote(struct ibv_qp_ex *ex, enum mfs_opcode opcode,
+					enum ibv_wc_opcode wc_opcode, uint32_t key, uint64_t address)
 {
 	struct mfs_send_wqe *wqe = next(ex, opcode, wc_opcode);
 
@@ -140,8 +140,8 @@ static void build_read(struct ibv_qp_ex *ex, uint32_t key, uint64_t address)
 	next_remote(ex, MFS_READ, IBV_WC_RDMA_READ, key, address);
 }
 
-static void build_atomic(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_wc_opcode wc_opcode, uint32_t key,
-			 uint64_t address, uint64_t first, uint64_t second)
+static void build_atomic(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_wc_opcode wc_opcode,
+			 uint32_t key, uint64_t address, uint64_t first, uint64_t second)
 {
 	struct mfs_send_wqe *wqe = next_remote(ex, opcode, wc_opcode, key, address);
 
@@ -151,7 +151,8 @@ static void build_atomic(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_
 	wqe->operands[1] = htole64(second);
 }
 
-static void build_compare_swap(struct ibv_qp_ex *ex, uint32_t key, uint64_t address, uint64_t compare, uint64_t swap)
+static void build_compare_swap(struct ibv_qp_ex *ex, uint32_t key, uint64_t address, uint64_t compare,
+			       uint64_t swap)
 {
 	build_atomic(ex, MFS_COMPARE_SWAP, IBV_WC_COMP_SWAP, key, address, compare, swap);
 }

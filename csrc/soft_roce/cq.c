@@ -10,7 +10,8 @@ struct ibv_cq *mfs_create_cq(struct ibv_context *ibv, int cqe, struct ibv_comp_c
 	struct mfs_context *context = mfs_context_of(ibv);
 	struct mfs_cq *cq;
 
-	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 || vector >= ibv->num_comp_vectors) {
+	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 ||
+	    vector >= ibv->num_comp_vectors) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -113,13 +114,14 @@ void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited)
 	/* acquire: the poller has read the entry that is about to be overwritten */
 	if (tail - atomic_load_explicit(&cq->head, memory_order_acquire) >= cq->size) {
 		if (!cq->overflown)
-			mfs_async_raise(mfs_context_of(cq->verbs.cq.context), IBV_EVENT_CQ_ERR, &cq->verbs.cq);
+			mfs_async_raise(mfs_context_of(cq->verbs.cq.context), IBV_EVENT_CQ_ERR,
+					&cq->verbs.cq);
 		cq->overflown = true;
 		return;
 	}
 	cq->ring[tail & (cq->size - 1)] = *wc;
-	/* Sequentially consistent with the store of `armed` and the later poll of mfs_req_notify_cq's caller: either
-	 * we see the queue armed, or the caller's poll sees the completion. */
+	/* Sequentially consistent with the store of `armed` and the later poll of mfs_req_notify_cq's caller:
+	 * either we see the queue armed, or the caller's poll sees the completion. */
 	atomic_store(&cq->tail, tail + 1);
 	if (!cq->channel)
 		return;
@@ -184,7 +186,8 @@ void mfs_cq_event(struct ibv_cq *ibv)
 	atomic_fetch_add(&mfs_cq_of(ibv)->channel_events_read, 1);
 }
 
-/* Drops the completions of a queue pair that goes away, keeping the order of the others; context's lock held. */
+/* Drops the completions of a queue pair that goes away, keeping the order of the others; context's lock held.
+ */
 void mfs_cq_remove(struct mfs_cq *cq, uint32_t qp_num)
 {
 	uint32_t head, tail, from, to;

@@ -1,5 +1,6 @@
-/* Protection domains and memory regions. A key is an index into the context's table and eight bits that change with
- * every use of the index, so that a key that has been given back is not taken for its successor. */
+/* Protection domains and memory regions. A key is an index into the context's table and eight bits that
+ * change with every use of the index, so that a key that has been given back is not taken for its successor.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,16 +53,18 @@ static int grow_table(struct mfs_context *context)
 	return 0;
 }
 
-/* Goes round the table, so that an index rests as long as possible before it is used again. Index 0 is never used:
- * no key is 0. */
+/* Goes round the table, so that an index rests as long as possible before it is used again. Index 0 is never
+ * used: no key is 0. */
 static int insert(struct mfs_context *context, struct mfs_mr *mr)
 {
 	if (context->mr_count + 1 >= context->mr_slots && grow_table(context))
 		return -ENOMEM;
 	do {
 		context->mr_next++;
-	} while (context->mr_next % context->mr_slots == 0 || context->mrs[context->mr_next % context->mr_slots]);
-	mr->key = (context->mr_next % context->mr_slots) << 8 | ((context->mr_next / context->mr_slots) & 0xff);
+	} while (context->mr_next % context->mr_slots == 0 ||
+		 context->mrs[context->mr_next % context->mr_slots]);
+	mr->key =
+		(context->mr_next % context->mr_slots) << 8 | ((context->mr_next / context->mr_slots) & 0xff);
 	context->mrs[mr->key >> 8] = mr;
 	context->mr_count++;
 	return 0;
@@ -69,7 +72,8 @@ static int insert(struct mfs_context *context, struct mfs_mr *mr)
 
 static bool access_allowed(int access)
 {
-	return !(access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) || (access & IBV_ACCESS_LOCAL_WRITE);
+	return !(access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) ||
+	       (access & IBV_ACCESS_LOCAL_WRITE);
 }
 
 struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
@@ -149,8 +153,8 @@ int mfs_dereg_mr(struct verbs_mr *verbs)
 }
 
 /* The memory that a key gives access to, or NULL; with the context's lock held. */
-void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
-		     int access)
+void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address,
+		     uint64_t length, int access)
 {
 	struct mfs_mr *mr = key >> 8 < context->mr_slots ? context->mrs[key >> 8] : NULL;
 
@@ -162,10 +166,11 @@ void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t ke
 	return (uint8_t *)mr->verbs.ibv_mr.addr + (address - mr->iova);
 }
 
-/* The first `length` bytes of a gather or scatter list as memory. Returns the number of pieces, -EFAULT when a key does
- * not give access, -EMSGSIZE when the list is too short. Entries of length 0 are skipped unchecked. */
-int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges, uint32_t count,
-			uint64_t length, int access, struct iovec *out)
+/* The first `length` bytes of a gather or scatter list as memory. Returns the number of pieces, -EFAULT when
+ * a key does not give access, -EMSGSIZE when the list is too short. Entries of length 0 are skipped
+ * unchecked. */
+int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges,
+			uint32_t count, uint64_t length, int access, struct iovec *out)
 {
 	int pieces = 0;
 	uint32_t i;

@@ -5,8 +5,9 @@
 
 #include "soft_roce.h"
 
-/* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are sent with the
- * next ones, by the next poll of an empty completion queue, or when the acknowledgement comes. */
+/* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are
+ * sent with the next ones, by the next poll of an empty completion queue, or when the acknowledgement comes.
+ */
 enum { BATCH_REQUESTS = 32, BATCH_BYTES = 8192 };
 
 static const struct {
@@ -23,7 +24,8 @@ static const struct {
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = { MFS_FETCH_ADD, 0, IBV_WC_FETCH_ADD },
 };
 
-static int copy_data(struct mfs_send_queue *sq, uint32_t slot, const struct ibv_send_wr *wr, struct mfs_send_wqe *wqe)
+static int copy_data(struct mfs_send_queue *sq, uint32_t slot, const struct ibv_send_wr *wr,
+		     struct mfs_send_wqe *wqe)
 {
 	uint8_t *data = sq->inline_data + (size_t)slot * sq->max_inline;
 	uint64_t length = 0;
@@ -77,7 +79,8 @@ static int post_one(struct mfs_qp *qp, const struct ibv_send_wr *wr)
 		wqe->flags |= MFS_WQE_SIGNALED;
 	if (wr->send_flags & IBV_SEND_FENCE)
 		wqe->flags |= MFS_WQE_FENCE;
-	wqe->frame = (struct mfs_frame){ .opcode = operations[wr->opcode].opcode, .flags = operations[wr->opcode].flags };
+	wqe->frame = (struct mfs_frame){ .opcode = operations[wr->opcode].opcode,
+					 .flags = operations[wr->opcode].flags };
 	if (wr->send_flags & IBV_SEND_SOLICITED)
 		wqe->frame.flags |= MFS_FRAME_SOLICITED;
 	ret = copy_data(sq, slot, wr, wqe);

@@ -65,8 +65,8 @@ struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 {
 	struct mfs_srq *srq;
 
-	if (mfs_context_of(pd->context)->inherited || !attr->attr.max_wr || attr->attr.max_wr > MFS_MAX_SRQ_WR ||
-	    attr->attr.max_sge > MFS_MAX_SGE) {
+	if (mfs_context_of(pd->context)->inherited || !attr->attr.max_wr ||
+	    attr->attr.max_wr > MFS_MAX_SRQ_WR || attr->attr.max_sge > MFS_MAX_SGE) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -181,7 +181,7 @@ int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_re
 	ret = mfs_recv_queue_post(&srq->queue, wr, bad_wr);
 	if (srq->stalled) {
 		srq->stalled = false; /* who finds none again says so */
-		TAILQ_FOREACH(qp, &context->qps, link)
+		TAILQ_FOREACH (qp, &context->qps, link)
 			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled)
 				mfs_receive_resume(qp->responder);
 	}
