@@ -62,7 +62,7 @@ class Native:
 
     def _build_shim(self, include: str) -> None:
         objects = []
-        for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), ROOT / "csrc/client.c"):
+        for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), *sorted((ROOT / "csrc").glob("client*.c"))):
             # dlsym is asked by the sanitizer's runtime before its own memory is laid out
             early = source.stem in ("symbols", "interpose")
             objects.append(self.folder / f"{source.stem}.o")
