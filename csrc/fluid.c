@@ -441,15 +441,17 @@ double mfs_fluid_remaining(struct mfs_fluid *net, uint32_t flow)
 	return left > 0 ? left : 0;
 }
 
-double mfs_fluid_link_rate(struct mfs_fluid *net, uint32_t link)
+double mfs_fluid_link_rate(struct mfs_fluid *net, uint32_t link, uint64_t before)
 {
-	solve(net);
-	double sum = 0;
 	if (link >= net->n_links)
 		return -1;
-	for (uint32_t at = 0; at < net->links[link].n_groups; at++)
-		sum += net->links[link].groups[at].usage;
-	return sum;
+	solve(net);
+	const struct link *l = &net->links[link];
+	uint32_t at = fluid_group_at(l, before);
+	if (!at)
+		return 0;
+	double rate = l->capacity - l->groups[at - 1].residual + l->groups[at - 1].usage;
+	return rate < l->capacity ? rate : l->capacity;
 }
 
 struct mfs_fluid_stats mfs_fluid_stats(const struct mfs_fluid *net)
