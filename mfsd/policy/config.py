@@ -1,0 +1,88 @@
+"""Every number the policy depends on, with its range and default."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import msgspec
+
+
+class Variant(str, Enum):
+    """Which rules arbitrate (design)."""
+
+    MFS = "mfs"
+    """The default: class 0 by laxity, and only at the cost of those who can afford it."""
+    PAPER = "paper"
+    """The paper's rules as written."""
+
+
+class EarlyOrder(str, Enum):
+    """How early-stage flows are ordered (design: candidates which the simulator compares)."""
+
+    RANK = "rank"
+    """RLI, then the batch's rank, then stage 2 before stage 1 (paper 4.5)."""
+    COLLECTIVE_FIRST = "collective-first"
+    """Every stage 2 before every stage 1; stage 1 by RLI, then rank."""
+    SHORTEST = "shortest"
+    """RLI, then the shortest remaining isolated time."""
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of the policy. The same values serve the daemon, the coordinator and the simulator.
+
+    Raises ValueError on construction (msgspec.ValidationError with the field's path when decoded) naming
+    the field, its value and what is allowed.
+    """
+
+    variant: Variant = Variant.MFS
+    classes: int = 8
+    """K: priorities on the wire, 2..8; 0 is highest."""
+    levels: int = 8
+    """Levels of last-stage flows in the host's queue, 1..8 (paper: P_1..P_K); 1 turns MLU off (variant mfs).
+    """
+    threshold_base: float = 4.0
+    """E > 1: ratio of neighbouring thresholds (paper 4.3)."""
+    threshold_top: float = 0.5
+    """U in (0, 1]: Q_1, the MLU from which a flow is at level 1 (paper 4.3)."""
+    rho_max: float = 0.95
+    """The measured load is clipped to this, 0 <= rho_max < 1, so that MLU stays finite (design)."""
+    load_time_constant_ns: int = 10_000_000
+    """Time constant of the moving average that measures load (design)."""
+    promotion_interval_ns: int = 1_000_000
+    """Time between two looks at a last-stage flow whose compute has ended (paper 4.5)."""
+    critical_laxity_share: float = 0.05
+    """Variant mfs: class 0 needs a laxity below this share of the request's budget; 0 turns class 0 off."""
+    early_order: EarlyOrder = EarlyOrder.RANK
+    drop_budget: float = 0.05
+    """Share of active requests that may be pruned at once (paper: B); 0 turns pruning off."""
+    readmission_margin: float = 0.05
+    """Share of the remaining budget that must be to spare before a request leaves the scavenger (design)."""
+
+    def __post_init__(self) -> None:
+        _within("classes", self.classes, 2, 8)
+        _within("levels", self.levels, 1, 8)
+        if self.variant is Variant.PAPER and self.levels < 2:
+            raise ValueError(
+                f"levels is {self.levels}: use 2 to 8, since variant 'paper' reserves class 0 for level 1 "
+                "and needs a level below it"
+            )
+        if not (1.0 < self.threshold_base < math.inf):
+            raise ValueError(f"threshold_base is {self.threshold_base}: use a number above 1, such as 4")
+        if not (0.0 < self.threshold_top <= 1.0):
+            raise ValueError(
+                f"threshold_top is {self.threshold_top}: use a number above 0 and up to 1 "
+                "(an MLU above 1 cannot be met)"
+            )
+        if not (0.0 <= self.rho_max < 1.0):
+            raise ValueError(f"rho_max is {self.rho_max}: use at least 0 and below 1")
+        _within("load_time_constant_ns", self.load_time_constant_ns, 1, 3_600_000_000_000)
+        _within("promotion_interval_ns", self.promotion_interval_ns, 1, 3_600_000_000_000)
+        _within("critical_laxity_share", self.critical_laxity_share, 0.0, 1.0)
+        _within("drop_budget", self.drop_budget, 0.0, 1.0)
+        _within("readmission_margin", self.readmission_margin, 0.0, 1.0)
+
+
+def _within(field: str, value: float, low: float, high: float) -> None:
+    if not (low <= value <= high):  # written so that NaN fails
+        raise ValueError(f"{field} is {value}: use {low} to {high}")

@@ -1,0 +1,105 @@
+"""The active batches and their plan, event by event: the interface of every scheduling core.
+
+The coordinator drives a core by events; `ReferenceCore` plans afresh each time. A faster core implements the
+same protocol, refuses the same input and must give equal plans for equal events.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mfsd.policy.config import PolicyConfig
+from mfsd.policy.load import Loads
+from mfsd.policy.pruning import plan
+from mfsd.policy.result import Batch, Plan
+
+
+class Core(Protocol):
+    """Order and pruning under batch arrivals and departures (paper appendix B: the two triggers).
+
+    A refused event (ValueError) changes nothing. `now_ns` may go back: estimates are relative to it alone.
+    """
+
+    def arrive(self, batch: Batch, now_ns: int) -> Plan:
+        """Adds a batch. ValueError: number in use, no or repeated requests, negative amount or compute,
+        unknown resource."""
+
+    def update(self, batch: Batch, now_ns: int) -> Plan:
+        """Replaces an active batch by what is left of it. ValueError: as `arrive`, or batch not active."""
+
+    def depart(self, batch_id: int, now_ns: int) -> Plan:
+        """Removes a batch. ValueError: not active."""
+
+
+class ReferenceCore:
+    """Plans from scratch on every event."""
+
+    def __init__(self, config: PolicyConfig, capacity_per_s: Loads) -> None:
+        """capacity_per_s: amount per second of each resource. ValueError when one is below 1."""
+        for resource, capacity in capacity_per_s.items():
+            if capacity < 1:
+                raise ValueError(f"resource {resource} has capacity {capacity}: use at least 1 per second")
+        self._config = config
+        self._capacity_per_s = dict(capacity_per_s)
+        self._batches: dict[int, Batch] = {}
+        self._batch_of: dict[int, int] = {}
+        self._plan = Plan()
+
+    def arrive(self, batch: Batch, now_ns: int) -> Plan:
+        if batch.batch_id in self._batches:
+            raise ValueError(f"batch {batch.batch_id} is active already: update it, or let it depart first")
+        return self._put(batch, now_ns)
+
+    def update(self, batch: Batch, now_ns: int) -> Plan:
+        self._active(batch.batch_id)
+        return self._put(batch, now_ns)
+
+    def depart(self, batch_id: int, now_ns: int) -> Plan:
+        self._forget(self._active(batch_id))
+        return self._replan(now_ns)
+
+    def _put(self, batch: Batch, now_ns: int) -> Plan:
+        self._check(batch)
+        if batch.batch_id in self._batches:
+            self._forget(self._batches[batch.batch_id])
+        self._batches[batch.batch_id] = batch
+        self._batch_of |= dict.fromkeys((r.request_id for r in batch.requests), batch.batch_id)
+        return self._replan(now_ns)
+
+    def _forget(self, batch: Batch) -> None:
+        del self._batches[batch.batch_id]
+        for request in batch.requests:
+            del self._batch_of[request.request_id]
+
+    def _active(self, batch_id: int) -> Batch:
+        if batch_id not in self._batches:
+            raise ValueError(f"batch {batch_id} is not active: it never arrived or has departed")
+        return self._batches[batch_id]
+
+    def _replan(self, now_ns: int) -> Plan:
+        before = self._plan.pruned
+        self._plan = plan(self._config, self._batches.values(), self._capacity_per_s, now_ns, before)
+        return self._plan
+
+    def _check(self, batch: Batch) -> None:
+        name = f"batch {batch.batch_id}"
+        if not batch.requests:
+            raise ValueError(f"{name} has no requests: give at least one")
+        if batch.compute_ns < 0:
+            raise ValueError(f"{name}: compute_ns is {batch.compute_ns}: use 0 or more")
+        self._check_loads(f"{name}: fixed_loads", batch.fixed_loads)
+        seen: set[int] = set()
+        for request in batch.requests:
+            number = request.request_id
+            owner = self._batch_of.get(number, batch.batch_id)
+            if number in seen or owner != batch.batch_id:
+                raise ValueError(f"{name}: request {number} is in batch {owner} already: name it once")
+            seen.add(number)
+            self._check_loads(f"{name}: loads of request {number}", request.loads)
+
+    def _check_loads(self, where: str, loads: Loads) -> None:
+        for resource, amount in loads.items():
+            if resource not in self._capacity_per_s:
+                raise ValueError(f"{where}: resource {resource} is unknown: name one that has a capacity")
+            if amount < 0:
+                raise ValueError(f"{where}: {amount} on resource {resource}: use 0 or more")

@@ -1,0 +1,149 @@
+"""What the policy knows of one flow, what it has decided, and how a decision moves (paper 4.5, design).
+
+`look` is the whole promotion rule: facts and the last decision in, the next decision out. It only promotes;
+the scavenger is the one way down. `next_look_ns` says when looking again can change anything, so that a queue
+can arm one timer per flow and never scans.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mfsd.policy.config import PolicyConfig, Variant
+from mfsd.policy.estimate import effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
+from mfsd.policy.urgency import crossing_ns, level_at, thresholds
+from mfsd.policy.words import NO_DEADLINE, NO_RANK, Stage, known_stage
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about one flow. The caller keeps them true; the policy never changes them.
+
+    For the last stage the sizes are those of the whole request on its bottleneck port: everything it still
+    has to ship, since all its flows share one deadline (paper 4.3).
+    """
+
+    stage: int
+    sequence: int
+    """Order of arrival at the queue; no two flows of one queue share it."""
+    remaining_bytes: int
+    rate_bytes_per_s: int
+    """Rate of the bottleneck port, at least 1."""
+    layer_target: int = 0
+    rank: int = NO_RANK
+    """Position of the batch in RED order."""
+    deadline_ns: int = NO_DEADLINE
+    budget_ns: int = 0
+    """The request's whole time budget, arrival to deadline; 0: unknown, then never in class 0 of variant
+    mfs."""
+    computing: bool = False
+    """The request's prefill still runs."""
+    compute_end_ns: int = 0
+    """When that is expected to end; 0 or past: it adds nothing."""
+    tail_bytes: int = 0
+    """The part of remaining_bytes that exists only once compute has ended."""
+    batch_running: bool = False
+    """The batch has begun to compute: peers would stall with it."""
+    pruned: bool = False
+    """The coordinator's order serves this request from the scavenger."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Where a last-stage flow stands. A smaller level is more urgent. Other stages keep `initial`."""
+
+    level: int
+    critical: bool = False
+    infeasible: bool = False
+
+
+def initial(config: PolicyConfig) -> Decision:
+    """As low as can be: a flow starts at the last level and is promoted (paper 4.2)."""
+    return Decision(config.levels)
+
+
+def laxity_ns(config: PolicyConfig, flow: Flow, now_ns: int) -> int:
+    """Time to spare if the request had its port to itself from now on; negative when it cannot make it.
+
+    Variant mfs counts remaining compute, variant paper only bytes (its MLU above 1 with rho = 0). The full
+    rate is right here: load can be pushed aside, the port's rate cannot be raised (design).
+    """
+    with_compute = config.variant is Variant.MFS
+    return flow.deadline_ns - overlapped_finish_ns(
+        now_ns,
+        flow.compute_end_ns if with_compute else 0,
+        flow.remaining_bytes,
+        flow.tail_bytes if with_compute else 0,
+        flow.rate_bytes_per_s,
+    )
+
+
+def guard_ns(config: PolicyConfig, flow: Flow) -> int:
+    """The laxity below which variant mfs may put the flow into class 0: a small share of its budget
+    (design)."""
+    return int(flow.budget_ns * config.critical_laxity_share)
+
+
+def admits_to_class_0(config: PolicyConfig, flow: Flow, now_ns: int, unit_slack_ns: int | None) -> bool:
+    """Class-0 admission of variant mfs (design): the flow is nearly out of slack and its victim is not.
+
+    unit_slack_ns: smallest laxity among the requests of the unit whose early stages would wait; None when no
+    such unit is busy. The unit must have at least as much slack left after the whole transfer went first as
+    the flow has now: a promotion may not turn its victim into the next emergency.
+    """
+    laxity = laxity_ns(config, flow, now_ns)
+    if not 0 <= laxity < guard_ns(config, flow):
+        return False
+    if unit_slack_ns is None:
+        return True
+    return unit_slack_ns - transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s) >= laxity
+
+
+def look(
+    config: PolicyConfig,
+    flow: Flow,
+    last: Decision,
+    now_ns: int,
+    rho: float = 0.0,
+    unit_slack_ns: int | None = None,
+) -> Decision:
+    """The decision after looking at the flow at `now_ns`, given the one before (paper 4.3, 4.5, design).
+
+    Level and class 0 are only ever gained. `infeasible` sends the flow to the scavenger when not even an
+    empty port could save it; it comes back when, say, a better compute estimate leaves `readmission_margin`
+    of its budget to spare. Call at layer boundaries while the request computes, by `next_look_ns` after.
+    """
+    if known_stage(flow.stage) is not Stage.P2D or flow.deadline_ns == NO_DEADLINE:
+        return last
+    laxity = laxity_ns(config, flow, now_ns)
+    needed = int(flow.budget_ns * config.readmission_margin) if last.infeasible else 0
+    infeasible = laxity < needed
+    rate = effective_rate_bytes_per_s(flow.rate_bytes_per_s, rho, config.rho_max)
+    level = level_at(now_ns, flow.remaining_bytes, flow.deadline_ns, rate, thresholds(config))
+    level = min(last.level, level)
+    if config.variant is Variant.PAPER:
+        critical = level == 1
+    else:
+        critical = not infeasible and admits_to_class_0(config, flow, now_ns, unit_slack_ns)
+    return Decision(level, last.critical or critical, infeasible)
+
+
+def next_look_ns(
+    config: PolicyConfig, flow: Flow, last: Decision, now_ns: int, rho: float = 0.0
+) -> int | None:
+    """When looking again can first change the decision made at `now_ns`; None: only an event can.
+
+    Events are layer boundaries (the only moments of promotion while the request computes, paper 4.3),
+    changes of the flow's facts, of rho and of the order. Never sooner than one promotion interval from now.
+    """
+    if known_stage(flow.stage) is not Stage.P2D or flow.deadline_ns == NO_DEADLINE:
+        return None
+    if flow.computing or flow.pruned or last.infeasible:
+        return None
+    latest_start_ns = flow.deadline_ns - transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s)
+    moments = [latest_start_ns + 1]  # infeasible from here
+    if last.level > 1:
+        rate = effective_rate_bytes_per_s(flow.rate_bytes_per_s, rho, config.rho_max)
+        threshold = thresholds(config)[last.level - 2]
+        moments.append(crossing_ns(flow.remaining_bytes, flow.deadline_ns, rate, threshold))
+    if config.variant is Variant.MFS and not last.critical and guard_ns(config, flow) > 0:
+        moments.append(latest_start_ns - guard_ns(config, flow) + 1)
+    return max(min(moments), now_ns + config.promotion_interval_ns)

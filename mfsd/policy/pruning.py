@@ -1,0 +1,196 @@
+"""Algorithm 1: the order of batches and the requests pruned from it (paper appendix B).
+
+This is the reference: written to be read and to be right. An incremental core must give equal plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from mfsd.policy.config import PolicyConfig, Variant
+from mfsd.policy.load import Bottleneck, Loads, PromisedLoad
+from mfsd.policy.red import EffectiveDeadline, robust_effective_deadline
+from mfsd.policy.result import Batch, Place, Plan, Pruned, Request
+
+_PPM = 1_000_000
+
+
+def sort_by_red(batches: Iterable[Batch]) -> list[tuple[EffectiveDeadline, Batch]]:
+    """Step 1: batches by ascending RED, equal ones by number. Also the order of a node that is cut off
+    (design)."""
+    scored = [(robust_effective_deadline(r.deadline_ns for r in b.requests), b) for b in batches]
+    return sorted(scored, key=lambda pair: (pair[0].red_ns, pair[1].batch_id))
+
+
+def drop_budget(config: PolicyConfig, active_requests: int) -> int:
+    """How many requests may be pruned at once: the share of the active ones, rounded up (paper: B)."""
+    return -(-active_requests * round(config.drop_budget * _PPM) // _PPM)
+
+
+def plan(
+    config: PolicyConfig,
+    batches: Iterable[Batch],
+    capacity_per_s: Loads,
+    now_ns: int,
+    before: Sequence[Pruned] = (),
+) -> Plan:
+    """Orders the batches and prunes until each makes its D^Lo or the drop budget is spent.
+
+    Works on input that `ReferenceCore` has checked: every resource has a capacity of at least 1, amounts are
+    not negative, numbers are unique. `before` are the requests pruned in the last plan: they stay pruned
+    until they fit with a margin. The result does not depend on the order of any input.
+    """
+    walk = _Walk(config, sort_by_red(batches), capacity_per_s, now_ns)
+    walk.keep_pruned(before)
+    walk.readmit()
+    walk.prune()
+    return walk.plan()
+
+
+class _Walk:
+    """One run over the batches in their order. Position = index in the order."""
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        order: list[tuple[EffectiveDeadline, Batch]],
+        capacity_per_s: Loads,
+        now_ns: int,
+    ) -> None:
+        self.config = config
+        self.order = order
+        self.capacity_per_s = capacity_per_s
+        self.now_ns = now_ns
+        self.place = {r.request_id: (i, r) for i, (_, b) in enumerate(order) for r in b.requests}
+        self.budget = drop_budget(config, len(self.place))
+        self.pruned: dict[int, Pruned] = {}
+        self.infeasible = {r.request_id for _, b in order for r in b.requests if self._is_lost(b, r)}
+
+    def _is_lost(self, batch: Batch, request: Request) -> bool:
+        """Cannot make its own deadline with every port to itself. The paper's MLU > 1 sees bytes only;
+        variant mfs counts remaining compute (design)."""
+        alone = PromisedLoad(self.capacity_per_s).bottleneck_with(request.loads).time_ns
+        compute_ns = batch.compute_ns if self.config.variant is Variant.MFS else 0
+        return self.now_ns + compute_ns + alone > request.deadline_ns
+
+    def _counts(self, request: Request) -> bool:
+        """Whether the request's load stands in the way of others. Variant mfs serves a lost request last, so
+        it cannot lose others; the paper's algorithm counts whatever it has not pruned."""
+        if request.request_id in self.pruned:
+            return False
+        return self.config.variant is Variant.PAPER or request.request_id not in self.infeasible
+
+    def _loads(self, batch: Batch) -> dict[int, int]:
+        """L_i: what the batch has in the main queue."""
+        total = dict(batch.fixed_loads)
+        for request in batch.requests:
+            if self._counts(request):
+                for resource, amount in request.loads.items():
+                    total[resource] = total.get(resource, 0) + amount
+        return total
+
+    def _finish_ns(self, batch: Batch, bottleneck: Bottleneck) -> int:
+        """EstFinishTime: compute, then everything promised on the slowest port, with no overlap."""
+        return self.now_ns + batch.compute_ns + bottleneck.time_ns
+
+    def _finishes(self) -> list[tuple[int, Bottleneck]]:
+        """Estimated finish of each batch, by position, with what is pruned now."""
+        promised = PromisedLoad(self.capacity_per_s)
+        result = []
+        for _, batch in self.order:
+            promised.add(self._loads(batch))
+            bottleneck = promised.bottleneck_with({})
+            result.append((self._finish_ns(batch, bottleneck), bottleneck))
+        return result
+
+    def keep_pruned(self, before: Sequence[Pruned]) -> None:
+        """What was pruned stays so at first, as far as the budget still allows: the most urgent come back
+        first."""
+        kept = [p for p in before if p.request_id in self.place and self._counts(self.place[p.request_id][1])]
+        kept.sort(key=self._urgency)
+        for entry in kept[max(0, len(kept) - self.budget) :]:
+            batch = self.order[self.place[entry.request_id][0]][1]  # a request may have been re-queued
+            self.pruned[entry.request_id] = msgspec.structs.replace(entry, batch_id=batch.batch_id)
+
+    def _urgency(self, pruned: Pruned) -> tuple[int, int, int]:
+        position, request = self.place[pruned.request_id]
+        return (position, request.deadline_ns, request.request_id)
+
+    def readmit(self) -> None:
+        """Brings back, most urgent first, kept requests that fit now with a margin (design).
+
+        A request fits when each batch either keeps `readmission_margin` of its remaining time to spare or is
+        no later than without the request. The drop budget that this frees is there for `prune`.
+        """
+        if not self.pruned:
+            return
+        without = self._finishes()
+        for candidate in sorted(self.pruned.values(), key=self._urgency):
+            del self.pruned[candidate.request_id]
+            with_it = self._finishes()
+            if all(
+                finish <= old or finish <= deadline.loose_ns - self._margin_ns(deadline)
+                for (finish, _), (old, _), (deadline, _) in zip(with_it, without, self.order, strict=True)
+            ):
+                without = with_it
+            else:
+                self.pruned[candidate.request_id] = candidate
+
+    def _margin_ns(self, deadline: EffectiveDeadline) -> int:
+        return int(max(0, deadline.loose_ns - self.now_ns) * self.config.readmission_margin)
+
+    def prune(self) -> None:
+        """Steps 2 and 3: walk the order, prune where a batch does not fit."""
+        promised = PromisedLoad(self.capacity_per_s)  # S
+        beyond_pruning = PromisedLoad(self.capacity_per_s)  # the part of S that no pruning could take away
+        pool: dict[int, tuple[int, Request]] = {}  # P: candidates of this and earlier batches, with positions
+        for position, (deadline, batch) in enumerate(self.order):
+            pool |= {r.request_id: (position, r) for r in batch.requests if self._counts(r)}
+            own = self._loads(batch)
+            beyond_pruning.add(batch.fixed_loads)
+            hopeless = (
+                self.config.variant is Variant.MFS
+                and self._finish_ns(batch, beyond_pruning.bottleneck_with({})) > deadline.loose_ns
+            )
+            while not hopeless and len(self.pruned) < self.budget:
+                bottleneck = promised.bottleneck_with(own)
+                if self._finish_ns(batch, bottleneck) <= deadline.loose_ns:
+                    break
+                victim = self._victim(pool, bottleneck.resource, batch.batch_id)
+                if victim is None:
+                    break
+                self.pruned[victim.request_id] = victim
+                victim_position, request = pool.pop(victim.request_id)
+                if victim_position == position:
+                    for resource, amount in request.loads.items():
+                        own[resource] -= amount
+                else:
+                    promised.remove(request.loads)
+            promised.add(own)
+
+    def _victim(
+        self, pool: dict[int, tuple[int, Request]], resource: int | None, for_batch: int
+    ) -> Pruned | None:
+        """The request with the most load on the bottleneck; of equal ones the least urgent batch's, then the
+        greater number. None when no request has any there: pruning could not help."""
+        if resource is None or not pool:
+            return None
+        amount, position, request_id = max(
+            (r.loads.get(resource, 0), position, r.request_id) for position, r in pool.values()
+        )
+        if amount == 0:
+            return None
+        return Pruned(request_id, self.order[position][1].batch_id, for_batch, resource, amount)
+
+    def plan(self) -> Plan:
+        return Plan(
+            places=tuple(
+                Place(batch.batch_id, deadline.red_ns, deadline.loose_ns, finish, bottleneck.resource)
+                for (deadline, batch), (finish, bottleneck) in zip(self.order, self._finishes(), strict=True)
+            ),
+            pruned=tuple(sorted(self.pruned.values(), key=lambda p: p.request_id)),
+            infeasible=tuple(sorted(self.infeasible)),
+            drop_budget=self.budget,
+        )

@@ -1,0 +1,70 @@
+"""What Algorithm 1 takes and gives (paper appendix B)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request of a batch. Requests are named by numbers that are unique among the active ones."""
+
+    request_id: int
+    deadline_ns: int
+    loads: dict[int, int] = {}
+    """Resource -> the load that leaves the main queue when this request is pruned (bytes for ports)."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Requests that run their layers together in one unit."""
+
+    batch_id: int
+    requests: tuple[Request, ...]
+    compute_ns: int = 0
+    """Remaining compute of the batch, from offline profiles."""
+    fixed_loads: dict[int, int] = {}
+    """Load that pruning cannot take away, such as the collectives of a batch that runs already."""
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """A request in the scavenger, and why: `for_batch` did not fit, `resource` was its bottleneck, and this
+    request had the most load (`amount`) there."""
+
+    request_id: int
+    batch_id: int
+    for_batch: int
+    resource: int
+    amount: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One batch in the order, with the estimate its place rests on, after pruning."""
+
+    batch_id: int
+    red_ns: int
+    loose_ns: int
+    finish_ns: int
+    bottleneck: int | None
+
+    @property
+    def feasible(self) -> bool:
+        return self.finish_ns <= self.loose_ns
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The result: sigma (`places`, first served first), H (`pruned`) and requests that are lost in any case.
+
+    Plans compare by value: an incremental implementation is right when its plans equal the reference's.
+    """
+
+    places: tuple[Place, ...] = ()
+    pruned: tuple[Pruned, ...] = ()
+    """By request number."""
+    infeasible: tuple[int, ...] = ()
+    """Requests that could not make it with every port to themselves: their last stage goes to the scavenger
+    without using the drop budget. Sorted."""
+    drop_budget: int = 0
+    """How many requests might have been pruned."""
+
+    def rank(self) -> dict[int, int]:
+        """batch_id -> position in the order, 0 first."""
+        return {place.batch_id: i for i, place in enumerate(self.places)}

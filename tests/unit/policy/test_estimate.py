@@ -1,0 +1,93 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfsd.policy import Load, PolicyConfig, Tier, Variant
+from mfsd.policy.estimate import (
+    bottleneck_rho,
+    bytes_ahead,
+    counts_as_load,
+    effective_rate_bytes_per_s,
+    finish_ns,
+    overlapped_finish_ns,
+    transfer_ns,
+)
+
+sizes = st.integers(0, 2**50)
+rates = st.integers(1, 10**12)
+
+
+@given(sizes, rates)
+def test_a_transfer_takes_as_long_as_its_bytes_and_no_nanosecond_more(size: int, rate: int) -> None:
+    time_ns = transfer_ns(size, rate)
+    assert time_ns * rate >= size * 10**9 > (time_ns - 1) * rate or size == time_ns == 0
+
+
+@given(rates, st.floats(), st.floats(0, 0.999))
+def test_effective_rate_stays_within_what_the_clip_allows(rate: int, rho: float, rho_max: float) -> None:
+    left = effective_rate_bytes_per_s(rate, rho, rho_max)
+    assert max(1, math.floor(rate * (1 - rho_max))) <= left <= rate
+
+
+def test_effective_rate() -> None:
+    assert effective_rate_bytes_per_s(1000, 0.25, 0.95) == 750
+    assert effective_rate_bytes_per_s(1000, 7.0, 0.75) == 250
+    assert effective_rate_bytes_per_s(1000, math.nan, 0.95) == 1000
+
+
+def test_load_settles_at_the_share_of_the_rate() -> None:
+    config = PolicyConfig(load_time_constant_ns=10**7)
+    load = Load()
+    for _ in range(200):
+        load = load.observe(served_bytes=400, elapsed_ns=10**6, rate_bytes_per_s=10**6, config=config)
+    assert load.rho == pytest.approx(0.4, rel=1e-6)
+
+
+@given(st.floats(0, 1), st.integers(1, 10**6), st.integers(1, 50), rates)
+def test_load_does_not_depend_on_how_often_it_is_looked_at(
+    start: float, chunk: int, pieces: int, rate: int
+) -> None:
+    config = PolicyConfig()
+    at_once = Load(start).observe(chunk * pieces, 10**6 * pieces, rate, config)
+    piecewise = Load(start)
+    for _ in range(pieces):
+        piecewise = piecewise.observe(chunk, 10**6, rate, config)
+    assert piecewise.rho == pytest.approx(at_once.rho, rel=1e-9, abs=1e-12)
+
+
+def test_a_moment_of_no_length_changes_no_load() -> None:
+    assert Load(0.3).observe(10**9, 0, 1, PolicyConfig()) == Load(0.3)
+
+
+def test_the_busiest_port_counts() -> None:
+    assert bottleneck_rho([Load(0.2), Load(0.7), Load(0.1)]) == 0.7
+    assert bottleneck_rho([]) == 0.0
+
+
+def test_promotion_does_not_feed_itself_in_the_default_variant() -> None:
+    counted = {v: {t for t in Tier if counts_as_load(t, PolicyConfig(variant=v))} for v in Variant}
+    assert counted == {Variant.MFS: {Tier.EARLY}, Variant.PAPER: {Tier.CRITICAL, Tier.EARLY}}
+
+
+def test_bytes_ahead_are_those_with_smaller_keys() -> None:
+    queued = [((0, 5), 10), ((1, 0), 20), ((1, 1), 40), ((2, 0), 80)]
+    assert bytes_ahead((1, 1), queued) == 30
+
+
+def test_finish_without_overlap_adds_everything() -> None:
+    assert finish_ns(now_ns=5, compute_ns=7, ahead_bytes=3, own_bytes=4, rate_bytes_per_s=10**9) == 19
+
+
+@pytest.mark.parametrize(
+    ("compute_end", "tail", "finish"),
+    [
+        (0, 0, 110),  # compute is over: only bytes
+        (60, 10, 110),  # compute ends while earlier layers are under way
+        (105, 10, 115),  # the last layer waits for compute
+        (105, 999, 205),  # nothing can go before compute ends; a tail is never more than what is left
+    ],
+)
+def test_finish_with_overlap(compute_end: int, tail: int, finish: int) -> None:
+    assert overlapped_finish_ns(10, compute_end, 100, tail, 10**9) == finish
