@@ -441,11 +441,10 @@ double mfs_fluid_remaining(struct mfs_fluid *net, uint32_t flow)
 	return left > 0 ? left : 0;
 }
 
-double mfs_fluid_link_rate(struct mfs_fluid *net, uint32_t link, uint64_t before)
+double mfs_fluid_link_rate(const struct mfs_fluid *net, uint32_t link, uint64_t before)
 {
 	if (link >= net->n_links)
 		return -1;
-	solve(net);
 	const struct link *l = &net->links[link];
 	uint32_t at = fluid_group_at(l, before);
 	if (!at)

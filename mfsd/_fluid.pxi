@@ -27,7 +27,7 @@ cdef extern from "mfs/fluid.h":
     uint32_t mfs_fluid_take_completed(mfs_fluid *net, uint32_t *flows, uint32_t max) nogil
     double mfs_fluid_rate(mfs_fluid *net, uint32_t flow) nogil
     double mfs_fluid_remaining(mfs_fluid *net, uint32_t flow) nogil
-    double mfs_fluid_link_rate(mfs_fluid *net, uint32_t link, uint64_t before) nogil
+    double mfs_fluid_link_rate(const mfs_fluid *net, uint32_t link, uint64_t before) nogil
     mfs_fluid_stats_t mfs_fluid_stats(const mfs_fluid *net) nogil
 
 
@@ -144,7 +144,7 @@ cdef class Fluid:
         return value
 
     def link_rate(self, uint32_t link, uint64_t before=0xFFFFFFFFFFFFFFFF) -> float:
-        """Rate over a link of the orders below `before`."""
+        """Rate over a link of the orders below `before`, as of the last allocation."""
         value = mfs_fluid_link_rate(self.net, link, before)
         if value < 0:
             raise KeyError(link)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cache_tokens_per_gpu: int = 400_000
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
+    policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:

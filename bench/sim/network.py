@@ -23,7 +23,7 @@ class Network(Protocol):
     def remaining(self, flow: Flow) -> float: ...
     def next(self) -> float: ...
     def advance(self, now: float) -> list[Flow]: ...
-    def load_before(self, link: int, order: int) -> float: ...
+    def load_before(self, link: int, order: int, wire_class: int) -> float: ...
     def flow_events(self) -> int: ...
 
 
@@ -75,7 +75,8 @@ class SharedNetwork:
         self.fluid.advance(now)
         return [self.flows[number] for number in self.fluid.take_completed()]
 
-    def load_before(self, link: int, order: int) -> float:
+    def load_before(self, link: int, order: int, wire_class: int) -> float:
+        """Bytes per second on a link of what goes before that order (where only classes are known: before that class)."""
         return self.fluid.link_rate(link, order)
 
     def flow_events(self) -> int:
@@ -146,6 +147,9 @@ class HostQueuedNetwork(SharedNetwork):
             posted.append(flow)
             super().send(flow, self.backlog.pop(flow))
 
+    def load_before(self, link: int, order: int, wire_class: int) -> float:
+        return self.fluid.link_rate(link, wire_class)
+
     def remaining(self, flow: Flow) -> float:
         return self.backlog[flow] if flow in self.backlog else super().remaining(flow)
 
@@ -201,7 +205,7 @@ class IsolatedNetwork:
             done.append(flow)
         return done
 
-    def load_before(self, link: int, order: int) -> float:
+    def load_before(self, link: int, order: int, wire_class: int) -> float:
         return 0.0
 
     def flow_events(self) -> int:

@@ -53,8 +53,8 @@ uint32_t mfs_fluid_take_completed(struct mfs_fluid *net, uint32_t *flows, uint32
 /* Rate and bytes left of a flow now; -1 when there is no such flow. Brings the rates up to date first. */
 double mfs_fluid_rate(struct mfs_fluid *net, uint32_t flow);
 double mfs_fluid_remaining(struct mfs_fluid *net, uint32_t flow);
-/* Rate over a link of all orders below `before`; UINT64_MAX gives all but that very last order. */
-double mfs_fluid_link_rate(struct mfs_fluid *net, uint32_t link, uint64_t before);
+/* Rate over a link of all orders below `before`, as last brought up to date; UINT64_MAX leaves out that very last order. */
+double mfs_fluid_link_rate(const struct mfs_fluid *net, uint32_t link, uint64_t before);
 
 struct mfs_fluid_stats {
 	uint64_t events;   /* flows begun (added or refilled when idle) and completed */
