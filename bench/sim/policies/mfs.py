@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 NS = 1_000_000_000
 
+EARLY, LAST = pack(rules.Tier.EARLY), pack(rules.Tier.LAST)
+NOT_MEASURED = (rules.Load(), -NS)
+
 DEFAULT = rules.PolicyConfig()
 CONFIGS = {
     "mfs": DEFAULT,
@@ -46,6 +49,8 @@ class Mfs(Policy):
         self.config = self.configure(simulation)
         self.tick_s = self.config.promotion_interval_ns / NS
         self.loads: dict[int, tuple[rules.Load, int]] = {}  # per link: load and when it was measured
+        self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
+        self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
         self.pruned: tuple[rules.Pruned, ...] = ()
         self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
 
@@ -94,17 +99,19 @@ class Mfs(Policy):
         return int(batch.policy)
 
     def rho(self, flow: Flow) -> float:
-        """Measured load of what goes before last stages on the flow's busiest link."""
-        network, now_ns, config = self.simulation.network, self.now_ns(), self.config
+        """Measured load of what goes before last stages on the flow's busiest link. A link is measured once per interval."""
+        network, now_ns, config, measured = self.simulation.network, self.now_ns(), self.config, self.loads
+        since = now_ns - config.promotion_interval_ns
         loads = []
         for link in flow.path.shares:
-            rate = network.load_before(link, pack(rules.Tier.LAST), 2)
-            if not counts_as_load(rules.Tier.CRITICAL, config):
-                rate -= network.load_before(link, pack(rules.Tier.EARLY), 1)
-            load, measured_ns = self.loads.get(link, (rules.Load(), now_ns - config.load_time_constant_ns))
-            elapsed = now_ns - measured_ns
-            load = load.observe(int(rate * elapsed / NS), elapsed, self.capacity[link], config)
-            self.loads[link] = (load, now_ns)
+            load, at_ns = measured.get(link, NOT_MEASURED)
+            if at_ns <= since:
+                rate = network.load_before(link, LAST, 2)
+                if not self.counts_critical:
+                    rate -= network.load_before(link, EARLY, 1)
+                elapsed = min(now_ns - at_ns, 10 * config.load_time_constant_ns)
+                load = load.observe(int(rate * elapsed / NS), elapsed, self.capacity[link], config)
+                measured[link] = (load, now_ns)
             loads.append(load)
         return bottleneck_rho(loads)
 
@@ -132,8 +139,9 @@ class Mfs(Policy):
             if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(config, facts):
                 slack = self.unit_slack_ns(state.request.unit)
             rho = self.rho(flow) if config.levels > 1 else 0.0
-            state.policy = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
-            decision, layer = state.policy, 0
+            decision = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
+            state.policy, layer = decision, 0
+            self.next_look[flow] = rules.next_look_ns(config, facts, decision, now_ns, rho)
         else:
             facts, decision, layer = self.early_stage(flow), rules.initial(config), flow.batch.layer
         tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
@@ -141,6 +149,17 @@ class Mfs(Policy):
         flow.wire_class = rules.wire_class(config.classes, rules.Tier(tier), rli, decision.level)
         by_rank = tier == rules.Tier.EARLY and config.early_order is not rules.EarlyOrder.SHORTEST
         return pack(tier, first, second * 1e-6 if by_rank else second / NS, third, sequence)
+
+    def tick(self) -> None:
+        """Looks again at last stages whose compute has ended, when that can change anything."""
+        now_ns = self.now_ns()
+        for flow in list(self.simulation.shipping):
+            due = self.next_look.get(flow)
+            if due is not None and due <= now_ns:
+                self.simulation.reorder(flow)
+
+    def flow_ended(self, flow: Flow) -> None:
+        self.next_look.pop(flow, None)
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
