@@ -41,7 +41,7 @@ class Topology:
         server_gpus: int = 8,
         fabric: str = "nic-only",
         oversubscription: float = 1.0,
-        rack_nics: int = 64,
+        rack_nics: int = 32,
         seed: int = 0,
     ) -> None:
         self.prefill_nics = prefill_nics
@@ -90,19 +90,27 @@ class Topology:
         return self._finish(shares, connections, first)
 
     def hose(self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0) -> Path:
-        """A coupled flow given by its share per source and target NIC: a collective whose pairs are not told apart.
-
-        On a fat-tree pairs are: each source spreads over all targets outside its server."""
+        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only between servers: what stays
+        inside one is NVSwitch's. `connections` are the flows it stands for on its busiest NIC."""
+        server = self.server_gpus
+        out_of: dict[int, float] = {}
+        into_of: dict[int, float] = {}
+        for nic, share in out.items():
+            out_of[nic // server] = out_of.get(nic // server, 0.0) + share
+        for nic, share in into.items():
+            into_of[nic // server] = into_of.get(nic // server, 0.0) + share
+        crossing = 1 - sum(share * into_of.get(s, 0.0) for s, share in out_of.items())
         if self.fabric == "fat-tree":
-            pairs = []
-            for source, share in out.items():
-                outside = {t: s for t, s in into.items() if t // self.server_gpus != source // self.server_gpus}
-                total = sum(outside.values()) or 1.0
-                pairs += [(source, target, share * part / total) for target, part in outside.items()]
+            pairs = [
+                (source, target, share * part / crossing)
+                for source, share in out.items()
+                for target, part in into.items()
+                if source // server != target // server
+            ]
             return self.path(pairs, connections, salt)
-        shares = {nic: share for nic, share in out.items() if share > 0}
-        shares |= {self.nics + nic: share for nic, share in into.items() if share > 0}
-        return self._finish(shares, connections, min(out))
+        shares = {nic: share * (1 - into_of.get(nic // server, 0.0)) / crossing for nic, share in out.items()}
+        shares |= {self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing for nic, share in into.items()}
+        return self._finish({link: share for link, share in shares.items() if share > 0}, connections, min(out))
 
     def _finish(self, shares: dict[int, float], connections: float, source: int) -> Path:
         rate = min(self.capacities[link] / share for link, share in shares.items())
