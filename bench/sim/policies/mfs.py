@@ -178,8 +178,10 @@ class Mfs(Policy):
         if not self.config.drop_budget:
             return
         simulation = self.simulation
-        batches = tuple(self.describe(batch) for batch in simulation.active.values())
-        plan = rules.plan(self.config, [b for b in batches if b.requests], self.capacity, self.now_ns(), self.pruned)
+        described = [(batch, self.requests_of(batch)) for batch in simulation.active.values()]
+        loaded = {link for _, requests in described for request in requests for link in request.loads}
+        batches = [self.describe(batch, requests, loaded) for batch, requests in described if requests]
+        plan = rules.plan(self.config, batches, self.capacity, self.now_ns(), self.pruned)
         if [p.request_id for p in plan.pruned] == [p.request_id for p in self.pruned]:
             self.pruned = plan.pruned
             return
@@ -198,16 +200,10 @@ class Mfs(Policy):
                         if flow is not None and state.finish_s < 0:
                             simulation.reorder(flow)
 
-    def describe(self, batch: Batch) -> rules.Batch:
-        """A batch as the coordinator sees it: KV loads per request, its collectives fixed, remaining compute."""
+    def requests_of(self, batch: Batch) -> tuple[rules.Request, ...]:
+        """The batch's requests with the KV they still have to move, by link."""
         simulation = self.simulation
-        layers_left = simulation.layers - batch.layer if batch in simulation.running else 0
-        fixed: dict[int, int] = {}
         requests = []
-        if layers_left:
-            for path in batch.paths:
-                for link, share in path.shares.items():
-                    fixed[link] = fixed.get(link, 0) + int(share * batch.collective_bytes * layers_left)
         for chunk in batch.chunks:
             state = chunk.state
             if state.finish_s >= 0 or state.p2d is None or state.batch is not batch:
@@ -219,5 +215,21 @@ class Mfs(Policy):
                 for link, share in state.reuse.path.shares.items():
                     loads[link] = loads.get(link, 0) + int(share * ahead)
             requests.append(rules.Request(state.request.number, int(state.request.deadline_s * NS), loads))
+        return tuple(requests)
+
+    def describe(self, batch: Batch, requests: tuple[rules.Request, ...], loaded: set[int]) -> rules.Batch:
+        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its busiest one: no other
+        link can be a bottleneck, since collectives stay in their unit."""
+        simulation = self.simulation
+        layers_left = simulation.layers - batch.layer if batch is simulation.running[batch.unit] else 0
+        fixed: dict[int, int] = {}
+        if layers_left:
+            shares: dict[int, float] = {}
+            for path in batch.paths:
+                for link, share in path.shares.items():
+                    shares[link] = shares.get(link, 0.0) + share
+            busiest = max(shares, key=shares.__getitem__)
+            left = batch.collective_bytes * layers_left
+            fixed = {link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest}
         compute_s = layers_left * (batch.attention_s + batch.experts_s) * batch.believed
-        return rules.Batch(batch.serial, tuple(requests), int(compute_s * NS), fixed)
+        return rules.Batch(batch.serial, requests, int(compute_s * NS), fixed)
