@@ -1,4 +1,5 @@
 # The rate allocator of the simulator (csrc/include/mfs/fluid.h) for Python. Included by _native.pyx.
+cimport cython
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -154,6 +155,8 @@ cdef class Fluid:
         cdef mfs_fluid_stats_t stats = mfs_fluid_stats(self.net)
         return {"events": stats.events, "solves": stats.solves, "visits": stats.visits}
 
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
     def replay(self, const double[::1] start_s, const double[::1] bytes, const uint64_t[::1] order,
                const uint32_t[::1] first_link, const uint32_t[::1] links, double[::1] finish_s):
         """Runs an open-loop trace to its end. Flow i starts at start_s[i] (ascending) and crosses

@@ -1,4 +1,1067 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
-"""Native parts of MFS for Python."""
+# cython: language_level=3, binding=True, embedsignature=False
+"""The one binding of MFS's native core; its interface with comments is _native.pyi."""
+
+import os
+import time
+from collections import namedtuple
+from enum import IntEnum, IntFlag
+from threading import Lock
+
+from libc.errno cimport ESHUTDOWN
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+cdef extern from "string.h" nogil:
+    size_t strnlen(const char *text, size_t size)
+
+cdef extern from "errno.h":
+    int EAGAIN, EBUSY, ETIMEDOUT
+
+cdef extern from * nogil:
+    """
+    #include <mfs/abi.h>
+    #include <time.h>
+    static const uint32_t mfs_none_u32 = MFS_NONE_U32;
+    static uint64_t mfs_native_now_ns(void)
+    {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    }
+    static uint32_t mfs_load_u32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
+    struct mfs_layout_entry { const char *name; size_t offset; };
+    static const struct mfs_layout_entry mfs_layout[] = {
+    #define AT(label, member) {label, offsetof(struct mfs_segment, member)}
+        AT("header.magic", header.magic), AT("header.major", header.major), AT("header.minor", header.minor),
+        AT("header.header_bytes", header.header_bytes), AT("header.segment_bytes", header.segment_bytes),
+        AT("header.epoch", header.epoch), AT("header.daemon_pid", header.daemon_pid),
+        AT("header.client_id", header.client_id), AT("header.stale_after_ns", header.stale_after_ns),
+        AT("header.max_hold_ns", header.max_hold_ns), AT("header.heartbeat_ns", header.heartbeat_ns),
+        AT("header.state", header.state), AT("header.mode", header.mode),
+        AT("header.arbiter_asleep", header.arbiter_asleep), AT("header.grant_word", header.grant_word),
+        AT("header.grant_waiters", header.grant_waiters), AT("gate", gate), AT("nic", nic), AT("report", report),
+        AT("usage", usage), AT("batch", batch), AT("rules", rules), AT("submit", submit), AT("submit.tail", submit.tail),
+        AT("submit.head_seen", submit.head_seen), AT("submit.quarantined", submit.quarantined),
+        AT("submit.head", submit.head), AT("submit.quarantine", submit.quarantine), AT("submit_slot", submit_slot),
+        AT("grant", grant), AT("grant.tail", grant.tail), AT("grant.head", grant.head), AT("grant_slot", grant_slot),
+    #undef AT
+    };
+    static const unsigned mfs_layout_count = sizeof(mfs_layout) / sizeof(mfs_layout[0]);
+    """
+    const uint32_t mfs_none_u32
+    uint64_t mfs_native_now_ns()
+    uint32_t mfs_load_u32(const void *p)
+    struct mfs_layout_entry:
+        const char *name
+        size_t offset
+    const mfs_layout_entry *mfs_layout
+    const unsigned mfs_layout_count
+
+cdef extern from "mfs/abi.h" nogil:
+    enum:
+        MFS_ABI_MAJOR, MFS_ABI_MINOR, MFS_NICS_MAX, MFS_STAGES_MAX, MFS_CLASSES_MAX, MFS_ROLES_MAX, MFS_TASKS_MAX
+        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_DSCP_KEEP, MFS_SUBMIT_SLOTS, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
+        MFS_STAGE_CONTROL, MFS_STAGE_REUSE, MFS_STAGE_COLLECTIVE, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND
+        MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
+        MFS_SEGMENT_ACTIVE, MFS_SEGMENT_DETACHED, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL
+        MFS_MESSAGE_BATCH, MFS_TASK_BYPASSED, MFS_RULE_PASS, MFS_RULE_HOLD, MFS_HELLO_ATTACH, MFS_HELLO_NIC
+    const uint64_t MFS_ABI_MAGIC
+    enum mfs_mode:
+        MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE
+    struct mfs_message:
+        pass
+    struct mfs_mpsc_slot:
+        pass
+    struct mfs_usage:
+        pass
+    struct mfs_gate:
+        uint32_t word
+    struct mfs_segment_header:
+        uint64_t epoch
+        uint32_t client_id
+        uint32_t mode
+    struct mfs_segment:
+        mfs_segment_header header
+        mfs_gate *gate
+    struct mfs_rule:
+        char *library
+        char *process
+        uint8_t *peer
+        uint8_t peer_prefix_bits
+        uint8_t role
+        uint8_t action
+        uint8_t stage
+        uint8_t dscp
+        uint8_t set_role
+    struct mfs_hello:
+        uint64_t magic
+        uint16_t major
+        uint16_t minor
+        uint32_t kind
+        uint32_t pid
+        uint32_t mode
+        char *process
+        char *nic_name
+        uint64_t nic_guid
+        uint64_t nic_rate_bytes_per_s
+    struct mfs_welcome:
+        uint64_t magic
+        uint16_t major
+        uint16_t minor
+        int32_t error
+        uint64_t segment_bytes
+        uint32_t client_id
+        char *reason
+    struct mfs_nic_reply:
+        uint64_t magic
+        int32_t error
+        uint32_t nic
+
+cdef extern from "mfs/rmlq.h" nogil:
+    enum:
+        MFS_LEVELS_MAX, MFS_FLOWS_MAX
+        MFS_TIER_CRITICAL, MFS_TIER_EARLY, MFS_TIER_LAST, MFS_TIER_SCAVENGER
+        MFS_VARIANT_MFS, MFS_VARIANT_PAPER, MFS_EARLY_RANK, MFS_EARLY_COLLECTIVE_FIRST
+    const uint32_t MFS_RANK_NONE
+    const uint64_t MFS_TIME_NEVER
+    enum mfs_variant:
+        pass
+    enum mfs_early_order:
+        pass
+    struct mfs_policy:
+        mfs_variant variant
+        mfs_early_order early_order
+        uint32_t classes
+        uint32_t levels
+        double *threshold
+        double rho_max
+        double critical_laxity_share
+        double readmission_share
+        uint64_t promotion_interval_ns
+    void mfs_policy_default(mfs_policy *policy, uint32_t classes)
+    struct mfs_flow:
+        uint64_t bytes
+        uint64_t request
+        uint64_t batch
+        uint64_t deadline_ns
+        uint64_t cookie
+        uint16_t layer
+        uint8_t stage
+    struct mfs_pick:
+        uint64_t handle
+        uint64_t cookie
+        uint64_t bytes
+        uint32_t rli
+        uint8_t tier
+        uint8_t level
+        uint8_t wire_class
+        uint8_t in_flight
+    struct mfs_batch_context:
+        uint32_t layer_current
+        uint32_t layers
+        uint32_t rank
+        uint32_t pruned
+        uint64_t deadline_ns
+        uint64_t compute_left_ns
+    struct mfs_request_context:
+        uint64_t deadline_ns
+        uint64_t budget_ns
+        uint64_t bytes_ahead
+        uint64_t bytes_tail
+    struct mfs_rmlq_stats_t "mfs_rmlq_stats":
+        uint64_t *waiting_bytes
+        uint64_t *waiting_tasks
+        uint64_t in_flight_bytes
+        uint64_t in_flight_tasks
+        uint64_t promotions
+        uint64_t looks
+        uint32_t requests
+        uint32_t batches
+    struct mfs_rmlq:
+        pass
+    int mfs_rmlq_create(const mfs_policy *policy, uint64_t rate, uint32_t flows_max, mfs_rmlq **queue)
+    void mfs_rmlq_destroy(mfs_rmlq *queue)
+    int mfs_rmlq_submit(mfs_rmlq *queue, const mfs_flow *flow, uint64_t now_ns, uint64_t *handle)
+    int mfs_rmlq_peek(mfs_rmlq *queue, uint64_t now_ns, mfs_pick *pick)
+    int mfs_rmlq_pick(mfs_rmlq *queue, uint64_t now_ns, mfs_pick *pick)
+    int mfs_rmlq_place(mfs_rmlq *queue, uint64_t handle, mfs_pick *pick)
+    int mfs_rmlq_promote(mfs_rmlq *queue, uint64_t handle, uint32_t level)
+    int mfs_rmlq_complete(mfs_rmlq *queue, uint64_t handle, uint64_t bytes)
+    int mfs_rmlq_cancel(mfs_rmlq *queue, uint64_t handle)
+    int mfs_rmlq_batch(mfs_rmlq *queue, uint64_t batch, const mfs_batch_context *context, uint64_t now_ns)
+    int mfs_rmlq_batch_end(mfs_rmlq *queue, uint64_t batch)
+    int mfs_rmlq_request(mfs_rmlq *queue, uint64_t request, const mfs_request_context *context, uint64_t now_ns)
+    int mfs_rmlq_request_end(mfs_rmlq *queue, uint64_t request)
+    int mfs_rmlq_prune(mfs_rmlq *queue, uint64_t request)
+    int mfs_rmlq_unprune(mfs_rmlq *queue, uint64_t request)
+    int mfs_rmlq_set_load(mfs_rmlq *queue, double rho)
+    int mfs_rmlq_set_rate(mfs_rmlq *queue, uint64_t rate_bytes_per_s)
+    uint64_t mfs_rmlq_advance(mfs_rmlq *queue, uint64_t now_ns)
+    uint32_t mfs_rmlq_waiting(const mfs_rmlq *queue)
+    void mfs_rmlq_stats_read "mfs_rmlq_stats"(mfs_rmlq *queue, mfs_rmlq_stats_t *stats)
+
+cdef extern from "mfs/arbiter.h" nogil:
+    enum:
+        MFS_CLIENTS_MAX
+    struct mfs_arbiter:
+        pass
+    struct mfs_arbiter_config:
+        mfs_policy policy
+        uint64_t epoch
+        uint64_t heartbeat_ns
+        uint64_t stale_after_ns
+        uint64_t max_hold_ns
+        uint64_t window_ns
+        uint64_t window_bytes_min
+        uint64_t quiet_ns
+        uint64_t spin_ns
+        uint64_t torn_slot_ns
+        uint64_t rate_default_bytes_per_s
+        uint32_t tasks_max
+        mfs_mode mode
+    struct mfs_nic_stats_t "mfs_nic_stats":
+        char *name
+        uint64_t guid
+        uint64_t rate_bytes_per_s
+        uint64_t window_bytes
+        uint64_t in_flight_bytes
+        uint64_t unscheduled_in_flight_bytes
+        uint64_t *held_bytes
+        uint64_t *held_tasks
+        uint64_t *in_flight_class_bytes
+        uint64_t *granted_bytes
+        uint64_t *grants
+        uint64_t promotions
+        uint64_t wait_ns
+        double load
+    struct mfs_client_stats_t "mfs_client_stats":
+        uint32_t client_id
+        uint32_t state
+        int32_t detach_reason
+        uint64_t submits
+        uint64_t grants
+        uint64_t completes
+        uint64_t cancels
+        uint64_t torn_slots
+        uint64_t bad_messages
+        uint64_t held_bytes
+        uint64_t in_flight_bytes
+        uint64_t *posted_bytes
+        uint64_t *completed_bytes
+        uint32_t *queue_pairs
+        uint64_t report_held_bytes
+        uint64_t report_permits
+        uint64_t bypassed_overflow
+        uint64_t bypassed_hold
+        uint64_t bypassed_stale
+        uint64_t hold_ns
+    struct mfs_arbiter_stats_t "mfs_arbiter_stats":
+        uint64_t loops
+        uint64_t wakeups
+        uint64_t messages
+        uint64_t grants
+        uint64_t cpu_ns
+        uint32_t clients
+        uint32_t nics
+    int mfs_arbiter_create(const mfs_arbiter_config *config, mfs_arbiter **arbiter)
+    int mfs_arbiter_start(mfs_arbiter *arbiter)
+    void mfs_arbiter_destroy(mfs_arbiter *arbiter)
+    int mfs_arbiter_client_add(mfs_arbiter *arbiter, int *memfd, int *doorbell)
+    int mfs_arbiter_client_remove(mfs_arbiter *arbiter, uint32_t client_id)
+    int mfs_arbiter_nic(mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+    int mfs_arbiter_rules(mfs_arbiter *arbiter, const mfs_rule *rules, int n)
+    int mfs_arbiter_mode(mfs_arbiter *arbiter, mfs_mode mode)
+    int mfs_arbiter_batch_rank(mfs_arbiter *arbiter, uint32_t client, uint64_t batch, uint32_t rank, int pruned)
+    int mfs_arbiter_stats_read "mfs_arbiter_stats"(mfs_arbiter *arbiter, mfs_arbiter_stats_t *stats)
+    int mfs_arbiter_nic_stats_read "mfs_arbiter_nic_stats"(mfs_arbiter *arbiter, uint32_t nic, mfs_nic_stats_t *stats)
+    int mfs_arbiter_client_stats_read "mfs_arbiter_client_stats"(
+        mfs_arbiter *arbiter, uint32_t client_id, mfs_client_stats_t *stats)
+
+cdef extern from "mfs/client.h" nogil:
+    struct mfs_client:
+        pass
+    struct mfs_client_options:
+        const char *socket_path
+        const char *process
+        mfs_mode mode
+        unsigned timeout_ms
+    struct mfs_task:
+        uint64_t bytes
+        uint64_t request_id
+        uint64_t deadline_ns
+        uint32_t batch
+        uint16_t layer
+        uint8_t stage
+        uint8_t nic
+        uint8_t role
+    struct mfs_permit:
+        uint64_t task_id
+        void *cookie
+        uint32_t wire_class
+    int mfs_client_attach(const mfs_client_options *options, mfs_client **client, const char **why)
+    void mfs_client_detach(mfs_client *client)
+    int mfs_client_nic(mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+    mfs_segment *mfs_client_segment(mfs_client *client)
+    int mfs_client_alive(const mfs_client *client, uint64_t now_ns)
+    int mfs_client_hung_up(mfs_client *client)
+    int mfs_client_submit(mfs_client *client, const mfs_task *task, void *cookie, uint64_t *task_id)
+    int mfs_client_permits(mfs_client *client, mfs_permit *permits, int n)
+    int mfs_client_wait(mfs_client *client, uint64_t timeout_ns)
+    void mfs_client_complete(mfs_client *client, uint64_t task_id)
+    void mfs_client_cancel(mfs_client *client, uint64_t task_id, int bypassed)
+    void mfs_client_count_posted(mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
+    void mfs_client_count_completed(mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
+    int mfs_client_batch_begin(mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
+                               uint64_t compute_ns)
+    int mfs_client_batch_layer(mfs_client *client, uint32_t batch, uint32_t layer_current)
+    int mfs_client_batch_end(mfs_client *client, uint32_t batch)
+    int mfs_client_rules(mfs_client *client, mfs_rule *rules, int n, uint32_t *version)
+
+# ---- ABI -------------------------------------------------------------------------------------------------------------
+
+ABI_MAGIC = MFS_ABI_MAGIC
+ABI_MAJOR = MFS_ABI_MAJOR
+ABI_MINOR = MFS_ABI_MINOR
+NICS_MAX = MFS_NICS_MAX
+CLIENTS_MAX = MFS_CLIENTS_MAX
+CLASSES_MAX = MFS_CLASSES_MAX
+LEVELS_MAX = MFS_LEVELS_MAX
+TASKS_MAX = MFS_TASKS_MAX
+BATCHES_MAX = MFS_BATCHES_MAX
+RULES_MAX = MFS_RULES_MAX
+STAGES_MAX = MFS_STAGES_MAX
+QUARANTINE_MAX = MFS_QUARANTINE_MAX
+SUBMIT_SLOTS = MFS_SUBMIT_SLOTS
+GRANT_SLOTS = MFS_GRANT_SLOTS
+DSCP_KEEP = MFS_DSCP_KEEP
+MESSAGE_BYTES = sizeof(mfs_message)
+SUBMIT_SLOT_BYTES = sizeof(mfs_mpsc_slot)
+USAGE_BYTES = sizeof(mfs_usage)
+SEGMENT_BYTES = sizeof(mfs_segment)
+HELLO_BYTES = sizeof(mfs_hello)
+WELCOME_BYTES = sizeof(mfs_welcome)
+NIC_REPLY_BYTES = sizeof(mfs_nic_reply)
+LAYOUT = {mfs_layout[i].name.decode(): mfs_layout[i].offset for i in range(mfs_layout_count)}
+
+
+class Stage(IntEnum):
+    CONTROL = MFS_STAGE_CONTROL
+    REUSE = MFS_STAGE_REUSE
+    COLLECTIVE = MFS_STAGE_COLLECTIVE
+    P2D = MFS_STAGE_P2D
+    BACKGROUND = MFS_STAGE_BACKGROUND
+
+
+class Role(IntEnum):
+    UNKNOWN = MFS_ROLE_UNKNOWN
+    NCCL_DATA = MFS_ROLE_NCCL_DATA
+    NCCL_CTS = MFS_ROLE_NCCL_CTS
+    NCCL_FLUSH = MFS_ROLE_NCCL_FLUSH
+    KV = MFS_ROLE_KV
+    BULK = MFS_ROLE_BULK
+
+
+class Mode(IntEnum):
+    OFF = <int>MFS_MODE_OFF
+    OBSERVE = <int>MFS_MODE_OBSERVE
+    ENFORCE = <int>MFS_MODE_ENFORCE
+
+
+class SegmentState(IntEnum):
+    ACTIVE = MFS_SEGMENT_ACTIVE
+    DETACHED = MFS_SEGMENT_DETACHED
+
+
+class RuleAction(IntEnum):
+    PASS = MFS_RULE_PASS
+    HOLD = MFS_RULE_HOLD
+
+
+class HelloKind(IntEnum):
+    ATTACH = MFS_HELLO_ATTACH
+    NIC = MFS_HELLO_NIC
+
+
+class MessageKind(IntEnum):
+    SUBMIT = MFS_MESSAGE_SUBMIT
+    COMPLETE = MFS_MESSAGE_COMPLETE
+    CANCEL = MFS_MESSAGE_CANCEL
+    BATCH = MFS_MESSAGE_BATCH
+
+
+class Variant(IntEnum):
+    MFS = MFS_VARIANT_MFS
+    PAPER = MFS_VARIANT_PAPER
+
+
+class EarlyOrder(IntEnum):
+    RANK = MFS_EARLY_RANK
+    COLLECTIVE_FIRST = MFS_EARLY_COLLECTIVE_FIRST
+
+
+class Tier(IntEnum):
+    CRITICAL = MFS_TIER_CRITICAL
+    EARLY = MFS_TIER_EARLY
+    LAST = MFS_TIER_LAST
+    SCAVENGER = MFS_TIER_SCAVENGER
+
+
+class TaskFlag(IntFlag):
+    BYPASSED = MFS_TASK_BYPASSED
+
+
+cdef int check(int rc) except -1:
+    if rc < 0:
+        raise OSError(-rc, os.strerror(-rc))
+    return rc
+
+
+cdef int name_copy(char *to, size_t size, text, what) except -1:
+    data = text.encode()
+    if len(data) >= size:
+        raise ValueError(f"{what}: {text!r} is {len(data)} bytes, at most {size - 1} are allowed")
+    memset(to, 0, size)
+    memcpy(to, <const char *>data, len(data))
+    return 0
+
+
+cdef name_read(const char *text, size_t size):
+    return text[:strnlen(text, size)].decode(errors="replace")
+
+
+cdef numbers_u64(const uint64_t *values, int n):
+    return [values[i] for i in range(n)]
+
+
+# ---- socket messages -------------------------------------------------------------------------------------------------
+
+Hello = namedtuple("Hello", "magic major minor kind pid mode process nic_name nic_guid nic_rate_bytes_per_s")
+Welcome = namedtuple("Welcome", "magic major minor error segment_bytes client_id reason")
+NicReply = namedtuple("NicReply", "magic error nic")
+
+
+cdef int packet_read(void *to, size_t size, bytes data, what) except -1:
+    if len(data) != size:
+        raise ValueError(f"{what}: {len(data)} bytes, expected {size}")
+    memcpy(to, <const char *>data, size)
+    if (<uint64_t *>to)[0] != MFS_ABI_MAGIC:
+        raise ValueError(f"{what}: magic {(<uint64_t *>to)[0]:#x}, expected {MFS_ABI_MAGIC:#x}")
+    return 0
+
+
+def hello_encode(
+    int kind, *, pid=0, mode=MFS_MODE_ENFORCE, process="", nic_name="", nic_guid=0, nic_rate_bytes_per_s=0,
+    magic=MFS_ABI_MAGIC, major=MFS_ABI_MAJOR, minor=MFS_ABI_MINOR,
+):
+    cdef mfs_hello hello
+    memset(&hello, 0, sizeof(hello))
+    hello.magic = magic
+    hello.major = major
+    hello.minor = minor
+    hello.kind = <uint32_t>kind
+    hello.pid = pid
+    hello.mode = mode
+    hello.nic_guid = nic_guid
+    hello.nic_rate_bytes_per_s = nic_rate_bytes_per_s
+    name_copy(hello.process, 32, process, "process")
+    name_copy(hello.nic_name, 32, nic_name, "nic_name")
+    return (<const char *>&hello)[:sizeof(hello)]
+
+
+def hello_decode(bytes data):
+    cdef mfs_hello hello
+    packet_read(&hello, sizeof(hello), data, "hello")
+    return Hello(
+        hello.magic, hello.major, hello.minor, hello.kind, hello.pid, hello.mode, name_read(hello.process, 32),
+        name_read(hello.nic_name, 32), hello.nic_guid, hello.nic_rate_bytes_per_s,
+    )
+
+
+def hello_version_error(hello):
+    if hello.major != MFS_ABI_MAJOR or hello.minor > MFS_ABI_MINOR:
+        return (
+            f"the program speaks ABI {hello.major}.{hello.minor}, this daemon {MFS_ABI_MAJOR}.{MFS_ABI_MINOR}: "
+            f"install one version"
+        )
+    return None
+
+
+def welcome_encode(
+    *, error=0, client_id=0, reason="", major=MFS_ABI_MAJOR, minor=MFS_ABI_MINOR, segment_bytes=sizeof(mfs_segment)
+):
+    cdef mfs_welcome welcome
+    memset(&welcome, 0, sizeof(welcome))
+    welcome.magic = MFS_ABI_MAGIC
+    welcome.major = major
+    welcome.minor = minor
+    welcome.error = error
+    welcome.segment_bytes = segment_bytes
+    welcome.client_id = client_id
+    cut = reason.encode()[:63]
+    memcpy(welcome.reason, <const char *>cut, len(cut))
+    return (<const char *>&welcome)[:sizeof(welcome)]
+
+
+def welcome_decode(bytes data):
+    cdef mfs_welcome welcome
+    packet_read(&welcome, sizeof(welcome), data, "welcome")
+    return Welcome(
+        welcome.magic, welcome.major, welcome.minor, welcome.error, welcome.segment_bytes, welcome.client_id,
+        name_read(welcome.reason, 64),
+    )
+
+
+def nic_reply_encode(*, error=0, nic=0):
+    cdef mfs_nic_reply reply
+    memset(&reply, 0, sizeof(reply))
+    reply.magic = MFS_ABI_MAGIC
+    reply.error = error
+    reply.nic = nic
+    return (<const char *>&reply)[:sizeof(reply)]
+
+
+def nic_reply_decode(bytes data):
+    cdef mfs_nic_reply reply
+    packet_read(&reply, sizeof(reply), data, "nic reply")
+    return NicReply(reply.magic, reply.error, reply.nic)
+
+
+# ---- policy and rules ------------------------------------------------------------------------------------------------
+
+Rule = namedtuple(
+    "Rule", "library process peer peer_prefix_bits role action stage dscp set_role",
+    defaults=("", "", b"", 0, 0, 0, 0, MFS_DSCP_KEEP, 0),
+)
+Policy = namedtuple(
+    "Policy",
+    "variant early_order classes levels threshold rho_max critical_laxity_share readmission_share promotion_interval_ns",
+    defaults=(0, 0, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000),
+)
+
+
+cdef int policy_read(mfs_policy *to, policy) except -1:
+    if not 2 <= policy.classes <= MFS_CLASSES_MAX:
+        raise ValueError(f"policy.classes: {policy.classes}, allowed 2..{MFS_CLASSES_MAX}")
+    if not 1 <= policy.levels <= MFS_LEVELS_MAX:
+        raise ValueError(f"policy.levels: {policy.levels}, allowed 1..{MFS_LEVELS_MAX}")
+    if policy.threshold and not policy.levels - 1 <= len(policy.threshold) <= MFS_LEVELS_MAX:
+        raise ValueError(f"policy.threshold: {len(policy.threshold)} values, needed {policy.levels - 1}")
+    mfs_policy_default(to, policy.classes)
+    to.variant = <mfs_variant><int>policy.variant
+    to.early_order = <mfs_early_order><int>policy.early_order
+    to.levels = policy.levels
+    for i, value in enumerate(policy.threshold):
+        to.threshold[i] = value
+    to.rho_max = policy.rho_max
+    to.critical_laxity_share = policy.critical_laxity_share
+    to.readmission_share = policy.readmission_share
+    to.promotion_interval_ns = policy.promotion_interval_ns
+    return 0
+
+
+cdef int rule_read(mfs_rule *to, rule) except -1:
+    if len(rule.peer) > 16 or not 0 <= rule.peer_prefix_bits <= 8 * len(rule.peer):
+        raise ValueError(f"rule.peer_prefix_bits: {rule.peer_prefix_bits} of a prefix of {len(rule.peer)} bytes")
+    if not (0 <= rule.dscp < 64 or rule.dscp == MFS_DSCP_KEEP):
+        raise ValueError(f"rule.dscp: {rule.dscp}, allowed 0..63 or {MFS_DSCP_KEEP} (keep)")
+    memset(to, 0, sizeof(mfs_rule))
+    name_copy(to.library, 32, rule.library, "rule.library")
+    name_copy(to.process, 32, rule.process, "rule.process")
+    memcpy(to.peer, <const char *><bytes>rule.peer, len(rule.peer))
+    to.peer_prefix_bits = rule.peer_prefix_bits
+    to.role = rule.role
+    to.action = rule.action
+    to.stage = rule.stage
+    to.dscp = rule.dscp
+    to.set_role = rule.set_role
+    return 0
+
+
+cdef rule_write(const mfs_rule *rule):
+    return Rule(
+        name_read(rule.library, 32), name_read(rule.process, 32), (<const char *>rule.peer)[:16], rule.peer_prefix_bits,
+        rule.role, rule.action, rule.stage, rule.dscp, rule.set_role,
+    )
+
+
+# ---- arbiter ---------------------------------------------------------------------------------------------------------
+
+cdef class Arbiter:
+    cdef mfs_arbiter *arbiter
+    cdef readonly uint64_t epoch
+    cdef object lock
+
+    def __init__(
+        self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
+        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, spin_ns=50_000,
+        torn_slot_ns=10_000_000, rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
+    ):
+        cdef mfs_arbiter_config config
+        self.lock = Lock()
+        if self.arbiter is not NULL:
+            raise RuntimeError("an Arbiter is initialised once")
+        memset(&config, 0, sizeof(config))
+        policy_read(&config.policy, policy)
+        for name, value, least in (
+            ("heartbeat_ns", heartbeat_ns, 1), ("stale_after_ns", stale_after_ns, heartbeat_ns + 1),
+            ("max_hold_ns", max_hold_ns, 1), ("window_ns", window_ns, 0), ("window_bytes_min", window_bytes_min, 1),
+            ("quiet_ns", quiet_ns, 0), ("spin_ns", spin_ns, 0), ("torn_slot_ns", torn_slot_ns, 1),
+            ("rate_default_bytes_per_s", rate_default_bytes_per_s, 1), ("tasks_max", tasks_max, 1),
+        ):
+            if not least <= value < 2**63:
+                raise ValueError(f"{name}: {value}, at least {least} is needed")
+        if tasks_max > MFS_FLOWS_MAX:
+            raise ValueError(f"tasks_max: {tasks_max}, at most {MFS_FLOWS_MAX} is allowed")
+        if mode not in (MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE):
+            raise ValueError(f"mode: {mode}, allowed 0 (off), 1 (observe), 2 (enforce)")
+        self.epoch = epoch or time.time_ns()
+        config.epoch = self.epoch
+        config.heartbeat_ns = heartbeat_ns
+        config.stale_after_ns = stale_after_ns
+        config.max_hold_ns = max_hold_ns
+        config.window_ns = window_ns
+        config.window_bytes_min = window_bytes_min
+        config.quiet_ns = quiet_ns
+        config.spin_ns = spin_ns
+        config.torn_slot_ns = torn_slot_ns
+        config.rate_default_bytes_per_s = rate_default_bytes_per_s
+        config.tasks_max = tasks_max
+        config.mode = <mfs_mode><int>mode
+        check(mfs_arbiter_create(&config, &self.arbiter))
+
+    def __dealloc__(self):
+        if self.arbiter is not NULL:
+            mfs_arbiter_destroy(self.arbiter)
+
+    cdef mfs_arbiter *enter(self) except NULL:
+        """Takes the lock that close() needs too; every enter is followed by one leave."""
+        self.lock.acquire()
+        if self.arbiter is NULL:
+            self.lock.release()
+            raise OSError(ESHUTDOWN, "the arbiter is closed")
+        return self.arbiter
+
+    cdef int leave(self, int rc) except -1:
+        self.lock.release()
+        return check(rc)
+
+    def start(self):
+        self.leave(mfs_arbiter_start(self.enter()))
+
+    def close(self):
+        cdef mfs_arbiter *arbiter
+        with self.lock:
+            arbiter = self.arbiter
+            self.arbiter = NULL
+        if arbiter is not NULL:
+            with nogil:
+                mfs_arbiter_destroy(arbiter)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    def client_add(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int memfd = -1, doorbell = -1, rc
+        with nogil:
+            rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell)
+        return self.leave(rc), memfd, doorbell
+
+    def client_remove(self, uint32_t client_id):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_client_remove(arbiter, client_id)
+        self.leave(rc)
+
+    def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
+        cdef char text[32]
+        cdef int rc
+        name_copy(text, sizeof(text), name, "nic name")
+        cdef mfs_arbiter *arbiter = self.enter()
+        with nogil:
+            rc = mfs_arbiter_nic(arbiter, text, guid, rate_bytes_per_s)
+        return self.leave(rc)
+
+    def rules(self, rules):
+        cdef int n = len(rules), rc
+        cdef mfs_arbiter *arbiter
+        if n > MFS_RULES_MAX:
+            raise ValueError(f"rules: {n}, at most {MFS_RULES_MAX} are allowed")
+        cdef mfs_rule *table = <mfs_rule *>calloc(MFS_RULES_MAX, sizeof(mfs_rule))
+        if table is NULL:
+            raise MemoryError
+        try:
+            for i, rule in enumerate(rules):
+                rule_read(&table[i], rule)
+            arbiter = self.enter()
+            with nogil:
+                rc = mfs_arbiter_rules(arbiter, table, n)
+            self.leave(rc)
+        finally:
+            free(table)
+
+    def mode(self, int mode):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_mode(arbiter, <mfs_mode>mode)
+        self.leave(rc)
+
+    def batch_rank(self, uint32_t client_id, uint64_t batch_id, uint32_t rank, bint pruned=False):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_batch_rank(arbiter, client_id, batch_id, rank, pruned)
+        self.leave(rc)
+
+    def stats(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_arbiter_stats_t stats
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_stats_read(arbiter, &stats)
+        self.leave(rc)
+        return stats
+
+    def nic_stats(self, uint32_t nic):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_nic_stats_t s
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_nic_stats_read(arbiter, nic, &s)
+        self.leave(rc)
+        return {
+            "name": name_read(s.name, 32),
+            "guid": s.guid,
+            "rate_bytes_per_s": s.rate_bytes_per_s,
+            "window_bytes": s.window_bytes,
+            "in_flight_bytes": s.in_flight_bytes,
+            "unscheduled_in_flight_bytes": s.unscheduled_in_flight_bytes,
+            "held_bytes": numbers_u64(s.held_bytes, MFS_CLASSES_MAX),
+            "held_tasks": numbers_u64(s.held_tasks, MFS_CLASSES_MAX),
+            "in_flight_class_bytes": numbers_u64(s.in_flight_class_bytes, MFS_CLASSES_MAX),
+            "granted_bytes": numbers_u64(s.granted_bytes, MFS_CLASSES_MAX),
+            "grants": numbers_u64(s.grants, MFS_CLASSES_MAX),
+            "promotions": s.promotions,
+            "wait_ns": s.wait_ns,
+            "load": s.load,
+        }
+
+    def client_stats(self, uint32_t client_id):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_client_stats_t s
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_client_stats_read(arbiter, client_id, &s)
+        self.leave(rc)
+        return {
+            "client_id": s.client_id,
+            "state": s.state,
+            "detach_reason": s.detach_reason,
+            "submits": s.submits,
+            "grants": s.grants,
+            "completes": s.completes,
+            "cancels": s.cancels,
+            "torn_slots": s.torn_slots,
+            "bad_messages": s.bad_messages,
+            "held_bytes": s.held_bytes,
+            "in_flight_bytes": s.in_flight_bytes,
+            "posted_bytes": numbers_u64(s.posted_bytes, MFS_STAGES_MAX),
+            "completed_bytes": numbers_u64(s.completed_bytes, MFS_STAGES_MAX),
+            "queue_pairs": [s.queue_pairs[i] for i in range(MFS_ROLES_MAX)],
+            "report_held_bytes": s.report_held_bytes,
+            "report_permits": s.report_permits,
+            "bypassed_overflow": s.bypassed_overflow,
+            "bypassed_hold": s.bypassed_hold,
+            "bypassed_stale": s.bypassed_stale,
+            "hold_ns": s.hold_ns,
+        }
+
+
+# ---- client ----------------------------------------------------------------------------------------------------------
+
+cdef class Client:
+    cdef mfs_client *client
+
+    def __init__(self):
+        raise TypeError("use Client.attach")
+
+    @staticmethod
+    def attach(socket_path=None, *, process=None, mode=MFS_MODE_ENFORCE, timeout_ms=0):
+        cdef Client self = Client.__new__(Client)
+        cdef mfs_client_options options
+        cdef const char *why = NULL
+        cdef int rc
+        memset(&options, 0, sizeof(options))
+        path = None if socket_path is None else os.fsencode(socket_path)
+        name = None if process is None else process.encode()
+        if path is not None:
+            options.socket_path = path
+        if name is not None:
+            options.process = name
+        options.mode = <mfs_mode><int>mode
+        options.timeout_ms = timeout_ms
+        with nogil:
+            rc = mfs_client_attach(&options, &self.client, &why)
+        if rc < 0:
+            raise OSError(-rc, why.decode() if why is not NULL else os.strerror(-rc))
+        return self
+
+    def __dealloc__(self):
+        if self.client is not NULL:
+            mfs_client_detach(self.client)
+
+    cdef mfs_client *here(self) except NULL:
+        if self.client is NULL:
+            raise OSError(ESHUTDOWN, "the client is detached")
+        return self.client
+
+    def detach(self):
+        if self.client is not NULL:
+            mfs_client_detach(self.client)
+            self.client = NULL
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.detach()
+
+    @property
+    def client_id(self):
+        return mfs_client_segment(self.here()).header.client_id
+
+    @property
+    def epoch(self):
+        return mfs_client_segment(self.here()).header.epoch
+
+    def alive(self):
+        return bool(mfs_client_alive(self.here(), mfs_native_now_ns()))
+
+    def hung_up(self):
+        return bool(mfs_client_hung_up(self.here()))
+
+    def mode(self):
+        return mfs_load_u32(&mfs_client_segment(self.here()).header.mode)
+
+    def gate(self, nic):
+        if not 0 <= nic < MFS_NICS_MAX:
+            raise IndexError(f"nic: {nic}, allowed 0..{MFS_NICS_MAX - 1}")
+        return mfs_load_u32(&mfs_client_segment(self.here()).gate[<int>nic].word)
+
+    def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
+        cdef char text[32]
+        cdef mfs_client *client = self.here()
+        cdef int rc
+        name_copy(text, sizeof(text), name, "nic name")
+        with nogil:
+            rc = mfs_client_nic(client, text, guid, rate_bytes_per_s)
+        return check(rc)
+
+    def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
+               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0):
+        cdef mfs_task task
+        cdef uint64_t task_id = 0
+        memset(&task, 0, sizeof(task))
+        task.bytes = size_bytes
+        task.request_id = request_id
+        task.deadline_ns = deadline_ns
+        task.batch = mfs_none_u32 if batch is None else batch
+        task.layer = layer
+        task.stage = stage
+        task.nic = nic
+        task.role = role
+        check(mfs_client_submit(self.here(), &task, NULL, &task_id))
+        return task_id
+
+    def permits(self, int n=64):
+        cdef mfs_permit permits[64]
+        cdef mfs_client *client = self.here()
+        cdef int got
+        taken = []
+        while n > 0:
+            got = mfs_client_permits(client, permits, n if n < 64 else 64)
+            if got == -EBUSY:
+                continue
+            check(got)
+            if got == 0:
+                break
+            taken += [(permits[i].task_id, permits[i].wire_class) for i in range(got)]
+            n -= got
+        return taken
+
+    def wait(self, uint64_t timeout_ns):
+        cdef mfs_client *client = self.here()
+        cdef int rc
+        with nogil:
+            rc = mfs_client_wait(client, timeout_ns)
+        return rc == 0
+
+    def complete(self, uint64_t task_id):
+        mfs_client_complete(self.here(), task_id)
+
+    def cancel(self, uint64_t task_id, bint bypassed=False):
+        mfs_client_cancel(self.here(), task_id, bypassed)
+
+    def count_posted(self, unsigned nic, unsigned stage, uint64_t size_bytes):
+        mfs_client_count_posted(self.here(), nic, stage, size_bytes)
+
+    def count_completed(self, unsigned nic, unsigned stage, uint64_t size_bytes):
+        mfs_client_count_completed(self.here(), nic, stage, size_bytes)
+
+    def batch_begin(self, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns=0, uint64_t compute_ns=0):
+        return check(mfs_client_batch_begin(self.here(), batch_id, layers, deadline_ns, compute_ns))
+
+    def batch_layer(self, uint32_t batch, uint32_t layer_current):
+        check(mfs_client_batch_layer(self.here(), batch, layer_current))
+
+    def batch_end(self, uint32_t batch):
+        check(mfs_client_batch_end(self.here(), batch))
+
+    def rules(self):
+        cdef uint32_t version = 0
+        cdef mfs_rule *table = <mfs_rule *>calloc(MFS_RULES_MAX, sizeof(mfs_rule))
+        if table is NULL:
+            raise MemoryError
+        try:
+            n = check(mfs_client_rules(self.here(), table, MFS_RULES_MAX, &version))
+            return [rule_write(&table[i]) for i in range(n)]
+        finally:
+            free(table)
+
+
+# ---- queue -----------------------------------------------------------------------------------------------------------
+
+Pick = namedtuple("Pick", "handle cookie bytes rli tier level wire_class in_flight")
+
+
+cdef pick_write(const mfs_pick *p):
+    return Pick(p.handle, p.cookie, p.bytes, p.rli, p.tier, p.level, p.wire_class, bool(p.in_flight))
+
+
+cdef class Rmlq:
+    cdef mfs_rmlq *queue
+
+    def __init__(self, uint64_t rate_bytes_per_s, *, policy=Policy(), uint32_t flows_max=4096):
+        cdef mfs_policy native
+        if self.queue is not NULL:
+            raise RuntimeError("an Rmlq is initialised once")
+        policy_read(&native, policy)
+        check(mfs_rmlq_create(&native, rate_bytes_per_s, flows_max, &self.queue))
+
+    def __dealloc__(self):
+        mfs_rmlq_destroy(self.queue)
+
+    def submit(self, uint64_t now_ns, uint64_t size_bytes, *, uint8_t stage, uint64_t request=0, uint64_t batch=0,
+               uint64_t deadline_ns=0, uint64_t cookie=0, uint16_t layer=0):
+        cdef mfs_flow flow
+        cdef uint64_t handle = 0
+        memset(&flow, 0, sizeof(flow))
+        flow.bytes = size_bytes
+        flow.request = request
+        flow.batch = batch
+        flow.deadline_ns = deadline_ns
+        flow.cookie = cookie
+        flow.layer = layer
+        flow.stage = stage
+        check(mfs_rmlq_submit(self.queue, &flow, now_ns, &handle))
+        return handle
+
+    def peek(self, uint64_t now_ns):
+        cdef mfs_pick pick
+        cdef int rc = mfs_rmlq_peek(self.queue, now_ns, &pick)
+        if rc == -EAGAIN:
+            return None
+        check(rc)
+        return pick_write(&pick)
+
+    def pick(self, uint64_t now_ns):
+        cdef mfs_pick pick
+        cdef int rc = mfs_rmlq_pick(self.queue, now_ns, &pick)
+        if rc == -EAGAIN:
+            return None
+        check(rc)
+        return pick_write(&pick)
+
+    def place(self, uint64_t handle):
+        cdef mfs_pick pick
+        check(mfs_rmlq_place(self.queue, handle, &pick))
+        return pick_write(&pick)
+
+    def promote(self, uint64_t handle, uint32_t level):
+        return bool(check(mfs_rmlq_promote(self.queue, handle, level)))
+
+    def complete(self, uint64_t handle, size_bytes=None):
+        cdef uint64_t size = <uint64_t>-1 if size_bytes is None else size_bytes
+        return bool(check(mfs_rmlq_complete(self.queue, handle, size)))
+
+    def cancel(self, uint64_t handle):
+        check(mfs_rmlq_cancel(self.queue, handle))
+
+    def batch(self, uint64_t now_ns, uint64_t batch, *, uint32_t layer_current=0, uint32_t layers=0, rank=None,
+              bint pruned=False, uint64_t deadline_ns=0, uint64_t compute_left_ns=0):
+        cdef mfs_batch_context context
+        memset(&context, 0, sizeof(context))
+        context.layer_current = layer_current
+        context.layers = layers
+        context.rank = MFS_RANK_NONE if rank is None else rank
+        context.pruned = pruned
+        context.deadline_ns = deadline_ns
+        context.compute_left_ns = compute_left_ns
+        check(mfs_rmlq_batch(self.queue, batch, &context, now_ns))
+
+    def batch_end(self, uint64_t batch):
+        check(mfs_rmlq_batch_end(self.queue, batch))
+
+    def request(self, uint64_t now_ns, uint64_t request, *, uint64_t deadline_ns=0, uint64_t budget_ns=0,
+                uint64_t bytes_ahead=0, uint64_t bytes_tail=0):
+        cdef mfs_request_context context
+        memset(&context, 0, sizeof(context))
+        context.deadline_ns = deadline_ns
+        context.budget_ns = budget_ns
+        context.bytes_ahead = bytes_ahead
+        context.bytes_tail = bytes_tail
+        check(mfs_rmlq_request(self.queue, request, &context, now_ns))
+
+    def request_end(self, uint64_t request):
+        check(mfs_rmlq_request_end(self.queue, request))
+
+    def prune(self, uint64_t request):
+        check(mfs_rmlq_prune(self.queue, request))
+
+    def unprune(self, uint64_t request):
+        check(mfs_rmlq_unprune(self.queue, request))
+
+    def set_load(self, double rho):
+        check(mfs_rmlq_set_load(self.queue, rho))
+
+    def set_rate(self, uint64_t rate_bytes_per_s):
+        check(mfs_rmlq_set_rate(self.queue, rate_bytes_per_s))
+
+    def advance(self, uint64_t now_ns):
+        cdef uint64_t at_ns = mfs_rmlq_advance(self.queue, now_ns)
+        return None if at_ns == MFS_TIME_NEVER else at_ns
+
+    def waiting(self):
+        return mfs_rmlq_waiting(self.queue)
+
+    def stats(self):
+        cdef mfs_rmlq_stats_t s
+        mfs_rmlq_stats_read(self.queue, &s)
+        return {
+            "waiting_bytes": numbers_u64(s.waiting_bytes, MFS_CLASSES_MAX),
+            "waiting_tasks": numbers_u64(s.waiting_tasks, MFS_CLASSES_MAX),
+            "in_flight_bytes": s.in_flight_bytes,
+            "in_flight_tasks": s.in_flight_tasks,
+            "promotions": s.promotions,
+            "looks": s.looks,
+            "requests": s.requests,
+            "batches": s.batches,
+        }
 
 include "_fluid.pxi"

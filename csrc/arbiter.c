@@ -1,0 +1,560 @@
+/* The arbiter's thread: takes turns over clients and NICs, spins while messages come fast, sleeps otherwise. */
+#define _GNU_SOURCE
+#include "arbiter_state.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPINS_PER_YIELD 32
+#define FEW_CORES 4
+#define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
+void arbiter_futex_wake(_Atomic uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+static void heartbeats_write(struct mfs_arbiter *arbiter)
+{
+	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
+		return;
+	arbiter->heartbeat_due_ns = arbiter->now_ns + arbiter->config.heartbeat_ns;
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, arbiter->now_ns,
+				      memory_order_release);
+		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
+		session_batches_refresh(arbiter, arbiter->session[i]);
+	}
+	nic_tick(arbiter);
+}
+
+static bool command_run(struct mfs_arbiter *arbiter)
+{
+	struct command *command = atomic_load_explicit(&arbiter->command, memory_order_acquire);
+
+	if (!command)
+		return false;
+	atomic_store_explicit(&arbiter->command, NULL, memory_order_relaxed);
+	command->rc = command->run(arbiter, command->argument);
+	atomic_store_explicit(&command->done, 1, memory_order_release);
+	arbiter_futex_wake(&command->done);
+	return true;
+}
+
+/* One turn over everything. True when there was something to do. */
+static bool turn(struct mfs_arbiter *arbiter)
+{
+	bool worked;
+
+	arbiter->loops++;
+	arbiter->now_ns = clock_ns(CLOCK_MONOTONIC);
+	worked = command_run(arbiter);
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		worked |= session_drain(arbiter, arbiter->session[i]);
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		if (arbiter->nic[i].dirty || arbiter->now_ns >= arbiter->nic[i].look_ns)
+			nic_grant(arbiter, i);
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		session_announce(arbiter->session[i]);
+	heartbeats_write(arbiter);
+	return worked;
+}
+
+static void asleep_set(struct mfs_arbiter *arbiter, uint32_t asleep)
+{
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		atomic_store_explicit(&arbiter->session[i]->segment->header.arbiter_asleep, asleep, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void sleep_until_event(struct mfs_arbiter *arbiter)
+{
+	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
+	struct epoll_event events[64];
+	struct timespec timeout;
+	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
+	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		if (arbiter->nic[i].look_ns < until_ns)
+			until_ns = arbiter->nic[i].look_ns;
+	if (until_ns <= now_ns)
+		return;
+	timeout.tv_sec = (time_t)((until_ns - now_ns) / 1000000000u);
+	timeout.tv_nsec = (long)((until_ns - now_ns) % 1000000000u);
+	if (ppoll(&p, 1, until_ns == MFS_TIME_NEVER ? NULL : &timeout, NULL) <= 0)
+		return;
+	/* Edge-triggered: taking the events is enough, nobody reads the doorbells. A bell may be about idleness alone. */
+	while (epoll_wait(arbiter->epoll, events, 64, 0) == 64)
+		;
+	arbiter->wakeups++;
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		if (arbiter->nic[i].bell)
+			arbiter->nic[i].dirty = true;
+}
+
+static void *arbiter_thread(void *argument)
+{
+	struct mfs_arbiter *arbiter = argument;
+	uint64_t spins = 0;
+
+	prctl(PR_SET_NAME, "mfs-arbiter");
+	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
+	while (!arbiter->stop) {
+		if (turn(arbiter)) {
+			uint64_t gap_ns = arbiter->now_ns - arbiter->worked_ns;
+
+			if (gap_ns > 2 * arbiter->config.spin_ns)
+				gap_ns = 2 * arbiter->config.spin_ns;
+			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
+			arbiter->worked_ns = arbiter->now_ns;
+			spins = 0;
+			continue;
+		}
+		/* Spin only while the next message is likely to come before a sleep would have paid. */
+		if (arbiter->gap_ns < arbiter->config.spin_ns &&
+		    arbiter->now_ns - arbiter->worked_ns < arbiter->config.spin_ns) {
+			if (arbiter->few_cores && ++spins % SPINS_PER_YIELD == 0)
+				sched_yield();
+			else
+				cpu_relax();
+			continue;
+		}
+		asleep_set(arbiter, 1);
+		if (!turn(arbiter))
+			sleep_until_event(arbiter);
+		asleep_set(arbiter, 0);
+	}
+	return NULL;
+}
+
+/* ---- commands ---------------------------------------------------------------------------------------------------- */
+
+/* Runs the function on the arbiter's thread, or right here while there is none. */
+static int command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument)
+{
+	struct command c = {.run = run, .argument = argument};
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&arbiter->control);
+	if (!arbiter->running) {
+		arbiter->now_ns = clock_ns(CLOCK_MONOTONIC);
+		c.rc = run(arbiter, argument);
+	} else {
+		atomic_store_explicit(&arbiter->command, &c, memory_order_release);
+		while (write(arbiter->command_bell, &one, sizeof(one)) < 0 && errno == EINTR)
+			;
+		while (!atomic_load_explicit(&c.done, memory_order_acquire))
+			syscall(SYS_futex, &c.done, FUTEX_WAIT, 0, NULL, NULL, 0);
+	}
+	pthread_mutex_unlock(&arbiter->control);
+	return c.rc;
+}
+
+static int watch(struct mfs_arbiter *arbiter, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+
+	return epoll_ctl(arbiter->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct session *session = argument;
+	int rc;
+
+	if (arbiter->sessions == MFS_CLIENTS_MAX)
+		return -EUSERS;
+	rc = watch(arbiter, session->doorbell);
+	if (rc < 0)
+		return rc;
+	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
+		arbiter->heartbeat_due_ns = arbiter->load_read_ns = arbiter->now_ns;
+	session_admit(arbiter, session);
+	return (int)session->client_id;
+}
+
+int mfs_arbiter_client_add(struct mfs_arbiter *arbiter, int *memfd, int *doorbell)
+{
+	struct session *session;
+	int rc = session_create(arbiter, &session, memfd, doorbell);
+
+	if (rc < 0)
+		return rc;
+	rc = command(arbiter, run_client_add, session);
+	if (rc < 0) {
+		session_destroy(session);
+		close(*memfd);
+		close(*doorbell);
+	}
+	return rc;
+}
+
+struct client_argument {
+	uint32_t client_id;
+	struct session *session;
+};
+
+static int run_client_remove(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct client_argument *a = argument;
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		if (arbiter->session[i]->client_id != a->client_id)
+			continue;
+		a->session = arbiter->session[i];
+		session_detach(arbiter, a->session, -ESHUTDOWN);
+		epoll_ctl(arbiter->epoll, EPOLL_CTL_DEL, a->session->doorbell, NULL);
+		arbiter->session[i] = arbiter->session[--arbiter->sessions];
+		return 0;
+	}
+	return -ENOENT;
+}
+
+int mfs_arbiter_client_remove(struct mfs_arbiter *arbiter, uint32_t client_id)
+{
+	struct client_argument a = {.client_id = client_id};
+	int rc = command(arbiter, run_client_remove, &a);
+
+	if (rc == 0)
+		session_destroy(a.session);
+	return rc;
+}
+
+struct nic_argument {
+	const char *name;
+	uint64_t guid;
+	uint64_t rate_bytes_per_s;
+	struct mfs_rmlq *queue;
+};
+
+static int run_nic(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct nic_argument *a = argument;
+
+	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->queue);
+}
+
+int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+{
+	struct nic_argument a = {.name = name, .guid = guid, .rate_bytes_per_s = rate_bytes_per_s};
+	int rc;
+
+	if (strlen(name) >= sizeof(arbiter->nic[0].name))
+		return -ENAMETOOLONG;
+	rc = command(arbiter, run_nic, &a);
+	if (rc != -ENOENT)
+		return rc;
+	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
+	rc = mfs_rmlq_create(&arbiter->config.policy,
+			     rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s,
+			     arbiter->config.tasks_max, &a.queue);
+	if (rc < 0)
+		return rc;
+	rc = command(arbiter, run_nic, &a);
+	mfs_rmlq_destroy(a.queue); /* NULL, unless another thread has added the NIC meanwhile */
+	return rc;
+}
+
+struct rules_argument {
+	const struct mfs_rule *rules;
+	int n;
+};
+
+static int run_rules(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct rules_argument *a = argument;
+
+	memcpy(arbiter->rules, a->rules, (size_t)a->n * sizeof(*a->rules));
+	arbiter->rules_count = (uint32_t)a->n;
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		session_rules_write(arbiter, arbiter->session[i]);
+	return 0;
+}
+
+int mfs_arbiter_rules(struct mfs_arbiter *arbiter, const struct mfs_rule *rules, int n)
+{
+	struct rules_argument a = {.rules = rules, .n = n};
+
+	return n < 0 || n > MFS_RULES_MAX ? -EINVAL : command(arbiter, run_rules, &a);
+}
+
+static uint32_t gate_mask(enum mfs_mode mode)
+{
+	return mode == MFS_MODE_ENFORCE ? ((1u << MFS_STAGES_MAX) - 1) & ~MFS_STAGES_UNSCHEDULED : 0;
+}
+
+static int run_mode(struct mfs_arbiter *arbiter, void *argument)
+{
+	arbiter->config.mode = *(enum mfs_mode *)argument;
+	arbiter->gate_mask = gate_mask(arbiter->config.mode);
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
+	for (uint32_t i = 0; i < MFS_NICS_MAX; i++) {
+		nic_gates_write(arbiter, i);
+		arbiter->nic[i].dirty = i < arbiter->nics;
+	}
+	return 0;
+}
+
+int mfs_arbiter_mode(struct mfs_arbiter *arbiter, enum mfs_mode mode)
+{
+	return mode > MFS_MODE_ENFORCE ? -EINVAL : command(arbiter, run_mode, &mode);
+}
+
+struct rank_argument {
+	uint64_t batch_id;
+	uint32_t client_id;
+	uint32_t rank;
+	bool pruned;
+};
+
+static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct rank_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+
+	return session ? session_batch_rank(arbiter, session, a->batch_id, a->rank, a->pruned) : -ENOENT;
+}
+
+int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned)
+{
+	struct rank_argument a = {.batch_id = batch_id, .client_id = client_id, .rank = rank, .pruned = pruned};
+
+	return command(arbiter, run_batch_rank, &a);
+}
+
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
+
+static int run_stats(struct mfs_arbiter *arbiter, void *argument)
+{
+	*(struct mfs_arbiter_stats *)argument = (struct mfs_arbiter_stats){
+		.loops = arbiter->loops,
+		.wakeups = arbiter->wakeups,
+		.messages = arbiter->messages,
+		.grants = arbiter->grants,
+		.cpu_ns = arbiter->running ? clock_ns(CLOCK_THREAD_CPUTIME_ID) : 0,
+		.clients = arbiter->sessions,
+		.nics = arbiter->nics,
+	};
+	return 0;
+}
+
+int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats)
+{
+	return command(arbiter, run_stats, stats);
+}
+
+struct nic_stats_argument {
+	uint32_t nic;
+	struct mfs_nic_stats *stats;
+};
+
+static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct nic_stats_argument *a = argument;
+	struct mfs_nic_stats *stats = a->stats;
+	struct mfs_rmlq_stats queue;
+	const struct nic *nic;
+
+	if (a->nic >= arbiter->nics)
+		return -ENOENT;
+	nic = &arbiter->nic[a->nic];
+	mfs_rmlq_stats(nic->queue, &queue);
+	memset(stats, 0, sizeof(*stats));
+	memcpy(stats->name, nic->name, sizeof(stats->name));
+	stats->guid = nic->guid;
+	stats->rate_bytes_per_s = nic->rate_bytes_per_s;
+	stats->window_bytes = nic->window_bytes;
+	stats->in_flight_bytes = nic->in_flight_bytes;
+	stats->unscheduled_in_flight_bytes = nic->unscheduled_bytes;
+	memcpy(stats->held_bytes, queue.waiting_bytes, sizeof(stats->held_bytes));
+	memcpy(stats->held_tasks, queue.waiting_tasks, sizeof(stats->held_tasks));
+	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
+	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
+	memcpy(stats->grants, nic->grants, sizeof(stats->grants));
+	stats->promotions = queue.promotions;
+	stats->wait_ns = nic->wait_ns;
+	stats->load = nic->load;
+	return 0;
+}
+
+int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats)
+{
+	struct nic_stats_argument a = {.nic = nic, .stats = stats};
+
+	return command(arbiter, run_nic_stats, &a);
+}
+
+struct client_stats_argument {
+	uint32_t client_id;
+	struct mfs_client_stats *stats;
+};
+
+static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct client_stats_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+	struct mfs_client_stats *stats = a->stats;
+
+	if (!session)
+		return -ENOENT;
+
+	struct mfs_client_report *report = &session->segment->report;
+
+	*stats = (struct mfs_client_stats){
+		.client_id = session->client_id,
+		.state = session->state,
+		.detach_reason = session->detach_reason,
+		.submits = session->submits,
+		.grants = session->grants,
+		.completes = session->completes,
+		.cancels = session->cancels,
+		.torn_slots = session->reader.torn_slots,
+		.bad_messages = session->bad_messages,
+		.held_bytes = session->held_bytes,
+		.report_held_bytes = atomic_load_explicit(&report->held_bytes, memory_order_relaxed),
+		.report_permits = atomic_load_explicit(&report->permits, memory_order_relaxed),
+		.bypassed_overflow = atomic_load_explicit(&report->bypassed_overflow, memory_order_relaxed),
+		.bypassed_hold = atomic_load_explicit(&report->bypassed_hold, memory_order_relaxed),
+		.bypassed_stale = atomic_load_explicit(&report->bypassed_stale, memory_order_relaxed),
+		.hold_ns = atomic_load_explicit(&report->hold_ns, memory_order_relaxed),
+	};
+	for (unsigned r = 0; r < MFS_ROLES_MAX; r++)
+		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
+	for (uint32_t i = 0; i < arbiter->nics; i++) {
+		struct mfs_usage *usage = &session->segment->usage[i];
+
+		stats->in_flight_bytes += session->nic[i].in_flight_bytes;
+		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
+			stats->posted_bytes[s] += atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed);
+			stats->completed_bytes[s] += atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed);
+		}
+	}
+	return 0;
+}
+
+int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats)
+{
+	struct client_stats_argument a = {.client_id = client_id, .stats = stats};
+
+	return command(arbiter, run_client_stats, &a);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbiter **result)
+{
+	struct mfs_arbiter *arbiter;
+	struct mfs_rmlq *probe;
+	int rc;
+
+	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
+	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->mode > MFS_MODE_ENFORCE)
+		return -EINVAL;
+	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
+	rc = mfs_rmlq_create(&config->policy, config->rate_default_bytes_per_s, config->tasks_max, &probe);
+	if (rc < 0)
+		return rc;
+	mfs_rmlq_destroy(probe);
+
+	arbiter = calloc(1, sizeof(*arbiter));
+	if (!arbiter)
+		return -ENOMEM;
+	arbiter->config = *config;
+	arbiter->gate_mask = gate_mask(config->mode);
+	arbiter->gap_ns = 2 * config->spin_ns;
+	arbiter->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
+	pthread_mutex_init(&arbiter->control, NULL);
+	arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
+	arbiter->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (arbiter->epoll < 0 || arbiter->command_bell < 0 ||
+	    getrandom(&arbiter->key_secret, sizeof(arbiter->key_secret), 0) != sizeof(arbiter->key_secret)) {
+		rc = -errno;
+		mfs_arbiter_destroy(arbiter);
+		return rc;
+	}
+	rc = watch(arbiter, arbiter->command_bell);
+	if (rc < 0) {
+		mfs_arbiter_destroy(arbiter);
+		return rc;
+	}
+	*result = arbiter;
+	return 0;
+}
+
+int mfs_arbiter_start(struct mfs_arbiter *arbiter)
+{
+	sigset_t all, before;
+	int rc;
+
+	if (arbiter->running)
+		return -EALREADY;
+	sigfillset(&all); /* signals are for the interpreter's main thread */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&arbiter->thread, NULL, arbiter_thread, arbiter);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	arbiter->running = rc == 0;
+	return -rc;
+}
+
+static int run_stop(struct mfs_arbiter *arbiter, void *argument)
+{
+	(void)argument;
+	arbiter->stop = true;
+	return 0;
+}
+
+void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
+{
+	if (arbiter->running) {
+		command(arbiter, run_stop, NULL);
+		pthread_join(arbiter->thread, NULL);
+	}
+	while (arbiter->sessions) {
+		struct session *session = arbiter->session[--arbiter->sessions];
+
+		session_detach(arbiter, session, -ESHUTDOWN);
+		session_destroy(session);
+	}
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		mfs_rmlq_destroy(arbiter->nic[i].queue);
+	if (arbiter->epoll >= 0)
+		close(arbiter->epoll);
+	if (arbiter->command_bell >= 0)
+		close(arbiter->command_bell);
+	pthread_mutex_destroy(&arbiter->control);
+	free(arbiter);
+}

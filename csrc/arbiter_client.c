@@ -1,0 +1,426 @@
+/* The arbiter's sessions: one per client process, one private segment each.
+ *
+ * Whatever a client writes is copied, then checked; the first thing that no correct client can write detaches that
+ * client and nobody else. What depends on another thread's progress (a finished task named twice, a lost message) is
+ * counted and ignored instead.
+ */
+#define _GNU_SOURCE
+#include "arbiter_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MESSAGES_PER_LOOP 64 /* of one client, so that a busy one cannot keep the others waiting */
+
+/* ---- life of a session ------------------------------------------------------------------------------------------- */
+
+static int segment_create(int *memfd, struct mfs_segment **segment)
+{
+	void *memory;
+	int fd = memfd_create("mfs-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return -errno;
+	/* Allocated now: memory that runs out later would be a SIGBUS in somebody's program. */
+	if (ftruncate(fd, sizeof(**segment)) || fallocate(fd, 0, 0, sizeof(**segment)) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		close(fd);
+		return -ENOSPC;
+	}
+	memory = mmap(NULL, sizeof(**segment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (memory == MAP_FAILED) {
+		close(fd);
+		return -ENOSPC;
+	}
+	*memfd = fd;
+	*segment = memory;
+	return 0;
+}
+
+/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
+static uint64_t key_mix(uint64_t salt, uint64_t id)
+{
+	uint64_t x = salt ^ id;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	x ^= x >> 31;
+	return x ? x : 1;
+}
+
+int session_create(struct mfs_arbiter *arbiter, struct session **result, int *memfd, int *doorbell)
+{
+	/* Zero pages that are not touched cost nothing: the task table is large. */
+	struct session *session = mmap(NULL, sizeof(*session), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int rc;
+
+	if (session == MAP_FAILED)
+		return -ENOSPC;
+	rc = segment_create(memfd, &session->segment);
+	if (rc < 0)
+		goto free_session;
+	session->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	*doorbell = session->doorbell < 0 ? -1 : fcntl(session->doorbell, F_DUPFD_CLOEXEC, 0);
+	if (*doorbell < 0) {
+		rc = -errno;
+		goto free_segment;
+	}
+
+	struct mfs_segment_header *header = &session->segment->header;
+
+	header->magic = MFS_ABI_MAGIC;
+	header->major = MFS_ABI_MAJOR;
+	header->minor = MFS_ABI_MINOR;
+	header->header_bytes = sizeof(*header);
+	header->segment_bytes = sizeof(struct mfs_segment);
+	header->epoch = arbiter->config.epoch;
+	header->daemon_pid = (uint32_t)getpid();
+	header->stale_after_ns = arbiter->config.stale_after_ns;
+	header->max_hold_ns = arbiter->config.max_hold_ns;
+	*result = session;
+	return 0;
+
+free_segment:
+	if (session->doorbell >= 0)
+		close(session->doorbell);
+	munmap(session->segment, sizeof(*session->segment));
+	close(*memfd);
+free_session:
+	munmap(session, sizeof(*session));
+	return rc;
+}
+
+void session_admit(struct mfs_arbiter *arbiter, struct session *session)
+{
+	struct mfs_segment_header *header = &session->segment->header;
+
+	session->client_id = ++arbiter->next_client_id;
+	session->state = MFS_SEGMENT_ACTIVE;
+	session->key_salt = key_mix(arbiter->key_secret, session->client_id);
+	header->client_id = session->client_id;
+	atomic_store_explicit(&header->heartbeat_ns, arbiter->now_ns, memory_order_release);
+	atomic_store_explicit(&header->mode, arbiter->config.mode, memory_order_release);
+	session_rules_write(arbiter, session);
+	for (uint32_t i = 0; i < MFS_NICS_MAX; i++) {
+		session->nic[i].changed_ns = arbiter->now_ns;
+		session_nic_write(arbiter, session, i);
+	}
+	atomic_store_explicit(&header->state, MFS_SEGMENT_ACTIVE, memory_order_release);
+	arbiter->session[arbiter->sessions++] = session;
+}
+
+struct session *session_find(struct mfs_arbiter *arbiter, uint32_t client_id)
+{
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		if (arbiter->session[i]->client_id == client_id)
+			return arbiter->session[i];
+	return NULL;
+}
+
+static void task_drop(struct mfs_arbiter *arbiter, struct task *task)
+{
+	if (task->handle)
+		mfs_rmlq_cancel(arbiter->nic[task->nic].queue, task->handle);
+	if (task->phase == TASK_IN_FLIGHT)
+		nic_released(arbiter, task);
+	else
+		task->session->held_bytes -= task->bytes;
+	task->phase = TASK_FREE;
+	arbiter->nic[task->nic].dirty = true;
+}
+
+static void batch_forget(struct mfs_arbiter *arbiter, struct batch *batch)
+{
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		if (batch->told >> i & 1)
+			mfs_rmlq_batch_end(arbiter->nic[i].queue, batch->key);
+	memset(batch, 0, sizeof(*batch));
+}
+
+void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason)
+{
+	struct mfs_segment *segment = session->segment;
+
+	if (session->state != MFS_SEGMENT_ACTIVE)
+		return;
+	session->state = MFS_SEGMENT_DETACHED;
+	session->detach_reason = reason;
+	for (unsigned i = 0; i < MFS_TASKS_MAX; i++)
+		if (session->task[i].phase != TASK_FREE)
+			task_drop(arbiter, &session->task[i]);
+	for (unsigned i = 0; i < MFS_BATCHES_MAX; i++)
+		if (session->batch[i].id)
+			batch_forget(arbiter, &session->batch[i]);
+	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
+	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
+		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
+	session->announce = true; /* whoever waits for a grant shall look at the state */
+	session_announce(session);
+}
+
+void session_destroy(struct session *session)
+{
+	munmap(session->segment, sizeof(*session->segment));
+	close(session->doorbell);
+	munmap(session, sizeof(*session));
+}
+
+/* ---- what the daemon tells --------------------------------------------------------------------------------------- */
+
+void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
+{
+	const struct nic *nic = &arbiter->nic[index];
+	struct mfs_nic *shared = &session->segment->nic[index];
+
+	if (session->state != MFS_SEGMENT_ACTIVE)
+		return;
+	memcpy(shared->name, nic->name, sizeof(shared->name));
+	shared->guid = nic->guid;
+	shared->rate_bytes_per_s = nic->rate_bytes_per_s;
+	atomic_store_explicit(&session->segment->gate[index].word,
+			      arbiter->gate_mask | (nic->bell ? MFS_GATE_IDLE_BELL : 0), memory_order_release);
+}
+
+void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session)
+{
+	struct mfs_rules *table = &session->segment->rules;
+	const uint64_t *from = (const uint64_t *)arbiter->rules;
+	uint32_t version = atomic_load_explicit(&table->version, memory_order_relaxed) & ~1u;
+
+	atomic_store_explicit(&table->version, version + 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	for (size_t i = 0; i < arbiter->rules_count * sizeof(struct mfs_rule) / sizeof(uint64_t); i++)
+		__atomic_store_n((uint64_t *)table->rule + i, from[i], __ATOMIC_RELAXED);
+	atomic_store_explicit(&table->count, arbiter->rules_count, memory_order_relaxed);
+	atomic_store_explicit(&table->version, version + 2, memory_order_release);
+}
+
+void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class)
+{
+	struct mfs_segment *segment = session->segment;
+	struct mfs_grant grant;
+	int rc;
+
+	atomic_init(&grant.task, task_id);
+	atomic_init(&grant.class_epoch, arbiter->config.epoch << 32 | wire_class);
+	/* A full ring means a client that cancels without reading its permits: it has cancelled this one, or will. */
+	rc = mfs_spmc_push(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &session->grant_tail, &grant, 1);
+	if (rc < 0)
+		session_detach(arbiter, session, rc);
+	session->announce = true;
+}
+
+void session_announce(struct session *session)
+{
+	struct mfs_segment_header *header = &session->segment->header;
+
+	if (!session->announce)
+		return;
+	session->announce = false;
+	atomic_fetch_add_explicit(&header->grant_word, 1, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst); /* Dekker with mfs_client_wait: abi.h */
+	if (atomic_load_explicit(&header->grant_waiters, memory_order_relaxed))
+		arbiter_futex_wake(&header->grant_word);
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+static void batch_tell(struct mfs_arbiter *arbiter, struct batch *batch, uint32_t nic)
+{
+	uint32_t layers_left = batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
+	struct mfs_batch_context context = {
+		.layer_current = batch->layer_current,
+		.layers = batch->layers,
+		.rank = batch->rank,
+		.pruned = batch->pruned,
+		.deadline_ns = batch->deadline_ns,
+		.compute_left_ns = batch->layers ? (uint64_t)((double)batch->compute_ns * layers_left / batch->layers) : 0,
+	};
+
+	if (mfs_rmlq_batch(arbiter->nic[nic].queue, batch->key, &context, arbiter->now_ns) == 0)
+		batch->told |= (uint16_t)(1u << nic);
+	arbiter->nic[nic].dirty = true;
+}
+
+static void batch_tell_all(struct mfs_arbiter *arbiter, struct batch *batch)
+{
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		if (batch->told >> i & 1)
+			batch_tell(arbiter, batch, i);
+}
+
+/* Copies the context if it changed. */
+static struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
+{
+	struct mfs_batch *shared = &session->segment->batch[index];
+	struct batch *batch = &session->batch[index];
+	uint64_t id = atomic_load_explicit(&shared->batch_id, memory_order_acquire);
+	uint32_t layer = atomic_load_explicit(&shared->layer_current, memory_order_relaxed);
+
+	if (id == batch->id && layer == batch->layer_current)
+		return batch;
+	if (id != batch->id) {
+		if (batch->id)
+			batch_forget(arbiter, batch);
+		if (id == 0 || id == UINT64_MAX)
+			return batch;
+		batch->id = id;
+		batch->key = key_mix(session->key_salt, id);
+		batch->rank = MFS_RANK_NONE;
+	}
+	batch->layer_current = layer;
+	batch->layers = atomic_load_explicit(&shared->layers, memory_order_relaxed);
+	batch->deadline_ns = atomic_load_explicit(&shared->deadline_ns, memory_order_relaxed);
+	batch->compute_ns = atomic_load_explicit(&shared->compute_ns, memory_order_relaxed);
+	if (batch->compute_ns > 1ull << 60)
+		batch->compute_ns = 0;
+	batch_tell_all(arbiter, batch);
+	return batch;
+}
+
+void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *session)
+{
+	if (session->state != MFS_SEGMENT_ACTIVE)
+		return;
+	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
+		if (session->batch[i].told) /* others are read when a flow names them */
+			batch_refresh(arbiter, session, i);
+}
+
+int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uint64_t batch_id, uint32_t rank, bool pruned)
+{
+	if (batch_id == 0 || session->state != MFS_SEGMENT_ACTIVE)
+		return -ENOENT;
+	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++) {
+		struct batch *batch = batch_refresh(arbiter, session, i);
+
+		if (batch->id != batch_id)
+			continue;
+		batch->rank = rank;
+		batch->pruned = pruned;
+		batch_tell_all(arbiter, batch);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	uint32_t slot = (uint32_t)message->task;
+	struct batch *batch = NULL;
+
+	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->bytes > MFS_FLOW_BYTES_MAX ||
+	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX) || session->task[slot].phase != TASK_FREE)
+		return -EBADMSG;
+	if (message->batch != MFS_NONE_U32) {
+		batch = batch_refresh(arbiter, session, message->batch);
+		if (batch->id && !(batch->told >> message->nic & 1))
+			batch_tell(arbiter, batch, message->nic);
+	}
+
+	struct nic *nic = &arbiter->nic[message->nic];
+	struct task *task = &session->task[slot];
+	struct mfs_flow flow = {
+		.bytes = message->bytes,
+		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
+		.batch = batch && batch->id ? batch->key : 0,
+		.deadline_ns = message->deadline_ns,
+		.cookie = (uintptr_t)task,
+		.layer = message->layer,
+		.stage = message->stage,
+	};
+
+	task->session = session;
+	task->bytes = message->bytes;
+	task->submit_ns = message->submit_ns;
+	task->generation = (uint32_t)(message->task >> 32);
+	task->phase = TASK_WAITING;
+	task->nic = message->nic;
+	session->submits++;
+	session->held_bytes += task->bytes;
+	nic->dirty = true;
+	if (mfs_rmlq_submit(nic->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
+		task->handle = 0; /* full: better now than never */
+		nic_granted(arbiter, task, arbiter->config.policy.classes - 1);
+	}
+	return 0;
+}
+
+static int task_finish(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	uint32_t slot = (uint32_t)message->task;
+
+	if (slot >= MFS_TASKS_MAX)
+		return -EBADMSG;
+
+	struct task *task = &session->task[slot];
+	bool complete = message->kind == MFS_MESSAGE_COMPLETE || message->flags & MFS_TASK_BYPASSED;
+
+	if (task->phase == TASK_FREE || task->generation != (uint32_t)(message->task >> 32)) {
+		session->bad_messages++;
+		return 0;
+	}
+	if (message->kind == MFS_MESSAGE_COMPLETE)
+		session->completes++;
+	else
+		session->cancels++;
+	if (complete && task->handle) {
+		mfs_rmlq_complete(arbiter->nic[task->nic].queue, task->handle, UINT64_MAX);
+		task->handle = 0;
+	}
+	task_drop(arbiter, task);
+	return 0;
+}
+
+static int message_apply(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	switch (message->kind) {
+	case MFS_MESSAGE_SUBMIT:
+		return task_submit(arbiter, session, message);
+	case MFS_MESSAGE_COMPLETE:
+	case MFS_MESSAGE_CANCEL:
+		return task_finish(arbiter, session, message);
+	case MFS_MESSAGE_BATCH:
+		if (message->batch >= MFS_BATCHES_MAX)
+			return -EBADMSG;
+		batch_refresh(arbiter, session, message->batch);
+		return 0;
+	default:
+		return -EBADMSG;
+	}
+}
+
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
+{
+	struct mfs_segment *segment = session->segment;
+	struct mfs_message messages[MESSAGES_PER_LOOP];
+	int n;
+
+	if (session->state != MFS_SEGMENT_ACTIVE)
+		return false;
+	n = mfs_mpsc_pop(&session->reader, &segment->submit, segment->submit_slot, MFS_SUBMIT_SLOTS, messages,
+			 MESSAGES_PER_LOOP, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	if (n < 0) {
+		session_detach(arbiter, session, n);
+		return true;
+	}
+	arbiter->messages += (uint64_t)n;
+	for (int i = 0; i < n; i++) {
+		int rc = message_apply(arbiter, session, &messages[i]);
+
+		if (rc < 0) {
+			session->bad_messages++;
+			session_detach(arbiter, session, rc);
+		}
+		if (session->state != MFS_SEGMENT_ACTIVE)
+			break;
+	}
+	return n > 0;
+}

@@ -1,0 +1,284 @@
+/* The arbiter's view of a NIC: what is in flight, whether held flows may go, which goes first. */
+#include "arbiter_state.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define GRANTS_PER_LOOP 256
+#define LOAD_TIME_CONSTANT_NS 100000000ull
+/* Unscheduled bytes whose counters have not moved for this long hold nobody up: their client is dead, stopped, lies, or
+ * waits for a receiver that takes nothing, and then the link is free. */
+#define UNSCHEDULED_STUCK_NS 50000000ull
+#define UNSCHEDULED_ABSURD_BYTES (1ull << 44)
+/* A client that has bytes in flight should finish some within this plus four times their time on the wire. */
+#define PROGRESS_NS 1e9
+#define PROGRESS_BYTES_MAX (1ull << 31) /* the largest RDMA message */
+/* Completed bytes of these stages go before the last stage, whatever promotion does. */
+#define STAGES_LOAD (MFS_STAGES_UNSCHEDULED | 1u << MFS_STAGE_REUSE)
+
+static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
+{
+	uint64_t sum = 0;
+
+	for (unsigned s = 0; s < MFS_STAGES_MAX; s++)
+		if (stages >> s & 1)
+			sum += atomic_load_explicit(&half->bytes[s], memory_order_relaxed);
+	return sum;
+}
+
+/* Looks at the clients' counters of stages that never wait; true when some are in flight or were within quiet_ns. */
+static bool nic_unscheduled_busy(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	struct nic *nic = &arbiter->nic[index];
+	uint64_t in_flight = 0;
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+		struct session_nic *last = &session->nic[index];
+
+		if (session->state != MFS_SEGMENT_ACTIVE)
+			continue;
+
+		/* completed first: a request that is posted and completed in between then seems in flight, not the reverse */
+		uint64_t completed = usage_sum(&session->segment->usage[index].completed, MFS_STAGES_UNSCHEDULED);
+		uint64_t posted = usage_sum(&session->segment->usage[index].posted, MFS_STAGES_UNSCHEDULED);
+		uint64_t difference = posted - completed;
+
+		if (posted != last->posted || completed != last->completed) {
+			last->posted = posted;
+			last->completed = completed;
+			last->changed_ns = arbiter->now_ns;
+			nic->unscheduled_ns = arbiter->now_ns;
+		}
+		if (difference == 0 || difference > UNSCHEDULED_ABSURD_BYTES ||
+		    arbiter->now_ns - last->changed_ns > UNSCHEDULED_STUCK_NS)
+			continue;
+		in_flight += difference;
+		nic->unscheduled_ns = arbiter->now_ns;
+	}
+	nic->unscheduled_bytes = in_flight;
+	return arbiter->now_ns - nic->unscheduled_ns < arbiter->config.quiet_ns;
+}
+
+void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	uint32_t word = arbiter->gate_mask | (arbiter->nic[index].bell ? MFS_GATE_IDLE_BELL : 0);
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		if (arbiter->session[i]->state == MFS_SEGMENT_ACTIVE)
+			atomic_store_explicit(&arbiter->session[i]->segment->gate[index].word, word, memory_order_release);
+	/* The bell and the counters are a Dekker pair like arbiter_asleep: abi.h. */
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void nic_bell_set(struct mfs_arbiter *arbiter, uint32_t index, bool bell)
+{
+	if (arbiter->nic[index].bell == bell)
+		return;
+	arbiter->nic[index].bell = bell;
+	nic_gates_write(arbiter, index);
+}
+
+void nic_released(struct mfs_arbiter *arbiter, struct task *task)
+{
+	struct nic *nic = &arbiter->nic[task->nic];
+	struct session_nic *share = &task->session->nic[task->nic];
+
+	share->in_flight_tasks--;
+	share->in_flight_bytes -= task->bytes;
+	share->progress_ns = arbiter->now_ns;
+	if (share->in_flight_tasks == 0)
+		share->written_off = false;
+	if (!task->counted)
+		return;
+	task->counted = false;
+	nic->in_flight_bytes -= task->bytes;
+	nic->in_flight_class_bytes[task->wire_class] -= task->bytes;
+	nic->dirty = true;
+}
+
+void nic_granted(struct mfs_arbiter *arbiter, struct task *task, uint32_t wire_class)
+{
+	struct session *session = task->session;
+	struct nic *nic = &arbiter->nic[task->nic];
+	struct session_nic *share = &session->nic[task->nic];
+
+	task->phase = TASK_IN_FLIGHT;
+	task->wire_class = (uint8_t)wire_class;
+	task->counted = !share->written_off;
+	session->held_bytes -= task->bytes;
+	session->grants++;
+	share->in_flight_tasks++;
+	share->in_flight_bytes += task->bytes;
+	share->progress_ns = arbiter->now_ns;
+	arbiter->grants++;
+	if (task->counted) {
+		nic->in_flight_bytes += task->bytes;
+		nic->in_flight_class_bytes[wire_class] += task->bytes;
+	}
+	nic->granted_bytes[wire_class] += task->bytes;
+	nic->grants[wire_class]++;
+	if (arbiter->now_ns > task->submit_ns)
+		nic->wait_ns += arbiter->now_ns - task->submit_ns;
+	session_grant(arbiter, session, (uint64_t)task->generation << 32 | (uint32_t)(task - session->task), wire_class);
+}
+
+void nic_grant(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	struct nic *nic = &arbiter->nic[index];
+	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
+	bool looked = false, busy = false;
+	struct mfs_pick pick;
+
+	nic->dirty = false;
+	nic->look_ns = MFS_TIME_NEVER;
+	for (unsigned n = 0;; n++) {
+		if (mfs_rmlq_peek(nic->queue, arbiter->now_ns, &pick) < 0) {
+			nic_bell_set(arbiter, index, false);
+			return;
+		}
+		if (n == GRANTS_PER_LOOP) {
+			nic->dirty = true;
+			return;
+		}
+		if (enforce && nic->in_flight_bytes > 0 && nic->in_flight_bytes + pick.bytes > nic->window_bytes)
+			return; /* a completion will come */
+		if (enforce && !looked) {
+			looked = true;
+			busy = nic_unscheduled_busy(arbiter, index);
+			if (nic->unscheduled_bytes > 0 && !nic->bell) {
+				nic_bell_set(arbiter, index, true);
+				busy = nic_unscheduled_busy(arbiter, index);
+			}
+			if (nic->unscheduled_bytes == 0)
+				nic_bell_set(arbiter, index, false);
+		}
+		if (busy && pick.tier != MFS_TIER_CRITICAL) {
+			uint64_t promotion_ns = mfs_rmlq_advance(nic->queue, arbiter->now_ns);
+
+			nic->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + UNSCHEDULED_STUCK_NS
+							      : nic->unscheduled_ns + arbiter->config.quiet_ns;
+			if (promotion_ns < nic->look_ns)
+				nic->look_ns = promotion_ns;
+			if (nic->look_ns <= arbiter->now_ns)
+				nic->look_ns = arbiter->now_ns + 1;
+			return;
+		}
+		mfs_rmlq_pick(nic->queue, arbiter->now_ns, &pick);
+		nic_granted(arbiter, (struct task *)(uintptr_t)pick.cookie, pick.wire_class);
+	}
+}
+
+/* rho: mean share of the rate over LOAD_TIME_CONSTANT_NS that was taken by what goes before the last stage. */
+static void nic_loads_measure(struct mfs_arbiter *arbiter)
+{
+	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
+	double weight = elapsed_ns < LOAD_TIME_CONSTANT_NS ? (double)elapsed_ns / LOAD_TIME_CONSTANT_NS : 1.0;
+
+	if (elapsed_ns == 0)
+		return;
+	arbiter->load_read_ns = arbiter->now_ns;
+	for (uint32_t i = 0; i < arbiter->nics; i++) {
+		struct nic *nic = &arbiter->nic[i];
+		uint64_t bytes = 0;
+
+		for (uint32_t j = 0; j < arbiter->sessions; j++) {
+			struct session *session = arbiter->session[j];
+
+			if (session->state != MFS_SEGMENT_ACTIVE)
+				continue;
+
+			uint64_t sum = usage_sum(&session->segment->usage[i].completed, STAGES_LOAD);
+			uint64_t more = sum - session->nic[i].load_bytes;
+
+			session->nic[i].load_bytes = sum;
+			if (more < UNSCHEDULED_ABSURD_BYTES)
+				bytes += more;
+		}
+
+		double share = (double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
+
+		nic->load += weight * ((share < 1.0 ? share : 1.0) - nic->load);
+		mfs_rmlq_set_load(nic->queue, nic->load);
+	}
+}
+
+/* A client that was granted bytes and finishes nothing must not fill the window for ever. */
+static void nic_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct session *session)
+{
+	struct nic *nic = &arbiter->nic[index];
+	struct session_nic *share = &session->nic[index];
+	uint64_t bytes = share->in_flight_bytes < PROGRESS_BYTES_MAX ? share->in_flight_bytes : PROGRESS_BYTES_MAX;
+	double patience_ns = PROGRESS_NS + 4e9 * (double)bytes / (double)nic->rate_bytes_per_s;
+
+	if (share->in_flight_tasks == 0 || share->written_off ||
+	    (double)(arbiter->now_ns - share->progress_ns) < patience_ns)
+		return;
+	share->written_off = true;
+	for (unsigned i = 0; i < MFS_TASKS_MAX; i++) {
+		struct task *task = &session->task[i];
+
+		if (task->phase != TASK_IN_FLIGHT || task->nic != index || !task->counted)
+			continue;
+		task->counted = false;
+		nic->in_flight_bytes -= task->bytes;
+		nic->in_flight_class_bytes[task->wire_class] -= task->bytes;
+	}
+	nic->dirty = true;
+}
+
+void nic_tick(struct mfs_arbiter *arbiter)
+{
+	nic_loads_measure(arbiter);
+	for (uint32_t i = 0; i < arbiter->nics; i++) {
+		nic_unscheduled_busy(arbiter, i);
+		for (uint32_t j = 0; j < arbiter->sessions; j++)
+			nic_write_off(arbiter, i, arbiter->session[j]);
+	}
+}
+
+static void nic_rate_set(struct mfs_arbiter *arbiter, struct nic *nic, uint64_t rate_bytes_per_s)
+{
+	double window = (double)rate_bytes_per_s * (double)arbiter->config.window_ns / 1e9;
+
+	nic->rate_bytes_per_s = rate_bytes_per_s;
+	nic->window_bytes = window < 1e15 ? (uint64_t)window : (uint64_t)1e15;
+	if (nic->window_bytes < arbiter->config.window_bytes_min)
+		nic->window_bytes = arbiter->config.window_bytes_min;
+}
+
+int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
+		    struct mfs_rmlq **queue)
+{
+	struct nic *nic;
+	uint32_t i;
+	int rc;
+
+	for (i = 0; i < arbiter->nics; i++)
+		if (!strcmp(arbiter->nic[i].name, name) && arbiter->nic[i].guid == guid)
+			break;
+	if (i == MFS_NICS_MAX)
+		return -ENOSPC;
+	nic = &arbiter->nic[i];
+	if (i == arbiter->nics) {
+		if (!*queue)
+			return -ENOENT;
+		nic->queue = *queue;
+		*queue = NULL;
+		memcpy(nic->name, name, strlen(name) + 1);
+		nic->guid = guid;
+		nic->look_ns = MFS_TIME_NEVER;
+		nic->unscheduled_ns = arbiter->now_ns - arbiter->config.quiet_ns;
+		nic_rate_set(arbiter, nic, rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s);
+		arbiter->nics++;
+	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
+		rc = mfs_rmlq_set_rate(nic->queue, rate_bytes_per_s);
+		if (rc < 0)
+			return rc;
+		nic_rate_set(arbiter, nic, rate_bytes_per_s);
+		nic->dirty = true;
+	}
+	for (uint32_t j = 0; j < arbiter->sessions; j++)
+		session_nic_write(arbiter, arbiter->session[j], i);
+	return (int)i;
+}

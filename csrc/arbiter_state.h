@@ -1,0 +1,161 @@
+/* What the three parts of the arbiter share. Owned by the arbiter's thread; others reach it through commands.
+ *
+ *   arbiter.c         the thread: loop, spinning and sleeping, commands, statistics
+ *   arbiter_client.c  sessions: segments, messages, tasks, batches, detaching
+ *   arbiter_nic.c     NICs: unscheduled traffic, in-flight window, grants, load
+ */
+#ifndef MFS_ARBITER_STATE_H
+#define MFS_ARBITER_STATE_H
+
+#include <mfs/arbiter.h>
+#include <mfs/ring.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum task_phase {
+	TASK_FREE = 0,
+	TASK_WAITING = 1,
+	TASK_IN_FLIGHT = 2,
+};
+
+struct task {
+	struct session *session;
+	uint64_t bytes;
+	uint64_t submit_ns;
+	mfs_flow_handle handle; /* 0: granted past a full queue */
+	uint32_t generation;
+	uint8_t phase; /* enum task_phase */
+	uint8_t nic;
+	uint8_t wire_class; /* when in flight */
+	bool counted;	    /* when in flight: its bytes fill the window */
+};
+
+/* The daemon's copy of a batch context. */
+struct batch {
+	uint64_t id;  /* 0: none */
+	uint64_t key; /* in the queues */
+	uint64_t deadline_ns;
+	uint64_t compute_ns;
+	uint32_t layers;
+	uint32_t layer_current;
+	uint32_t rank;
+	bool pruned;
+	uint16_t told; /* NICs whose queue knows it, one bit each */
+};
+
+/* One client on one NIC. */
+struct session_nic {
+	/* what it has in flight without asking, as last read */
+	uint64_t posted;
+	uint64_t completed;
+	uint64_t changed_ns;
+	uint64_t load_bytes; /* completed bytes that count as load, as last read */
+	/* what it was granted */
+	uint32_t in_flight_tasks;
+	uint64_t in_flight_bytes;
+	uint64_t progress_ns; /* last grant or completion */
+	bool written_off;     /* finished nothing for so long that its bytes no longer fill the window */
+};
+
+struct session {
+	uint32_t client_id;
+	enum mfs_segment_state state;
+	int detach_reason;
+	struct mfs_segment *segment;
+	int doorbell;
+	bool announce; /* grants were pushed since the last futex wake */
+	struct mfs_mpsc_reader reader;
+	uint64_t grant_tail;
+	uint64_t key_salt;
+	uint64_t submits, grants, completes, cancels, bad_messages;
+	uint64_t held_bytes;
+	struct session_nic nic[MFS_NICS_MAX];
+	struct batch batch[MFS_BATCHES_MAX];
+	struct task task[MFS_TASKS_MAX];
+};
+
+struct nic {
+	char name[32];
+	uint64_t guid;
+	uint64_t rate_bytes_per_s;
+	struct mfs_rmlq *queue;
+	uint64_t window_bytes;
+	uint64_t in_flight_bytes;
+	uint64_t in_flight_class_bytes[MFS_CLASSES_MAX];
+	uint64_t granted_bytes[MFS_CLASSES_MAX];
+	uint64_t grants[MFS_CLASSES_MAX];
+	uint64_t wait_ns;
+	uint64_t unscheduled_bytes;
+	uint64_t unscheduled_ns; /* when unscheduled traffic was last seen */
+	uint64_t look_ns;	 /* when to try to grant again though no message comes; MFS_TIME_NEVER */
+	bool dirty;		 /* something changed that may allow a grant */
+	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
+	double load;
+};
+
+struct command {
+	int (*run)(struct mfs_arbiter *arbiter, void *argument);
+	void *argument;
+	int rc;
+	_Atomic uint32_t done; /* futex */
+};
+
+struct mfs_arbiter {
+	struct mfs_arbiter_config config;
+	uint64_t now_ns; /* read once a loop */
+	uint64_t heartbeat_due_ns;
+	uint64_t load_read_ns;
+	uint64_t key_secret;
+	uint32_t next_client_id;
+	uint32_t sessions; /* in use, at the front of the table */
+	uint32_t nics;
+	struct session *session[MFS_CLIENTS_MAX];
+	struct nic nic[MFS_NICS_MAX];
+	struct mfs_rule rules[MFS_RULES_MAX];
+	uint32_t rules_count;
+	uint32_t gate_mask;
+	uint64_t loops, wakeups, messages, grants;
+	/* the thread */
+	pthread_t thread;
+	bool running;
+	bool stop;
+	int epoll;
+	int command_bell;
+	bool few_cores;	    /* spinning takes a core that somebody may need: yield now and then */
+	uint64_t gap_ns;    /* mean time between turns that found something */
+	uint64_t worked_ns; /* when the last one was */
+	pthread_mutex_t control; /* one command at a time */
+	_Atomic(struct command *) command;
+};
+
+/* arbiter.c */
+void arbiter_futex_wake(_Atomic uint32_t *word);
+
+/* arbiter_client.c */
+int session_create(struct mfs_arbiter *arbiter, struct session **session, int *memfd, int *doorbell);
+void session_admit(struct mfs_arbiter *arbiter, struct session *session); /* from here on its ring is read */
+struct session *session_find(struct mfs_arbiter *arbiter, uint32_t client_id);
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session); /* true: it had messages */
+/* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */
+void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
+void session_destroy(struct session *session);
+/* Pushes a grant; a client whose ring is full or corrupt loses it, or itself. */
+void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class);
+void session_announce(struct session *session); /* wakes threads that wait for grants */
+void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
+void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session);
+int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uint64_t batch_id, uint32_t rank, bool pruned);
+void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *session);
+
+/* arbiter_nic.c */
+/* A new NIC takes the queue and leaves NULL; -ENOENT when it is new and there is no queue to take. */
+int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
+		    struct mfs_rmlq **queue);
+void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
+void nic_grant(struct mfs_arbiter *arbiter, uint32_t nic); /* grants what may go now, and sets look_ns */
+void nic_granted(struct mfs_arbiter *arbiter, struct task *task, uint32_t wire_class); /* books and sends a grant */
+void nic_released(struct mfs_arbiter *arbiter, struct task *task); /* the task is in flight no more */
+void nic_tick(struct mfs_arbiter *arbiter); /* with every heartbeat: load, activity, clients that finish nothing */
+
+#endif

@@ -1,0 +1,328 @@
+/* The layout of the memory that one client process shares with the daemon of its node.
+ *
+ * The daemon creates one sealed memfd for every client process and hands it over on a unix socket. Either side maps it
+ * whole. The client may write anywhere in it, so the daemon copies what it reads, then checks the copy, and keeps its
+ * own truth elsewhere: nothing a client writes here can harm the daemon or another client.
+ *
+ * Version rule: a client refuses a segment whose major number differs from its own or whose minor number is lower.
+ * A new field takes reserved bytes and raises the minor number; a changed meaning or place raises the major number.
+ *
+ * Memory order of the shared words, stated once for the whole project:
+ *  - rings: see ring.h.
+ *  - heartbeat_ns, gate, mode, state: written by the daemon with release, read by the client with acquire on slow paths
+ *    and relaxed on the posting path; each is meaningful alone, no other datum is published through it.
+ *  - usage counters: added with relaxed order by any thread of the client; the daemon reads them relaxed. `posted` is
+ *    added before the work request reaches the NIC and `completed` after its completion was seen, so posted - completed
+ *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
+ *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and looks at the queue
+ *    once more before it sleeps; the waker stores to the queue, issues a seq_cst fence and then reads the flag. One of
+ *    both sees the other (Dekker), so no wake-up is lost.
+ */
+#ifndef MFS_ABI_H
+#define MFS_ABI_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MFS_ABI_MAGIC 0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
+#define MFS_ABI_MAJOR 1
+#define MFS_ABI_MINOR 0
+
+#define MFS_CACHE_LINE 64
+#define MFS_NICS_MAX 16	     /* NICs of one node */
+#define MFS_STAGES_MAX 8     /* stages counted apart; the set is open, see enum mfs_stage */
+#define MFS_CLASSES_MAX 8    /* priorities on the wire, 0 highest */
+#define MFS_ROLES_MAX 8	     /* queue-pair roles, see enum mfs_role */
+#define MFS_TASKS_MAX 4096   /* tasks of one process held or in flight at once */
+#define MFS_SUBMIT_SLOTS 8192 /* two messages a task: submit, and complete or cancel; half a MiB stays in cache */
+#define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
+#define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
+#define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
+#define MFS_RULES_MAX 64     /* classification rules */
+#define MFS_NONE_U32 UINT32_MAX
+
+/* What a flow is for. Open-ended: a value that the daemon does not know is served as MFS_STAGE_BACKGROUND. */
+enum mfs_stage {
+	MFS_STAGE_CONTROL = 0,	  /* clear-to-send, flush, handshakes: never waits */
+	MFS_STAGE_REUSE = 1,	  /* stage 1: reusable KV blocks into a prefill unit */
+	MFS_STAGE_COLLECTIVE = 2, /* stage 2: blocks the next layer; never waits */
+	MFS_STAGE_P2D = 3,	  /* stage 3: prefill to decode */
+	MFS_STAGE_BACKGROUND = 4, /* no deadline: served when nothing else waits */
+};
+
+/* Stages that never wait; the arbiter sees them through the usage counters only. One bit a stage. */
+#define MFS_STAGES_UNSCHEDULED (1u << MFS_STAGE_CONTROL | 1u << MFS_STAGE_COLLECTIVE)
+
+enum mfs_role {
+	MFS_ROLE_UNKNOWN = 0,	/* passes through */
+	MFS_ROLE_NCCL_DATA = 1,
+	MFS_ROLE_NCCL_CTS = 2,
+	MFS_ROLE_NCCL_FLUSH = 3,
+	MFS_ROLE_KV = 4,
+	MFS_ROLE_BULK = 5,
+};
+
+enum mfs_mode {
+	MFS_MODE_OFF = 0,     /* the shim is a no-op */
+	MFS_MODE_OBSERVE = 1, /* count and time, never hold */
+	MFS_MODE_ENFORCE = 2,
+};
+
+enum mfs_segment_state {
+	MFS_SEGMENT_ACTIVE = 1,
+	MFS_SEGMENT_DETACHED = 2, /* the daemon gave this client up (bad data, shutdown): pass through */
+};
+
+/* ---- submit ring: client -> arbiter ---------------------------------------------------------------------------- */
+
+enum mfs_message_kind {
+	MFS_MESSAGE_SUBMIT = 1,
+	MFS_MESSAGE_COMPLETE = 2, /* the NIC has finished a granted task */
+	MFS_MESSAGE_CANCEL = 3,	  /* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
+	MFS_MESSAGE_BATCH = 4,	  /* a batch context changed (begin, layer boundary, end): look at slot `batch` */
+};
+
+enum mfs_message_flags {
+	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
+};
+
+/* One message. `task` names a task of this client: slot in the low 32 bits, generation in the high 32 bits; the
+ * generation rises with every reuse of a slot, so an old grant or completion is recognised. */
+struct mfs_message {
+	uint64_t task;
+	uint64_t bytes;
+	uint64_t request_id;  /* 0: unknown */
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
+	uint64_t submit_ns;   /* CLOCK_MONOTONIC */
+	uint32_t batch;	      /* slot in the batch table; MFS_NONE_U32: none */
+	uint16_t layer;	      /* L_target */
+	uint8_t kind;	      /* enum mfs_message_kind */
+	uint8_t stage;	      /* enum mfs_stage */
+	uint8_t nic;	      /* index given by the daemon */
+	uint8_t flags;	      /* enum mfs_message_flags */
+	uint8_t role;	      /* enum mfs_role */
+	uint8_t reserved[5];
+};
+_Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
+
+/* ---- grant ring: arbiter -> client ----------------------------------------------------------------------------- */
+
+struct mfs_grant {
+	_Atomic uint64_t task;
+	_Atomic uint64_t class_epoch; /* low half: class on the wire, 0..MFS_CLASSES_MAX-1; high: low half of the epoch */
+};
+_Static_assert(sizeof(struct mfs_grant) == 16, "four grants a cache line");
+
+/* ---- rings: the algorithm and its memory order are in ring.h --------------------------------------------------- */
+
+struct mfs_mpsc_slot {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t sequence; /* ticket + 1 when published */
+	struct mfs_message message;
+};
+_Static_assert(sizeof(struct mfs_mpsc_slot) == 64, "one message, one cache line");
+
+struct mfs_mpsc {
+	/* the producers' line */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* next ticket */
+	_Atomic uint64_t head_seen;			/* some earlier value of head, so that producers seldom read it */
+	_Atomic uint32_t quarantined;			/* entries in use below; written by the consumer, seldom */
+	uint8_t reserved0[44];
+	/* the consumer's line */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head;
+	uint8_t reserved1[56];
+	/* slots that nobody uses, as slot number + 1; written by the consumer */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t quarantine[MFS_QUARANTINE_MAX];
+	uint8_t reserved2[32];
+};
+_Static_assert(sizeof(struct mfs_mpsc) == 192, "producers, consumer and quarantine: a line each");
+
+struct mfs_spmc {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* written by the producer */
+	uint8_t reserved0[56];
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head; /* claimed by consumers */
+	uint8_t reserved1[56];
+};
+_Static_assert(sizeof(struct mfs_spmc) == 128, "either side has a line");
+
+/* ---- header ---------------------------------------------------------------------------------------------------- */
+
+struct mfs_segment_header {
+	/* constant after creation */
+	uint64_t magic;
+	uint16_t major;
+	uint16_t minor;
+	uint32_t header_bytes;
+	uint64_t segment_bytes;
+	uint64_t epoch; /* differs for every start of a daemon */
+	uint32_t daemon_pid;
+	uint32_t client_id;
+	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
+	uint64_t max_hold_ns;	 /* a task is posted without a permit after this */
+	uint8_t reserved0[8];
+	/* written by the daemon */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns;
+	_Atomic uint32_t state; /* enum mfs_segment_state */
+	_Atomic uint32_t mode;	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
+	uint8_t reserved1[48];
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* 1: ring the doorbell after a message */
+	uint8_t reserved2[60];
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t grant_word; /* futex: grows by one with every batch of grants */
+	_Atomic uint32_t grant_waiters; /* client threads asleep on grant_word */
+	uint8_t reserved3[56];
+};
+_Static_assert(sizeof(struct mfs_segment_header) == 256, "header: four cache lines");
+_Static_assert(offsetof(struct mfs_segment_header, heartbeat_ns) == 64, "constant part: one cache line");
+_Static_assert(offsetof(struct mfs_segment_header, grant_word) == 192, "grant futex has a line of its own");
+
+/* ---- gates: what must wait, per NIC ---------------------------------------------------------------------------- */
+
+/* The low bits say which stages must ask for a permit (1 << enum mfs_stage); MFS_GATE_IDLE_BELL asks the client to
+ * ring the doorbell when its unscheduled bytes in flight on this NIC drop to zero, since held flows wait for that. */
+#define MFS_GATE_IDLE_BELL (1u << 31)
+struct mfs_gate {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t word;
+	uint8_t reserved[60];
+};
+_Static_assert(sizeof(struct mfs_gate) == 64, "a gate has a line of its own");
+
+/* ---- usage: what the client did, per NIC ----------------------------------------------------------------------- */
+
+/* Counters of bytes and work requests that went to the NIC, by stage: all of them, permitted or not. */
+struct mfs_usage_half {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t bytes[MFS_STAGES_MAX];
+	_Atomic uint64_t work_requests[MFS_STAGES_MAX];
+};
+struct mfs_usage {
+	struct mfs_usage_half posted;	 /* counted by posting threads */
+	struct mfs_usage_half completed; /* counted by polling threads */
+};
+_Static_assert(sizeof(struct mfs_usage) == 256, "posted and completed are two lines each");
+
+/* ---- client state for people (status), written by the client, believed by nobody else -------------------------- */
+
+struct mfs_client_report {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t queue_pairs[MFS_ROLES_MAX]; /* open now, by role */
+	_Atomic uint64_t held_bytes;
+	_Atomic uint64_t held_work_requests;
+	_Atomic uint64_t permits;	      /* grants that were acted on */
+	_Atomic uint64_t bypassed_overflow;   /* ring or slots full: posted behind earlier held ones */
+	_Atomic uint64_t bypassed_hold;	      /* max_hold reached */
+	_Atomic uint64_t bypassed_stale;      /* daemon gone or detached: posted without a permit */
+	_Atomic uint64_t hold_ns;	      /* total time that requests were held */
+	uint8_t reserved[40];
+};
+_Static_assert(sizeof(struct mfs_client_report) == 128, "report: two cache lines");
+
+/* ---- batch contexts: written by adapters, one atomic store a layer --------------------------------------------- */
+
+struct mfs_batch {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t batch_id; /* 0: free */
+	_Atomic uint32_t layer_current; /* L_curr */
+	_Atomic uint32_t layers;
+	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
+	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
+	uint8_t reserved[32];
+	uint8_t reserved_requests[64]; /* for the request list: ids, program ids, budgets, values, flags */
+};
+_Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");
+
+/* ---- rules: how a client tells its queue pairs apart; written by the daemon ------------------------------------ */
+
+enum mfs_rule_action { MFS_RULE_PASS = 0, MFS_RULE_HOLD = 1 };
+#define MFS_DSCP_KEEP 0xff
+
+/* The first rule that matches wins; an empty string, role 0 or prefix 0 matches everything. */
+struct mfs_rule {
+	_Alignas(8) char library[32]; /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
+	char process[32]; /* part of the program's name (comm or argv[0]'s base name) */
+	uint8_t peer[16]; /* GID prefix of the remote end; IPv4 as ::ffff:a.b.c.d */
+	uint8_t peer_prefix_bits;
+	uint8_t role;	/* enum mfs_role that must have been found by capabilities; 0: any */
+	uint8_t action; /* enum mfs_rule_action */
+	uint8_t stage;	/* enum mfs_stage given to flows of the queue pair */
+	uint8_t dscp;	/* 0..63, or MFS_DSCP_KEEP */
+	uint8_t set_role; /* enum mfs_role to record; 0: keep what was found */
+	uint8_t reserved[42];
+};
+_Static_assert(sizeof(struct mfs_rule) == 128, "rule: two cache lines");
+
+/* A reader copies the table between two equal even readings of `version` (sequence lock, writer is the daemon). */
+struct mfs_rules {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t version;
+	_Atomic uint32_t count;
+	uint8_t reserved[56];
+	struct mfs_rule rule[MFS_RULES_MAX];
+};
+
+/* ---- NIC table: written by the daemon before its index is told to the client ----------------------------------- */
+
+struct mfs_nic {
+	_Alignas(MFS_CACHE_LINE) char name[32];
+	uint64_t guid;
+	uint64_t rate_bytes_per_s;
+	uint8_t reserved[16];
+};
+_Static_assert(sizeof(struct mfs_nic) == 64, "NIC: one cache line");
+
+/* ---- the whole segment ----------------------------------------------------------------------------------------- */
+
+struct mfs_segment {
+	struct mfs_segment_header header;
+	struct mfs_gate gate[MFS_NICS_MAX];
+	struct mfs_nic nic[MFS_NICS_MAX];
+	struct mfs_client_report report;
+	struct mfs_usage usage[MFS_NICS_MAX];
+	struct mfs_batch batch[MFS_BATCHES_MAX];
+	struct mfs_rules rules;
+	struct mfs_mpsc submit;
+	struct mfs_mpsc_slot submit_slot[MFS_SUBMIT_SLOTS];
+	struct mfs_spmc grant;
+	struct mfs_grant grant_slot[MFS_GRANT_SLOTS];
+};
+_Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
+_Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");
+
+/* ---- the unix socket: SOCK_SEQPACKET, one message a packet ----------------------------------------------------- */
+
+enum mfs_hello_kind {
+	MFS_HELLO_ATTACH = 1, /* answer: struct mfs_welcome with two descriptors: segment memfd, doorbell eventfd */
+	MFS_HELLO_NIC = 2,    /* names a NIC that the client opened; answer: struct mfs_nic_reply */
+};
+
+struct mfs_hello {
+	uint64_t magic;
+	uint16_t major;
+	uint16_t minor;
+	uint32_t kind; /* enum mfs_hello_kind */
+	uint32_t pid;  /* as the client sees it; the daemon believes SO_PEERCRED only */
+	uint32_t mode; /* enum mfs_mode wanted */
+	char process[32];
+	char nic_name[32];
+	uint64_t nic_guid;
+	uint64_t nic_rate_bytes_per_s; /* from the port's speed and width; 0: unknown */
+	uint8_t reserved[24];
+};
+_Static_assert(sizeof(struct mfs_hello) == 128, "hello");
+
+struct mfs_welcome {
+	uint64_t magic;
+	uint16_t major;
+	uint16_t minor;
+	int32_t error; /* 0, or -errno: -EPROTO version, -EACCES credentials, -ENOSPC no memory, -EUSERS too many clients */
+	uint64_t segment_bytes;
+	uint32_t client_id;
+	uint8_t reserved[36];
+	char reason[64]; /* for people, when error != 0 */
+};
+_Static_assert(sizeof(struct mfs_welcome) == 128, "welcome");
+
+struct mfs_nic_reply {
+	uint64_t magic;
+	int32_t error; /* 0 or -errno */
+	uint32_t nic;  /* index into the segment's tables */
+	uint8_t reserved[16];
+};
+_Static_assert(sizeof(struct mfs_nic_reply) == 32, "nic reply");
+
+#endif

@@ -1,0 +1,100 @@
+/* The client side: how a process attaches to its node's daemon and asks leave to send.
+ *
+ * Three primitives (submit, permit, completion) and what they need around them. All functions return 0 or a count on
+ * success and -errno on failure; none blocks unless its comment gives a bound; none allocates after attach. Every one
+ * may be called from any thread. None may be called in a child after fork(): see mfs_client_forget.
+ *
+ * When the daemon is gone nothing here fails in a way that a caller must handle twice: mfs_client_alive turns false,
+ * submit answers -ENOTCONN, and the caller posts natively.
+ */
+#ifndef MFS_CLIENT_H
+#define MFS_CLIENT_H
+
+#include <mfs/abi.h>
+#include <stdbool.h>
+
+struct mfs_client;
+
+struct mfs_client_options {
+	const char *socket_path; /* NULL: $MFS_SOCKET, else /run/mfs/mfsd.sock */
+	const char *process;	 /* name told to the daemon; NULL: the program's own */
+	enum mfs_mode mode;	 /* the most that this client allows */
+	unsigned timeout_ms;	 /* bound on the whole handshake; 0: 200 */
+};
+
+struct mfs_task {
+	uint64_t bytes;
+	uint64_t request_id;
+	uint64_t deadline_ns;
+	uint32_t batch; /* MFS_NONE_U32: none */
+	uint16_t layer;
+	uint8_t stage;
+	uint8_t nic;
+	uint8_t role;
+};
+
+/* Connects, checks versions and maps the segment, within timeout_ms.
+ * -ENOENT/-ECONNREFUSED no daemon; -EPROTO version or size mismatch; -EACCES refused; -ETIMEDOUT; -EPERM in a
+ * secure-execution (setuid) process. *why (may be NULL) points to a static line for people. */
+int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **client, const char **why);
+
+/* Gives the segment back. The caller guarantees that no other thread is inside a call. */
+void mfs_client_detach(struct mfs_client *client);
+
+/* In a child after fork: unmaps and closes without telling the daemon anything. Async-signal-safe. */
+void mfs_client_forget(struct mfs_client *client);
+
+/* Names a NIC; bounded by the attach timeout; answers its index (also for a NIC already named). */
+int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s);
+
+/* The shared segment, for counters, gates, rules and batch contexts. */
+struct mfs_segment *mfs_client_segment(struct mfs_client *client);
+
+/* False once the daemon's heartbeat is older than stale_after_ns or it detached us. Costs two loads. */
+bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns);
+
+/* True when the daemon's socket is closed: the daemon is dead for good and a new attach is needed. One system call. */
+bool mfs_client_hung_up(struct mfs_client *client);
+
+/* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it.
+ * -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
+int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id);
+
+struct mfs_permit {
+	uint64_t task_id;
+	void *cookie;
+	uint32_t wire_class;
+};
+
+/* Takes up to n permits that have arrived; 0 when there are none; -EBUSY when another thread is taking them right now
+ * (it will serve them). Permits of cancelled tasks are swallowed. Lock-free. */
+int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, int n);
+
+/* True when a call of mfs_client_permits would find something or has something to send. Three loads. */
+bool mfs_client_permits_pending(const struct mfs_client *client);
+
+/* Sleeps until permits arrive or timeout_ns passes (futex). 0, or -ETIMEDOUT. */
+int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns);
+
+/* The NIC has finished a permitted task. Never fails: what finds the ring full is sent later. */
+void mfs_client_complete(struct mfs_client *client, uint64_t task_id);
+
+/* The task needs no permit any more. `bypassed`: its bytes went out without one. A permit that is already under way
+ * counts as used. Never fails. */
+void mfs_client_cancel(struct mfs_client *client, uint64_t task_id, bool bypassed);
+
+/* Counts bytes that go to the NIC or have come back, by stage; rings the doorbell if held flows wait for idleness. */
+void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes);
+void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes);
+
+/* Batch contexts. begin answers a slot (-ENOSPC: all in use). layer is one atomic store and, if flows are held, a
+ * message. end frees the slot. */
+int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
+			   uint64_t compute_ns);
+int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t layer_current);
+int mfs_client_batch_end(struct mfs_client *client, uint32_t batch);
+
+/* A consistent copy of the classification rules; answers their number, 0 if the daemon is busy writing for too long. */
+int mfs_client_rules(struct mfs_client *client, struct mfs_rule *rules, int n, uint32_t *version);
+
+#endif

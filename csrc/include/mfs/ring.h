@@ -1,0 +1,307 @@
+/* Two bounded, lock-free rings over shared memory: many producers to one consumer (a client's threads to the arbiter)
+ * and one producer to many consumers (the arbiter to a client's threads). Layouts are in abi.h; here is the algorithm.
+ *
+ * A ring position is a ticket, a 64-bit count that never wraps in practice; slot = ticket modulo size, a power of two.
+ * Zeroed memory is an empty ring. Neither side ever waits for the other.
+ *
+ * MPSC. A producer claims tickets by moving `tail`, fills the slots, and publishes each by storing ticket + 1 in its
+ * sequence. The consumer takes a slot when its sequence is exactly that, and gives slots back by moving `head`.
+ *
+ *   producer                                     consumer
+ *   P1 load    head_seen / head     acquire      C1 load  slot.sequence == head + 1   acquire
+ *   P2 load    quarantine           relaxed      C2 copy  message
+ *   P3 cas     tail                 release      C3 store head                        release
+ *   P4 write   message                           C4 load  tail (stalls only)          acquire
+ *   P5 store   slot.sequence        release
+ *
+ *   P5 -> C1: a message is read whole. C3 -> P1: a slot is overwritten only after it was copied; a producer that knows
+ *   `head` only from `head_seen` inherits the order, because head_seen is stored with release after `head` was loaded
+ *   with acquire.
+ *
+ * A producer that stops for ever between P3 and P5 (thread cancelled, longjmp out of a signal) leaves a torn slot. After
+ * a bound the consumer passes it by and puts it in quarantine: no ticket that falls on this slot is used by anyone, so
+ * if the producer was only slow and publishes after all, it overwrites nothing, and its message is delivered late
+ * instead of being lost. The slot is used again from the first pass after that.
+ *   C3 -> P1 -> P2: whoever may claim a slot sees whether it is in quarantine. An entry is removed only while passing a
+ *   ticket on its slot (C4), and its claimer read the table before the claim (P2 before P3, and P3 -> C4), so both sides
+ *   judge each ticket alike.
+ *
+ * The consumer trusts nothing in the ring: `head`, the quarantine and all counts are its own (struct mfs_mpsc_reader); what
+ * it stores in shared memory is for producers only. An absurd tail or too many torn slots are reported as -EPROTO.
+ *
+ * SPMC. The producer fills slots, then moves `tail` (release). Consumers copy slots between `head` and `tail` (acquire),
+ * then move `head` by compare-and-swap (release); who loses has copied in vain and takes nothing. The producer reuses a
+ * slot only after it saw `head` beyond it (acquire), so a copy that was overwritten is never the one that wins.
+ */
+#ifndef MFS_RING_H
+#define MFS_RING_H
+
+#include <errno.h>
+#include <mfs/abi.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* ---- MPSC, producer ---------------------------------------------------------------------------------------------- */
+
+#define MFS_PREFETCH_SLOTS 12 /* how far ahead of the tail a slot's line is asked for; measured: bench micro ring */
+
+static inline bool mfs_mpsc_quarantine_has(const uint32_t *quarantine, uint32_t index)
+{
+	for (unsigned i = 0; i < MFS_QUARANTINE_MAX; i++)
+		if (quarantine[i] == index + 1)
+			return true;
+	return false;
+}
+
+/* Claims up to n tickets and publishes as many messages, fewer if slots in quarantine lie between. Answers the number of
+ * messages that were published, or -EAGAIN when the ring is full. */
+static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size,
+				     const struct mfs_message *messages, unsigned n)
+{
+	uint32_t quarantine[MFS_QUARANTINE_MAX];
+	uint32_t quarantined;
+	uint64_t ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+
+	for (;;) {
+		uint64_t head = atomic_load_explicit(&ring->head_seen, memory_order_acquire);
+		uint64_t room = size - (ticket - head);
+
+		if (__builtin_expect(room < n || room > size, 0)) {
+			head = atomic_load_explicit(&ring->head, memory_order_acquire);
+			atomic_store_explicit(&ring->head_seen, head, memory_order_release);
+			ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+			room = size - (ticket - head);
+			if (room > size) /* others claimed and the consumer passed them meanwhile: look again */
+				continue;
+			if (room == 0)
+				return -EAGAIN;
+			if (room < n)
+				n = (unsigned)room;
+		}
+		quarantined = atomic_load_explicit(&ring->quarantined, memory_order_relaxed);
+		if (__builtin_expect(quarantined != 0, 0))
+			for (unsigned i = 0; i < MFS_QUARANTINE_MAX; i++)
+				quarantine[i] = atomic_load_explicit(&ring->quarantine[i], memory_order_relaxed);
+		if (atomic_compare_exchange_weak_explicit(&ring->tail, &ticket, ticket + n, memory_order_release,
+							  memory_order_relaxed))
+			break;
+	}
+
+	int published = 0;
+
+	for (unsigned i = 0; i < n; i++, ticket++) {
+		uint32_t index = (uint32_t)(ticket & (size - 1));
+		struct mfs_mpsc_slot *slot = &slots[index];
+
+		__builtin_prefetch(&slots[(ticket + MFS_PREFETCH_SLOTS) & (size - 1)], 1);
+		if (__builtin_expect(quarantined != 0, 0) && mfs_mpsc_quarantine_has(quarantine, index))
+			continue;
+		slot->message = messages[published++];
+		atomic_store_explicit(&slot->sequence, ticket + 1, memory_order_release);
+	}
+	return published;
+}
+
+/* Publishes up to n messages in order; answers how many before the ring was full. */
+static inline unsigned mfs_mpsc_push(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size,
+				     const struct mfs_message *messages, unsigned n)
+{
+	unsigned done = 0;
+
+	while (done < n) {
+		int published = mfs_mpsc_push_some(ring, slots, size, messages + done, n - done);
+
+		if (published < 0)
+			break;
+		done += (unsigned)published;
+	}
+	return done;
+}
+
+/* ---- MPSC, consumer ---------------------------------------------------------------------------------------------- */
+
+struct mfs_mpsc_torn {
+	uint64_t ticket;
+	bool used;
+	bool delivered; /* published late and taken: free again at the next pass */
+};
+
+/* The consumer's own truth about one ring. Zeroed for a new ring. */
+struct mfs_mpsc_reader {
+	uint64_t head;
+	uint64_t stalled_ns; /* when `head` was first found claimed but not published; 0: it was not */
+	uint64_t torn_slots; /* ever passed by */
+	uint64_t late;	     /* of them, published and delivered after all */
+	struct mfs_mpsc_torn torn[MFS_QUARANTINE_MAX];
+	unsigned quarantined;
+};
+
+static inline void mfs_mpsc_quarantine_set(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, unsigned i, bool used,
+					   uint64_t size)
+{
+	uint32_t index = (uint32_t)(reader->head & (size - 1));
+
+	reader->torn[i] = (struct mfs_mpsc_torn){.ticket = reader->head, .used = used};
+	reader->quarantined += used ? 1 : -1u;
+	atomic_store_explicit(&ring->quarantine[i], used ? index + 1 : 0, memory_order_relaxed);
+	atomic_store_explicit(&ring->quarantined, reader->quarantined, memory_order_relaxed);
+}
+
+/* The entry of the slot that `head` is on, or -1. */
+static inline int mfs_mpsc_torn_find(const struct mfs_mpsc_reader *reader, uint64_t size)
+{
+	for (int i = 0; i < MFS_QUARANTINE_MAX; i++)
+		if (reader->torn[i].used && ((reader->torn[i].ticket ^ reader->head) & (size - 1)) == 0)
+			return i;
+	return -1;
+}
+
+/* Takes late messages out of quarantined slots; answers how many were put in `messages`. */
+static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct mfs_mpsc_slot *slots, uint64_t size,
+					  struct mfs_message *messages, unsigned n)
+{
+	unsigned taken = 0;
+
+	for (unsigned i = 0; i < MFS_QUARANTINE_MAX && taken < n; i++) {
+		struct mfs_mpsc_torn *torn = &reader->torn[i];
+		struct mfs_mpsc_slot *slot = &slots[torn->ticket & (size - 1)];
+
+		if (!torn->used || torn->delivered ||
+		    atomic_load_explicit(&slot->sequence, memory_order_acquire) != torn->ticket + 1)
+			continue;
+		messages[taken++] = slot->message;
+		torn->delivered = true;
+		reader->late++;
+	}
+	return taken;
+}
+
+/* `head` is on a slot that is not published. Answers 1 when it was passed by, 0 when there is nothing to take yet,
+ * -EPROTO when the ring is corrupt. */
+static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, uint64_t size, uint64_t now_ns,
+				 uint64_t torn_slot_ns)
+{
+	uint64_t claimed = atomic_load_explicit(&ring->tail, memory_order_acquire) - reader->head;
+
+	if (claimed == 0) {
+		reader->stalled_ns = 0;
+		return 0;
+	}
+	if (claimed > size)
+		return -EPROTO;
+
+	int i = reader->quarantined ? mfs_mpsc_torn_find(reader, size) : -1;
+
+	if (i >= 0) {
+		if (reader->torn[i].delivered)
+			mfs_mpsc_quarantine_set(reader, ring, (unsigned)i, false, size);
+		reader->head++;
+		return 1;
+	}
+	if (reader->stalled_ns == 0) {
+		reader->stalled_ns = now_ns | 1;
+		return 0;
+	}
+	if (now_ns - reader->stalled_ns < torn_slot_ns)
+		return 0;
+	for (i = 0; i < MFS_QUARANTINE_MAX && reader->torn[i].used; i++)
+		;
+	if (i == MFS_QUARANTINE_MAX)
+		return -EPROTO;
+	mfs_mpsc_quarantine_set(reader, ring, (unsigned)i, true, size);
+	reader->torn_slots++;
+	reader->stalled_ns = 0;
+	reader->head++;
+	return 1;
+}
+
+/* Copies up to n messages out; answers how many, or -EPROTO. `now_ns` only measures how long a slot has been torn. */
+static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots,
+			       uint64_t size, struct mfs_message *messages, unsigned n, uint64_t now_ns,
+			       uint64_t torn_slot_ns)
+{
+	uint64_t first = reader->head;
+	unsigned taken = 0;
+	int rc = 0;
+
+	if (__builtin_expect(reader->quarantined != 0, 0))
+		taken = mfs_mpsc_take_late(reader, slots, size, messages, n);
+	while (taken < n) {
+		struct mfs_mpsc_slot *slot = &slots[reader->head & (size - 1)];
+
+		if (__builtin_expect(atomic_load_explicit(&slot->sequence, memory_order_acquire) != reader->head + 1, 0)) {
+			rc = mfs_mpsc_stall(reader, ring, size, now_ns, torn_slot_ns);
+			if (rc <= 0)
+				break;
+			continue;
+		}
+		__builtin_prefetch(&slots[(reader->head + MFS_PREFETCH_SLOTS) & (size - 1)], 0);
+		messages[taken++] = slot->message;
+		reader->head++;
+		reader->stalled_ns = 0;
+	}
+	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second look at shared memory */
+	if (reader->head != first)
+		atomic_store_explicit(&ring->head, reader->head, memory_order_release);
+	return rc < 0 ? rc : (int)taken;
+}
+
+/* ---- SPMC -------------------------------------------------------------------------------------------------------- */
+
+static inline void mfs_grant_copy(struct mfs_grant *to, struct mfs_grant *from)
+{
+	uint64_t task = atomic_load_explicit(&from->task, memory_order_relaxed);
+	uint64_t class_epoch = atomic_load_explicit(&from->class_epoch, memory_order_relaxed);
+
+	atomic_store_explicit(&to->task, task, memory_order_relaxed);
+	atomic_store_explicit(&to->class_epoch, class_epoch, memory_order_relaxed);
+}
+
+/* `tail` is the producer's own copy. Answers how many of n grants found room, or -EPROTO if `head` is absurd. */
+static inline int mfs_spmc_push(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size, uint64_t *tail,
+				struct mfs_grant *grants, unsigned n)
+{
+	uint64_t used = *tail - atomic_load_explicit(&ring->head, memory_order_acquire);
+
+	if (used > size)
+		return -EPROTO;
+	if (n > size - used)
+		n = (unsigned)(size - used);
+	for (unsigned i = 0; i < n; i++) {
+		struct mfs_grant *slot = &slots[(*tail)++ & (size - 1)];
+
+		mfs_grant_copy(slot, &grants[i]);
+	}
+	atomic_store_explicit(&ring->tail, *tail, memory_order_release);
+	return (int)n;
+}
+
+/* Answers how many grants were taken, or -EBUSY when another thread took them at this moment. */
+static inline int mfs_spmc_pop(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size, struct mfs_grant *grants,
+			       unsigned n)
+{
+	uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+	uint64_t used = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;
+
+	if (used == 0)
+		return 0;
+	if (n > used)
+		n = (unsigned)used;
+	for (unsigned i = 0; i < n; i++) {
+		struct mfs_grant *slot = &slots[(head + i) & (size - 1)];
+
+		mfs_grant_copy(&grants[i], slot);
+	}
+	if (!atomic_compare_exchange_strong_explicit(&ring->head, &head, head + n, memory_order_acq_rel,
+						     memory_order_relaxed))
+		return -EBUSY;
+	return (int)n;
+}
+
+static inline bool mfs_spmc_pending(struct mfs_spmc *ring)
+{
+	return atomic_load_explicit(&ring->tail, memory_order_relaxed) !=
+	       atomic_load_explicit(&ring->head, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,554 @@
+/* The reverse multi-level queue: its calls. Batches are in rmlq_early.c, requests in rmlq_last.c. */
+#include "rmlq_state.h"
+
+#include <math.h>
+
+void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
+{
+	*policy = (struct mfs_policy){
+		.variant = MFS_VARIANT_MFS,
+		.early_order = MFS_EARLY_RANK,
+		.classes = classes,
+		.levels = MFS_LEVELS_MAX,
+		.rho_max = 0.95,
+		.critical_laxity_share = 0.05,
+		.readmission_share = 0.05,
+		.promotion_interval_ns = 1000000,
+	};
+	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++)
+		policy->threshold[i] = 0.5 / (double)(1u << (2 * i));
+}
+
+static bool share(double x)
+{
+	return x >= 0.0 && x <= 1.0; /* false for what is not a number */
+}
+
+static bool policy_valid(const struct mfs_policy *policy)
+{
+	if (policy->variant != MFS_VARIANT_MFS && policy->variant != MFS_VARIANT_PAPER)
+		return false;
+	if (policy->early_order != MFS_EARLY_RANK && policy->early_order != MFS_EARLY_COLLECTIVE_FIRST)
+		return false;
+	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX)
+		return false;
+	if (policy->levels < (policy->variant == MFS_VARIANT_PAPER ? 2 : 1) || policy->levels > MFS_LEVELS_MAX)
+		return false;
+	for (uint32_t i = 0; i + 1 < policy->levels; i++)
+		if (!(policy->threshold[i] > 0.0 && policy->threshold[i] <= 1.0) ||
+		    (i && !(policy->threshold[i] < policy->threshold[i - 1])))
+			return false;
+	return share(policy->rho_max) && policy->rho_max < 1.0 && share(policy->critical_laxity_share) &&
+	       share(policy->readmission_share) && policy->promotion_interval_ns >= 1 &&
+	       policy->promotion_interval_ns <= 3600000000000ULL;
+}
+
+static int heap_create(struct mfs_heap *heap, uint32_t nodes, uint32_t *position)
+{
+	heap->entry = calloc((size_t)nodes + 1, sizeof(*heap->entry));
+	heap->position = position ? position : calloc((size_t)nodes + 1, sizeof(*position));
+	return heap->entry && heap->position ? 0 : -ENOMEM;
+}
+
+int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
+		    struct mfs_rmlq **queue)
+{
+	struct mfs_rmlq *q;
+	uint32_t requests, batches, nodes;
+	int rc;
+
+	if (!policy_valid(policy) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX || !flows_max ||
+	    flows_max > MFS_FLOWS_MAX)
+		return -EINVAL;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return -ENOMEM;
+	requests = 2 * flows_max;
+	batches = 2 * flows_max + MFS_BATCH_UNNAMED;
+	nodes = requests + 1 + batches;
+	q->policy = *policy;
+	q->rate_bytes_per_s = rate_bytes_per_s;
+	q->flows_max = flows_max;
+	q->node_batch = requests + 1;
+	rc = mfs_slab_create(&q->flow, sizeof(struct flow), flows_max, 0);
+	rc = rc ? rc : mfs_slab_create(&q->group, sizeof(struct group), flows_max, 1);
+	rc = rc ? rc : mfs_slab_create(&q->batch, sizeof(struct batch), batches, 1);
+	rc = rc ? rc : mfs_slab_create(&q->request, sizeof(struct request), requests, 1);
+	for (unsigned tier = 0; !rc && tier < MFS_TIERS; tier++)
+		rc = heap_create(&q->tier[tier], nodes, tier ? q->tier[0].position : NULL);
+	rc = rc ? rc : heap_create(&q->timer, requests, NULL);
+	rc = rc ? rc : heap_create(&q->slack, batches, NULL);
+	rc = rc ? rc : heap_create(&q->deadline, batches, NULL);
+	if (rc) {
+		mfs_rmlq_destroy(q);
+		return rc;
+	}
+	mfs_slab_take(&q->batch, 0);
+	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
+	last_rates(q);
+	*queue = q;
+	return 0;
+}
+
+void mfs_rmlq_destroy(struct mfs_rmlq *q)
+{
+	if (!q)
+		return;
+	mfs_slab_destroy(&q->flow);
+	mfs_slab_destroy(&q->group);
+	mfs_slab_destroy(&q->batch);
+	mfs_slab_destroy(&q->request);
+	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
+		free(q->tier[tier].entry);
+	free(q->tier[0].position);
+	free(q->timer.entry);
+	free(q->timer.position);
+	free(q->slack.entry);
+	free(q->slack.position);
+	free(q->deadline.entry);
+	free(q->deadline.position);
+	free(q);
+}
+
+/* Time never goes back: a caller's older clock reading counts as the newest one. */
+static void now(struct mfs_rmlq *q, uint64_t now_ns)
+{
+	if (now_ns > q->now_ns)
+		q->now_ns = now_ns < MFS_TIME_MAX ? now_ns : MFS_TIME_MAX;
+}
+
+static mfs_flow_handle handle_of(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (uint64_t)flow_at(q, i)->record.generation << 32 | i;
+}
+
+/* The flow's record, 0 when the handle's flow is gone. */
+static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
+{
+	uint32_t i = (uint32_t)handle;
+
+	if (!i || i > q->flow.used || flow_at(q, i)->record.generation != handle >> 32 ||
+	    flow_at(q, i)->state == MFS_FLOW_FREE)
+		return 0;
+	return i;
+}
+
+int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t now_ns, mfs_flow_handle *handle)
+{
+	uint32_t i, b;
+	struct flow *flow;
+
+	if (told->bytes > MFS_FLOW_BYTES_MAX)
+		return -EINVAL;
+	now(q, now_ns);
+	i = mfs_slab_take(&q->flow, 0);
+	if (!i)
+		return -ENOSPC;
+	flow = flow_at(q, i);
+	flow->record.key = told->request;
+	flow->cookie = told->cookie;
+	flow->bytes = told->bytes;
+	flow->arrival = q->arrivals++;
+	flow->layer = told->layer;
+	flow->stage = told->stage <= MFS_STAGE_BACKGROUND ? told->stage : MFS_STAGE_BACKGROUND;
+	q->waiting++;
+	if (flow->stage == MFS_STAGE_BACKGROUND) {
+		early_alone(q, i, told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX);
+	} else {
+		b = early_batch(q, told->batch);
+		if (flow->stage == MFS_STAGE_P2D)
+			last_submit(q, i, told, b);
+		else
+			early_submit(q, i, b);
+	}
+	*handle = handle_of(q, i);
+	return 0;
+}
+
+/* The first flow in order, 0 if nothing waits. */
+static uint32_t first(struct mfs_rmlq *q, unsigned *tier)
+{
+	uint32_t i;
+
+	if (q->tier[MFS_TIER_CRITICAL].n) {
+		*tier = MFS_TIER_CRITICAL;
+	} else if ((i = early_head(q))) {
+		*tier = MFS_TIER_EARLY;
+		return i;
+	} else if (q->tier[MFS_TIER_LAST].n) {
+		*tier = MFS_TIER_LAST;
+	} else if (q->tier[MFS_TIER_SCAVENGER].n) {
+		*tier = MFS_TIER_SCAVENGER;
+	} else {
+		return 0;
+	}
+	return request_at(q, q->tier[*tier].entry[0].node)->fifo.head;
+}
+
+static uint8_t wire_class(uint32_t classes, unsigned tier, uint32_t rli, uint32_t level)
+{
+	if (tier == MFS_TIER_CRITICAL)
+		return 0;
+	if (tier == MFS_TIER_SCAVENGER)
+		return (uint8_t)(classes - 1);
+	if (classes == 2)
+		return tier != MFS_TIER_EARLY;
+	if (tier == MFS_TIER_EARLY)
+		return (uint8_t)(1 + (rli < classes - 3 ? rli : classes - 3));
+	level = level > 2 ? level - 1 : 1;
+	return (uint8_t)(level < classes - 2 ? level : classes - 2);
+}
+
+static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
+{
+	const struct flow *flow = flow_at(q, i);
+
+	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes };
+	switch (flow->state) {
+	case MFS_FLOW_EARLY: {
+		uint32_t b = flow->owner;
+
+		if (flow->stage == MFS_STAGE_REUSE)
+			b = group_at(q, b)->batch;
+		pick->tier = MFS_TIER_EARLY;
+		if (flow->stage == MFS_STAGE_REUSE && early_demoted(q, flow->record.key, b))
+			pick->tier = MFS_TIER_SCAVENGER;
+		else
+			pick->rli = early_rli(q, flow);
+		break;
+	}
+	case MFS_FLOW_LAST:
+		pick->tier = request_at(q, flow->owner)->tier;
+		pick->level = request_at(q, flow->owner)->level;
+		break;
+	case MFS_FLOW_ALONE:
+		pick->tier = MFS_TIER_SCAVENGER;
+		break;
+	default:
+		pick->in_flight = 1;
+		pick->tier = flow->tier;
+		pick->level = flow->level;
+		pick->wire_class = flow->wire_class;
+		return;
+	}
+	pick->wire_class = wire_class(q->policy.classes, pick->tier, pick->rli, pick->level);
+}
+
+/* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */
+static void unqueue(struct mfs_rmlq *q, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+
+	q->waiting--;
+	if (flow->state == MFS_FLOW_LAST) {
+		last_remove(q, i);
+		return;
+	}
+	if (flow->state == MFS_FLOW_EARLY)
+		early_remove(q, i);
+	else
+		early_alone_remove(q, i);
+	flow->owner = 0;
+}
+
+int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
+{
+	unsigned tier;
+	uint32_t i;
+
+	mfs_rmlq_advance(q, now_ns);
+	i = first(q, &tier);
+	if (!i)
+		return -EAGAIN;
+	describe(q, i, pick);
+	return 0;
+}
+
+int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
+{
+	int rc = mfs_rmlq_peek(q, now_ns, pick);
+	struct flow *flow;
+
+	if (rc)
+		return rc;
+	flow = flow_at(q, (uint32_t)pick->handle);
+	unqueue(q, (uint32_t)pick->handle);
+	flow->state = MFS_FLOW_FLIGHT;
+	flow->tier = pick->tier;
+	flow->level = pick->level;
+	flow->wire_class = pick->wire_class;
+	q->in_flight_tasks++;
+	q->in_flight_bytes += flow->bytes;
+	pick->in_flight = 1;
+	return 0;
+}
+
+int mfs_rmlq_place(struct mfs_rmlq *q, mfs_flow_handle handle, struct mfs_pick *pick)
+{
+	uint32_t i = flow_of(q, handle);
+
+	if (!i)
+		return -ENOENT;
+	describe(q, i, pick);
+	return 0;
+}
+
+int mfs_rmlq_promote(struct mfs_rmlq *q, mfs_flow_handle handle, uint32_t level)
+{
+	uint32_t i = flow_of(q, handle), r;
+	struct request *request;
+
+	if (!i)
+		return -ENOENT;
+	if (flow_at(q, i)->stage != MFS_STAGE_P2D || level > q->policy.levels)
+		return -EINVAL;
+	r = flow_at(q, i)->owner;
+	request = request_at(q, r);
+	if (q->policy.variant == MFS_VARIANT_PAPER && level == 1)
+		level = MFS_LEVEL_CRITICAL; /* the paper's class 0 is level 1 */
+	if (request->critical || (level != MFS_LEVEL_CRITICAL && level >= request->level))
+		return 0;
+	if (level == MFS_LEVEL_CRITICAL) {
+		request->critical = true;
+		if (q->policy.variant == MFS_VARIANT_PAPER)
+			request->level = 1;
+	} else {
+		request->level = (uint8_t)level;
+	}
+	q->promotions++;
+	last_place(q, r);
+	return 1;
+}
+
+static void forget(struct mfs_rmlq *q, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+
+	if (flow->state == MFS_FLOW_FLIGHT) {
+		q->in_flight_tasks--;
+		q->in_flight_bytes -= flow->bytes;
+	} else {
+		unqueue(q, i);
+	}
+	if (flow->stage == MFS_STAGE_P2D)
+		last_forget(q, i);
+	flow->state = MFS_FLOW_FREE;
+	flow->record.key = 0;
+	mfs_slab_give(&q->flow, i);
+}
+
+int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes)
+{
+	uint32_t i = flow_of(q, handle);
+	struct flow *flow;
+
+	if (!i)
+		return -ENOENT;
+	flow = flow_at(q, i);
+	if (bytes < flow->bytes) {
+		flow->bytes -= bytes;
+		if (flow->state == MFS_FLOW_FLIGHT)
+			q->in_flight_bytes -= bytes;
+		if (flow->stage == MFS_STAGE_P2D)
+			request_at(q, flow->owner)->bytes -= bytes;
+		return 0;
+	}
+	forget(q, i);
+	return 1;
+}
+
+int mfs_rmlq_cancel(struct mfs_rmlq *q, mfs_flow_handle handle)
+{
+	uint32_t i = flow_of(q, handle);
+
+	if (!i)
+		return -ENOENT;
+	forget(q, i);
+	return 0;
+}
+
+int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_context *context, uint64_t now_ns)
+{
+	uint32_t b;
+
+	if (!key)
+		return -EINVAL;
+	now(q, now_ns);
+	b = mfs_slab_find(&q->batch, key);
+	if (!b || !batch_at(q, b)->told) {
+		if (q->batches_told == q->flows_max)
+			return -ENOSPC;
+		b = early_batch(q, key);
+		q->batches_told++;
+	}
+	early_tell(q, b, context);
+	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
+		if (request_at(q, r)->kind == REQUEST_LAST) {
+			last_look(q, r);
+			last_place(q, r);
+		}
+	return 0;
+}
+
+int mfs_rmlq_batch_end(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t b = key ? mfs_slab_find(&q->batch, key) : 0;
+
+	if (!b || !batch_at(q, b)->told)
+		return -ENOENT;
+	early_end(q, b);
+	q->batches_told--;
+	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
+		if (request_at(q, r)->kind == REQUEST_LAST) {
+			last_look(q, r);
+			last_place(q, r);
+		}
+	early_batch_release(q, b);
+	return 0;
+}
+
+/* The record of a request that is told or pruned: it stays without flows, so these are counted. */
+static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
+{
+	if (!key)
+		return -EINVAL;
+	*r = mfs_slab_find(&q->request, key);
+	if (*r && (request_at(q, *r)->told || request_at(q, *r)->pruned))
+		return 0;
+	if (q->requests_told == q->flows_max)
+		return -ENOSPC;
+	q->requests_told++;
+	*r = last_request(q, key);
+	return 0;
+}
+
+int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_context *context, uint64_t now_ns)
+{
+	struct request *request;
+	uint32_t r;
+	int rc = context->bytes_ahead > MFS_FLOW_BYTES_MAX ? -EINVAL : request_keep(q, key, &r);
+
+	if (rc)
+		return rc;
+	now(q, now_ns);
+	request = request_at(q, r);
+	request->told = true;
+	if (context->deadline_ns) {
+		request->deadline_ns = context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
+		if (!context->budget_ns && !request->budget_ns && request->deadline_ns > q->now_ns)
+			request->budget_ns = request->deadline_ns - q->now_ns;
+	}
+	if (context->budget_ns)
+		request->budget_ns = context->budget_ns < MFS_TIME_MAX ? context->budget_ns : MFS_TIME_MAX;
+	request->bytes_ahead = context->bytes_ahead;
+	request->bytes_tail = context->bytes_tail;
+	if (request->waiting) {
+		last_look(q, r);
+		last_place(q, r);
+	}
+	return 0;
+}
+
+static void unprune(struct mfs_rmlq *q, uint32_t r)
+{
+	if (!request_at(q, r)->pruned)
+		return;
+	request_at(q, r)->pruned = false;
+	q->pruned_requests--;
+	early_return(q, r);
+	last_place(q, r);
+}
+
+int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+
+	if (!r || !(request_at(q, r)->told || request_at(q, r)->pruned))
+		return -ENOENT;
+	unprune(q, r);
+	request_at(q, r)->told = false;
+	request_at(q, r)->bytes_ahead = 0;
+	q->requests_told--;
+	last_request_release(q, r);
+	return 0;
+}
+
+int mfs_rmlq_prune(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r;
+	int rc = request_keep(q, key, &r);
+
+	if (rc)
+		return rc;
+	if (!request_at(q, r)->pruned) {
+		request_at(q, r)->pruned = true;
+		q->pruned_requests++;
+		last_place(q, r);
+	}
+	return 0;
+}
+
+int mfs_rmlq_unprune(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+
+	if (!r || !request_at(q, r)->pruned)
+		return -ENOENT;
+	unprune(q, r);
+	if (!request_at(q, r)->told) {
+		q->requests_told--;
+		last_request_release(q, r);
+	}
+	return 0;
+}
+
+int mfs_rmlq_set_load(struct mfs_rmlq *q, double rho)
+{
+	if (isnan(rho))
+		return -EINVAL;
+	q->rho = rho < 0.0 ? 0.0 : rho > q->policy.rho_max ? q->policy.rho_max : rho;
+	last_rates(q);
+	return 0;
+}
+
+int mfs_rmlq_set_rate(struct mfs_rmlq *q, uint64_t rate_bytes_per_s)
+{
+	if (!rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX)
+		return -EINVAL;
+	q->rate_bytes_per_s = rate_bytes_per_s;
+	last_rates(q);
+	return 0;
+}
+
+uint64_t mfs_rmlq_advance(struct mfs_rmlq *q, uint64_t now_ns)
+{
+	now(q, now_ns);
+	last_advance(q);
+	return q->timer.n ? q->timer.entry[0].high : MFS_TIME_NEVER;
+}
+
+uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *q)
+{
+	return q->waiting;
+}
+
+void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
+{
+	*stats = (struct mfs_rmlq_stats){
+		.in_flight_bytes = q->in_flight_bytes,
+		.in_flight_tasks = q->in_flight_tasks,
+		.promotions = q->promotions,
+		.looks = q->looks,
+		.requests = q->request.live,
+		.batches = q->batch.live - 1,
+	};
+	for (uint32_t i = 1; i <= q->flow.used; i++) {
+		struct mfs_pick pick;
+
+		if (flow_at(q, i)->state == MFS_FLOW_FREE || flow_at(q, i)->state == MFS_FLOW_FLIGHT)
+			continue;
+		describe(q, i, &pick);
+		stats->waiting_bytes[pick.wire_class] += pick.bytes;
+		stats->waiting_tasks[pick.wire_class]++;
+	}
+}

@@ -1,0 +1,450 @@
+/* Early stages: batches and, in them, control, collective and reuse flows.
+ *
+ * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays as it is and
+ * only the batch moves among the others. Inside a batch the groups by layer form two heaps: `ahead` (RLI > 0, or the
+ * batch is not told) by layer, and `due` (RLI 0) by arrival. */
+#include "pairing.h"
+
+static void fifo_prepend_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t next = fifo->head, prev = 0;
+
+	while (next && flow_at(q, next)->arrival < flow->arrival) {
+		prev = next;
+		next = flow_at(q, next)->next;
+	}
+	flow->prev = prev;
+	flow->next = next;
+	if (prev)
+		flow_at(q, prev)->next = i;
+	else
+		fifo->head = i;
+	if (next)
+		flow_at(q, next)->prev = i;
+	else
+		fifo->tail = i;
+}
+
+static uint32_t group_rli(const struct batch *batch, const struct group *group)
+{
+	if (!batch->told)
+		return MFS_RLI_UNKNOWN + group->layer;
+	return group->layer > batch->layer_current ? group->layer - batch->layer_current : 0;
+}
+
+/* The first flow of a batch, 0 if it has none. */
+static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
+{
+	uint32_t group;
+
+	if (batch->urgent[0].head)
+		return batch->urgent[0].head;
+	if (batch->urgent[1].head)
+		return batch->urgent[1].head;
+	group = batch->due ? batch->due : batch->ahead;
+	return group ? group_at(q, group)->fifo.head : 0;
+}
+
+/* Gives the batch the key of its first flow. */
+static void batch_place(struct mfs_rmlq *q, uint32_t b)
+{
+	struct batch *batch = batch_at(q, b);
+	uint32_t head, rli = 0, stage = 0, group;
+
+	if (batch->urgent[0].head) {
+		head = batch->urgent[0].head;
+	} else if (batch->urgent[1].head) {
+		head = batch->urgent[1].head;
+		stage = 1;
+	} else {
+		group = batch->due ? batch->due : batch->ahead;
+		if (!group) {
+			mfs_heap_remove(node_heap(q, MFS_TIER_EARLY), q->node_batch + b);
+			return;
+		}
+		head = group_at(q, group)->fifo.head;
+		rli = group_rli(batch, group_at(q, group)) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
+		stage = 2;
+	}
+	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
+		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, flow_at(q, head)->arrival);
+}
+
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t b;
+
+	if (!key)
+		return MFS_BATCH_UNNAMED;
+	b = mfs_slab_find(&q->batch, key);
+	if (!b) {
+		b = mfs_slab_take(&q->batch, key);
+		if (b)
+			batch_at(q, b)->rank = MFS_RANK_NONE;
+	}
+	return b;
+}
+
+void early_batch_release(struct mfs_rmlq *q, uint32_t b)
+{
+	const struct batch *batch = batch_at(q, b);
+
+	if (!batch->told && !batch->groups && !batch->urgent[0].head && !batch->urgent[1].head && !batch->members &&
+	    b != MFS_BATCH_UNNAMED)
+		mfs_slab_give(&q->batch, b);
+}
+
+void early_member_add(struct mfs_rmlq *q, uint32_t b, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	struct batch *batch = batch_at(q, b);
+
+	request->batch = b;
+	request->member_prev = 0;
+	request->member_next = batch->members;
+	if (batch->members)
+		request_at(q, batch->members)->member_prev = r;
+	batch->members = r;
+}
+
+void early_member_remove(struct mfs_rmlq *q, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	uint32_t b = request->batch;
+
+	if (!b)
+		return;
+	if (request->member_next)
+		request_at(q, request->member_next)->member_prev = request->member_prev;
+	if (request->member_prev)
+		request_at(q, request->member_prev)->member_next = request->member_next;
+	else
+		batch_at(q, b)->members = request->member_next;
+	request->batch = 0;
+	early_batch_release(q, b);
+}
+
+static uint64_t group_key(uint32_t b, uint16_t layer)
+{
+	return (uint64_t)b << 16 | layer;
+}
+
+static uint32_t group_find_or_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
+{
+	uint64_t key = group_key(b, layer);
+	uint32_t g = mfs_slab_find(&q->group, key);
+
+	if (!g) {
+		struct group *group;
+
+		g = mfs_slab_take(&q->group, key);
+		group = group_at(q, g);
+		group->batch = b;
+		group->layer = layer;
+	}
+	return g;
+}
+
+/* Puts a group that got its first flow, or whose batch moved, into the heap where it belongs. */
+static void group_insert(struct mfs_rmlq *q, uint32_t g)
+{
+	struct group *group = group_at(q, g);
+	struct batch *batch = batch_at(q, group->batch);
+
+	group->due = batch->told && group->layer <= batch->layer_current;
+	group->order = group->due ? flow_at(q, group->fifo.head)->arrival : group->layer;
+	pairing_insert(q, group->due ? &batch->due : &batch->ahead, g);
+}
+
+static void group_remove(struct mfs_rmlq *q, uint32_t g)
+{
+	struct group *group = group_at(q, g);
+	struct batch *batch = batch_at(q, group->batch);
+
+	pairing_remove(q, group->due ? &batch->due : &batch->ahead, g);
+}
+
+/* The head of the group changed: the order of a group that is due changes with it. */
+static void group_head_changed(struct mfs_rmlq *q, uint32_t g)
+{
+	struct group *group = group_at(q, g);
+
+	if (!group->due)
+		return;
+	if (batch_at(q, group->batch)->due == g && !group->child) { /* alone */
+		group->order = flow_at(q, group->fifo.head)->arrival;
+		return;
+	}
+	group_remove(q, g);
+	group_insert(q, g);
+}
+
+void early_submit(struct mfs_rmlq *q, uint32_t i, uint32_t b)
+{
+	struct flow *flow = flow_at(q, i);
+	struct batch *batch = batch_at(q, b);
+
+	flow->state = MFS_FLOW_EARLY;
+	if (flow->stage != MFS_STAGE_REUSE) {
+		struct mfs_fifo *fifo = &batch->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+		bool first = !fifo->head;
+
+		flow->owner = b;
+		fifo_append(q, fifo, i, flow);
+		if (first)
+			batch_place(q, b);
+	} else {
+		uint32_t g = group_find_or_make(q, b, flow->layer);
+		struct group *group = group_at(q, g);
+		bool first = !group->fifo.head;
+
+		flow->owner = g;
+		fifo_append(q, &group->fifo, i, flow);
+		if (first) {
+			batch->groups++;
+			group_insert(q, g);
+			if (batch_head(q, batch) == i)
+				batch_place(q, b);
+		}
+	}
+}
+
+/* Takes a waiting flow out of its batch. The batch may be forgotten with it unless `keep`. */
+static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t b = flow->owner;
+	bool head;
+
+	if (flow->stage != MFS_STAGE_REUSE) {
+		struct mfs_fifo *fifo = &batch_at(q, b)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+
+		head = fifo->head == i;
+		fifo_remove(q, fifo, flow);
+	} else {
+		uint32_t g = flow->owner;
+		struct group *group = group_at(q, g);
+
+		b = group->batch;
+		head = group->fifo.head == i;
+		fifo_remove(q, &group->fifo, flow);
+		if (!group->fifo.head) {
+			group_remove(q, g);
+			mfs_slab_give(&q->group, g);
+			batch_at(q, b)->groups--;
+		} else if (head) {
+			group_head_changed(q, g);
+		}
+	}
+	if (head) {
+		batch_place(q, b);
+		if (!keep && !q->tier[MFS_TIER_EARLY].position[q->node_batch + b])
+			early_batch_release(q, b);
+	}
+}
+
+void early_remove(struct mfs_rmlq *q, uint32_t i)
+{
+	early_detach(q, i, false);
+}
+
+uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
+{
+	const struct group *group;
+
+	if (flow->stage != MFS_STAGE_REUSE)
+		return 0;
+	group = group_at(q, flow->owner);
+	return group_rli(batch_at(q, group->batch), group);
+}
+
+/* ---- flows that stand alone in the scavenger -------------------------------------------------------------------- */
+
+static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum request_kind kind)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t r = mfs_slab_take(&q->request, 0); /* there is one for every flow */
+	struct request *request = request_at(q, r);
+
+	request->kind = kind;
+	request->tier = MFS_TIER_SCAVENGER;
+	request->fifo.head = request->fifo.tail = i;
+	flow->state = MFS_FLOW_ALONE;
+	flow->owner = r;
+	mfs_heap_set(node_heap(q, MFS_TIER_SCAVENGER), r, deadline_ns, flow->arrival);
+	return r;
+}
+
+void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns)
+{
+	alone(q, i, deadline_ns, REQUEST_BACKGROUND);
+}
+
+/* Takes the flow's own record away. The batch of a flow that was set aside stays for the caller to release. */
+static uint32_t alone_detach(struct mfs_rmlq *q, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	uint32_t b = request->batch;
+
+	mfs_heap_remove(node_heap(q, MFS_TIER_SCAVENGER), r);
+	if (request->kind == REQUEST_ASIDE) {
+		if (request->aside_next)
+			request_at(q, request->aside_next)->aside_prev = request->aside_prev;
+		if (request->aside_prev)
+			request_at(q, request->aside_prev)->aside_next = request->aside_next;
+		else
+			request_at(q, request->aside_of)->aside = request->aside_next;
+		if (request->member_next)
+			request_at(q, request->member_next)->member_prev = request->member_prev;
+		if (request->member_prev)
+			request_at(q, request->member_prev)->member_next = request->member_next;
+		else
+			batch_at(q, b)->members = request->member_next;
+	}
+	mfs_slab_give(&q->request, r);
+	return b;
+}
+
+void early_alone_remove(struct mfs_rmlq *q, uint32_t i)
+{
+	uint32_t b = alone_detach(q, flow_at(q, i)->owner);
+
+	if (b)
+		early_batch_release(q, b);
+}
+
+bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
+{
+	uint32_t r;
+
+	if (!q->pruned_requests || !request)
+		return false;
+	if (q->policy.variant == MFS_VARIANT_MFS && batch_at(q, b)->told)
+		return false;
+	r = mfs_slab_find(&q->request, request);
+	return r && request_at(q, r)->pruned;
+}
+
+/* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would come. */
+uint32_t early_head(struct mfs_rmlq *q)
+{
+	const struct mfs_heap *heap = node_heap(q, MFS_TIER_EARLY);
+
+	while (heap->n) {
+		uint32_t b = heap->entry[0].node - q->node_batch;
+		uint32_t i = batch_head(q, batch_at(q, b));
+		struct flow *flow = flow_at(q, i);
+		uint32_t r, of;
+		struct request *request;
+
+		if (flow->stage != MFS_STAGE_REUSE || !early_demoted(q, flow->record.key, b))
+			return i;
+		early_detach(q, i, true);
+		r = alone(q, i, MFS_TIME_MAX, REQUEST_ASIDE);
+		early_member_add(q, b, r);
+		of = mfs_slab_find(&q->request, flow->record.key);
+		request = request_at(q, r);
+		request->aside_of = of;
+		request->aside_next = request_at(q, of)->aside;
+		if (request->aside_next)
+			request_at(q, request->aside_next)->aside_prev = r;
+		request_at(q, of)->aside = r;
+	}
+	return 0;
+}
+
+/* Back to its group, at its place by arrival: it left as the head, so few are before it. */
+static void aside_return(struct mfs_rmlq *q, uint32_t r)
+{
+	uint32_t i = request_at(q, r)->fifo.head;
+	uint32_t b = alone_detach(q, r);
+	struct flow *flow = flow_at(q, i);
+	uint32_t g = group_find_or_make(q, b, flow->layer);
+	struct group *group = group_at(q, g);
+	bool first = !group->fifo.head;
+
+	flow->state = MFS_FLOW_EARLY;
+	flow->owner = g;
+	fifo_prepend_in_order(q, &group->fifo, i);
+	if (first) {
+		batch_at(q, b)->groups++;
+		group_insert(q, g);
+	} else if (group->fifo.head == i) {
+		group_head_changed(q, g);
+	}
+	batch_place(q, b);
+}
+
+void early_return(struct mfs_rmlq *q, uint32_t r)
+{
+	while (request_at(q, r)->aside)
+		aside_return(q, request_at(q, r)->aside);
+}
+
+/* ---- what is known of a batch ----------------------------------------------------------------------------------- */
+
+static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
+{
+	const struct batch *batch = batch_at(q, b);
+
+	if (!batch->told || batch->pruned || !batch->deadline_ns) {
+		mfs_heap_remove(&q->slack, b);
+		mfs_heap_remove(&q->deadline, b);
+		return;
+	}
+	/* differences of times below 2^60, shifted to sort as unsigned */
+	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b);
+	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b);
+}
+
+void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
+{
+	struct batch *batch = batch_at(q, b);
+	uint32_t r;
+
+	if (!batch->told || context->layer_current > batch->layer_current)
+		batch->layer_current = context->layer_current;
+	batch->told = true;
+	batch->rank = context->rank;
+	batch->pruned = context->pruned != 0;
+	batch->deadline_ns = context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
+	batch->compute_end_ns = 0;
+	if (context->compute_left_ns)
+		batch->compute_end_ns = context->compute_left_ns < MFS_TIME_MAX - q->now_ns ?
+						q->now_ns + context->compute_left_ns : MFS_TIME_MAX;
+	batch_slack_place(q, b);
+	while (batch->ahead && group_at(q, batch->ahead)->layer <= batch->layer_current) {
+		uint32_t g = batch->ahead;
+
+		group_remove(q, g);
+		group_insert(q, g);
+	}
+	/* it runs now: what was set aside while it did not, comes back */
+	for (r = q->policy.variant == MFS_VARIANT_MFS ? batch->members : 0; r;) {
+		uint32_t next = request_at(q, r)->member_next;
+
+		if (request_at(q, r)->kind == REQUEST_ASIDE)
+			aside_return(q, r);
+		r = next;
+	}
+	batch_place(q, b);
+}
+
+void early_end(struct mfs_rmlq *q, uint32_t b)
+{
+	struct batch *batch = batch_at(q, b);
+
+	batch->told = batch->pruned = false;
+	batch->rank = MFS_RANK_NONE;
+	batch->layer_current = 0;
+	batch->deadline_ns = batch->compute_end_ns = 0;
+	batch_slack_place(q, b);
+	while (batch->due) {
+		uint32_t g = batch->due;
+
+		group_remove(q, g);
+		group_insert(q, g);
+	}
+	batch_place(q, b);
+}

@@ -1,0 +1,253 @@
+/* The last stage: requests, their urgency (MLU, laxity) and the times at which to look at it again.
+ *
+ * The arithmetic is that of mfsd.policy (urgency.py, estimate.py, flow.py), operation by operation, so that both decide
+ * alike to the nanosecond: times are integers, and a real number enters by single IEEE operations that no compiler may
+ * fuse (a product is only ever divided or truncated). */
+#include "pairing.h"
+
+#define NS_PER_S 1000000000ULL
+
+void last_rates(struct mfs_rmlq *q)
+{
+	double left = (double)q->rate_bytes_per_s * (1.0 - q->rho);
+	uint64_t effective = left < 1.0 ? 1 : (uint64_t)left;
+
+	for (uint32_t i = 0; i + 1 < q->policy.levels; i++)
+		q->crossing_rate[i] = (double)effective * q->policy.threshold[i];
+}
+
+static uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
+{
+	unsigned __int128 ns;
+
+	if (bytes <= UINT64_MAX / NS_PER_S - 1) { /* 17 GiB: one division of a machine word */
+		uint64_t product = bytes * NS_PER_S;
+
+		if (product <= UINT64_MAX - q->rate_bytes_per_s)
+			return (product + q->rate_bytes_per_s - 1) / q->rate_bytes_per_s;
+	}
+	ns = ((unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1) / q->rate_bytes_per_s;
+	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
+}
+
+/* The first time at which MLU reaches Q_(i+1); may be negative. */
+static int64_t crossing_ns(const struct mfs_rmlq *q, uint64_t bytes, uint64_t deadline_ns, uint32_t i)
+{
+	double lead = (double)bytes * 1e9 / q->crossing_rate[i];
+
+	return (int64_t)deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
+}
+
+/* Least laxity of the batches whose early stages would wait; INT64_MAX: none is busy. Of each it is
+ * deadline - max(compute end, now), so the least is the lesser of two least values that time does not change. */
+static int64_t unit_slack_ns(const struct mfs_rmlq *q)
+{
+	int64_t slack, due;
+
+	if (!q->slack.n)
+		return INT64_MAX;
+	slack = (int64_t)(q->slack.entry[0].high - (1ULL << 63));
+	due = (int64_t)q->deadline.entry[0].high - (int64_t)q->now_ns;
+	return slack < due ? slack : due;
+}
+
+static void timer_set(struct mfs_rmlq *q, uint32_t r, uint64_t at_ns)
+{
+	mfs_heap_set(&q->timer, r, at_ns, r);
+}
+
+/* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most half way to
+ * the next level since the load may rise until then. While its batch computes: when that ends. */
+static uint64_t look(struct mfs_rmlq *q, struct request *request)
+{
+	const struct mfs_policy *policy = &q->policy;
+	const struct batch *batch = request->batch ? batch_at(q, request->batch) : NULL;
+	const bool mfs = policy->variant == MFS_VARIANT_MFS;
+	const int64_t now = (int64_t)q->now_ns, deadline = (int64_t)request->deadline_ns;
+	const uint64_t bytes = request->bytes + request->bytes_ahead;
+	const uint64_t compute_end = batch && batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
+	const uint8_t level_before = request->level;
+	const bool critical_before = request->critical;
+	int64_t alone, finish, laxity, guard, needed, next, soonest;
+
+	if (request->deadline_ns == MFS_TIME_MAX)
+		return MFS_TIME_NEVER;
+	alone = (int64_t)transfer_ns(q, bytes);
+	finish = now + alone;
+	if (mfs) {
+		uint64_t tail = request->bytes_tail < bytes ? request->bytes_tail : bytes;
+		int64_t after = (compute_end ? (int64_t)compute_end : now) +
+				(tail ? (int64_t)transfer_ns(q, tail) : 0);
+
+		if (after > finish)
+			finish = after;
+	}
+	laxity = deadline - finish;
+	needed = request->lost ? (int64_t)((double)request->budget_ns * policy->readmission_share) : 0;
+	request->lost = laxity < needed;
+	while (request->level > 1 && now >= crossing_ns(q, bytes, request->deadline_ns, request->level - 2u))
+		request->level--;
+	guard = (int64_t)((double)request->budget_ns * policy->critical_laxity_share);
+	if (!mfs) {
+		if (request->level == 1)
+			request->critical = true;
+	} else if (!request->critical && !request->lost && laxity >= 0 && laxity < guard) {
+		int64_t slack = unit_slack_ns(q);
+
+		if (slack == INT64_MAX || slack - alone >= laxity)
+			request->critical = true;
+	}
+	if (request->looked && (request->level < level_before || request->critical != critical_before))
+		q->promotions++;
+	request->looked = true;
+
+	if (request->lost)
+		return MFS_TIME_NEVER;
+	soonest = now + (int64_t)policy->promotion_interval_ns;
+	if (compute_end)
+		return soonest > (int64_t)compute_end ? (uint64_t)soonest : compute_end;
+	next = deadline - alone + 1; /* lost from here */
+	if (request->level > 1) {
+		int64_t half = crossing_ns(q, bytes, request->deadline_ns, request->level - 2u) - now;
+
+		half = now + half / 2;
+		next = half < next ? half : next;
+	}
+	if (mfs && !request->critical && guard > 0 && deadline - alone - guard + 1 < next)
+		next = deadline - alone - guard + 1;
+	return (uint64_t)(next > soonest ? next : soonest);
+}
+
+void last_look(struct mfs_rmlq *q, uint32_t r)
+{
+	uint64_t next = look(q, request_at(q, r));
+	uint32_t position = q->timer.position[r];
+
+	/* a timer that is early is harmless: it looks again and is set anew, which spares moving it at every submit */
+	if (next != MFS_TIME_NEVER && (!position || q->timer.entry[position - 1].high > next))
+		timer_set(q, r, next);
+}
+
+void last_place(struct mfs_rmlq *q, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	uint64_t high = request->deadline_ns;
+	uint8_t tier;
+
+	if (request->pruned || request->lost || (request->batch && batch_at(q, request->batch)->pruned))
+		tier = MFS_TIER_SCAVENGER;
+	else
+		tier = request->critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
+	if (tier != request->tier) {
+		mfs_heap_remove(node_heap(q, request->tier), r);
+		request->tier = tier;
+	}
+	if (!request->fifo.head)
+		return;
+	if (tier == MFS_TIER_LAST)
+		high |= (uint64_t)request->level << 60;
+	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival);
+}
+
+void last_advance(struct mfs_rmlq *q)
+{
+	while (q->timer.n && q->timer.entry[0].high <= q->now_ns) {
+		uint32_t r = q->timer.entry[0].node;
+		struct request *request = request_at(q, r);
+		uint64_t next = MFS_TIME_NEVER;
+
+		if (request->waiting) {
+			q->looks++;
+			next = look(q, request);
+			last_place(q, r);
+		}
+		if (next == MFS_TIME_NEVER)
+			mfs_heap_remove(&q->timer, r);
+		else
+			timer_set(q, r, next);
+	}
+}
+
+uint32_t last_request(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r = key ? mfs_slab_find(&q->request, key) : 0;
+	struct request *request;
+
+	if (r)
+		return r;
+	r = mfs_slab_take(&q->request, key);
+	if (!r)
+		return 0;
+	request = request_at(q, r);
+	request->kind = REQUEST_LAST;
+	request->tier = MFS_TIER_LAST;
+	request->level = (uint8_t)q->policy.levels;
+	request->deadline_ns = MFS_TIME_MAX;
+	return r;
+}
+
+void last_request_release(struct mfs_rmlq *q, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+
+	if (request->flows)
+		return;
+	early_member_remove(q, r);
+	if (request->told || request->pruned)
+		return;
+	mfs_heap_remove(&q->timer, r);
+	mfs_slab_give(&q->request, r);
+}
+
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told, uint32_t b)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t r = last_request(q, told->request);
+	struct request *request = request_at(q, r);
+
+	flow->state = MFS_FLOW_LAST;
+	flow->owner = r;
+	fifo_append(q, &request->fifo, i, flow);
+	request->waiting++;
+	request->flows++;
+	request->bytes += flow->bytes;
+	request->bytes_ahead -= flow->bytes < request->bytes_ahead ? flow->bytes : request->bytes_ahead;
+	if (b != MFS_BATCH_UNNAMED && b != request->batch) {
+		early_member_remove(q, r);
+		early_member_add(q, b, r);
+	}
+	if (told->deadline_ns) {
+		request->deadline_ns = told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX - 1;
+		if (!request->budget_ns && request->deadline_ns > q->now_ns)
+			request->budget_ns = request->deadline_ns - q->now_ns;
+	}
+	last_look(q, r);
+	last_place(q, r);
+}
+
+void last_remove(struct mfs_rmlq *q, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t r = flow->owner;
+	struct request *request = request_at(q, r);
+	struct mfs_heap *heap = node_heap(q, request->tier);
+	bool head = request->fifo.head == i;
+
+	fifo_remove(q, &request->fifo, flow);
+	request->waiting--;
+	if (!request->fifo.head)
+		mfs_heap_remove(heap, r);
+	else if (head) /* only the arrival in the key changes */
+		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow_at(q, request->fifo.head)->arrival);
+}
+
+void last_forget(struct mfs_rmlq *q, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t r = flow->owner;
+	struct request *request = request_at(q, r);
+
+	request->bytes -= flow->bytes;
+	if (--request->flows == 0)
+		last_request_release(q, r);
+}

@@ -1,0 +1,194 @@
+/* The inside of the reverse multi-level queue, shared by rmlq.c, rmlq_early.c and rmlq_last.c. See docs/internals/rmlq.md.
+ *
+ * Every heap entry is a node: a request (its FIFO of last-stage flows, or one flow that stands alone in the scavenger) or
+ * a batch (its early-stage flows). The node's key is the key of its first flow. */
+#ifndef MFS_RMLQ_STATE_H
+#define MFS_RMLQ_STATE_H
+
+#include <mfs/rmlq.h>
+
+#include "heap.h"
+#include "slab.h"
+
+#define MFS_TIERS 4
+#define MFS_TIME_MAX ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
+#define MFS_BATCH_UNNAMED 1u		/* the record of batch key 0 */
+
+enum mfs_flow_state {
+	MFS_FLOW_FREE,
+	MFS_FLOW_EARLY,	 /* waits in its batch: in a group by layer, or urgent (control, collective) */
+	MFS_FLOW_LAST,	 /* waits in its request */
+	MFS_FLOW_ALONE,	 /* waits in a record of its own: background, or reuse of a pruned request */
+	MFS_FLOW_FLIGHT, /* picked */
+};
+
+struct mfs_fifo {
+	uint32_t head, tail;
+};
+
+struct flow { /* one cache line; key: the request's */
+	struct mfs_record record;
+	uint64_t cookie;
+	uint64_t bytes; /* not completed */
+	uint64_t arrival;
+	uint32_t next, prev; /* in its FIFO */
+	uint32_t owner;	     /* EARLY: group, or batch when urgent; LAST, ALONE: request; FLIGHT: request of p2d, else 0 */
+	uint16_t layer;
+	uint8_t stage; /* enum mfs_stage, unknown ones as background */
+	uint8_t state;
+	uint8_t tier, level, wire_class; /* as granted, in flight */
+	uint8_t reserved[5];
+};
+_Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
+
+/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: batch record, layer. */
+struct group {
+	struct mfs_record record;
+	uint64_t order; /* due: arrival of the head; ahead: layer */
+	uint32_t child, next, prev;
+	struct mfs_fifo fifo;
+	uint32_t batch;
+	uint16_t layer;
+	bool due;
+	uint8_t reserved[9];
+};
+_Static_assert(sizeof(struct group) == 64, "a group is one cache line");
+
+struct batch {
+	struct mfs_record record;
+	struct mfs_fifo urgent[2]; /* control, collective */
+	uint32_t due;		   /* groups whose layer has come, by arrival of their heads */
+	uint32_t ahead;		   /* the others, by layer */
+	uint32_t layer_current;
+	uint32_t rank;
+	/* rare below */
+	uint64_t deadline_ns;	 /* 0: none */
+	uint64_t compute_end_ns; /* 0: unknown or none */
+	uint32_t groups;
+	uint32_t members; /* chain of requests and lone reuse flows */
+	bool told, pruned;
+	uint8_t reserved[54];
+};
+_Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
+
+enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE };
+
+struct request {
+	struct mfs_record record;
+	struct mfs_fifo fifo;
+	uint32_t waiting; /* flows in fifo */
+	uint32_t flows;	  /* those and the ones in flight */
+	uint64_t deadline_ns; /* MFS_TIME_MAX: none */
+	uint64_t bytes;	      /* of those flows, not completed */
+	uint64_t bytes_ahead;
+	uint32_t batch; /* 0: none */
+	uint8_t kind;
+	uint8_t tier, level;
+	bool critical, lost, told, pruned, looked;
+	/* rare below */
+	uint64_t budget_ns;
+	uint64_t bytes_tail;
+	uint32_t member_next, member_prev; /* chain of the batch */
+	uint32_t aside;			   /* pruned: chain of its reuse flows that stand alone */
+	uint32_t aside_next, aside_prev;   /* in that chain */
+	uint32_t aside_of;		   /* the pruned request */
+	uint8_t reserved[16];
+};
+_Static_assert(sizeof(struct request) == 128, "a request is two cache lines");
+
+struct mfs_rmlq {
+	struct mfs_policy policy;
+	struct mfs_heap tier[MFS_TIERS]; /* nodes; they share `position` */
+	struct mfs_heap timer;		 /* requests by the time of their next look */
+	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
+	uint32_t waiting;
+	uint32_t pruned_requests;
+	uint64_t now_ns;
+	uint64_t arrivals;
+	struct mfs_slab flow, group, batch, request;
+	uint64_t rate_bytes_per_s;
+	double rho;
+	double crossing_rate[MFS_LEVELS_MAX]; /* B (1 - rho) Q_i, bytes/s */
+	struct mfs_heap slack;	  /* told batches by deadline - compute end */
+	struct mfs_heap deadline; /* told batches by deadline */
+	uint32_t flows_max, requests_told, batches_told;
+	uint64_t in_flight_bytes, promotions, looks;
+	uint32_t in_flight_tasks;
+};
+
+static inline struct flow *flow_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct flow *)mfs_slab_at(&q->flow, i);
+}
+
+static inline struct group *group_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct group *)mfs_slab_at(&q->group, i);
+}
+
+static inline struct batch *batch_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct batch *)mfs_slab_at(&q->batch, i);
+}
+
+static inline struct request *request_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct request *)mfs_slab_at(&q->request, i);
+}
+
+static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i, struct flow *flow)
+{
+	flow->next = 0;
+	flow->prev = fifo->tail;
+	if (fifo->tail)
+		flow_at(q, fifo->tail)->next = i;
+	else
+		fifo->head = i;
+	fifo->tail = i;
+}
+
+static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, const struct flow *flow)
+{
+	if (flow->prev)
+		flow_at(q, flow->prev)->next = flow->next;
+	else
+		fifo->head = flow->next;
+	if (flow->next)
+		flow_at(q, flow->next)->prev = flow->prev;
+	else
+		fifo->tail = flow->prev;
+}
+
+/* rmlq_early.c: batches */
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
+void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
+void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
+void early_member_remove(struct mfs_rmlq *q, uint32_t request);
+void early_submit(struct mfs_rmlq *q, uint32_t i, uint32_t batch);
+void early_remove(struct mfs_rmlq *q, uint32_t i);
+uint32_t early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
+uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);
+bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t batch);
+void early_return(struct mfs_rmlq *q, uint32_t request); /* all flows that were set aside for it */
+void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns); /* a background flow */
+void early_alone_remove(struct mfs_rmlq *q, uint32_t i);
+void early_tell(struct mfs_rmlq *q, uint32_t batch, const struct mfs_batch_context *context);
+void early_end(struct mfs_rmlq *q, uint32_t batch);
+
+/* rmlq_last.c: requests */
+void last_rates(struct mfs_rmlq *q);
+uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
+void last_request_release(struct mfs_rmlq *q, uint32_t request);
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told, uint32_t batch);
+void last_remove(struct mfs_rmlq *q, uint32_t i); /* out of the waiting set */
+void last_forget(struct mfs_rmlq *q, uint32_t i); /* gone, not waiting any more */
+void last_look(struct mfs_rmlq *q, uint32_t request); /* level, critical, lost; arms the timer */
+void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
+void last_advance(struct mfs_rmlq *q);
+
+static inline struct mfs_heap *node_heap(struct mfs_rmlq *q, unsigned tier)
+{
+	return &q->tier[tier];
+}
+
+#endif

@@ -1,0 +1,462 @@
+"""The one binding of MFS's native core (`csrc/`).
+
+Times are nanoseconds of CLOCK_MONOTONIC of this host, sizes bytes, rates bytes per second. Native errors -errno are
+raised as OSError with that errno. Layouts of shared memory and of socket messages live in `csrc/include/mfs/abi.h`
+alone; Python encodes and decodes them here and never repeats them.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from types import TracebackType
+from typing import Final, NamedTuple, TypedDict
+
+# ---- ABI -------------------------------------------------------------------------------------------------------------
+
+ABI_MAGIC: Final[int]
+ABI_MAJOR: Final[int]
+ABI_MINOR: Final[int]
+NICS_MAX: Final[int]
+CLIENTS_MAX: Final[int]
+CLASSES_MAX: Final[int]
+TASKS_MAX: Final[int]
+BATCHES_MAX: Final[int]
+RULES_MAX: Final[int]
+STAGES_MAX: Final[int]
+DSCP_KEEP: Final[int]
+LEVELS_MAX: Final[int]
+QUARANTINE_MAX: Final[int]
+SUBMIT_SLOTS: Final[int]
+GRANT_SLOTS: Final[int]
+MESSAGE_BYTES: Final[int]
+SUBMIT_SLOT_BYTES: Final[int]
+USAGE_BYTES: Final[int]
+SEGMENT_BYTES: Final[int]
+HELLO_BYTES: Final[int]
+WELCOME_BYTES: Final[int]
+NIC_REPLY_BYTES: Final[int]
+LAYOUT: Final[dict[str, int]]
+"""Offsets in the segment by dotted name ("header.magic", "submit.tail", "submit_slot", ...), for tests and doctor."""
+
+class Stage(IntEnum):
+    CONTROL = 0
+    REUSE = 1
+    COLLECTIVE = 2
+    P2D = 3
+    BACKGROUND = 4
+
+class Role(IntEnum):
+    UNKNOWN = 0
+    NCCL_DATA = 1
+    NCCL_CTS = 2
+    NCCL_FLUSH = 3
+    KV = 4
+    BULK = 5
+
+class Mode(IntEnum):
+    OFF = 0
+    OBSERVE = 1
+    ENFORCE = 2
+
+class SegmentState(IntEnum):
+    ACTIVE = 1
+    DETACHED = 2
+
+class RuleAction(IntEnum):
+    PASS = 0
+    HOLD = 1
+
+class HelloKind(IntEnum):
+    ATTACH = 1
+    NIC = 2
+
+class MessageKind(IntEnum):
+    SUBMIT = 1
+    COMPLETE = 2
+    CANCEL = 3
+    BATCH = 4
+
+class Variant(IntEnum):
+    MFS = 0
+    PAPER = 1
+
+class EarlyOrder(IntEnum):
+    RANK = 0
+    COLLECTIVE_FIRST = 1
+
+class Tier(IntEnum):
+    CRITICAL = 0
+    EARLY = 1
+    LAST = 2
+    SCAVENGER = 3
+
+class TaskFlag(IntFlag):
+    BYPASSED = 1
+
+# ---- socket messages: SOCK_SEQPACKET, one message a packet -----------------------------------------------------------
+
+class Hello(NamedTuple):
+    magic: int
+    major: int
+    minor: int
+    kind: int
+    pid: int
+    mode: int
+    process: str
+    nic_name: str
+    nic_guid: int
+    nic_rate_bytes_per_s: int
+
+class Welcome(NamedTuple):
+    magic: int
+    major: int
+    minor: int
+    error: int
+    """0 or -errno."""
+    segment_bytes: int
+    client_id: int
+    reason: str
+
+class NicReply(NamedTuple):
+    magic: int
+    error: int
+    nic: int
+
+def hello_encode(
+    kind: int,
+    *,
+    pid: int = 0,
+    mode: int = 2,
+    process: str = "",
+    nic_name: str = "",
+    nic_guid: int = 0,
+    nic_rate_bytes_per_s: int = 0,
+    magic: int = ...,
+    major: int = ...,
+    minor: int = ...,
+) -> bytes: ...
+def hello_decode(data: bytes) -> Hello:
+    """ValueError when the length is not HELLO_BYTES or the magic differs. The version is for the caller to judge with
+    `hello_version_error`; names are cut at the first NUL, bytes that are not UTF-8 are replaced."""
+
+def hello_version_error(hello: Hello) -> str | None:
+    """Why this daemon cannot serve that client, one line for people; None when it can."""
+
+def welcome_encode(
+    *, error: int = 0, client_id: int = 0, reason: str = "", major: int = ..., minor: int = ..., segment_bytes: int = ...
+) -> bytes: ...
+def welcome_decode(data: bytes) -> Welcome: ...
+def nic_reply_encode(*, error: int = 0, nic: int = 0) -> bytes: ...
+def nic_reply_decode(data: bytes) -> NicReply: ...
+
+# ---- arbiter ---------------------------------------------------------------------------------------------------------
+
+class Rule(NamedTuple):
+    """How clients tell queue pairs apart; the first rule that matches wins (struct mfs_rule)."""
+
+    library: str = ""
+    """Part of the file name of the object that created the queue pair; at most 31 bytes."""
+    process: str = ""
+    """Part of the program's name; at most 31 bytes."""
+    peer: bytes = b""
+    """GID prefix of the remote end, up to 16 bytes; IPv4 as ::ffff:a.b.c.d."""
+    peer_prefix_bits: int = 0
+    role: int = 0
+    """Role that must have been found by capabilities; 0: any."""
+    action: int = 0
+    stage: int = 0
+    dscp: int = 255
+    """0..63, or DSCP_KEEP."""
+    set_role: int = 0
+
+class Policy(NamedTuple):
+    """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
+
+    variant: int = 0
+    early_order: int = 0
+    classes: int = 8
+    levels: int = 8
+    threshold: tuple[float, ...] = ()
+    """Empty: the defaults of mfs_policy_default (U = 0.5, E = 4)."""
+    rho_max: float = 0.95
+    critical_laxity_share: float = 0.05
+    readmission_share: float = 0.05
+    promotion_interval_ns: int = 1_000_000
+
+class ArbiterStats(TypedDict):
+    loops: int
+    wakeups: int
+    messages: int
+    grants: int
+    cpu_ns: int
+    clients: int
+    nics: int
+
+class NicStats(TypedDict):
+    name: str
+    guid: int
+    rate_bytes_per_s: int
+    window_bytes: int
+    in_flight_bytes: int
+    unscheduled_in_flight_bytes: int
+    held_bytes: list[int]
+    """By class, as the next five lists."""
+    held_tasks: list[int]
+    in_flight_class_bytes: list[int]
+    granted_bytes: list[int]
+    grants: list[int]
+    promotions: int
+    wait_ns: int
+    load: float
+
+class ClientStats(TypedDict):
+    client_id: int
+    state: int
+    detach_reason: int
+    submits: int
+    grants: int
+    completes: int
+    cancels: int
+    torn_slots: int
+    bad_messages: int
+    held_bytes: int
+    in_flight_bytes: int
+    posted_bytes: list[int]
+    """By stage, as the next."""
+    completed_bytes: list[int]
+    queue_pairs: list[int]
+    """By role."""
+    report_held_bytes: int
+    report_permits: int
+    bypassed_overflow: int
+    bypassed_hold: int
+    bypassed_stale: int
+    hold_ns: int
+
+class Arbiter:
+    """The daemon's native thread. Control calls may come from any Python thread, one at a time; they take microseconds
+    and release the interpreter lock while they wait. After `close` they raise OSError(ESHUTDOWN)."""
+
+    def __init__(
+        self,
+        *,
+        epoch: int = 0,
+        policy: Policy = ...,
+        mode: int = 2,
+        heartbeat_ns: int = 10_000_000,
+        stale_after_ns: int = 40_000_000,
+        max_hold_ns: int = 10_000_000_000,
+        window_ns: int = 200_000,
+        window_bytes_min: int = 131_072,
+        quiet_ns: int = 200_000,
+        spin_ns: int = 50_000,
+        torn_slot_ns: int = 10_000_000,
+        rate_default_bytes_per_s: int = 12_500_000_000,
+        tasks_max: int = 262_144,
+    ) -> None:
+        """epoch 0: taken from the clock, so that every start differs. ValueError names the field that is out of range."""
+
+    @property
+    def epoch(self) -> int: ...
+    def start(self) -> None: ...
+    def close(self) -> None:
+        """Stops the thread; clients see state DETACHED and pass through. May be called twice."""
+
+    def __enter__(self) -> Arbiter: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def client_add(self) -> tuple[int, int, int]:
+        """(client id, memfd, doorbell eventfd); the caller sends both descriptors with the welcome and closes them.
+        EUSERS: CLIENTS_MAX reached; ENOSPC: no memory for a segment."""
+
+    def client_remove(self, client_id: int) -> None:
+        """ENOENT: no such client."""
+
+    def nic(self, name: str, guid: int = 0, rate_bytes_per_s: int = 0) -> int:
+        """Index of the NIC, added when new; a rate of 0 keeps what is known. ENOSPC: NICS_MAX reached."""
+
+    def rules(self, rules: Sequence[Rule]) -> None:
+        """Replaces the rules of all clients, present and future."""
+
+    def mode(self, mode: int) -> None: ...
+    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None: ...
+    def stats(self) -> ArbiterStats: ...
+    def nic_stats(self, nic: int) -> NicStats:
+        """ENOENT: no such NIC; indices are 0..stats()["nics"]-1."""
+
+    def client_stats(self, client_id: int) -> ClientStats:
+        """ENOENT: no such client."""
+
+# ---- client ----------------------------------------------------------------------------------------------------------
+
+class Client:
+    """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
+
+    @staticmethod
+    def attach(
+        socket_path: str | None = None, *, process: str | None = None, mode: int = 2, timeout_ms: int = 0
+    ) -> Client:
+        """OSError: ENOENT/ECONNREFUSED no daemon, EPROTO version or size, EACCES refused, ETIMEDOUT, EPERM setuid; its
+        strerror is a line for people. None and 0 take the defaults ($MFS_SOCKET or /run/mfs/mfsd.sock, 200 ms)."""
+
+    def detach(self) -> None: ...
+    def __enter__(self) -> Client: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @property
+    def client_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    def alive(self) -> bool: ...
+    def hung_up(self) -> bool: ...
+    def mode(self) -> int: ...
+    def gate(self, nic: int) -> int:
+        """Bit mask of stages that must ask (1 << stage)."""
+
+    def nic(self, name: str, guid: int = 0, rate_bytes_per_s: int = 0) -> int: ...
+    def submit(
+        self,
+        size_bytes: int,
+        *,
+        stage: int,
+        nic: int = 0,
+        request_id: int = 0,
+        deadline_ns: int = 0,
+        batch: int | None = None,
+        layer: int = 0,
+        role: int = 0,
+    ) -> int:
+        """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit."""
+
+    def permits(self, n: int = 64) -> list[tuple[int, int]]:
+        """(task id, class on the wire) of permits that have arrived; empty when there are none."""
+
+    def wait(self, timeout_ns: int) -> bool:
+        """Sleeps until permits arrive; False after timeout_ns."""
+
+    def complete(self, task_id: int) -> None: ...
+    def cancel(self, task_id: int, bypassed: bool = False) -> None: ...
+    def count_posted(self, nic: int, stage: int, size_bytes: int) -> None: ...
+    def count_completed(self, nic: int, stage: int, size_bytes: int) -> None: ...
+    def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
+    def batch_layer(self, batch: int, layer_current: int) -> None: ...
+    def batch_end(self, batch: int) -> None: ...
+    def rules(self) -> list[Rule]: ...
+
+# ---- queue, for tests and the simulator ------------------------------------------------------------------------------
+
+class Pick(NamedTuple):
+    """struct mfs_pick."""
+
+    handle: int
+    cookie: int
+    bytes: int
+    rli: int
+    tier: int
+    level: int
+    wire_class: int
+    in_flight: bool
+
+class RmlqStats(TypedDict):
+    waiting_bytes: list[int]
+    waiting_tasks: list[int]
+    in_flight_bytes: int
+    in_flight_tasks: int
+    promotions: int
+    looks: int
+    requests: int
+    batches: int
+
+class Rmlq:
+    """The reverse multi-level queue of one NIC (rmlq.h), clock passed in. One method a C function."""
+
+    def __init__(self, rate_bytes_per_s: int, *, policy: Policy = ..., flows_max: int = 4096) -> None: ...
+    def submit(
+        self,
+        now_ns: int,
+        size_bytes: int,
+        *,
+        stage: int,
+        request: int = 0,
+        batch: int = 0,
+        deadline_ns: int = 0,
+        cookie: int = 0,
+        layer: int = 0,
+    ) -> int: ...
+    def peek(self, now_ns: int) -> Pick | None: ...
+    def pick(self, now_ns: int) -> Pick | None: ...
+    def place(self, handle: int) -> Pick: ...
+    def promote(self, handle: int, level: int) -> bool: ...
+    def complete(self, handle: int, size_bytes: int | None = None) -> bool:
+        """True when the flow is done; None completes all of it."""
+
+    def cancel(self, handle: int) -> None: ...
+    def batch(
+        self,
+        now_ns: int,
+        batch: int,
+        *,
+        layer_current: int = 0,
+        layers: int = 0,
+        rank: int | None = None,
+        pruned: bool = False,
+        deadline_ns: int = 0,
+        compute_left_ns: int = 0,
+    ) -> None: ...
+    def batch_end(self, batch: int) -> None: ...
+    def request(
+        self,
+        now_ns: int,
+        request: int,
+        *,
+        deadline_ns: int = 0,
+        budget_ns: int = 0,
+        bytes_ahead: int = 0,
+        bytes_tail: int = 0,
+    ) -> None: ...
+    def request_end(self, request: int) -> None: ...
+    def prune(self, request: int) -> None: ...
+    def unprune(self, request: int) -> None: ...
+    def set_load(self, rho: float) -> None: ...
+    def set_rate(self, rate_bytes_per_s: int) -> None: ...
+    def advance(self, now_ns: int) -> int | None:
+        """When to call again; None: only an event can change anything."""
+
+    def waiting(self) -> int: ...
+    def stats(self) -> RmlqStats: ...
+
+# ---- rate allocation, for the simulator (_fluid.pxi) -----------------------------------------------------------------
+
+class FluidPath:
+    """Links a flow crosses and the share of its rate on each (1 where not given). ValueError: none, or one twice."""
+
+    def __init__(self, links: Sequence[int], shares: Sequence[float] | None = None) -> None: ...
+
+class Fluid:
+    """Exact strict-priority max-min rates over links (fluid.h); bytes, seconds, bytes per second."""
+
+    def __init__(self, capacities: Sequence[float]) -> None: ...
+    def add_link(self, capacity: float) -> int: ...
+    def set_capacity(self, link: int, capacity: float) -> None: ...
+    def add(self, path: FluidPath, order: int, bytes: float, weight: float = 1.0) -> int:
+        """A new flow's number. Smaller orders go first, equal ones share by weight."""
+
+    def remove(self, flow: int) -> None: ...
+    def refill(self, flow: int, bytes: float) -> None: ...
+    def set_order(self, flow: int, order: int) -> None: ...
+    @property
+    def now(self) -> float: ...
+    def next(self) -> float:
+        """Time of the next completion, infinity when there is none."""
+
+    def advance(self, now: float) -> None: ...
+    def take_completed(self) -> list[int]: ...
+    def rate(self, flow: int) -> float: ...
+    def remaining(self, flow: int) -> float: ...
+    def link_rate(self, link: int, before: int = ...) -> float: ...
+    def stats(self) -> dict[str, int]: ...
+    def replay(
+        self, start_s: object, bytes: object, order: object, first_link: object, links: object, finish_s: object
+    ) -> None:
+        """Runs an open-loop trace, given as arrays, and writes finish_s."""

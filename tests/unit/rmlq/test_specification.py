@@ -1,0 +1,539 @@
+"""The native queue decides as `mfsd.policy` does: same flow, same place, same time of the next look.
+
+The model keeps facts in dictionaries, asks the policy for every key and takes the smallest. It knows nothing of heaps,
+groups or chains; what it shares with the queue is only when a request is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from mfsd.policy import (
+    NO_DEADLINE,
+    NO_RANK,
+    Decision,
+    EarlyOrder,
+    Flow,
+    PolicyConfig,
+    Stage,
+    Tier,
+    Variant,
+    initial,
+    look,
+    next_look_ns,
+    order_key,
+    wire_class,
+)
+from mfsd.policy.estimate import effective_rate_bytes_per_s
+from mfsd.policy.order import rli_of
+from mfsd.policy.urgency import crossing_ns, thresholds
+from mfsd.policy.words import known_stage
+
+RLI_UNKNOWN = 2**16
+NEVER = 2**64 - 1
+EARLY_ORDERS = [EarlyOrder.RANK, EarlyOrder.COLLECTIVE_FIRST]
+
+
+@dataclass
+class Waiting:
+    """A flow, waiting or in flight."""
+
+    stage: Stage
+    size: int
+    request: object
+    batch: int
+    layer: int
+    deadline_ns: int
+    sequence: int
+    in_flight: bool = False
+    granted: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass
+class Request:
+    decision: Decision
+    deadline_ns: int = NO_DEADLINE
+    budget_ns: int = 0
+    ahead: int = 0
+    tail: int = 0
+    batch: int = 0
+    told: bool = False
+    pruned: bool = False
+    looked: bool = False
+    timer: int | None = None
+
+
+@dataclass
+class Batch:
+    layer_current: int
+    rank: int
+    pruned: bool
+    deadline_ns: int
+    compute_end_ns: int
+
+
+@dataclass
+class Model:
+    config: PolicyConfig
+    rate: int
+    rho: float = 0.0
+    now: int = 0
+    sequence: int = 0
+    promotions: int = 0
+    looks: int = 0
+    flows: dict[int, Waiting] = field(default_factory=dict)
+    requests: dict[object, Request] = field(default_factory=dict)
+    batches: dict[int, Batch] = field(default_factory=dict)
+
+    # facts and order
+
+    def flows_of(self, key: object, waiting: bool = False) -> list[Waiting]:
+        return [
+            f
+            for f in self.flows.values()
+            if f.request == key and f.stage is Stage.P2D and not (waiting and f.in_flight)
+        ]
+
+    def request_facts(self, key: object) -> Flow:
+        request = self.requests[key]
+        batch = self.batches.get(request.batch)
+        return Flow(
+            stage=Stage.P2D,
+            sequence=0,
+            remaining_bytes=sum(f.size for f in self.flows_of(key)) + request.ahead,
+            rate_bytes_per_s=self.rate,
+            deadline_ns=request.deadline_ns,
+            budget_ns=request.budget_ns,
+            computing=batch is not None and batch.compute_end_ns > self.now,
+            compute_end_ns=batch.compute_end_ns if batch else 0,
+            tail_bytes=request.tail,
+            pruned=request.pruned or (batch is not None and batch.pruned),
+        )
+
+    def place(self, flow: Waiting) -> tuple[Flow, Decision, int]:
+        """Facts, decision and L_curr of a waiting flow."""
+        batch = self.batches.get(flow.batch)
+        if flow.stage is Stage.P2D:
+            facts, decision = self.request_facts(flow.request), self.requests[flow.request].decision
+            return Flow(**{**as_dict(facts), "sequence": flow.sequence}), decision, 0
+        request = self.requests.get(flow.request)
+        facts = Flow(
+            stage=flow.stage,
+            sequence=flow.sequence,
+            remaining_bytes=flow.size,
+            rate_bytes_per_s=self.rate,
+            layer_target=flow.layer if batch else RLI_UNKNOWN + flow.layer,
+            rank=batch.rank if batch else NO_RANK,
+            deadline_ns=flow.deadline_ns if flow.stage is Stage.BACKGROUND else NO_DEADLINE,
+            batch_running=batch is not None,
+            pruned=request is not None and request.pruned,
+        )
+        return facts, initial(self.config), batch.layer_current if batch else 0
+
+    def key(self, flow: Waiting) -> tuple[int, ...]:
+        facts, decision, layer_current = self.place(flow)
+        return order_key(self.config, facts, decision, layer_current)
+
+    def first(self) -> int | None:
+        waiting = [handle for handle, flow in self.flows.items() if not flow.in_flight]
+        return min(waiting, key=lambda handle: self.key(self.flows[handle]), default=None)
+
+    def described(self, flow: Waiting) -> tuple[int, int, int]:
+        """(tier, level, wire class)."""
+        if flow.in_flight:
+            return flow.granted
+        facts, decision, layer_current = self.place(flow)
+        tier = Tier(self.key(flow)[0])
+        level = decision.level if flow.stage is Stage.P2D else 0
+        rli = rli_of(facts, layer_current) if tier is Tier.EARLY else 0
+        return tier.value, level, wire_class(self.config.classes, tier, rli, level)
+
+    # when requests are looked at
+
+    def slack(self) -> int | None:
+        return min(
+            (
+                b.deadline_ns - max(b.compute_end_ns, self.now)
+                for b in self.batches.values()
+                if b.deadline_ns and not b.pruned
+            ),
+            default=None,
+        )
+
+    def look(self, key: object) -> int | None:
+        request, facts = self.requests[key], self.request_facts(key)
+        before = request.decision
+        request.decision = look(self.config, facts, before, self.now, self.rho, self.slack())
+        if facts.deadline_ns == NO_DEADLINE:
+            return None
+        if request.looked and (
+            request.decision.level < before.level or request.decision.critical > before.critical
+        ):
+            self.promotions += 1
+        request.looked = True
+        soonest = self.now + self.config.promotion_interval_ns
+        if request.decision.infeasible:
+            return None
+        if facts.computing:
+            return max(facts.compute_end_ns, soonest)
+        unpruned = Flow(**{**as_dict(facts), "pruned": False})  # it may come back at any time
+        following = next_look_ns(self.config, unpruned, request.decision, self.now, self.rho)
+        assert following is not None
+        if request.decision.level > 1:  # half way, since the load may rise
+            rate = effective_rate_bytes_per_s(self.rate, self.rho, self.config.rho_max)
+            threshold = thresholds(self.config)[request.decision.level - 2]
+            crossing = crossing_ns(facts.remaining_bytes, facts.deadline_ns, rate, threshold)
+            following = min(following, self.now + (crossing - self.now) // 2)
+        return max(following, soonest)
+
+    def look_at_event(self, key: object) -> None:
+        request = self.requests[key]
+        following = self.look(key)
+        if following is not None and (request.timer is None or request.timer > following):
+            request.timer = following
+
+    def advance(self, now: int) -> int:
+        self.now = max(self.now, now)
+        for key, request in self.requests.items():
+            if request.timer is not None and request.timer <= self.now:
+                request.timer = None
+                if self.flows_of(key, waiting=True):
+                    self.looks += 1
+                    request.timer = self.look(key)
+        return min((r.timer for r in self.requests.values() if r.timer is not None), default=NEVER)
+
+    # life of a request
+
+    def request(self, key: object) -> Request:
+        return self.requests.setdefault(key, Request(initial(self.config)))
+
+    def release(self, key: object) -> None:
+        request = self.requests[key]
+        if not self.flows_of(key):
+            request.batch = 0
+            if not (request.told or request.pruned):
+                del self.requests[key]
+
+    def tell_deadline(self, request: Request, deadline_ns: int) -> None:
+        if deadline_ns:
+            request.deadline_ns = deadline_ns
+            if not request.budget_ns and deadline_ns > self.now:
+                request.budget_ns = deadline_ns - self.now
+
+    # calls
+
+    def submit(self, handle: int, now: int, stage: int, size: int, request: int, batch: int, deadline_ns: int,
+               layer: int) -> None:  # fmt: skip
+        self.now = max(self.now, now)
+        key = request or ("lone", handle)
+        flow = Waiting(known_stage(stage), size, key, batch, layer, deadline_ns or NO_DEADLINE, self.sequence)
+        self.sequence += 1
+        self.flows[handle] = flow
+        if flow.stage is Stage.P2D:
+            owner = self.request(key)
+            owner.ahead -= min(owner.ahead, size)
+            owner.batch = batch or owner.batch
+            self.tell_deadline(owner, deadline_ns)
+            self.look_at_event(key)
+
+    def pick(self, handle: int) -> None:
+        flow = self.flows[handle]
+        flow.granted = self.described(flow)
+        flow.in_flight = True
+
+    def forget(self, handle: int) -> None:
+        flow = self.flows.pop(handle)
+        if flow.stage is Stage.P2D:
+            self.release(flow.request)
+
+    def tell_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
+        self.now = max(self.now, now)
+        before = self.batches.get(key)
+        layer = max(layer, before.layer_current) if before else layer
+        self.batches[key] = Batch(layer, rank, pruned, deadline, self.now + left if left else 0)
+        self.look_at_members(key)
+
+    def look_at_members(self, key: int) -> None:
+        for request, state in self.requests.items():
+            if state.batch == key:
+                self.look_at_event(request)
+
+    def tell_request(self, key: int, now: int, deadline: int, budget: int, ahead: int, tail: int) -> None:
+        self.now = max(self.now, now)
+        request = self.request(key)
+        request.told = True
+        if budget:
+            request.budget_ns = budget
+        self.tell_deadline(request, deadline)
+        request.ahead, request.tail = ahead, tail
+        if self.flows_of(key, waiting=True):
+            self.look_at_event(key)
+
+
+def as_dict(flow: Flow) -> dict[str, object]:
+    return {name: getattr(flow, name) for name in flow.__struct_fields__}
+
+
+MS = 1_000_000
+keys = st.integers(1, 5)
+sizes = st.one_of(st.integers(0, 4), st.integers(0, 10**6), st.integers(0, 2**40))
+spans = st.one_of(st.integers(0, 4), st.integers(0, 10 * MS), st.integers(0, 10**10))
+deadlines = st.one_of(st.just(0), st.tuples(st.booleans(), spans))
+stages = st.sampled_from([0, 1, 1, 1, 2, 3, 3, 3, 3, 4, 200])
+
+
+class Machine(RuleBasedStateMachine):
+    native = None
+
+    @initialize(
+        paper=st.booleans(),
+        order=st.sampled_from(EARLY_ORDERS),
+        classes=st.integers(2, 8),
+        levels=st.integers(2, 8),
+        share=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+        readmission=st.sampled_from([0.0, 0.05, 0.3]),
+        top=st.sampled_from([0.125, 0.5, 1.0]),
+        base=st.sampled_from([2.0, 4.0, 3.7]),
+        interval=st.sampled_from([1, 1000, MS]),
+        rate=st.sampled_from([1, 999_983, 10**9, 12_500_000_000, 50_000_000_001]),
+    )
+    def start(self, paper, order, classes, levels, share, readmission, top, base, interval, rate):
+        config = PolicyConfig(
+            variant=Variant.PAPER if paper else Variant.MFS,
+            classes=classes,
+            levels=levels,
+            threshold_base=base,
+            threshold_top=top,
+            promotion_interval_ns=interval,
+            critical_laxity_share=share,
+            early_order=order,
+            readmission_margin=readmission,
+        )
+        policy = self.native.policy(
+            classes,
+            variant=int(paper),
+            early_order=EARLY_ORDERS.index(order),
+            levels=levels,
+            promotion_interval_ns=interval,
+            critical_laxity_share=share,
+            readmission_share=readmission,
+        )
+        for i, threshold in enumerate(thresholds(config)):
+            policy.threshold[i] = threshold
+        self.model = Model(config, rate)
+        self.queue = self.native.queue(policy, rate)
+
+    def deadline(self, choice) -> int:
+        if not choice:
+            return 0
+        past, span = choice
+        return max(1, self.model.now - span if past else self.model.now + span)
+
+    @rule(step=st.one_of(st.just(0), spans), stage=stages, size=sizes, request=st.integers(0, 5),
+          batch=st.integers(0, 3), deadline=deadlines, layer=st.integers(0, 6), n=st.integers(1, 3))  # fmt: skip
+    def submit(self, step, stage, size, request, batch, deadline, layer, n):
+        now, deadline = self.model.now + step, self.deadline(deadline)
+        for _ in range(n):
+            code, handle = self.queue.submit(now, bytes=size, request=request, batch=batch, deadline_ns=deadline,
+                                             layer=layer, stage=stage, cookie=self.model.sequence)  # fmt: skip
+            if code:
+                assert len(self.model.flows) == 256
+                return
+            assert handle not in self.model.flows
+            self.model.submit(handle, now, stage, size, request, batch, deadline, layer)
+        self.compare()
+
+    @rule(step=spans, n=st.integers(1, 4))
+    def pick(self, step, n):
+        now = self.model.now + step
+        for _ in range(n):
+            code, pick = self.queue.pick(now)
+            self.model.advance(now)
+            first = self.model.first()
+            if first is None:
+                assert code == -11
+                return
+            flow = self.model.flows[first]
+            assert (code, pick.handle, pick.cookie, pick.bytes) == (0, first, flow.sequence, flow.size)
+            assert (pick.tier, pick.level, pick.wire_class) == self.model.described(flow)
+            self.model.pick(first)
+        self.compare()
+
+    @rule(step=spans)
+    def advance(self, step):
+        assert self.queue.advance(self.model.now + step) == self.model.advance(self.model.now + step)
+        self.compare()
+
+    @rule()
+    def advance_to_next_look(self):
+        moment = self.queue.advance(self.model.now)
+        assert moment == self.model.advance(self.model.now)
+        if moment != NEVER:
+            assert self.queue.advance(moment) == self.model.advance(moment)
+        self.compare()
+
+    @precondition(lambda self: self.model.flows)
+    @rule(data=st.data(), size=st.one_of(sizes, st.just(NEVER)))
+    def complete(self, data, size):
+        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
+        flow = self.model.flows[handle]
+        done = size >= flow.size
+        assert self.queue.complete(handle, size) == done
+        flow.size -= min(size, flow.size)
+        if done:
+            self.model.forget(handle)
+            assert self.queue.complete(handle, size) == -2
+        self.compare()
+
+    @precondition(lambda self: self.model.flows)
+    @rule(data=st.data())
+    def cancel(self, data):
+        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
+        assert self.queue.cancel(handle) == 0
+        self.model.forget(handle)
+        assert self.queue.cancel(handle) == -2
+        self.compare()
+
+    @precondition(lambda self: self.model.flows)
+    @rule(data=st.data(), level=st.integers(0, 8))
+    def promote(self, data, level):
+        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
+        flow, model = self.model.flows[handle], self.model
+        code = self.queue.promote(handle, level)
+        if flow.stage is not Stage.P2D or level > model.config.levels:
+            assert code == -22
+            return
+        request = model.requests[flow.request]
+        level_now, critical = request.decision.level, request.decision.critical
+        paper = model.config.variant is Variant.PAPER
+        wants_critical = level == 0 or (paper and level == 1)
+        moves = not critical and (wants_critical or level < level_now)
+        assert code == moves
+        if moves:
+            if wants_critical:
+                level_now = 1 if paper else level_now
+            else:
+                level_now = level
+            request.decision = Decision(level_now, wants_critical, request.decision.infeasible)
+            model.promotions += 1
+        self.compare()
+
+    @rule(batch=st.integers(1, 3), step=spans, layer=st.integers(0, 7), rank=st.sampled_from([0, 1, 2, NO_RANK]),
+          pruned=st.booleans(), deadline=deadlines, left=st.one_of(st.just(0), spans))  # fmt: skip
+    def batch(self, batch, step, layer, rank, pruned, deadline, left):
+        now, deadline = self.model.now + step, self.deadline(deadline)
+        pruned = pruned and layer % 2 == 1  # seldom
+        assert self.queue.batch(batch, now, layer_current=layer, layers=7, rank=rank, pruned=pruned,
+                                deadline_ns=deadline, compute_left_ns=left) == 0  # fmt: skip
+        self.model.tell_batch(batch, now, layer, rank, pruned, deadline, left)
+        self.compare()
+
+    @rule(batch=st.integers(1, 3))
+    def batch_end(self, batch):
+        told = self.model.batches.pop(batch, None)
+        assert self.queue.batch_end(batch) == (0 if told else -2)
+        if told:
+            self.model.look_at_members(batch)
+        self.compare()
+
+    @rule(request=keys, step=spans, deadline=deadlines, budget=st.one_of(st.just(0), spans), ahead=sizes, tail=sizes)
+    def request(self, request, step, deadline, budget, ahead, tail):
+        now, deadline = self.model.now + step, self.deadline(deadline)
+        assert self.queue.request(request, now, deadline_ns=deadline, budget_ns=budget, bytes_ahead=ahead,
+                                  bytes_tail=tail) == 0  # fmt: skip
+        self.model.tell_request(request, now, deadline, budget, ahead, tail)
+        self.compare()
+
+    @rule(request=keys)
+    def request_end(self, request):
+        state = self.model.requests.get(request)
+        known = state is not None and (state.told or state.pruned)
+        assert self.queue.request_end(request) == (0 if known else -2)
+        if known:
+            state.told = state.pruned = False
+            state.ahead = 0
+            self.model.release(request)
+        self.compare()
+
+    @rule(request=keys)
+    def prune(self, request):
+        assert self.queue.prune(request) == 0
+        self.model.request(request).pruned = True
+        self.compare()
+
+    @rule(request=keys)
+    def unprune(self, request):
+        state = self.model.requests.get(request)
+        pruned = state is not None and state.pruned
+        assert self.queue.unprune(request) == (0 if pruned else -2)
+        if pruned:
+            state.pruned = False
+            self.model.release(request)
+        self.compare()
+
+    @rule(rho=st.one_of(st.floats(-0.5, 1.5), st.sampled_from([0.0, 0.5, 0.95, 1.0])))
+    def set_load(self, rho):
+        assert self.queue.set_load(rho) == 0
+        self.model.rho = rho
+
+    @rule(rate=st.sampled_from([7, 10**9, 25_000_000_000]))
+    def set_rate(self, rate):
+        assert self.queue.set_rate(rate) == 0
+        self.model.rate = rate
+
+    def compare(self) -> None:
+        """Every flow stands where the policy wants it, and the sums agree."""
+        bytes_, tasks, flight = [0] * 8, [0] * 8, 0
+        for handle, flow in self.model.flows.items():
+            code, pick = self.queue.place(handle)
+            where = self.model.described(flow)
+            assert (code, pick.bytes, pick.in_flight) == (0, flow.size, flow.in_flight)
+            assert (pick.tier, pick.level, pick.wire_class) == where
+            if flow.in_flight:
+                flight += flow.size
+            else:
+                bytes_[where[2]] += flow.size
+                tasks[where[2]] += 1
+        stats = self.queue.stats()
+        assert (list(stats.waiting_bytes), list(stats.waiting_tasks)) == (bytes_, tasks)
+        assert stats.in_flight_bytes == flight
+        assert self.queue.waiting() == sum(tasks)
+        assert (stats.promotions, stats.looks) == (self.model.promotions, self.model.looks)
+
+    def teardown(self) -> None:
+        """What is left comes out in the policy's order, and nothing stays behind."""
+        if not hasattr(self, "model"):
+            return
+        while self.model.first() is not None:
+            self.pick(step=0, n=1)
+        for handle in list(self.model.flows):
+            assert self.queue.complete(handle, NEVER) == 1
+            self.model.forget(handle)
+        for request in list(self.model.requests):
+            assert self.queue.request_end(request) == 0
+        for batch in list(self.model.batches):
+            assert self.queue.batch_end(batch) == 0
+        stats = self.queue.stats()
+        assert (stats.requests, stats.batches, stats.in_flight_tasks) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("steps", [12, 60])
+def test_the_native_queue_follows_the_policy(native, steps):
+    class Bound(Machine):
+        pass
+
+    Bound.native = native
+    run_state_machine_as_test(
+        Bound,
+        settings=settings(
+            max_examples=100,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
