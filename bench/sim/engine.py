@@ -156,8 +156,11 @@ class Simulation:
         self.collective_s: list[tuple[float, float]] = []  # posted, duration
         self.ticking = False
         self.policy = policy(self)
+        own = self.policy.network()
         self.network: Network
-        if self.policy.isolated:
+        if own is not None:
+            self.network = own
+        elif self.policy.isolated:
             self.network = IsolatedNetwork()
         elif cluster.config.fabric_classes:
             self.network = HostQueuedNetwork(cluster.topology)
@@ -312,6 +315,7 @@ class Simulation:
     def _begin_layer(self, batch: Batch) -> None:
         batch.step = WAIT
         policy = self.policy
+        policy.layer_began(batch)
         if policy.at_layers:
             for chunk in batch.chunks:
                 state = chunk.state
@@ -399,6 +403,7 @@ class Simulation:
                 self._shipped(state)
             else:
                 self.reorder(state.p2d)
+        self.policy.batch_computed(batch)
         if batch.left == 0 and self.active.pop(batch.serial, None):
             self.policy.batch_ended(batch)
         self._start_batch(unit)

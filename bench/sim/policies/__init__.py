@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.sim.engine import Batch, Flow, Simulation
+    from bench.sim.network import Network
 
 Factory = Callable[["Simulation"], "Policy"]
 _REGISTRY: dict[str, Factory] = {}
@@ -55,6 +56,16 @@ class Policy:
 
     def batch_began(self, batch: Batch) -> None:
         """A unit is about to compute this batch."""
+
+    def layer_began(self, batch: Batch) -> None:
+        """The batch waits for, or computes, its next layer."""
+
+    def batch_computed(self, batch: Batch) -> None:
+        """The unit is done with the batch; requests may still ship."""
+
+    def network(self) -> Network | None:
+        """A network of the policy's own; None: the one the configuration asks for."""
+        return None
 
     def batch_ended(self, batch: Batch) -> None:
         """The last request of the batch has finished."""

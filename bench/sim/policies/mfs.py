@@ -10,12 +10,14 @@ import msgspec
 
 import mfsd.policy as rules
 from bench.sim.engine import Batch, Flow, State
+from bench.sim.host_queue import RmlqNetwork
 from bench.sim.policies import Policy, pack, register
 from mfsd.policy.estimate import bottleneck_rho, counts_as_load
 from mfsd.policy.flow import guard_ns, laxity_ns
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
+    from bench.sim.network import Network
 
 NS = 1_000_000_000
 
@@ -50,6 +52,7 @@ class Mfs(Policy):
         self.tick_s = self.config.promotion_interval_ns / NS
         self.loads: dict[int, tuple[rules.Load, int]] = {}  # per link: load and when it was measured
         self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
+        self.queues: RmlqNetwork | None = None
         self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
         self.pruned: tuple[rules.Pruned, ...] = ()
         self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
@@ -127,11 +130,44 @@ class Mfs(Policy):
             slack.append(state.request.deadline_s - ahead - state.request.isolated_s)
         return int(min((s for s in slack if s >= 0), default=3600.0) * NS)
 
+    # -- production's host queues, when the fabric has few classes ------------------------------------------------------
+
+    def network(self) -> Network | None:
+        if not self.simulation.cluster.config.fabric_classes:
+            return None
+        self.at_layers = self.reuse_by_layer = False
+        self.tick_s = None
+        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config)
+        return self.queues
+
+    def tell(self, batch: Batch) -> None:
+        """What a daemon learns at a layer boundary."""
+        if self.queues is None:
+            return
+        simulation = self.simulation
+        deadline_ns = min(int(c.state.request.deadline_s * NS) for c in batch.chunks)
+        left_ns = int(simulation.until_layer_s(batch, simulation.layers) * NS)
+        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, simulation.layers)
+        for chunk in batch.chunks:
+            flow = chunk.state.p2d
+            if flow is not None and self.config.levels > 1:
+                self.queues.tell_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
+
+    def layer_began(self, batch: Batch) -> None:
+        self.tell(batch)
+
+    def batch_computed(self, batch: Batch) -> None:
+        if self.queues is not None:
+            self.queues.tell_batch_end(batch)
+
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def order(self, flow: Flow) -> int:
         config = self.config
         state = flow.state
+        if self.queues is not None:
+            flow.wire_class = rules.wire_class(config.classes, rules.Tier.EARLY)
+            return 0  # collectives; KV is the native queue's
         if flow.stage == 3 and state is not None:
             facts = self.last_stage(flow, state)
             now_ns = self.now_ns()
@@ -160,6 +196,8 @@ class Mfs(Policy):
 
     def flow_ended(self, flow: Flow) -> None:
         self.next_look.pop(flow, None)
+        if self.queues is not None and flow.stage == 3 and flow.state is not None:
+            self.queues.tell_request_end(flow.state)
 
     # -- the coordinator --------------------------------------------------------------------------------------------
 
@@ -169,6 +207,11 @@ class Mfs(Policy):
         else:
             deadlines = [int(c.state.request.deadline_s * NS) for c in batch.chunks]
             batch.policy = rules.robust_effective_deadline(deadlines).red_ns // 1000
+        if self.queues is not None:
+            for chunk in batch.chunks:
+                if chunk.state.p2d is not None and chunk.state.p2d_posted == 0:
+                    self.queues.tell_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
+            self.tell(batch)
         self.replan()
 
     def batch_ended(self, batch: Batch) -> None:
@@ -196,8 +239,13 @@ class Mfs(Policy):
                 state = chunk.state
                 if state.pruned != (state.request.number in chosen):
                     state.pruned = not state.pruned
+                    if state.finish_s >= 0:
+                        continue
+                    if self.queues is not None:
+                        self.queues.tell_pruned(state)
+                        continue
                     for flow in (state.reuse, state.p2d):
-                        if flow is not None and state.finish_s < 0:
+                        if flow is not None:
                             simulation.reorder(flow)
 
     def requests_of(self, batch: Batch) -> tuple[rules.Request, ...]:
