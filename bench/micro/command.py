@@ -1,4 +1,5 @@
-"""python -m bench micro NAME [--json FILE]: runs bench/micro/NAME.py, whose run() returns its results as a dict."""
+"""python -m bench micro NAME [--json FILE]: runs bench/micro/NAME.py, whose run() returns its results as a
+dict."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ def machine() -> dict[str, object]:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
 
 
 def main(arguments: list[str]) -> int:

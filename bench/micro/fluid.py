@@ -1,4 +1,5 @@
-"""Speed of the rate allocator: flow events (begin or end) per CPU-second on open-loop traces over 200 Gbit/s links."""
+"""Speed of the rate allocator: flow events (begin or end) per CPU-second on open-loop traces over 200
+Gbit/s links."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Trace:
 
 
 def poisson(flows: int, load: float, orders: int, radix: int = 0, seed: int = 1) -> Trace:
-    """Random pairs with exponential sizes (mean 16 MB). radix 0: NICs only (2,000 of them); else an ECMP fat-tree."""
+    """Random pairs with exponential sizes (mean 16 MB). radix 0: NICs only (2,000 of them); else an ECMP
+    fat-tree."""
     rng = random.Random(seed)
     half = radix // 2
     hosts = radix * half * half if radix else 2000
@@ -69,7 +71,8 @@ def poisson(flows: int, load: float, orders: int, radix: int = 0, seed: int = 1)
 
 
 def full_mesh(instances: int, collectives: int, per_flow_class: bool, seed: int = 1) -> Trace:
-    """Every instance (4 servers of 8 GPUs) runs all-to-alls between servers, each in one of 8 classes; one 64 MB KV flow
+    """Every instance (4 servers of 8 GPUs) runs all-to-alls between servers, each in one of 8 classes; one
+    64 MB KV flow
     between random instances per collective."""
     rng = random.Random(seed)
     gpus = 32 * instances
@@ -82,7 +85,9 @@ def full_mesh(instances: int, collectives: int, per_flow_class: bool, seed: int 
                 for b in range(32):
                     if a // 8 != b // 8:
                         links = (instance * 32 + a, gpus + instance * 32 + b)
-                        trace.flows.append((now, 16e6 / 24, rng.randrange(8) if per_flow_class else order, links))
+                        trace.flows.append(
+                            (now, 16e6 / 24, rng.randrange(8) if per_flow_class else order, links)
+                        )
             other = rng.randrange(instances)
             links = (instance * 32 + rng.randrange(32), gpus + other * 32 + rng.randrange(32))
             trace.flows.append((now + rng.random() * 3e-3, 64e6, rng.randrange(8), links))

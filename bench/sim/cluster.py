@@ -1,6 +1,8 @@
-"""Configuration of one simulated point, and the requests as the cluster sees them before any network decision.
+"""Configuration of one simulated point, and the requests as the cluster sees them before any network
+decision.
 
-Routing, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a router's own estimate of
+Routing, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a
+router's own estimate of
 load: they are the same for every policy, so policies are compared on identical work.
 """
 
@@ -16,7 +18,6 @@ import msgspec
 from bench.sim.profile import ACCELERATORS, MODELS, Accelerator, Model
 from bench.sim.topology import Path, Topology
 from bench.sim.workload import Row
-
 
 LOCALITY = 0.1  # the router's price of fetching a cached token, in computed tokens
 
@@ -56,17 +57,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--accelerator {self.accelerator}: use one of {', '.join(ACCELERATORS)}")
         instance = MODELS[self.model].instance_gpus
         if self.gpus < 2 * instance or self.gpus % (2 * instance):
-            raise ConfigError(f"--gpus {self.gpus}: use a multiple of {2 * instance}, half of them prefill instances of {instance}")
+            raise ConfigError(
+                f"--gpus {self.gpus}: use a multiple of {2 * instance}, "
+                f"half of them prefill instances of {instance}"
+            )
         for name in ("kv_scale", "burst", "copies", "imbalance", "slo_factor", "oversubscription"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: use a number above 0")
         if not 0 <= self.hot_fraction <= 1:
             raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
         if self.fabric_classes not in (0, *range(2, 9)):
-            raise ConfigError(f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link")
+            raise ConfigError(
+                f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link"
+            )
         if self.fabric not in ("nic-only", "fat-tree"):
             raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
-        if self.decode_nics is not None and not 0 < self.decode_nics:
+        if self.decode_nics is not None and self.decode_nics < 1:
             raise ConfigError(f"--decode-nics {self.decode_nics}: use at least 1")
 
 
@@ -114,7 +120,8 @@ class Cluster:
         )
         self.kv_bytes = self.model.kv_bytes * config.kv_scale
         self._group_nics = [
-            tuple(range(u * self.model.instance_gpus + g * self.model.group_gpus, u * self.model.instance_gpus + (g + 1) * self.model.group_gpus))
+            tuple(range(u * self.model.instance_gpus + g * self.model.group_gpus, u *
+            self.model.instance_gpus + (g + 1) * self.model.group_gpus))
             for u in range(self.units)
             for g in range(self.model.groups)
         ]  # fmt: skip
@@ -168,7 +175,8 @@ class Cluster:
         )
 
     def _expert_shares(self, unit: int) -> list[float]:
-        """Share of tokens each group's experts attract: Zipf with exponent expert_skew, in an order of the unit's own."""
+        """Share of tokens each group's experts attract: Zipf with exponent expert_skew, in an order of the
+        unit's own."""
         groups = self.model.groups
         shares = [(i + 1) ** -self.config.expert_skew for i in range(groups)]
         random.Random(f"experts {self.seed} {unit}").shuffle(shares)
@@ -184,7 +192,8 @@ class Cluster:
         return self.model.collective_bytes(tokens) * (self.config.copies if self.model.experts else 1.0)
 
     def isolated_s(self, request: Request) -> float:
-        """TTFT of the request alone in the cluster: layers one after the other, KV transfers overlapped with them."""
+        """TTFT of the request alone in the cluster: layers one after the other, KV transfers overlapped
+        with them."""
         model, layers = self.model, self.model.layers
         reuse_rate = min(len(request.owners), model.group_gpus) * self.link if request.owners else 0.0
         p2d_rate = min(self.decode_width, model.group_gpus) * self.link
@@ -237,7 +246,8 @@ class Cluster:
 
 
 class _RouterView:
-    """A unit as the router models it: batches formed first come first served, computing alone with an idle network."""
+    """A unit as the router models it: batches formed first come first served, computing alone with an idle
+    network."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -247,9 +257,11 @@ class _RouterView:
         self.token_s = cluster.batch_s([(1024, 1024)] * 4) / 4096
 
     def wait_s(self, now: float) -> float:
-        """Time until a request that arrives now would begin, if one batch took no longer per token than the last."""
+        """Time until a request that arrives now would begin, if one batch took no longer per token than the
+        last."""
         while self.queue and self.free_at <= now:
-            chosen, room = [], self.cluster.config.batch_tokens
+            chosen: list[tuple[int, int]] = []
+            room = self.cluster.config.batch_tokens
             while self.queue and (not chosen or self.queue[0][0] <= room):
                 chosen.append(self.queue.popleft())
                 room -= chosen[-1][0]
@@ -268,7 +280,8 @@ class _RouterView:
 
 
 def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
-    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix; finds what the cluster's
+    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix;
+    finds what the cluster's
     caches hold (least recently used blocks leave first) and on which NICs it lies."""
     config, model = cluster.config, cluster.model
     rng = random.Random(f"route {seed}")
@@ -277,7 +290,7 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
     per_unit: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(cluster.units)]
     views = [_RouterView(cluster) for _ in range(cluster.units)]
     workers = max(1, cluster.decode_nics // cluster.decode_width)
-    requests = []
+    requests: list[Request] = []
     for row in rows:
         held: list[tuple[int, int, int]] = []
         for block in row.blocks:
@@ -293,9 +306,15 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
         now = row.arrival_s
         shift = rng.randrange(cluster.units)
         history = now < 0  # fills the caches only
-        unit = shift if history else min(
-            ((u + shift) % cluster.units for u in range(cluster.units)),
-            key=lambda u: views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u])),
+        unit = (
+            shift
+            if history
+            else min(
+                ((u + shift) % cluster.units for u in range(cluster.units)),
+                key=lambda u: (
+                    views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u]))
+                ),
+            )
         )
         new = max(row.input_tokens - cached, min(16, row.input_tokens))
         if not history:
@@ -308,7 +327,11 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
                 owners[held_unit, held_group] = owners.get((held_unit, held_group), 0) + tokens
         remote = min(cached, sum(owners.values()))
         shares: dict[int, float] = {}
-        if remote and config.hot_fraction and random.Random(f"hot {seed} {root}").random() < config.hot_fraction:
+        if (
+            remote
+            and config.hot_fraction
+            and random.Random(f"hot {seed} {root}").random() < config.hot_fraction
+        ):
             shares[0] = 1.0
             if unit == 0:
                 remote, shares = 0, {}

@@ -1,7 +1,9 @@
 """The run of one point: batches step through their layers, compute and network share one event queue.
 
-A layer of an expert model: wait for its reused KV (stage 1), attention, post its new KV (stage 3), dispatch (stage 2), experts,
-combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. TTFT ends with the last stage-3
+A layer of an expert model: wait for its reused KV (stage 1), attention, post its new KV (stage 3), dispatch
+(stage 2), experts,
+combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. TTFT ends
+with the last stage-3
 byte. Same configuration, rows and seed give the same result, to the bit.
 """
 
@@ -27,11 +29,25 @@ class Flow:
     """A stream of one stage: a collective of a batch (2), or a request's KV going in (1) or out (3)."""
 
     __slots__ = (
-        "batch", "layer", "limit_link", "limited", "message_bytes", "number", "order", "path", "posted_s", "rate_limit",
-        "sequence", "stage", "state", "wire_class",
-    )  # fmt: skip
+        "batch",
+        "layer",
+        "limit_link",
+        "limited",
+        "message_bytes",
+        "number",
+        "order",
+        "path",
+        "posted_s",
+        "rate_limit",
+        "sequence",
+        "stage",
+        "state",
+        "wire_class",
+    )
 
-    def __init__(self, stage: int, path: Path, batch: Batch, state: State | None, message_bytes: float, sequence: int) -> None:
+    def __init__(
+        self, stage: int, path: Path, batch: Batch, state: State | None, message_bytes: float, sequence: int
+    ) -> None:
         self.stage = stage
         self.path = path
         self.batch = batch
@@ -57,9 +73,19 @@ class State:
     """A request in the cluster: what is computed, fetched and shipped."""
 
     __slots__ = (
-        "batch", "computed", "done_tokens", "fetched", "finish_s", "p2d", "p2d_posted", "p2d_total", "policy", "pruned", "request",
+        "batch",
+        "computed",
+        "done_tokens",
+        "fetched",
+        "finish_s",
+        "p2d",
+        "p2d_posted",
+        "p2d_total",
+        "policy",
+        "pruned",
+        "request",
         "reuse",
-    )  # fmt: skip
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -92,9 +118,22 @@ class Batch:
     """Chunks that run their layers together."""
 
     __slots__ = (
-        "attention_s", "believed", "chunks", "collective", "collective_bytes", "experts_s", "layer", "left", "paths", "policy",
-        "serial", "step", "step_end_s", "unit", "wire_s",
-    )  # fmt: skip
+        "attention_s",
+        "believed",
+        "chunks",
+        "collective",
+        "collective_bytes",
+        "experts_s",
+        "layer",
+        "left",
+        "paths",
+        "policy",
+        "serial",
+        "step",
+        "step_end_s",
+        "unit",
+        "wire_s",
+    )
 
     def __init__(self, serial: int, unit: int, chunks: list[Chunk]) -> None:
         self.serial = serial
@@ -107,16 +146,21 @@ class Batch:
         self.believed = 1.0
         self.left = len(chunks)
         self.policy: Any = None
+        self.attention_s = self.experts_s = self.collective_bytes = 0.0
+        self.paths: tuple[Path, ...] = ()
+        self.wire_s: list[float] = []  # of each collective, alone
 
 
 class RequestScheduler(Protocol):
-    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Not chosen means waiting."""
+    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Not
+    chosen means waiting."""
 
     def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]: ...
 
 
 class FirstComeFirstServed:
-    """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into chunks."""
+    """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into
+    chunks."""
 
     def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
         chosen: list[tuple[State, int]] = []
@@ -167,7 +211,8 @@ class Simulation:
         else:
             self.network = SharedNetwork(cluster.topology)
 
-    # -- events -----------------------------------------------------------------------------------------------------
+    # -- events
+    # -----------------------------------------------------------------------------------------------------
 
     def at(self, time: float, act: Callable[[Any], None], what: Any) -> None:
         self.serial += 1
@@ -199,7 +244,8 @@ class Simulation:
         elif flow.state is not None and flow.state.computed:
             self._shipped(flow.state)
 
-    # -- flows ------------------------------------------------------------------------------------------------------
+    # -- flows
+    # ------------------------------------------------------------------------------------------------------
 
     def _post(self, flow: Flow, size: float) -> None:
         flow.posted_s = self.now
@@ -226,7 +272,8 @@ class Simulation:
             periods = int(self.now / self.policy.tick_s + 1e-9) + 1
             self.at(periods * self.policy.tick_s, self._tick, None)
 
-    # -- requests ---------------------------------------------------------------------------------------------------
+    # -- requests
+    # ---------------------------------------------------------------------------------------------------
 
     def _arrive(self, state: State) -> None:
         unit = state.request.unit
@@ -265,9 +312,9 @@ class Simulation:
         batch.wire_s = [batch.collective_bytes / path.isolated_rate for path in batch.paths]
         if cluster.config.belief_error:
             # What policies believe of compute times; the truth is untouched.
-            batch.believed = 1.0 + random.Random(f"belief {cluster.seed} {chunks[0].state.request.number}").uniform(
-                -cluster.config.belief_error, cluster.config.belief_error
-            )
+            batch.believed = 1.0 + random.Random(
+                f"belief {cluster.seed} {chunks[0].state.request.number}"
+            ).uniform(-cluster.config.belief_error, cluster.config.belief_error)
         self.running[unit] = batch
         self.active[batch.serial] = batch
         for chunk in chunks:
@@ -310,7 +357,8 @@ class Simulation:
         if flow.batch.step == WAIT:
             self._try_layer(flow.batch)
 
-    # -- layers -----------------------------------------------------------------------------------------------------
+    # -- layers
+    # -----------------------------------------------------------------------------------------------------
 
     def _begin_layer(self, batch: Batch) -> None:
         batch.step = WAIT
@@ -404,7 +452,7 @@ class Simulation:
             else:
                 self.reorder(state.p2d)
         self.policy.batch_computed(batch)
-        if batch.left == 0 and self.active.pop(batch.serial, None):
+        if batch.left == 0 and self.active.pop(batch.serial, None) is not None:
             self.policy.batch_ended(batch)
         self._start_batch(unit)
 
@@ -418,13 +466,15 @@ class Simulation:
         self.shipping.pop(flow, None)
         self.policy.flow_ended(flow)
         batch.left -= 1
-        if batch.left == 0 and batch.step == ENDED and self.active.pop(batch.serial, None):
+        if batch.left == 0 and batch.step == ENDED and self.active.pop(batch.serial, None) is not None:
             self.policy.batch_ended(batch)
 
-    # -- what policies may ask: estimates from the cost model they believe -----------------------------------------
+    # -- what policies may ask: estimates from the cost model they believe
+    # -----------------------------------------
 
     def until_layer_s(self, batch: Batch, layer: int) -> float:
-        """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused KV is there."""
+        """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused
+        KV is there."""
         if layer <= batch.layer and batch.step != ENDED:
             return 0.0
         if batch.step == ENDED:
@@ -435,7 +485,11 @@ class Simulation:
         if step == WAIT:
             rest = whole
         elif step == ATTENTION:
-            rest = max(0.0, batch.step_end_s - self.now) * batch.believed + experts + (sum(batch.wire_s) if self.model.experts else 0.0)
+            rest = (
+                max(0.0, batch.step_end_s - self.now) * batch.believed
+                + experts
+                + (sum(batch.wire_s) if self.model.experts else 0.0)
+            )
         elif step == EXPERTS:
             rest = max(0.0, batch.step_end_s - self.now) * batch.believed + batch.wire_s[1]
         else:
@@ -461,7 +515,11 @@ class Simulation:
     def p2d_left(self, state: State) -> float:
         """Bytes the request still has to ship, produced or not."""
         if state.p2d is None:
-            return (state.request.new_tokens + state.request.context_tokens) * self.cluster.kv_bytes * self.layers
+            return (
+                (state.request.new_tokens + state.request.context_tokens)
+                * self.cluster.kv_bytes
+                * self.layers
+            )
         return state.p2d_total - state.p2d_posted + self.network.remaining(state.p2d)
 
     def earliest_finish_s(self, state: State) -> float:

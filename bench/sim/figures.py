@@ -1,7 +1,10 @@
-"""python -m bench sim figure 9..14 [--quick]: runs what a figure of the paper shows and plots it (PNG, SVG, JSON).
+"""python -m bench sim figure 9..14 [--quick]: runs what a figure of the paper shows and plots it (PNG, SVG,
+JSON).
 
-Points are written as they finish and reused by the next call. Rates are given relative to the rate at which NOCONT meets 90 % of
-the deadlines, and on the axis in requests/s per GPU. Contention knobs are those of `python -m bench sim` and, unless given, the
+Points are written as they finish and reused by the next call. Rates are given relative to the rate at which
+NOCONT meets 90 % of
+the deadlines, and on the axis in requests/s per GPU. Contention knobs are those of `python -m bench sim`
+and, unless given, the
 settings named in each figure's title."""
 
 from __future__ import annotations
@@ -23,10 +26,17 @@ from bench.sim.point import Point, knee
 POLICIES = ("fs", "sjf", "edf", "karuna", "static", "paper", "mfs", "nocont")
 # Okabe and Ito's colours, told apart by colour-blind readers; markers repeat the distinction in print.
 STYLE = {
-    "fs": ("#999999", "o"), "sjf": ("#E69F00", "s"), "edf": ("#56B4E9", "^"), "karuna": ("#009E73", "v"),
-    "static": ("#CC79A7", "D"), "paper": ("#0072B2", "P"), "mfs": ("#D55E00", "*"), "nocont": ("#000000", "x"),
-}  # fmt: skip
-# Half of the prefixes on few NICs: what the paper's victim units are. At full size the same NIC would serve eight times the load.
+    "fs": ("#999999", "o"),
+    "sjf": ("#E69F00", "s"),
+    "edf": ("#56B4E9", "^"),
+    "karuna": ("#009E73", "v"),
+    "static": ("#CC79A7", "D"),
+    "paper": ("#0072B2", "P"),
+    "mfs": ("#D55E00", "*"),
+    "nocont": ("#000000", "x"),
+}
+# Half of the prefixes on few NICs: what the paper's victim units are. At full size the same NIC would serve
+# eight times the load.
 CONTENDED: dict[str, Any] = {"hot_fraction": 0.5, "kv_scale": 4.0}
 MOE = ("mixtral-8x22b", "dbrx", "qwen3-coder", "grok-2")
 
@@ -45,25 +55,45 @@ FIGURES = {
     9: Figure(
         "Mixtral-8x7B, two instances of 8 GPUs at 50 Gbit/s",
         (("QwenA", "mixtral-8x7b", "qwen-a"), ("QwenB", "mixtral-8x7b", "qwen-b")),
-        "bars", (1.0,), 32,
+        "bars",
+        (1.0,),
+        32,
     ),
     10: Figure("Conversation (QwenA)", tuple((m, m, "qwen-a") for m in MOE), "curves"),
     11: Figure("Agent (QwenB)", tuple((m, m, "qwen-b") for m in MOE), "curves"),
     12: Figure(
         "Llama3-8B, sequence parallel",
-        (("Mooncake conversation", "llama3-8b", "mooncake-conversation"), ("Mooncake agent", "llama3-8b", "mooncake-agent")),
+        (
+            ("Mooncake conversation", "llama3-8b", "mooncake-conversation"),
+            ("Mooncake agent", "llama3-8b", "mooncake-agent"),
+        ),
         "curves",
     ),
     13: Figure("DBRX, QwenA", (("DBRX", "dbrx", "qwen-a"),), "breakdown", (1.0,)),
-    14: Figure("Llama3-8B, Mooncake conversation", (("Llama3-8B", "llama3-8b", "mooncake-conversation"),), "breakdown", (1.0,)),
-}  # fmt: skip
+    14: Figure(
+        "Llama3-8B, Mooncake conversation",
+        (("Llama3-8B", "llama3-8b", "mooncake-conversation"),),
+        "breakdown",
+        (1.0,),
+    ),
+}
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m bench sim figure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        prog="python -m bench sim figure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     p.add_argument("number", type=int, choices=sorted(FIGURES))
-    p.add_argument("--quick", action="store_true", help="384 GPUs, 200 requests, three loads, two seeds: minutes, not evidence")
-    p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)")
+    p.add_argument(
+        "--quick",
+        action="store_true",
+        help="384 GPUs, 200 requests, three loads, two seeds: minutes, not evidence",
+    )
+    p.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)"
+    )
     p.add_argument("--policy", default=",".join(POLICIES), metavar="A,B")
     p.add_argument("--seeds", type=int, metavar="N", help="default 5 (quick: 2)")
     p.add_argument("--gpus", type=int, metavar="N", help="default 2048 (figure 9: 32; quick: 384)")
@@ -83,12 +113,15 @@ def panel_config(figure: Figure, model: str, options: argparse.Namespace) -> Con
     }
     knobs = given or dict(CONTENDED)
     if not given and gpus > 384:
-        knobs["hot_fraction"] = CONTENDED["hot_fraction"] * 384 / gpus  # one NIC cannot serve half of a larger cluster
+        knobs["hot_fraction"] = (
+            CONTENDED["hot_fraction"] * 384 / gpus
+        )  # one NIC cannot serve half of a larger cluster
     return Config(model=model, gpus=gpus, **knobs)
 
 
 def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing of the figure. {"figure", "title", "panels": [{"title", "config", "knee", "results"}]}."""
+    """Runs what is missing of the figure. {"figure", "title", "panels": [{"title", "config", "knee",
+    "results"}]}."""
     figure = FIGURES[number]
     seeds = options.seeds or (2 if options.quick else 5)
     requests = options.requests or (200 if options.quick else 1024)
@@ -96,8 +129,11 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
     panels = []
     for title, model, workload in figure.panels:
         base = Point(
-            config=panel_config(figure, model, options), workload=workload, requests=requests, warmup=requests // 2
-        )  # fmt: skip
+            config=panel_config(figure, model, options),
+            workload=workload,
+            requests=requests,
+            warmup=requests // 2,
+        )
         path = options.out / f"figure-{number}-{model}-{workload}{'-quick' if options.quick else ''}.json"
         memory = path.with_suffix(".knee")
         wanted = msgspec.json.encode(base).decode()
@@ -120,7 +156,9 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
             print(f"[{done}/{total}] {what}: {result['slo_attainment']:.1%}", file=sys.stderr, flush=True)
 
         results = sweep.run(points, path, report)
-        panels.append({"title": title, "config": sweep.common(points), "knee": top, "rates": rates, "results": results})
+        panels.append(
+            {"title": title, "config": sweep.common(points), "knee": top, "rates": rates, "results": results}
+        )
     return {"figure": number, "title": figure.title, "quick": options.quick, "panels": panels}
 
 
@@ -144,16 +182,29 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
     kind = FIGURES[data["figure"]].kind
     panels = data["panels"]
     columns = len(panels) * (1 if kind == "curves" else 2)
-    figure, axes = pyplot.subplots(1, columns, figsize=(3.6 * columns, 3.2), squeeze=False, layout="constrained")
+    figure, axes = pyplot.subplots(
+        1, columns, figsize=(3.6 * columns, 3.2), squeeze=False, layout="constrained"
+    )
     for index, panel in enumerate(panels):
         if kind == "curves":
             _curves(axes[0][index], panel, policies)
         else:
-            _bars(axes[0][2 * index], panel, policies, lambda r: r["ttft_s"]["mean"] * 1e3 if kind == "bars" else r["cct_s"]["mean"] * 1e3)
+            _bars(
+                axes[0][2 * index],
+                panel,
+                policies,
+                lambda r: r["ttft_s"]["mean"] * 1e3 if kind == "bars" else r["cct_s"]["mean"] * 1e3,
+            )
             axes[0][2 * index].set_ylabel("mean TTFT (ms)" if kind == "bars" else "mean CCT (ms)")
-            second = (lambda r: r["cct_s"]["mean"] * 1e3) if kind == "bars" else (lambda r: r["earliness_s"]["non_negative_mean"] * 1e3)
+            second = (
+                (lambda r: r["cct_s"]["mean"] * 1e3)
+                if kind == "bars"
+                else (lambda r: r["earliness_s"]["non_negative_mean"] * 1e3)
+            )
             _bars(axes[0][2 * index + 1], panel, policies, second)
-            axes[0][2 * index + 1].set_ylabel("mean CCT (ms)" if kind == "bars" else "mean non-negative earliness (ms)")
+            axes[0][2 * index + 1].set_ylabel(
+                "mean CCT (ms)" if kind == "bars" else "mean non-negative earliness (ms)"
+            )
     figure.suptitle(f"{data['title']}{' (quick run)' if data['quick'] else ''}", fontsize=10)
     for ending in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{ending}"), dpi=150)
@@ -162,12 +213,23 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
 
 def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:
     for policy in policies:
-        points = [spread(select(panel, policy, rate), lambda r: 100 * r["slo_attainment"]) for rate in panel["rates"]]
+        points = [
+            spread(select(panel, policy, rate), lambda r: 100 * r["slo_attainment"])
+            for rate in panel["rates"]
+        ]
         colour, marker = STYLE.get(policy, ("#555555", "."))
         axis.errorbar(
-            panel["rates"], [p[0] for p in points], yerr=[p[1] for p in points], label=policy, color=colour, marker=marker,
-            linestyle=":" if policy == "nocont" else "-", linewidth=1.2, markersize=5, capsize=2,
-        )  # fmt: skip
+            panel["rates"],
+            [p[0] for p in points],
+            yerr=[p[1] for p in points],
+            label=policy,
+            color=colour,
+            marker=marker,
+            linestyle=":" if policy == "nocont" else "-",
+            linewidth=1.2,
+            markersize=5,
+            capsize=2,
+        )
     axis.axvline(panel["knee"], color="#bbbbbb", linewidth=0.8)
     axis.set_title(panel["title"], fontsize=9)
     axis.set_xlabel("requests/s per GPU")

@@ -1,7 +1,10 @@
-"""Generated workloads, fitted to published statistics of production traces (data/published.json names the sources).
+"""Generated workloads, fitted to published statistics of production traces (data/published.json names the
+sources).
 
-Generated, not recorded: each request draws its prompt length from the published quantiles and, independently, the share of its
-prompt that was seen before from the published sharing curve. The shared part is the beginning of an earlier prompt: a recent
+Generated, not recorded: each request draws its prompt length from the published quantiles and,
+independently, the share of its
+prompt that was seen before from the published sharing curve. The shared part is the beginning of an earlier
+prompt: a recent
 one (the next turn of a conversation) or a popular one (a template), in the published proportion.
 """
 
@@ -49,9 +52,13 @@ class Curve:
 
 
 def lengths(statistics: dict[str, Any]) -> Curve:
-    points = sorted((float(percent) / 100, float(tokens)) for percent, tokens in statistics["input_quantiles"].items())
+    points = sorted(
+        (float(percent) / 100, float(tokens)) for percent, tokens in statistics["input_quantiles"].items()
+    )
     # Beyond the last quantile the tail rises to 1.6 times it: the published means leave room for no more.
-    return Curve([(0.0, points[0][1]), *points, (1.0, 1.6 * points[-1][1] if points[-1][0] < 0.995 else points[-1][1])])
+    return Curve(
+        [(0.0, points[0][1]), *points, (1.0, 1.6 * points[-1][1] if points[-1][0] < 0.995 else points[-1][1])]
+    )
 
 
 def sharing(statistics: dict[str, Any]) -> Curve:
@@ -60,7 +67,8 @@ def sharing(statistics: dict[str, Any]) -> Curve:
 
 
 def generate(name: str, count: int, seed: int, burst: float = 1.0) -> list[Row]:
-    """`count` requests without arrival times (0) after HISTORY ones (-1). With burst > 1, groups of that mean size share a prefix."""
+    """`count` requests without arrival times (0) after HISTORY ones (-1). With burst > 1, groups of that
+    mean size share a prefix."""
     statistics = published()[name]
     length, share = lengths(statistics), sharing(statistics)
     mean_share = sum(share.at((i + 0.5) / 1000) for i in range(1000)) / 1000
@@ -90,7 +98,9 @@ def generate(name: str, count: int, seed: int, burst: float = 1.0) -> list[Row]:
         chain = (*parent[:shared], *range(next_block, next_block + total - shared))
         next_block += total - shared
         recent.append(chain)
-        rows.append(Row(-1.0 if number < HISTORY else 0.0, tokens, max(1, round(output(rng))), chain, BLOCK_TOKENS))
+        rows.append(
+            Row(-1.0 if number < HISTORY else 0.0, tokens, max(1, round(output(rng))), chain, BLOCK_TOKENS)
+        )
     return rows
 
 
@@ -120,8 +130,11 @@ def _lognormal(median: float, p99: float) -> Any:
     return lambda rng: median * math.exp(sigma * rng.gauss(0, 1))
 
 
-def schedule(rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, recorded: bool = False) -> list[Row]:
-    """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with mean `burst`; or the
+def schedule(
+    rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, recorded: bool = False
+) -> list[Row]:
+    """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with
+    mean `burst`; or the
     recorded times stretched to that rate, equal times spread evenly up to the next."""
     rng = random.Random(f"arrivals {seed}")
     times: list[float] = []
@@ -135,7 +148,9 @@ def schedule(rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, re
             j = i
             while j < len(rows) and rows[j].arrival_s == rows[i].arrival_s:
                 j += 1
-            step = (rows[j].arrival_s if j < len(rows) else last + (last - first) / len(rows)) - rows[i].arrival_s
+            step = (rows[j].arrival_s if j < len(rows) else last + (last - first) / len(rows)) - rows[
+                i
+            ].arrival_s
             times += [(rows[i].arrival_s - first + step * k / (j - i)) * scale for k in range(j - i)]
             i = j
     else:

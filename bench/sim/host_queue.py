@@ -1,8 +1,12 @@
-"""The production host queue (csrc/rmlq.c) under the simulator's clock: at every sending NIC it decides which message goes next.
+"""The production host queue (csrc/rmlq.c) under the simulator's clock: at every sending NIC it decides
+which message goes next.
 
-A message is a request's KV of one layer. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of
-a tensor-parallel group move together), is posted when that NIC has fewer than `window` messages in flight, keeps the wire class
-it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never wait."""
+A message is a request's KV of one layer. It waits in the queue of the NIC it leaves from (the first of its
+group: the ranks of
+a tensor-parallel group move together), is posted when that NIC has fewer than `window` messages in flight,
+keeps the wire class
+it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never
+wait."""
 
 from __future__ import annotations
 
@@ -26,7 +30,10 @@ WINDOW = 4  # messages in flight per NIC
 def native(config: PolicyConfig) -> NativePolicy:
     """The same parameters for the native queue. ConfigError when it has no such rule."""
     if config.early_order is EarlyOrder.SHORTEST:
-        raise ConfigError("early_order shortest: the native queue does not have it; use rank or collective-first, or --fabric-classes 0")
+        raise ConfigError(
+            "early_order shortest: the native queue does not have it; "
+            "use rank or collective-first, or --fabric-classes 0"
+        )
     return NativePolicy(
         variant=1 if config.variant is Variant.PAPER else 0,
         early_order=1 if config.early_order is EarlyOrder.COLLECTIVE_FIRST else 0,
@@ -69,7 +76,8 @@ class RmlqNetwork(SharedNetwork):
     def now_ns(self) -> int:
         return int(self.fluid.now * NS)
 
-    # -- messages ---------------------------------------------------------------------------------------------------
+    # -- messages
+    # ---------------------------------------------------------------------------------------------------
 
     def send(self, flow: Flow, size: float) -> None:
         if flow.stage == 2 or flow.state is None:
@@ -82,8 +90,10 @@ class RmlqNetwork(SharedNetwork):
         self.left[flow] = self.left.get(flow, 0.0) + size
         self.messages[flow] = self.messages.get(flow, 0) + 1
         self.queue(nic).submit(
-            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage, request=request.number + 1,
-            batch=flow.batch.serial, deadline_ns=int(request.deadline_s * NS), cookie=self.cookie, layer=flow.layer,
+            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
+            request=request.number + 1,
+            batch=flow.batch.serial, deadline_ns=int(request.deadline_s * NS), cookie=self.cookie,
+            layer=flow.layer,
         )  # fmt: skip
         self._pump(nic)
 
@@ -132,15 +142,20 @@ class RmlqNetwork(SharedNetwork):
             return super().remaining(flow)
         if flow not in self.left:
             return 0.0
-        moving = sum(self.fluid.remaining(number) for number, (other, _, _) in self.posted.items() if other is flow)
+        moving = sum(
+            self.fluid.remaining(number) for number, (other, _, _) in self.posted.items() if other is flow
+        )
         return self.left[flow] + moving
 
     def load_before(self, link: int, order: int, wire_class: int) -> float:
         return self.fluid.link_rate(link, wire_class)
 
-    # -- what the daemon would tell the queues --------------------------------------------------------------------------
+    # -- what the daemon would tell the queues
+    # --------------------------------------------------------------------------
 
-    def tell_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
+    def tell_batch(
+        self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int
+    ) -> None:
         nics = self.told.setdefault(batch.serial, set())
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):
@@ -148,7 +163,8 @@ class RmlqNetwork(SharedNetwork):
                     nics.add(flow.path.source)
         for nic in sorted(nics):
             self.queue(nic).batch(
-                self.now_ns(), batch.serial, layer_current=batch.layer, layers=layers, rank=min(rank, 2**32 - 2),
+                self.now_ns(), batch.serial, layer_current=batch.layer, layers=layers, rank=min(rank, 2**32
+                - 2),
                 deadline_ns=max(1, deadline_ns), compute_left_ns=max(0, compute_left_ns),
             )  # fmt: skip
 
@@ -161,7 +177,8 @@ class RmlqNetwork(SharedNetwork):
         path, request = state.p2d.path, state.request
         share = path.shares.get(path.source, 1.0)
         self.queue(path.source).request(
-            self.now_ns(), request.number + 1, deadline_ns=int(request.deadline_s * NS), budget_ns=int(request.budget_s * NS),
+            self.now_ns(), request.number + 1, deadline_ns=int(request.deadline_s * NS),
+            budget_ns=int(request.budget_s * NS),
             bytes_ahead=int(ahead * share), bytes_tail=int(tail * share),
         )  # fmt: skip
 

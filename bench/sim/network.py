@@ -1,4 +1,5 @@
-"""Where flows get their rates: shared links, the host queues of production in front of them, or no contention at all."""
+"""Where flows get their rates: shared links, the host queues of production in front of them, or no
+contention at all."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Network(Protocol):
-    """Moves flows' bytes in virtual time. `flow.order` and `flow.wire_class` are the policy's; a flow is a stream that idles when
+    """Moves flows' bytes in virtual time. `flow.order` and `flow.wire_class` are the policy's; a flow is a
+    stream that idles when
     it has no bytes and goes on when it gets more."""
 
     def send(self, flow: Flow, size: float) -> None: ...
@@ -28,7 +30,8 @@ class Network(Protocol):
 
 
 class SharedNetwork:
-    """Every link serves flows in their exact order (what flow simulators assume; an upper reference for a real fabric)."""
+    """Every link serves flows in their exact order (what flow simulators assume; an upper reference for a
+    real fabric)."""
 
     def __init__(self, topology: Topology) -> None:
         self.fluid = topology.network()
@@ -76,7 +79,8 @@ class SharedNetwork:
         return [self.flows[number] for number in self.fluid.take_completed()]
 
     def load_before(self, link: int, order: int, wire_class: int) -> float:
-        """Bytes per second on a link of what goes before that order (where only classes are known: before that class)."""
+        """Bytes per second on a link of what goes before that order (where only classes are known: before
+        that class)."""
         return self.fluid.link_rate(link, order)
 
     def flow_events(self) -> int:
@@ -84,8 +88,10 @@ class SharedNetwork:
 
 
 class HostQueuedNetwork(SharedNetwork):
-    """As in production: collectives go straight to the wire; KV waits at its sending NIC in exact order and only the first
-    `window` flows there are posted; the fabric knows nothing but wire classes and shares fairly inside each."""
+    """As in production: collectives go straight to the wire; KV waits at its sending NIC in exact order and
+    only the first
+    `window` flows there are posted; the fabric knows nothing but wire classes and shares fairly inside
+    each."""
 
     def __init__(self, topology: Topology, window: int = 1) -> None:
         super().__init__(topology)
@@ -131,7 +137,8 @@ class HostQueuedNetwork(SharedNetwork):
             self._grant(nic)
 
     def _grant(self, nic: int) -> None:
-        """Posts the first flows in order. Work requests are small against a flow, so a posted flow that is no longer among the
+        """Posts the first flows in order. Work requests are small against a flow, so a posted flow that is
+        no longer among the
         first stops being granted at once: it goes back to the queue with what it has left."""
         posted, waiting = self.posted.setdefault(nic, []), self.waiting.setdefault(nic, [])
         if not waiting:

@@ -31,25 +31,31 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def workload_rows(point: Point, total_rate: float) -> list[Row]:
-    """The rows of a point with arrival times; generated workloads are preceded by a history that fills the caches."""
+    """The rows of a point with arrival times; generated workloads are preceded by a history that fills the
+    caches."""
     count = point.requests + point.warmup
     burst = point.config.burst
     if point.workload in generators.NAMES:
         if point.arrivals == "trace":
-            raise ConfigError(f"--arrivals trace: {point.workload} is generated and has no recorded times; use poisson or --trace FILE")
+            raise ConfigError(
+                f"--arrivals trace: {point.workload} is generated and has no recorded times; "
+                "use poisson or --trace FILE"
+            )
         rows = generators.generate(point.workload, count, point.seed, burst)
         history = rows[: generators.HISTORY]
         return history + generators.schedule(rows[generators.HISTORY :], total_rate, point.seed, burst)
     rows = read_trace(Path(point.workload), count)
     if len(rows) < count:
         raise TraceError(
-            f"{point.workload}: {len(rows)} requests, but --warmup {point.warmup} and --requests {point.requests} need {count}; lower them"
+            f"{point.workload}: {len(rows)} requests, but --warmup {point.warmup} and "
+            f"--requests {point.requests} need {count}; lower them"
         )
     return generators.schedule(rows, total_rate, point.seed, burst, recorded=point.arrivals == "trace")
 
 
 def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
-    """Requests/s per prefill GPU that the GPUs can compute when batches are always full and the network costs nothing beyond its
+    """Requests/s per prefill GPU that the GPUs can compute when batches are always full and the network
+    costs nothing beyond its
     isolated time."""
     budget, seconds = cluster.config.batch_tokens, 0.0
     batch: list[tuple[int, int]] = []
@@ -78,8 +84,8 @@ def run(point: Point) -> dict[str, Any]:
     limit = saturation(cluster, requests)
     if point.rate > SATURATION_LIMIT * limit:
         raise ConfigError(
-            f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; above that queues only grow. "
-            f"Use at most {SATURATION_LIMIT * limit:.3g}"
+            f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
+            f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
     simulation = Simulation(cluster, requests, factory)
     simulation.run()
@@ -129,9 +135,10 @@ def _quantiles(ordered: Sequence[float], percents: Sequence[int]) -> dict[str, f
 
 
 def knee(point: Point, target: float = 0.9) -> float:
-    """The rate at which NOCONT still meets `target` of the deadlines: the load that other rates are related to."""
+    """The rate at which NOCONT still meets `target` of the deadlines: the load that other rates are related
+    to."""
     cluster, requests = prepare(point)
-    low, high = 0.0, 1.4 * saturation(cluster, requests)
+    low, high = 0.0, saturation(cluster, requests)
     for _ in range(7):
         rate = (low + high) / 2
         met = run(msgspec.structs.replace(point, policy="nocont", rate=rate))["slo_attainment"]

@@ -1,7 +1,9 @@
 """How long a layer computes and how many bytes it moves: a calibrated roofline per model and accelerator.
 
-Constants were fitted on published kernel measurements of A100 and H100 (GEMM, attention, fused experts, NVLink all-reduce) and
-checked against Vidur's layer profiles: within 10 % for Llama-3-70B on 1-4 GPUs from 512 tokens up. The expert term is the weakest
+Constants were fitted on published kernel measurements of A100 and H100 (GEMM, attention, fused experts,
+NVLink all-reduce) and
+checked against Vidur's layer profiles: within 10 % for Llama-3-70B on 1-4 GPUs from 512 tokens up. The
+expert term is the weakest
 (measured spread of several times): `imbalance` is explicit.
 """
 
@@ -33,7 +35,8 @@ ACCELERATORS = {a.name: a for a in (A100, H100)}
 
 
 class Model(msgspec.Struct, frozen=True):
-    """One model and how an instance (a prefill unit) is cut. Parameters are per layer, bytes per token and layer (fp16)."""
+    """One model and how an instance (a prefill unit) is cut. Parameters are per layer, bytes per token and
+    layer (fp16)."""
 
     name: str
     layers: int
@@ -62,13 +65,16 @@ class Model(msgspec.Struct, frozen=True):
         return self.instance_gpus // self.groups
 
     def attention_s(self, gpu: Accelerator, lengths: Sequence[tuple[int, int]]) -> float:
-        """One group's time up to the dispatch (dense: the whole layer) for requests of (new, context) tokens."""
+        """One group's time up to the dispatch (dense: the whole layer) for requests of (new, context)
+        tokens."""
         tokens = sum(new for new, _ in lengths) / self.sequence_parallel
         if tokens == 0:
             return 10 * gpu.launch_s
         tp = self.tensor_parallel
         params = self.attention_params + self.dense_params + (0.0 if self.experts else self.expert_params)
-        seconds = gpu.overhead * max(2 * tokens * params / tp / gpu.gemm_flops, params * 2 / tp / gpu.memory_bytes_per_s)
+        seconds = gpu.overhead * max(
+            2 * tokens * params / tp / gpu.gemm_flops, params * 2 / tp / gpu.memory_bytes_per_s
+        )
         work = sum(new * context + new * new / 2 for new, context in lengths)
         length = max(new + context for new, context in lengths)
         flops = 4.0 * self.heads * self.head_dim * work / tp / self.sequence_parallel
@@ -90,7 +96,8 @@ class Model(msgspec.Struct, frozen=True):
     def collective_bytes(self, tokens: int) -> float:
         """Bytes one direction of the layer's collective moves between servers, over all NICs of the instance.
 
-        Experts: the dispatch, as many again for the combine. Sequence parallel: the ring passes every rank's KV to each
+        Experts: the dispatch, as many again for the combine. Sequence parallel: the ring passes every
+        rank's KV to each
         other rank; of its hops only those between servers use NICs."""
         if self.experts:
             servers = max(1, self.instance_gpus // self.server_gpus)
@@ -107,7 +114,8 @@ MODELS = {
         Model("dbrx", 40, 6144, 48, 128, 88.1e6, 198.2e6, 16, 4, 2, 32),
         Model("grok-2", 64, 8192, 64, 128, 151.0e6, 402.7e6, 8, 2, 4, 32, dense_params=805.3e6),
         Model("qwen3-coder", 62, 6144, 96, 128, 163.6e6, 47.2e6, 160, 8, 1, 32),
-        # The other reading of the name: 12 of 48 layers keep KV, given here as the mean over layers; attention is an estimate.
+        # The other reading of the name: 12 of 48 layers keep KV, given here as the mean over layers;
+        # attention is an estimate.
         Model("qwen3-coder-next", 48, 2048, 16, 256, 25.0e6, 3.15e6, 512, 10, 1, 32, kv_bytes=512.0),
         Model("llama3-8b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 4, 16, sequence_parallel=4),
         Model("mixtral-8x7b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 8, 2, 1, 8, server_gpus=4, link_gbps=50.0),

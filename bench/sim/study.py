@@ -1,6 +1,8 @@
-"""python -m bench.sim.study FILE [--seeds N] [--policy a,b]: compares policies over the settings that make or break contention.
+"""python -m bench.sim.study FILE [--seeds N] [--policy a,b]: compares policies over the settings that make
+or break contention.
 
-Load is given relative to the rate at which NOCONT meets 90 % of the deadlines in the same setting; seeds are paired. FILE collects
+Load is given relative to the rate at which NOCONT meets 90 % of the deadlines in the same setting; seeds
+are paired. FILE collects
 the results (JSON lines) and is continued when it exists."""
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "skew": {"hot_fraction": 0.5, "kv_scale": 4.0, "expert_skew": 0.6},
 }
 SHORT_PROMPTS = 2.0  # qwen-b moves half the KV per second of compute: its KV is scaled by this much more
-LOADS = (0.9, 1.1)
 
 
 def sweep(options: argparse.Namespace) -> list[tuple[str, float, Point]]:
@@ -42,16 +43,21 @@ def sweep(options: argparse.Namespace) -> list[tuple[str, float, Point]]:
                 if workload == "qwen-b" and "kv_scale" in knobs:
                     knobs["kv_scale"] *= SHORT_PROMPTS
                 config = Config(model=model, gpus=GPUS, fabric_classes=options.fabric_classes, **knobs)
-                base = Point(config=config, workload=workload, requests=options.requests, warmup=options.requests // 3)
+                base = Point(
+                    config=config, workload=workload, requests=options.requests, warmup=options.requests // 3
+                )
                 name = f"{model} {workload} {setting}"
                 if name not in knees:
                     knees[name] = points.knee(msgspec.structs.replace(base, seed=1000))
                     memory.write_text(json.dumps(knees, indent=1))
                 top = knees[name]
-                for load in LOADS:
+                for load in options.load:
                     for seed in range(1, options.seeds + 1):
-                        for policy in options.policy.split(","):
-                            result.append((setting, load, msgspec.structs.replace(base, rate=round(load * top, 4), seed=seed, policy=policy)))
+                        point = msgspec.structs.replace(base, rate=round(load * top, 4), seed=seed)
+                        result += [
+                            (setting, load, msgspec.structs.replace(point, policy=policy))
+                            for policy in options.policy.split(",")
+                        ]
     return result
 
 
@@ -63,6 +69,7 @@ def main() -> int:
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a,qwen-b")
     p.add_argument("--setting", default=",".join(SETTINGS))
+    p.add_argument("--load", type=float, nargs="+", default=[0.9, 1.1], help="relative to the knee")
     p.add_argument("--requests", type=int, default=600)
     p.add_argument("--fabric-classes", type=int, default=0)
     options = p.parse_args()
@@ -70,9 +77,27 @@ def main() -> int:
     if options.file.exists():
         for line in options.file.read_text().splitlines():
             row = json.loads(line)
-            done.add((row["setting"], row["model"], row["workload"], row["relative"], row["seed"], row["policy"], row["classes"]))
+            done.add(
+                (
+                    row["setting"],
+                    row["model"],
+                    row["workload"],
+                    row["relative"],
+                    row["seed"],
+                    row["policy"],
+                    row["classes"],
+                )
+            )
     for setting, load, point in sweep(options):
-        key = (setting, point.config.model, point.workload, load, point.seed, point.policy, options.fabric_classes)
+        key = (
+            setting,
+            point.config.model,
+            point.workload,
+            load,
+            point.seed,
+            point.policy,
+            options.fabric_classes,
+        )
         if key in done:
             continue
         row = {

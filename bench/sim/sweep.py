@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,15 @@ def load(path: Path | None, config: dict[str, Any]) -> list[Result]:
         results: list[Result] = content["results"]
         before = content["config"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--json {path}: exists and is not a result of this command; name another file") from error
+        raise ConfigError(
+            f"--json {path}: exists and is not a result of this command; name another file"
+        ) from error
     if before != config:
         differing = sorted(k for k in config.keys() | before.keys() if config.get(k) != before.get(k))
-        raise ConfigError(f"--json {path}: holds results of another configuration ({', '.join(differing)} differ); name another file")
+        raise ConfigError(
+            f"--json {path}: holds results of another configuration "
+            f"({', '.join(differing)} differ); name another file"
+        )
     return results
 
 
@@ -51,7 +55,7 @@ def save(path: Path | None, config: dict[str, Any], results: Sequence[Result]) -
         return
     beside = path.with_name(path.name + ".part")
     beside.write_text(json.dumps({"config": config, "results": list(results)}, indent=1) + "\n")
-    os.replace(beside, path)
+    beside.replace(path)
 
 
 def run(sweep: Sequence[Point], path: Path | None, report: Report, engine: str = "local") -> list[Result]:

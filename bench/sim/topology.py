@@ -1,7 +1,9 @@
 """Links of a cluster and the paths flows take over them.
 
-NIC numbers: prefill GPUs 0..P-1 (one NIC each), decode NICs P..P+D-1. Links: every NIC's egress and ingress, every prefill GPU's
-NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks by hash. A non-blocking
+NIC numbers: prefill GPUs 0..P-1 (one NIC each), decode NICs P..P+D-1. Links: every NIC's egress and
+ingress, every prefill GPU's
+NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks by
+hash. A non-blocking
 fabric without collisions ("nic-only") has no links but the NICs'.
 """
 
@@ -22,7 +24,9 @@ class Path(msgspec.Struct):
     native: FluidPath
     shares: dict[int, float]
     isolated_rate: float  # bytes/s
-    connections: float  # flows it stands for on its busiest link, its weight under fair sharing is derived from it
+    connections: (
+        float  # flows it stands for on its busiest link, its weight under fair sharing is derived from it
+    )
     source: int  # first NIC it leaves from: the host queue it waits in
 
     @property
@@ -89,8 +93,11 @@ class Topology:
                 shares[link] = shares.get(link, 0.0) + share
         return self._finish(shares, connections, first)
 
-    def hose(self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0) -> Path:
-        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only between servers: what stays
+    def hose(
+        self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0
+    ) -> Path:
+        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only
+        between servers: what stays
         inside one is NVSwitch's. `connections` are the flows it stands for on its busiest NIC."""
         server = self.server_gpus
         out_of: dict[int, float] = {}
@@ -109,8 +116,13 @@ class Topology:
             ]
             return self.path(pairs, connections, salt)
         shares = {nic: share * (1 - into_of.get(nic // server, 0.0)) / crossing for nic, share in out.items()}
-        shares |= {self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing for nic, share in into.items()}
-        return self._finish({link: share for link, share in shares.items() if share > 0}, connections, min(out))
+        shares |= {
+            self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing
+            for nic, share in into.items()
+        }
+        return self._finish(
+            {link: share for link, share in shares.items() if share > 0}, connections, min(out)
+        )
 
     def _finish(self, shares: dict[int, float], connections: float, source: int) -> Path:
         rate = min(self.capacities[link] / share for link, share in shares.items())

@@ -1,7 +1,9 @@
 """Requests: what a trace file or a generator gives, and the trace formats that are read.
 
-A trace row has an arrival time in seconds, input and output lengths in tokens and the identities of its prompt's blocks. Identities
-are prefix-chained: equal id means equal prompt up to and including that block. Published formats that name content instead
+A trace row has an arrival time in seconds, input and output lengths in tokens and the identities of its
+prompt's blocks. Identities
+are prefix-chained: equal id means equal prompt up to and including that block. Published formats that name
+content instead
 (Qwen) are chained while reading.
 """
 
@@ -70,7 +72,7 @@ def _chain(content: Iterable[int], seen: dict[tuple[int, int], int]) -> tuple[in
 
 def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if path.suffix == ".parquet":
-        import pyarrow.parquet as parquet
+        from pyarrow import parquet  # type: ignore[import-untyped]
 
         try:
             table = parquet.read_table(path)
@@ -94,8 +96,10 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_trace(path: Path, limit: int | None = None) -> list[Row]:
-    """Reads JSONL or Parquet rows: this project's traces, Mooncake's (milliseconds, 512-token blocks) and Qwen's published format
-    (`chat_id`, 16-token blocks, content ids, several kept per line). Raises TraceError with one line on bad input."""
+    """Reads JSONL or Parquet rows: this project's traces, Mooncake's (milliseconds, 512-token blocks) and
+    Qwen's published format
+    (`chat_id`, 16-token blocks, content ids, several kept per line).
+    Raises TraceError with one line on bad input."""
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
     rows: list[Row] = []
@@ -112,8 +116,13 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
             scale = 1e-3  # Mooncake's own files count milliseconds
         arrival = _number(_field(row, ARRIVAL, where), where, "arrival time", float, 0) * scale
         if rows and arrival < rows[-1].arrival_s:
-            raise TraceError(f"{where}: arrives at {arrival} s, before the row above it ({rows[-1].arrival_s} s); sort the trace by time")
-        lengths = tuple(row.get("block_tokens") or ()) if isinstance(row.get("block_tokens"), (list, tuple)) else ()
+            raise TraceError(
+                f"{where}: arrives at {arrival} s, before the row above it "
+                f"({rows[-1].arrival_s} s); sort the trace by time"
+            )
+        lengths = (
+            tuple(row.get("block_tokens") or ()) if isinstance(row.get("block_tokens"), (list, tuple)) else ()
+        )
         if lengths and len(lengths) != len(blocks):
             raise TraceError(f"{where}: {len(lengths)} block_tokens for {len(blocks)} blocks")
         size = 16 if qwen else 512

@@ -1,11 +1,13 @@
-"""Scheduling policies by name. A policy is one file here (or anywhere: `--policy ./mine.py`) that registers a class:
+"""Scheduling policies by name. A policy is one file here (or anywhere: `--policy ./mine.py`) that registers
+a class:
 
     @register("mine")
     class Mine(Policy):
         def order(self, flow):
             return pack(band=flow.stage)
 
-`order` gives a flow's place: smaller first, equal ones share fairly. It is asked when a flow is posted and, as the class
+`order` gives a flow's place: smaller first, equal ones share fairly. It is asked when a flow is posted and,
+as the class
 attributes say, at layer boundaries, when a request's fetched layer changes, and at ticks.
 """
 
@@ -29,7 +31,8 @@ DEADLINE_UNIT_S = 1e-6
 
 
 def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequence: int = 0) -> int:
-    """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14). `second` is a time or a
+    """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14).
+    `second` is a time or a
     duration in seconds, told apart by microseconds up to 4.7 hours, or any number of that range."""
     ticks = int(second / DEADLINE_UNIT_S)
     ticks = 0 if ticks < 0 else min(ticks, (1 << 34) - 1)
@@ -83,7 +86,9 @@ def register(*names: str) -> Callable[[type[Policy]], type[Policy]]:
 
     def add(policy: type[Policy]) -> type[Policy]:
         for name in names:
-            _REGISTRY[name] = policy if len(names) == 1 else type(policy.__name__, (policy,), {"variant": name})
+            _REGISTRY[name] = (
+                policy if len(names) == 1 else type(policy.__name__, (policy,), {"variant": name})
+            )
         return policy
 
     return add
@@ -96,7 +101,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Factory:
-    """The policy of that name, or the only one registered by that Python file. Raises LookupError naming what there is."""
+    """The policy of that name, or the only one registered by that Python file. Raises LookupError naming
+    what there is."""
     known = names()
     if name.endswith(".py"):
         before = set(_REGISTRY)
@@ -106,7 +112,9 @@ def find(name: str) -> Factory:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
         added = sorted(set(_REGISTRY) - before) or [n for n in _REGISTRY if n == Path(name).stem]
         if len(added) != 1:
-            raise LookupError(f"--policy {name}: the file registers {added or 'nothing'}; it must register one new name")
+            raise LookupError(
+                f"--policy {name}: the file registers {added or 'nothing'}; it must register one new name"
+            )
         return _REGISTRY[added[0]]
     if name not in _REGISTRY:
         raise LookupError(f"--policy {name}: use one of {', '.join(known)}, or the path of a .py file")

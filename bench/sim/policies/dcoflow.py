@@ -1,5 +1,7 @@
-"""dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). Built from the last place: on the busiest link,
-the coflow with the latest deadline goes last if the link's work ends by then; otherwise the coflow with most work there is rejected
+"""dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). Built from the last
+place: on the busiest link,
+the coflow with the latest deadline goes last if the link's work ends by then; otherwise the coflow with
+most work there is rejected
 and served behind all others. Collectives and stage 1 carry the deadline of their batch's tightest request."""
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
 
 
-def admit(demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> tuple[list[Flow], list[Flow]]:
+def admit(
+    demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]
+) -> tuple[list[Flow], list[Flow]]:
     """(accepted in order, rejected), given seconds of work per link and until each deadline."""
     load: dict[int, float] = {}
     users: dict[int, list[Flow]] = {}
@@ -54,7 +58,11 @@ class DCoflow(Policy):
 
     def order(self, flow: Flow) -> int:
         late = flow in self.rejected
-        flow.wire_class = 7 if late else min(6, max(0, int((self.deadline_s(flow) - self.simulation.now) * 1e2).bit_length()))
+        flow.wire_class = (
+            7
+            if late
+            else min(6, max(0, int((self.deadline_s(flow) - self.simulation.now) * 1e2).bit_length()))
+        )
         return pack(1 if late else 0, second=self.deadline_s(flow))
 
     def flow_ended(self, flow: Flow) -> None:
@@ -66,7 +74,9 @@ class DCoflow(Policy):
         for batch in simulation.active.values():
             if batch.collective is not None:
                 present.append(batch.collective)
-            present.extend(c.state.reuse for c in batch.chunks if c.state.reuse is not None and c.state.reuse.number >= 0)
+            present.extend(
+                c.state.reuse for c in batch.chunks if c.state.reuse is not None and c.state.reuse.number >= 0
+            )
         capacities = simulation.cluster.topology.capacities
         demands, time_left = {}, {}
         for flow in present:

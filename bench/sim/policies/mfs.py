@@ -4,6 +4,7 @@ This file only carries facts to those rules and their answers back; it decides n
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,7 +63,8 @@ class Mfs(Policy):
         config = msgspec.structs.replace(CONFIGS[self.variant], classes=classes)
         return msgspec.structs.replace(config, **simulation.cluster.config.policy)
 
-    # -- facts ------------------------------------------------------------------------------------------------------
+    # -- facts
+    # ------------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
         return int(self.simulation.now * NS)
@@ -98,11 +100,13 @@ class Mfs(Policy):
         )
 
     def rank(self, batch: Batch) -> int:
-        """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not its position)."""
+        """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not
+        its position)."""
         return int(batch.policy)
 
     def rho(self, flow: Flow) -> float:
-        """Measured load of what goes before last stages on the flow's busiest link. A link is measured once per interval."""
+        """Measured load of what goes before last stages on the flow's busiest link. A link is measured once
+        per interval."""
         network, now_ns, config, measured = self.simulation.network, self.now_ns(), self.config, self.loads
         since = now_ns - config.promotion_interval_ns
         loads = []
@@ -119,18 +123,19 @@ class Mfs(Policy):
         return bottleneck_rho(loads)
 
     def unit_slack_ns(self, unit: int) -> int | None:
-        """Smallest laxity among the requests of the unit that can still make it; None when it computes nothing."""
+        """Smallest laxity among the requests of the unit that can still make it; None when it computes
+        nothing."""
         simulation = self.simulation
         batch = simulation.running[unit]
         if batch is None:
             return None
         slack = [c.state.request.deadline_s - simulation.earliest_finish_s(c.state) for c in batch.chunks]
         ahead = simulation.now + simulation.until_layer_s(batch, simulation.layers)
-        for state in list(simulation.queues[unit])[:16]:
-            slack.append(state.request.deadline_s - ahead - state.request.isolated_s)
+        waiting = islice(simulation.queues[unit], 16)
+        slack.extend(s.request.deadline_s - ahead - s.request.isolated_s for s in waiting)
         return int(min((s for s in slack if s >= 0), default=3600.0) * NS)
 
-    # -- production's host queues, when the fabric has few classes ------------------------------------------------------
+    # -- production's host queues, when the fabric has few classes --------------------------------
 
     def network(self) -> Network | None:
         if not self.simulation.cluster.config.fabric_classes:
@@ -160,7 +165,8 @@ class Mfs(Policy):
         if self.queues is not None:
             self.queues.tell_batch_end(batch)
 
-    # -- decisions --------------------------------------------------------------------------------------------------
+    # -- decisions
+    # --------------------------------------------------------------------------------------------------
 
     def order(self, flow: Flow) -> int:
         config = self.config
@@ -172,7 +178,9 @@ class Mfs(Policy):
             facts = self.last_stage(flow, state)
             now_ns = self.now_ns()
             slack = None
-            if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(config, facts):
+            if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(
+                config, facts
+            ):
                 slack = self.unit_slack_ns(state.request.unit)
             rho = self.rho(flow) if config.levels > 1 else 0.0
             decision = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
@@ -199,7 +207,8 @@ class Mfs(Policy):
         if self.queues is not None and flow.stage == 3 and flow.state is not None:
             self.queues.tell_request_end(flow.state)
 
-    # -- the coordinator --------------------------------------------------------------------------------------------
+    # -- the coordinator
+    # --------------------------------------------------------------------------------------------
 
     def batch_began(self, batch: Batch) -> None:
         if self.variant == "mfs-red":
@@ -266,7 +275,8 @@ class Mfs(Policy):
         return tuple(requests)
 
     def describe(self, batch: Batch, requests: tuple[rules.Request, ...], loaded: set[int]) -> rules.Batch:
-        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its busiest one: no other
+        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its
+        busiest one: no other
         link can be a bottleneck, since collectives stay in their unit."""
         simulation = self.simulation
         layers_left = simulation.layers - batch.layer if batch is simulation.running[batch.unit] else 0
@@ -278,6 +288,8 @@ class Mfs(Policy):
                     shares[link] = shares.get(link, 0.0) + share
             busiest = max(shares, key=shares.__getitem__)
             left = batch.collective_bytes * layers_left
-            fixed = {link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest}
+            fixed = {
+                link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest
+            }
         compute_s = layers_left * (batch.attention_s + batch.experts_s) * batch.believed
         return rules.Batch(batch.serial, requests, int(compute_s * NS), fixed)

@@ -1,6 +1,7 @@
 """sincronia: coflows in the order of BSSI (bottleneck, select, scale, iterate), greedy rates in that order.
 
-The order is computed anew every epoch over the coflows present; those that come in between stand by their size alone until then."""
+The order is computed anew every epoch over the coflows present; those that come in between stand by their
+size alone until then."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ EPOCH_S = 1e-3
 
 
 def bssi(demands: dict[Flow, dict[int, float]]) -> list[Flow]:
-    """Orders coflows, given seconds of work per link: find the busiest link, put the coflow that is largest there relative to its
+    """Orders coflows, given seconds of work per link: find the busiest link, put the coflow that is largest
+    there relative to its
     weight last, scale the others' weights, repeat."""
     weights = dict.fromkeys(demands, 1.0)
     load: dict[int, float] = {}
@@ -61,7 +63,9 @@ class Sincronia(Policy):
         for batch in simulation.active.values():
             if batch.collective is not None:
                 present.append(batch.collective)
-            present.extend(c.state.reuse for c in batch.chunks if c.state.reuse is not None and c.state.reuse.number >= 0)
+            present.extend(
+                c.state.reuse for c in batch.chunks if c.state.reuse is not None and c.state.reuse.number >= 0
+            )
         capacities = simulation.cluster.topology.capacities
         demands = {}
         for flow in present:

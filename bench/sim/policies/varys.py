@@ -1,6 +1,8 @@
-"""varys: coflows by smallest effective bottleneck (SEBF), all flows of one at rates that end together (MADD), work conserving.
+"""varys: coflows by smallest effective bottleneck (SEBF), all flows of one at rates that end together
+(MADD), work conserving.
 
-A collective, and a request's KV of one layer, are coflows; the simulator's coupled flows have MADD rates by construction."""
+A collective, and a request's KV of one layer, are coflows; the simulator's coupled flows have MADD rates by
+construction."""
 
 from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register

@@ -1,6 +1,8 @@
-"""Runs flows through SimGrid and prints their completion times as JSON. Needs Debian's python3-simgrid; run by its python3.
+"""Runs flows through SimGrid and prints their completion times as JSON. Needs Debian's python3-simgrid; run
+by its python3.
 
-Input (stdin): {"capacity": [bytes/s per link], "flows": [[start_s, bytes, [link, ...]], ...]}. Each flow gets two hosts of its
+Input (stdin): {"capacity": [bytes/s per link], "flows": [[start_s, bytes, [link, ...]], ...]}. Each flow
+gets two hosts of its
 own and a route over its links; latency 0, weights 1, no TCP model: plain max-min sharing."""
 
 import json
@@ -11,9 +13,13 @@ from simgrid import Actor, Engine, Mailbox, this_actor
 
 problem = json.load(sys.stdin)
 finish = [0.0] * len(problem["flows"])
-xml = ['<?xml version="1.0"?><!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd"><platform version="4.1"><zone id="z" routing="Full">']
+xml = ['<?xml version="1.0"?>', '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">']
+xml += ['<platform version="4.1">', '<zone id="z" routing="Full">']
 xml += [f'<host id="{end}{i}" speed="1Gf"/>' for i in range(len(finish)) for end in "sd"]
-xml += [f'<link id="l{k}" bandwidth="{capacity!r}Bps" latency="0s"/>' for k, capacity in enumerate(problem["capacity"])]
+xml += [
+    f'<link id="l{k}" bandwidth="{capacity!r}Bps" latency="0s"/>'
+    for k, capacity in enumerate(problem["capacity"])
+]
 for number, (_, _, links) in enumerate(problem["flows"]):
     ids = "".join(f'<link_ctn id="l{k}"/>' for k in links)
     xml.append(f'<route src="s{number}" dst="d{number}" symmetrical="NO">{ids}</route>')
@@ -31,10 +37,14 @@ def receive(number):
     finish[number] = Engine.clock
 
 
-engine = Engine([
-    "oracle", "--log=root.thresh:critical", "--cfg=network/model:CM02", "--cfg=network/crosstraffic:0", "--cfg=network/TCP-gamma:0",
-    "--cfg=network/weight-S:0", "--cfg=surf/precision:1e-9",
-])  # fmt: skip
+PLAIN_SHARING = (
+    "network/model:CM02",
+    "network/crosstraffic:0",
+    "network/TCP-gamma:0",
+    "network/weight-S:0",
+    "surf/precision:1e-9",
+)
+engine = Engine(["oracle", "--log=root.thresh:critical", *(f"--cfg={setting}" for setting in PLAIN_SHARING)])
 with tempfile.NamedTemporaryFile("w", suffix=".xml") as platform:
     platform.write("\n".join(xml))
     platform.flush()

@@ -20,7 +20,8 @@ def point(**changes: object) -> Point:
 
 
 @pytest.mark.parametrize(
-    ("name", "milliseconds"), [("mixtral-8x22b", 4.61), ("dbrx", 10.95), ("grok-2", 10.13), ("qwen3-coder", 13.06)]
+    ("name", "milliseconds"),
+    [("mixtral-8x22b", 4.61), ("dbrx", 10.95), ("grok-2", 10.13), ("qwen3-coder", 13.06)],
 )
 def test_calibrated_layer_times(name: str, milliseconds: float) -> None:
     """2,048 tokens in every attention group: the values the roofline was fitted to give."""
@@ -32,7 +33,8 @@ def test_calibrated_layer_times(name: str, milliseconds: float) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("new,context,remote", [(700, 0, 0), (900, 3000, 3000), (20_000, 5000, 5000)])
 def test_a_request_alone_takes_its_isolated_time(name: str, new: int, context: int, remote: int) -> None:
-    """The closed form that deadlines rest on is what the event loop does, chunks and reuse included; under every network."""
+    """The closed form that deadlines rest on is what the event loop does, chunks and reuse included; under
+    every network."""
     model = MODELS[name]
     cluster = Cluster(Config(model=name, gpus=4 * model.instance_gpus))
     owner = cluster.group_nics(1, 0)
@@ -82,11 +84,14 @@ def test_policies_are_compared_on_identical_work() -> None:
 
 @pytest.mark.parametrize("fabric", ["nic-only", "fat-tree"])
 def test_a_collective_moves_only_what_crosses_servers(fabric: str) -> None:
-    """All tokens on one group: its server's NICs send nothing to themselves, every other NIC gets the same."""
+    """All tokens on one group: its server's NICs send nothing to themselves, every other NIC gets the
+    same."""
     cluster = Cluster(Config(model="dbrx", gpus=128, fabric=fabric))
     dispatch, combine = cluster.collective_paths(0, [100] + [0] * 15, 0)
     nics = cluster.topology.nics
-    assert {nic: dispatch.shares.get(nic, 0.0) for nic in range(4)} == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0})
+    assert {nic: dispatch.shares.get(nic, 0.0) for nic in range(4)} == pytest.approx(
+        {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0}
+    )
     ingress = [dispatch.shares.get(nics + nic, 0.0) for nic in range(32)]
     assert ingress[:8] == pytest.approx([0.0] * 8) and ingress[8:] == pytest.approx([1 / 24] * 24)
     assert [combine.shares.get(nic, 0.0) for nic in range(32)] == pytest.approx(ingress)
@@ -113,7 +118,12 @@ def test_a_fat_tree_of_few_spines_is_slower_than_nics_alone() -> None:
 def test_knobs_that_make_contention_do() -> None:
     base = point(policy="fs", config=Config(model="dbrx", gpus=128), rate=0.12)
     quiet = run(base)["ttft_s"]["mean"]
-    for knob in ({"hot_fraction": 1.0, "kv_scale": 16.0}, {"decode_nics": 2, "kv_scale": 16.0}, {"expert_skew": 1.0}, {"copies": 4.0}):
+    for knob in (
+        {"hot_fraction": 1.0, "kv_scale": 16.0},
+        {"decode_nics": 2, "kv_scale": 16.0},
+        {"expert_skew": 1.0},
+        {"copies": 4.0},
+    ):
         changed = msgspec.structs.replace(base, config=msgspec.structs.replace(base.config, **knob))
         assert run(changed)["ttft_s"]["mean"] > 1.05 * quiet, knob
 
@@ -140,7 +150,16 @@ def test_order_reaches_the_links(classes: int) -> None:
 
 
 def test_pack_sorts_as_its_parts() -> None:
-    keys = [(0, 0, 5.0), (1, 0, 0.5), (1, 0, 0.5 + 2e-6), (1, 3, 0.0), (1, 2047, 0.0), (2, 0, 1e4), (2, 0, 1e6), (3, 0, 0.0)]
+    keys = [
+        (0, 0, 5.0),
+        (1, 0, 0.5),
+        (1, 0, 0.5 + 2e-6),
+        (1, 3, 0.0),
+        (1, 2047, 0.0),
+        (2, 0, 1e4),
+        (2, 0, 1e6),
+        (3, 0, 0.0),
+    ]
     packed = [pack(*key) for key in keys]
     assert packed == sorted(packed) and max(packed) < 2**64
 

@@ -44,12 +44,21 @@ def progressive_filling(capacity: list[float], flows: list[Flow]) -> list[float]
 def assert_rules(capacity: list[float], flows: list[Flow], rates: list[float]) -> None:
     """No link over capacity; every flow has a full link where no flow of its order has a higher level."""
     for link, limit in enumerate(capacity):
-        assert sum(f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True)) <= limit * (1 + 1e-7) + 1e-9
+        assert (
+            sum(f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True))
+            <= limit * (1 + 1e-7) + 1e-9
+        )
     for flow, rate in zip(flows, rates, strict=True):
         bottleneck = False
         for link in flow.share:
-            before = sum(f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True) if f.order <= flow.order)
-            peers = [r / f.weight for f, r in zip(flows, rates, strict=True) if f.order == flow.order and link in f.share]
+            before = sum(
+                f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True) if f.order <= flow.order
+            )
+            peers = [
+                r / f.weight
+                for f, r in zip(flows, rates, strict=True)
+                if f.order == flow.order and link in f.share
+            ]
             full = before >= capacity[link] * (1 - 1e-6)
             bottleneck |= full and rate / flow.weight >= max(peers) * (1 - 1e-6) - 1e-9
         assert bottleneck, (flow, rate)
@@ -100,7 +109,13 @@ def test_completions_agree_with_stepping(seed: int, orders: int) -> None:
     start, trace = 0.0, []
     for _ in range(25):
         start += rng.expovariate(1.0)
-        trace.append((start, rng.uniform(1, 60), Flow(rng.randrange(orders), 1.0, dict.fromkeys(rng.sample(range(6), 2), 1.0))))
+        trace.append(
+            (
+                start,
+                rng.uniform(1, 60),
+                Flow(rng.randrange(orders), 1.0, dict.fromkeys(rng.sample(range(6), 2), 1.0)),
+            )
+        )
     net = Fluid(capacity)
     finish: dict[int, float] = {}
     number_of: dict[int, int] = {}
@@ -117,7 +132,13 @@ def test_completions_agree_with_stepping(seed: int, orders: int) -> None:
     left = {i: size for i, (_, size, _) in enumerate(trace)}
     now, expected, active = 0.0, {}, set()
     while left:
-        rates = dict(zip(sorted(active), progressive_filling(capacity, [trace[i][2] for i in sorted(active)]), strict=True))
+        rates = dict(
+            zip(
+                sorted(active),
+                progressive_filling(capacity, [trace[i][2] for i in sorted(active)]),
+                strict=True,
+            )
+        )
         arrivals = [trace[i][0] for i in left if i not in active]
         ends = {i: now + left[i] / r for i, r in rates.items() if r > 0}
         at = min([*arrivals, *ends.values()])
@@ -134,7 +155,8 @@ def test_completions_agree_with_stepping(seed: int, orders: int) -> None:
 
 def test_replay_matches_closed_forms() -> None:
     np = pytest.importorskip("numpy")
-    # Two flows share a 10 B/s link: the short one ends at 2, the long one at 3; a stricter one stops both from 1 to 2.
+    # Two flows share a 10 B/s link: the short one ends at 2, the long one at 3; a stricter one stops both
+    # from 1 to 2.
     finish = np.zeros(3)
     Fluid([10.0]).replay(
         np.array([0.0, 0.0, 1.0]), np.array([10.0, 20.0, 10.0]), np.array([1, 1, 0], dtype=np.uint64),
@@ -163,7 +185,8 @@ def test_a_stream_goes_on_when_refilled_at_its_completion() -> None:
 
 def test_a_coupled_collective_is_held_by_its_slowest_port() -> None:
     net = Fluid([10.0] * 4)
-    # Half of the bytes of one flow leave through port 0; a stricter flow takes 7.5 of its 10 bytes per second.
+    # Half of the bytes of one flow leave through port 0; a stricter flow takes 7.5 of its 10 bytes per
+    # second.
     collective = net.add(FluidPath([0, 1, 2, 3], [0.5, 0.25, 0.25, 0.25]), 2, 100.0)
     assert net.rate(collective) == pytest.approx(20.0)
     strict = net.add(FluidPath([0, 1], [0.75, 1.0]), 1, 100.0)

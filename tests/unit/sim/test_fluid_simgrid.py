@@ -1,4 +1,5 @@
-"""csrc/fluid.c against SimGrid, an independent and widely used network simulator (it has no strict priority: one order)."""
+"""csrc/fluid.c against SimGrid, an independent and widely used network simulator (it has no strict
+priority: one order)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def simgrid(problem: dict[str, object]) -> list[float]:
     probe = subprocess.run([SYSTEM_PYTHON, "-c", "import simgrid"], capture_output=True, text=True)
     if probe.returncode != 0:
         pytest.skip("SimGrid is not installed (apt-get install python3-simgrid)")
-    run = subprocess.run([SYSTEM_PYTHON, str(ORACLE)], input=json.dumps(problem), capture_output=True, text=True)
+    run = subprocess.run(
+        [SYSTEM_PYTHON, str(ORACLE)], input=json.dumps(problem), capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stderr
     return list(json.loads(run.stdout.splitlines()[-1]))
 

@@ -21,10 +21,22 @@ MOONCAKE = [
     {"timestamp": 3000, "input_length": 1030, "output_length": 5, "hash_ids": [46, 47, 48]},
 ]
 QWEN = [
-    {"chat_id": 7, "parent_chat_id": -1, "timestamp": 0.0, "input_length": 40, "output_length": 5, "type": "text", "turn": 1, "hash_ids": [9, 9, 8]},
-    {"chat_id": 8, "parent_chat_id": 7, "timestamp": 1.5, "input_length": 40, "output_length": 5, "type": "text", "turn": 2, "hash_ids": [9, 8, 8]},
+    {"chat_id": 7, "parent_chat_id": -1, "timestamp": 0.0, "input_length": 40, "output_length": 5, "type":
+    "text", "turn": 1, "hash_ids": [9, 9, 8]},
+    {"chat_id": 8, "parent_chat_id": 7, "timestamp": 1.5, "input_length": 40, "output_length": 5, "type":
+    "text", "turn": 2, "hash_ids": [9, 8, 8]},
 ]  # fmt: skip
-RAG = [{"req_id": 0, "timestamp": 0.0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1, 2], "block_tokens": [512, 100, 80], "session_id": 3}]
+RAG = [
+    {
+        "req_id": 0,
+        "timestamp": 0.0,
+        "input_length": 700,
+        "output_length": 5,
+        "hash_ids": [0, 1, 2],
+        "block_tokens": [512, 100, 80],
+        "session_id": 3,
+    }
+]
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -66,7 +78,9 @@ def test_parquet_is_read_like_jsonl(tmp_path: Path) -> None:
         ([{**OURS[0], "timestamp": float("nan")}], ["line 1", "arrival time", "nan"]),
     ],
 )
-def test_bad_rows_get_one_line_that_names_them(tmp_path: Path, rows: list[dict[str, object]], words: list[str]) -> None:
+def test_bad_rows_get_one_line_that_names_them(
+    tmp_path: Path, rows: list[dict[str, object]], words: list[str]
+) -> None:
     with pytest.raises(TraceError) as error:
         read_trace(write(tmp_path / "bad.jsonl", rows))
     assert all(word in str(error.value) for word in ["bad.jsonl", *words])
@@ -76,20 +90,27 @@ def test_bad_rows_get_one_line_that_names_them(tmp_path: Path, rows: list[dict[s
 def test_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("{nonsense\n")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
-    for name, words in (("x.jsonl", "line 1: not JSON"), ("x.parquet", "not a readable Parquet"), ("none", "no such file")):
+    for name, words in (
+        ("x.jsonl", "line 1: not JSON"),
+        ("x.parquet", "not a readable Parquet"),
+        ("none", "no such file"),
+    ):
         with pytest.raises(TraceError, match=words):
             read_trace(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", generators.NAMES)
 def test_generated_requests_match_the_published_statistics(name: str) -> None:
-    """Mean and quantiles of prompt lengths, and the share of prompt tokens seen before, once history has filled the cache."""
+    """Mean and quantiles of prompt lengths, and the share of prompt tokens seen before, once history has
+    filled the cache."""
     stats = published()[name]
     rows = generate(name, 600 if name == "agentic" else 5000, seed=5)
     lengths = sorted(r.input_tokens for r in rows)
     assert sum(lengths) / len(lengths) == pytest.approx(stats["mean_input"], rel=0.08)
     for percent in ("50", "90"):
-        assert lengths[int(len(lengths) * float(percent) / 100)] == pytest.approx(stats["input_quantiles"][percent], rel=0.12)
+        assert lengths[int(len(lengths) * float(percent) / 100)] == pytest.approx(
+            stats["input_quantiles"][percent], rel=0.12
+        )
     seen: set[int] = set()
     hit = total = 0
     for number, row in enumerate(rows):
