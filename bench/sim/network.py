@@ -46,7 +46,8 @@ class SharedNetwork:
             native = path.native
             if flow.limited:
                 # A private link is the flow's rate limit.
-                flow.limit_link = self.fluid.add_link(flow.rate_limit)
+                if flow.limit_link < 0:
+                    flow.limit_link = self.fluid.add_link(flow.rate_limit)
                 native = FluidPath([*path.shares, flow.limit_link], [*path.shares.values(), 1.0])
             flow.number = self.fluid.add(native, self.priority(flow), size, path.weight)
             self.flows[flow.number] = flow
