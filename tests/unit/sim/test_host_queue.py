@@ -1,4 +1,4 @@
-"""The production host queue in front of the simulated fabric, and what stands in for it under other policies."""
+"""The production host queue before the simulated fabric, and what stands in for it under other policies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_native_queue_sends_reuse_before_p2d_and_p2d_by_deadline() -> None:
 
 
 def test_a_request_that_runs_out_of_slack_passes_reuse() -> None:
-    config = PolicyConfig(critical_laxity_share=0.5)
+    config = PolicyConfig(critical_laxity_share=0.5, promotion_interval_ns=10_000)
     network = RmlqNetwork(CLUSTER.topology, config, window=1)
     urgent = state(1, 1.8e-3)
     p2d, reuse = flows(urgent, 1)
