@@ -47,7 +47,7 @@ BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources("csrc/*.c")],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
-    depends=HEADERS,
+    depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*.h")],
 )
 LIBRARIES = [
     SharedLibrary(
