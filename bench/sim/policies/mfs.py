@@ -38,6 +38,11 @@ CONFIGS = {
     "mfs-rank": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.RANK),
     "mfs-collective-first": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.COLLECTIVE_FIRST),
     "mfs-shortest": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.SHORTEST),
+    # What the study found best so far (docs/simulation.md): early stages by remaining time, last
+    # stages by deadline alone.
+    "mfs-shortest-edf": msgspec.structs.replace(
+        DEFAULT, early_order=rules.EarlyOrder.SHORTEST, levels=1, critical_laxity_share=0.0
+    ),
 }
 
 
