@@ -1,4 +1,7 @@
-/* Flows, links, the clock and completions of the rate allocator. See fluid.h for the model, fluid_solve.c for the rates. */
+/*
+ * Flows, links, the clock and completions of the rate allocator; the rates are in fluid_solve.c. See
+ * fluid.h.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +25,7 @@ static int grow(void **at, uint32_t *room, uint32_t need, size_t size)
 }
 #define RESERVE(vector, need) grow((void **)&(vector).at, &(vector).room, (need), sizeof(*(vector).at))
 
-/* -- completion heap: four children per entry, each flow knows its place -------------------------------------------- */
+/* -- completion heap: four children per entry, each flow knows its place */
 
 static void heap_place(struct mfs_fluid *net, uint32_t at, uint32_t flow)
 {
@@ -95,7 +98,7 @@ static void note_change(struct mfs_fluid *net, uint32_t link, uint64_t order)
 	net->stale = true;
 }
 
-/* -- flows onto links and off them ---------------------------------------------------------------------------------- */
+/* -- flows onto links and off them */
 
 static int link_flow(struct mfs_fluid *net, uint32_t flow)
 {
@@ -193,7 +196,7 @@ static void solve(struct mfs_fluid *net)
 		fluid_allocate(net);
 }
 
-/* -- the interface ---------------------------------------------------------------------------------------------------- */
+/* -- the interface */
 
 int mfs_fluid_create(struct mfs_fluid **out, uint32_t n_links, const double *capacity)
 {

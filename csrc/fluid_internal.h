@@ -1,4 +1,7 @@
-/* What the two halves of the rate allocator share: fluid.c keeps flows, links and the clock; fluid_solve.c the rates. */
+/*
+ * What the halves of the rate allocator share: fluid.c keeps flows, links and clock, fluid_solve.c the
+ * rates.
+ */
 #ifndef MFS_FLUID_INTERNAL_H
 #define MFS_FLUID_INTERNAL_H
 
@@ -55,10 +58,10 @@ struct level {
 	uint32_t link;
 };
 
-#define VECTOR(type)                                                                                                 \
-	struct {                                                                                                     \
-		type *at;                                                                                            \
-		uint32_t n, room;                                                                                    \
+#define VECTOR(type) \
+	struct { \
+		type *at; \
+		uint32_t n, room; \
 	}
 
 struct mfs_fluid {

@@ -1,4 +1,4 @@
-/* Exact strict-priority max-min rates, incrementally: only flows whose rate may change are visited. See fluid.h. */
+/* Exact strict-priority max-min rates: only flows whose rate may change are visited. See fluid.h. */
 #include <math.h>
 
 #include "fluid_internal.h"
@@ -6,7 +6,7 @@
 /* Rates are told apart down to this part of a link; sums of doubles over a long run stay well inside it. */
 #define SLACK 1e-9
 
-/* -- what has to be solved again ------------------------------------------------------------------------------------ */
+/* -- what has to be solved again */
 
 void fluid_mark_dirty(struct mfs_fluid *net, uint32_t flow)
 {
@@ -56,8 +56,8 @@ uint32_t fluid_group_at(const struct link *l, uint64_t order)
 }
 
 /*
- * Tells the groups of a link from `at` on what is left for them. Stops at the first that must be solved again (solving it
- * continues from there) or that sees no difference.
+ * Tells the groups of a link from `at` on what is left for them. Stops at the first that must be solved
+ * again (solving it continues from there) or that sees no difference.
  */
 static void propagate(struct mfs_fluid *net, uint32_t link, uint32_t at)
 {
@@ -85,7 +85,7 @@ static void propagate(struct mfs_fluid *net, uint32_t link, uint32_t at)
 	}
 }
 
-/* -- one order -------------------------------------------------------------------------------------------------------- */
+/* -- one order */
 
 static void touch_links(struct mfs_fluid *net, struct flow *f)
 {
@@ -159,7 +159,10 @@ static void freeze(struct mfs_fluid *net, struct flow *f, double level, uint32_t
 	}
 }
 
-/* Raises the levels of the set together until a link is full, freezes the flows on it, goes on with the others. */
+/*
+ * Raises the levels of the set together until a link is full, freezes the flows on it, goes on with the
+ * others.
+ */
 static void fill(struct mfs_fluid *net)
 {
 	for (uint32_t i = 0; i < net->touched.n; i++) {
@@ -225,7 +228,10 @@ static void fill_one(struct mfs_fluid *net, struct flow *f)
 	f->next_level = rate / f->weight;
 }
 
-/* Adds to the set the flows outside it that are no longer limited by a full link on which nobody of their order is higher. */
+/*
+ * Adds to the set the flows outside it that are no longer limited by a full link on which nobody of their
+ * order is higher.
+ */
 static bool widen(struct mfs_fluid *net)
 {
 	uint32_t before = net->set.n, n_touched = net->touched.n;
