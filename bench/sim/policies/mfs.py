@@ -30,6 +30,7 @@ CONFIGS = {
     "mfs": DEFAULT,
     "paper": rules.PolicyConfig(variant=rules.Variant.PAPER),
     "mfs-rli": DEFAULT,
+    "mfs-wire": DEFAULT,  # another map to wire classes (host_queue.separate_class); fabrics with classes only
     "mfs-mlu": msgspec.structs.replace(DEFAULT, levels=1),
     "mfs-red": DEFAULT,
     "mfs-prune": msgspec.structs.replace(DEFAULT, drop_budget=0.0),
@@ -147,7 +148,8 @@ class Mfs(Policy):
             return None
         self.at_layers = self.reuse_by_layer = False
         self.tick_s = None
-        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config)
+        apart = self.variant == "mfs-wire"
+        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config, apart=apart)
         return self.queues
 
     def tell(self, batch: Batch) -> None:
