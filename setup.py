@@ -48,7 +48,7 @@ BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources("csrc/*.c")],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
-    depends=[*HEADERS, *sources("csrc/*.h")],
+    depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*.h")],
 )
 LIBRARIES = [
     SharedLibrary(
