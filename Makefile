@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' 2>/dev/null | grep -v _native.c$$)
+NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench sanitize clean
@@ -26,7 +26,7 @@ $(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
 	@echo "Installing Python packages into $(VENV) (a minute or two the first time) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/python tools/dependencies.py bench,switch,dev | $(BIN)/pip install --quiet -r /dev/stdin
+	$(BIN)/python tools/dependencies.py bench,ray,switch,switch-check,dev | $(BIN)/pip install --quiet -r /dev/stdin
 	@touch $@
 
 $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)

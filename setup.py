@@ -5,6 +5,7 @@ Each library is listed once in LIBRARIES or BINDING. Sources that do not exist f
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources("csrc/*.c")],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
-    depends=[*HEADERS, *sources("csrc/*.h")],
+    depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*.h")],
 )
 LIBRARIES = [
     SharedLibrary(
@@ -69,7 +70,7 @@ LIBRARIES = [
 
 def require_toolchain() -> None:
     """Stops with the remedy when a compiler or the verbs headers are missing."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         sys.exit("mfsd: no C compiler found; install one: apt-get install gcc (or dnf install gcc)")
     with tempfile.TemporaryDirectory() as folder:

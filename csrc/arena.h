@@ -1,5 +1,6 @@
-/* One mapping from which a structure's tables are cut at creation. Pages that are never used are never touched, whatever
- * the allocator did before, and thousands of queues do not use up the process's mappings. */
+/* One mapping from which a structure's tables are cut at creation. Pages that are never used are never
+ * touched, whatever the allocator did before, and thousands of queues do not use up the mappings of a
+ * process. */
 #ifndef MFS_ARENA_H
 #define MFS_ARENA_H
 
@@ -12,8 +13,8 @@
 #include <sanitizer/asan_interface.h>
 #define MFS_ARENA_GAP 64
 #else
-#define MFS_ARENA_GAP 0
-#define ASAN_POISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
+#define MFS_ARENA_GAP				  0
+#define ASAN_POISON_MEMORY_REGION(start, bytes)	  ((void)(start), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
 #endif
 
@@ -37,7 +38,8 @@ static inline void *mfs_arena_take(struct mfs_arena *arena, size_t bytes)
 /* Zero memory for what was counted. */
 static inline bool mfs_arena_map(struct mfs_arena *arena)
 {
-	void *base = mmap(NULL, arena->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *base = mmap(NULL, arena->used, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (base == MAP_FAILED)
 		return false;

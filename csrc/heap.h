@@ -1,7 +1,8 @@
 /* A 4-ary heap of nodes with their keys inline, smallest first, that knows where every node is.
  *
- * Keys are pairs compared as one 128-bit number. `position` is a dense array beside the entries: moving an entry touches
- * no record. Several heaps may share one position array when a node is in at most one of them at a time. */
+ * Keys are pairs compared as one 128-bit number. `position` is a dense array beside the entries: moving an
+ * entry touches no record. Several heaps may share one position array when a node is in at most one of them
+ * at a time. */
 #ifndef MFS_HEAP_H
 #define MFS_HEAP_H
 
@@ -11,7 +12,7 @@
 struct mfs_heap_entry {
 	uint64_t high, low;
 	uint32_t node;
-	uint32_t hint; /* the caller's, beside the key: what to fetch into the cache when the node comes first */
+	uint32_t hint; /* the caller's: what to fetch into the cache when the node comes first */
 };
 
 struct mfs_heap {
@@ -76,7 +77,8 @@ static inline void mfs_heap_settle(struct mfs_heap *heap, uint32_t at, struct mf
 }
 
 /* Puts the node in, or moves it to its new key. */
-static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low, uint32_t hint)
+static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low,
+				uint32_t hint)
 {
 	uint32_t position = heap->position[node];
 

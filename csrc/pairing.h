@@ -1,6 +1,6 @@
-/* Pairing heaps of a batch's groups, smallest `order` first. They live in the groups themselves, since a batch cannot
- * have an array of its own: nothing is allocated after creation. Orders in one heap differ. A heap is its root, 0 if
- * empty. O(1) insert, O(log n) amortised remove. */
+/* Pairing heaps of a batch's groups, smallest `order` first. They live in the groups themselves, since a
+ * batch cannot have an array of its own: nothing is allocated after creation. Orders in one heap differ. A
+ * heap is its root, 0 if empty. O(1) insert, O(log n) amortised remove. */
 #ifndef MFS_PAIRING_H
 #define MFS_PAIRING_H
 

@@ -33,7 +33,8 @@ static bool policy_valid(const struct mfs_policy *policy)
 		return false;
 	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX)
 		return false;
-	if (policy->levels < (policy->variant == MFS_VARIANT_PAPER ? 2 : 1) || policy->levels > MFS_LEVELS_MAX)
+	if (policy->levels < (policy->variant == MFS_VARIANT_PAPER ? 2 : 1) ||
+	    policy->levels > MFS_LEVELS_MAX)
 		return false;
 	for (uint32_t i = 0; i + 1 < policy->levels; i++)
 		if (!(policy->threshold[i] > 0.0 && policy->threshold[i] <= 1.0) ||
@@ -153,7 +154,9 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	flow->stage = told->stage <= MFS_STAGE_BACKGROUND ? told->stage : MFS_STAGE_BACKGROUND;
 	q->waiting++;
 	if (flow->stage == MFS_STAGE_BACKGROUND) {
-		early_alone(q, i, told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX);
+		early_alone(q, i,
+			    told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns
+										  : MFS_TIME_MAX);
 	} else if (flow->stage == MFS_STAGE_P2D) {
 		last_submit(q, i, told);
 	} else {
@@ -441,7 +444,8 @@ static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
 	return 0;
 }
 
-int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_context *context, uint64_t now_ns)
+int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_context *context,
+		     uint64_t now_ns)
 {
 	struct request *request;
 	uint32_t r;
@@ -453,7 +457,8 @@ int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_
 	request = request_at(q, r);
 	request->told = true;
 	if (context->deadline_ns) {
-		request->deadline_ns = context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
+		request->deadline_ns =
+			context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
 		if (!context->budget_ns && !request->budget_ns && request->deadline_ns > q->now_ns)
 			request->budget_ns = request->deadline_ns - q->now_ns;
 	}

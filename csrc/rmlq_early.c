@@ -1,8 +1,8 @@
 /* Early stages: batches and, in them, control, collective and reuse flows.
  *
- * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays as it is and
- * only the batch moves among the others. Inside a batch the groups by layer form two heaps: `ahead` (RLI > 0, or the
- * batch is not told) by layer, and `due` (RLI 0) by arrival. */
+ * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays
+ * as it is and only the batch moves among the others. Inside a batch the groups by layer form two heaps:
+ * `ahead` (RLI > 0, or the batch is not told) by layer, and `due` (RLI 0) by arrival. */
 #include "pairing.h"
 
 static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
@@ -95,8 +95,8 @@ void early_batch_release(struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	if (!batch->told && !batch->groups && !batch->urgent[0].head && !batch->urgent[1].head && !batch->members &&
-	    b != MFS_BATCH_UNNAMED)
+	if (!batch->told && !batch->groups && !batch->urgent[0].head && !batch->urgent[1].head &&
+	    !batch->members && b != MFS_BATCH_UNNAMED)
 		mfs_slab_give(&q->batch, b);
 }
 
@@ -133,14 +133,16 @@ void early_member_remove(struct mfs_rmlq *q, uint32_t r)
 /* Batch key 0 has groups too: they take key 1 with a part above all layers. */
 static uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint16_t layer)
 {
-	return batch_key ? mfs_slab_find(&q->group, batch_key, layer) : mfs_slab_find(&q->group, 1, 1u << 16 | layer);
+	return batch_key ? mfs_slab_find(&q->group, batch_key, layer)
+			 : mfs_slab_find(&q->group, 1, 1u << 16 | layer);
 }
 
 static uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
 {
 	uint64_t batch_key = batch_at(q, b)->record.key;
-	uint32_t g = batch_key ? mfs_slab_take(&q->group, batch_key, layer) :
-				 mfs_slab_take(&q->group, 1, 1u << 16 | layer); /* there is one for every flow */
+	uint32_t g =
+		batch_key ? mfs_slab_take(&q->group, batch_key, layer)
+			  : mfs_slab_take(&q->group, 1, 1u << 16 | layer); /* there is one for every flow */
 	struct group *group = group_at(q, g);
 
 	record_clear(group);
@@ -269,7 +271,8 @@ uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
 	return group_rli(batch_at(q, group->batch), group);
 }
 
-/* ---- flows that stand alone in the scavenger -------------------------------------------------------------------- */
+/* ---- flows that stand alone in the scavenger
+ * -------------------------------------------------------------------- */
 
 static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum request_kind kind)
 {
@@ -289,7 +292,7 @@ void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns)
 	alone(q, i, deadline_ns, REQUEST_BACKGROUND);
 }
 
-/* Takes the flow's own record away. The batch of a flow that was set aside stays for the caller to release. */
+/* Takes the flow's own record away. Its batch, if it was set aside, is left for the caller to release. */
 static uint32_t alone_detach(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
@@ -334,7 +337,8 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
 	return r && request_at(q, r)->pruned;
 }
 
-/* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would come. */
+/* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would
+ * come. */
 uint32_t early_head(struct mfs_rmlq *q)
 {
 	const struct mfs_heap *heap = node_heap(q, MFS_TIER_EARLY);
@@ -391,7 +395,8 @@ void early_return(struct mfs_rmlq *q, uint32_t r)
 		aside_return(q, request_at(q, r)->aside);
 }
 
-/* ---- what is known of a batch ----------------------------------------------------------------------------------- */
+/* ---- what is known of a batch
+ * ----------------------------------------------------------------------------------- */
 
 static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
 {
@@ -421,8 +426,9 @@ void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *
 	batch->deadline_ns = context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
 	batch->compute_end_ns = 0;
 	if (context->compute_left_ns)
-		batch->compute_end_ns = context->compute_left_ns < MFS_TIME_MAX - q->now_ns ?
-						q->now_ns + context->compute_left_ns : MFS_TIME_MAX;
+		batch->compute_end_ns = context->compute_left_ns < MFS_TIME_MAX - q->now_ns
+						? q->now_ns + context->compute_left_ns
+						: MFS_TIME_MAX;
 	batch_slack_place(q, b);
 	while (batch->ahead && group_at(q, batch->ahead)->layer <= batch->layer_current) {
 		uint32_t g = batch->ahead;

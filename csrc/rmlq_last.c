@@ -1,8 +1,8 @@
 /* The last stage: requests, their urgency (MLU, laxity) and the times at which to look at it again.
  *
- * The arithmetic is that of mfsd.policy (urgency.py, estimate.py, flow.py), operation by operation, so that both decide
- * alike to the nanosecond: times are integers, and a real number enters by single IEEE operations that no compiler may
- * fuse (a product is only ever divided or truncated). */
+ * The arithmetic is that of mfsd.policy (urgency.py, estimate.py, flow.py), operation by operation, so that
+ * both decide alike to the nanosecond: times are integers, and a real number enters by single IEEE operations
+ * that no compiler may fuse (a product is only ever divided or truncated). */
 #include "pairing.h"
 
 #define NS_PER_S 1000000000ULL
@@ -35,8 +35,8 @@ static int64_t crossing_ns(const struct mfs_rmlq *q, uint64_t bytes, uint64_t de
 	return (int64_t)deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
 }
 
-/* Least laxity of the batches whose early stages would wait; INT64_MAX: none is busy. Of each it is
- * deadline - max(compute end, now), so the least is the lesser of two least values that time does not change. */
+/* Least laxity of the batches whose early stages would wait; INT64_MAX: none is busy. Of each it is deadline
+ * - max(compute end, now), so the least is the lesser of two least values that time does not change. */
 static int64_t unit_slack_ns(const struct mfs_rmlq *q)
 {
 	int64_t slack, due;
@@ -57,8 +57,8 @@ static void timer_set(struct mfs_rmlq *q, uint32_t r, uint64_t at_ns)
 		mfs_heap_set(&q->timer, r, at_ns, r, 0);
 }
 
-/* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most half way to
- * the next level since the load may rise until then. While its batch computes: when that ends. */
+/* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most
+ * half way to the next level since the load may rise until then. While its batch computes: when that ends. */
 static uint64_t look(struct mfs_rmlq *q, struct request *request)
 {
 	const struct mfs_policy *policy = &q->policy;
@@ -87,7 +87,8 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 	if (!request->lost)
 		request->lost = laxity < 0;
 	else
-		request->lost = laxity < (int64_t)((double)(int64_t)request->budget_ns * policy->readmission_share);
+		request->lost =
+			laxity < (int64_t)((double)(int64_t)request->budget_ns * policy->readmission_share);
 	while (request->level > 1) {
 		crossing = crossing_ns(q, bytes, request->deadline_ns, request->level - 2u);
 		if (now < crossing)
@@ -129,7 +130,8 @@ void last_look(struct mfs_rmlq *q, uint32_t r)
 	struct request *request = request_at(q, r);
 	uint64_t next = look(q, request);
 
-	/* a timer that is early is harmless: it looks again and is set anew, which spares moving it at every submit */
+	/* a timer that is early is harmless: it looks again and is set anew, which spares moving it at every
+	 * submit */
 	if (next < request->timer_ns)
 		timer_set(q, r, next);
 }
@@ -152,7 +154,8 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 		return;
 	if (tier == MFS_TIER_LAST)
 		high |= (uint64_t)request->level << 60;
-	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival, request->fifo.head);
+	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival,
+		     request->fifo.head);
 }
 
 void last_advance(struct mfs_rmlq *q)
@@ -198,7 +201,8 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 	struct request *request = request_at(q, r);
 	const uint64_t deadline_before = request->deadline_ns;
 	const uint8_t level_before = request->level;
-	const bool waited = request->fifo.head, critical_before = request->critical, lost_before = request->lost;
+	const bool waited = request->fifo.head, critical_before = request->critical,
+		   lost_before = request->lost;
 	const uint32_t batch_before = request->batch;
 
 	flow->state = MFS_FLOW_LAST;
@@ -219,13 +223,15 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 		early_member_add(q, b, r);
 	}
 	if (told->deadline_ns && told->deadline_ns != deadline_before) {
-		request->deadline_ns = told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX - 1;
+		request->deadline_ns =
+			told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX - 1;
 		if (!request->budget_ns && request->deadline_ns > q->now_ns)
 			request->budget_ns = request->deadline_ns - q->now_ns;
 	}
 	last_look(q, r);
 	if (!waited || request->level != level_before || request->critical != critical_before ||
-	    request->lost != lost_before || request->deadline_ns != deadline_before || request->batch != batch_before)
+	    request->lost != lost_before || request->deadline_ns != deadline_before ||
+	    request->batch != batch_before)
 		last_place(q, r);
 }
 
@@ -241,7 +247,8 @@ void last_remove(struct mfs_rmlq *q, uint32_t i)
 	if (!request->fifo.head)
 		mfs_heap_remove(heap, r);
 	else if (head) /* only the arrival in the key changes */
-		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow->next_arrival, request->fifo.head);
+		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow->next_arrival,
+			     request->fifo.head);
 }
 
 void last_forget(struct mfs_rmlq *q, uint32_t i)

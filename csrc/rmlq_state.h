@@ -1,7 +1,8 @@
-/* The inside of the reverse multi-level queue, shared by rmlq.c, rmlq_early.c and rmlq_last.c. See docs/internals/rmlq.md.
+/* The inside of the reverse multi-level queue, shared by rmlq.c, rmlq_early.c and rmlq_last.c. See
+ * docs/internals/rmlq.md.
  *
- * Every heap entry is a node: a request (its FIFO of last-stage flows, or one flow that stands alone in the scavenger) or
- * a batch (its early-stage flows). The node's key is the key of its first flow. */
+ * Every heap entry is a node: a request (its FIFO of last-stage flows, or one flow that stands alone in the
+ * scavenger) or a batch (its early-stage flows). The node's key is the key of its first flow. */
 #ifndef MFS_RMLQ_STATE_H
 #define MFS_RMLQ_STATE_H
 
@@ -12,9 +13,9 @@
 #include "heap.h"
 #include "slab.h"
 
-#define MFS_TIERS 4
-#define MFS_TIME_MAX ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
-#define MFS_BATCH_UNNAMED 1u		/* the record of batch key 0 */
+#define MFS_TIERS	  4
+#define MFS_TIME_MAX	  ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
+#define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0 */
 
 enum mfs_flow_state {
 	MFS_FLOW_FREE,
@@ -34,17 +35,19 @@ struct flow { /* key: the request's; part: generation, 0 before the first use */
 	uint64_t bytes; /* not completed */
 	uint64_t arrival;
 	uint32_t next, prev; /* in its FIFO */
-	uint32_t owner;	     /* EARLY: group, or batch when urgent; LAST, ALONE: request; FLIGHT: request of p2d, else 0 */
+	/* EARLY: group, or batch when urgent; LAST, ALONE: request; FLIGHT: request of p2d, else 0 */
+	uint32_t owner;
 	uint16_t layer;
 	uint8_t stage; /* enum mfs_stage, unknown ones as background */
 	uint8_t state;
 	uint64_t next_arrival : 56; /* of `next`: when this one leaves, that one's record need not be read */
-	uint64_t tier : 2, wire_class : 3, level : 3; /* as granted, in flight; level of the last stage less one */
+	uint64_t tier : 2, wire_class : 3,
+		level : 3; /* as granted, in flight; level of the last stage less one */
 };
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
-/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: the batch's, with
- * the layer as second part, so that a flow finds its group without a look at the batch. */
+/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: the batch's,
+ * with the layer as second part, so that a flow finds its group without a look at the batch. */
 struct group {
 	struct mfs_record record;
 	uint64_t order;	       /* due: arrival of the head; ahead: layer */
@@ -114,8 +117,8 @@ struct mfs_rmlq {
 	uint64_t rate_bytes_per_s;
 	double rho;
 	double crossing_rate[MFS_LEVELS_MAX]; /* B (1 - rho) Q_i, bytes/s */
-	struct mfs_heap slack;	  /* told batches by deadline - compute end */
-	struct mfs_heap deadline; /* told batches by deadline */
+	struct mfs_heap slack;		      /* told batches by deadline - compute end */
+	struct mfs_heap deadline;	      /* told batches by deadline */
 	uint32_t flows_max, requests_told, batches_told;
 	uint64_t in_flight_bytes, promotions, looks;
 	uint32_t in_flight_tasks;
@@ -174,13 +177,14 @@ static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 }
 
 /* rmlq_early.c: batches */
-uint32_t early_batch(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes the record */
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
 void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
 void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key);
 void early_remove(struct mfs_rmlq *q, uint32_t i);
-uint32_t early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
+uint32_t
+early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);
 bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t batch);
 void early_return(struct mfs_rmlq *q, uint32_t request); /* all flows that were set aside for it */
@@ -194,9 +198,9 @@ void last_rates(struct mfs_rmlq *q);
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
 void last_request_release(struct mfs_rmlq *q, uint32_t request);
 void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
-void last_remove(struct mfs_rmlq *q, uint32_t i); /* out of the waiting set */
-void last_forget(struct mfs_rmlq *q, uint32_t i); /* gone, not waiting any more */
-void last_look(struct mfs_rmlq *q, uint32_t request); /* level, critical, lost; arms the timer */
+void last_remove(struct mfs_rmlq *q, uint32_t i);      /* out of the waiting set */
+void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any more */
+void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
 
@@ -204,7 +208,8 @@ void last_advance(struct mfs_rmlq *q);
 #define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))
 
 /* A new request's record, 0 when there is none. */
-static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind, enum mfs_tier tier)
+static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind,
+				    enum mfs_tier tier)
 {
 	uint32_t r = mfs_slab_take(&q->request, key, 0);
 	struct request *request = request_at(q, r);

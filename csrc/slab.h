@@ -1,7 +1,7 @@
 /* A fixed table of records with a free list and, for records with a key, lookup by key.
  *
- * Record 0 is never given out, so that 0 means "none" and zeroed memory is a valid empty table. Memory above the
- * highest record ever used is not touched. */
+ * Record 0 is never given out, so that 0 means "none" and zeroed memory is a valid empty table. Memory above
+ * the highest record ever used is not touched. */
 #ifndef MFS_SLAB_H
 #define MFS_SLAB_H
 
@@ -9,7 +9,7 @@
 
 #include "arena.h"
 
-struct mfs_record { /* first member of every record */
+struct mfs_record {	/* first member of every record */
 	uint64_t key;	/* 0: not found by key */
 	uint32_t chain; /* next with the same hash, or next free */
 	uint32_t part;	/* second half of a key; without a key the user's */
@@ -27,7 +27,8 @@ struct mfs_slab {
 };
 
 /* Lays the table out in `arena`, which is zero. */
-static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, size_t stride, uint32_t capacity, bool keyed)
+static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, size_t stride,
+				uint32_t capacity, bool keyed)
 {
 	uint32_t bits = 4;
 
@@ -35,7 +36,8 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 	slab->records = mfs_arena_take(arena, ((size_t)capacity + 1) * stride);
 	if (!keyed)
 		return;
-	while ((4u << bits) < capacity) /* few of the records are in use as a rule: keep the buckets in cache */
+	while ((4u << bits) <
+	       capacity) /* few of the records are in use as a rule: keep the buckets in cache */
 		bits++;
 	slab->bucket_shift = 64 - bits;
 	slab->bucket = mfs_arena_take(arena, ((size_t)1 << bits) * sizeof(*slab->bucket));
@@ -43,7 +45,8 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 
 static inline uint32_t *mfs_slab_bucket(const struct mfs_slab *slab, uint64_t key, uint32_t part)
 {
-	key ^= (key >> 32) ^ ((uint64_t)part << 40); /* a multiplication alone would not let high bits reach low ones */
+	key ^= (key >> 32) ^
+	       ((uint64_t)part << 40); /* a multiplication alone would not let high bits reach low ones */
 	return &slab->bucket[(key * 0x9e3779b97f4a7c15ULL) >> slab->bucket_shift];
 }
 

@@ -1070,3 +1070,5 @@ cdef class Rmlq:
             "requests": s.requests,
             "batches": s.batches,
         }
+
+include "_fluid.pxi"

@@ -70,6 +70,7 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
     help=f"The daemon's socket. Taken from MFS_SOCKET if not given, else {DEFAULT_SOCKET}.",
 )
 @click.option("--quiet", is_flag=True, help="Say nothing, and let the shim say nothing either (MFS_LOG=quiet).")
+@click.version_option(package_name="mfsd")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, ...]) -> None:
     """Run COMMAND so that its RDMA traffic is scheduled by this node's mfsd.

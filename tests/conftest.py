@@ -67,7 +67,7 @@ class SoftRoce:
         address: str | None = "127.0.0.1",
         env: dict[str, str] | None = None,
     ) -> subprocess.Popen[str]:
-        """Starts a program; it is killed at the end of the test if it still runs. stdout and stderr are one pipe."""
+        """Starts a program, killed at the end of the test if need be. stdout and stderr are one pipe."""
         process = subprocess.Popen(
             self.argv(*command, options=options, address=address),
             stdout=subprocess.PIPE,

@@ -145,7 +145,7 @@ class Stage:
 
     def _on_device(self, mfs: bool, command: list[str]) -> list[str]:
         tools = Path(sys.executable).parent
-        run = ["env", f"LD_PRELOAD={ROOT}/nccl_shim/libmfs_shim.so"] if mfs else []
+        run = [str(tools / "mfs-run"), "--"] if mfs else []
         return [
             str(tools / "mfs-soft-roce"),
             "--rate",

@@ -1,9 +1,10 @@
-/* Measures the reverse multi-level queue at a steady number of queued flows: every turn submits one flow and picks the
- * first in order, one microsecond of queue time apart, so that requests are promoted as time passes. Picked flows are
- * completed in blocks, timed apart. All times are CPU time of the thread.
+/* Measures the reverse multi-level queue at a steady number of queued flows: every turn submits one flow and
+ * picks the first in order, one microsecond of queue time apart, so that requests are promoted as time
+ * passes. Picked flows are completed in blocks, timed apart. All times are CPU time of the thread.
  *
- * rmlq_load FLOWS TURNS ROUNDS: one JSON object a line, for every round and scenario. The peers sort the same arrivals by
- * a key that never changes: they have no groups, promotion, cancel or change of L_curr, and show what ordering alone costs.
+ * rmlq_load FLOWS TURNS ROUNDS: one JSON object a line, for every round and scenario. The peers sort the same
+ * arrivals by a key that never changes: they have no groups, promotion, cancel or change of L_curr, and show
+ * what ordering alone costs.
  */
 #include <mfs/rmlq.h>
 
@@ -13,17 +14,18 @@
 #include <time.h>
 
 #define TEMPLATES 16384 /* flows to draw from; few enough to stay in cache beside the queue */
-#define REQUESTS 10000
-#define BATCHES 500
-#define LAYERS 64
-#define RATE 1250000000ULL /* 10 Gbit/s: a request crosses several levels in the measured time */
-#define BLOCK 256 /* flows in flight before they are completed */
+#define REQUESTS  10000
+#define BATCHES	  500
+#define LAYERS	  64
+#define RATE	  1250000000ULL /* 10 Gbit/s: a request crosses several levels in the measured time */
+#define BLOCK	  256		/* flows in flight before they are completed */
 
 struct peer_key {
 	uint64_t high, low;
 };
 double peer_set_ns(const struct peer_key *keys, uint32_t templates, uint32_t flows, uint32_t turns);
-double peer_priority_queue_ns(const struct peer_key *keys, uint32_t templates, uint32_t flows, uint32_t turns);
+double peer_priority_queue_ns(const struct peer_key *keys, uint32_t templates, uint32_t flows,
+			      uint32_t turns);
 
 /* Share of stages in percent: reuse, collective, last stage; the rest is background. */
 struct scenario {
@@ -60,16 +62,20 @@ static double cpu_seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void make(struct mfs_flow *flow, struct peer_key *key, unsigned reuse, unsigned collective, unsigned last)
+static void make(struct mfs_flow *flow, struct peer_key *key, unsigned reuse, unsigned collective,
+		 unsigned last)
 {
 	unsigned kind = (unsigned)draw(100);
 	uint64_t request = 1 + draw(REQUESTS);
 
-	*flow = (struct mfs_flow){ .bytes = 4096 + draw(65536), .request = request, .batch = 1 + request % BATCHES,
+	*flow = (struct mfs_flow){ .bytes = 4096 + draw(65536),
+				   .request = request,
+				   .batch = 1 + request % BATCHES,
 				   .layer = (uint16_t)draw(LAYERS) };
 	if (kind < reuse) {
 		flow->stage = MFS_STAGE_REUSE;
-		*key = (struct peer_key){ 1ULL << 62 | (uint64_t)flow->layer << 34 | (flow->batch << 2) | 2, 0 };
+		*key = (struct peer_key){ 1ULL << 62 | (uint64_t)flow->layer << 34 | (flow->batch << 2) | 2,
+					  0 };
 	} else if (kind < reuse + collective) {
 		flow->stage = MFS_STAGE_COLLECTIVE;
 		*key = (struct peer_key){ 1ULL << 62 | (flow->batch << 2) | 1, 0 };
@@ -104,7 +110,8 @@ static bool measure(uint32_t flows, uint32_t turns, struct cost *cost, struct mf
 	if (mfs_rmlq_create(&policy, RATE, flows + BLOCK, &queue))
 		return false;
 	for (uint64_t b = 1; b <= BATCHES; b++) {
-		struct mfs_batch_context context = { .layer_current = (uint32_t)(b % LAYERS), .layers = LAYERS,
+		struct mfs_batch_context context = { .layer_current = (uint32_t)(b % LAYERS),
+						     .layers = LAYERS,
 						     .rank = (uint32_t)b };
 
 		mfs_rmlq_batch(queue, b, &context, now);
@@ -153,7 +160,8 @@ int main(int argc, char **argv)
 			double set_ns, priority_queue_ns;
 
 			for (uint32_t t = 0; t < TEMPLATES; t++) {
-				make(&queued[t], &queued_keys[t], s->reuse_queued, s->collective_queued, s->last_queued);
+				make(&queued[t], &queued_keys[t], s->reuse_queued, s->collective_queued,
+				     s->last_queued);
 				make(&arriving[t], &arriving_keys[t], s->reuse, s->collective, s->last);
 			}
 			if (!measure(flows, turns, &cost, &stats)) {
@@ -163,9 +171,10 @@ int main(int argc, char **argv)
 			set_ns = peer_set_ns(arriving_keys, TEMPLATES, flows, turns);
 			priority_queue_ns = peer_priority_queue_ns(arriving_keys, TEMPLATES, flows, turns);
 			printf("{\"scenario\":\"%s\",\"turn_ns\":%.2f,\"complete_ns\":%.2f,\"std_set_ns\":%.2f,"
-			       "\"std_priority_queue_ns\":%.2f,\"looks\":%" PRIu64 ",\"promotions\":%" PRIu64 "}\n",
-			       s->name, cost.turn_ns, cost.complete_ns, set_ns, priority_queue_ns, stats.looks,
-			       stats.promotions);
+			       "\"std_priority_queue_ns\":%.2f,\"looks\":%" PRIu64 ",\"promotions\":%" PRIu64
+			       "}\n",
+			       s->name, cost.turn_ns, cost.complete_ns, set_ns, priority_queue_ns,
+			       stats.looks, stats.promotions);
 			fflush(stdout);
 		}
 	}

@@ -25,7 +25,10 @@ struct Entry {
 
 struct Set {
 	std::set<Entry> entries;
-	void push(const Entry &entry) { entries.insert(entry); }
+	void push(const Entry &entry)
+	{
+		entries.insert(entry);
+	}
 	uint64_t pop()
 	{
 		uint64_t cookie = entries.begin()->cookie;
@@ -36,7 +39,10 @@ struct Set {
 
 struct PriorityQueue {
 	std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> entries;
-	void push(const Entry &entry) { entries.push(entry); }
+	void push(const Entry &entry)
+	{
+		entries.push(entry);
+	}
 	uint64_t pop()
 	{
 		uint64_t cookie = entries.top().cookie;
@@ -54,15 +60,16 @@ double cpu_ns()
 	return double(now.tv_sec) * 1e9 + double(now.tv_nsec);
 }
 
-template <class Queue> double turn_ns(const peer_key *keys, uint32_t templates, uint32_t flows, uint32_t turns)
+template <class Queue>
+double turn_ns(const peer_key *keys, uint32_t templates, uint32_t flows, uint32_t turns)
 {
 	Queue queue;
 	uint64_t arrival = 0, sum = 0;
 	for (uint32_t i = 0; i < flows; i++)
-		queue.push({keys[i % templates].high, arrival, arrival}), arrival++;
+		queue.push({ keys[i % templates].high, arrival, arrival }), arrival++;
 	double began = cpu_ns();
 	for (uint32_t i = 0; i < turns; i++) {
-		queue.push({keys[i % templates].high, arrival, arrival});
+		queue.push({ keys[i % templates].high, arrival, arrival });
 		arrival++;
 		sum += queue.pop();
 	}
@@ -77,7 +84,8 @@ extern "C" double peer_set_ns(const peer_key *keys, uint32_t templates, uint32_t
 	return turn_ns<Set>(keys, templates, flows, turns);
 }
 
-extern "C" double peer_priority_queue_ns(const peer_key *keys, uint32_t templates, uint32_t flows, uint32_t turns)
+extern "C" double peer_priority_queue_ns(const peer_key *keys, uint32_t templates, uint32_t flows,
+					 uint32_t turns)
 {
 	return turn_ns<PriorityQueue>(keys, templates, flows, turns);
 }

@@ -1,6 +1,6 @@
 /*
- * The ibv_wr_* interface: requests are built in the slots behind the send queue's tail and published by wr_complete.
- * Errors are kept until then, since the calls in between return nothing.
+ * The ibv_wr_* interface: requests are built in the slots behind the send queue's tail and published by
+ * wr_complete. Errors are kept until then, since the calls in between return nothing.
  */
 #include <endian.h>
 #include <errno.h>
@@ -18,10 +18,14 @@ static void build_start(struct ibv_qp_ex *ex)
 	struct mfs_context *context = mfs_context_of(ex->qp_base.context);
 	struct mfs_qp *qp = qp_of(ex);
 
+	if (context->inherited) {
+		qp->build_error = EINVAL;
+		return;
+	}
 	pthread_mutex_lock(&qp->post_lock);
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	qp->build_room = qp->sq.limit - (qp->sq.tail - qp->sq.head);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	qp->built = 0;
 	qp->build_error = 0;
 }
@@ -32,10 +36,10 @@ static int build_complete(struct ibv_qp_ex *ex)
 	struct mfs_qp *qp = qp_of(ex);
 	int ret = qp->build_error;
 
-	if (!ret && context->inherited)
-		ret = EINVAL;
+	if (context->inherited)
+		return EINVAL;
 	if (!ret) {
-		pthread_mutex_lock(&context->lock);
+		mfs_context_lock(context);
 		if (mfs_post_allowed(qp)) {
 			while (qp->built--)
 				mfs_post_publish(&qp->sq);
@@ -43,7 +47,7 @@ static int build_complete(struct ibv_qp_ex *ex)
 		} else {
 			ret = EINVAL;
 		}
-		pthread_mutex_unlock(&context->lock);
+		mfs_context_unlock(context);
 	}
 	pthread_mutex_unlock(&qp->post_lock);
 	return ret;
@@ -51,7 +55,8 @@ static int build_complete(struct ibv_qp_ex *ex)
 
 static void build_abort(struct ibv_qp_ex *ex)
 {
-	pthread_mutex_unlock(&qp_of(ex)->post_lock);
+	if (!mfs_context_of(ex->qp_base.context)->inherited)
+		pthread_mutex_unlock(&qp_of(ex)->post_lock);
 }
 
 static uint32_t slot_of(const struct mfs_qp *qp, uint32_t nth)
@@ -98,8 +103,8 @@ static void set_immediate(struct mfs_send_wqe *wqe, __be32 value)
 	wqe->frame.value = value;
 }
 
-static struct mfs_send_wqe *next_remote(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_wc_opcode wc_opcode,
-					uint32_t key, uint64_t address)
+static struct mfs_send_wqe *next_remote(struct ibv_qp_ex *ex, enum mfs_opcode opcode,
+					enum ibv_wc_opcode wc_opcode, uint32_t key, uint64_t address)
 {
 	struct mfs_send_wqe *wqe = next(ex, opcode, wc_opcode);
 
@@ -135,8 +140,8 @@ static void build_read(struct ibv_qp_ex *ex, uint32_t key, uint64_t address)
 	next_remote(ex, MFS_READ, IBV_WC_RDMA_READ, key, address);
 }
 
-static void build_atomic(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_wc_opcode wc_opcode, uint32_t key,
-			 uint64_t address, uint64_t first, uint64_t second)
+static void build_atomic(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_wc_opcode wc_opcode,
+			 uint32_t key, uint64_t address, uint64_t first, uint64_t second)
 {
 	struct mfs_send_wqe *wqe = next_remote(ex, opcode, wc_opcode, key, address);
 
@@ -146,7 +151,8 @@ static void build_atomic(struct ibv_qp_ex *ex, enum mfs_opcode opcode, enum ibv_
 	wqe->operands[1] = htole64(second);
 }
 
-static void build_compare_swap(struct ibv_qp_ex *ex, uint32_t key, uint64_t address, uint64_t compare, uint64_t swap)
+static void build_compare_swap(struct ibv_qp_ex *ex, uint32_t key, uint64_t address, uint64_t compare,
+			       uint64_t swap)
 {
 	build_atomic(ex, MFS_COMPARE_SWAP, IBV_WC_COMP_SWAP, key, address, compare, swap);
 }

@@ -1,9 +1,11 @@
 /*
- * Completion channels and asynchronous events: pipes that carry what the kernel would write to its event files.
+ * Completion channels and asynchronous events: pipes that carry what the kernel would write to its event
+ * files.
  *
- * libibverbs creates a channel by writing a command to the device file, without asking the provider, and takes the
- * channel's descriptor from the answer. Our device file is /dev/null, so the provider puts itself in the place of the
- * write() that libibverbs imports, answers that one command, refuses the others and passes every foreign descriptor on.
+ * libibverbs creates a channel by writing a command to the device file, without asking the provider, and
+ * takes the channel's descriptor from the answer. Our device file is /dev/null, so the provider puts itself
+ * in the place of the write() that libibverbs imports, answers that one command, refuses the others and
+ * passes every foreign descriptor on.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -56,10 +58,10 @@ static int channel_create(struct mfs_context *context)
 	fcntl(ends[1], F_SETFL, O_NONBLOCK);
 	channel->read_fd = ends[0];
 	channel->write_fd = ends[1];
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	free_abandoned(context);
 	LIST_INSERT_HEAD(&context->channels, channel, link);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return channel->read_fd;
 }
 
@@ -67,7 +69,7 @@ struct mfs_channel *mfs_channel_find(struct mfs_context *context, int read_fd)
 {
 	struct mfs_channel *channel;
 
-	LIST_FOREACH(channel, &context->channels, link)
+	LIST_FOREACH (channel, &context->channels, link)
 		if (channel->read_fd == read_fd)
 			break;
 	return channel;
@@ -89,7 +91,8 @@ static ssize_t command_write(int fd, const void *buffer, size_t size)
 
 	if (!context)
 		return write(fd, buffer, size);
-	if (size < sizeof(*header) + sizeof(command) || header->command != IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL) {
+	if (size < sizeof(*header) + sizeof(command) ||
+	    header->command != IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL) {
 		errno = EOPNOTSUPP;
 		return -1;
 	}
@@ -104,8 +107,8 @@ static ssize_t command_write(int fd, const void *buffer, size_t size)
 	return (ssize_t)size;
 }
 
-static int replace_import(ElfW(Addr) base, const ElfW(Rela) *relocations, size_t count, const ElfW(Sym) *symbols,
-			  const char *names)
+static int replace_import(ElfW(Addr) base, const ElfW(Rela) * relocations, size_t count,
+			  const ElfW(Sym) * symbols, const char *names)
 {
 	uintptr_t page_size = (uintptr_t)sysconf(_SC_PAGESIZE);
 	int replaced = 0;
@@ -131,7 +134,7 @@ int mfs_channel_install(void *libibverbs)
 	size_t plt_size = 0, data_size = 0;
 	const ElfW(Sym) *symbols = NULL;
 	const char *names = NULL;
-	const ElfW(Dyn) *entry;
+	const ElfW(Dyn) * entry;
 	struct link_map *map;
 	int in_plt, in_data;
 
@@ -154,7 +157,8 @@ int mfs_channel_install(void *libibverbs)
 	in_plt = replace_import(map->l_addr, plt, plt_size / sizeof(*plt), symbols, names);
 	in_data = replace_import(map->l_addr, data, data_size / sizeof(*data), symbols, names);
 	if (in_plt < 0 || in_data < 0 || in_plt + in_data == 0) {
-		fprintf(stderr, "mfs soft RoCE: this libibverbs does not import write(), completion channels cannot work\n");
+		fprintf(stderr, "mfs soft RoCE: this libibverbs does not import write(), completion channels "
+				"cannot work\n");
 		return -ENOTSUP;
 	}
 	return 0;
@@ -197,9 +201,11 @@ static void forget(int read_fd, int write_fd, size_t event_size, const void *ele
 
 void mfs_channel_forget(struct mfs_channel *channel, struct mfs_cq *cq)
 {
-	static_assert(offsetof(struct ib_uverbs_async_event_desc, element) == 0, "both events begin with the object");
+	static_assert(offsetof(struct ib_uverbs_async_event_desc, element) == 0,
+		      "both events begin with the object");
 	if (cq->channel_events_written != atomic_load(&cq->channel_events_read))
-		forget(channel->read_fd, channel->write_fd, sizeof(struct ib_uverbs_comp_event_desc), &cq->verbs.cq);
+		forget(channel->read_fd, channel->write_fd, sizeof(struct ib_uverbs_comp_event_desc),
+		       &cq->verbs.cq);
 }
 
 void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element)
@@ -213,8 +219,8 @@ void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void
 
 void mfs_async_forget(struct mfs_context *context, const void *element)
 {
-	forget(context->verbs.context.async_fd, context->async_write_fd, sizeof(struct ib_uverbs_async_event_desc),
-	       element);
+	forget(context->verbs.context.async_fd, context->async_write_fd,
+	       sizeof(struct ib_uverbs_async_event_desc), element);
 }
 
 /* libibverbs calls this when the user has fetched an event. */

@@ -85,13 +85,15 @@ void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic
 	setsockopt(connection->source.fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
 }
 
-/* Starts the connection to the queue pair's peer. A failure leaves it lost, like that of a peer which is not there. */
+/* Starts the connection to the queue pair's peer. A failure leaves it lost, like that of a peer which is not
+ * there. */
 void mfs_connection_open(struct mfs_qp *qp)
 {
 	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
 	const struct ibv_global_route *route = &qp->attr.ah_attr.grh;
 	struct sockaddr_in from = { .sin_family = AF_INET, .sin_addr = context->address };
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)(qp->attr.dest_qp_num >> 8)) };
+	struct sockaddr_in to = { .sin_family = AF_INET,
+				  .sin_port = htons((uint16_t)(qp->attr.dest_qp_num >> 8)) };
 	struct mfs_connection *connection;
 	int fd, on = 1, tries = SYN_RETRIES, tos = route->traffic_class;
 
@@ -192,8 +194,8 @@ void mfs_connection_close(struct mfs_connection *connection)
 	TAILQ_INSERT_TAIL(&context->closed, connection, link);
 }
 
-/* Leaves a connection whose last frame says why it ends, until the peer has read that and closes: closing a socket with
- * unread data would reset the connection and could overtake the frame. */
+/* Leaves a connection whose last frame says why it ends, until the peer has read that and closes: closing a
+ * socket with unread data would reset the connection and could overtake the frame. */
 void mfs_connection_drain(struct mfs_connection *connection)
 {
 	if (connection->paced)
@@ -208,7 +210,8 @@ void mfs_connection_drain(struct mfs_connection *connection)
 	mfs_connection_update(connection);
 }
 
-/* The peer is gone. What that means for requests is the requester's matter; a queue pair that only answers goes on. */
+/* The peer is gone. What that means for requests is the requester's matter; a queue pair that only answers
+ * goes on. */
 void mfs_connection_lost(struct mfs_connection *connection)
 {
 	if (connection->requester) {
@@ -264,7 +267,8 @@ static bool comes_from_peer(const struct mfs_connection *connection, const struc
 	       !memcmp(&peer.sin_addr, &qp->attr.ah_attr.grh.dgid.raw[12], sizeof(peer.sin_addr));
 }
 
-/* Gives a connection that has said hello to its queue pair, if that is ready to receive and expects this peer. */
+/* Gives a connection that has said hello to its queue pair, if that is ready to receive and expects this
+ * peer. */
 static void greet(struct mfs_connection *connection)
 {
 	const struct mfs_frame *hello = &connection->frame;
@@ -279,8 +283,8 @@ static void greet(struct mfs_connection *connection)
 		mfs_connection_update(connection);
 		return;
 	}
-	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->responder || qp->attr.dest_qp_num != le32toh(hello->value) ||
-	    !comes_from_peer(connection, qp)) {
+	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->responder ||
+	    qp->attr.dest_qp_num != le32toh(hello->value) || !comes_from_peer(connection, qp)) {
 		mfs_connection_close(connection);
 		return;
 	}
@@ -311,7 +315,8 @@ void mfs_connection_greet(struct mfs_context *context)
 static void receive_hello(struct mfs_connection *connection)
 {
 	uint8_t *into = (uint8_t *)&connection->frame + connection->frame_bytes;
-	ssize_t size = recv(connection->source.fd, into, sizeof(connection->frame) - connection->frame_bytes, 0);
+	ssize_t size =
+		recv(connection->source.fd, into, sizeof(connection->frame) - connection->frame_bytes, 0);
 
 	if (size <= 0) {
 		if (size == 0 || (errno != EAGAIN && errno != EINTR))
@@ -363,8 +368,8 @@ void mfs_connection_event(struct mfs_connection *connection, uint32_t events)
 }
 
 /*
- * How many of the wanted bytes may be sent now under the device's rate limit. Each connection waits for one turn at a
- * time, so the link goes round all connections of all processes that have something to send.
+ * How many of the wanted bytes may be sent now under the device's rate limit. Each connection waits for one
+ * turn at a time, so the link goes round all connections of all processes that have something to send.
  */
 uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_bytes)
 {

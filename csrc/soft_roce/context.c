@@ -29,7 +29,7 @@ struct mfs_context *mfs_context_by_command_fd(int fd)
 	struct mfs_context *context;
 
 	pthread_mutex_lock(&registry_lock);
-	LIST_FOREACH(context, &registry, registry_link)
+	LIST_FOREACH (context, &registry, registry_link)
 		if (context->verbs.context.cmd_fd == fd && !context->inherited)
 			break;
 	pthread_mutex_unlock(&registry_lock);
@@ -54,9 +54,9 @@ static void close_inherited(struct mfs_source *source)
 }
 
 /*
- * The child has no progress thread and shares the parent's sockets and epoll set. It closes its copies of the sockets, so
- * that the peer sees it when the parent ends, and never touches the epoll set: that is shared with the parent.
- * Memory stays as it is, since locks and lists were frozen at any point.
+ * The child has no progress thread and shares the parent's sockets and epoll set. It closes its copies of the
+ * sockets, so that the peer sees it when the parent ends, and never touches the epoll set: that is shared
+ * with the parent. Memory stays as it is, since locks and lists were frozen at any point.
  */
 static void after_fork_child(void)
 {
@@ -65,19 +65,19 @@ static void after_fork_child(void)
 	struct mfs_qp *qp;
 	uint32_t i;
 
-	LIST_FOREACH(context, &registry, registry_link) {
+	LIST_FOREACH (context, &registry, registry_link) {
 		if (context->inherited)
 			continue;
 		context->inherited = true;
 		for (i = 0; i < context->port_count; i++)
 			close_inherited(&context->ports[i]->source);
-		TAILQ_FOREACH(qp, &context->qps, link) {
+		TAILQ_FOREACH (qp, &context->qps, link) {
 			if (qp->requester)
 				close_inherited(&qp->requester->source);
 			if (qp->responder)
 				close_inherited(&qp->responder->source);
 		}
-		TAILQ_FOREACH(connection, &context->greeting, link)
+		TAILQ_FOREACH (connection, &context->greeting, link)
 			close_inherited(&connection->source);
 		close(context->epoll_fd);
 		close(context->async_write_fd);
@@ -123,7 +123,8 @@ static int query_device(struct ibv_context *ibv, const struct ibv_query_device_e
 	base->max_pkeys = 1;
 	base->local_ca_ack_delay = 15;
 	base->phys_port_cnt = 1;
-	if (attr_size >= offsetof(struct ibv_device_attr_ex, phys_port_cnt_ex) + sizeof(attr->phys_port_cnt_ex))
+	if (attr_size >=
+	    offsetof(struct ibv_device_attr_ex, phys_port_cnt_ex) + sizeof(attr->phys_port_cnt_ex))
 		attr->phys_port_cnt_ex = 1;
 	return 0;
 }
@@ -133,7 +134,7 @@ static int query_port(struct ibv_context *ibv, uint8_t port, struct ibv_port_att
 	(void)ibv;
 	if (port != 1)
 		return EINVAL;
-	memset(attr, 0, sizeof(*attr));
+	memset(attr, 0, mfs_rdma_core.port_attr_size);
 	attr->state = IBV_PORT_ACTIVE;
 	attr->max_mtu = attr->active_mtu = IBV_MTU_4096;
 	attr->gid_tbl_len = 1;
@@ -141,9 +142,9 @@ static int query_port(struct ibv_context *ibv, uint8_t port, struct ibv_port_att
 	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 	attr->max_msg_sz = MFS_MAX_MESSAGE;
 	attr->max_vl_num = 1;
-	attr->active_width = 2; /* 4X */
+	attr->active_width = 2;	 /* 4X */
 	attr->active_speed = 32; /* EDR: 100 Gbit/s with 4X */
-	attr->phys_state = 5; /* link up */
+	attr->phys_state = 5;	 /* link up */
 	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
 	attr->flags = IBV_QPF_GRH_REQUIRED;
 	return 0;

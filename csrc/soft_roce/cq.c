@@ -10,7 +10,8 @@ struct ibv_cq *mfs_create_cq(struct ibv_context *ibv, int cqe, struct ibv_comp_c
 	struct mfs_context *context = mfs_context_of(ibv);
 	struct mfs_cq *cq;
 
-	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 || vector >= ibv->num_comp_vectors) {
+	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 ||
+	    vector >= ibv->num_comp_vectors) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -27,9 +28,9 @@ struct ibv_cq *mfs_create_cq(struct ibv_context *ibv, int cqe, struct ibv_comp_c
 	cq->verbs.cq.context = ibv;
 	cq->verbs.cq.cqe = (int)cq->size;
 	if (channel) {
-		pthread_mutex_lock(&context->lock);
+		mfs_context_lock(context);
 		cq->channel = mfs_channel_find(context, channel->fd);
-		pthread_mutex_unlock(&context->lock);
+		mfs_context_unlock(context);
 	}
 	return &cq->verbs.cq;
 }
@@ -53,16 +54,16 @@ int mfs_destroy_cq(struct ibv_cq *ibv)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (atomic_load(&cq->users)) {
-		pthread_mutex_unlock(&context->lock);
+		mfs_context_unlock(context);
 		return EBUSY;
 	}
 	if (cq->channel)
 		mfs_channel_forget(cq->channel, cq);
 	if (cq->overflown)
 		mfs_async_forget(context, ibv);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	wait_for_acknowledgements(cq);
 	pthread_mutex_destroy(&cq->poll_lock);
 	free(cq->ring);
@@ -84,7 +85,7 @@ int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
 	ring = calloc(size, sizeof(*ring));
 	if (!ring)
 		return ENOMEM;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	pthread_mutex_lock(&cq->poll_lock);
 	head = atomic_load(&cq->head);
 	tail = atomic_load(&cq->tail);
@@ -100,7 +101,7 @@ int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
 		ibv->cqe = (int)size;
 	}
 	pthread_mutex_unlock(&cq->poll_lock);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }
 
@@ -113,13 +114,14 @@ void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited)
 	/* acquire: the poller has read the entry that is about to be overwritten */
 	if (tail - atomic_load_explicit(&cq->head, memory_order_acquire) >= cq->size) {
 		if (!cq->overflown)
-			mfs_async_raise(mfs_context_of(cq->verbs.cq.context), IBV_EVENT_CQ_ERR, &cq->verbs.cq);
+			mfs_async_raise(mfs_context_of(cq->verbs.cq.context), IBV_EVENT_CQ_ERR,
+					&cq->verbs.cq);
 		cq->overflown = true;
 		return;
 	}
 	cq->ring[tail & (cq->size - 1)] = *wc;
-	/* Sequentially consistent with the store of `armed` and the later poll of mfs_req_notify_cq's caller: either
-	 * we see the queue armed, or the caller's poll sees the completion. */
+	/* Sequentially consistent with the store of `armed` and the later poll of mfs_req_notify_cq's caller:
+	 * either we see the queue armed, or the caller's poll sees the completion. */
 	atomic_store(&cq->tail, tail + 1);
 	if (!cq->channel)
 		return;
@@ -184,7 +186,8 @@ void mfs_cq_event(struct ibv_cq *ibv)
 	atomic_fetch_add(&mfs_cq_of(ibv)->channel_events_read, 1);
 }
 
-/* Drops the completions of a queue pair that goes away, keeping the order of the others; context's lock held. */
+/* Drops the completions of a queue pair that goes away, keeping the order of the others; context's lock held.
+ */
 void mfs_cq_remove(struct mfs_cq *cq, uint32_t qp_num)
 {
 	uint32_t head, tail, from, to;

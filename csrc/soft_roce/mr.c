@@ -1,5 +1,6 @@
-/* Protection domains and memory regions. A key is an index into the context's table and eight bits that change with
- * every use of the index, so that a key that has been given back is not taken for its successor. */
+/* Protection domains and memory regions. A key is an index into the context's table and eight bits that
+ * change with every use of the index, so that a key that has been given back is not taken for its successor.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,16 +53,18 @@ static int grow_table(struct mfs_context *context)
 	return 0;
 }
 
-/* Goes round the table, so that an index rests as long as possible before it is used again. Index 0 is never used:
- * no key is 0. */
+/* Goes round the table, so that an index rests as long as possible before it is used again. Index 0 is never
+ * used: no key is 0. */
 static int insert(struct mfs_context *context, struct mfs_mr *mr)
 {
 	if (context->mr_count + 1 >= context->mr_slots && grow_table(context))
 		return -ENOMEM;
 	do {
 		context->mr_next++;
-	} while (context->mr_next % context->mr_slots == 0 || context->mrs[context->mr_next % context->mr_slots]);
-	mr->key = (context->mr_next % context->mr_slots) << 8 | ((context->mr_next / context->mr_slots) & 0xff);
+	} while (context->mr_next % context->mr_slots == 0 ||
+		 context->mrs[context->mr_next % context->mr_slots]);
+	mr->key =
+		(context->mr_next % context->mr_slots) << 8 | ((context->mr_next / context->mr_slots) & 0xff);
 	context->mrs[mr->key >> 8] = mr;
 	context->mr_count++;
 	return 0;
@@ -69,7 +72,8 @@ static int insert(struct mfs_context *context, struct mfs_mr *mr)
 
 static bool access_allowed(int access)
 {
-	return !(access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) || (access & IBV_ACCESS_LOCAL_WRITE);
+	return !(access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) ||
+	       (access & IBV_ACCESS_LOCAL_WRITE);
 }
 
 struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
@@ -93,9 +97,9 @@ struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 	mr->verbs.ibv_mr.addr = addr;
 	mr->verbs.ibv_mr.length = length;
 	mr->iova = iova;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	ret = insert(context, mr);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	if (ret) {
 		free(mr);
 		errno = -ret;
@@ -113,7 +117,7 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 
 	if (context->inherited || ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		verbs->ibv_mr.addr = addr;
 		verbs->ibv_mr.length = length;
@@ -127,7 +131,7 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 		verbs->ibv_mr.pd = pd;
 	}
 	context->key_epoch++;
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return 0;
 }
 
@@ -138,19 +142,19 @@ int mfs_dereg_mr(struct verbs_mr *verbs)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	context->mrs[mr->key >> 8] = NULL;
 	context->mr_count--;
 	context->key_epoch++;
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	mfs_pd_use(verbs->ibv_mr.pd, -1);
 	free(mr);
 	return 0;
 }
 
 /* The memory that a key gives access to, or NULL; with the context's lock held. */
-void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
-		     int access)
+void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address,
+		     uint64_t length, int access)
 {
 	struct mfs_mr *mr = key >> 8 < context->mr_slots ? context->mrs[key >> 8] : NULL;
 
@@ -162,10 +166,11 @@ void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t ke
 	return (uint8_t *)mr->verbs.ibv_mr.addr + (address - mr->iova);
 }
 
-/* The first `length` bytes of a gather or scatter list as memory. Returns the number of pieces, -EFAULT when a key does
- * not give access, -EMSGSIZE when the list is too short. Entries of length 0 are skipped unchecked. */
-int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges, uint32_t count,
-			uint64_t length, int access, struct iovec *out)
+/* The first `length` bytes of a gather or scatter list as memory. Returns the number of pieces, -EFAULT when
+ * a key does not give access, -EMSGSIZE when the list is too short. Entries of length 0 are skipped
+ * unchecked. */
+int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges,
+			uint32_t count, uint64_t length, int access, struct iovec *out)
 {
 	int pieces = 0;
 	uint32_t i;

@@ -5,8 +5,9 @@
 
 #include "soft_roce.h"
 
-/* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are sent with the
- * next ones, by the next poll of an empty completion queue, or when the acknowledgement comes. */
+/* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are
+ * sent with the next ones, by the next poll of an empty completion queue, or when the acknowledgement comes.
+ */
 enum { BATCH_REQUESTS = 32, BATCH_BYTES = 8192 };
 
 static const struct {
@@ -23,7 +24,8 @@ static const struct {
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = { MFS_FETCH_ADD, 0, IBV_WC_FETCH_ADD },
 };
 
-static int copy_data(struct mfs_send_queue *sq, uint32_t slot, const struct ibv_send_wr *wr, struct mfs_send_wqe *wqe)
+static int copy_data(struct mfs_send_queue *sq, uint32_t slot, const struct ibv_send_wr *wr,
+		     struct mfs_send_wqe *wqe)
 {
 	uint8_t *data = sq->inline_data + (size_t)slot * sq->max_inline;
 	uint64_t length = 0;
@@ -77,7 +79,8 @@ static int post_one(struct mfs_qp *qp, const struct ibv_send_wr *wr)
 		wqe->flags |= MFS_WQE_SIGNALED;
 	if (wr->send_flags & IBV_SEND_FENCE)
 		wqe->flags |= MFS_WQE_FENCE;
-	wqe->frame = (struct mfs_frame){ .opcode = operations[wr->opcode].opcode, .flags = operations[wr->opcode].flags };
+	wqe->frame = (struct mfs_frame){ .opcode = operations[wr->opcode].opcode,
+					 .flags = operations[wr->opcode].flags };
 	if (wr->send_flags & IBV_SEND_SOLICITED)
 		wqe->frame.flags |= MFS_FRAME_SOLICITED;
 	ret = copy_data(sq, slot, wr, wqe);
@@ -135,7 +138,7 @@ int mfs_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr
 		return ret;
 	}
 	pthread_mutex_lock(&qp->post_lock);
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (mfs_post_allowed(qp)) {
 		for (ret = 0; wr && !ret;) {
 			ret = post_one(qp, wr);
@@ -144,7 +147,7 @@ int mfs_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr
 		}
 		mfs_post_start(qp);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	pthread_mutex_unlock(&qp->post_lock);
 	if (ret)
 		*bad_wr = wr;
@@ -161,7 +164,7 @@ int mfs_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		*bad_wr = wr;
 		return EINVAL;
 	}
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	if (ibv->state == IBV_QPS_RESET) {
 		*bad_wr = wr;
 		ret = EINVAL;
@@ -172,6 +175,6 @@ int mfs_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		else if (qp->responder && qp->responder->stalled)
 			mfs_receive_resume(qp->responder);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }

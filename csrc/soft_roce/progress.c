@@ -1,7 +1,7 @@
 /*
- * Who moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no wake-up. A
- * background thread serves programs that sleep, wait on memory or are passive targets; it keeps out of the way while
- * somebody polls, because on few cores its wake-ups would cost more than they bring.
+ * Who moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no
+ * wake-up. A background thread serves programs that sleep, wait on memory or are passive targets; it keeps
+ * out of the way while somebody polls, because on few cores its wake-ups would cost more than they bring.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -50,7 +50,8 @@ static void send_deferred(struct mfs_context *context)
 static void arm_timer(struct mfs_context *context, uint64_t due_ns)
 {
 	struct itimerspec when = {
-		.it_value = { .tv_sec = (time_t)(due_ns / 1000000000ULL), .tv_nsec = (long)(due_ns % 1000000000ULL) },
+		.it_value = { .tv_sec = (time_t)(due_ns / 1000000000ULL),
+			      .tv_nsec = (long)(due_ns % 1000000000ULL) },
 	};
 
 	context->timer_due_ns = due_ns;
@@ -104,15 +105,15 @@ static void run_timers(struct mfs_context *context)
 	connection = TAILQ_FIRST(&context->paced);
 	if (connection)
 		next = connection->due_ns;
-	TAILQ_FOREACH(qp, &context->timed, timed_link)
+	TAILQ_FOREACH (qp, &context->timed, timed_link)
 		if (!next || qp->timer_due_ns < next)
 			next = qp->timer_due_ns;
 	if (next || context->timer_due_ns)
 		arm_timer(context, next); /* 0 disarms, and ends its being readable */
 }
 
-/* One turn over everything that can go on; with the context's lock held. Events are only ever fetched here, so none
- * outlives the turn, and what was closed before can be freed at its end. */
+/* One turn over everything that can go on; with the context's lock held. Events are only ever fetched here,
+ * so none outlives the turn, and what was closed before can be freed at its end. */
 static int progress(struct mfs_context *context)
 {
 	struct epoll_event events[EVENTS_PER_TURN];
@@ -140,7 +141,8 @@ static bool try_progress(struct mfs_context *context)
 {
 	int count;
 
-	if (pthread_mutex_trylock(&context->lock))
+	if (atomic_load_explicit(&context->lock_waiters, memory_order_relaxed) ||
+	    pthread_mutex_trylock(&context->lock))
 		return false;
 	count = progress(context);
 	pthread_mutex_unlock(&context->lock);
@@ -148,8 +150,9 @@ static bool try_progress(struct mfs_context *context)
 }
 
 /*
- * A poller that has found nothing for long waits a moment in the kernel. The kernel wakes it as soon as something comes,
- * ahead of threads that have kept a core busy; a thread that only yields its core stands behind them for a time slice.
+ * A poller that has found nothing for long waits a moment in the kernel. The kernel wakes it as soon as
+ * something comes, ahead of threads that have kept a core busy; a thread that only yields its core stands
+ * behind them for a time slice.
  */
 static void wait_for_event(struct mfs_context *context)
 {
@@ -188,7 +191,8 @@ void mfs_progress_help(struct mfs_context *context)
 static bool is_polled(struct mfs_context *context)
 {
 	return atomic_load_explicit(&context->waiting_pollers, memory_order_relaxed) ||
-	       mfs_now_ns() - atomic_load_explicit(&context->last_poll_ns, memory_order_relaxed) < POLLED_RECENTLY_NS;
+	       mfs_now_ns() - atomic_load_explicit(&context->last_poll_ns, memory_order_relaxed) <
+		       POLLED_RECENTLY_NS;
 }
 
 static void sleep_ns(long time_ns)
@@ -214,6 +218,8 @@ static void *background(void *argument)
 			continue;
 		}
 		back_off_ns = BACK_OFF_MIN_NS;
+		if (atomic_load_explicit(&context->lock_waiters, memory_order_relaxed))
+			sleep_ns(BACK_OFF_MIN_NS);
 		pthread_mutex_lock(&context->lock);
 		progress(context);
 		pthread_mutex_unlock(&context->lock);

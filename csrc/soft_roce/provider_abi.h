@@ -1,10 +1,10 @@
 /*
  * The part of rdma-core's private provider ABI that this provider relies on.
  *
- * No distribution installs rdma-core's provider header, so this file states the layouts in its own words. They are
- * those of private ABI 34, which rdma-core 36 to 56 speak (Debian 12 and 13, Ubuntu 22.04 and 24.04). libibverbs looks
- * for a file named libmfs-rdmav<ABI>.so, so one with another private ABI never loads this provider, and the launcher
- * says so. The asserts pin the offsets that libibverbs reads.
+ * No distribution installs rdma-core's provider header, so this file states the layouts in its own words.
+ * They are those of private ABI 34, which rdma-core 36 to 56 speak (Debian 12 and 13, Ubuntu 22.04
+ * and 24.04). libibverbs looks for a file named libmfs-rdmav<ABI>.so, so one with another private ABI never
+ * loads this provider, and the launcher says so. The asserts pin the offsets that libibverbs reads.
  */
 #ifndef MFS_SOFT_ROCE_PROVIDER_ABI_H
 #define MFS_SOFT_ROCE_PROVIDER_ABI_H
@@ -83,12 +83,27 @@ struct verbs_srq {
 
 enum { VERBS_QP_HAS_EX = 1 << 1 };
 
+/*
+ * What libibverbs reads behind ibv_qp_ex is the one place where ABI 34 moved: the mask follows the
+ * operations, and these grew by one in rdma-core 44 and by another in 46. The mask is therefore kept at all
+ * three places. The new operations are not offered, so nobody calls what it overlays.
+ */
+enum { VERBS_QP_MASK_PLACES = 3 };
+
+struct verbs_qp_mask {
+	uint32_t comp_mask;
+	uint32_t padding;
+};
+
 struct verbs_qp {
 	union {
 		struct ibv_qp qp;
 		struct ibv_qp_ex qp_ex;
+		struct {
+			uint8_t operations[offsetof(struct ibv_qp_ex, wr_abort) + sizeof(void *)];
+			struct verbs_qp_mask masks[VERBS_QP_MASK_PLACES];
+		};
 	};
-	uint32_t comp_mask;
 	void *xrcd;
 };
 
@@ -150,12 +165,13 @@ struct verbs_context_ops {
 	void *read_counters, *reg_dm_mr, *reg_dmabuf_mr;
 	struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
 	int (*req_notify_cq)(struct ibv_cq *cq, int solicited_only);
-	int (*rereg_mr)(struct verbs_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
+	int (*rereg_mr)(struct verbs_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+			int access);
 	int (*resize_cq)(struct ibv_cq *cq, int cqe);
 	void *set_ece, *unimport_dm, *unimport_mr, *unimport_pd;
 };
 
-#define MFS_ASSERT_SLOT(member, slot) \
+#define MFS_ASSERT_SLOT(member, slot)                                                                        \
 	static_assert(offsetof(struct verbs_context_ops, member) == (slot) * sizeof(void *), #member)
 static_assert(sizeof(struct verbs_context_ops) == 76 * sizeof(void *), "operation table of private ABI 34");
 MFS_ASSERT_SLOT(alloc_pd, 5);
@@ -182,9 +198,12 @@ MFS_ASSERT_SLOT(reg_mr, 68);
 MFS_ASSERT_SLOT(resize_cq, 71);
 #undef MFS_ASSERT_SLOT
 
-static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0, "queue pair and extended queue pair share their start");
-static_assert(offsetof(struct verbs_device, ops) == sizeof(struct ibv_device), "device operations follow the device");
-static_assert(offsetof(struct verbs_mr, mr_type) == sizeof(struct ibv_mr), "memory region type follows the region");
+static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0,
+	      "queue pair and extended queue pair share their start");
+static_assert(offsetof(struct verbs_device, ops) == sizeof(struct ibv_device),
+	      "device operations follow the device");
+static_assert(offsetof(struct verbs_mr, mr_type) == sizeof(struct ibv_mr),
+	      "memory region type follows the region");
 #if __SIZEOF_POINTER__ == 8
 static_assert(sizeof(struct verbs_match_ent) == 24, "match entry");
 static_assert(sizeof(struct verbs_device_ops) == 72, "device operations");
@@ -192,17 +211,19 @@ static_assert(offsetof(struct verbs_device_ops, alloc_context) == 40, "device op
 static_assert(sizeof(struct ibv_device) == 664 && sizeof(struct verbs_device) == 712, "device");
 static_assert(offsetof(struct verbs_sysfs_dev, sysfs_name) == 36, "sysfs name");
 static_assert(offsetof(struct verbs_sysfs_dev, ibdev_path) == 36 + 64 + 4 + 8 + 64, "sysfs path");
-static_assert(offsetof(struct verbs_qp, comp_mask) == sizeof(struct ibv_qp_ex), "extended queue pair");
+static_assert(sizeof(struct verbs_qp_mask) == sizeof(void *), "one operation");
+static_assert(sizeof(struct ibv_qp_ex) < offsetof(struct verbs_qp, xrcd), "all places of the mask");
 #endif
 
-/* The functions of libibverbs that carry the private version, looked up when the provider is loaded: linked against,
- * they would tie the build to the libibverbs of the build machine. */
+/* The functions of libibverbs that carry the private version, looked up when the provider is loaded: linked
+ * against, they would tie the build to the libibverbs of the build machine. */
 struct mfs_rdma_core {
 	void (*register_driver)(const struct verbs_device_ops *ops);
-	void *(*alloc_context)(struct ibv_device *device, int cmd_fd, size_t size, struct verbs_context *member,
-			       uint32_t driver_id);
+	void *(*alloc_context)(struct ibv_device *device, int cmd_fd, size_t size,
+			       struct verbs_context *member, uint32_t driver_id);
 	void (*uninit_context)(struct verbs_context *context);
 	void (*set_ops)(struct verbs_context *context, const struct verbs_context_ops *ops);
+	size_t port_attr_size; /* of this libibverbs: it grew in rdma-core 49 */
 };
 extern struct mfs_rdma_core mfs_rdma_core;
 

@@ -6,11 +6,13 @@
 #include "soft_roce.h"
 
 static const uint64_t SEND_OPERATIONS = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
-					IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
-					IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+					IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+					IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+					IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
-/* A QPN is the TCP port on which the queue pair can be reached and an index of eight bits, so that a GID and a QPN are
- * all that a peer needs to connect. Indices are used in turn: a number rests before it means another queue pair. */
+/* A QPN is the TCP port on which the queue pair can be reached and an index of eight bits, so that a GID and
+ * a QPN are all that a peer needs to connect. Indices are used in turn: a number rests before it means
+ * another queue pair. */
 static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
 {
 	struct mfs_port *port = NULL;
@@ -65,9 +67,9 @@ static int check_attributes(const struct ibv_qp_init_attr *attr)
 
 	if (attr->qp_type != IBV_QPT_RC)
 		return EOPNOTSUPP;
-	if (!attr->send_cq || !attr->recv_cq || cap->max_send_wr > MFS_MAX_QP_WR || cap->max_recv_wr > MFS_MAX_QP_WR ||
-	    cap->max_send_sge > MFS_MAX_SGE || cap->max_recv_sge > MFS_MAX_SGE ||
-	    cap->max_inline_data > MFS_MAX_INLINE)
+	if (!attr->send_cq || !attr->recv_cq || cap->max_send_wr > MFS_MAX_QP_WR ||
+	    cap->max_recv_wr > MFS_MAX_QP_WR || cap->max_send_sge > MFS_MAX_SGE ||
+	    cap->max_recv_sge > MFS_MAX_SGE || cap->max_inline_data > MFS_MAX_INLINE)
 		return EINVAL;
 	return 0;
 }
@@ -141,13 +143,13 @@ static struct mfs_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	pthread_cond_init(&ibv->cond, NULL);
 	pthread_mutex_init(&qp->post_lock, NULL);
 
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	ret = assign_number(context, qp);
 	if (!ret) {
 		TAILQ_INSERT_TAIL(&context->qps, qp, link);
 		count_users(qp, 1);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	if (ret) {
 		free_memory(qp);
 		errno = -ret;
@@ -167,15 +169,22 @@ struct ibv_qp *mfs_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr_ex *attr)
 {
 	struct ibv_qp_init_attr basic = {
-		.qp_context = attr->qp_context, .send_cq = attr->send_cq, .recv_cq = attr->recv_cq, .srq = attr->srq,
-		.cap = attr->cap, .qp_type = attr->qp_type, .sq_sig_all = attr->sq_sig_all,
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
 	};
 	struct mfs_qp *qp;
+	int i;
 
 	(void)ibv;
 	if ((attr->comp_mask & ~(uint32_t)(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)) ||
 	    !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) ||
-	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && (attr->send_ops_flags & ~SEND_OPERATIONS))) {
+	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
+	     (attr->send_ops_flags & ~SEND_OPERATIONS))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -184,8 +193,9 @@ struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr
 		return NULL;
 	attr->cap = basic.cap;
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
-		qp->verbs.comp_mask |= VERBS_QP_HAS_EX;
 		mfs_builder_setup(qp, attr->send_ops_flags);
+		for (i = 0; i < VERBS_QP_MASK_PLACES; i++)
+			qp->verbs.masks[i].comp_mask = VERBS_QP_HAS_EX;
 	}
 	return &qp->verbs.qp;
 }
@@ -196,12 +206,14 @@ int mfs_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int attr_mask, st
 	struct mfs_qp *qp = mfs_qp_of(ibv);
 
 	(void)attr_mask;
-	pthread_mutex_lock(&context->lock);
+	if (context->inherited)
+		return EINVAL;
+	mfs_context_lock(context);
 	*attr = qp->attr;
 	attr->qp_state = attr->cur_qp_state = ibv->state;
 	attr->sq_draining = ibv->state == IBV_QPS_SQD && qp->sq.head != qp->sq.sent;
 	*init = qp->init;
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return 0;
 }
 
@@ -214,7 +226,10 @@ void mfs_qp_raise(struct mfs_qp *qp, enum ibv_event_type type)
 static void push_send(struct mfs_qp *qp, const struct mfs_send_wqe *wqe, enum ibv_wc_status status)
 {
 	struct ibv_wc wc = {
-		.wr_id = wqe->wr_id, .status = status, .opcode = wqe->wc_opcode, .qp_num = qp->verbs.qp.qp_num,
+		.wr_id = wqe->wr_id,
+		.status = status,
+		.opcode = wqe->wc_opcode,
+		.qp_num = qp->verbs.qp.qp_num,
 	};
 
 	mfs_cq_push(mfs_cq_of(qp->init.send_cq), &wc, false);
@@ -226,7 +241,9 @@ void mfs_qp_flush(struct mfs_qp *qp)
 	struct mfs_send_queue *sq = &qp->sq;
 	struct mfs_recv_wqe receive;
 	struct ibv_sge sges[MFS_MAX_SGE];
-	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV, .qp_num = qp->verbs.qp.qp_num };
+	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR,
+			     .opcode = IBV_WC_RECV,
+			     .qp_num = qp->verbs.qp.qp_num };
 
 	for (; sq->head != sq->tail; sq->head++)
 		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], IBV_WC_WR_FLUSH_ERR);
@@ -246,9 +263,9 @@ void mfs_qp_flush(struct mfs_qp *qp)
 }
 
 /*
- * Moves a queue pair to the error state: the oldest request that waits for the peer completes with that status (none
- * does when the status is that of a flush), all others are flushed. The requester's connection is closed, the
- * responder's stays until the peer has read why.
+ * Moves a queue pair to the error state: the oldest request that waits for the peer completes with that
+ * status (none does when the status is that of a flush), all others are flushed. The requester's connection
+ * is closed, the responder's stays until the peer has read why.
  */
 void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 {
@@ -292,7 +309,7 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	mfs_connection_close_qp(qp);
 	TAILQ_REMOVE(&context->qps, qp, link);
 	release_number(context, ibv->qp_num);
@@ -302,7 +319,7 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 	if (qp->async_events_raised != atomic_load(&qp->async_events_read))
 		mfs_async_forget(context, ibv);
 	count_users(qp, -1);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 
 	pthread_mutex_lock(&ibv->mutex);
 	while (ibv->events_completed != atomic_load(&qp->async_events_read))

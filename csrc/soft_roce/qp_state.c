@@ -1,4 +1,5 @@
-/* ibv_modify_qp: the state machine of an RC queue pair, with the attributes each transition needs and allows. */
+/* ibv_modify_qp: the state machine of an RC queue pair, with the attributes each transition needs and allows.
+ */
 #include <errno.h>
 #include <string.h>
 
@@ -6,10 +7,10 @@
 
 enum {
 	INIT_ATTRIBUTES = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-	RTR_ATTRIBUTES = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-			 IBV_QP_MIN_RNR_TIMER,
+	RTR_ATTRIBUTES = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
 	RTS_ATTRIBUTES = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			 IBV_QP_MAX_QP_RD_ATOMIC,
+		IBV_QP_MAX_QP_RD_ATOMIC,
 	LIVE_OPTIONS = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER,
 };
 
@@ -54,8 +55,9 @@ static bool values_allowed(const struct ibv_qp_attr *attr, int mask)
 		return false;
 	if ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index != 0)
 		return false;
-	if ((mask & IBV_QP_AV) && (!attr->ah_attr.is_global || attr->ah_attr.port_num != 1 || route->sgid_index != 0 ||
-				   !IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)route->dgid.raw)))
+	if ((mask & IBV_QP_AV) &&
+	    (!attr->ah_attr.is_global || attr->ah_attr.port_num != 1 || route->sgid_index != 0 ||
+	     !IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)route->dgid.raw)))
 		return false;
 	if ((mask & IBV_QP_PATH_MTU) && (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096))
 		return false;
@@ -72,10 +74,10 @@ static bool values_allowed(const struct ibv_qp_attr *attr, int mask)
 
 static void take_values(struct ibv_qp_attr *own, const struct ibv_qp_attr *attr, int mask)
 {
-#define TAKE(flag, field)                        \
-	do {                                     \
-		if (mask & (flag))               \
-			own->field = attr->field; \
+#define TAKE(flag, field)                                                                                    \
+	do {                                                                                                 \
+		if (mask & (flag))                                                                           \
+			own->field = attr->field;                                                            \
 	} while (0)
 	TAKE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
 	TAKE(IBV_QP_PKEY_INDEX, pkey_index);
@@ -110,8 +112,8 @@ static void reset(struct mfs_qp *qp)
 	qp->attr.cap = qp->init.cap;
 }
 
-static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to, const struct ibv_qp_attr *attr,
-		  int mask)
+static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
+		  const struct ibv_qp_attr *attr, int mask)
 {
 	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
 
@@ -151,15 +153,15 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 
 	if (context->inherited)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	from = ibv->state;
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
-	if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) || !transition_allowed(from, to, mask) ||
-	    !values_allowed(attr, mask))
+	if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) ||
+	    !transition_allowed(from, to, mask) || !values_allowed(attr, mask))
 		ret = EINVAL;
 	else
 		enter(qp, from, to, attr, mask);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }
 
@@ -167,8 +169,9 @@ uint64_t mfs_rnr_timer_ns(uint8_t code)
 {
 	/* in units of 10 microseconds, by the code of the InfiniBand specification */
 	static const uint32_t timers[32] = {
-		65536, 1,   2,   3,   4,   6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
-		256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+		65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
+		48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
+		2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 	};
 
 	return timers[code & 31] * 10000ULL;

@@ -13,14 +13,15 @@
 #define NS_PER_S 1000000000ULL
 
 enum {
-	TURN_NS = 100 * 1000,          /* aim for a turn of this length ... */
-	TURN_BYTES_MIN = 4096,         /* ... within these bounds */
+	TURN_NS = 100 * 1000,  /* aim for a turn of this length ... */
+	TURN_BYTES_MIN = 4096, /* ... within these bounds */
 	TURN_BYTES_MAX = 64 * 1024,
-	IDLE_CREDIT_NS = 100 * 1000,      /* how far a turn may begin in the past after the link was idle */
+	IDLE_CREDIT_NS = 100 * 1000,	   /* how far a turn may begin in the past after the link was idle */
 	LATE_CREDIT_NS = 50 * 1000 * 1000, /* and for one who was waiting */
 };
 
-/* The file's layout; the launcher writes magic and rate. All words are independent, so relaxed order is enough. */
+/* The file's layout; the launcher writes magic and rate. All words are independent, so relaxed order is
+ * enough. */
 struct mfs_rate_page {
 	uint64_t magic;
 	_Atomic uint64_t rate_bytes_per_s;
@@ -76,10 +77,13 @@ uint32_t mfs_rate_turn_bytes(const struct mfs_rate *rate)
 
 	if (!speed)
 		return 0;
-	return bytes < TURN_BYTES_MIN ? TURN_BYTES_MIN : bytes > TURN_BYTES_MAX ? TURN_BYTES_MAX : (uint32_t)bytes;
+	return bytes < TURN_BYTES_MIN	? TURN_BYTES_MIN
+	       : bytes > TURN_BYTES_MAX ? TURN_BYTES_MAX
+					: (uint32_t)bytes;
 }
 
-uint64_t mfs_rate_reserve(const struct mfs_rate *rate, uint32_t bytes, uint64_t now_ns, uint64_t waiting_since_ns)
+uint64_t mfs_rate_reserve(const struct mfs_rate *rate, uint32_t bytes, uint64_t now_ns,
+			  uint64_t waiting_since_ns)
 {
 	uint64_t speed = bytes_per_s(rate);
 	uint64_t oldest = now_ns - IDLE_CREDIT_NS;
@@ -88,12 +92,13 @@ uint64_t mfs_rate_reserve(const struct mfs_rate *rate, uint32_t bytes, uint64_t 
 	if (!speed)
 		return now_ns;
 	if (waiting_since_ns < oldest)
-		oldest = waiting_since_ns < now_ns - LATE_CREDIT_NS ? now_ns - LATE_CREDIT_NS : waiting_since_ns;
+		oldest = waiting_since_ns < now_ns - LATE_CREDIT_NS ? now_ns - LATE_CREDIT_NS
+								    : waiting_since_ns;
 	taken = atomic_load_explicit(&rate->page->taken_until_ns, memory_order_relaxed);
 	do {
 		begin = taken < oldest ? oldest : taken;
 	} while (!atomic_compare_exchange_weak_explicit(&rate->page->taken_until_ns, &taken,
-							begin + bytes * NS_PER_S / speed, memory_order_relaxed,
-							memory_order_relaxed));
+							begin + bytes * NS_PER_S / speed,
+							memory_order_relaxed, memory_order_relaxed));
 	return begin;
 }

@@ -1,9 +1,9 @@
 /*
  * Turns the bytes of a connection into frames and payload.
  *
- * Large payload goes from the socket straight into the target memory, in one call with the next frame behind it; small
- * messages are read many at a time into the context's buffer. Programs wait for data by looking at its last bytes, so
- * those are always stored last.
+ * Large payload goes from the socket straight into the target memory, in one call with the next frame behind
+ * it; small messages are read many at a time into the context's buffer. Programs wait for data by looking at
+ * its last bytes, so those are always stored last.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "soft_roce.h"
 
 enum {
-	DIRECT_MIN = 8192,         /* payload below this is cheaper to copy than to fetch by itself */
-	TURN_BYTES = 256 * 1024,   /* then others get the context's lock */
+	DIRECT_MIN = 8192,	 /* payload below this is cheaper to copy than to fetch by itself */
+	TURN_BYTES = 256 * 1024, /* then others get the context's lock */
 };
 
 /* Copies so that the last bytes become visible after all others. */
@@ -81,7 +81,8 @@ static enum mfs_verdict payload_done(struct mfs_connection *connection)
 {
 	connection->in_payload = false;
 	connection->frame_bytes = 0;
-	return connection->requester ? mfs_requester_payload_done(connection) : mfs_responder_payload_done(connection);
+	return connection->requester ? mfs_requester_payload_done(connection)
+				     : mfs_responder_payload_done(connection);
 }
 
 /* A frame is complete: the roles say where its payload goes. */
@@ -104,11 +105,13 @@ static enum mfs_verdict check_target(struct mfs_connection *connection)
 	if (connection->key_epoch == connection->context->key_epoch)
 		return MFS_GO_ON;
 	connection->key_epoch = connection->context->key_epoch;
-	return connection->requester ? mfs_requester_revalidate(connection) : mfs_responder_revalidate(connection);
+	return connection->requester ? mfs_requester_revalidate(connection)
+				     : mfs_responder_revalidate(connection);
 }
 
 /* Handles bytes; returns how many were used before a stall or stop. */
-static size_t consume(struct mfs_connection *connection, const uint8_t *data, size_t size, enum mfs_verdict *verdict)
+static size_t consume(struct mfs_connection *connection, const uint8_t *data, size_t size,
+		      enum mfs_verdict *verdict)
 {
 	size_t used = 0, part;
 

@@ -79,8 +79,9 @@ static int local_memory(struct mfs_qp *qp, uint32_t index, struct iovec *pieces)
 		pieces[0].iov_len = wqe->length;
 		return wqe->length ? 1 : 0;
 	}
-	return mfs_mr_resolve_sges(context_of(qp), qp->verbs.qp.pd, &sq->sges[(size_t)slot * sq->max_sge], wqe->num_sge,
-				   wqe->length, is_read(wqe) ? IBV_ACCESS_LOCAL_WRITE : 0, pieces);
+	return mfs_mr_resolve_sges(context_of(qp), qp->verbs.qp.pd, &sq->sges[(size_t)slot * sq->max_sge],
+				   wqe->num_sge, wqe->length, is_read(wqe) ? IBV_ACCESS_LOCAL_WRITE : 0,
+				   pieces);
 }
 
 static enum ibv_wc_status check_request(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe)
@@ -92,8 +93,8 @@ static enum ibv_wc_status check_request(const struct mfs_qp *qp, const struct mf
 	return IBV_WC_SUCCESS;
 }
 
-/* Collects what can be sent now. Returns the error of the first request that cannot be sent at all, if nothing is
- * before it. */
+/* Collects what can be sent now. Returns the error of the first request that cannot be sent at all, if
+ * nothing is before it. */
 static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -216,7 +217,10 @@ static void complete(struct mfs_qp *qp)
 	struct mfs_send_queue *sq = &qp->sq;
 	struct mfs_send_wqe *wqe = wqe_at(sq, sq->head++);
 	struct ibv_wc wc = {
-		.wr_id = wqe->wr_id, .opcode = wqe->wc_opcode, .byte_len = wqe->length, .qp_num = qp->verbs.qp.qp_num,
+		.wr_id = wqe->wr_id,
+		.opcode = wqe->wc_opcode,
+		.byte_len = wqe->length,
+		.qp_num = qp->verbs.qp.qp_num,
 	};
 
 	if (is_read(wqe))
@@ -262,7 +266,8 @@ static void stop_rnr_timer(struct mfs_qp *qp)
 		mfs_progress_stop_timer(qp);
 }
 
-/* The peer has no receive for the oldest request. It waits for one; we give up when a NIC had used up its retries. */
+/* The peer has no receive for the oldest request. It waits for one; we give up when a NIC had used up its
+ * retries. */
 static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 {
 	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER && qp->timer != MFS_RNR_TIMER)
@@ -270,7 +275,8 @@ static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 					 mfs_now_ns() + qp->attr.rnr_retry * mfs_rnr_timer_ns(timer_code));
 }
 
-/* Tries later to reach the peer, which may not be ready yet, as long as a NIC would: retry_cnt times after timeout. */
+/* Tries later to reach the peer, which may not be ready yet, as long as a NIC would: retry_cnt times after
+ * timeout. */
 static void reopen_later(struct mfs_qp *qp)
 {
 	uint64_t now = mfs_now_ns(), timeout_ns = qp->attr.timeout ? 4096ULL << qp->attr.timeout : 0;
@@ -280,7 +286,8 @@ static void reopen_later(struct mfs_qp *qp)
 	if (now >= qp->reopen_until_ns)
 		mfs_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
 	else
-		mfs_progress_start_timer(qp, MFS_REOPEN_TIMER, mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
+		mfs_progress_start_timer(qp, MFS_REOPEN_TIMER,
+					 mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
 }
 
 void mfs_requester_timer(struct mfs_qp *qp)
@@ -294,8 +301,8 @@ void mfs_requester_timer(struct mfs_qp *qp)
 		mfs_requester_send(qp);
 }
 
-/* The connection has ended. Once the peer had accepted it, outstanding requests fail like those of a NIC whose retries
- * are used up; before, nothing of it has been executed, and it is tried again. */
+/* The connection has ended. Once the peer had accepted it, outstanding requests fail like those of a NIC
+ * whose retries are used up; before, nothing of it has been executed, and it is tried again. */
 void mfs_requester_lost(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -428,7 +435,8 @@ enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection)
 	if (connection->frame.opcode != MFS_ACK)
 		complete(qp);
 	mfs_qp_check_drained(qp);
-	/* an acknowledgement may release deferred, fenced or surplus requests, or one that waits with its error */
+	/* an acknowledgement may release deferred, fenced or surplus requests, or one that waits with its
+	 * error */
 	if (qp->sq.sent != qp->sq.tail && !qp->deferred)
 		mfs_progress_defer(qp);
 	return MFS_GO_ON;

@@ -32,8 +32,8 @@ static void push_receive(struct mfs_qp *qp, const struct mfs_frame *frame, enum 
 	mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, frame->flags & MFS_FRAME_SOLICITED);
 }
 
-/* Refuses a request: the peer is told why, this queue pair goes to the error state. A receive that the request had
- * taken completes with `local`, if that is an error of its own. */
+/* Refuses a request: the peer is told why, this queue pair goes to the error state. A receive that the
+ * request had taken completes with `local`, if that is an error of its own. */
 static enum mfs_verdict refuse(struct mfs_connection *connection, enum mfs_syndrome syndrome,
 			       enum ibv_wc_status local)
 {
@@ -83,8 +83,9 @@ static enum mfs_verdict begin_send(struct mfs_connection *connection)
 
 	if (!take_receive(connection))
 		return receiver_not_ready(connection);
-	pieces = mfs_mr_resolve_sges(connection->context, qp->verbs.qp.pd, qp->receiving_sges, qp->receiving.num_sge,
-				     length, IBV_ACCESS_LOCAL_WRITE, connection->target);
+	pieces = mfs_mr_resolve_sges(connection->context, qp->verbs.qp.pd, qp->receiving_sges,
+				     qp->receiving.num_sge, length, IBV_ACCESS_LOCAL_WRITE,
+				     connection->target);
 	if (pieces == -EMSGSIZE)
 		return refuse(connection, MFS_SYNDROME_INVALID_REQUEST, IBV_WC_LOC_LEN_ERR);
 	if (pieces < 0)
@@ -163,7 +164,8 @@ static struct mfs_response *new_response(struct mfs_connection *connection)
 {
 	struct mfs_response *response = &connection->responses[connection->responses_tail % MFS_MAX_READS];
 
-	if (connection->responses_tail - connection->responses_head >= connection->qp->attr.max_dest_rd_atomic)
+	if (connection->responses_tail - connection->responses_head >=
+	    connection->qp->attr.max_dest_rd_atomic)
 		return NULL;
 	connection->responses_tail++;
 	memset(response, 0, sizeof(*response));
@@ -207,8 +209,8 @@ static enum mfs_verdict answer_atomic(struct mfs_connection *connection)
 	if (connection->frame.opcode == MFS_FETCH_ADD)
 		before = __atomic_fetch_add(word, before, __ATOMIC_SEQ_CST);
 	else
-		__atomic_compare_exchange_n(word, &before, le64toh(connection->operands[1]), false, __ATOMIC_SEQ_CST,
-					    __ATOMIC_SEQ_CST);
+		__atomic_compare_exchange_n(word, &before, le64toh(connection->operands[1]), false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	response->frame.opcode = MFS_ATOMIC_RESPONSE;
 	response->frame.address = htole64(before);
 	connection->requests_done++;
@@ -240,8 +242,9 @@ int mfs_responder_revalidate(struct mfs_connection *connection)
 	    !remote_memory(connection, le32toh(frame->length), IBV_ACCESS_REMOTE_WRITE))
 		return refuse(connection, MFS_SYNDROME_REMOTE_ACCESS, IBV_WC_SUCCESS);
 	if (frame->opcode == MFS_SEND &&
-	    mfs_mr_resolve_sges(connection->context, qp->verbs.qp.pd, qp->receiving_sges, qp->receiving.num_sge,
-				le32toh(frame->length), IBV_ACCESS_LOCAL_WRITE, memory) < 0)
+	    mfs_mr_resolve_sges(connection->context, qp->verbs.qp.pd, qp->receiving_sges,
+				qp->receiving.num_sge, le32toh(frame->length), IBV_ACCESS_LOCAL_WRITE,
+				memory) < 0)
 		return refuse(connection, MFS_SYNDROME_REMOTE_OPERATION, IBV_WC_LOC_PROT_ERR);
 	return MFS_GO_ON;
 }
@@ -249,7 +252,8 @@ int mfs_responder_revalidate(struct mfs_connection *connection)
 /* A frame with how far we are. Responses to reads before go first, so it never says more than they allow. */
 static void begin_ack(struct mfs_connection *connection)
 {
-	connection->ack = (struct mfs_frame){ .opcode = MFS_ACK, .value = htole32(connection->requests_done) };
+	connection->ack =
+		(struct mfs_frame){ .opcode = MFS_ACK, .value = htole32(connection->requests_done) };
 	if (connection->nak) {
 		connection->ack.syndrome = connection->nak;
 	} else if (connection->rnr_wanted) {
@@ -261,8 +265,8 @@ static void begin_ack(struct mfs_connection *connection)
 	connection->sent_bytes = 0;
 }
 
-static ssize_t send_from(struct mfs_connection *connection, const void *frame, const void *payload, uint32_t length,
-			 uint32_t limit)
+static ssize_t send_from(struct mfs_connection *connection, const void *frame, const void *payload,
+			 uint32_t length, uint32_t limit)
 {
 	const uint32_t frame_size = sizeof(struct mfs_frame);
 	uint32_t at = connection->sent_bytes;
@@ -299,7 +303,8 @@ static ssize_t send_response(struct mfs_connection *connection)
 		if (!payload)
 			return -EFAULT;
 	}
-	limit = mfs_connection_pace(connection, mfs_min(total - connection->sent_bytes, (uint32_t)CALL_BYTES));
+	limit = mfs_connection_pace(connection,
+				    mfs_min(total - connection->sent_bytes, (uint32_t)CALL_BYTES));
 	if (!limit)
 		return 0;
 	size = send_from(connection, &response->frame, payload, length, limit);

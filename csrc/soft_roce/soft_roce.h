@@ -1,10 +1,10 @@
 /*
  * Objects of the soft RoCE provider and what its files offer each other.
  *
- * Locking: one mutex per context guards all queue pairs, connections and keys of that context, so an event of the
- * network is handled from the first byte to the completion without another lock. Completion queues are rings that the
- * context's lock holder fills and that any poller drains under the queue's own lock. No call blocks with a lock held:
- * sockets are non-blocking and each turn moves a bounded number of bytes.
+ * Locking: one mutex per context guards all queue pairs, connections and keys of that context, so an event of
+ * the network is handled from the first byte to the completion without another lock. Completion queues are
+ * rings that the context's lock holder fills and that any poller drains under the queue's own lock. No call
+ * blocks with a lock held: sockets are non-blocking and each turn moves a bounded number of bytes.
  */
 #ifndef MFS_SOFT_ROCE_H
 #define MFS_SOFT_ROCE_H
@@ -28,8 +28,8 @@ enum {
 	MFS_MAX_SRQ_WR = 16384,
 	MFS_MAX_CQE = 1 << 20,
 	MFS_MAX_MR = 1 << 20,
-	MFS_MAX_READS = 16,       /* outstanding RDMA READs and atomics of a queue pair, power of two */
-	MFS_QPS_PER_PORT = 256,   /* a QPN is a TCP port and an index of eight bits */
+	MFS_MAX_READS = 16,	/* outstanding RDMA READs and atomics of a queue pair, power of two */
+	MFS_QPS_PER_PORT = 256, /* a QPN is a TCP port and an index of eight bits */
 	MFS_MAX_PORTS = 256,
 	MFS_MAX_MESSAGE = 1 << 30,
 	MFS_RX_BUFFER_SIZE = 65536,
@@ -89,8 +89,8 @@ struct mfs_recv_wqe {
 struct mfs_recv_queue {
 	struct mfs_recv_wqe *wqes;
 	struct ibv_sge *sges; /* max_sge for each entry */
-	uint32_t size;        /* power of two */
-	uint32_t limit;       /* entries the user may fill */
+	uint32_t size;	      /* power of two */
+	uint32_t limit;	      /* entries the user may fill */
 	uint32_t max_sge;
 	uint32_t head, tail;
 };
@@ -99,7 +99,7 @@ struct mfs_srq {
 	struct verbs_srq verbs;
 	struct mfs_recv_queue queue;
 	uint32_t watermark; /* event when fewer receives are left; 0: none */
-	bool stalled;       /* some queue pair waits for a receive */
+	bool stalled;	    /* some queue pair waits for a receive */
 	_Atomic int users;
 	uint32_t async_events_raised;
 	_Atomic uint32_t async_events_read;
@@ -131,7 +131,7 @@ struct mfs_send_queue {
 	uint32_t max_sge;
 	uint32_t max_inline;
 	uint32_t head, sent, tail;
-	uint32_t sent_bytes;     /* of the request `sent`, frame included */
+	uint32_t sent_bytes; /* of the request `sent`, frame included */
 	uint32_t reads_in_flight;
 	uint64_t unsent_bytes; /* from the request `sent` on, frames included */
 };
@@ -168,9 +168,9 @@ struct mfs_connection {
 	TAILQ_ENTRY(mfs_connection) link; /* in greeting, paced or closed list */
 	enum mfs_connection_state state;
 	bool requester; /* we opened it: requests go out, responses come in */
-	bool accepted;  /* by the peer's queue pair; what was sent before it counts as unsent if it is not */
+	bool accepted;	/* by the peer's queue pair; what was sent before it counts as unsent if it is not */
 	uint32_t first; /* number in the send queue of the connection's first request */
-	bool stalled;   /* receiver not ready: nothing is read */
+	bool stalled;	/* receiver not ready: nothing is read */
 	bool want_write;
 	uint32_t events; /* registered with epoll */
 
@@ -184,7 +184,7 @@ struct mfs_connection {
 	uint32_t target_index, target_count;
 	uint64_t operands[2];
 	uint32_t key_epoch; /* the keys behind `target` were valid at this epoch */
-	uint8_t *stash;     /* bytes read but not handled, of a stalled connection */
+	uint8_t *stash;	    /* bytes read but not handled, of a stalled connection */
 	uint32_t stash_position, stash_size;
 
 	/* responses, written by the responder */
@@ -197,7 +197,7 @@ struct mfs_connection {
 	uint32_t sent_bytes; /* of the response being sent */
 
 	/* rate limit */
-	bool paced; /* in the context's list, waiting for `due_ns` */
+	bool paced;	 /* in the context's list, waiting for `due_ns` */
 	bool backlogged; /* has had something to send since `due_ns` */
 	uint64_t due_ns; /* when its last or next turn begins */
 	uint32_t credit_bytes;
@@ -214,23 +214,24 @@ struct mfs_qp {
 	struct mfs_send_queue sq;
 	struct mfs_recv_queue rq;
 	struct mfs_recv_queue *receives; /* own or shared */
-	struct mfs_recv_wqe receiving;   /* taken by the message that is arriving */
+	struct mfs_recv_wqe receiving;	 /* taken by the message that is arriving */
 	struct ibv_sge receiving_sges[MFS_MAX_SGE];
 	bool receiving_taken;
 	struct mfs_connection *requester;
 	struct mfs_connection *responder;
-	bool requester_lost;         /* to be opened again for the next request */
-	uint64_t reopen_until_ns;    /* then retries are used up; 0: none was needed yet */
-	bool deferred; /* in the context's list of queue pairs with requests to send */
+	bool requester_lost;	  /* to be opened again for the next request */
+	uint64_t reopen_until_ns; /* then retries are used up; 0: none was needed yet */
+	bool deferred;		  /* in the context's list of queue pairs with requests to send */
 	TAILQ_ENTRY(mfs_qp) deferred_link;
-	enum mfs_qp_timer timer; /* the queue pair is in the context's list of timed ones unless it has none */
+	enum mfs_qp_timer
+		timer; /* the queue pair is in the context's list of timed ones unless it has none */
 	uint64_t timer_due_ns;
 	TAILQ_ENTRY(mfs_qp) timed_link;
 	TAILQ_ENTRY(mfs_qp) link;
 	uint32_t async_events_raised;
 	_Atomic uint32_t async_events_read;
-	/* Held while the slots behind the tail are filled: for one ibv_post_send, or from wr_start to wr_complete.
-	 * Taken before the context's lock. */
+	/* Held while the slots behind the tail are filled: for one ibv_post_send, or from wr_start to
+	 * wr_complete. Taken before the context's lock. */
 	pthread_mutex_t post_lock;
 	uint32_t built, build_room; /* ibv_wr_*: requests since wr_start, and how many there can be */
 	int build_error;
@@ -246,7 +247,8 @@ struct mfs_context {
 	struct in_addr address;
 	struct mfs_rate rate;
 
-	pthread_mutex_t lock;
+	pthread_mutex_t lock; /* for calls of the program, by mfs_context_lock */
+	_Atomic uint32_t lock_waiters;
 	int epoll_fd;
 	int async_write_fd;
 	struct mfs_source timer, wake;
@@ -290,9 +292,9 @@ static inline struct mfs_cq *mfs_cq_of(struct ibv_cq *cq)
 /* What a request takes on the connection; of a READ only the frame goes out. */
 static inline uint32_t mfs_wqe_wire_bytes(const struct mfs_send_wqe *wqe)
 {
-	uint32_t payload = wqe->frame.opcode >= MFS_COMPARE_SWAP ? MFS_ATOMIC_OPERANDS_SIZE :
-			   wqe->frame.opcode == MFS_READ	 ? 0 :
-								   wqe->length;
+	uint32_t payload = wqe->frame.opcode >= MFS_COMPARE_SWAP ? MFS_ATOMIC_OPERANDS_SIZE
+			   : wqe->frame.opcode == MFS_READ	 ? 0
+								 : wqe->length;
 
 	return (uint32_t)sizeof(wqe->frame) + payload;
 }
@@ -304,6 +306,22 @@ static inline uint32_t mfs_power_of_two(uint32_t at_least)
 	while (size < at_least)
 		size *= 2;
 	return size;
+}
+
+/* Calls of the program go before progress, which would otherwise hold the lock almost without pause under
+ * load. */
+static inline void mfs_context_lock(struct mfs_context *context)
+{
+	if (!pthread_mutex_trylock(&context->lock))
+		return;
+	atomic_fetch_add_explicit(&context->lock_waiters, 1, memory_order_relaxed);
+	pthread_mutex_lock(&context->lock);
+	atomic_fetch_sub_explicit(&context->lock_waiters, 1, memory_order_relaxed);
+}
+
+static inline void mfs_context_unlock(struct mfs_context *context)
+{
+	pthread_mutex_unlock(&context->lock);
 }
 
 uint64_t mfs_now_ns(void);
@@ -329,13 +347,14 @@ void mfs_pd_use(struct ibv_pd *pd, int change);
 struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
 int mfs_rereg_mr(struct verbs_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 int mfs_dereg_mr(struct verbs_mr *mr);
-void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address, uint64_t length,
-		     int access);
-int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges, uint32_t count,
-			uint64_t length, int access, struct iovec *out);
+void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address,
+		     uint64_t length, int access);
+int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges,
+			uint32_t count, uint64_t length, int access, struct iovec *out);
 
 /* cq.c, cq_ex.c */
-struct ibv_cq *mfs_create_cq(struct ibv_context *context, int cqe, struct ibv_comp_channel *channel, int vector);
+struct ibv_cq *mfs_create_cq(struct ibv_context *context, int cqe, struct ibv_comp_channel *channel,
+			     int vector);
 struct ibv_cq_ex *mfs_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 int mfs_destroy_cq(struct ibv_cq *cq);
 int mfs_resize_cq(struct ibv_cq *cq, int cqe);

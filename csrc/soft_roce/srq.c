@@ -65,8 +65,8 @@ struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 {
 	struct mfs_srq *srq;
 
-	if (mfs_context_of(pd->context)->inherited || !attr->attr.max_wr || attr->attr.max_wr > MFS_MAX_SRQ_WR ||
-	    attr->attr.max_sge > MFS_MAX_SGE) {
+	if (mfs_context_of(pd->context)->inherited || !attr->attr.max_wr ||
+	    attr->attr.max_wr > MFS_MAX_SRQ_WR || attr->attr.max_sge > MFS_MAX_SGE) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -128,10 +128,10 @@ int mfs_modify_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr, int attr_mask
 		return EINVAL; /* a shared receive queue keeps its size */
 	if (attr->srq_limit > srq->queue.limit)
 		return EINVAL;
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	srq->watermark = attr->srq_limit;
 	check_watermark(context, srq);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return 0;
 }
 
@@ -177,14 +177,14 @@ int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_re
 		*bad_wr = wr;
 		return EINVAL;
 	}
-	pthread_mutex_lock(&context->lock);
+	mfs_context_lock(context);
 	ret = mfs_recv_queue_post(&srq->queue, wr, bad_wr);
 	if (srq->stalled) {
 		srq->stalled = false; /* who finds none again says so */
-		TAILQ_FOREACH(qp, &context->qps, link)
+		TAILQ_FOREACH (qp, &context->qps, link)
 			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled)
 				mfs_receive_resume(qp->responder);
 	}
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return ret;
 }

@@ -1,14 +1,15 @@
 /*
  * Frames on the TCP connections between two queue pairs.
  *
- * A queue pair opens one connection to its peer for its own requests and accepts one for the peer's. Requests travel with
- * the connection, responses against it. One connection for both would let acknowledgements wait behind a SEND that
- * the peer cannot take yet (receiver not ready), and so block the other direction for ever.
+ * A queue pair opens one connection to its peer for its own requests and accepts one for the peer's. Requests
+ * travel with the connection, responses against it. One connection for both would let acknowledgements wait
+ * behind a SEND that the peer cannot take yet (receiver not ready), and so block the other direction for
+ * ever.
  *
- * The n-th request of a connection has message sequence number n; both sides count, TCP keeps the order. A response to
- * request n acknowledges all requests before n. A request also says how many of the peer's are done: a program that
- * answers a message must not be heard before the message is acknowledged, and the two connections have no order between
- * them. Integers are little-endian, immediate data is carried as it is.
+ * The n-th request of a connection has message sequence number n; both sides count, TCP keeps the order. A
+ * response to request n acknowledges all requests before n. A request also says how many of the peer's are
+ * done: a program that answers a message must not be heard before the message is acknowledged, and the two
+ * connections have no order between them. Integers are little-endian, immediate data is carried as it is.
  */
 #ifndef MFS_SOFT_ROCE_WIRE_H
 #define MFS_SOFT_ROCE_WIRE_H
@@ -22,8 +23,8 @@ enum mfs_opcode {
 	MFS_WRITE,
 	MFS_READ,
 	MFS_COMPARE_SWAP, /* 16 bytes follow: compare, swap */
-	MFS_FETCH_ADD,    /* 16 bytes follow: add, 0 */
-	MFS_ACK,          /* value: number of requests done; the first one, of none, accepts the connection */
+	MFS_FETCH_ADD,	  /* 16 bytes follow: add, 0 */
+	MFS_ACK,	  /* value: number of requests done; the first one, of none, accepts the connection */
 	MFS_READ_RESPONSE,
 	MFS_ATOMIC_RESPONSE, /* address: value before the operation */
 };

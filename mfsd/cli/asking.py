@@ -28,8 +28,6 @@ def ask_or_exit(path: Path, request: Request, expected: type[R]) -> R:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_REFUSED)
     if not isinstance(reply, expected):
-        click.echo(
-            f"mfsctl: unexpected reply {type(reply).__name__}; is this another version of mfsd?", err=True
-        )
+        click.echo(f"mfsctl: unexpected reply {type(reply).__name__}; is this another version of mfsd?", err=True)
         sys.exit(EXIT_REFUSED)
     return reply

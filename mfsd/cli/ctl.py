@@ -7,10 +7,13 @@ from pathlib import Path
 import click
 
 from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.fabric import fabric
+from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
 from mfsd.cli.commands.status import status
+from mfsd.cli.commands.switch import switch
 from mfsd.node.control_client import default_socket
 
 
@@ -34,11 +37,11 @@ Exit codes:
 @click.version_option(package_name="mfsd")
 @click.pass_context
 def main(context: click.Context, socket_path: Path | None) -> None:
-    """See what mfsd does on this node, and change how it does it."""
+    """See what mfsd does on this node and change how it does it; configure hosts and switches alike."""
     context.obj = socket_path or default_socket()
 
 
-for command in (status, rules, mode, reload, completion):
+for command in (status, rules, mode, reload, switch, host, fabric, completion):
     main.add_command(command)
 
 

@@ -54,12 +54,8 @@ Examples:
     type=click.Choice(["off", "observe", "enforce"]),
     help="Before what the file says. enforce: hold and permit; observe: only count and time; off: nothing.",
 )
-@click.option(
-    "--check-config", is_flag=True, help="Read the configuration, say what is wrong with it, and exit."
-)
-@click.option(
-    "--print-default-config", is_flag=True, help="Write the default configuration, explained, and exit."
-)
+@click.option("--check-config", is_flag=True, help="Read the configuration, say what is wrong with it, and exit.")
+@click.option("--print-default-config", is_flag=True, help="Write the default configuration, explained, and exit.")
 @click.version_option(package_name="mfsd")
 def main(
     config_file: Path | None,

@@ -42,9 +42,7 @@ class Admission:
         if not self._allowed(peer):
             return Refusal(errno.EACCES, f"uid {peer.uid} is not in allowed_uids or allowed_gids")
         if self._connections[peer.uid] >= self.config.clients_per_uid:
-            return Refusal(
-                errno.EUSERS, f"uid {peer.uid} has {self.config.clients_per_uid} clients, the most"
-            )
+            return Refusal(errno.EUSERS, f"uid {peer.uid} has {self.config.clients_per_uid} clients, the most")
         if not self._take_token(peer.uid, now_s):
             return Refusal(errno.EUSERS, f"uid {peer.uid} attaches too often; try again in a second")
         self._connections[peer.uid] += 1

@@ -32,13 +32,9 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own")] = None
     allowed_uids: Annotated[
         list[UserId] | None,
-        doc(
-            "users that may attach; root and the daemon's user always may; unset: whoever can open the socket"
-        ),
+        doc("users that may attach; root and the daemon's user always may; unset: whoever can open the socket"),
     ] = None
-    allowed_gids: Annotated[
-        list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")
-    ] = None
+    allowed_gids: Annotated[list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")] = None
     clients_per_uid: Annotated[int, doc("processes of one user attached at once", ge=1, le=256)] = 128
     attaches_per_s: Annotated[int, doc("attach requests of one user per second", ge=1, le=10_000)] = 200
 
@@ -68,8 +64,7 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     window_ns: Annotated[
         DurationNs,
         doc(
-            "bytes permitted and not completed on a NIC, as time at its rate: what a collective may find "
-            "ahead of it",
+            "bytes permitted and not completed on a NIC, as time at its rate: what a collective may find ahead of it",
             between(DurationNs, "1us", "1s"),
         ),
     ] = field(name="window", default=DurationNs.parse("200us"))
@@ -133,9 +128,9 @@ class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     A condition that is left out matches everything.
     """
 
-    library: Annotated[
-        str, doc("part of the file name of the library that created the queue pair, e.g. `libnccl`")
-    ] = ""
+    library: Annotated[str, doc("part of the file name of the library that created the queue pair, e.g. `libnccl`")] = (
+        ""
+    )
     process: Annotated[str, doc("part of the program's name")] = ""
     peer: Annotated[PeerNetwork | None, doc("remote address or network, e.g. `10.1.0.0/16`")] = None
     role: Annotated[Role, doc("role that the shim found from the queue pair's capabilities")] = "any"
@@ -156,9 +151,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     mode: Annotated[
         Mode,
-        doc(
-            "`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing"
-        ),
+        doc("`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing"),
     ] = "enforce"
     log_level: Annotated[LogLevel, doc("least severe lines written to standard error")] = "info"
     socket: SocketConfig = field(default_factory=SocketConfig)

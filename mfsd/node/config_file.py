@@ -46,9 +46,7 @@ def load(path: Path) -> Config:
     except OSError as error:
         raise ConfigError(str(path), "", UNSET, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            str(path), "", UNSET, f"byte {error.start} is not UTF-8; TOML files are UTF-8"
-        ) from error
+        raise ConfigError(str(path), "", UNSET, f"byte {error.start} is not UTF-8; TOML files are UTF-8") from error
     return parse(text, str(path))
 
 
@@ -247,8 +245,7 @@ def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]
         if rule.wire_class is not None and rule.wire_class >= len(config.wire.dscp):
             yield (
                 ["rule", at, "class"],
-                f"wire.dscp has {len(config.wire.dscp)} entries, so this class has no DSCP; "
-                "add it there or use dscp",
+                f"wire.dscp has {len(config.wire.dscp)} entries, so this class has no DSCP; add it there or use dscp",
             )
 
 

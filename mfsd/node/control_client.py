@@ -42,17 +42,12 @@ def ask(path: Path, request: Request, timeout_s: float = 5.0) -> Reply:
                 reply = decode_reply(lines.readline(LINE_BYTES_MAX))
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise Unreachable(
-            f"no mfsd at {path}: start it (systemctl start mfsd), "
-            "or name its socket with --socket or MFS_SOCKET"
+            f"no mfsd at {path}: start it (systemctl start mfsd), or name its socket with --socket or MFS_SOCKET"
         ) from error
     except PermissionError as error:
-        raise Unreachable(
-            f"{address}: permission denied: run as root or as a member of the socket's group"
-        ) from error
+        raise Unreachable(f"{address}: permission denied: run as root or as a member of the socket's group") from error
     except (TimeoutError, BlockingIOError) as error:
-        raise Unreachable(
-            f"mfsd at {path} does not answer within {timeout_s:g} s: it hangs or is stopped"
-        ) from error
+        raise Unreachable(f"mfsd at {path} does not answer within {timeout_s:g} s: it hangs or is stopped") from error
     except ProtocolError as error:
         raise Unreachable(f"{address}: {error}: is this another version of mfsd?") from error
     except OSError as error:

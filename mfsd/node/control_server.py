@@ -56,9 +56,7 @@ class ControlServer:
         """The connections and the users that opened them."""
 
     async def start(self) -> None:
-        self._server = await asyncio.start_unix_server(
-            self._connected, sock=self._listener, limit=REQUEST_BYTES_MAX
-        )
+        self._server = await asyncio.start_unix_server(self._connected, sock=self._listener, limit=REQUEST_BYTES_MAX)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -88,9 +86,7 @@ class ControlServer:
         others = [u for u in self._tasks.values() if u not in (0, os.geteuid())]
         return len(others) < CONNECTIONS_MAX and others.count(uid) < CONNECTIONS_PER_UID
 
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_change: bool
-    ) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_change: bool) -> None:
         while line := await asyncio.wait_for(reader.readline(), IDLE_S):
             try:
                 reply = self._answer(decode_request(line), may_change)

@@ -63,9 +63,7 @@ class Options(Struct, frozen=True, kw_only=True):
 class Daemon:
     """One run of the daemon, from :meth:`run` until a signal ends it."""
 
-    def __init__(
-        self, options: Options, config: Config, address: Address, log: Log, notifier: Notifier
-    ) -> None:
+    def __init__(self, options: Options, config: Config, address: Address, log: Log, notifier: Notifier) -> None:
         self._options = options
         self._config = config
         self._mode: Mode = config.mode
@@ -187,9 +185,7 @@ class Daemon:
             ),
         )
         applied = [key for key in changed if key not in waiting]
-        self._log.info(
-            "reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing"
-        )
+        self._log.info("reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing")
         file = self._options.config_file
         return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
 

@@ -89,10 +89,7 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
         devices = os.listdir(sysfs)  # noqa: PTH208 -- names are wanted, and a missing folder is the common case
     except OSError:
         return {}
-    return {
-        name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0)
-        for name in devices
-    }
+    return {name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0) for name in devices}
 
 
 def _port_rate(port: Path) -> int:

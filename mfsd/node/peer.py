@@ -17,9 +17,7 @@ GROUPS_MAX = 65536
 def peer_of(connection: socket.socket) -> Peer:
     """The process that connected, by the kernel's word. OSError when the connection is already gone."""
     credentials = struct.Struct("iII")
-    pid, uid, gid = credentials.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
-    )
+    pid, uid, gid = credentials.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
     return Peer(pid, uid, frozenset({gid, *_groups(connection)}))
 
 

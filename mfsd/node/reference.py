@@ -43,8 +43,7 @@ def default_toml() -> str:
         lines = [f"\n# {_summary(struct)}\n"]
         if key.name in _EXAMPLES:
             lines += [
-                _commented(f"{k.name}: {_plain(k.description)}; {allowed(k.type, k.limits)}")
-                for k in keys(struct)
+                _commented(f"{k.name}: {_plain(k.description)}; {allowed(k.type, k.limits)}") for k in keys(struct)
             ]
             lines += ["#\n", textwrap.indent(_EXAMPLES[key.name], "# ")]
         else:
@@ -94,13 +93,7 @@ def _toml_key(key: Key) -> str:
 def _table(rows: list[Key]) -> str:
     lines = ["| key | default | may be | meaning |", "|---|---|---|---|"]
     for key in rows:
-        default = (
-            f"`{default_text(key)}`"
-            if default_text(key)
-            else "required"
-            if key.default is NODEFAULT
-            else "unset"
-        )
+        default = f"`{default_text(key)}`" if default_text(key) else "required" if key.default is NODEFAULT else "unset"
         lines.append(f"| `{key.name}` | {default} | {allowed(key.type, key.limits)} | {key.description} |")
     return "\n".join(lines) + "\n"
 

@@ -130,15 +130,11 @@ class AttachServer:
             hello = hello_decode(packet)
         except ValueError as error:
             if packet:
-                self._log.warning(
-                    "malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=error
-                )
+                self._log.warning("malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=error)
             self._drop(newcomer)
             return
         if hello.kind != HelloKind.ATTACH:
-            self._log.warning(
-                "malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, kind=hello.kind
-            )
+            self._log.warning("malformed-hello", pid=newcomer.peer.pid, uid=newcomer.peer.uid, kind=hello.kind)
             self._drop(newcomer)
             return
         refusal = newcomer.refusal or self._attach(newcomer, hello)
@@ -181,9 +177,7 @@ class AttachServer:
     def _refuse(self, newcomer: _Newcomer, refusal: Refusal) -> None:
         name = errno.errorcode.get(refusal.error, str(refusal.error))
         self.refused[name] += 1
-        self._log.warning(
-            "refused", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=name, reason=refusal.reason
-        )
+        self._log.warning("refused", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=name, reason=refusal.reason)
         with contextlib.suppress(OSError):
             newcomer.connection.send(welcome_encode(error=-refusal.error, reason=refusal.reason))
         self._drop(newcomer)

@@ -40,9 +40,7 @@ class Session:
         self._packets = 0.0
         self._packets_at_s = attached_s
 
-    def watch(
-        self, loop: asyncio.AbstractEventLoop, packet: Callable[[], None], ended: Callable[[], None]
-    ) -> None:
+    def watch(self, loop: asyncio.AbstractEventLoop, packet: Callable[[], None], ended: Callable[[], None]) -> None:
         loop.add_reader(self.connection.fileno(), packet)
         loop.add_reader(self.pidfd, ended)
 

@@ -27,9 +27,7 @@ def client_status(session: Session, stats: ClientStats, now_s: float) -> ClientS
         uid=session.peer.uid,
         process=session.process,
         state="detached" if detached else "active",
-        detach_reason=errno.errorcode.get(-stats["detach_reason"], str(stats["detach_reason"]))
-        if detached
-        else None,
+        detach_reason=errno.errorcode.get(-stats["detach_reason"], str(stats["detach_reason"])) if detached else None,
         attached_s=now_s - session.attached_s,
         nics=[session.nics[index] for index in sorted(session.nics)],
         queue_pairs=_named(ROLES, stats["queue_pairs"]),

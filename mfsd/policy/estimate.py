@@ -35,9 +35,7 @@ class Load(msgspec.Struct, frozen=True):
 
     rho: float = 0.0
 
-    def observe(
-        self, served_bytes: int, elapsed_ns: int, rate_bytes_per_s: int, config: PolicyConfig
-    ) -> Load:
+    def observe(self, served_bytes: int, elapsed_ns: int, rate_bytes_per_s: int, config: PolicyConfig) -> Load:
         """The load after `served_bytes` that count (`counts_as_load`) left in the last `elapsed_ns`.
 
         A moment of no length changes nothing: its bytes belong in the next call. One long interval and

@@ -126,9 +126,7 @@ def look(
     return Decision(level, last.critical or critical, infeasible)
 
 
-def next_look_ns(
-    config: PolicyConfig, flow: Flow, last: Decision, now_ns: int, rho: float = 0.0
-) -> int | None:
+def next_look_ns(config: PolicyConfig, flow: Flow, last: Decision, now_ns: int, rho: float = 0.0) -> int | None:
     """When looking again can first change the decision made at `now_ns`; None: only an event can.
 
     Events are layer boundaries (the only moments of promotion while the request computes, paper 4.3),

@@ -170,9 +170,7 @@ class _Walk:
                     promised.remove(request.loads)
             promised.add(own)
 
-    def _victim(
-        self, pool: dict[int, tuple[int, Request]], resource: int | None, for_batch: int
-    ) -> Pruned | None:
+    def _victim(self, pool: dict[int, tuple[int, Request]], resource: int | None, for_batch: int) -> Pruned | None:
         """The request with the most load on the bottleneck; of equal ones the least urgent batch's, then the
         greater number. None when no request has any there: pruning could not help."""
         if resource is None or not pool:

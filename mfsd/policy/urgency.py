@@ -34,9 +34,7 @@ def thresholds(config: PolicyConfig) -> tuple[float, ...]:
     return tuple(config.threshold_top / config.threshold_base**i for i in range(config.levels - 1))
 
 
-def crossing_ns(
-    remaining_bytes: int, deadline_ns: int, effective_rate_bytes_per_s: int, threshold: float
-) -> int:
+def crossing_ns(remaining_bytes: int, deadline_ns: int, effective_rate_bytes_per_s: int, threshold: float) -> int:
     """The first nanosecond at which MLU reaches `threshold` if no byte is served until then (closed form).
 
     MLU(t) = Q  <=>  t = D - bytes / (Q B (1 - rho)). Exact rule, for other implementations: the lead
@@ -45,9 +43,7 @@ def crossing_ns(
     """
     if deadline_ns == NO_DEADLINE:
         return NO_DEADLINE
-    return deadline_ns - math.floor(
-        float(remaining_bytes) * 1e9 / (float(effective_rate_bytes_per_s) * threshold)
-    )
+    return deadline_ns - math.floor(float(remaining_bytes) * 1e9 / (float(effective_rate_bytes_per_s) * threshold))
 
 
 def level_at(

@@ -1,8 +1,8 @@
 """What a soft RoCE device looks like to programs: the files that a kernel driver would show in sysfs.
 
-A device's files live in a directory of the user's runtime folder, one per device name and network namespace,
-and are mounted over sysfs for every program launched with that device. So all these programs share one device:
-the same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c).
+A device's files live in a directory of the user's runtime folder, one per device name and network namespace.
+They are mounted over sysfs for every program launched with that device, so all these share one device: the
+same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c).
 """
 
 from __future__ import annotations
@@ -55,13 +55,9 @@ def runtime_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise DeviceError(
-            f"{folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own"
-        ) from None
+        raise DeviceError(f"{folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
-        raise DeviceError(
-            f"{folder} is not a folder that only you can write to; remove it or set XDG_RUNTIME_DIR"
-        )
+        raise DeviceError(f"{folder} is not a folder that only you can write to; remove it or set XDG_RUNTIME_DIR")
     return folder
 
 
@@ -103,8 +99,8 @@ def sysfs_files(device: Device) -> dict[str, str]:
 class SharedDevice:
     """A device's directory, shared with all running programs that use it.
 
-    The lock descriptor is inherited by the launched program: as long as one holds it, the device is in use and
-    keeps its address. A device nobody uses is made anew.
+    The lock descriptor is inherited by the launched program: as long as one holds it, the device is in use
+    and keeps its address. A device nobody uses is made anew.
     """
 
     def __init__(self, device: Device, runtime: Path) -> None:

@@ -20,9 +20,7 @@ def _default_address(netdev: str | None) -> tuple[ipaddress.IPv4Address, str]:
     known = network.addresses()
     if netdev is not None:
         if netdev not in known:
-            raise DeviceError(
-                f"--netdev {netdev}: no interface of that name is up with an IPv4 address; {_choices()}"
-            )
+            raise DeviceError(f"--netdev {netdev}: no interface of that name is up with an IPv4 address; {_choices()}")
         return known[netdev], netdev
     if not known:
         raise DeviceError("no interface is up with an IPv4 address; bring one up: ip link set lo up")
@@ -71,9 +69,7 @@ def parse_devices(
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option(
-    "--rate", metavar="RATE", help="Limit what the device sends, as in 10gbit; 'none' lifts the limit."
-)
+@click.option("--rate", metavar="RATE", help="Limit what the device sends, as in 10gbit; 'none' lifts the limit.")
 @click.option(
     "--device",
     "specifications",
@@ -83,6 +79,7 @@ def parse_devices(
 )
 @click.option("--address", metavar="IP", help="IPv4 address of this host that peers reach the device at.")
 @click.option("--netdev", metavar="IF", help="Network interface whose address to take.")
+@click.version_option(package_name="mfsd")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(
     rate: str | None,

@@ -88,8 +88,8 @@ def _why_not(error: OSError, flags: int) -> str:
 def shadow(folder: Path, names: set[str], fill: Callable[[Path], None]) -> None:
     """Replaces ``folder`` by a copy in which ``names`` are made by ``fill``; everything else is the original.
 
-    The copy is a tmpfs whose entries are bind mounts of the original ones, so device nodes and sysfs files keep
-    working in a user namespace.
+    The copy is a tmpfs whose entries are bind mounts of the original ones, so device nodes and sysfs files
+    keep working in a user namespace.
     """
     staging = Path(tempfile.mkdtemp(prefix="mfs-soft-roce-"))
     try:

@@ -1,4 +1,4 @@
-"""Two processes that move data by the stock Mooncake wheel over RDMA: writes, reads, batches, several engines.
+"""Two processes that move data by the stock Mooncake wheel over RDMA: writes, reads, batches, more engines.
 
 Run under mfs-soft-roce with the wheel on PYTHONPATH. Exits 0 when every byte is as it should be.
 """

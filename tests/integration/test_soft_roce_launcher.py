@@ -1,10 +1,11 @@
-"""mfs-soft-roce: identity, exit code, signals, several launches and devices, and what it says when it cannot."""
+"""mfs-soft-roce: identity, exit code, signals, several launches and devices, and its refusals."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,12 @@ ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 
 
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
 def test_exits_as_the_program_does(soft_roce):
     assert soft_roce.run("sh", "-c", "exit 37", check=False).returncode == 37
     assert soft_roce.run("no-such-program", check=False).returncode == 127
@@ -33,12 +40,16 @@ def test_is_replaced_by_the_program_so_signals_reach_it(soft_roce):
     assert process.wait(10) == -signal.SIGTERM
 
 
+def names(folder: str) -> list[str]:
+    return sorted(entry.name for entry in Path(folder).iterdir())
+
+
 def test_only_the_program_sees_the_device(soft_roce):
-    before = sorted(os.listdir("/sys/class")), sorted(os.listdir("/dev"))
+    before = names("/sys/class"), names("/dev")
     listing = soft_roce.run("sh", "-c", "ls /sys/class/infiniband /dev/infiniband; cat /sys/class/net/lo/mtu").stdout
     assert listing.split()[-1] == Path("/sys/class/net/lo/mtu").read_text().strip()
     assert "mfs0" in listing and "uverbs0" in listing
-    assert (sorted(os.listdir("/sys/class")), sorted(os.listdir("/dev"))) == before
+    assert (names("/sys/class"), names("/dev")) == before
 
 
 def test_dev_keeps_working(soft_roce):
@@ -101,10 +112,12 @@ def test_missing_provider_is_named(monkeypatch):
 def test_netlink_is_denied_by_protocol():
     """The filter that hides a kernel's own RDMA devices, shown on a protocol that every kernel has."""
     program = (
-        "import socket; from mfsd.soft_roce.namespace import deny_netlink; deny_netlink(socket.NETLINK_ROUTE)\n"
+        "import socket; from mfsd.soft_roce.namespace import deny_netlink\n"
+        "deny_netlink(socket.NETLINK_ROUTE)\n"
         "try: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)\n"
         "except OSError as error: print(error.errno)\n"
-        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16).close(); socket.socket().close(); print('others')"
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16).close()\n"
+        "socket.socket().close(); print('others')"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
@@ -144,7 +157,8 @@ def test_ordinary_user(readable_copy):
 
     assert run("id", "-u").strip() == str(NOBODY)
     assert "mfs0" in run("ibv_devices")
-    pair = "ibv_rc_pingpong -g 0 -p 18777 -c & while ! ibv_rc_pingpong -g 0 -p 18777 -c 127.0.0.1; do sleep 0.1; done; wait"
+    one = f"ibv_rc_pingpong -g 0 -p {free_port()} -c"
+    pair = f"{one} & while ! {one} 127.0.0.1; do sleep 0.1; done; wait"
     assert run("sh", "-c", pair).count("iters in") == 2
 
 

@@ -1,7 +1,7 @@
 """rdma-core's own tests, as Debian packages them, on the soft RoCE device.
 
-Everything they skip must be in soft_roce_pyverbs_skips.txt with the reason, so that a test which was passing cannot turn
-into one that is skipped unnoticed.
+Everything they skip must be in soft_roce_pyverbs_skips.txt with the reason, so that a test which was passing
+cannot turn into one that is skipped unnoticed.
 """
 
 from __future__ import annotations

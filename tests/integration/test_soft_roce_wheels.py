@@ -1,4 +1,4 @@
-"""Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's transfer engine.
+"""Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's engine.
 
 Each runs alone and with shim and daemon.
 """

@@ -1,4 +1,4 @@
-"""What the network sees of a queue pair: its traffic class on every packet, and not more bytes than the rate allows."""
+"""What the network sees of a queue pair: its traffic class, and no more bytes than the rate allows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def capture(path: str, expression: str) -> Iterator[None]:
 
 @pytest.mark.skipif(not namespace.has_sys_admin(), reason="captures packets")
 def test_traffic_class_is_the_tos_of_every_data_packet_in_both_directions(soft_roce, native, tmp_path):
-    """A queue pair of class 0x68 on one side and 0xb8 on the other: each side's packets carry its own class."""
+    """A queue pair of class 0x68 on one side, 0xb8 on the other: each side's packets carry its own class."""
     file = str(tmp_path / "lo.pcap")
     address = "127.0.0.77"
     program = native("soft_roce_classes", "-libverbs")

@@ -1,7 +1,8 @@
 /*
  * Drives the InfiniBand transport inside a shipped libnccl.so.2 between two processes, without a GPU.
  *   nccl_net LIBRARY OFFSET_OF_ncclNetIb OFFSET_OF_ncclGetVersion MESSAGES BYTES MULTI
- * `ncclNetIb` is a local symbol: the caller reads both offsets from the symbol table. MULTI messages go into one receive.
+ * `ncclNetIb` is a local symbol: the caller reads both offsets from the symbol table. MULTI messages go into
+ * one receive.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,7 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEPTH = 8, MULTI_MAX = 8, HANDLE_SIZE = 128, POINTER_HOST = 1, COMMUNICATOR = 0x1234, FIRST_TAG = 100 };
+enum {
+	DEPTH = 8,
+	MULTI_MAX = 8,
+	HANDLE_SIZE = 128,
+	POINTER_HOST = 1,
+	COMMUNICATOR = 0x1234,
+	FIRST_TAG = 100
+};
 
 struct config {
 	int traffic_class;
@@ -31,9 +39,10 @@ struct net {
 	int (*register_memory)(void *connection, void *data, size_t size, int type, void **memory);
 	int (*register_dmabuf)(void);
 	int (*deregister_memory)(void *connection, void *memory);
-	int (*send)(void *sender, void *data, size_t size, int tag, void *memory, void *profiler, void **request);
-	int (*receive)(void *receiver, int count, void **data, size_t *sizes, int *tags, void **memory, void **profiler,
-		       void **request);
+	int (*send)(void *sender, void *data, size_t size, int tag, void *memory, void *profiler,
+		    void **request);
+	int (*receive)(void *receiver, int count, void **data, size_t *sizes, int *tags, void **memory,
+		       void **profiler, void **request);
 	int (*flush)(void *receiver, int count, void **data, int *sizes, void **memory, void **request);
 	int (*test)(void *request, int *done, int *sizes);
 	int (*close_send)(void *sender);
@@ -41,19 +50,20 @@ struct net {
 	int (*close_listen)(void *listener);
 };
 
-#define CHECK(call)                                                               \
-	do {                                                                      \
-		int result_ = (call);                                             \
-		if (result_) {                                                    \
-			fprintf(stderr, "%s gives %d\n", #call, result_);         \
-			exit(1);                                                  \
-		}                                                                 \
+#define CHECK(call)                                                                                          \
+	do {                                                                                                 \
+		int result_ = (call);                                                                        \
+		if (result_) {                                                                               \
+			fprintf(stderr, "%s gives %d\n", #call, result_);                                    \
+			exit(1);                                                                             \
+		}                                                                                            \
 	} while (0)
 
 static int messages, multi;
 static size_t size;
 
-static void log_nothing(int level, unsigned long flags, const char *function, int line, const char *format, ...)
+static void log_nothing(int level, unsigned long flags, const char *function, int line, const char *format,
+			...)
 {
 	(void)flags;
 	if (level == 2) { /* warnings tell why something failed */
@@ -85,7 +95,8 @@ static const struct net *load(char **argv, void **context)
 		fprintf(stderr, "%s\n", dlerror());
 		exit(1);
 	}
-	net = (const struct net *)(version_function - strtoull(argv[3], NULL, 16) + strtoull(argv[2], NULL, 16));
+	net = (const struct net *)(version_function - strtoull(argv[3], NULL, 16) +
+				   strtoull(argv[2], NULL, 16));
 	CHECK(((int (*)(int *))version_function)(&version));
 	CHECK(net->init(context, COMMUNICATOR, &config, log_nothing, profile_nothing));
 	CHECK(net->devices(&count));
@@ -124,7 +135,8 @@ static void receive_all(const struct net *net, void *context, int to_peer, int f
 		int ready, sizes[MULTI_MAX] = { 0 };
 
 		while (posted < messages && posted < done + DEPTH) {
-			void *data[MULTI_MAX], *memories[MULTI_MAX], *profilers[MULTI_MAX] = { 0 }, *request = NULL;
+			void *data[MULTI_MAX], *memories[MULTI_MAX], *profilers[MULTI_MAX] = { 0 },
+								     *request = NULL;
 			size_t room[MULTI_MAX];
 			int tags[MULTI_MAX];
 
@@ -154,7 +166,8 @@ static void receive_all(const struct net *net, void *context, int to_peer, int f
 			}
 			for (size_t at = 0; at < size; at++)
 				if (data[at] != byte_of(done, i, at)) {
-					fprintf(stderr, "message %d part %d: wrong at byte %zu\n", done, i, at);
+					fprintf(stderr, "message %d part %d: wrong at byte %zu\n", done, i,
+						at);
 					exit(1);
 				}
 		}

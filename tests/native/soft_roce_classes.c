@@ -1,4 +1,5 @@
-/* A queue pair whose two sides have the given traffic classes: data both ways, reads, then the TCP ports of the sides. */
+/* A queue pair whose two sides have the given traffic classes: data both ways, reads, then the TCP ports of
+ * the sides. */
 #include "verbs_pair.h"
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
 /*
- * Threads that each drive a queue pair of the same two contexts: random operations and sizes, data checked, completions
- * counted one by one, queue pairs destroyed in the middle of traffic. soft_roce_stress THREADS REQUESTS
+ * Threads that each drive a queue pair of the same two contexts: random operations and sizes, data checked,
+ * completions counted one by one, queue pairs destroyed in the middle of traffic. soft_roce_stress THREADS
+ * REQUESTS
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,7 +11,9 @@
 enum { SLOTS = 32, SLOT_BYTES = 40000, QP_LIFE = 3000 };
 
 static struct side ends[2];
-static const struct pair_options options = { .rnr_retry = 7, .depth = SLOTS, .cqe = SLOTS * 4, .inline_bytes = 200 };
+static const struct pair_options options = {
+	.rnr_retry = 7, .depth = SLOTS, .cqe = SLOTS * 4, .inline_bytes = 200
+};
 
 struct worker {
 	pthread_t thread;
@@ -41,8 +44,8 @@ static void worker_disconnect(struct worker *worker)
 /* A slot's request; what it should leave at the other end. */
 static void begin(struct worker *worker, uint64_t id, uint32_t *lengths, enum ibv_wr_opcode *opcodes)
 {
-	static const enum ibv_wr_opcode choice[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-						     IBV_WR_RDMA_READ };
+	static const enum ibv_wr_opcode choice[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+						     IBV_WR_SEND, IBV_WR_RDMA_READ };
 	struct side *from = &worker->sides[0], *to = &worker->sides[1];
 	uint32_t slot = (uint32_t)(id % SLOTS), random = next_random(&worker->seed);
 	size_t offset = (size_t)slot * SLOT_BYTES;
@@ -57,7 +60,8 @@ static void begin(struct worker *worker, uint64_t id, uint32_t *lengths, enum ib
 	CHECK_EQUAL(post(from, to, opcodes[slot], id, offset, lengths[slot]), 0);
 }
 
-static void finish(struct worker *worker, uint64_t id, const uint32_t *lengths, const enum ibv_wr_opcode *opcodes)
+static void finish(struct worker *worker, uint64_t id, const uint32_t *lengths,
+		   const enum ibv_wr_opcode *opcodes)
 {
 	uint32_t slot = (uint32_t)(id % SLOTS);
 	size_t offset = (size_t)slot * SLOT_BYTES;

@@ -1,4 +1,5 @@
-/* Two connected RC queue pairs in one process, for tests of a verbs device. Every failure of a check ends the program. */
+/* Two connected RC queue pairs in one process, for tests of a verbs device. Every failure of a check ends the
+ * program. */
 #ifndef VERBS_PAIR_H
 #define VERBS_PAIR_H
 
@@ -12,23 +13,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                    \
-	do {                                                                                                \
-		if (!(condition)) {                                                                         \
-			fprintf(stderr, "%s:%d: %s: not true: %s (errno %s)\n", __FILE__, __LINE__, __func__, \
-				#condition, strerror(errno));                                               \
-			exit(1);                                                                            \
-		}                                                                                           \
+#define CHECK(condition)                                                                                     \
+	do {                                                                                                 \
+		if (!(condition)) {                                                                          \
+			fprintf(stderr, "%s:%d: %s: not true: %s (errno %s)\n", __FILE__, __LINE__,          \
+				__func__, #condition, strerror(errno));                                      \
+			exit(1);                                                                             \
+		}                                                                                            \
 	} while (0)
 
-#define CHECK_EQUAL(left, right)                                                                                \
-	do {                                                                                                    \
-		long long left_ = (long long)(left), right_ = (long long)(right);                               \
-		if (left_ != right_) {                                                                          \
-			fprintf(stderr, "%s:%d: %s: %s is %lld, %s is %lld\n", __FILE__, __LINE__, __func__,    \
-				#left, left_, #right, right_);                                                  \
-			exit(1);                                                                                \
-		}                                                                                               \
+#define CHECK_EQUAL(left, right)                                                                             \
+	do {                                                                                                 \
+		long long left_ = (long long)(left), right_ = (long long)(right);                            \
+		if (left_ != right_) {                                                                       \
+			fprintf(stderr, "%s:%d: %s: %s is %lld, %s is %lld\n", __FILE__, __LINE__, __func__, \
+				#left, left_, #right, right_);                                               \
+			exit(1);                                                                             \
+		}                                                                                            \
 	} while (0)
 
 enum { WAIT_S = 20 };
@@ -46,23 +47,25 @@ struct side {
 };
 
 struct pair_options {
-	uint32_t depth;      /* of send and receive queue, 0: 64 */
-	uint32_t sges;       /* 0: 4 */
+	uint32_t depth; /* of send and receive queue, 0: 64 */
+	uint32_t sges;	/* 0: 4 */
 	uint32_t inline_bytes;
-	uint32_t cqe;        /* 0: 256 */
-	int access;          /* of memory regions, 0: everything */
-	int qp_access;       /* 0: everything */
+	uint32_t cqe;  /* 0: 256 */
+	int access;    /* of memory regions, 0: everything */
+	int qp_access; /* 0: everything */
 	uint8_t rnr_retry;
 	uint8_t min_rnr_timer;
-	uint8_t reads;       /* 0: 8 */
+	uint8_t reads; /* 0: 8 */
 	uint8_t traffic_class[2];
 	int sq_sig_all;
 	int with_channel;
 	struct ibv_srq *srq; /* of the second side */
 };
 
-enum { ALL_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		    IBV_ACCESS_REMOTE_ATOMIC };
+enum {
+	ALL_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+	IBV_ACCESS_REMOTE_ATOMIC
+};
 
 static inline struct ibv_context *open_context(void)
 {
@@ -92,7 +95,8 @@ static inline void side_open(struct side *side, size_t size, const struct pair_o
 	CHECK(side->pd);
 	side->channel = options->with_channel ? ibv_create_comp_channel(side->context) : NULL;
 	CHECK(side->channel || !options->with_channel);
-	side->cq = ibv_create_cq(side->context, options->cqe ? (int)options->cqe : 256, NULL, side->channel, 0);
+	side->cq =
+		ibv_create_cq(side->context, options->cqe ? (int)options->cqe : 256, NULL, side->channel, 0);
 	CHECK(side->cq);
 	side->size = size;
 	side->memory = map_memory(size);
@@ -101,13 +105,20 @@ static inline void side_open(struct side *side, size_t size, const struct pair_o
 	side->qp = NULL;
 }
 
-static inline struct ibv_qp *make_qp(struct side *side, const struct pair_options *options, struct ibv_srq *srq)
+static inline struct ibv_qp *make_qp(struct side *side, const struct pair_options *options,
+				     struct ibv_srq *srq)
 {
 	uint32_t depth = options->depth ? options->depth : 64, sges = options->sges ? options->sges : 4;
 	struct ibv_qp_init_attr attr = {
-		.send_cq = side->cq, .recv_cq = side->cq, .srq = srq, .qp_type = IBV_QPT_RC,
+		.send_cq = side->cq,
+		.recv_cq = side->cq,
+		.srq = srq,
+		.qp_type = IBV_QPT_RC,
 		.sq_sig_all = options->sq_sig_all,
-		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = sges, .max_recv_sge = sges,
+		.cap = { .max_send_wr = depth,
+			 .max_recv_wr = depth,
+			 .max_send_sge = sges,
+			 .max_recv_sge = sges,
 			 .max_inline_data = options->inline_bytes },
 	};
 	struct ibv_qp *qp = ibv_create_qp(side->pd, &attr);
@@ -118,31 +129,43 @@ static inline struct ibv_qp *make_qp(struct side *side, const struct pair_option
 
 static inline void to_init(struct ibv_qp *qp, const struct pair_options *options)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
-				    .qp_access_flags = (unsigned)(options->qp_access ? options->qp_access : ALL_ACCESS) };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
+				    .port_num = 1,
+				    .qp_access_flags = (unsigned)(options->qp_access ? options->qp_access
+										     : ALL_ACCESS) };
 
-	CHECK_EQUAL(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	CHECK_EQUAL(ibv_modify_qp(qp, &attr,
+				  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+		    0);
 }
 
-static inline struct ibv_qp_attr rtr_attributes(struct ibv_qp *qp, uint32_t peer, const struct pair_options *options,
-						uint8_t traffic_class)
+static inline struct ibv_qp_attr rtr_attributes(struct ibv_qp *qp, uint32_t peer,
+						const struct pair_options *options, uint8_t traffic_class)
 {
 	uint8_t reads = options->reads ? options->reads : 8;
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = peer,
-				    .max_dest_rd_atomic = reads, .min_rnr_timer = options->min_rnr_timer,
-				    .ah_attr = { .is_global = 1, .port_num = 1,
-						 .grh = { .hop_limit = 64, .traffic_class = traffic_class } } };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR,
+				    .path_mtu = IBV_MTU_4096,
+				    .dest_qp_num = peer,
+				    .max_dest_rd_atomic = reads,
+				    .min_rnr_timer = options->min_rnr_timer,
+				    .ah_attr = {
+					    .is_global = 1,
+					    .port_num = 1,
+					    .grh = { .hop_limit = 64, .traffic_class = traffic_class } } };
 
 	CHECK_EQUAL(ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid), 0);
 	return attr;
 }
 
-enum { RTR_MASK = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-       RTS_MASK = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		  IBV_QP_MAX_QP_RD_ATOMIC };
+enum {
+	RTR_MASK = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+	RTS_MASK = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		IBV_QP_MAX_QP_RD_ATOMIC
+};
 
-static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, const struct pair_options *options, uint8_t traffic_class)
+static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, const struct pair_options *options,
+			  uint8_t traffic_class)
 {
 	struct ibv_qp_attr attr = rtr_attributes(qp, peer, options, traffic_class);
 
@@ -151,7 +174,9 @@ static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, const struct pair_op
 
 static inline void to_rts(struct ibv_qp *qp, const struct pair_options *options)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7,
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS,
+				    .timeout = 14,
+				    .retry_cnt = 7,
 				    .rnr_retry = options->rnr_retry,
 				    .max_rd_atomic = options->reads ? options->reads : 8 };
 
@@ -199,7 +224,8 @@ static inline void pair_close(struct side pair[2])
 
 static inline struct ibv_sge sge_of(const struct side *side, size_t offset, size_t length)
 {
-	return (struct ibv_sge){ .addr = (uintptr_t)side->memory + offset, .length = (uint32_t)length,
+	return (struct ibv_sge){ .addr = (uintptr_t)side->memory + offset,
+				 .length = (uint32_t)length,
 				 .lkey = side->mr->lkey };
 }
 
@@ -212,12 +238,17 @@ static inline int post_recv(struct side *side, uint64_t wr_id, size_t offset, si
 }
 
 /* A signaled request between the same offsets of both memories. */
-static inline int post(struct side *from, const struct side *to, enum ibv_wr_opcode opcode, uint64_t wr_id, size_t offset,
-		       size_t length)
+static inline int post(struct side *from, const struct side *to, enum ibv_wr_opcode opcode, uint64_t wr_id,
+		       size_t offset, size_t length)
 {
 	struct ibv_sge sge = sge_of(from, offset, length);
-	struct ibv_send_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = length ? 1 : 0, .opcode = opcode,
-				  .send_flags = IBV_SEND_SIGNALED, .imm_data = htobe32((uint32_t)wr_id) }, *bad;
+	struct ibv_send_wr wr = { .wr_id = wr_id,
+				  .sg_list = &sge,
+				  .num_sge = length ? 1 : 0,
+				  .opcode = opcode,
+				  .send_flags = IBV_SEND_SIGNALED,
+				  .imm_data = htobe32((uint32_t)wr_id) },
+			   *bad;
 
 	wr.wr.rdma.remote_addr = (uintptr_t)to->memory + offset;
 	wr.wr.rdma.rkey = to->mr->rkey;

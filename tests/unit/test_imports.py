@@ -20,7 +20,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
     "nccl_shim": set(),
     "mooncake_adapter": {"mfsd._native"},
-    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node"},
+    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "mfsd.soft_roce"},
 }
 
 

@@ -1,27 +1,32 @@
 /* The reverse multi-level queue of one NIC (or of one sender in the simulator): which flow goes next.
  *
- * A flow starts as low as its slack allows and is only ever promoted; the scavenger is the one exception. The queue is
- * deterministic and has no clock: `now_ns` is passed in and must never go back, so that the simulator runs this very
- * file under virtual time. All memory is taken at creation; no call allocates afterwards. Not thread-safe: one owner.
+ * A flow starts as low as its slack allows and is only ever promoted; the scavenger is the one exception. The
+ * queue is deterministic and has no clock: `now_ns` is passed in and must never go back, so that the
+ * simulator runs this very file under virtual time. All memory is taken at creation; no call allocates
+ * afterwards. Not thread-safe: one owner.
  *
  * Order, first to last (mfsd.policy is the executable specification; tests compare both):
  *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: by deadline, then arrival
- *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), rank of the batch, control before
- *                      collective before reuse, then arrival
+ *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), rank of the batch,
+ *                      control before collective before reuse, then arrival
  *  MFS_TIER_LAST       other last-stage requests: by level, deadline, then arrival
- *  MFS_TIER_SCAVENGER  background, unknown stages, pruned and lost requests: by deadline (none: last), then arrival
+ *  MFS_TIER_SCAVENGER  background, unknown stages, pruned and lost requests: by deadline (none: last), then
+ *                      arrival
  *
- * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and MFS_RLI_UNKNOWN +
- * layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow of a told batch.
+ * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and
+ * MFS_RLI_UNKNOWN + layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow
+ * of a told batch.
  *
- * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the bytes that it
- * still has to ship through this NIC: waiting, in flight and told to come. Details: docs/internals/rmlq.md.
+ * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the
+ * bytes that it still has to ship through this NIC: waiting, in flight and told to come. Details:
+ * docs/internals/rmlq.md.
  *
- * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch. A batch
- * update is O(log) for each of the batch's requests. Promotion by time is driven by a heap of times to look again,
- * never by a scan. Only mfs_rmlq_stats walks.
+ * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch.
+ * A batch update is O(log) for each of the batch's requests. Promotion by time is driven by a heap of times
+ * to look again, never by a scan. Only mfs_rmlq_stats walks.
  *
- * Keys of requests and batches are the caller's: two clients must not share one unless they mean the same thing.
+ * Keys of requests and batches are the caller's: two clients must not share one unless they mean the same
+ * thing.
  */
 #ifndef MFS_RMLQ_H
 #define MFS_RMLQ_H
@@ -29,13 +34,13 @@
 #include <mfs/abi.h>
 #include <stdbool.h>
 
-#define MFS_LEVELS_MAX 8
+#define MFS_LEVELS_MAX	   8
 #define MFS_FLOW_BYTES_MAX (1ULL << 40) /* one flow; keeps every sum far from overflow */
-#define MFS_FLOWS_MAX (1u << 22)	/* of one queue */
-#define MFS_RLI_UNKNOWN (1u << 16)	/* above every layer */
-#define MFS_TIME_NEVER UINT64_MAX
-#define MFS_RANK_NONE UINT32_MAX /* a batch without a rank goes after those that have one */
-#define MFS_LEVEL_CRITICAL 0u	 /* promote: straight to MFS_TIER_CRITICAL */
+#define MFS_FLOWS_MAX	   (1u << 22)	/* of one queue */
+#define MFS_RLI_UNKNOWN	   (1u << 16)	/* above every layer */
+#define MFS_TIME_NEVER	   UINT64_MAX
+#define MFS_RANK_NONE	   UINT32_MAX /* a batch without a rank goes after those that have one */
+#define MFS_LEVEL_CRITICAL 0u	      /* promote: straight to MFS_TIER_CRITICAL */
 
 enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
 
@@ -47,13 +52,13 @@ enum mfs_early_order {
 struct mfs_policy {
 	enum mfs_variant variant;
 	enum mfs_early_order early_order;
-	uint32_t classes; /* K on the wire, 2..MFS_CLASSES_MAX */
-	uint32_t levels;  /* last-stage levels, 1..MFS_LEVELS_MAX */
+	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
+	uint32_t levels;		  /* last-stage levels, 1..MFS_LEVELS_MAX */
 	double threshold[MFS_LEVELS_MAX]; /* Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
 	double rho_max;			  /* clip of the measured load, 0.95 */
-	double critical_laxity_share;	  /* mfs: class 0 only when laxity is under this share of the budget, 0.05 */
-	double readmission_share;	  /* a lost request comes back with this share of its budget to spare, 0.05 */
-	uint64_t promotion_interval_ns;	  /* shortest time between two looks at one request's MLU, 1 ms */
+	double critical_laxity_share; /* mfs: class 0 only with less laxity than this share of the budget, 0.05 */
+	double readmission_share; /* a lost request comes back with this share of its budget to spare, 0.05 */
+	uint64_t promotion_interval_ns; /* shortest time between two looks at one request's MLU, 1 ms */
 };
 
 /* The defaults for a fabric of `classes` classes: variant mfs, 8 levels, U = 0.5, E = 4. */
@@ -61,19 +66,20 @@ void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
 
 enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
 
-/* A handle is a slot of the queue's own table (low 32 bits) and its generation (high 32 bits); 0 is never one, and a
- * handle whose flow is gone is recognised (-ENOENT). */
+/* A handle is a slot of the queue's own table (low 32 bits) and its generation (high 32 bits); 0 is never
+ * one, and a handle whose flow is gone is recognised (-ENOENT). */
 typedef uint64_t mfs_flow_handle;
 
 /* What is submitted. Zero means: not known. */
 struct mfs_flow {
-	uint64_t bytes;	      /* up to MFS_FLOW_BYTES_MAX; 0 is allowed */
-	uint64_t request;     /* key; 0: a request of its own */
-	uint64_t batch;	      /* key; 0: none */
-	uint64_t deadline_ns; /* of the request, same clock as now_ns; 0: none. The latest one told holds for the request */
-	uint64_t cookie;      /* the caller's, comes back in mfs_pick */
-	uint16_t layer;	      /* L_target */
-	uint8_t stage;	      /* enum mfs_stage; an unknown one is served as background */
+	uint64_t bytes;	  /* up to MFS_FLOW_BYTES_MAX; 0 is allowed */
+	uint64_t request; /* key; 0: a request of its own */
+	uint64_t batch;	  /* key; 0: none */
+	/* of the request, on the clock of now_ns; 0: none. The latest one told holds for the request */
+	uint64_t deadline_ns;
+	uint64_t cookie; /* the caller's, comes back in mfs_pick */
+	uint16_t layer;	 /* L_target */
+	uint8_t stage;	 /* enum mfs_stage; an unknown one is served as background */
 	uint8_t reserved[5];
 };
 
@@ -81,16 +87,17 @@ struct mfs_flow {
 struct mfs_pick {
 	mfs_flow_handle handle;
 	uint64_t cookie;
-	uint64_t bytes;	     /* not completed yet */
-	uint32_t rli;	     /* early tier, else 0 */
-	uint8_t tier;	     /* enum mfs_tier */
-	uint8_t level;	     /* last stage: 1..levels; else 0 */
-	uint8_t wire_class;  /* 0..classes-1 */
-	uint8_t in_flight;   /* 1: picked already */
+	uint64_t bytes;	    /* not completed yet */
+	uint32_t rli;	    /* early tier, else 0 */
+	uint8_t tier;	    /* enum mfs_tier */
+	uint8_t level;	    /* last stage: 1..levels; else 0 */
+	uint8_t wire_class; /* 0..classes-1 */
+	uint8_t in_flight;  /* 1: picked already */
 };
 
-/* What the engine and the coordinator know of a batch. A batch that was told runs, until batch_end. While its compute
- * lasts (compute_left_ns after it was last told), its requests are promoted when it is told, not by time. */
+/* What the engine and the coordinator know of a batch. A batch that was told runs, until batch_end. While its
+ * compute lasts (compute_left_ns after it was last told), its requests are promoted when it is told, not by
+ * time. */
 struct mfs_batch_context {
 	uint32_t layer_current; /* L_curr; one that is lower than before is ignored */
 	uint32_t layers;
@@ -103,47 +110,48 @@ struct mfs_batch_context {
 /* What is known of a request beyond its flows. */
 struct mfs_request_context {
 	uint64_t deadline_ns; /* 0: as its flows say */
-	uint64_t budget_ns;   /* deadline minus arrival; 0: deadline minus the time at which this queue first saw it */
-	uint64_t bytes_ahead; /* last-stage bytes that will be submitted later; each submit takes its bytes off */
-	uint64_t bytes_tail;  /* the part of all its bytes that exists only once compute has ended (the last layer's) */
+	uint64_t budget_ns;   /* deadline less arrival; 0: deadline less the time this queue first saw it */
+	uint64_t bytes_ahead; /* last-stage bytes still to be submitted; each submit takes its bytes off */
+	uint64_t bytes_tail;  /* the part of its bytes that exists only once compute has ended (last layer) */
 };
 
 struct mfs_rmlq_stats {
 	uint64_t waiting_bytes[MFS_CLASSES_MAX]; /* by wire class */
 	uint64_t waiting_tasks[MFS_CLASSES_MAX];
 	uint64_t in_flight_bytes, in_flight_tasks;
-	uint64_t promotions; /* of requests to a better level or to critical, since creation */
-	uint64_t looks;	     /* at a request's MLU because its time had come */
+	uint64_t promotions;	    /* of requests to a better level or to critical, since creation */
+	uint64_t looks;		    /* at a request's MLU because its time had come */
 	uint32_t requests, batches; /* known now */
 };
 
 struct mfs_rmlq;
 
-/* At most flows_max flows (waiting or in flight) are known at once, and besides their own, up to flows_max requests and
- * as many batches that were told. -EINVAL: a policy, rate or size out of range; -ENOMEM. Memory that is never used is
- * never touched. */
+/* At most flows_max flows (waiting or in flight) are known at once, and besides their own, up to flows_max
+ * requests and as many batches that were told. -EINVAL: a policy, rate or size out of range; -ENOMEM. Memory
+ * that is never used is never touched. */
 int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
 		    struct mfs_rmlq **queue);
 void mfs_rmlq_destroy(struct mfs_rmlq *queue); /* NULL is allowed */
 
 /* Queues a flow. -ENOSPC: flows_max are known; -EINVAL: too many bytes. */
-int mfs_rmlq_submit(struct mfs_rmlq *queue, const struct mfs_flow *flow, uint64_t now_ns, mfs_flow_handle *handle);
+int mfs_rmlq_submit(struct mfs_rmlq *queue, const struct mfs_flow *flow, uint64_t now_ns,
+		    mfs_flow_handle *handle);
 
-/* The first flow in order, promotions due by now_ns applied. pick takes it out of the waiting set: it is in flight until
- * complete or cancel. -EAGAIN: nothing waits. */
+/* The first flow in order, promotions due by now_ns applied. pick takes it out of the waiting set: it is in
+ * flight until complete or cancel. -EAGAIN: nothing waits. */
 int mfs_rmlq_peek(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick);
 int mfs_rmlq_pick(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick);
 
 /* Where a flow stands now. -ENOENT. */
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);
 
-/* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or better place
- * already; -ENOENT: no such flow; -EINVAL: not a last-stage flow, or no such level. A pruned or lost request stays in
- * the scavenger and takes the place when it comes back. */
+/* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or
+ * better place already; -ENOENT: no such flow; -EINVAL: not a last-stage flow, or no such level. A pruned or
+ * lost request stays in the scavenger and takes the place when it comes back. */
 int mfs_rmlq_promote(struct mfs_rmlq *queue, mfs_flow_handle handle, uint32_t level);
 
-/* `bytes` more of the flow have arrived (UINT64_MAX: all). 1: the flow is done and forgotten; 0: some are left. A flow
- * that still waits may be completed too, in part or whole. -ENOENT. */
+/* `bytes` more of the flow have arrived (UINT64_MAX: all). 1: the flow is done and forgotten; 0: some are
+ * left. A flow that still waits may be completed too, in part or whole. -ENOENT. */
 int mfs_rmlq_complete(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t bytes);
 
 /* Forgets the flow, waiting or in flight. -ENOENT. */
@@ -151,32 +159,35 @@ int mfs_rmlq_cancel(struct mfs_rmlq *queue, mfs_flow_handle handle);
 
 /* Tells or changes a batch; its requests are looked at again (promotion at layer boundaries). -EINVAL: key 0;
  * -ENOSPC: flows_max batches are told. */
-int mfs_rmlq_batch(struct mfs_rmlq *queue, uint64_t batch, const struct mfs_batch_context *context, uint64_t now_ns);
+int mfs_rmlq_batch(struct mfs_rmlq *queue, uint64_t batch, const struct mfs_batch_context *context,
+		   uint64_t now_ns);
 /* The batch has left: what it still has waiting is served as of an unknown batch. -ENOENT: never told. */
 int mfs_rmlq_batch_end(struct mfs_rmlq *queue, uint64_t batch);
 
-/* Tells or changes a request. -EINVAL: key 0; -ENOSPC: flows_max requests are told. A request that is told or pruned is
- * known until request_end, any other until its last last-stage flow is gone. */
+/* Tells or changes a request. -EINVAL: key 0; -ENOSPC: flows_max requests are told. A request that is told or
+ * pruned is known until request_end, any other until its last last-stage flow is gone. */
 int mfs_rmlq_request(struct mfs_rmlq *queue, uint64_t request, const struct mfs_request_context *context,
 		     uint64_t now_ns);
 int mfs_rmlq_request_end(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: neither told nor pruned */
 
-/* Pruned: its last-stage flows go to the scavenger until it is unpruned; its reuse flows too in variant paper, in
- * variant mfs only those without a batch, since the peers of a batch would stall. -EINVAL, -ENOSPC as above. */
+/* Pruned: its last-stage flows go to the scavenger until it is unpruned; its reuse flows too in variant
+ * paper, in variant mfs only those without a batch, since the peers of a batch would stall. -EINVAL, -ENOSPC
+ * as above. */
 int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request);
 int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: not pruned */
 
-/* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1, clipped at rho_max. Never count
- * traffic that promotion itself created. A request sees it at its next look, which lies at
- * most half way to its next promotion. -EINVAL: not a number. */
+/* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1, clipped at rho_max.
+ * Never count traffic that promotion itself created. A request sees it at its next look, which lies at most
+ * half way to its next promotion. -EINVAL: not a number. */
 int mfs_rmlq_set_load(struct mfs_rmlq *queue, double rho);
 int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EINVAL: 0 */
 
-/* Applies the promotions due by now_ns. Answers when to call again, MFS_TIME_NEVER if only an event can change
- * anything. */
+/* Applies the promotions due by now_ns. Answers when to call again, MFS_TIME_NEVER if only an event can
+ * change anything. */
 uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 
-uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue);	 /* flows */
-void mfs_rmlq_stats(struct mfs_rmlq *queue, struct mfs_rmlq_stats *stats); /* walks everything: not for the data path */
+uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue); /* flows */
+void mfs_rmlq_stats(struct mfs_rmlq *queue,
+		    struct mfs_rmlq_stats *stats); /* walks everything: not for the data path */
 
 #endif

@@ -21,6 +21,4 @@ def mode(path: Path, mode: Literal["observe", "enforce"]) -> None:
     configuration file changes. What is held when enforcing ends is posted.
     """
     reply = ask_or_exit(path, ModeRequest(mode=mode), ModeReply)
-    click.echo(
-        f"mode: {reply.mode}" if reply.mode == reply.before else f"mode: {reply.before} -> {reply.mode}"
-    )
+    click.echo(f"mode: {reply.mode}" if reply.mode == reply.before else f"mode: {reply.before} -> {reply.mode}")

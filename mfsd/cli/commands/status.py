@@ -24,9 +24,7 @@ _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option(
-    "--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line."
-)
+@click.option("--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
@@ -150,9 +148,7 @@ def _class_table(nics: list[NicStatus]) -> Table:
 def _client_table(clients: list[ClientStatus]) -> Table:
     table = _table(("PID", "PROCESS", "STATE", "QUEUE PAIRS"), ("HELD", "IN FLIGHT", "PERMITS", "BYPASS"))
     for client in clients:
-        state = (
-            client.state if client.detach_reason is None else f"[red]{client.state} {client.detach_reason}[/]"
-        )
+        state = client.state if client.detach_reason is None else f"[red]{client.state} {client.detach_reason}[/]"
         table.add_row(
             str(client.pid),
             escape(client.process),

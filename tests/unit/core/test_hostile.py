@@ -195,7 +195,9 @@ def test_random_bytes_anywhere(pair, eventually: Eventually, seed: int) -> None:
     chance = random.Random(seed)
     header = LAYOUT["gate"]
     for _ in range(200):
-        start = chance.choice([LAYOUT["submit"], LAYOUT["submit_slot"], LAYOUT["batch"], LAYOUT["usage"], LAYOUT["grant"]])
+        start = chance.choice(
+            [LAYOUT["submit"], LAYOUT["submit_slot"], LAYOUT["batch"], LAYOUT["usage"], LAYOUT["grant"]]
+        )
         at = start + chance.randrange(4096)
         size = chance.randrange(1, 600)
         lane.segment[at : at + size] = chance.randbytes(size)

@@ -253,7 +253,9 @@ def test_critical_flows_do_not_wait_for_collectives(serve, take: Take, eventuall
         nic = client.nic("rdma0", 0, 10**9)
         # 1 GB at 1 GB/s due in 1.5 s: MLU 0.67 is over the first threshold, so the paper's rule makes it critical.
         client.count_posted(nic, Stage.COLLECTIVE, 1_000_000)
-        task = client.submit(10**9, stage=Stage.P2D, nic=nic, request_id=1, deadline_ns=time.monotonic_ns() + 15 * 10**8)
+        task = client.submit(
+            10**9, stage=Stage.P2D, nic=nic, request_id=1, deadline_ns=time.monotonic_ns() + 15 * 10**8
+        )
         assert take(client, 1) == [task]
         assert server.arbiter.nic_stats(nic)["grants"][0] == 1
 
@@ -319,7 +321,9 @@ def test_rules_reach_all_clients(serve) -> None:
     server = serve()
     rules = [
         Rule(library="libnccl", role=1, stage=Stage.COLLECTIVE),
-        Rule(process="vllm", peer=bytes(range(16)), peer_prefix_bits=96, action=1, stage=Stage.P2D, dscp=26, set_role=4),
+        Rule(
+            process="vllm", peer=bytes(range(16)), peer_prefix_bits=96, action=1, stage=Stage.P2D, dscp=26, set_role=4
+        ),
     ]
     with server.attach() as before:
         server.arbiter.rules(rules)

@@ -181,9 +181,7 @@ class Queue:
         return self._library.mfs_rmlq_batch(self._pointer, batch, byref(BatchContext(**context)), now_ns)
 
     def request(self, request: int, now_ns: int = 0, **context: int) -> int:
-        return self._library.mfs_rmlq_request(
-            self._pointer, request, byref(RequestContext(**context)), now_ns
-        )
+        return self._library.mfs_rmlq_request(self._pointer, request, byref(RequestContext(**context)), now_ns)
 
     def stats(self) -> Stats:
         stats = Stats()

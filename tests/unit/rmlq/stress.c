@@ -1,6 +1,7 @@
 /* Random calls on two queues at once, built with sanitizers. Checks what must hold whatever happens:
- * something is picked whenever something waits; a last-stage request only moves up (the scavenger apart); both queues
- * decide alike; a handle whose flow is gone is refused; a full queue refuses and stays as it is; nothing is left over.
+ * something is picked whenever something waits; a last-stage request only moves up (the scavenger apart);
+ * both queues decide alike; a handle whose flow is gone is refused; a full queue refuses and stays as it is;
+ * nothing is left over.
  *
  * stress SEED STEPS: prints how often each thing happened, exits non-zero with a line about what broke. */
 #include <mfs/rmlq.h>
@@ -11,12 +12,12 @@
 #include <string.h>
 
 #define FLOWS_MAX 512
-#define MUST(condition)                                                                       \
-	do {                                                                                  \
-		if (!(condition)) {                                                           \
-			fprintf(stderr, "step %u, line %d: %s\n", step, __LINE__, #condition); \
-			exit(1);                                                              \
-		}                                                                             \
+#define MUST(condition)                                                                                      \
+	do {                                                                                                 \
+		if (!(condition)) {                                                                          \
+			fprintf(stderr, "step %u, line %d: %s\n", step, __LINE__, #condition);               \
+			exit(1);                                                                             \
+		}                                                                                            \
 	} while (0)
 
 struct known {
@@ -49,7 +50,8 @@ static void check_place(struct known *flow)
 {
 	struct mfs_pick a, b;
 
-	MUST(mfs_rmlq_place(queue[0], flow->handle, &a) == 0 && mfs_rmlq_place(queue[1], flow->handle, &b) == 0);
+	MUST(mfs_rmlq_place(queue[0], flow->handle, &a) == 0 &&
+	     mfs_rmlq_place(queue[1], flow->handle, &b) == 0);
 	MUST(memcmp(&a, &b, sizeof(a)) == 0);
 	MUST(a.in_flight == flow->in_flight && a.wire_class < 5);
 	if (flow->in_flight || flow->stage != MFS_STAGE_P2D || a.tier == MFS_TIER_SCAVENGER)
@@ -68,15 +70,20 @@ static void forget(uint32_t i)
 	waiting -= !known[i].in_flight;
 	known[i] = known[--flows];
 	for (int q = 0; q < 2; q++)
-		MUST(mfs_rmlq_place(queue[q], gone, &pick) == -ENOENT && mfs_rmlq_cancel(queue[q], gone) == -ENOENT &&
-		     mfs_rmlq_complete(queue[q], gone, 1) == -ENOENT && mfs_rmlq_promote(queue[q], gone, 1) == -ENOENT);
+		MUST(mfs_rmlq_place(queue[q], gone, &pick) == -ENOENT &&
+		     mfs_rmlq_cancel(queue[q], gone) == -ENOENT &&
+		     mfs_rmlq_complete(queue[q], gone, 1) == -ENOENT &&
+		     mfs_rmlq_promote(queue[q], gone, 1) == -ENOENT);
 }
 
 static void submit(void)
 {
-	struct mfs_flow flow = { .bytes = draw(10) ? draw(1 << 20) : draw(MFS_FLOW_BYTES_MAX + 1), .request = draw(30),
-				 .batch = draw(6), .deadline_ns = draw(3) ? now + draw_time() : draw_time(),
-				 .cookie = step, .layer = (uint16_t)draw(draw(5) ? 12 : 65536),
+	struct mfs_flow flow = { .bytes = draw(10) ? draw(1 << 20) : draw(MFS_FLOW_BYTES_MAX + 1),
+				 .request = draw(30),
+				 .batch = draw(6),
+				 .deadline_ns = draw(3) ? now + draw_time() : draw_time(),
+				 .cookie = step,
+				 .layer = (uint16_t)draw(draw(5) ? 12 : 65536),
 				 .stage = draw(3) ? MFS_STAGE_P2D : (uint8_t)draw(7) };
 	mfs_flow_handle handle[2] = { 0, 0 };
 
@@ -92,7 +99,8 @@ static void submit(void)
 	MUST(handle[0] && handle[0] == handle[1]);
 	for (uint32_t i = 0; i < flows; i++)
 		MUST(known[i].handle != handle[0]);
-	known[flows++] = (struct known){ .handle = handle[0], .stage = flow.stage, .best_level = MFS_LEVELS_MAX };
+	known[flows++] =
+		(struct known){ .handle = handle[0], .stage = flow.stage, .best_level = MFS_LEVELS_MAX };
 	waiting++;
 }
 
@@ -116,8 +124,12 @@ static void pick(void)
 
 static void tell(void)
 {
-	struct mfs_batch_context batch = { (uint32_t)draw(14), 12, draw(3) ? (uint32_t)draw(5) : MFS_RANK_NONE,
-					   !draw(8), draw(2) ? now + draw_time() : 0, draw(2) ? draw_time() : 0 };
+	struct mfs_batch_context batch = { (uint32_t)draw(14),
+					   12,
+					   draw(3) ? (uint32_t)draw(5) : MFS_RANK_NONE,
+					   !draw(8),
+					   draw(2) ? now + draw_time() : 0,
+					   draw(2) ? draw_time() : 0 };
 	struct mfs_request_context request = { draw(2) ? now + draw_time() : 0, draw(2) ? draw_time() : 0,
 					       draw(MFS_FLOW_BYTES_MAX), draw(2) ? draw(UINT64_MAX) : 0 };
 	uint64_t kind = draw(7), key = draw(30), rate = 1 + draw(UINT32_MAX);
@@ -146,7 +158,8 @@ static void end_all(void)
 	struct mfs_rmlq_stats stats;
 
 	while (flows) {
-		MUST(mfs_rmlq_cancel(queue[0], known[0].handle) == 0 && mfs_rmlq_cancel(queue[1], known[0].handle) == 0);
+		MUST(mfs_rmlq_cancel(queue[0], known[0].handle) == 0 &&
+		     mfs_rmlq_cancel(queue[1], known[0].handle) == 0);
 		forget(0);
 	}
 	for (int q = 0; q < 2; q++) {
@@ -207,7 +220,7 @@ int main(int argc, char **argv)
 	end_all();
 	mfs_rmlq_destroy(queue[0]);
 	mfs_rmlq_destroy(queue[1]);
-	printf("picks %u completes %u promotes-and-tells %u tells %u submits %u\n", count[0], count[1], count[2], count[3],
-	       count[4]);
+	printf("picks %u completes %u promotes-and-tells %u tells %u submits %u\n", count[0], count[1],
+	       count[2], count[3], count[4]);
 	return 0;
 }

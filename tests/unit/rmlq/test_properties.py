@@ -156,3 +156,72 @@ def test_pruned_reuse_of_a_running_batch_is_not_demoted(native):
         queue.unprune(5)
         assert queue.peek()[1].tier == 1
         assert queue.peek()[1].handle == handle
+
+
+def drained(queue):
+    """Cookies of what waits, in order."""
+    cookies = []
+    while queue.peek()[0] == 0:
+        cookies.append(queue.pick()[1].cookie)
+    return cookies
+
+
+def test_flows_that_were_set_aside_return_to_their_places_in_any_order(native):
+    for first, second in [(5, 6), (6, 5)]:
+        queue = native.queue(native.policy(variant=1))
+        queue.batch(7, layer_current=0, layers=8)
+        for cookie, request in enumerate([5, 6, 5, 4, 6]):
+            queue.submit(bytes=1, stage=REUSE, request=request, batch=7, layer=1, cookie=cookie)
+        queue.prune(5)
+        queue.prune(6)
+        assert queue.peek()[1].cookie == 3  # those before it were set aside on the way
+        queue.unprune(first)
+        queue.unprune(second)
+        assert drained(queue) == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_that_begins_to_run_gets_back_what_was_set_aside(native):
+    queue = native.queue()
+    for cookie in range(3):
+        queue.submit(bytes=1, stage=REUSE, request=5, batch=7, layer=1, cookie=cookie)
+    queue.prune(5)
+    assert queue.peek()[1].tier == 3
+    queue.batch(7, layer_current=0, layers=8)
+    assert queue.peek()[1].tier == 1
+    assert drained(queue) == [0, 1, 2]
+
+
+def test_layers_that_are_due_are_served_by_arrival(native):
+    queue = native.queue()
+    for cookie, layer in enumerate([3, 1, 2, 3, 2, 1, 9]):
+        queue.submit(bytes=1, stage=REUSE, batch=7, layer=layer, cookie=cookie)
+    queue.batch(7, layer_current=3, layers=10)
+    assert drained(queue) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_that_ended_starts_anew(native):
+    queue = native.queue()
+    queue.batch(7, layer_current=9, layers=10)
+    for cookie, layer in enumerate([4, 2, 3]):
+        queue.submit(bytes=1, stage=REUSE, batch=7, layer=layer, cookie=cookie)
+    queue.batch_end(7)
+    queue.batch(7, layer_current=2, layers=10)
+    assert [queue.pick()[1].rli for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2, 3])
+def test_a_flow_cancelled_anywhere_leaves_the_others_in_order(native, gone):
+    queue = native.queue()
+    queue.batch(7, layer_current=5, layers=10)
+    handles = []
+    for _ in range(4):  # two requests and two layers, interleaved
+        for stage, layer, request in [(P2D, 0, 1), (P2D, 0, 2), (REUSE, 1, 0), (REUSE, 2, 0)]:
+            handles.append(
+                queue.submit(
+                    bytes=1, stage=stage, batch=7, layer=layer, request=request, deadline_ns=S, cookie=len(handles)
+                )[1]
+            )
+    for handle in handles[4 * gone : 4 * gone + 4]:
+        assert queue.cancel(handle) == 0
+    left = [c for c in range(16) if c // 4 != gone]
+    assert drained(queue) == [c for c in left if c % 4 >= 2] + [c for c in left if c % 4 < 2]

@@ -18,10 +18,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from mfsd.policy.estimate import effective_rate_bytes_per_s
-from mfsd.policy.order import rli_of
-from mfsd.policy.urgency import crossing_ns, thresholds
-from mfsd.policy.words import known_stage
 
 from mfsd.policy import (
     NO_DEADLINE,
@@ -39,10 +35,15 @@ from mfsd.policy import (
     order_key,
     wire_class,
 )
+from mfsd.policy.estimate import effective_rate_bytes_per_s
+from mfsd.policy.order import rli_of
+from mfsd.policy.urgency import crossing_ns, thresholds
+from mfsd.policy.words import known_stage
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
 FLOWS_MAX = 64
+EXAMPLES = 100
 EARLY_ORDERS = [EarlyOrder.RANK, EarlyOrder.COLLECTIVE_FIRST]
 
 
@@ -265,9 +266,7 @@ class Model:
         if flow.stage is Stage.P2D:
             self.release(flow.request)
 
-    def tell_batch(
-        self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int
-    ) -> None:
+    def tell_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
         self.now = max(self.now, now)
         before = self.batches.get(key)
         layer = max(layer, before.layer_current) if before else layer
@@ -301,6 +300,10 @@ sizes = st.one_of(st.integers(0, 4), st.integers(0, 10**6), st.integers(0, 2**40
 spans = st.one_of(st.integers(0, 4), st.integers(0, 10 * MS), st.integers(0, 10**10))
 deadlines = st.one_of(st.just(0), st.tuples(st.booleans(), spans))
 stages = st.sampled_from([0, 1, 1, 1, 2, 3, 3, 3, 3, 4, 200])
+early_stages = st.sampled_from([1, 1, 1, 1, 1, 1, 2, 0, 3])
+early_flows = st.tuples(
+    early_stages, st.integers(0, 3), st.integers(1, 2), st.sampled_from([0, 1, 1, 2]), st.just(0), st.integers(0, 4)
+)
 flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6))
 
 
@@ -351,8 +354,7 @@ class Machine(RuleBasedStateMachine):
         past, span = choice
         return max(1, self.model.now - span if past else self.model.now + span)
 
-    @rule(step=st.one_of(st.just(0), spans), flows=st.lists(flows, min_size=1, max_size=8))
-    def submit(self, step, flows):
+    def submit_all(self, step, flows):
         now = self.model.now + step
         for stage, size, request, batch, deadline, layer in flows:
             deadline_ns = self.deadline(deadline)
@@ -389,19 +391,6 @@ class Machine(RuleBasedStateMachine):
             self.model.pick(first)
         self.compare()
 
-    @rule(step=spans)
-    def advance(self, step):
-        assert self.queue.advance(self.model.now + step) == self.model.advance(self.model.now + step)
-        self.compare()
-
-    @rule()
-    def advance_to_next_look(self):
-        moment = self.queue.advance(self.model.now)
-        assert moment == self.model.advance(self.model.now)
-        if moment != NEVER:
-            assert self.queue.advance(moment) == self.model.advance(moment)
-        self.compare()
-
     @precondition(lambda self: self.model.flows)
     @rule(data=st.data(), size=st.one_of(sizes, st.just(NEVER)))
     def complete(self, data, size):
@@ -424,42 +413,8 @@ class Machine(RuleBasedStateMachine):
         assert self.queue.cancel(handle) == -2
         self.compare()
 
-    @precondition(lambda self: self.model.flows)
-    @rule(data=st.data(), level=st.integers(0, 8))
-    def promote(self, data, level):
-        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
-        flow, model = self.model.flows[handle], self.model
-        code = self.queue.promote(handle, level)
-        if flow.stage is not Stage.P2D or level > model.config.levels:
-            assert code == -22
-            return
-        request = model.requests[flow.request]
-        level_now, critical = request.decision.level, request.decision.critical
-        paper = model.config.variant is Variant.PAPER
-        wants_critical = level == 0 or (paper and level == 1)
-        moves = not critical and (wants_critical or level < level_now)
-        assert code == moves
-        if moves:
-            if not wants_critical:
-                level_now = level
-            elif paper:
-                level_now = 1
-            request.decision = Decision(level_now, wants_critical, request.decision.infeasible)
-            model.promotions += 1
-        self.compare()
-
-    @rule(
-        batch=st.integers(1, 2),
-        step=spans,
-        layer=st.integers(0, 7),
-        rank=st.sampled_from([0, 1, 2, NO_RANK]),
-        pruned=st.booleans(),
-        deadline=deadlines,
-        left=st.one_of(st.just(0), spans),
-    )
-    def batch(self, batch, step, layer, rank, pruned, deadline, left):
+    def tell(self, batch, step, layer, rank, pruned, deadline, left):
         now, deadline = self.model.now + step, self.deadline(deadline)
-        pruned = pruned and layer % 2 == 1  # seldom
         code = self.queue.batch(
             batch,
             now,
@@ -480,23 +435,6 @@ class Machine(RuleBasedStateMachine):
         assert self.queue.batch_end(batch) == (0 if told else -2)
         if told:
             self.model.look_at_members(batch)
-        self.compare()
-
-    @rule(
-        request=keys,
-        step=spans,
-        deadline=deadlines,
-        budget=st.one_of(st.just(0), spans),
-        ahead=sizes,
-        tail=sizes,
-    )
-    def request(self, request, step, deadline, budget, ahead, tail):
-        now, deadline = self.model.now + step, self.deadline(deadline)
-        code = self.queue.request(
-            request, now, deadline_ns=deadline, budget_ns=budget, bytes_ahead=ahead, bytes_tail=tail
-        )
-        assert code == 0
-        self.model.tell_request(request, now, deadline, budget, ahead, tail)
         self.compare()
 
     @rule(request=keys)
@@ -525,16 +463,6 @@ class Machine(RuleBasedStateMachine):
             state.pruned = False
             self.model.release(request)
         self.compare()
-
-    @rule(rho=st.one_of(st.floats(-0.5, 1.5), st.sampled_from([0.0, 0.5, 0.95, 1.0])))
-    def set_load(self, rho):
-        assert self.queue.set_load(rho) == 0
-        self.model.rho = rho
-
-    @rule(rate=st.sampled_from([7, 10**9, 25_000_000_000]))
-    def set_rate(self, rate):
-        assert self.queue.set_rate(rate) == 0
-        self.model.rate = rate
 
     def compare(self) -> None:
         """Every flow stands where the policy wants it, and the sums agree."""
@@ -572,16 +500,120 @@ class Machine(RuleBasedStateMachine):
         assert (stats.requests, stats.batches, stats.in_flight_tasks) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("steps", [12, 60])
-def test_the_native_queue_follows_the_policy(native, steps):
-    class Bound(Machine):
+class AllStages(Machine):
+    """Every kind of flow and fact, with times and sizes of every magnitude."""
+
+    @rule(step=st.one_of(st.just(0), spans), flows=st.lists(flows, min_size=1, max_size=8))
+    def submit(self, step, flows):
+        self.submit_all(step, flows)
+
+    @rule(step=spans)
+    def advance(self, step):
+        assert self.queue.advance(self.model.now + step) == self.model.advance(self.model.now + step)
+        self.compare()
+
+    @rule()
+    def advance_to_next_look(self):
+        moment = self.queue.advance(self.model.now)
+        assert moment == self.model.advance(self.model.now)
+        if moment != NEVER:
+            assert self.queue.advance(moment) == self.model.advance(moment)
+        self.compare()
+
+    @precondition(lambda self: self.model.flows)
+    @rule(data=st.data(), level=st.integers(0, 8))
+    def promote(self, data, level):
+        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
+        flow, model = self.model.flows[handle], self.model
+        code = self.queue.promote(handle, level)
+        if flow.stage is not Stage.P2D or level > model.config.levels:
+            assert code == -22
+            return
+        request = model.requests[flow.request]
+        level_now, critical = request.decision.level, request.decision.critical
+        paper = model.config.variant is Variant.PAPER
+        wants_critical = level == 0 or (paper and level == 1)
+        moves = not critical and (wants_critical or level < level_now)
+        assert code == moves
+        if moves:
+            if not wants_critical:
+                level_now = level
+            elif paper:
+                level_now = 1
+            request.decision = Decision(level_now, wants_critical, request.decision.infeasible)
+            model.promotions += 1
+        self.compare()
+
+    @rule(
+        batch=st.integers(1, 2),
+        step=spans,
+        layer=st.integers(0, 7),
+        rank=st.sampled_from([0, 1, 2, NO_RANK]),
+        pruned=st.booleans(),
+        deadline=deadlines,
+        left=st.one_of(st.just(0), spans),
+    )
+    def batch(self, batch, step, layer, rank, pruned, deadline, left):
+        pruned = pruned and layer % 2 == 1  # seldom
+        self.tell(batch, step, layer, rank, pruned, deadline, left)
+
+    @rule(
+        request=keys,
+        step=spans,
+        deadline=deadlines,
+        budget=st.one_of(st.just(0), spans),
+        ahead=sizes,
+        tail=sizes,
+    )
+    def request(self, request, step, deadline, budget, ahead, tail):
+        now, deadline = self.model.now + step, self.deadline(deadline)
+        code = self.queue.request(
+            request, now, deadline_ns=deadline, budget_ns=budget, bytes_ahead=ahead, bytes_tail=tail
+        )
+        assert code == 0
+        self.model.tell_request(request, now, deadline, budget, ahead, tail)
+        self.compare()
+
+    @rule(rho=st.one_of(st.floats(-0.5, 1.5), st.sampled_from([0.0, 0.5, 0.95, 1.0])))
+    def set_load(self, rho):
+        assert self.queue.set_load(rho) == 0
+        self.model.rho = rho
+
+    @rule(rate=st.sampled_from([7, 10**9, 25_000_000_000]))
+    def set_rate(self, rate):
+        assert self.queue.set_rate(rate) == 0
+        self.model.rate = rate
+
+
+class EarlyStages(Machine):
+    """Mostly reuse flows of two batches: layers come due, batches begin and end, requests are pruned and come back."""
+
+    @rule(flows=st.lists(early_flows, min_size=1, max_size=8))
+    def submit(self, flows):
+        self.submit_all(0, flows)
+
+    @rule(batch=st.integers(1, 2), layer=st.integers(0, 5), rank=st.sampled_from([0, 1, NO_RANK]))
+    def batch(self, batch, layer, rank):
+        self.tell(batch, 0, layer, rank, False, 0, 0)
+
+    @rule()
+    def peek(self):
+        code, pick = self.queue.peek(self.model.now)
+        self.model.advance(self.model.now)
+        first = self.model.first()
+        assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
+
+
+@pytest.mark.parametrize("machine, steps", [(AllStages, 12), (AllStages, 60), (EarlyStages, 20)])
+def test_the_native_queue_follows_the_policy(native, machine, steps):
+    class Bound(machine):
         pass
 
     Bound.native = native
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=100,
+            max_examples=EXAMPLES,
             stateful_step_count=steps,
             deadline=None,
             report_multiple_bugs=False,

@@ -1,0 +1,225 @@
+"""A switch and its hosts on one machine: network namespaces around a Linux bridge whose ports run the
+fabric policy.
+
+Every port of the switch is configured by `mfsctl switch`'s own code from a policy profile, so what is
+measured is what an operator would apply. Needs root and a kernel with namespaces, veth, bridge and HTB.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Protocol
+
+from pyroute2 import netns
+
+from mfsd.fabric.plan import Plan, make_plan
+from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
+from mfsd.fabric.qdisc import apply_queues
+
+CHUNK = bytes(65_536)
+SO_SNDBUFFORCE = 32
+IN_FLIGHT_BYTES = 400_000
+"""What a flow may have on its way: less than a queue of the lab holds, so that nothing is lost and no
+sender pauses for a retransmission timer, and enough to keep its queue filled while the sender waits for
+a processor."""
+
+
+def slow_profile(name: str, speed_gbps: float) -> Profile:
+    """A shipped profile for ports of `speed_gbps`, slow enough for two cores to fill."""
+    import msgspec
+
+    profile = load_profile(name)
+    ecn = EcnThresholds(speed_gbps=speed_gbps, min_bytes=10_240, max_bytes=524_288, mark_percent=10)
+    return msgspec.structs.replace(
+        profile,
+        ecn=(ecn,),
+        port_groups={"testbed": PortGroup(speed_gbps=speed_gbps, cable_m=1, mtu_bytes=1500)},
+    )
+
+
+def missing() -> str:
+    """What this machine lacks for a lab, or the empty string."""
+    if os.geteuid() != 0:
+        return "needs root (network namespaces)"
+    if shutil.which("tc") is None or shutil.which("ip") is None:
+        return "needs iproute2"
+    return ""
+
+
+class Lab:
+    """Hosts `names` around one switch. Host i has address 10.86.0.(i+1); its switch port is `p<i>`."""
+
+    def __init__(self, names: list[str], profile: Profile, profile_name: str = "lab") -> None:
+        self.names = names
+        self.prefix = f"mfs{os.getpid()}"
+        self.switch = f"{self.prefix}-switch"
+        self.plan: Plan = make_plan(profile_name, profile, {"testbed": [f"p{i}" for i in range(len(names))]})
+        self._cleanup = ExitStack()
+
+    def __enter__(self) -> Lab:
+        try:
+            self._build()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cleanup.close()
+
+    def namespace(self, host: str) -> str:
+        return f"{self.prefix}-{host}"
+
+    def address(self, host: str) -> str:
+        return f"10.86.0.{self.names.index(host) + 1}"
+
+    def _build(self) -> None:
+        for ns in (self.switch, *map(self.namespace, self.names)):
+            _ip("netns", "add", ns)
+            self._cleanup.callback(_ip, "netns", "del", ns)
+            _ip("-n", ns, "link", "set", "dev", "lo", "up")
+        _ip("-n", self.switch, "link", "add", "name", "br", "type", "bridge")
+        _ip("-n", self.switch, "link", "set", "dev", "br", "up")
+        for i, host in enumerate(self.names):
+            ns = self.namespace(host)
+            peer = ("peer", "name", f"p{i}", "netns", self.switch)
+            _ip("-n", ns, "link", "add", "name", "eth0", "type", "veth", *peer)
+            _ip("-n", self.switch, "link", "set", "dev", f"p{i}", "master", "br", "up")
+            _ip("-n", ns, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+            _ip("-n", ns, "link", "set", "dev", "eth0", "up")
+        apply_queues(self.plan, self.switch)
+
+    def socket_in(self, host: str) -> socket.socket:
+        """A TCP socket that lives in the host's namespace."""
+        netns.pushns(self.namespace(host))
+        try:
+            return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        finally:
+            netns.popns()
+
+
+def _ip(*arguments: str) -> None:
+    result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=30)
+    if result.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
+
+
+class Flow:
+    """Bytes sent as fast as they go from one host to another with one DSCP, until stopped. Counts at the
+    receiver."""
+
+    def __init__(self, lab: Lab, source: str, target: str, dscp: int) -> None:
+        listener = lab.socket_in(target)
+        listener.bind((lab.address(target), 0))
+        listener.listen(1)
+        self._sender = lab.socket_in(source)
+        self._sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+        self._sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        self._sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, IN_FLIGHT_BYTES)
+        self._sender.settimeout(20)
+        self._sender.connect(listener.getsockname())
+        self._receiver, _ = listener.accept()
+        listener.close()
+        self._received = 0
+        self._waited_for: int | None = None
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._send, daemon=True),
+            threading.Thread(target=self._count, daemon=True),
+        ]
+
+    def start(self) -> Flow:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def _send(self) -> None:
+        self._sender.settimeout(None)
+        try:
+            while True:
+                self._sender.sendall(CHUNK)
+        except OSError:
+            pass
+
+    def _count(self) -> None:
+        buffer = bytearray(1 << 18)
+        try:
+            while size := self._receiver.recv_into(buffer):
+                with self._changed:
+                    self._received += size
+                    if self._waited_for is not None and self._received >= self._waited_for:
+                        self._changed.notify_all()
+        except OSError:
+            pass
+
+    @property
+    def received_bytes(self) -> int:
+        return self._received
+
+    def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int:
+        """Waits until `more_bytes` more have arrived; returns how many had by then. Raises TimeoutError."""
+        with self._changed:
+            target = self._received + more_bytes
+            self._waited_for = target
+            if not self._changed.wait_for(lambda: self._received >= target, timeout_s):
+                raise TimeoutError(f"{target - self._received} of {more_bytes} bytes did not arrive in {timeout_s} s")
+            return self._received
+
+    def stop(self) -> None:
+        """Aborts the connection, so that nothing of it is left in any queue of the hosts."""
+        linger = b"\x01\0\0\0\0\0\0\0"
+        self._sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._sender.shutdown(socket.SHUT_RDWR)
+        self._sender.close()
+        for thread in self._threads:
+            thread.join(10)
+        self._receiver.close()
+
+    def __enter__(self) -> Flow:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Counted(Protocol):
+    """A running flow that can be waited for."""
+
+    @property
+    def received_bytes(self) -> int: ...
+
+    def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int: ...
+
+
+def python_counts(high: Counted, low: Counted) -> tuple[int, int]:
+    return high.received_bytes, low.received_bytes
+
+
+def share_of_higher(
+    high: Counted,
+    low: Counted,
+    measure_bytes: int,
+    warm_up_bytes: int = 1_000_000,
+    counts: Callable[[Any, Any], tuple[int, int]] = python_counts,
+) -> float:
+    """While `high` moves `measure_bytes`: its part of what both moved. No clock is involved.
+
+    `counts` reads both flows' bytes at one moment.
+    """
+    high.wait_for(warm_up_bytes)
+    first_high, first_low = counts(high, low)
+    high.wait_for(measure_bytes)
+    last_high, last_low = counts(high, low)
+    moved_high, moved_low = last_high - first_high, last_low - first_low
+    return moved_high / (moved_high + moved_low)

@@ -1,0 +1,377 @@
+"""Configuration of one simulated point, and the requests as the cluster sees them before any network
+decision.
+
+Routing, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a
+router's own estimate of
+load: they are the same for every policy, so policies are compared on identical work.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bench.sim.profile import ACCELERATORS, MODELS, Accelerator, Model
+from bench.sim.topology import Path, Topology
+from bench.sim.workload import Row
+
+LOCALITY = 0.1  # the router's price of fetching a cached token, in computed tokens
+
+
+class ConfigError(Exception):
+    """A setting that cannot be simulated; one line naming it, its value and the remedy."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """One cluster and the knobs that make or break contention. The same for every policy."""
+
+    model: str = "dbrx"
+    accelerator: str = "a100"
+    gpus: int = 2048  # prefill and decode, half each
+    decode_nics: int | None = None
+    link_gbps: float | None = None
+    fabric: str = "nic-only"
+    oversubscription: float = 1.0
+    hot_fraction: float = 0.0
+    kv_scale: float = 1.0
+    burst: float = 1.0
+    expert_skew: float = 0.0
+    copies: float = 1.0
+    imbalance: float = 1.0
+    slo_factor: float = 3.0
+    fabric_classes: int = 0
+    batch_tokens: int = 8192
+    cache_tokens_per_gpu: int = 400_000
+    belief_error: float = 0.0
+    coordinator_delay_s: float = 0.0
+    policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise ConfigError(f"--model {self.model}: use one of {', '.join(MODELS)}")
+        if self.accelerator not in ACCELERATORS:
+            raise ConfigError(f"--accelerator {self.accelerator}: use one of {', '.join(ACCELERATORS)}")
+        instance = MODELS[self.model].instance_gpus
+        if self.gpus < 2 * instance or self.gpus % (2 * instance):
+            raise ConfigError(
+                f"--gpus {self.gpus}: use a multiple of {2 * instance}, "
+                f"half of them prefill instances of {instance}"
+            )
+        for name in ("kv_scale", "burst", "copies", "imbalance", "slo_factor", "oversubscription"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: use a number above 0")
+        if not 0 <= self.hot_fraction <= 1:
+            raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
+        if self.fabric_classes not in (0, *range(2, 9)):
+            raise ConfigError(
+                f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link"
+            )
+        if self.fabric not in ("nic-only", "fat-tree"):
+            raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
+        if self.decode_nics is not None and self.decode_nics < 1:
+            raise ConfigError(f"--decode-nics {self.decode_nics}: use at least 1")
+
+
+class Request(msgspec.Struct):
+    """One request, routed. Bytes are those its NICs carry; seconds count from the start of the run."""
+
+    number: int
+    arrival_s: float
+    new_tokens: int
+    context_tokens: int  # served from the KV cache
+    unit: int
+    group: int  # -1: chosen when its batch is formed
+    decode: int  # first decode NIC of its worker
+    owners: tuple[tuple[int, float], ...]  # (NIC, share) its remote context lies on; () when local
+    remote_tokens: int
+    isolated_s: float = 0.0
+    deadline_s: float = 0.0
+
+    @property
+    def budget_s(self) -> float:
+        return self.deadline_s - self.arrival_s
+
+
+class Cluster:
+    """Sizes, topology and cost model of a configuration."""
+
+    def __init__(self, config: Config, seed: int = 0) -> None:
+        self.config = config
+        self.seed = seed
+        self.model: Model = MODELS[config.model]
+        self.gpu: Accelerator = ACCELERATORS[config.accelerator]
+        self.prefill_gpus = config.gpus // 2
+        self.units = self.prefill_gpus // self.model.instance_gpus
+        self.decode_nics = config.decode_nics or self.prefill_gpus
+        self.decode_width = min(self.model.tensor_parallel, self.decode_nics)
+        self.link = (config.link_gbps or self.model.link_gbps) * 1e9 / 8
+        self.topology = Topology(
+            self.prefill_gpus,
+            self.decode_nics,
+            self.link,
+            self.model.server_gpus,
+            config.fabric,
+            config.oversubscription,
+            seed=seed,
+        )
+        self.kv_bytes = self.model.kv_bytes * config.kv_scale
+        self._group_nics = [
+            tuple(range(u * self.model.instance_gpus + g * self.model.group_gpus, u *
+            self.model.instance_gpus + (g + 1) * self.model.group_gpus))
+            for u in range(self.units)
+            for g in range(self.model.groups)
+        ]  # fmt: skip
+
+    def group_nics(self, unit: int, group: int) -> tuple[int, ...]:
+        return self._group_nics[unit * self.model.groups + group]
+
+    def reuse_path(self, request: Request) -> Path:
+        """Stage 1: from the owners' NICs to those of the group that computes the request."""
+        into = self.group_nics(request.unit, request.group)
+        pairs = []
+        if len(request.owners) == len(into):
+            pairs = [(nic, target, share) for (nic, share), target in zip(request.owners, into, strict=True)]
+        else:
+            pairs = [(nic, target, share / len(into)) for nic, share in request.owners for target in into]
+        return self.topology.path(pairs, connections=1.0, salt=request.number)
+
+    def p2d_path(self, request: Request) -> Path:
+        """Stage 3: from the group's NICs to the decode worker's."""
+        out = self.group_nics(request.unit, request.group)
+        width = self.decode_width
+        into = [self.prefill_gpus + request.decode + i for i in range(width)]
+        if len(out) <= width:
+            pairs = [(nic, into[i % width], 1 / max(len(out), 1)) for i, nic in enumerate(out)]
+        else:
+            pairs = [(nic, into[i % width], 1 / len(out)) for i, nic in enumerate(out)]
+        return self.topology.path(pairs, connections=1.0, salt=~request.number)
+
+    def collective_paths(self, unit: int, group_tokens: Sequence[int], salt: int) -> tuple[Path, ...]:
+        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism."""
+        model = self.model
+        first = unit * model.instance_gpus
+        nics = range(first, first + model.instance_gpus)
+        if not model.experts:
+            per_server = model.server_gpus // model.tensor_parallel  # ranks; the last of each server crosses
+            edge = [n for n in nics if (n - first) // model.tensor_parallel % per_server == per_server - 1]
+            start = [n for n in nics if (n - first) // model.tensor_parallel % per_server == 0]
+            into = dict.fromkeys(start, 1 / len(start))
+            return (self.topology.hose(dict.fromkeys(edge, 1 / len(edge)), into, 1.0, salt),)
+        total = sum(group_tokens) or 1
+        tokens = {}
+        for group, count in enumerate(group_tokens):
+            for nic in self.group_nics(unit, group):
+                tokens[nic] = count / total / model.group_gpus
+        experts = self._expert_shares(unit)
+        spread = {nic: experts[(nic - first) // model.group_gpus] / model.group_gpus for nic in nics}
+        fan = model.groups * (1 - model.server_gpus / model.instance_gpus)
+        return (
+            self.topology.hose(tokens, spread, max(1.0, fan), salt),
+            self.topology.hose(spread, tokens, max(1.0, fan), salt + 1),
+        )
+
+    def _expert_shares(self, unit: int) -> list[float]:
+        """Share of tokens each group's experts attract: Zipf with exponent expert_skew, in an order of the
+        unit's own."""
+        groups = self.model.groups
+        shares = [(i + 1) ** -self.config.expert_skew for i in range(groups)]
+        random.Random(f"experts {self.seed} {unit}").shuffle(shares)
+        total = sum(shares)
+        return [s / total for s in shares]
+
+    def expert_imbalance(self) -> float:
+        if not self.model.experts:
+            return 1.0
+        return self.config.imbalance * max(self._expert_shares(0)) * self.model.groups
+
+    def collective_bytes(self, tokens: int) -> float:
+        return self.model.collective_bytes(tokens) * (self.config.copies if self.model.experts else 1.0)
+
+    def isolated_s(self, request: Request) -> float:
+        """TTFT of the request alone in the cluster: layers one after the other, KV transfers overlapped
+        with them."""
+        model, layers = self.model, self.model.layers
+        reuse_rate = min(len(request.owners), model.group_gpus) * self.link if request.owners else 0.0
+        p2d_rate = min(self.decode_width, model.group_gpus) * self.link
+        reuse_layer = request.remote_tokens * self.kv_bytes / reuse_rate if reuse_rate else 0.0
+        now = shipped = 0.0
+        done = 0
+        while done < request.new_tokens:
+            new = min(self.config.batch_tokens, request.new_tokens - done)
+            context = request.context_tokens + done
+            attention = model.attention_s(self.gpu, [(new, context)])
+            experts = model.expert_s(self.gpu, new, self.expert_imbalance())
+            groups = [new] + [0] * (model.groups - 1)
+            paths = self._isolated_paths(tuple(groups))
+            moved = self.collective_bytes(new)
+            wire = sum(moved / p.isolated_rate for p in paths)
+            kv = (new + (request.context_tokens if done == 0 else 0)) * self.kv_bytes / p2d_rate
+            for layer in range(layers):
+                if done == 0:
+                    now = max(now, reuse_layer * (layer + 1))
+                before = wire if not model.experts else 0.0
+                now += before + attention
+                shipped = max(shipped, now) + kv
+                now += experts + wire - before
+            done += new
+        return max(now, shipped)
+
+    def batch_s(self, lengths: Sequence[tuple[int, int]]) -> float:
+        """Time of a batch of (new, context) requests alone in the cluster, reuse and P2D left out."""
+        model = self.model
+        groups: list[list[tuple[int, int]]] = [[] for _ in range(model.groups)]
+        load = [0] * model.groups
+        for new, context in lengths:
+            at = load.index(min(load))
+            groups[at].append((new, context))
+            load[at] += new
+        tokens = sum(load)
+        compute = max(model.attention_s(self.gpu, group) for group in groups if group)
+        compute += model.expert_s(self.gpu, tokens, self.expert_imbalance())
+        moved = self.collective_bytes(tokens)
+        if model.experts:
+            wire = 2 * moved * max(max(load) / tokens / model.group_gpus, 1 / model.instance_gpus) / self.link
+        else:
+            wire = moved / self._isolated_paths((tokens,))[0].isolated_rate
+        return model.layers * (compute + wire)
+
+    def _isolated_paths(self, groups: tuple[int, ...]) -> tuple[Path, ...]:
+        if not hasattr(self, "_lone"):
+            self._lone = self.collective_paths(0, [1] + [0] * (len(groups) - 1), 0)
+        return self._lone
+
+
+class _RouterView:
+    """A unit as the router models it: batches formed first come first served, computing alone with an idle
+    network."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.free_at = 0.0
+        self.queue: deque[tuple[int, int]] = deque()
+        self.queued_tokens = 0
+        self.token_s = cluster.batch_s([(1024, 1024)] * 4) / 4096
+
+    def wait_s(self, now: float) -> float:
+        """Time until a request that arrives now would begin, if one batch took no longer per token than the
+        last."""
+        while self.queue and self.free_at <= now:
+            chosen: list[tuple[int, int]] = []
+            room = self.cluster.config.batch_tokens
+            while self.queue and (not chosen or self.queue[0][0] <= room):
+                chosen.append(self.queue.popleft())
+                room -= chosen[-1][0]
+            tokens = sum(new for new, _ in chosen)
+            seconds = self.cluster.batch_s(chosen)
+            self.queued_tokens -= tokens
+            self.token_s = seconds / tokens
+            self.free_at += seconds
+        return max(0.0, self.free_at - now) + self.queued_tokens * self.token_s
+
+    def add(self, now: float, new: int, context: int) -> None:
+        if not self.queue:
+            self.free_at = max(self.free_at, now)
+        self.queue.append((new, context))
+        self.queued_tokens += new
+
+
+def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
+    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix;
+    finds what the cluster's
+    caches hold (least recently used blocks leave first) and on which NICs it lies."""
+    config, model = cluster.config, cluster.model
+    rng = random.Random(f"route {seed}")
+    owner: dict[int, tuple[int, int, int]] = {}  # block -> unit, group, tokens
+    room = [config.cache_tokens_per_gpu * model.instance_gpus] * cluster.units
+    per_unit: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(cluster.units)]
+    views = [_RouterView(cluster) for _ in range(cluster.units)]
+    workers = max(1, cluster.decode_nics // cluster.decode_width)
+    requests: list[Request] = []
+    for row in rows:
+        held: list[tuple[int, int, int]] = []
+        for block in row.blocks:
+            entry = owner.get(block)
+            if entry is None:
+                break
+            held.append(entry)
+        cached = min(row.prefix_tokens(len(held)), row.input_tokens - 16)
+        cached = max(0, cached)
+        local = [0] * cluster.units
+        for unit, _, tokens in held:
+            local[unit] += tokens
+        now = row.arrival_s
+        shift = rng.randrange(cluster.units)
+        history = now < 0  # fills the caches only
+        unit = (
+            shift
+            if history
+            else min(
+                ((u + shift) % cluster.units for u in range(cluster.units)),
+                key=lambda u: (
+                    views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u]))
+                ),
+            )
+        )
+        new = max(row.input_tokens - cached, min(16, row.input_tokens))
+        if not history:
+            views[unit].add(now, new, cached)
+        group = rng.randrange(model.groups)
+        root = row.blocks[0] if row.blocks else -1
+        owners: dict[tuple[int, int], int] = {}
+        for held_unit, held_group, tokens in held:
+            if held_unit != unit:
+                owners[held_unit, held_group] = owners.get((held_unit, held_group), 0) + tokens
+        remote = min(cached, sum(owners.values()))
+        shares: dict[int, float] = {}
+        if (
+            remote
+            and config.hot_fraction
+            and random.Random(f"hot {seed} {root}").random() < config.hot_fraction
+        ):
+            shares[0] = 1.0
+            if unit == 0:
+                remote, shares = 0, {}
+        elif remote:
+            total = sum(owners.values())
+            for (held_unit, held_group), tokens in owners.items():
+                nics = cluster.group_nics(held_unit, held_group)
+                for nic in nics:
+                    shares[nic] = shares.get(nic, 0.0) + tokens / total / len(nics)
+        if not history:
+            requests.append(
+                Request(
+                    number=len(requests),
+                    arrival_s=now,
+                    new_tokens=new,
+                    context_tokens=cached,
+                    unit=unit,
+                    group=-1,
+                    decode=rng.randrange(workers) * cluster.decode_width,
+                    owners=tuple(sorted(shares.items())),
+                    remote_tokens=remote,
+                )
+            )
+        for index, block in enumerate(row.blocks):
+            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
+            if block in owner:
+                per_unit[owner[block][0]].move_to_end(block)
+                continue
+            while room[unit] < tokens and per_unit[unit]:
+                old, freed = per_unit[unit].popitem(last=False)
+                del owner[old]
+                room[unit] += freed
+            room[unit] -= tokens
+            per_unit[unit][block] = tokens
+            owner[block] = (unit, group, tokens)
+    slow = {}
+    for request in requests:
+        key = (request.new_tokens, request.context_tokens, request.remote_tokens, len(request.owners))
+        if key not in slow:
+            slow[key] = cluster.isolated_s(request)
+        request.isolated_s = slow[key]
+        request.deadline_s = request.arrival_s + config.slo_factor * request.isolated_s
+    return requests

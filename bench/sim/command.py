@@ -1,0 +1,292 @@
+"""python -m bench sim: simulates a prefill/decode cluster under scheduling policies and reports SLO
+attainment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from bench.sim import generators, policies, sweep
+from bench.sim.cluster import Config, ConfigError
+from bench.sim.point import Point
+from bench.sim.profile import ACCELERATORS, MODELS
+from bench.sim.workload import TraceError
+
+EXAMPLES = """
+examples:
+  python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
+  python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
+  python -m bench sim figure 10 --quick
+
+A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of
+your own is a
+Python file: --policy ./mine.py (see bench/sim/policies/__init__.py).
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench sim",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    work = p.add_argument_group("what is served")
+    work.add_argument(
+        "--model", default="dbrx", choices=MODELS, help="model and how it is cut over GPUs (default dbrx)"
+    )
+    work.add_argument(
+        "--accelerator", default="a100", choices=ACCELERATORS, help="GPU whose profile is used (default a100)"
+    )
+    source = work.add_mutually_exclusive_group()
+    source.add_argument(
+        "--workload",
+        choices=generators.NAMES,
+        help="generated requests fitted to published statistics (default qwen-a)",
+    )
+    source.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="recorded requests: Parquet or JSONL, also Mooncake's and Qwen's published form",
+    )
+    work.add_argument(
+        "--arrivals",
+        default="poisson",
+        choices=("poisson", "trace"),
+        help="trace: recorded times, stretched to the rate",
+    )
+    work.add_argument(
+        "--requests", type=int, default=1024, metavar="N", help="requests that are measured (default 1024)"
+    )
+    work.add_argument(
+        "--warmup", type=int, default=512, metavar="N", help="requests before those (default 512)"
+    )
+    work.add_argument(
+        "--rate", default="0.1", metavar="R[,R...]", help="requests/s per prefill GPU (default 0.1)"
+    )
+    work.add_argument(
+        "--slo-factor",
+        type=float,
+        default=3.0,
+        metavar="F",
+        help="deadline: F times the isolated TTFT (default 3)",
+    )
+    run = p.add_argument_group("what is compared")
+    run.add_argument(
+        "--policy",
+        default="fs,static,paper,mfs,nocont",
+        metavar="A,B",
+        help=f"of {', '.join(policies.names())}",
+    )
+    run.add_argument(
+        "--seed", default="1", metavar="S[,S...]", help="the same seed gives the same result (default 1)"
+    )
+    run.add_argument(
+        "--set",
+        default=[],
+        action="append",
+        metavar="NAME=VALUE",
+        help="a parameter of mfs and paper, such as threshold_top=1",
+    )
+    fabric = p.add_argument_group("cluster and contention; the same for every policy")
+    fabric.add_argument(
+        "--gpus", type=int, default=2048, metavar="N", help="GPUs in all, half of them prefill (default 2048)"
+    )
+    fabric.add_argument(
+        "--link-gbps", type=float, metavar="G", help="NIC speed (default 200; mixtral-8x7b 50)"
+    )
+    fabric.add_argument(
+        "--fabric", default="nic-only", choices=("nic-only", "fat-tree"), help="fat-tree: ECMP collisions"
+    )
+    fabric.add_argument(
+        "--oversubscription", type=float, default=1.0, metavar="X", help="of a fat-tree's racks (default 1)"
+    )
+    fabric.add_argument(
+        "--fabric-classes",
+        type=int,
+        default=0,
+        metavar="K",
+        help="priorities of the fabric, 2-8; 0: exact order everywhere",
+    )
+    fabric.add_argument(
+        "--hot-fraction", type=float, default=0.0, metavar="F", help="share of prefixes owned by one NIC"
+    )
+    fabric.add_argument(
+        "--decode-nics", type=int, metavar="N", help="decode NICs in all (default one per prefill NIC)"
+    )
+    fabric.add_argument(
+        "--kv-scale", type=float, default=1.0, metavar="X", help="KV bytes per token, times the model's"
+    )
+    fabric.add_argument(
+        "--burst",
+        type=float,
+        default=1.0,
+        metavar="B",
+        help="mean requests that arrive together and share a prefix",
+    )
+    fabric.add_argument(
+        "--expert-skew", type=float, default=0.0, metavar="Z", help="Zipf exponent of expert popularity"
+    )
+    fabric.add_argument(
+        "--copies", type=float, default=1.0, metavar="X", help="all-to-all bytes, times one copy per expert"
+    )
+    fabric.add_argument(
+        "--batch-tokens",
+        type=int,
+        default=8192,
+        metavar="N",
+        help="tokens a unit computes together (default 8192)",
+    )
+    fabric.add_argument(
+        "--belief-error",
+        type=float,
+        default=0.0,
+        metavar="E",
+        help="policies mispredict compute times by up to +-E",
+    )
+    fabric.add_argument(
+        "--coordinator-delay-ms", type=float, default=0.0, metavar="T", help="until a new order takes effect"
+    )
+    out = p.add_argument_group("output")
+    out.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="results; written after every point, continued when it exists",
+    )
+    out.add_argument(
+        "--engine", default="local", choices=("local", "ray"), help="ray: spread points over a Ray cluster"
+    )
+    return p
+
+
+def numbers(text: str, option: str, kind: type) -> list[Any]:
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} {text}: use numbers separated by commas") from None
+    if option == "--rate" and not all(0 < v < float("inf") for v in values):
+        raise ConfigError(f"--rate {text}: use rates above 0")
+    return list(dict.fromkeys(values))
+
+
+def parameters(options: list[str]) -> dict[str, Any]:
+    """Parameters of the policy, checked by the policy's own rules."""
+    from mfsd.policy import PolicyConfig
+
+    given = {}
+    for option in options:
+        name, sign, value = option.partition("=")
+        if not sign:
+            raise ConfigError(f"--set {option}: use NAME=VALUE")
+        try:
+            given[name] = msgspec.json.decode(value.encode())
+        except msgspec.DecodeError:
+            given[name] = value
+    try:
+        decoded = msgspec.convert(given, PolicyConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--set: {error}") from error
+    return {name: getattr(decoded, name) for name in given}
+
+
+def configuration(options: argparse.Namespace) -> Config:
+    return Config(
+        model=options.model,
+        accelerator=options.accelerator,
+        gpus=options.gpus,
+        decode_nics=options.decode_nics,
+        link_gbps=options.link_gbps,
+        fabric=options.fabric,
+        oversubscription=options.oversubscription,
+        hot_fraction=options.hot_fraction,
+        kv_scale=options.kv_scale,
+        burst=options.burst,
+        expert_skew=options.expert_skew,
+        copies=options.copies,
+        slo_factor=options.slo_factor,
+        fabric_classes=options.fabric_classes,
+        batch_tokens=options.batch_tokens,
+        belief_error=options.belief_error,
+        coordinator_delay_s=options.coordinator_delay_ms / 1e3,
+        policy=parameters(options.set),
+    )
+
+
+def points_of(options: argparse.Namespace) -> list[Point]:
+    if options.requests < 1 or options.warmup < 0:
+        raise ConfigError(
+            f"--requests {options.requests} --warmup {options.warmup}: "
+            "measure at least one request after 0 or more"
+        )
+    chosen = list(dict.fromkeys(options.policy.split(",")))
+    for name in chosen:
+        policies.find(name)
+    base = Point(
+        config=configuration(options),
+        workload=options.trace or options.workload or "qwen-a",
+        arrivals=options.arrivals,
+        requests=options.requests,
+        warmup=options.warmup,
+    )
+    return [
+        msgspec.structs.replace(base, policy=name, rate=rate, seed=seed)
+        for rate in numbers(options.rate, "--rate", float)
+        for seed in numbers(options.seed, "--seed", int)
+        for name in chosen
+    ]
+
+
+def show(results: list[sweep.Result]) -> None:
+    table = Table("policy", "rate", "seed", "SLO met", "TTFT mean", "p99", "CCT mean", "load", "CPU")
+    for r in results:
+        table.add_row(
+            r["policy"],
+            f"{r['rate']:g}",
+            str(r["seed"]),
+            f"{r['slo_attainment']:.1%}",
+            f"{r['ttft_s']['mean'] * 1e3:.1f} ms",
+            f"{r['ttft_s']['p99'] * 1e3:.0f} ms",
+            f"{r['cct_s']['mean'] * 1e3:.2f} ms",
+            f"{r['load']:.2f}",
+            f"{r['cpu_s']:.1f} s",
+        )
+    Console().print(table)
+
+
+def progress(done: int, total: int, result: sweep.Result) -> None:
+    print(
+        f"[{done}/{total}] {result['policy']} rate {result['rate']:g} seed {result['seed']}: "
+        f"{result['slo_attainment']:.1%} met, "
+        f"mean TTFT {result['ttft_s']['mean'] * 1e3:.1f} ms ({result['wall_s']:.1f} s)",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        if arguments[:1] == ["figure"]:
+            from bench.sim import figures
+
+            return figures.main(arguments[1:])
+        options = parser().parse_args(arguments)
+        results = sweep.run(points_of(options), options.json, progress, options.engine)
+    except (ConfigError, TraceError, LookupError, OSError) as error:
+        print(f"bench sim: {error.args[0] if isinstance(error, LookupError) else error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "bench sim: stopped; finished points are kept in the --json file, "
+            "the same command goes on from there",
+            file=sys.stderr,
+        )
+        return 130
+    show(results)
+    return 0

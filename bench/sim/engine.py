@@ -1,0 +1,531 @@
+"""The run of one point: batches step through their layers, compute and network share one event queue.
+
+A layer of an expert model: wait for its reused KV (stage 1), attention, post its new KV (stage 3), dispatch
+(stage 2), experts,
+combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. TTFT ends
+with the last stage-3
+byte. Same configuration, rows and seed give the same result, to the bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bench.sim.cluster import Cluster, Request
+from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
+from bench.sim.topology import Path
+
+if TYPE_CHECKING:
+    from bench.sim.policies import Policy
+
+WAIT, RING, ATTENTION, DISPATCH, EXPERTS, COMBINE, ENDED = range(7)
+
+
+class Flow:
+    """A stream of one stage: a collective of a batch (2), or a request's KV going in (1) or out (3)."""
+
+    __slots__ = (
+        "batch",
+        "layer",
+        "limit_link",
+        "limited",
+        "message_bytes",
+        "number",
+        "order",
+        "path",
+        "posted_s",
+        "rate_limit",
+        "sequence",
+        "stage",
+        "state",
+        "wire_class",
+    )
+
+    def __init__(
+        self, stage: int, path: Path, batch: Batch, state: State | None, message_bytes: float, sequence: int
+    ) -> None:
+        self.stage = stage
+        self.path = path
+        self.batch = batch
+        self.state = state
+        self.message_bytes = message_bytes  # of one layer
+        self.layer = 0  # the layer it is for
+        self.sequence = sequence
+        self.number = -1
+        self.order = 0
+        self.wire_class = 0
+        self.posted_s = 0.0
+        self.limited = False
+        self.rate_limit = 0.0
+        self.limit_link = -1
+
+    @property
+    def port_bytes(self) -> float:
+        """Bytes of one message on its busiest NIC."""
+        return self.message_bytes * max(self.path.shares.values())
+
+
+class State:
+    """A request in the cluster: what is computed, fetched and shipped."""
+
+    __slots__ = (
+        "batch",
+        "computed",
+        "done_tokens",
+        "fetched",
+        "finish_s",
+        "p2d",
+        "p2d_posted",
+        "p2d_total",
+        "policy",
+        "pruned",
+        "request",
+        "reuse",
+    )
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.batch: Batch | None = None
+        self.done_tokens = 0
+        self.computed = False
+        self.fetched = 0
+        self.reuse: Flow | None = None
+        self.p2d: Flow | None = None
+        self.p2d_posted = 0.0
+        self.p2d_total = 0.0
+        self.finish_s = -1.0
+        self.pruned = False
+        self.policy: Any = None
+
+
+class Chunk:
+    """A part of a prompt that one batch computes."""
+
+    __slots__ = ("context", "new", "p2d_bytes", "state")
+
+    def __init__(self, state: State, new: int, p2d_bytes: float) -> None:
+        self.state = state
+        self.new = new
+        self.context = state.request.context_tokens + state.done_tokens
+        self.p2d_bytes = p2d_bytes  # per layer
+
+
+class Batch:
+    """Chunks that run their layers together."""
+
+    __slots__ = (
+        "attention_s",
+        "believed",
+        "chunks",
+        "collective",
+        "collective_bytes",
+        "experts_s",
+        "layer",
+        "left",
+        "paths",
+        "policy",
+        "serial",
+        "step",
+        "step_end_s",
+        "unit",
+        "wire_s",
+    )
+
+    def __init__(self, serial: int, unit: int, chunks: list[Chunk]) -> None:
+        self.serial = serial
+        self.unit = unit
+        self.chunks = chunks
+        self.layer = 0
+        self.step = WAIT
+        self.step_end_s = 0.0
+        self.collective: Flow | None = None
+        self.believed = 1.0
+        self.left = len(chunks)
+        self.policy: Any = None
+        self.attention_s = self.experts_s = self.collective_bytes = 0.0
+        self.paths: tuple[Path, ...] = ()
+        self.wire_s: list[float] = []  # of each collective, alone
+
+
+class RequestScheduler(Protocol):
+    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Not
+    chosen means waiting."""
+
+    def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]: ...
+
+
+class FirstComeFirstServed:
+    """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into
+    chunks."""
+
+    def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
+        chosen: list[tuple[State, int]] = []
+        left = budget_tokens
+        for state in queue:
+            tokens = state.request.new_tokens - state.done_tokens
+            if tokens > left and (chosen or tokens <= budget_tokens):
+                break
+            take = min(tokens, left)
+            chosen.append((state, take))
+            left -= take
+        return chosen
+
+
+class Simulation:
+    """One policy on one prepared workload."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        requests: Sequence[Request],
+        policy: Callable[[Simulation], Policy],
+        scheduler: RequestScheduler | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.model = cluster.model
+        self.layers = cluster.model.layers
+        self.now = 0.0
+        self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self.serial = 0
+        self.states = [State(r) for r in requests]
+        self.queues: list[deque[State]] = [deque() for _ in range(cluster.units)]
+        self.running: list[Batch | None] = [None] * cluster.units
+        self.shipping: dict[Flow, None] = {}  # stage-3 flows of requests that are not finished
+        self.active: dict[int, Batch] = {}  # batches with requests that are not finished
+        self.scheduler = scheduler or FirstComeFirstServed()
+        self.collective_s: list[tuple[float, float]] = []  # posted, duration
+        self.ticking = False
+        self.policy = policy(self)
+        own = self.policy.network()
+        self.network: Network
+        if own is not None:
+            self.network = own
+        elif self.policy.isolated:
+            self.network = IsolatedNetwork()
+        elif cluster.config.fabric_classes:
+            self.network = HostQueuedNetwork(cluster.topology)
+        else:
+            self.network = SharedNetwork(cluster.topology)
+
+    # -- events
+    # -----------------------------------------------------------------------------------------------------
+
+    def at(self, time: float, act: Callable[[Any], None], what: Any) -> None:
+        self.serial += 1
+        heapq.heappush(self.events, (time, self.serial, act, what))
+
+    def run(self) -> None:
+        for state in self.states:
+            self.at(state.request.arrival_s, self._arrive, state)
+        events, network = self.events, self.network
+        completed = self._completed
+        while True:
+            now = network.next()
+            if events and events[0][0] < now:
+                now = events[0][0]
+            if now == float("inf"):
+                break
+            self.now = now
+            for flow in network.advance(now):
+                completed(flow)
+            while events and events[0][0] <= now:
+                _, _, act, what = heapq.heappop(events)
+                act(what)
+
+    def _completed(self, flow: Flow) -> None:
+        if flow.stage == 2:
+            self._collective_done(flow.batch)
+        elif flow.stage == 1:
+            self._fetched(flow)
+        elif flow.state is not None and flow.state.computed:
+            self._shipped(flow.state)
+
+    # -- flows
+    # ------------------------------------------------------------------------------------------------------
+
+    def _post(self, flow: Flow, size: float) -> None:
+        flow.posted_s = self.now
+        flow.order = self.policy.order(flow)
+        self.network.send(flow, size)
+
+    def reorder(self, flow: Flow) -> None:
+        """Asks the policy again where the flow stands."""
+        order = self.policy.order(flow)
+        if order != flow.order:
+            flow.order = order
+            self.network.reorder(flow)
+
+    def _tick(self, _: object) -> None:
+        self.ticking = False
+        if self.shipping:
+            self.policy.tick()
+            self._start_ticking()
+
+    def _start_ticking(self) -> None:
+        if not self.ticking and self.policy.tick_s:
+            self.ticking = True
+            # On a grid, so that the moments do not depend on when the first flow came.
+            periods = int(self.now / self.policy.tick_s + 1e-9) + 1
+            self.at(periods * self.policy.tick_s, self._tick, None)
+
+    # -- requests
+    # ---------------------------------------------------------------------------------------------------
+
+    def _arrive(self, state: State) -> None:
+        unit = state.request.unit
+        self.queues[unit].append(state)
+        if self.running[unit] is None:
+            self._start_batch(unit)
+
+    def _start_batch(self, unit: int) -> None:
+        queue, cluster, model = self.queues[unit], self.cluster, self.model
+        plan = self.scheduler.plan(queue, cluster.config.batch_tokens, self.now)
+        if not plan:
+            return
+        self.serial += 1
+        chunks = []
+        tokens = [0] * model.groups
+        for state, take in plan:
+            request = state.request
+            first = state.done_tokens == 0
+            if request.group < 0 or first:
+                request.group = tokens.index(min(tokens))
+            moved = take + (request.context_tokens if first else 0)
+            chunk = Chunk(state, take, moved * cluster.kv_bytes)
+            tokens[request.group] += take
+            state.done_tokens += take
+            if state.done_tokens >= request.new_tokens:
+                queue.remove(state)
+            chunks.append(chunk)
+        batch = Batch(self.serial, unit, chunks)
+        lengths: list[list[tuple[int, int]]] = [[] for _ in range(model.groups)]
+        for chunk in chunks:
+            lengths[chunk.state.request.group].append((chunk.new, chunk.context))
+        batch.attention_s = max(model.attention_s(cluster.gpu, group) for group in lengths)
+        batch.experts_s = model.expert_s(cluster.gpu, sum(tokens), cluster.expert_imbalance())
+        batch.paths = cluster.collective_paths(unit, tokens, batch.serial)
+        batch.collective_bytes = cluster.collective_bytes(sum(tokens))
+        batch.wire_s = [batch.collective_bytes / path.isolated_rate for path in batch.paths]
+        if cluster.config.belief_error:
+            # What policies believe of compute times; the truth is untouched.
+            batch.believed = 1.0 + random.Random(
+                f"belief {cluster.seed} {chunks[0].state.request.number}"
+            ).uniform(-cluster.config.belief_error, cluster.config.belief_error)
+        self.running[unit] = batch
+        self.active[batch.serial] = batch
+        for chunk in chunks:
+            state = chunk.state
+            state.batch = batch
+            if state.p2d is None:
+                request = state.request
+                self.serial += 1
+                total = (request.new_tokens + request.context_tokens) * cluster.kv_bytes
+                state.p2d_total = total * self.layers
+                state.p2d = Flow(3, cluster.p2d_path(request), batch, state, chunk.p2d_bytes, self.serial)
+                self.policy.p2d_created(state.p2d)
+                if request.remote_tokens:
+                    self.serial += 1
+                    size = request.remote_tokens * cluster.kv_bytes
+                    state.reuse = Flow(1, cluster.reuse_path(request), batch, state, size, self.serial)
+                else:
+                    state.fetched = self.layers
+            else:
+                state.p2d.batch = batch
+                state.p2d.message_bytes = chunk.p2d_bytes
+        self.policy.batch_began(batch)
+        for chunk in chunks:
+            if chunk.state.reuse is not None and chunk.state.fetched == 0:
+                self._post(chunk.state.reuse, chunk.state.reuse.message_bytes)
+        self._begin_layer(batch)
+
+    def _fetched(self, flow: Flow) -> None:
+        state = flow.state
+        assert state is not None
+        state.fetched += 1
+        if state.fetched < self.layers:
+            flow.layer = state.fetched
+            if self.policy.reuse_by_layer:
+                self.reorder(flow)
+            self.network.send(flow, flow.message_bytes)
+        else:
+            self.network.end(flow)
+            state.reuse = None
+        if flow.batch.step == WAIT:
+            self._try_layer(flow.batch)
+
+    # -- layers
+    # -----------------------------------------------------------------------------------------------------
+
+    def _begin_layer(self, batch: Batch) -> None:
+        batch.step = WAIT
+        policy = self.policy
+        policy.layer_began(batch)
+        if policy.at_layers:
+            for chunk in batch.chunks:
+                state = chunk.state
+                if state.reuse is not None and policy.reuse_by_layer:
+                    self.reorder(state.reuse)
+                if state.p2d is not None and state.p2d in self.shipping:
+                    self.reorder(state.p2d)
+        self._try_layer(batch)
+
+    def _try_layer(self, batch: Batch) -> None:
+        layer = batch.layer
+        for chunk in batch.chunks:
+            if chunk.state.fetched <= layer:
+                return
+        if self.model.experts:
+            self._compute(batch, ATTENTION, batch.attention_s)
+        else:
+            self._collective(batch, RING, 0)
+
+    def _compute(self, batch: Batch, step: int, seconds: float) -> None:
+        batch.step = step
+        batch.step_end_s = self.now + seconds
+        self.at(batch.step_end_s, self._computed, batch)
+
+    def _collective(self, batch: Batch, step: int, index: int) -> None:
+        batch.step = step
+        self.serial += 1
+        flow = Flow(2, batch.paths[index], batch, None, batch.collective_bytes, self.serial)
+        flow.layer = batch.layer
+        batch.collective = flow
+        self._post(flow, batch.collective_bytes)
+
+    def _computed(self, batch: Batch) -> None:
+        if batch.step == EXPERTS:
+            self._collective(batch, COMBINE, 1)
+            return
+        last = batch.layer == self.layers - 1
+        for chunk in batch.chunks:
+            state = chunk.state
+            flow = state.p2d
+            assert flow is not None
+            state.p2d_posted += chunk.p2d_bytes
+            flow.layer = batch.layer
+            self.shipping[flow] = None
+            self._post(flow, chunk.p2d_bytes)
+        if self.policy.tick_s:
+            self._start_ticking()
+        if self.model.experts:
+            self._collective(batch, DISPATCH, 0)
+        elif last:
+            self._end_batch(batch)
+        else:
+            batch.layer += 1
+            self._begin_layer(batch)
+
+    def _collective_done(self, batch: Batch) -> None:
+        flow = batch.collective
+        assert flow is not None
+        self.collective_s.append((flow.posted_s, self.now - flow.posted_s))
+        self.network.end(flow)
+        self.policy.flow_ended(flow)
+        batch.collective = None
+        if batch.step == DISPATCH:
+            self._compute(batch, EXPERTS, batch.experts_s)
+        elif batch.step == RING:
+            self._compute(batch, ATTENTION, batch.attention_s)
+        elif batch.layer == self.layers - 1:
+            self._end_batch(batch)
+        else:
+            batch.layer += 1
+            self._begin_layer(batch)
+
+    def _end_batch(self, batch: Batch) -> None:
+        batch.step = ENDED
+        unit = batch.unit
+        self.running[unit] = None
+        for chunk in batch.chunks:
+            state = chunk.state
+            if state.done_tokens < state.request.new_tokens:
+                batch.left -= 1
+                continue
+            state.computed = True
+            assert state.p2d is not None
+            if self.network.remaining(state.p2d) <= 0:
+                self._shipped(state)
+            else:
+                self.reorder(state.p2d)
+        self.policy.batch_computed(batch)
+        if batch.left == 0 and self.active.pop(batch.serial, None) is not None:
+            self.policy.batch_ended(batch)
+        self._start_batch(unit)
+
+    def _shipped(self, state: State) -> None:
+        if state.finish_s >= 0:
+            return
+        state.finish_s = self.now
+        flow, batch = state.p2d, state.batch
+        assert flow is not None and batch is not None
+        self.network.end(flow)
+        self.shipping.pop(flow, None)
+        self.policy.flow_ended(flow)
+        batch.left -= 1
+        if batch.left == 0 and batch.step == ENDED and self.active.pop(batch.serial, None) is not None:
+            self.policy.batch_ended(batch)
+
+    # -- what policies may ask: estimates from the cost model they believe
+    # -----------------------------------------
+
+    def until_layer_s(self, batch: Batch, layer: int) -> float:
+        """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused
+        KV is there."""
+        if layer <= batch.layer and batch.step != ENDED:
+            return 0.0
+        if batch.step == ENDED:
+            return 0.0
+        attention, experts = batch.attention_s * batch.believed, batch.experts_s * batch.believed
+        whole = attention + experts + sum(batch.wire_s)
+        step = batch.step
+        if step == WAIT:
+            rest = whole
+        elif step == ATTENTION:
+            rest = (
+                max(0.0, batch.step_end_s - self.now) * batch.believed
+                + experts
+                + (sum(batch.wire_s) if self.model.experts else 0.0)
+            )
+        elif step == EXPERTS:
+            rest = max(0.0, batch.step_end_s - self.now) * batch.believed + batch.wire_s[1]
+        else:
+            flow = batch.collective
+            assert flow is not None
+            rest = self.network.remaining(flow) / flow.path.isolated_rate
+            if step == DISPATCH:
+                rest += experts + batch.wire_s[1]
+            elif step == RING:
+                rest += attention
+        return rest + (layer - batch.layer - 1) * whole
+
+    def compute_left_s(self, state: State) -> float:
+        """Time until the request's prefill has ended: its batch and, when it is cut, the chunks to come."""
+        if state.computed or state.batch is None:
+            return 0.0
+        left = self.until_layer_s(state.batch, self.layers)
+        missing = state.request.new_tokens - state.done_tokens
+        if missing:
+            left += state.request.isolated_s * missing / state.request.new_tokens
+        return left
+
+    def p2d_left(self, state: State) -> float:
+        """Bytes the request still has to ship, produced or not."""
+        if state.p2d is None:
+            return (
+                (state.request.new_tokens + state.request.context_tokens)
+                * self.cluster.kv_bytes
+                * self.layers
+            )
+        return state.p2d_total - state.p2d_posted + self.network.remaining(state.p2d)
+
+    def earliest_finish_s(self, state: State) -> float:
+        """When the request finishes if its KV goes out at full rate from now on."""
+        assert state.p2d is not None
+        rate = state.p2d.path.isolated_rate
+        compute = self.compute_left_s(state)
+        tail = 0.0 if state.computed else state.p2d.message_bytes / rate
+        return self.now + max(self.p2d_left(state) / rate, compute + tail if not state.computed else 0.0)

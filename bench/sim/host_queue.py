@@ -1,0 +1,209 @@
+"""The production host queue (csrc/rmlq.c) under the simulator's clock: at every sending NIC it decides
+which message goes next.
+
+A message is a request's KV of one layer. It waits in the queue of the NIC it leaves from (the first of its
+group: the ranks of
+a tensor-parallel group move together), is posted when that NIC has fewer than `window` messages in flight,
+keeps the wire class
+it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never
+wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.sim.cluster import ConfigError
+from bench.sim.network import SharedNetwork
+from mfsd._native import Policy as NativePolicy
+from mfsd._native import Rmlq
+from mfsd.policy import EarlyOrder, PolicyConfig, Variant
+from mfsd.policy.urgency import thresholds
+
+if TYPE_CHECKING:
+    from bench.sim.engine import Batch, Flow, State
+    from bench.sim.topology import Topology
+
+NS = 1_000_000_000
+WINDOW = 4  # messages in flight per NIC
+
+
+def native(config: PolicyConfig) -> NativePolicy:
+    """The same parameters for the native queue. ConfigError when it has no such rule."""
+    if config.early_order is EarlyOrder.SHORTEST:
+        raise ConfigError(
+            "early_order shortest: the native queue does not have it; "
+            "use rank or collective-first, or --fabric-classes 0"
+        )
+    return NativePolicy(
+        variant=1 if config.variant is Variant.PAPER else 0,
+        early_order=1 if config.early_order is EarlyOrder.COLLECTIVE_FIRST else 0,
+        classes=config.classes,
+        levels=config.levels,
+        threshold=thresholds(config),
+        rho_max=config.rho_max,
+        critical_laxity_share=config.critical_laxity_share,
+        readmission_share=config.readmission_margin,
+        promotion_interval_ns=config.promotion_interval_ns,
+    )
+
+
+def separate_class(classes: int, tier: int, rli: int) -> int:
+    """A wire map under study: collectives alone on class 1, reuse below them by RLI, every last stage that is
+    not critical below all early stages. Production lets last stages of level 2 share class 1 with
+    collectives."""
+    by_tier = {0: 0, 1: max(1, min(2 + rli, classes - 3)), 2: classes - 2, 3: classes - 1}
+    return min(by_tier[tier], classes - 1)
+
+
+class RmlqNetwork(SharedNetwork):
+    """Shared links behind one native queue per sending NIC."""
+
+    def __init__(
+        self, topology: Topology, config: PolicyConfig, window: int = WINDOW, apart: bool = False
+    ) -> None:
+        super().__init__(topology)
+        self.classes = config.classes
+        self.apart = apart  # the candidate map of `separate_class` instead of production's
+        self.window = window
+        self.policy = native(config)
+        self.rate = int(topology.link)
+        self.queues: dict[int, Rmlq] = {}
+        self.in_flight: dict[int, int] = {}
+        self.waiting: dict[int, tuple[Flow, float]] = {}  # by cookie: message and its bytes
+        self.posted: dict[int, tuple[Flow, int, float]] = {}  # by fluid number: flow, handle, bytes
+        self.left: dict[Flow, float] = {}  # bytes not yet posted
+        self.messages: dict[Flow, int] = {}  # waiting or in flight
+        self.told: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
+        self.cookie = 0
+
+    def priority(self, flow: Flow) -> int:
+        return flow.wire_class
+
+    def queue(self, nic: int) -> Rmlq:
+        if nic not in self.queues:
+            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=8192)
+            self.in_flight[nic] = 0
+        return self.queues[nic]
+
+    def now_ns(self) -> int:
+        return int(self.fluid.now * NS)
+
+    # -- messages
+    # ---------------------------------------------------------------------------------------------------
+
+    def send(self, flow: Flow, size: float) -> None:
+        if flow.stage == 2 or flow.state is None:
+            super().send(flow, size)
+            return
+        nic = flow.path.source
+        request = flow.state.request
+        self.cookie += 1
+        self.waiting[self.cookie] = (flow, size)
+        self.left[flow] = self.left.get(flow, 0.0) + size
+        self.messages[flow] = self.messages.get(flow, 0) + 1
+        self.queue(nic).submit(
+            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
+            request=request.number + 1,
+            batch=flow.batch.serial, deadline_ns=int(request.deadline_s * NS), cookie=self.cookie,
+            layer=flow.layer,
+        )  # fmt: skip
+        self._pump(nic)
+
+    def _pump(self, nic: int) -> None:
+        queue = self.queues[nic]
+        while self.in_flight[nic] < self.window:
+            pick = queue.pick(self.now_ns())
+            if pick is None:
+                return
+            flow, size = self.waiting.pop(pick.cookie)
+            self.in_flight[nic] += 1
+            self.left[flow] -= size
+            wire_class = separate_class(self.classes, pick.tier, pick.rli) if self.apart else pick.wire_class
+            number = self.fluid.add(flow.path.native, wire_class, size, flow.path.weight)
+            self.posted[number] = (flow, pick.handle, size)
+
+    def advance(self, now: float) -> list[Flow]:
+        self.fluid.advance(now)
+        done = []
+        for number in self.fluid.take_completed():
+            if number not in self.posted:
+                done.append(self.flows[number])
+                continue
+            flow, handle, _ = self.posted.pop(number)
+            self.fluid.remove(number)
+            nic = flow.path.source
+            self.queues[nic].complete(handle)
+            self.in_flight[nic] -= 1
+            self.messages[flow] -= 1
+            if not self.messages[flow]:
+                del self.messages[flow], self.left[flow]
+                done.append(flow)
+            self._pump(nic)
+        return done
+
+    def reorder(self, flow: Flow) -> None:
+        """Messages that wait are the queue's business; those on the wire keep their class."""
+        if flow.stage == 2:
+            super().reorder(flow)
+
+    def end(self, flow: Flow) -> None:
+        if flow.stage == 2:
+            super().end(flow)
+
+    def remaining(self, flow: Flow) -> float:
+        if flow.stage == 2:
+            return super().remaining(flow)
+        if flow not in self.left:
+            return 0.0
+        moving = sum(
+            self.fluid.remaining(number) for number, (other, _, _) in self.posted.items() if other is flow
+        )
+        return self.left[flow] + moving
+
+    def load_before(self, link: int, order: int, wire_class: int) -> float:
+        return self.fluid.link_rate(link, wire_class)
+
+    # -- what the daemon would tell the queues
+    # --------------------------------------------------------------------------
+
+    def tell_batch(
+        self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int
+    ) -> None:
+        nics = self.told.setdefault(batch.serial, set())
+        for chunk in batch.chunks:
+            for flow in (chunk.state.reuse, chunk.state.p2d):
+                if flow is not None:
+                    nics.add(flow.path.source)
+        for nic in sorted(nics):
+            self.queue(nic).batch(
+                self.now_ns(), batch.serial, layer_current=batch.layer, layers=layers, rank=min(rank, 2**32
+                - 2),
+                deadline_ns=max(1, deadline_ns), compute_left_ns=max(0, compute_left_ns),
+            )  # fmt: skip
+
+    def tell_batch_end(self, batch: Batch) -> None:
+        for nic in sorted(self.told.pop(batch.serial, ())):
+            self.queues[nic].batch_end(batch.serial)
+
+    def tell_request(self, state: State, ahead: float, tail: float) -> None:
+        assert state.p2d is not None
+        path, request = state.p2d.path, state.request
+        share = path.shares.get(path.source, 1.0)
+        self.queue(path.source).request(
+            self.now_ns(), request.number + 1, deadline_ns=int(request.deadline_s * NS),
+            budget_ns=int(request.budget_s * NS),
+            bytes_ahead=int(ahead * share), bytes_tail=int(tail * share),
+        )  # fmt: skip
+
+    def tell_request_end(self, state: State) -> None:
+        assert state.p2d is not None
+        self.queue(state.p2d.path.source).request_end(state.request.number + 1)
+
+    def tell_pruned(self, state: State) -> None:
+        for flow in (state.reuse, state.p2d):
+            if flow is not None:
+                queue = self.queue(flow.path.source)
+                (queue.prune if state.pruned else queue.unprune)(state.request.number + 1)
+
+    def tell_load(self, nic: int, rho: float) -> None:
+        self.queue(nic).set_load(rho)

@@ -1,0 +1,146 @@
+"""One point: a configuration, a workload at a rate, one policy, one seed; and what it measures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.sim import generators, policies
+from bench.sim.cluster import Cluster, Config, ConfigError, Request, route
+from bench.sim.engine import Simulation
+from bench.sim.workload import Row, TraceError, read_trace
+
+SATURATION_LIMIT = 1.5  # times what the GPUs can compute: beyond it a run says nothing but that queues grow
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a result depends on."""
+
+    config: Config
+    workload: str = "qwen-a"  # a generator's name or a trace file
+    arrivals: str = "poisson"  # poisson, or trace: the recorded times, stretched to the rate
+    policy: str = "mfs"
+    rate: float = 0.1  # requests/s per prefill GPU
+    seed: int = 1
+    requests: int = 1024
+    warmup: int = 512
+
+
+def workload_rows(point: Point, total_rate: float) -> list[Row]:
+    """The rows of a point with arrival times; generated workloads are preceded by a history that fills the
+    caches."""
+    count = point.requests + point.warmup
+    burst = point.config.burst
+    if point.workload in generators.NAMES:
+        if point.arrivals == "trace":
+            raise ConfigError(
+                f"--arrivals trace: {point.workload} is generated and has no recorded times; "
+                "use poisson or --trace FILE"
+            )
+        rows = generators.generate(point.workload, count, point.seed, burst)
+        history = rows[: generators.HISTORY]
+        return history + generators.schedule(rows[generators.HISTORY :], total_rate, point.seed, burst)
+    rows = read_trace(Path(point.workload), count)
+    if len(rows) < count:
+        raise TraceError(
+            f"{point.workload}: {len(rows)} requests, but --warmup {point.warmup} and "
+            f"--requests {point.requests} need {count}; lower them"
+        )
+    return generators.schedule(rows, total_rate, point.seed, burst, recorded=point.arrivals == "trace")
+
+
+def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
+    """Requests/s per prefill GPU that the GPUs can compute when batches are always full and the network
+    costs nothing beyond its
+    isolated time."""
+    budget, seconds = cluster.config.batch_tokens, 0.0
+    batch: list[tuple[int, int]] = []
+    room = budget
+    for request in requests:
+        if batch and request.new_tokens > room:
+            seconds += cluster.batch_s(batch)
+            batch, room = [], budget
+        batch.append((request.new_tokens, request.context_tokens))
+        room -= request.new_tokens
+    seconds += cluster.batch_s(batch)
+    return len(requests) / seconds / cluster.model.instance_gpus
+
+
+def prepare(point: Point) -> tuple[Cluster, list[Request]]:
+    cluster = Cluster(point.config, point.seed)
+    rows = workload_rows(point, point.rate * cluster.prefill_gpus)
+    return cluster, route(cluster, rows, point.seed)
+
+
+def run(point: Point) -> dict[str, Any]:
+    """Runs a point. Raises ConfigError, TraceError or LookupError with one line when it cannot be."""
+    factory = policies.find(point.policy)
+    wall, cpu = time.perf_counter(), time.process_time()
+    cluster, requests = prepare(point)
+    limit = saturation(cluster, requests)
+    if point.rate > SATURATION_LIMIT * limit:
+        raise ConfigError(
+            f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
+            f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
+        )
+    simulation = Simulation(cluster, requests, factory)
+    simulation.run()
+    result = measure(simulation, point.warmup)
+    return {
+        "policy": point.policy,
+        "rate": point.rate,
+        "seed": point.seed,
+        "requests": point.requests,
+        **result,
+        "load": round(point.rate / limit, 4),
+        "wall_s": round(time.perf_counter() - wall, 3),
+        "cpu_s": round(time.process_time() - cpu, 3),
+        "flow_events": simulation.network.flow_events(),
+    }
+
+
+def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
+    """Statistics of the requests after the warm-up and of the collectives posted while they were there."""
+    states = simulation.states[warmup:]
+    ttft = sorted(s.finish_s - s.request.arrival_s for s in states)
+    # A policy that finishes exactly at the deadline must not lose to the last digit.
+    met = [s.finish_s <= s.request.deadline_s + 1e-6 * s.request.budget_s for s in states]
+    begin = states[0].request.arrival_s
+    end = states[-1].request.arrival_s
+    collectives = sorted(d for posted, d in simulation.collective_s if begin <= posted <= end) or [0.0]
+    earliness = sorted(s.request.deadline_s - s.finish_s for s in states)
+    early = [e for e in earliness if e >= 0]
+    return {
+        "slo_attainment": round(sum(met) / len(met), 6),
+        "ttft_s": {"mean": _mean(ttft), **_quantiles(ttft, (50, 90, 99))},
+        "cct_s": {"mean": _mean(collectives), **_quantiles(collectives, (99,))},
+        "earliness_s": {
+            "mean": _mean(earliness),
+            "non_negative_mean": _mean(early),
+            **_quantiles(earliness, (1, 10, 25, 50, 75, 90, 99)),
+        },
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 9) if values else 0.0
+
+
+def _quantiles(ordered: Sequence[float], percents: Sequence[int]) -> dict[str, float]:
+    return {f"p{p}": round(ordered[min(len(ordered) - 1, int(len(ordered) * p / 100))], 9) for p in percents}
+
+
+def knee(point: Point, target: float = 0.9) -> float:
+    """The rate at which NOCONT still meets `target` of the deadlines: the load that other rates are related
+    to."""
+    cluster, requests = prepare(point)
+    low, high = 0.0, saturation(cluster, requests)
+    for _ in range(7):
+        rate = (low + high) / 2
+        met = run(msgspec.structs.replace(point, policy="nocont", rate=rate))["slo_attainment"]
+        low, high = (rate, high) if met >= target else (low, rate)
+    return low

@@ -1,0 +1,121 @@
+"""Scheduling policies by name. A policy is one file here (or anywhere: `--policy ./mine.py`) that registers
+a class:
+
+    @register("mine")
+    class Mine(Policy):
+        def order(self, flow):
+            return pack(band=flow.stage)
+
+`order` gives a flow's place: smaller first, equal ones share fairly. It is asked when a flow is posted and,
+as the class
+attributes say, at layer boundaries, when a request's fetched layer changes, and at ticks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.sim.engine import Batch, Flow, Simulation
+    from bench.sim.network import Network
+
+Factory = Callable[["Simulation"], "Policy"]
+_REGISTRY: dict[str, Factory] = {}
+
+DEADLINE_UNIT_S = 1e-6
+
+
+def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequence: int = 0) -> int:
+    """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14).
+    `second` is a time or a
+    duration in seconds, told apart by microseconds up to 4.7 hours, or any number of that range."""
+    ticks = int(second / DEADLINE_UNIT_S)
+    ticks = 0 if ticks < 0 else min(ticks, (1 << 34) - 1)
+    return band << 61 | min(first, 2047) << 50 | ticks << 16 | third << 14 | sequence & 0x3FFF
+
+
+class Policy:
+    """What every policy is asked; the defaults are those of one that never changes its mind."""
+
+    isolated = False  # every flow at the rate it has alone
+    at_layers = False  # ask again for a batch's KV flows when it begins a layer
+    reuse_by_layer = False  # the order of stage 1 depends on the layer it fetches
+    tick_s: float | None = None  # ask again for what still ships, this often
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+
+    def order(self, flow: Flow) -> int:
+        """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
+        raise NotImplementedError
+
+    def p2d_created(self, flow: Flow) -> None:
+        """A request's stage-3 stream exists; nothing is posted yet."""
+
+    def batch_began(self, batch: Batch) -> None:
+        """A unit is about to compute this batch."""
+
+    def layer_began(self, batch: Batch) -> None:
+        """The batch waits for, or computes, its next layer."""
+
+    def batch_computed(self, batch: Batch) -> None:
+        """The unit is done with the batch; requests may still ship."""
+
+    def network(self) -> Network | None:
+        """A network of the policy's own; None: the one the configuration asks for."""
+        return None
+
+    def batch_ended(self, batch: Batch) -> None:
+        """The last request of the batch has finished."""
+
+    def flow_ended(self, flow: Flow) -> None:
+        """A collective or a request's stage 3 is over."""
+
+    def tick(self) -> None:
+        for flow in list(self.simulation.shipping):
+            self.simulation.reorder(flow)
+
+
+def register(*names: str) -> Callable[[type[Policy]], type[Policy]]:
+    """Makes a policy known under these names; the class may tell them apart by its `variant` attribute."""
+
+    def add(policy: type[Policy]) -> type[Policy]:
+        for name in names:
+            _REGISTRY[name] = (
+                policy if len(names) == 1 else type(policy.__name__, (policy,), {"variant": name})
+            )
+        return policy
+
+    return add
+
+
+def names() -> list[str]:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return sorted(_REGISTRY)
+
+
+def find(name: str) -> Factory:
+    """The policy of that name, or the only one registered by that Python file. Raises LookupError naming
+    what there is."""
+    known = names()
+    if name.endswith(".py"):
+        before = set(_REGISTRY)
+        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        if spec is None or spec.loader is None or not Path(name).is_file():
+            raise LookupError(f"--policy {name}: no such file")
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        added = sorted(set(_REGISTRY) - before) or [n for n in _REGISTRY if n == Path(name).stem]
+        if len(added) != 1:
+            raise LookupError(
+                f"--policy {name}: the file registers {added or 'nothing'}; it must register one new name"
+            )
+        return _REGISTRY[added[0]]
+    if name not in _REGISTRY:
+        raise LookupError(f"--policy {name}: use one of {', '.join(known)}, or the path of a .py file")
+    return _REGISTRY[name]

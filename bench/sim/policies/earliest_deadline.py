@@ -1,0 +1,14 @@
+"""edf: stage 3 strictly by deadline; flows whose deadline is implicit share fairly below it."""
+
+from bench.sim.engine import Flow
+from bench.sim.policies import Policy, pack, register
+
+
+@register("edf")
+class EarliestDeadlineFirst(Policy):
+    def order(self, flow: Flow) -> int:
+        if flow.state is not None and flow.stage == 3:
+            flow.wire_class = 0
+            return pack(0, second=flow.state.request.deadline_s)
+        flow.wire_class = 1
+        return pack(1)

@@ -1,0 +1,10 @@
+"""fs: max-min fairness in one class, a collective counting as its connections."""
+
+from bench.sim.engine import Flow
+from bench.sim.policies import Policy, register
+
+
+@register("fs")
+class FairSharing(Policy):
+    def order(self, flow: Flow) -> int:
+        return 0

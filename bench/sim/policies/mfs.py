@@ -1,0 +1,302 @@
+"""paper, mfs and mfs without one of its parts: the production rules (mfsd.policy) on the simulator's flows.
+
+This file only carries facts to those rules and their answers back; it decides nothing."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import mfsd.policy as rules
+from bench.sim.engine import Batch, Flow, State
+from bench.sim.host_queue import RmlqNetwork
+from bench.sim.policies import Policy, pack, register
+from mfsd.policy.estimate import bottleneck_rho, counts_as_load
+from mfsd.policy.flow import guard_ns, laxity_ns
+
+if TYPE_CHECKING:
+    from bench.sim.engine import Simulation
+    from bench.sim.network import Network
+
+NS = 1_000_000_000
+
+EARLY, LAST = pack(rules.Tier.EARLY), pack(rules.Tier.LAST)
+NOT_MEASURED = (rules.Load(), -NS)
+
+DEFAULT = rules.PolicyConfig()
+CONFIGS = {
+    "mfs": DEFAULT,
+    "paper": rules.PolicyConfig(variant=rules.Variant.PAPER),
+    "mfs-rli": DEFAULT,
+    "mfs-wire": DEFAULT,  # another map to wire classes (host_queue.separate_class); fabrics with classes only
+    "mfs-mlu": msgspec.structs.replace(DEFAULT, levels=1),
+    "mfs-red": DEFAULT,
+    "mfs-prune": msgspec.structs.replace(DEFAULT, drop_budget=0.0),
+    "mfs-class0": msgspec.structs.replace(DEFAULT, critical_laxity_share=0.0),
+    # The candidates for the order of blocking early flows that are not the default.
+    "mfs-rank": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.RANK),
+    "mfs-collective-first": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.COLLECTIVE_FIRST),
+    "mfs-shortest": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.SHORTEST),
+    # What the study found best so far (docs/simulation.md): early stages by remaining time, last
+    # stages by deadline alone.
+    "mfs-shortest-edf": msgspec.structs.replace(
+        DEFAULT, early_order=rules.EarlyOrder.SHORTEST, levels=1, critical_laxity_share=0.0
+    ),
+}
+
+
+@register(*CONFIGS)
+class Mfs(Policy):
+    at_layers = True
+    reuse_by_layer = True
+    variant = "mfs"
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.config = self.configure(simulation)
+        self.tick_s = self.config.promotion_interval_ns / NS
+        self.loads: dict[int, tuple[rules.Load, int]] = {}  # per link: load and when it was measured
+        self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
+        self.queues: RmlqNetwork | None = None
+        self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
+        self.pruned: tuple[rules.Pruned, ...] = ()
+        self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
+
+    def configure(self, simulation: Simulation) -> rules.PolicyConfig:
+        classes = simulation.cluster.config.fabric_classes or DEFAULT.classes
+        config = msgspec.structs.replace(CONFIGS[self.variant], classes=classes)
+        return msgspec.structs.replace(config, **simulation.cluster.config.policy)
+
+    # -- facts
+    # ------------------------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        return int(self.simulation.now * NS)
+
+    def last_stage(self, flow: Flow, state: State) -> rules.Flow:
+        simulation, request = self.simulation, state.request
+        computing = not state.computed
+        return rules.Flow(
+            stage=3,
+            sequence=flow.sequence,
+            remaining_bytes=int(simulation.p2d_left(state)),
+            rate_bytes_per_s=int(flow.path.isolated_rate),
+            deadline_ns=int(request.deadline_s * NS),
+            budget_ns=int(request.budget_s * NS),
+            computing=computing,
+            compute_end_ns=int((simulation.now + simulation.compute_left_s(state)) * NS) if computing else 0,
+            tail_bytes=int(flow.message_bytes) if computing else 0,
+            batch_running=computing,
+            pruned=state.pruned,
+        )
+
+    def early_stage(self, flow: Flow) -> rules.Flow:
+        state = flow.state
+        return rules.Flow(
+            stage=flow.stage,
+            sequence=flow.sequence,
+            remaining_bytes=int(self.simulation.network.remaining(flow) or flow.message_bytes),
+            rate_bytes_per_s=int(flow.path.isolated_rate),
+            layer_target=0 if self.variant == "mfs-rli" else flow.layer,
+            rank=self.rank(flow.batch),
+            batch_running=True,
+            pruned=state is not None and state.pruned,
+        )
+
+    def rank(self, batch: Batch) -> int:
+        """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not
+        its position)."""
+        return int(batch.policy)
+
+    def rho(self, flow: Flow) -> float:
+        """Measured load of what goes before last stages on the flow's busiest link. A link is measured once
+        per interval."""
+        network, now_ns, config, measured = self.simulation.network, self.now_ns(), self.config, self.loads
+        since = now_ns - config.promotion_interval_ns
+        loads = []
+        for link in flow.path.shares:
+            load, at_ns = measured.get(link, NOT_MEASURED)
+            if at_ns <= since:
+                rate = network.load_before(link, LAST, 2)
+                if not self.counts_critical:
+                    rate -= network.load_before(link, EARLY, 1)
+                elapsed = min(now_ns - at_ns, 10 * config.load_time_constant_ns)
+                load = load.observe(int(rate * elapsed / NS), elapsed, self.capacity[link], config)
+                measured[link] = (load, now_ns)
+            loads.append(load)
+        return bottleneck_rho(loads)
+
+    def unit_slack_ns(self, unit: int) -> int | None:
+        """Smallest laxity among the requests of the unit that can still make it; None when it computes
+        nothing."""
+        simulation = self.simulation
+        batch = simulation.running[unit]
+        if batch is None:
+            return None
+        slack = [c.state.request.deadline_s - simulation.earliest_finish_s(c.state) for c in batch.chunks]
+        ahead = simulation.now + simulation.until_layer_s(batch, simulation.layers)
+        waiting = islice(simulation.queues[unit], 16)
+        slack.extend(s.request.deadline_s - ahead - s.request.isolated_s for s in waiting)
+        return int(min((s for s in slack if s >= 0), default=3600.0) * NS)
+
+    # -- production's host queues, when the fabric has few classes --------------------------------
+
+    def network(self) -> Network | None:
+        if not self.simulation.cluster.config.fabric_classes:
+            return None
+        self.at_layers = self.reuse_by_layer = False
+        self.tick_s = None
+        apart = self.variant == "mfs-wire"
+        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config, apart=apart)
+        return self.queues
+
+    def tell(self, batch: Batch) -> None:
+        """What a daemon learns at a layer boundary."""
+        if self.queues is None:
+            return
+        simulation = self.simulation
+        deadline_ns = min(int(c.state.request.deadline_s * NS) for c in batch.chunks)
+        left_ns = int(simulation.until_layer_s(batch, simulation.layers) * NS)
+        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, simulation.layers)
+        for chunk in batch.chunks:
+            flow = chunk.state.p2d
+            if flow is not None and self.config.levels > 1:
+                self.queues.tell_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
+
+    def layer_began(self, batch: Batch) -> None:
+        self.tell(batch)
+
+    def batch_computed(self, batch: Batch) -> None:
+        if self.queues is not None:
+            self.queues.tell_batch_end(batch)
+
+    # -- decisions
+    # --------------------------------------------------------------------------------------------------
+
+    def order(self, flow: Flow) -> int:
+        config = self.config
+        state = flow.state
+        if self.queues is not None:
+            flow.wire_class = rules.wire_class(config.classes, rules.Tier.EARLY)
+            return 0  # collectives; KV is the native queue's
+        if flow.stage == 3 and state is not None:
+            facts = self.last_stage(flow, state)
+            now_ns = self.now_ns()
+            slack = None
+            if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(
+                config, facts
+            ):
+                slack = self.unit_slack_ns(state.request.unit)
+            rho = self.rho(flow) if config.levels > 1 else 0.0
+            decision = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
+            state.policy, layer = decision, 0
+            self.next_look[flow] = rules.next_look_ns(config, facts, decision, now_ns, rho)
+        else:
+            facts, decision, layer = self.early_stage(flow), rules.initial(config), flow.batch.layer
+        tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
+        rli = max(0, facts.layer_target - layer) if tier == rules.Tier.EARLY and flow.stage == 1 else 0
+        flow.wire_class = rules.wire_class(config.classes, rules.Tier(tier), rli, decision.level)
+        by_rank = tier == rules.Tier.EARLY and config.early_order is not rules.EarlyOrder.SHORTEST
+        return pack(tier, first, second * 1e-6 if by_rank else second / NS, third, sequence)
+
+    def tick(self) -> None:
+        """Looks again at last stages whose compute has ended, when that can change anything."""
+        now_ns = self.now_ns()
+        for flow in list(self.simulation.shipping):
+            due = self.next_look.get(flow)
+            if due is not None and due <= now_ns:
+                self.simulation.reorder(flow)
+
+    def flow_ended(self, flow: Flow) -> None:
+        self.next_look.pop(flow, None)
+        if self.queues is not None and flow.stage == 3 and flow.state is not None:
+            self.queues.tell_request_end(flow.state)
+
+    # -- the coordinator
+    # --------------------------------------------------------------------------------------------
+
+    def batch_began(self, batch: Batch) -> None:
+        if self.variant == "mfs-red":
+            batch.policy = self.simulation.now * 1e6
+        else:
+            deadlines = [int(c.state.request.deadline_s * NS) for c in batch.chunks]
+            batch.policy = rules.robust_effective_deadline(deadlines).red_ns // 1000
+        if self.queues is not None:
+            for chunk in batch.chunks:
+                if chunk.state.p2d is not None and chunk.state.p2d_posted == 0:
+                    self.queues.tell_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
+            self.tell(batch)
+        self.replan()
+
+    def batch_ended(self, batch: Batch) -> None:
+        self.replan()
+
+    def replan(self) -> None:
+        if not self.config.drop_budget:
+            return
+        simulation = self.simulation
+        described = [(batch, self.requests_of(batch)) for batch in simulation.active.values()]
+        loaded = {link for _, requests in described for request in requests for link in request.loads}
+        batches = [self.describe(batch, requests, loaded) for batch, requests in described if requests]
+        plan = rules.plan(self.config, batches, self.capacity, self.now_ns(), self.pruned)
+        if [p.request_id for p in plan.pruned] == [p.request_id for p in self.pruned]:
+            self.pruned = plan.pruned
+            return
+        self.pruned = plan.pruned
+        simulation.at(simulation.now + simulation.cluster.config.coordinator_delay_s, self.apply, plan.pruned)
+
+    def apply(self, pruned: tuple[rules.Pruned, ...]) -> None:
+        simulation = self.simulation
+        chosen = {p.request_id for p in pruned}
+        for batch in list(simulation.active.values()):
+            for chunk in batch.chunks:
+                state = chunk.state
+                if state.pruned != (state.request.number in chosen):
+                    state.pruned = not state.pruned
+                    if state.finish_s >= 0:
+                        continue
+                    if self.queues is not None:
+                        self.queues.tell_pruned(state)
+                        continue
+                    for flow in (state.reuse, state.p2d):
+                        if flow is not None:
+                            simulation.reorder(flow)
+
+    def requests_of(self, batch: Batch) -> tuple[rules.Request, ...]:
+        """The batch's requests with the KV they still have to move, by link."""
+        simulation = self.simulation
+        requests = []
+        for chunk in batch.chunks:
+            state = chunk.state
+            if state.finish_s >= 0 or state.p2d is None or state.batch is not batch:
+                continue
+            left = simulation.p2d_left(state)
+            loads = {link: int(share * left) for link, share in state.p2d.path.shares.items()}
+            if state.reuse is not None:
+                ahead = state.reuse.message_bytes * (simulation.layers - state.fetched)
+                for link, share in state.reuse.path.shares.items():
+                    loads[link] = loads.get(link, 0) + int(share * ahead)
+            requests.append(rules.Request(state.request.number, int(state.request.deadline_s * NS), loads))
+        return tuple(requests)
+
+    def describe(self, batch: Batch, requests: tuple[rules.Request, ...], loaded: set[int]) -> rules.Batch:
+        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its
+        busiest one: no other
+        link can be a bottleneck, since collectives stay in their unit."""
+        simulation = self.simulation
+        layers_left = simulation.layers - batch.layer if batch is simulation.running[batch.unit] else 0
+        fixed: dict[int, int] = {}
+        if layers_left:
+            shares: dict[int, float] = {}
+            for path in batch.paths:
+                for link, share in path.shares.items():
+                    shares[link] = shares.get(link, 0.0) + share
+            busiest = max(shares, key=shares.__getitem__)
+            left = batch.collective_bytes * layers_left
+            fixed = {
+                link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest
+            }
+        compute_s = layers_left * (batch.attention_s + batch.experts_s) * batch.believed
+        return rules.Batch(batch.serial, requests, int(compute_s * NS), fixed)

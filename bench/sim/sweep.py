@@ -1,0 +1,94 @@
+"""Many points, one file: finished points are kept whatever happens, and a sweep goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.sim import point as points
+from bench.sim.cluster import ConfigError
+from bench.sim.point import Point
+
+Result = dict[str, Any]
+Report = Callable[[int, int, Result], None]
+
+
+def identity(point: Point) -> tuple[str, float, int]:
+    return (point.policy, point.rate, point.seed)
+
+
+def common(points_: Sequence[Point]) -> dict[str, Any]:
+    """What all points of a file share: everything but policy, rate and seed."""
+    shared: dict[str, Any] = msgspec.to_builtins(points_[0])
+    for key in ("policy", "rate", "seed"):
+        del shared[key]
+    return shared
+
+
+def load(path: Path | None, config: dict[str, Any]) -> list[Result]:
+    """Results of an earlier run of the same sweep. ConfigError when the file holds something else."""
+    if path is None or not path.exists():
+        return []
+    try:
+        content = json.loads(path.read_text())
+        results: list[Result] = content["results"]
+        before = content["config"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"--json {path}: exists and is not a result of this command; name another file"
+        ) from error
+    if before != config:
+        differing = sorted(k for k in config.keys() | before.keys() if config.get(k) != before.get(k))
+        raise ConfigError(
+            f"--json {path}: holds results of another configuration "
+            f"({', '.join(differing)} differ); name another file"
+        )
+    return results
+
+
+def save(path: Path | None, config: dict[str, Any], results: Sequence[Result]) -> None:
+    if path is None:
+        return
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps({"config": config, "results": list(results)}, indent=1) + "\n")
+    beside.replace(path)
+
+
+def run(sweep: Sequence[Point], path: Path | None, report: Report, engine: str = "local") -> list[Result]:
+    """Runs what is missing. KeyboardInterrupt passes through after the finished points are on disk."""
+    config = common(sweep)
+    results = load(path, config)
+    done = {(r["policy"], r["rate"], r["seed"]) for r in results}
+    missing = [p for p in sweep if identity(p) not in done]
+    runner = _ray if engine == "ray" else _local
+    for result in runner(missing):
+        results.append(result)
+        save(path, config, results)
+        report(len(results), len(sweep), result)
+    return results
+
+
+def _local(sweep: Iterable[Point]) -> Iterator[Result]:
+    for point in sweep:
+        yield points.run(point)
+
+
+def _ray(sweep: Sequence[Point]) -> Iterator[Result]:
+    """Spreads the points over the Ray cluster that RAY_ADDRESS names, or a local one."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("--engine ray: Ray is not installed (pip install 'mfsd[ray]')") from error
+    ray.init(ignore_reinit_error=True, log_to_driver=False)
+    remote = ray.remote(points.run)
+    pending = [remote.remote(p) for p in sweep]
+    try:
+        while pending:
+            finished, pending = ray.wait(pending)
+            yield ray.get(finished[0])
+    finally:
+        ray.shutdown()

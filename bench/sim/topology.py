@@ -1,0 +1,129 @@
+"""Links of a cluster and the paths flows take over them.
+
+NIC numbers: prefill GPUs 0..P-1 (one NIC each), decode NICs P..P+D-1. Links: every NIC's egress and
+ingress, every prefill GPU's
+NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks by
+hash. A non-blocking
+fabric without collisions ("nic-only") has no links but the NICs'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from mfsd._native import Fluid, FluidPath
+
+NVSWITCH_BYTES_PER_S = 450e9  # one direction
+
+
+class Path(msgspec.Struct):
+    """A flow's links with its share on each, and what it gets when nobody else is there."""
+
+    native: FluidPath
+    shares: dict[int, float]
+    isolated_rate: float  # bytes/s
+    connections: (
+        float  # flows it stands for on its busiest link, its weight under fair sharing is derived from it
+    )
+    source: int  # first NIC it leaves from: the host queue it waits in
+
+    @property
+    def weight(self) -> float:
+        return self.connections / max(self.shares.values())
+
+
+class Topology:
+    """A cluster of prefill servers and decode NICs around one fabric."""
+
+    def __init__(
+        self,
+        prefill_nics: int,
+        decode_nics: int,
+        link_bytes_per_s: float,
+        server_gpus: int = 8,
+        fabric: str = "nic-only",
+        oversubscription: float = 1.0,
+        rack_nics: int = 32,
+        seed: int = 0,
+    ) -> None:
+        self.prefill_nics = prefill_nics
+        self.nics = prefill_nics + decode_nics
+        self.link = link_bytes_per_s
+        self.server_gpus = server_gpus
+        self.fabric = fabric
+        self.seed = seed
+        self.capacities = [link_bytes_per_s] * (2 * self.nics) + [NVSWITCH_BYTES_PER_S] * (2 * prefill_nics)
+        self.rack_nics = rack_nics
+        if fabric == "fat-tree":
+            # Each rack reaches each spine by as many links of NIC speed as keep the wanted ratio.
+            self.racks = -(-self.nics // rack_nics)
+            self.spines = max(1, round(rack_nics / oversubscription))
+            self.first_uplink = len(self.capacities)
+            self.capacities += [link_bytes_per_s] * (2 * self.racks * self.spines)
+        elif fabric != "nic-only":
+            raise ValueError(f"fabric is {fabric!r}: use nic-only or fat-tree")
+
+    def network(self) -> Fluid:
+        return Fluid(self.capacities)
+
+    def _pair(self, source: int, target: int, salt: int) -> tuple[int, ...]:
+        p = self.prefill_nics
+        if source < p and target < p and source // self.server_gpus == target // self.server_gpus:
+            return (2 * self.nics + source, 2 * self.nics + p + target)
+        links = [source, self.nics + target]
+        if self.fabric == "fat-tree":
+            rack, other = source // self.rack_nics, target // self.rack_nics
+            if rack != other:
+                spine = hash((self.seed, source, target, salt)) % self.spines  # ECMP: a flow keeps its way
+                links.append(self.first_uplink + rack * self.spines + spine)
+                links.append(self.first_uplink + (self.racks + other) * self.spines + spine)
+        return tuple(links)
+
+    def path(self, pairs: Iterable[tuple[int, int, float]], connections: float = 1.0, salt: int = 0) -> Path:
+        """A coupled flow over (source NIC, target NIC, share of the bytes): all parts progress together."""
+        shares: dict[int, float] = {}
+        first = -1
+        for source, target, share in pairs:
+            if share <= 0:
+                continue
+            first = source if first < 0 else first
+            for link in self._pair(source, target, salt):
+                shares[link] = shares.get(link, 0.0) + share
+        return self._finish(shares, connections, first)
+
+    def hose(
+        self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0
+    ) -> Path:
+        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only
+        between servers: what stays
+        inside one is NVSwitch's. `connections` are the flows it stands for on its busiest NIC."""
+        server = self.server_gpus
+        out_of: dict[int, float] = {}
+        into_of: dict[int, float] = {}
+        for nic, share in out.items():
+            out_of[nic // server] = out_of.get(nic // server, 0.0) + share
+        for nic, share in into.items():
+            into_of[nic // server] = into_of.get(nic // server, 0.0) + share
+        crossing = 1 - sum(share * into_of.get(s, 0.0) for s, share in out_of.items())
+        if self.fabric == "fat-tree":
+            pairs = [
+                (source, target, share * part / crossing)
+                for source, share in out.items()
+                for target, part in into.items()
+                if source // server != target // server
+            ]
+            return self.path(pairs, connections, salt)
+        shares = {nic: share * (1 - into_of.get(nic // server, 0.0)) / crossing for nic, share in out.items()}
+        shares |= {
+            self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing
+            for nic, share in into.items()
+        }
+        return self._finish(
+            {link: share for link, share in shares.items() if share > 0}, connections, min(out)
+        )
+
+    def _finish(self, shares: dict[int, float], connections: float, source: int) -> Path:
+        rate = min(self.capacities[link] / share for link, share in shares.items())
+        return Path(FluidPath(list(shares), list(shares.values())), shares, rate, connections, source)

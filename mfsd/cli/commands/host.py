@@ -1,0 +1,136 @@
+"""`mfsctl host`: the fabric policy on this host's NICs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
+from mfsd.fabric.plan import make_plan
+from mfsd.fabric.policy import load_profile
+
+if TYPE_CHECKING:
+    from mfsd.fabric.host import Host, Result
+
+
+def host_options(command: Command) -> Command:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="For machines."),
+        click.option(
+            "--state-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path("/var/lib/mfs/host"),
+            show_default=True,
+            help="Where the values found before the first apply are kept.",
+        ),
+        click.option(
+            "--qdisc",
+            type=click.Choice(["auto", "on", "off"]),
+            default="auto",
+            show_default=True,
+            help="Shaper for sockets and soft RoCE; auto: only where the device has no DCB.",
+        ),
+        click.option("--netns", help="Network namespace of the interface."),
+        click.option("--group", help="Port group of the policy; the first one if left out."),
+        click.option("--dev", required=True, help="Network interface, for example eth1."),
+    ):
+        command = option(command)
+    return policy_options(command)
+
+
+def open_host(
+    policy: str,
+    policy_file: Path | None,
+    dev: str,
+    group: str | None,
+    netns: str | None,
+    qdisc: Literal["auto", "on", "off"],
+    state_dir: Path,
+) -> Host:
+    from mfsd.fabric.host import Host
+
+    profile = load_profile(policy, policy_file)
+    plan = make_plan(policy, profile, {group or next(iter(profile.port_groups)): [dev]})
+    return Host(plan, netns=netns, qdisc=qdisc, state_dir=state_dir)
+
+
+def report(results: list[Result], as_json: bool) -> None:
+    if as_json:
+        print_json(results)
+        return
+    for r in results:
+        click.echo(f"{r.outcome:14}{r.setting}{_values(r)}")
+        if r.reason:
+            click.echo(f"{'':14}  {r.reason}" + (f"; {r.remedy}" if r.remedy else ""))
+
+
+def _values(r: Result) -> str:
+    if r.outcome in ("differs", "changed", "would change", "cannot set") and r.have is not None:
+        return f": {_short(r.have, r.want)} -> {_short(r.want, r.have)}"
+    return f": {_short(r.have, None)}" if r.have is not None else ""
+
+
+def _short(value: Any, other: Any) -> str:
+    """A map shows only where it differs from the other side."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        parts = [f"{k}={v}" for k, v in value.items() if other.get(k) != v]
+        return ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "") or "(nothing)"
+    if isinstance(value, dict):
+        return f"{len(value)} entries"
+    return str(value)
+
+
+@click.group()
+def host() -> None:
+    """Configure this host's NICs from the fabric policy.
+
+    \b
+    mfsctl host show   --dev eth1              # what it is, what the policy wants
+    mfsctl host apply  --dev eth1 --dry-run    # what would change
+    mfsctl host apply  --dev eth1              # as root; changes only what differs
+    mfsctl host verify --dev eth1              # ends with 1 unless all is as wanted
+    mfsctl host apply  --dev eth1 --rollback   # what was there before
+    """
+
+
+@host.command()
+@host_options
+@fail_clearly
+def show(as_json: bool, **where: Any) -> None:
+    """Show every setting beside what the policy wants. Changes nothing."""
+    report(open_host(**where).show(), as_json)
+
+
+@host.command()
+@host_options
+@fail_clearly
+def verify(as_json: bool, **where: Any) -> None:
+    """Like show; ends with 1 unless every setting the device has is as wanted and one of them orders
+    traffic."""
+    from mfsd.fabric.host import verified
+
+    results = open_host(**where).show()
+    report(results, as_json)
+    good = verified(results)
+    if not good and not as_json:
+        click.echo("not as the policy wants it: mfsctl host apply, then read the reasons above", err=True)
+    sys.exit(0 if good else 1)
+
+
+@host.command()
+@host_options
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--rollback", is_flag=True, help="Put back what was there before the first apply.")
+@fail_clearly
+def apply(as_json: bool, dry_run: bool, rollback: bool, **where: Any) -> None:
+    """Write the settings that differ; ends with 1 if one could not be set.
+
+    What could not be set is listed with the reason; settings a device does not have are "not supported".
+    """
+    target = open_host(**where)
+    results = target.rollback(dry_run) if rollback else target.apply(dry_run)
+    report(results, as_json)
+    sys.exit(0 if all(r.good for r in results) else 1)

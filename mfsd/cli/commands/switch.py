@@ -1,0 +1,296 @@
+"""`mfsctl switch`: one policy file to the configuration of every switch."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from mfsd.fabric.diff import Change, diff_config
+from mfsd.fabric.findings import Finding, failed
+from mfsd.fabric.limits import ASICS, check_limits
+from mfsd.fabric.plan import Plan, headroom_bytes, make_plan, parse_ports
+from mfsd.fabric.policy import PolicyError, Profile, fold_classes, load_profile, load_profiles
+from mfsd.fabric.render import SYSTEMS, Rendered, render
+from mfsd.fabric.schema import check_schema
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path, dir_okay=False)
+
+
+def print_json(value: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def policy_options(command: Command) -> Command:
+    """`--policy` and `--policy-file`, which every command of the fabric takes."""
+    command = click.option(
+        "--policy-file", type=PATH, help="Policy file with your own profiles; the shipped one if left out."
+    )(command)
+    return click.option("--policy", default="rocev2-2-lossless", show_default=True, help="Profile of the policy file.")(
+        command
+    )
+
+
+def plan_options(command: Command) -> Command:
+    command = click.option(
+        "--ports",
+        multiple=True,
+        metavar="[GROUP=]NAME,...",
+        help="Ports to configure, by port group of the policy; ranges: Ethernet[0-28:4]. Repeat for more groups.",
+    )(command)
+    command = policy_options(command)
+    return click.option("--nos", required=True, type=click.Choice(list(SYSTEMS)), help="Network operating system.")(
+        command
+    )
+
+
+def fail_clearly(command: Command) -> Command:
+    """Turns mistakes in policies, ports and files, and packages that are missing, into one-line errors."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except (PolicyError, ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            raise click.ClickException(f"{error}; this command needs: pip install 'mfsd[switch]'") from error
+
+    return run  # type: ignore[return-value]
+
+
+def load_plan(policy: str, policy_file: Path | None, ports: tuple[str, ...]) -> Plan:
+    profile = load_profile(policy, policy_file)
+    return make_plan(policy, profile, parse_ports(profile, ports))
+
+
+@click.group()
+def switch() -> None:
+    """Configure switches from the fabric policy.
+
+    \b
+    mfsctl switch policy                                   # the shipped profiles
+    mfsctl switch render --nos sonic --ports Ethernet[0-28:4] > mfs.json
+    mfsctl switch check  --nos sonic --ports Ethernet[0-28:4] --asic tomahawk
+    mfsctl switch diff   --nos sonic --ports Ethernet[0-28:4] --running config_db.json
+    """
+
+
+@switch.command()
+@click.argument("profile", required=False)
+@click.option("--policy-file", type=PATH, help="Policy file with your own profiles.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@fail_clearly
+def policy(profile: str | None, policy_file: Path | None, as_json: bool) -> None:
+    """List the profiles of a policy file, or show what PROFILE means."""
+    if profile is None:
+        profiles = load_profiles(policy_file)
+        if as_json:
+            print_json({name: {"summary": p.summary, "digest": p.digest} for name, p in profiles.items()})
+            return
+        table = Table("profile", "classes", "lossless", "digest", "what it is")
+        for name, p in profiles.items():
+            table.add_row(name, str(len(p.classes)), str(len(p.lossless_priorities)), p.digest, p.summary)
+        Console().print(table)
+        return
+    chosen = load_profile(profile, policy_file)
+    if as_json:
+        print_json({"digest": chosen.digest, "fold": fold_classes(chosen), "profile": chosen})
+        return
+    _show_profile(profile, chosen)
+
+
+def _show_profile(name: str, profile: Profile) -> None:
+    console = Console()
+    fold = fold_classes(profile)
+    table = Table("class", "MFS classes", "DSCP", "priority", "lossless", "scheduling", "floor", "ceiling", title=name)
+    for i, c in enumerate(profile.classes):
+        mfs = ", ".join(str(m) for m, f in enumerate(fold) if f == i)
+        how = "strict" if c.scheduling == "strict" else f"dwrr {c.weight_percent} %"
+        table.add_row(
+            c.name,
+            mfs or "none",
+            ", ".join(map(str, (c.dscp, *c.also_dscp))),
+            str(c.priority),
+            "yes" if c.lossless else "no",
+            how,
+            f"{c.floor_percent} %",
+            f"{c.ceiling_percent} %",
+        )
+    console.print(table)
+    groups = Table("port group", "speed", "cable", "ECN from", "ECN to", "headroom per lossless class")
+    thresholds = {e.speed_gbps: e for e in profile.ecn}
+    for group, g in profile.port_groups.items():
+        e = thresholds.get(g.speed_gbps)
+        groups.add_row(
+            group,
+            f"{g.speed_gbps:g} Gbit/s",
+            f"{g.cable_m} m",
+            f"{e.min_bytes:,}" if e else "-",
+            f"{e.max_bytes:,}" if e else "-",
+            f"{headroom_bytes(g.speed_gbps, g.cable_m, g.mtu_bytes):,}",
+        )
+    console.print(groups)
+    console.print(f"digest {profile.digest}")
+
+
+@switch.command()
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def systems(as_json: bool) -> None:
+    """List the network operating systems and how their configuration is loaded."""
+    if as_json:
+        print_json(list(SYSTEMS.values()))
+        return
+    table = Table("--nos", "system", "ports like", "load with")
+    for s in SYSTEMS.values():
+        table.add_row(s.name, s.title, s.port_example.replace("[", r"\["), s.load)
+    Console().print(table)
+
+
+@switch.command("render")
+@plan_options
+@click.option("-o", "--output", type=PATH, help="Write the configuration here instead of standard output.")
+@click.option("--json", "as_json", is_flag=True, help="The text and what it cannot express, for machines.")
+@fail_clearly
+def render_command(
+    nos: str,
+    policy: str,
+    policy_file: Path | None,
+    ports: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the configuration of a switch. Nothing is applied.
+
+    What the system cannot express goes to standard error: read it.
+    """
+    rendered = render(nos, load_plan(policy, policy_file, ports))
+    if as_json:
+        print_json(rendered)
+        return
+    if output:
+        output.write_text(rendered.text)
+    else:
+        click.echo(rendered.text, nl=False)
+    _warn(rendered)
+
+
+def _warn(rendered: Rendered) -> None:
+    for s in rendered.shortfalls:
+        click.echo(f"not expressed: {s.what}: {s.why} ({s.remedy})", err=True)
+
+
+@switch.command()
+@plan_options
+@click.option("--config", type=PATH, help="Check this file instead of a fresh rendering.")
+@click.option("--asic", type=click.Choice(list(ASICS)), help="Add up headroom against this chip's packet memory.")
+@click.option("--yang", type=click.Path(path_type=Path, file_okay=False), help="Folder of SONiC YANG models.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@fail_clearly
+def check(
+    nos: str,
+    policy: str,
+    policy_file: Path | None,
+    ports: tuple[str, ...],
+    config: Path | None,
+    asic: str | None,
+    yang: Path | None,
+    as_json: bool,
+) -> None:
+    """Check a configuration against the vendor's schema and the limits of switch silicon.
+
+    Ends with 1 when a check failed. "not checked" says what is missing and where to get it; it is never a
+    pass.
+    """
+    plan = load_plan(policy, policy_file, ports)
+    text = config.read_text() if config else render(nos, plan).text
+    findings = check_schema(nos, text, yang) + check_limits(nos, plan, asic)
+    show_findings(findings, as_json)
+    sys.exit(1 if failed(findings) else 0)
+
+
+def show_findings(findings: list[Finding], as_json: bool) -> None:
+    if as_json:
+        print_json(findings)
+        return
+    colours = {"pass": "green", "warn": "yellow", "fail": "red", "not checked": "cyan"}
+    for f in findings:
+        click.echo(click.style(f"{f.status:12}", colours[f.status]) + f"{f.check}: {f.message}")
+        if f.remedy and f.status != "pass":
+            click.echo(f"{'':12}{f.remedy}")
+
+
+@switch.command()
+@plan_options
+@click.option("--running", type=PATH, help="The running configuration, as the switch prints it (not for linux).")
+@click.option("--netns", help="Linux only: the network namespace of the ports.")
+@click.option("--apply", "do_apply", is_flag=True, help="Linux only: after showing the difference, apply it.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@fail_clearly
+def diff(
+    nos: str,
+    policy: str,
+    policy_file: Path | None,
+    ports: tuple[str, ...],
+    running: Path | None,
+    netns: str | None,
+    do_apply: bool,
+    as_json: bool,
+) -> None:
+    """Show what the policy would change on a switch; ends with 1 if there is anything.
+
+    Only settings that MFS owns are compared. For linux the live ports are read; --apply then loads the
+    configuration and compares again. Other systems are never written to: load the rendered file with their
+    own tools, which `mfsctl switch systems` names.
+    """
+    plan = load_plan(policy, policy_file, ports)
+    if do_apply and nos != "linux":
+        raise click.ClickException(
+            f"--apply: MFS does not write to {SYSTEMS[nos].title}; render a file and load it there: {SYSTEMS[nos].load}"
+        )
+    if nos == "linux" and running is None:
+        changes = _live_changes(plan, netns)
+        _show_changes(changes, as_json)
+        if do_apply and changes:
+            from mfsd.fabric.qdisc import apply_queues
+
+            apply_queues(plan, netns)
+            left = _live_changes(plan, netns)
+            if left:
+                raise click.ClickException(f"applied, but {len(left)} settings did not take: {left[0]}")
+            click.echo("applied", err=True)
+            return
+    elif running is None:
+        raise click.ClickException(f"--running: give the file with the running configuration of {SYSTEMS[nos].title}")
+    else:
+        changes = diff_config(nos, render(nos, plan).text, running.read_text())
+        _show_changes(changes, as_json)
+    sys.exit(1 if changes else 0)
+
+
+def _live_changes(plan: Plan, netns: str | None) -> list[Change]:
+    from mfsd.fabric.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues
+
+    changes = []
+    with open_netlink(netns) as ipr:
+        for port in plan.ports:
+            found = diff_queues(wanted_queues(plan, port), read_queues(ipr, interface_index(ipr, port.name)))
+            changes += [msgspec.structs.replace(c, path=f"{port.name}: {c.path}") for c in found]
+    return changes
+
+
+def _show_changes(changes: list[Change], as_json: bool) -> None:
+    if as_json:
+        print_json(changes)
+        return
+    for change in changes:
+        click.echo(str(change))
+    click.echo(f"{len(changes)} differences" if changes else "no difference", err=True)

@@ -1,0 +1,160 @@
+"""What switch silicon can hold: rules that no schema states.
+
+Sources: packet memory from the vendors' product briefs; lossless queues from SONiC's default buffer
+templates, Dell's and Juniper's guides (QFX: at most six lossless forwarding classes) and the eight
+priorities of IEEE 802.1Qbb.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from mfsd.fabric.findings import Finding
+from mfsd.fabric.plan import Plan, Port
+
+
+class Asic(Struct, frozen=True):
+    name: str
+    title: str
+    buffer_bytes: int
+
+
+ASICS = {
+    a.name: a
+    for a in (
+        Asic("spectrum", "NVIDIA Spectrum (SN2700)", 16 << 20),
+        Asic("spectrum2", "NVIDIA Spectrum-2 (SN3700)", 42 << 20),
+        Asic("spectrum3", "NVIDIA Spectrum-3 (SN4600)", 64 << 20),
+        Asic("spectrum4", "NVIDIA Spectrum-4 (SN5600)", 160 << 20),
+        Asic("tomahawk", "Broadcom Tomahawk", 16 << 20),
+        Asic("tomahawk2", "Broadcom Tomahawk 2", 42 << 20),
+        Asic("tomahawk3", "Broadcom Tomahawk 3", 64 << 20),
+        Asic("tomahawk4", "Broadcom Tomahawk 4", 113 << 20),
+        Asic("trident3", "Broadcom Trident 3", 32 << 20),
+    )
+}
+"""Packet memory only: the ports compete for it."""
+
+LOSSLESS_DEFAULT = {"sonic": 2, "junos": 2}
+"""Lossless queues a system provides without changing its buffer model: more is possible, and work."""
+LOSSLESS_MOST = {"junos": 6, "linux": 0}
+"""Lossless queues a system can have at all, where a source states it."""
+
+
+def check_limits(nos: str, plan: Plan, asic: str | None = None) -> list[Finding]:
+    """Rules about silicon and systems for `plan` on `nos`; `asic` (a key of ASICS) adds the packet memory."""
+    found = [_lossless(nos, plan), _control(plan), _queues(plan), _default_dscp(plan)]
+    if plan.lossless:
+        found.append(_headroom(plan, asic))
+    found += _thresholds(plan, asic)
+    return found
+
+
+def _lossless(nos: str, plan: Plan) -> Finding:
+    count, rule = len(plan.lossless), "lossless classes"
+    most, default = LOSSLESS_MOST.get(nos, 8), LOSSLESS_DEFAULT.get(nos)
+    if nos == "linux" and count:
+        return Finding(
+            rule,
+            "warn",
+            f"{count} lossless classes, but a Linux queue cannot pause",
+            "use for ordering only, without PFC",
+        )
+    if count > most:
+        return Finding(rule, "fail", f"{count} lossless classes; {nos} has at most {most}", "make classes lossy")
+    if default is not None and count > default:
+        return Finding(
+            rule,
+            "fail",
+            f"{count} lossless classes; {nos} reserves headroom for {default} as it ships",
+            f"keep {default} lossless classes, or change the switch's buffer model first and keep it out of MFS",
+        )
+    if default is None and count > 2:
+        return Finding(
+            rule,
+            "warn",
+            f"{count} lossless classes; no documented limit is known for {nos}",
+            "each costs headroom on every port: give --asic to have it added up",
+        )
+    return Finding(rule, "pass", f"{count} lossless classes")
+
+
+def _control(plan: Plan) -> Finding:
+    queue, rule = plan.queue(plan.dscp_to_priority[plan.cnp_dscp]), "control"
+    if queue.lossless:
+        return Finding(
+            rule, "fail", f"CNPs (DSCP {plan.cnp_dscp}) would wait in lossless {queue.name}", "change control"
+        )
+    higher = [q.name for q in plan.queues if q.priority > queue.priority]
+    if higher:
+        return Finding(rule, "warn", f"CNPs wait behind {', '.join(higher)}", "give control the highest priority")
+    return Finding(rule, "pass", f"CNPs (DSCP {plan.cnp_dscp}) go first, on priority {queue.priority}")
+
+
+def _queues(plan: Plan) -> Finding:
+    return Finding("queues", "pass", f"{len(plan.queues)} of 8 queues used")
+
+
+def _default_dscp(plan: Plan) -> Finding:
+    """NCCL and Mooncake send with DSCP 0 when nothing tells them otherwise."""
+    queue = plan.queue(plan.default_priority)
+    if queue.lossless:
+        return Finding(
+            "unmarked traffic", "fail", f"unmarked traffic lands in lossless {queue.name}", "move best_effort"
+        )
+    return Finding("unmarked traffic", "pass", f"unmarked traffic lands in {queue.name}, lossy")
+
+
+def _headroom(plan: Plan, asic: str | None) -> Finding:
+    need = sum(p.headroom_bytes * len(plan.lossless) for p in plan.ports)
+    text = f"{need:,} bytes for {len(plan.ports)} ports x {len(plan.lossless)} lossless classes"
+    if asic is None:
+        return Finding(
+            "headroom",
+            "not checked",
+            text,
+            f"give --asic ({', '.join(ASICS)}) to compare with its packet memory",
+        )
+    chip = ASICS[asic]
+    room = chip.buffer_bytes * plan.lossless_percent // 100
+    if need > room:
+        return Finding(
+            "headroom",
+            "fail",
+            f"{text}; {chip.title} has {room:,} in its lossless share",
+            "fewer lossless classes, shorter cables in port_groups, or a larger buffers.lossless_percent",
+        )
+    return Finding("headroom", "pass", f"{text}; {chip.title} has {room:,} in its lossless share")
+
+
+def _thresholds(plan: Plan, asic: str | None) -> list[Finding]:
+    """Marking must begin before a lossless queue pauses, or ECN never acts."""
+    found = []
+    for group, port in plan.groups.items():
+        if port.ecn is None or asic is None:
+            continue
+        fair = _fair_share_bytes(plan, port, asic)
+        if port.ecn.min_bytes > fair:
+            found.append(
+                Finding(
+                    f"ecn {group}",
+                    "warn",
+                    f"marking starts at {port.ecn.min_bytes:,} bytes; with every port busy a queue gets about {fair:,}",
+                    f"lower the row for {port.speed_gbps:g} Gbit/s in ecn",
+                )
+            )
+        else:
+            found.append(
+                Finding(
+                    f"ecn {group}",
+                    "pass",
+                    f"marking starts at {port.ecn.min_bytes:,} of about {fair:,} bytes",
+                )
+            )
+    return found
+
+
+def _fair_share_bytes(plan: Plan, port: Port, asic: str) -> int:
+    memory = ASICS[asic].buffer_bytes
+    headroom = sum(p.headroom_bytes * len(plan.lossless) for p in plan.ports)
+    return max(0, memory - headroom) // max(1, len(plan.ports))

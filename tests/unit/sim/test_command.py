@@ -1,0 +1,177 @@
+"""python -m bench sim as its users meet it: results, resuming, interrupting, one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.sim import command, policies, sweep
+from bench.sim.point import Point
+
+ROOT = Path(__file__).parents[3]
+SMALL = ["--gpus", "128", "--requests", "12", "--warmup", "4", "--rate", "0.1,0.15", "--policy", "fs,nocont"]
+KEYS = {
+    "policy",
+    "rate",
+    "seed",
+    "requests",
+    "slo_attainment",
+    "ttft_s",
+    "cct_s",
+    "earliness_s",
+    "wall_s",
+    "cpu_s",
+    "flow_events",
+}
+
+
+def test_results_have_the_promised_shape_and_a_sweep_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "r.json"
+    assert command.main([*SMALL, "--json", str(out)]) == 0
+    written = json.loads(out.read_text())
+    assert set(written) == {"config", "results"} and len(written["results"]) == 4
+    for result in written["results"]:
+        assert set(result) >= KEYS
+        assert set(result["ttft_s"]) == {"mean", "p50", "p90", "p99"} and set(result["cct_s"]) == {
+            "mean",
+            "p99",
+        }
+        assert 0 <= result["slo_attainment"] <= 1 and result["flow_events"] > 0
+    assert "[4/4]" in capsys.readouterr().err
+    ran: list[Point] = []
+    original = sweep.points.run
+    monkeypatch.setattr(sweep.points, "run", lambda p: ran.append(p) or original(p))
+    assert command.main([*SMALL[:-1], "fs,nocont,static", "--json", str(out)]) == 0
+    assert [p.policy for p in ran] == ["static", "static"], "only what is missing runs"
+    assert command.main([*SMALL, "--hot-fraction", "0.2", "--json", str(out)]) == 2
+    assert "another configuration" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_finished_points(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    arguments = [
+        sys.executable,
+        "-m",
+        "bench",
+        "sim",
+        "--gpus",
+        "128",
+        "--requests",
+        "40",
+        "--warmup",
+        "5",
+        "--policy",
+        "fs",
+    ]
+    seeds = ",".join(str(n) for n in range(1, 400))
+    process = subprocess.Popen(
+        [*arguments, "--seed", seeds, "--json", str(out)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[2/"):
+            break
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(30) == 130
+    assert "goes on from there" in rest and "Traceback" not in rest
+    assert 2 <= len(json.loads(out.read_text())["results"]) < 399
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpus", "100"], ["--gpus 100", "multiple of 64"]),
+        (["--rate", "50"], ["--rate 50", "queues only grow", "at most"]),
+        (["--rate", "fast"], ["--rate fast", "numbers"]),
+        (["--rate", "-1"], ["--rate -1", "above 0"]),
+        (["--policy", "best"], ["--policy best", "mfs", "static"]),
+        (["--trace", "/nowhere.jsonl"], ["/nowhere.jsonl", "no such file"]),
+        (["--hot-fraction", "2"], ["--hot-fraction 2", "0 to 1"]),
+        (["--fabric-classes", "1"], ["--fabric-classes 1", "2 to 8"]),
+        (["--requests", "0"], ["--requests 0"]),
+        (["--set", "threshold_base=1"], ["threshold_base", "above 1"]),
+        (["--set", "speed=9"], ["speed"]),
+        (["--arrivals", "trace"], ["--arrivals trace", "generated"]),
+    ],
+)
+def test_mistakes_get_one_line_with_the_remedy(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--gpus", "128", "--requests", "8", "--warmup", "2", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("bench sim: ")
+    assert all(word in error for word in words), error
+
+
+def test_a_trace_that_is_too_short_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "t.jsonl"
+    rows = [
+        {"timestamp": 0.1 * n, "input_length": 900, "output_length": 3, "hash_ids": [0, n]} for n in range(10)
+    ]
+    trace.write_text("\n".join(json.dumps(r) for r in rows))
+    assert command.main(["--gpus", "128", "--trace", str(trace)]) == 2
+    assert "10 requests" in capsys.readouterr().err
+    short = [
+        "--gpus",
+        "128",
+        "--trace",
+        str(trace),
+        "--requests",
+        "6",
+        "--warmup",
+        "4",
+        "--policy",
+        "static",
+        "--arrivals",
+        "trace",
+    ]
+    assert command.main(short) == 0
+
+
+def test_a_policy_of_the_users_own_is_one_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from bench.sim.policies import Policy, pack, register\n\n@register('mine')\nclass Mine(Policy):\n"
+        "    def order(self, flow):\n        return pack(flow.stage)\n"
+    )
+    out = tmp_path / "r.json"
+    assert (
+        command.main(
+            ["--gpus", "128", "--requests", "8", "--warmup", "2", "--policy", str(mine), "--json", str(out)]
+        )
+        == 0
+    )
+    assert json.loads(out.read_text())["results"][0]["policy"] == str(mine)
+    with pytest.raises(LookupError, match="no such file"):
+        policies.find(str(tmp_path / "other.py"))
+
+
+def test_ray_spreads_a_sweep_with_equal_results(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    local, spread = tmp_path / "local.json", tmp_path / "ray.json"
+    assert command.main([*SMALL, "--json", str(local)]) == 0
+    assert command.main([*SMALL, "--json", str(spread), "--engine", "ray"]) == 0
+
+    def met(path: Path) -> dict[tuple[str, float], float]:
+        return {
+            (r["policy"], r["rate"]): r["slo_attainment"] for r in json.loads(path.read_text())["results"]
+        }
+
+    assert met(local) == met(spread)
+
+
+def test_a_figure_is_plotted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    quick = ["figure", "9", "--quick", "--requests", "60", "--policy", "fs,nocont", "--out", str(tmp_path)]
+    assert command.main(quick) == 0
+    for ending in ("png", "svg", "json"):
+        assert (tmp_path / f"figure-9-quick.{ending}").stat().st_size > 500
+    assert (tmp_path / "figure-9-quick.png").read_bytes()[:4] == b"\x89PNG"

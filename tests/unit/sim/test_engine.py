@@ -1,0 +1,173 @@
+"""The engine against closed forms and the rules a run must obey."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bench.sim import policies
+from bench.sim.cluster import Cluster, Config, Request
+from bench.sim.engine import Flow, Simulation
+from bench.sim.point import Point, prepare, run
+from bench.sim.policies import Policy, pack
+from bench.sim.profile import A100, MODELS
+
+SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=4.0)
+
+
+def point(**changes: object) -> Point:
+    return msgspec.structs.replace(Point(config=SMALL, rate=0.15, requests=40, warmup=15), **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "milliseconds"),
+    [("mixtral-8x22b", 4.61), ("dbrx", 10.95), ("grok-2", 10.13), ("qwen3-coder", 13.06)],
+)
+def test_calibrated_layer_times(name: str, milliseconds: float) -> None:
+    """2,048 tokens in every attention group: the values the roofline was fitted to give."""
+    model = MODELS[name]
+    seconds = model.attention_s(A100, [(2048, 0)]) + model.expert_s(A100, 2048 * model.groups)
+    assert seconds * 1e3 == pytest.approx(milliseconds, rel=0.01)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("new,context,remote", [(700, 0, 0), (900, 3000, 3000), (20_000, 5000, 5000)])
+def test_a_request_alone_takes_its_isolated_time(name: str, new: int, context: int, remote: int) -> None:
+    """The closed form that deadlines rest on is what the event loop does, chunks and reuse included; under
+    every network."""
+    model = MODELS[name]
+    cluster = Cluster(Config(model=name, gpus=4 * model.instance_gpus))
+    owner = cluster.group_nics(1, 0)
+    request = Request(
+        number=0, arrival_s=1.0, new_tokens=new, context_tokens=context, unit=0, group=-1, decode=0,
+        owners=tuple((nic, 1 / len(owner)) for nic in owner) if remote else (), remote_tokens=remote,
+    )  # fmt: skip
+    request.isolated_s = cluster.isolated_s(request)
+    request.deadline_s = 1.0 + 3 * request.isolated_s
+    for policy in ("nocont", "static", "mfs"):
+        simulation = Simulation(cluster, [msgspec.structs.replace(request)], policies.find(policy))
+        simulation.run()
+        took = simulation.states[0].finish_s - 1.0
+        if policy == "nocont":
+            assert took == pytest.approx(request.isolated_s, rel=1e-6)
+        else:  # its own stages may still meet on its own NICs
+            assert request.isolated_s * (1 - 1e-6) <= took <= 1.3 * request.isolated_s
+
+
+EVERY_POLICY = [(name, 0) for name in policies.names()]
+WITH_CLASSES = [(name, 4) for name in ("static", "karuna", "paper", "mfs", "mfs-wire")]
+
+
+@pytest.mark.parametrize(("policy", "classes"), EVERY_POLICY + WITH_CLASSES)
+def test_every_policy_finishes_every_request_and_moves_every_byte(policy: str, classes: int) -> None:
+    cluster, requests = prepare(point(config=msgspec.structs.replace(SMALL, fabric_classes=classes)))
+    simulation = Simulation(cluster, requests, policies.find(policy))
+    simulation.run()
+    for state in simulation.states:
+        assert state.finish_s >= state.request.arrival_s + state.request.isolated_s * (1 - 1e-6)
+        assert state.p2d_posted == pytest.approx(state.p2d_total)
+        assert state.fetched == simulation.layers and state.computed
+    assert not simulation.active and not simulation.shipping and all(b is None for b in simulation.running)
+
+
+@pytest.mark.parametrize("policy", ["fs", "mfs"])
+@pytest.mark.parametrize("classes", [0, 8])
+def test_same_seed_same_result_to_the_bit(policy: str, classes: int) -> None:
+    chosen = point(policy=policy, config=msgspec.structs.replace(SMALL, fabric_classes=classes))
+    a, b = run(chosen), run(chosen)
+    for volatile in ("wall_s", "cpu_s"):
+        del a[volatile], b[volatile]
+    assert a == b
+    assert run(msgspec.structs.replace(chosen, seed=2))["ttft_s"] != a["ttft_s"]
+
+
+def test_policies_are_compared_on_identical_work() -> None:
+    first, second = prepare(point(policy="fs"))[1], prepare(point(policy="mfs"))[1]
+    assert first == second
+
+
+@pytest.mark.parametrize("fabric", ["nic-only", "fat-tree"])
+def test_a_collective_moves_only_what_crosses_servers(fabric: str) -> None:
+    """All tokens on one group: its server's NICs send nothing to themselves, every other NIC gets the
+    same."""
+    cluster = Cluster(Config(model="dbrx", gpus=128, fabric=fabric))
+    dispatch, combine = cluster.collective_paths(0, [100] + [0] * 15, 0)
+    nics = cluster.topology.nics
+    assert {nic: dispatch.shares.get(nic, 0.0) for nic in range(4)} == pytest.approx(
+        {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0}
+    )
+    ingress = [dispatch.shares.get(nics + nic, 0.0) for nic in range(32)]
+    assert ingress[:8] == pytest.approx([0.0] * 8) and ingress[8:] == pytest.approx([1 / 24] * 24)
+    assert [combine.shares.get(nic, 0.0) for nic in range(32)] == pytest.approx(ingress)
+
+
+def test_contention_costs_and_nobody_beats_no_contention() -> None:
+    """Sharing one hot NIC fairly must hurt; the upper reference is one."""
+    results = {name: run(point(policy=name, rate=0.2)) for name in ("nocont", "fs", "static", "mfs")}
+    best = results.pop("nocont")
+    assert results["fs"]["ttft_s"]["mean"] > 1.05 * best["ttft_s"]["mean"]
+    for result in results.values():
+        assert result["ttft_s"]["mean"] >= best["ttft_s"]["mean"] * (1 - 1e-6)
+        assert result["slo_attainment"] <= best["slo_attainment"] + 1e-9
+
+
+def test_a_fat_tree_of_few_spines_is_slower_than_nics_alone() -> None:
+    """Collectives stay in their rack of 32 NICs; KV between racks meets on the uplinks."""
+    base = point(policy="fs", config=msgspec.structs.replace(SMALL, hot_fraction=0.0, kv_scale=16.0))
+    tree = msgspec.structs.replace(base.config, fabric="fat-tree", oversubscription=16.0)
+    nic_only, oversubscribed = run(base), run(msgspec.structs.replace(base, config=tree))
+    assert oversubscribed["ttft_s"]["mean"] > nic_only["ttft_s"]["mean"] * 1.1
+
+
+def test_knobs_that_make_contention_do() -> None:
+    base = point(policy="fs", config=Config(model="dbrx", gpus=128), rate=0.12)
+    quiet = run(base)["ttft_s"]["mean"]
+    for knob in (
+        {"hot_fraction": 1.0, "kv_scale": 16.0},
+        {"decode_nics": 2, "kv_scale": 16.0},
+        {"expert_skew": 1.0},
+        {"copies": 4.0},
+    ):
+        changed = msgspec.structs.replace(base, config=msgspec.structs.replace(base.config, **knob))
+        assert run(changed)["ttft_s"]["mean"] > 1.05 * quiet, knob
+
+
+class Backwards(Policy):
+    """Stage 3 first, collectives last: as wrong as can be."""
+
+    def order(self, flow: Flow) -> int:
+        flow.wire_class = {3: 0, 1: 1, 2: 2}[flow.stage]
+        return pack({3: 0, 1: 1, 2: 2}[flow.stage])
+
+
+@pytest.mark.parametrize("classes", [0, 8])
+def test_order_reaches_the_links(classes: int) -> None:
+    """With plenty of KV, putting it first must slow collectives down more than putting it last."""
+    config = msgspec.structs.replace(SMALL, hot_fraction=0.0, kv_scale=16.0, fabric_classes=classes)
+    cluster, requests = prepare(point(config=config))
+    means = {}
+    for name, policy in (("backwards", Backwards), ("static", policies.find("static"))):
+        simulation = Simulation(cluster, [msgspec.structs.replace(r) for r in requests], policy)
+        simulation.run()
+        means[name] = sum(d for _, d in simulation.collective_s) / len(simulation.collective_s)
+    assert means["backwards"] > 1.2 * means["static"]
+
+
+def test_pack_sorts_as_its_parts() -> None:
+    keys = [
+        (0, 0, 5.0),
+        (1, 0, 0.5),
+        (1, 0, 0.5 + 2e-6),
+        (1, 3, 0.0),
+        (1, 2047, 0.0),
+        (2, 0, 1e4),
+        (2, 0, 1e6),
+        (3, 0, 0.0),
+    ]
+    packed = [pack(*key) for key in keys]
+    assert packed == sorted(packed) and max(packed) < 2**64
+
+
+def test_belief_error_changes_what_policies_do_but_not_the_truth() -> None:
+    wrong = point(config=msgspec.structs.replace(SMALL, belief_error=0.5), policy="nocont", rate=0.2)
+    assert run(wrong)["ttft_s"] == run(point(policy="nocont", rate=0.2))["ttft_s"]

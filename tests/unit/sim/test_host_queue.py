@@ -1,0 +1,99 @@
+"""The production host queue before the simulated fabric, and what stands in for it under other policies."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.sim.cluster import Cluster, Config, ConfigError, Request
+from bench.sim.engine import Batch, Chunk, Flow, State
+from bench.sim.host_queue import NS, RmlqNetwork
+from bench.sim.network import HostQueuedNetwork
+from mfsd.policy import EarlyOrder, PolicyConfig
+
+CLUSTER = Cluster(Config(model="dbrx", gpus=128))
+SIZE = 25e6  # a millisecond of one NIC, for the whole message over two
+
+
+def state(number: int, deadline_s: float, unit: int = 0) -> State:
+    request = Request(number, 0.0, 1000, 0, unit, 0, 0, ((40, 0.5), (41, 0.5)), 100, 0.1, deadline_s)
+    return State(request)
+
+
+def flows(one: State, serial: int) -> tuple[Flow, Flow]:
+    """A request's stage 3, and a stage 1 that leaves from the same NIC for another unit."""
+    batch = Batch(serial, 0, [Chunk(one, 1000, SIZE)])
+    one.batch = batch
+    one.p2d = Flow(3, CLUSTER.p2d_path(one.request), batch, one, SIZE, serial * 10)
+    away = Request(90 + serial, 0.0, 1000, 0, 1, 0, 0, ((0, 0.5), (1, 0.5)), 100, 0.1, 1.0)
+    other = State(away)
+    other.batch = Batch(serial + 50, 1, [Chunk(other, 1000, SIZE)])
+    return one.p2d, Flow(1, CLUSTER.reuse_path(away), other.batch, other, SIZE, serial * 10 + 1)
+
+
+def finish_order(network: RmlqNetwork | HostQueuedNetwork) -> list[Flow]:
+    order: list[Flow] = []
+    while network.next() < float("inf"):
+        order += network.advance(network.next())
+    return order
+
+
+def test_the_native_queue_sends_reuse_before_p2d_and_p2d_by_deadline() -> None:
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    late, _ = flows(state(1, 9.0), 1)
+    soon, reuse = flows(state(2, 5.0), 2)
+    blocker, _ = flows(state(3, 1.0), 3)
+    for flow in (blocker, late, soon, reuse):
+        network.send(flow, SIZE)
+    assert finish_order(network) == [blocker, reuse, soon, late]
+    assert network.fluid.now == pytest.approx(4 * SIZE / 2 / 25e9), "the NIC was never idle"
+
+
+def test_a_request_that_runs_out_of_slack_passes_reuse() -> None:
+    config = PolicyConfig(critical_laxity_share=0.5, promotion_interval_ns=10_000)
+    network = RmlqNetwork(CLUSTER.topology, config, window=1)
+    urgent = state(1, 1.8e-3)
+    p2d, reuse = flows(urgent, 1)
+    blocker, _ = flows(state(3, 1.0), 3)
+    network.send(blocker, SIZE)
+    network.tell_request(urgent, SIZE, SIZE)
+    network.send(reuse, SIZE)
+    network.send(p2d, SIZE)
+    assert finish_order(network) == [blocker, p2d, reuse]
+
+
+def test_pruned_requests_go_last() -> None:
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    first, second, blocker = state(1, 5.0), state(2, 9.0), state(3, 1.0)
+    one, two, three = flows(first, 1)[0], flows(second, 2)[0], flows(blocker, 3)[0]
+    first.pruned = True
+    network.tell_pruned(first)
+    for flow in (three, one, two):
+        network.send(flow, SIZE)
+    assert finish_order(network) == [three, two, one]
+
+
+def test_messages_of_a_stream_are_reported_once_when_all_have_arrived() -> None:
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=2)
+    stream, _ = flows(state(1, 9.0), 1)
+    for _ in range(5):
+        network.send(stream, SIZE)
+    assert network.remaining(stream) == pytest.approx(5 * SIZE)
+    assert finish_order(network) == [stream]
+    assert network.remaining(stream) == 0
+
+
+def test_what_the_native_queue_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="early_order shortest"):
+        RmlqNetwork(CLUSTER.topology, PolicyConfig(early_order=EarlyOrder.SHORTEST))
+
+
+def test_other_policies_wait_at_the_sender_in_exact_order() -> None:
+    network = HostQueuedNetwork(CLUSTER.topology)
+    streams = [flows(state(n, 9.0), n)[0] for n in (1, 2, 3)]
+    for flow, order in zip(streams, (30, 20, 10), strict=True):
+        flow.order = order
+        network.send(flow, SIZE)
+    # The later, better ones took the place of the first at once; it keeps what it had sent.
+    assert finish_order(network) == [streams[2], streams[1], streams[0]]
+    assert network.fluid.now == pytest.approx(3 * SIZE / 2 / 25e9)
+    assert int(NS * network.fluid.now) > 0

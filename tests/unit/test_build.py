@@ -1,0 +1,36 @@
+"""The build says what is missing and how to get it, before it tries anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "CC"} | {"PATH": str(path)}
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(path), "--build-temp", str(path)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    result = build(tmp_path)
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[-1] == (
+        "mfsd: no C compiler found; install one: apt-get install gcc (or dnf install gcc)"
+    )
+
+
+def test_no_verbs_headers(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'fatal error: infiniband/verbs.h: No such file' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    result = build(tmp_path)
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[-1] == (
+        "mfsd: the libibverbs headers are missing (infiniband/verbs.h); install them: "
+        "apt-get install libibverbs-dev (or dnf install rdma-core-devel)"
+    )
