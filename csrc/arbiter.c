@@ -23,6 +23,9 @@
 #define FEW_CORES 4
 #define ARBITER_NICE (-20)
 #define SPIN_FEW_CORES_NS 10000 /* longer, and those it waits for cannot run */
+#define IDLE_HEARTBEATS_PER_TICK 10
+#define TIMERS_PER_DRAIN 10
+#define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
 
 static uint64_t clock_ns(clockid_t clock)
@@ -51,6 +54,8 @@ void arbiter_futex_wake(_Atomic uint32_t *word)
 
 static void heartbeats_write(struct mfs_arbiter *arbiter)
 {
+	bool idle = true;
+
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
 		return;
 	arbiter->heartbeat_due_ns = arbiter->now_ns + arbiter->config.heartbeat_ns;
@@ -60,6 +65,10 @@ static void heartbeats_write(struct mfs_arbiter *arbiter)
 		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
 		session_batches_refresh(arbiter, arbiter->session[i]);
 	}
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		idle &= arbiter->nic[i].in_flight_bytes == 0 && mfs_rmlq_waiting(arbiter->nic[i].queue) == 0;
+	if (idle && ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK != 0)
+		return;
 	nic_tick(arbiter);
 }
 
@@ -76,15 +85,15 @@ static bool command_run(struct mfs_arbiter *arbiter)
 	return true;
 }
 
-/* One turn over everything. True when there was something to do. */
-static bool turn(struct mfs_arbiter *arbiter)
+/* One turn over everything, over the rings only if `drain`. True when there was something to do. */
+static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
 	bool worked;
 
 	arbiter->loops++;
 	arbiter->now_ns = clock_ns(CLOCK_MONOTONIC);
 	worked = command_run(arbiter);
-	for (uint32_t i = 0; i < arbiter->sessions; i++)
+	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		if (arbiter->nic[i].dirty || arbiter->now_ns >= arbiter->nic[i].look_ns)
@@ -102,7 +111,8 @@ static void asleep_set(struct mfs_arbiter *arbiter, uint32_t asleep)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-static void sleep_until_event(struct mfs_arbiter *arbiter)
+/* True when a bell rang, false when the time came to look at something. */
+static bool sleep_until_event(struct mfs_arbiter *arbiter)
 {
 	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
 	struct epoll_event events[64];
@@ -114,11 +124,11 @@ static void sleep_until_event(struct mfs_arbiter *arbiter)
 		if (arbiter->nic[i].look_ns < until_ns)
 			until_ns = arbiter->nic[i].look_ns;
 	if (until_ns <= now_ns)
-		return;
+		return false;
 	timeout.tv_sec = (time_t)((until_ns - now_ns) / 1000000000u);
 	timeout.tv_nsec = (long)((until_ns - now_ns) % 1000000000u);
 	if (ppoll(&p, 1, until_ns == MFS_TIME_NEVER ? NULL : &timeout, NULL) <= 0)
-		return;
+		return false;
 	/* Edge-triggered: taking the events is enough, nobody reads the doorbells. A bell may be about idleness alone. */
 	while (epoll_wait(arbiter->epoll, events, 64, 0) == 64)
 		;
@@ -126,6 +136,14 @@ static void sleep_until_event(struct mfs_arbiter *arbiter)
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		if (arbiter->nic[i].bell)
 			arbiter->nic[i].dirty = true;
+	return true;
+}
+
+/* Spinning pays only while the next message is likely to come before a sleep would have ended. */
+static bool spin_pays(const struct mfs_arbiter *arbiter)
+{
+	return arbiter->gap_ns < arbiter->config.spin_ns &&
+	       arbiter->now_ns - arbiter->worked_ns < arbiter->config.spin_ns;
 }
 
 /* The thread works in microseconds and then sleeps, but while it waits for a core everybody's held flows wait, and a
@@ -142,13 +160,16 @@ static void hurry(void)
 static void *arbiter_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
-	uint64_t spins = 0;
+	bool asleep = false; /* clients are told to ring */
+	bool drain = true;
+	uint64_t bell_ns = 0;
+	unsigned spins = 0, timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
 	hurry();
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
-		if (turn(arbiter)) {
+		if (turn(arbiter, drain)) {
 			uint64_t gap_ns = arbiter->now_ns - arbiter->worked_ns;
 
 			if (gap_ns > 2 * arbiter->config.spin_ns)
@@ -156,21 +177,32 @@ static void *arbiter_thread(void *argument)
 			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
 			arbiter->worked_ns = arbiter->now_ns;
 			spins = 0;
-			continue;
-		}
-		/* Spin only while the next message is likely to come before a sleep would have paid. */
-		if (arbiter->gap_ns < arbiter->config.spin_ns &&
-		    arbiter->now_ns - arbiter->worked_ns < arbiter->config.spin_ns) {
+			if (asleep)
+				asleep_set(arbiter, 0);
+			asleep = false;
+			drain = true;
+		} else if (asleep) {
+			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
+			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
+			 * long as a slot may be torn. */
+			if (sleep_until_event(arbiter)) {
+				asleep_set(arbiter, 0);
+				asleep = false;
+				drain = true;
+				bell_ns = arbiter->now_ns;
+			} else {
+				drain = ++timers % TIMERS_PER_DRAIN == 0 ||
+					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
+			}
+		} else if (spin_pays(arbiter)) {
 			if (arbiter->few_cores && ++spins % SPINS_PER_YIELD == 0)
 				sched_yield();
 			else
 				cpu_relax();
-			continue;
+		} else {
+			asleep_set(arbiter, 1);
+			asleep = true;
 		}
-		asleep_set(arbiter, 1);
-		if (!turn(arbiter))
-			sleep_until_event(arbiter);
-		asleep_set(arbiter, 0);
 	}
 	return NULL;
 }

@@ -134,8 +134,9 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task)
 	arbiter->nic[task->nic].dirty = true;
 }
 
-static void batch_forget(struct mfs_arbiter *arbiter, struct batch *batch)
+static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch)
 {
+	session->batches_told &= ~(1ull << (batch - session->batch));
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		if (batch->told >> i & 1)
 			mfs_rmlq_batch_end(arbiter->nic[i].queue, batch->key);
@@ -155,7 +156,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 			task_drop(arbiter, &session->task[i]);
 	for (unsigned i = 0; i < MFS_BATCHES_MAX; i++)
 		if (session->batch[i].id)
-			batch_forget(arbiter, &session->batch[i]);
+			batch_forget(arbiter, session, &session->batch[i]);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
@@ -230,7 +231,7 @@ void session_announce(struct session *session)
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-static void batch_tell(struct mfs_arbiter *arbiter, struct batch *batch, uint32_t nic)
+static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t nic)
 {
 	uint32_t layers_left = batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
 	struct mfs_batch_context context = {
@@ -242,16 +243,18 @@ static void batch_tell(struct mfs_arbiter *arbiter, struct batch *batch, uint32_
 		.compute_left_ns = batch->layers ? (uint64_t)((double)batch->compute_ns * layers_left / batch->layers) : 0,
 	};
 
-	if (mfs_rmlq_batch(arbiter->nic[nic].queue, batch->key, &context, arbiter->now_ns) == 0)
+	if (mfs_rmlq_batch(arbiter->nic[nic].queue, batch->key, &context, arbiter->now_ns) == 0) {
 		batch->told |= (uint16_t)(1u << nic);
+		session->batches_told |= 1ull << (batch - session->batch);
+	}
 	arbiter->nic[nic].dirty = true;
 }
 
-static void batch_tell_all(struct mfs_arbiter *arbiter, struct batch *batch)
+static void batch_tell_all(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch)
 {
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		if (batch->told >> i & 1)
-			batch_tell(arbiter, batch, i);
+			batch_tell(arbiter, session, batch, i);
 }
 
 /* Copies the context if it changed. */
@@ -266,7 +269,7 @@ static struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *
 		return batch;
 	if (id != batch->id) {
 		if (batch->id)
-			batch_forget(arbiter, batch);
+			batch_forget(arbiter, session, batch);
 		if (id == 0 || id == UINT64_MAX)
 			return batch;
 		batch->id = id;
@@ -279,7 +282,7 @@ static struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *
 	batch->compute_ns = atomic_load_explicit(&shared->compute_ns, memory_order_relaxed);
 	if (batch->compute_ns > 1ull << 60)
 		batch->compute_ns = 0;
-	batch_tell_all(arbiter, batch);
+	batch_tell_all(arbiter, session, batch);
 	return batch;
 }
 
@@ -287,9 +290,9 @@ void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *sessio
 {
 	if (session->state != MFS_SEGMENT_ACTIVE)
 		return;
-	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
-		if (session->batch[i].told) /* others are read when a flow names them */
-			batch_refresh(arbiter, session, i);
+	/* others are read when a flow names them */
+	for (uint64_t told = session->batches_told; told; told &= told - 1)
+		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(told));
 }
 
 int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uint64_t batch_id, uint32_t rank, bool pruned)
@@ -303,7 +306,7 @@ int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uin
 			continue;
 		batch->rank = rank;
 		batch->pruned = pruned;
-		batch_tell_all(arbiter, batch);
+		batch_tell_all(arbiter, session, batch);
 		return 0;
 	}
 	return -ENOENT;
@@ -322,7 +325,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	if (message->batch != MFS_NONE_U32) {
 		batch = batch_refresh(arbiter, session, message->batch);
 		if (batch->id && !(batch->told >> message->nic & 1))
-			batch_tell(arbiter, batch, message->nic);
+			batch_tell(arbiter, session, batch, message->nic);
 	}
 
 	struct nic *nic = &arbiter->nic[message->nic];

@@ -71,6 +71,7 @@ struct session {
 	uint64_t submits, grants, completes, cancels, bad_messages;
 	uint64_t held_bytes;
 	struct session_nic nic[MFS_NICS_MAX];
+	uint64_t batches_told; /* those that some queue knows, one bit each */
 	struct batch batch[MFS_BATCHES_MAX];
 	struct task task[MFS_TASKS_MAX];
 };
@@ -105,6 +106,7 @@ struct mfs_arbiter {
 	struct mfs_arbiter_config config;
 	uint64_t now_ns; /* read once a loop */
 	uint64_t heartbeat_due_ns;
+	uint64_t idle_heartbeats;
 	uint64_t load_read_ns;
 	uint64_t key_secret;
 	uint32_t next_client_id;

@@ -15,8 +15,11 @@ from pathlib import Path
 import bench.micro
 
 
+HELPERS = ("command", "daemon")
+
+
 def names() -> list[str]:
-    return sorted(m.name for m in pkgutil.iter_modules(bench.micro.__path__) if m.name != "command")
+    return sorted(m.name for m in pkgutil.iter_modules(bench.micro.__path__) if m.name not in HELPERS)
 
 
 def machine() -> dict[str, object]:

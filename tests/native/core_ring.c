@@ -97,6 +97,10 @@ static void fifo(void)
 		pthread_create(&thread[i], NULL, produce_fifo, &p[i]);
 	}
 	for (uint64_t left = PRODUCERS * total; left;) {
+		/* now and then the ring runs full */
+		for (int wait = 0; left % 50 == 0 && wait < 100 && atomic_load(&r.ring.tail) - reader.head < SLOTS; wait++)
+			sched_yield();
+
 		int n = mfs_mpsc_pop(&reader, &r.ring, r.slot, SLOTS, batch, 5, 1, 2); /* a clock that stands still */
 
 		if (n < 0)

@@ -1,8 +1,9 @@
-/* Messages per second through one queue: ring ROUNDS MILLIONTHS: prints one line "name producers batch ops_per_s" a run.
+/* Messages per second through one queue: ring ROUNDS ITEMS: prints one line "name producers batch ops_per_s" a run.
  *
- * All queues run in turn within every round, so that whatever else the machine does meets all of them. A run checks
- * that every item arrived once and in its producer's order. A thread that finds its side full or empty yields: there
- * may be fewer cores than threads.
+ * All queues run in turn within every round, so that whatever else the machine does meets all of them. Threads keep to
+ * one core each, the consumer and the first producer to different ones, or a run would measure where they happened to
+ * be. A run checks that every item arrived once and in its producer's order. A thread that finds its side full or empty
+ * yields: there may be fewer cores than threads.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -32,6 +33,28 @@ struct producer {
 	int index;
 };
 
+static void keep_to_core(int n)
+{
+	cpu_set_t allowed, one;
+	static cpu_set_t at_start;
+	static bool known;
+
+	if (!known) {
+		sched_getaffinity(0, sizeof(at_start), &at_start);
+		known = true;
+	}
+	allowed = at_start;
+	n %= CPU_COUNT(&allowed);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &allowed) || n-- > 0)
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		sched_setaffinity(0, sizeof(one), &one);
+		return;
+	}
+}
+
 static void *produce(void *argument)
 {
 	struct producer *p = argument;
@@ -41,6 +64,7 @@ static void *produce(void *argument)
 	struct item items[BATCH_MAX] = {0};
 	uint64_t next = 0;
 
+	keep_to_core(p->index + 1);
 	pthread_barrier_wait(&s->barrier);
 	while (next < s->items_each) {
 		unsigned n = s->items_each - next < s->batch ? (unsigned)(s->items_each - next) : s->batch;
@@ -106,23 +130,17 @@ int main(int argc, char **argv)
 	static const int producers[] = {1, 2, 4};
 	static const unsigned batches[] = {1, 8};
 
-	const char *only_producers = argc > 3 ? argv[3] : "124";
-	const char *only_queues = argc > 4 ? argv[4] : "012345";
-
-	if (argc < 3) {
+	if (argc != 3) {
 		fprintf(stderr, "usage: ring ROUNDS ITEMS\n");
 		return 2;
 	}
+	keep_to_core(0);
 	for (int round = 0; round < atoi(argv[1]); round++)
 		for (unsigned b = 0; b < 2; b++)
 			for (unsigned p = 0; p < 3; p++)
 				for (unsigned q = 0; q < 6; q++) {
 					uint64_t each = strtoull(argv[2], NULL, 10) / (uint64_t)producers[p];
-					unsigned chosen = (q + (unsigned)round) % 6;
-					const struct queue *queue = queues[chosen];
-
-					if (!strchr(only_producers, '0' + producers[p]) || !strchr(only_queues, '0' + (int)chosen))
-						continue;
+					const struct queue *queue = queues[(q + (unsigned)round) % 6];
 
 					printf("%s %d %u %.0f\n", queue->name, producers[p], batches[b],
 					       run(queue, producers[p], batches[b], each));

@@ -131,10 +131,10 @@ struct mfs_mpsc_reader {
 	uint64_t head;
 	uint64_t stalled_ns; /* since when `head` has been found unpublished, 0: it has not */
 	bool claimed;	     /* and it was claimed then */
-	uint64_t torn_slots; /* ever passed by */
-	uint64_t late;	     /* of them, published and delivered after all */
+	unsigned quarantined; /* entries in use below */
+	uint64_t torn_slots;  /* ever passed by */
+	uint64_t late;	      /* of them, published and delivered after all */
 	struct mfs_mpsc_torn torn[MFS_QUARANTINE_MAX];
-	unsigned quarantined;
 };
 
 static inline void mfs_mpsc_quarantine_set(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, unsigned i, bool used,

@@ -87,10 +87,11 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Makes a server whose arbiter runs with the given options. stale_after is long: a busy machine is no fault here."""
     servers: list[Server] = []
 
-    def make(**options: object) -> Server:
+    def make(start: bool = True, **options: object) -> Server:
         defaults = {"stale_after_ns": 60_000_000_000, "rate_default_bytes_per_s": 125_000_000}
         arbiter = Arbiter(**{**defaults, **options})  # type: ignore[arg-type]
-        arbiter.start()
+        if start:
+            arbiter.start()
         server = Server(tmp_path / f"s{len(servers)}", arbiter)
         servers.append(server)
         return server

@@ -201,6 +201,36 @@ def test_tasks_run_out_and_come_back(serve, take: Take, eventually: Eventually) 
         assert take(client, 1) == [task]
 
 
+def test_what_finds_the_ring_full_is_told_later(serve, take: Take, eventually: Eventually) -> None:
+    server = serve(start=False)  # nobody reads
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        batch = client.batch_begin(1, layers=9)
+        held = [client.submit(1, stage=Stage.P2D, nic=nic) for _ in range(3)]
+        pairs = 0
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            while True:
+                client.cancel(client.submit(1, stage=Stage.P2D, nic=nic))
+                pairs += 1
+        assert pairs <= _native.LANE_SLOTS // 2
+        client.cancel(held[0])
+        client.cancel(held[1], True)
+        client.batch_end(batch)
+        server.arbiter.start()
+        assert take(client, 1) == [held[2]]
+        client.complete(held[2])
+
+        def balanced() -> bool:
+            client.permits()  # any call sends what is owed
+            stats = server.arbiter.client_stats(client.client_id)
+            return stats["submits"] == stats["cancels"] + stats["completes"] >= pairs + 3
+
+        eventually(balanced)
+        assert server.arbiter.client_stats(client.client_id)["bad_messages"] == 0
+        # All slots are free again.
+        assert len({client.submit(1, stage=Stage.P2D, nic=nic) for _ in range(_native.TASKS_MAX)}) == _native.TASKS_MAX
+
+
 def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually: Eventually) -> None:
     server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
     with server.attach() as collective, server.attach() as bulk:
