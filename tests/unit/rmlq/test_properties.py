@@ -225,3 +225,17 @@ def test_a_flow_cancelled_anywhere_leaves_the_others_in_order(native, gone):
         assert queue.cancel(handle) == 0
     left = [c for c in range(16) if c // 4 != gone]
     assert drained(queue) == [c for c in left if c % 4 >= 2] + [c for c in left if c % 4 < 2]
+
+
+def test_what_returns_competes_with_other_batches_by_its_arrival(native):
+    queue = native.queue(native.policy(variant=1))
+    for batch in (7, 8):
+        queue.batch(batch, layer_current=0, layers=8)
+    for cookie, (request, batch) in enumerate([(4, 7), (5, 7), (0, 8), (6, 7), (0, 8), (6, 7), (0, 8)]):
+        queue.submit(bytes=1, stage=REUSE, request=request, batch=batch, layer=1, cookie=cookie)
+    for request in (4, 5, 6):
+        queue.prune(request)
+    assert queue.peek()[1].cookie == 2
+    for request in (4, 6, 5):
+        queue.unprune(request)
+    assert drained(queue) == [0, 1, 2, 3, 4, 5, 6]
