@@ -177,8 +177,8 @@ def test_nothing_leaks(daemon: Callable[[Answer], str]) -> None:
     good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
     attach_error(bad)
     Client.attach(good).detach()
-    settled = len(os.listdir("/proc/self/fd"))
+    settled = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         attach_error(bad)
         Client.attach(good).detach()
-    assert len(os.listdir("/proc/self/fd")) <= settled + 2  # the server's side closes a moment later
+    assert len(list(Path("/proc/self/fd").iterdir())) <= settled + 2  # the server's side closes a moment later

@@ -191,7 +191,7 @@ def test_too_many_torn_slots_detach(pair, eventually: Eventually) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_bytes_anywhere(pair, eventually: Eventually, seed: int) -> None:
-    server, hostile, lane = pair
+    server, _, lane = pair
     chance = random.Random(seed)
     header = LAYOUT["gate"]
     for _ in range(200):
