@@ -320,8 +320,24 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	struct batch *batch = NULL;
 
 	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->bytes > MFS_FLOW_BYTES_MAX ||
-	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX) || session->task[slot].phase != TASK_FREE)
+	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
 		return -EBADMSG;
+
+	struct task *task = &session->task[slot];
+	uint32_t generation = (uint32_t)(message->task >> 32);
+
+	session->submits++;
+	if (task->phase != TASK_FREE) {
+		if ((int32_t)(generation - task->generation) <= 0)
+			return -EBADMSG;
+		/* A slot is reused only when its task was ended: that message is still on its way, in another lane. */
+		task_drop(arbiter, task);
+	}
+	task->generation = generation;
+	if (task->ended_generation == generation) {
+		task->ended_generation = 0;
+		return 0;
+	}
 	if (message->batch != MFS_NONE_U32) {
 		batch = batch_refresh(arbiter, session, message->batch);
 		if (batch->id && !(batch->told >> message->nic & 1))
@@ -329,7 +345,6 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	}
 
 	struct nic *nic = &arbiter->nic[message->nic];
-	struct task *task = &session->task[slot];
 	struct mfs_flow flow = {
 		.bytes = message->bytes,
 		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
@@ -343,10 +358,8 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->session = session;
 	task->bytes = message->bytes;
 	task->submit_ns = message->submit_ns;
-	task->generation = (uint32_t)(message->task >> 32);
 	task->phase = TASK_WAITING;
 	task->nic = message->nic;
-	session->submits++;
 	session->held_bytes += task->bytes;
 	nic->dirty = true;
 	if (mfs_rmlq_submit(nic->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
@@ -365,15 +378,20 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 
 	struct task *task = &session->task[slot];
 	bool complete = message->kind == MFS_MESSAGE_COMPLETE || message->flags & MFS_TASK_BYPASSED;
+	int32_t ahead = (int32_t)((uint32_t)(message->task >> 32) - task->generation);
 
-	if (task->phase == TASK_FREE || task->generation != (uint32_t)(message->task >> 32)) {
-		session->bad_messages++;
+	if (ahead == 0 && task->phase == TASK_FREE) {
+		session->bad_messages++; /* ended twice */
 		return 0;
 	}
 	if (message->kind == MFS_MESSAGE_COMPLETE)
 		session->completes++;
 	else
 		session->cancels++;
+	if (ahead > 0)
+		task->ended_generation = (uint32_t)(message->task >> 32);
+	if (ahead != 0)
+		return 0;
 	if (complete && task->handle) {
 		mfs_rmlq_complete(arbiter->nic[task->nic].queue, task->handle, UINT64_MAX);
 		task->handle = 0;

@@ -25,6 +25,7 @@ struct task {
 	uint64_t submit_ns;
 	mfs_flow_handle handle; /* 0: granted past a full queue */
 	uint32_t generation;
+	uint32_t ended_generation; /* finished before its submit was read; 0: none */
 	uint8_t phase; /* enum task_phase */
 	uint8_t nic;
 	uint8_t wire_class; /* when in flight */

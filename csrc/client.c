@@ -30,9 +30,13 @@ enum phase {
 	PHASE_OWES_BYPASS = 5,
 };
 
-/* A thread submits through one lane as long as that has free slots. Static TLS: no allocation on first use. */
-static _Atomic uint32_t lanes_given;
-static __thread uint32_t own_lane __attribute__((tls_model("initial-exec"))); /* lane + 1; 0: none yet */
+/* The lane of this thread. Static TLS: no allocation on first use. */
+struct own {
+	uint64_t serial; /* of the client whose lane it is */
+	uint32_t lane;
+	uint32_t sending; /* a message is being written: who comes now is a signal handler of this very thread */
+};
+static __thread volatile struct own own __attribute__((tls_model("initial-exec")));
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
@@ -68,11 +72,54 @@ static void doorbell_ring(struct mfs_client *client)
 	}
 }
 
-static bool message_send(struct mfs_client *client, const struct mfs_message *message, uint32_t lane)
+/* Gives this thread a lane to itself: the one it had, a free one, or that of a thread that has ended. */
+static uint32_t lane_acquire(struct mfs_client *client)
+{
+	uint32_t tid = (uint32_t)syscall(SYS_gettid);
+	uint32_t found = MFS_LANE_SHARED;
+	int saved = errno;
+
+	for (uint32_t lane = 0; lane < MFS_LANE_SHARED && found == MFS_LANE_SHARED; lane++)
+		if (atomic_load_explicit(&client->lane[lane].owner, memory_order_relaxed) == tid)
+			found = lane;
+	for (uint32_t lane = 0; lane < MFS_LANE_SHARED && found == MFS_LANE_SHARED; lane++) {
+		uint32_t owner = atomic_load_explicit(&client->lane[lane].owner, memory_order_relaxed);
+
+		if ((owner == 0 || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
+		    atomic_compare_exchange_strong_explicit(&client->lane[lane].owner, &owner, tid, memory_order_acquire,
+							    memory_order_relaxed))
+			found = lane;
+	}
+	errno = saved;
+	if (found != MFS_LANE_SHARED)
+		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found], MFS_LANE_SLOTS);
+	own.lane = found;
+	own.serial = client->serial;
+	return found;
+}
+
+static inline uint32_t lane_own(struct mfs_client *client)
+{
+	return __builtin_expect(own.serial == client->serial, 1) ? own.lane : lane_acquire(client);
+}
+
+static bool message_send(struct mfs_client *client, const struct mfs_message *message)
 {
 	struct mfs_segment *segment = client->segment;
+	uint32_t lane = own.sending ? MFS_LANE_SHARED : lane_own(client);
+	unsigned sent = 0;
 
-	if (!mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1))
+	if (lane != MFS_LANE_SHARED) {
+		own.sending = 1;
+		atomic_signal_fence(memory_order_seq_cst);
+		sent = mfs_mpsc_push_owned(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
+		atomic_signal_fence(memory_order_seq_cst);
+		own.sending = 0;
+	}
+	if (!sent)
+		sent = mfs_mpsc_push(&segment->submit[MFS_LANE_SHARED], segment->submit_slot[MFS_LANE_SHARED], MFS_LANE_SLOTS,
+				     message, 1);
+	if (!sent)
 		return false;
 	doorbell_ring(client);
 	return true;
@@ -87,7 +134,7 @@ static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase 
 		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
 	};
 
-	return message_send(client, &message, MFS_TASK_LANE((uint32_t)task_id));
+	return message_send(client, &message);
 }
 
 static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
@@ -111,10 +158,10 @@ static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
 
 static uint32_t slot_take(struct mfs_client *client)
 {
-	if (__builtin_expect(own_lane == 0, 0))
-		own_lane = 1 + atomic_fetch_add_explicit(&lanes_given, 1, memory_order_relaxed) % MFS_LANES;
+	uint32_t first = lane_own(client);
+
 	for (uint32_t i = 0; i < MFS_LANES; i++) {
-		uint32_t slot = lane_slot_take(client, (own_lane - 1 + i) % MFS_LANES);
+		uint32_t slot = lane_slot_take(client, (first + i) % MFS_LANES);
 
 		if (slot != MFS_NONE_U32)
 			return slot;
@@ -124,7 +171,7 @@ static uint32_t slot_take(struct mfs_client *client)
 
 static void slot_give(struct mfs_client *client, uint32_t slot)
 {
-	_Atomic uint64_t *free_head = &client->lane[MFS_TASK_LANE(slot)].free_head;
+	_Atomic uint64_t *free_head = &client->lane[task_lane(slot)].free_head;
 	uint64_t head = atomic_load_explicit(free_head, memory_order_relaxed);
 
 	do {
@@ -135,14 +182,14 @@ static void slot_give(struct mfs_client *client, uint32_t slot)
 
 static void waiting_add(struct mfs_client *client, uint32_t slot, uint32_t change)
 {
-	atomic_fetch_add_explicit(&client->lane[MFS_TASK_LANE(slot)].waiting, change, memory_order_relaxed);
+	atomic_fetch_add_explicit(&client->lane[task_lane(slot)].waiting, change, memory_order_relaxed);
 }
 
 static bool batch_send(struct mfs_client *client, uint32_t batch)
 {
 	struct mfs_message message = {.batch = batch, .kind = MFS_MESSAGE_BATCH};
 
-	return message_send(client, &message, batch % MFS_LANES);
+	return message_send(client, &message);
 }
 
 /* Sends what found the ring full. Any thread may; each bit is taken by one. */
@@ -226,7 +273,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_WAITING, memory_order_release);
 	waiting_add(client, slot, 1);
-	if (message_send(client, &message, MFS_TASK_LANE(slot)))
+	if (message_send(client, &message))
 		return 0;
 	waiting_add(client, slot, -1u);
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_FREE, memory_order_relaxed);

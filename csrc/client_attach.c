@@ -20,6 +20,8 @@
 #define TIMEOUT_MS_DEFAULT 200
 #define RULES_TRIES 100
 
+static _Atomic uint64_t clients_made;
+
 static int fail(const char **why, const char *line, int rc)
 {
 	if (why)
@@ -228,9 +230,10 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	}
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
+	client->serial = 1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed);
 	client->epoch = (uint32_t)client->segment->header.epoch;
 	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
-		bool last = i + 1 == MFS_TASKS_MAX || MFS_TASK_LANE(i + 1) != MFS_TASK_LANE(i);
+		bool last = i + 1 == MFS_TASKS_MAX || task_lane(i + 1) != task_lane(i);
 
 		atomic_init(&client->task[i].next_free, last ? 0 : i + 2);
 	}

@@ -17,15 +17,22 @@ struct task_slot {
 	_Atomic uint32_t next_free;
 };
 
-/* What the tasks of one lane share (MFS_TASK_LANE). */
+/* A lane's own part of the task table, and whose lane it is. Slots return to the lane they came from. */
 struct lane {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head; /* a stack: slot + 1 or 0 low, a tag against ABA high */
-	_Atomic uint32_t waiting;			     /* tasks in PHASE_WAITING */
+	_Atomic uint32_t waiting;			     /* its tasks in PHASE_WAITING */
+	_Atomic uint32_t owner;				     /* thread id, 0: none */
 };
+
+static inline uint32_t task_lane(uint32_t slot)
+{
+	return slot / (MFS_TASKS_MAX / MFS_LANES);
+}
 
 struct mfs_client {
 	struct mfs_segment *segment;
 	uint64_t stale_after_ns;
+	uint64_t serial; /* differs for every client of this process, never 0 */
 	uint32_t epoch;
 	int socket;
 	int doorbell;

@@ -36,7 +36,7 @@ static unsigned push(void *producer, const struct item *items, unsigned n)
 {
 	struct mfs_producer *p = producer;
 
-	return mfs_mpsc_push(p->ring, p->slots, MFS_LANE_SLOTS, (const struct mfs_message *)items, n);
+	return mfs_mpsc_push_owned(p->ring, p->slots, MFS_LANE_SLOTS, (const struct mfs_message *)items, n);
 }
 
 static unsigned pop(void *queue, struct item *items, unsigned n)

@@ -35,8 +35,8 @@
 #define MFS_CLASSES_MAX 8    /* priorities on the wire, 0 highest */
 #define MFS_ROLES_MAX 8	     /* queue-pair roles, see enum mfs_role */
 #define MFS_TASKS_MAX 4096   /* tasks of one process held or in flight at once */
-#define MFS_LANES 8	     /* submit rings of one process, so that its threads seldom share one; see ring.h */
-#define MFS_LANE_SLOTS 2048  /* four messages a task of the lane: submit, complete or cancel, and as many not read yet */
+#define MFS_LANES 8	     /* submit rings of one process: one a thread, the last for all other threads */
+#define MFS_LANE_SLOTS 2048  /* one thread's messages that the arbiter has not read yet */
 #define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
 #define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
 #define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
@@ -88,9 +88,10 @@ enum mfs_message_flags {
 	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
 };
 
-/* The lane of a task: all messages about it go through one ring, so that they are read in the order in which they were
- * sent, whichever threads sent them. */
-#define MFS_TASK_LANE(slot) ((uint32_t)(slot) / (MFS_TASKS_MAX / MFS_LANES))
+/* Every thread of the process sends through a lane of its own while there are any; the last lane is for all others. So
+ * two messages about one task may be read in another order than they were sent: a completion ahead of its submit, or a
+ * slot's next submit ahead of the completion before it. Generations tell. */
+#define MFS_LANE_SHARED (MFS_LANES - 1)
 
 /* One message. `task` names a task of this client: slot in the low 32 bits, generation in the high 32 bits; the
  * generation rises with every reuse of a slot, so an old grant or completion is recognised. */
@@ -286,7 +287,6 @@ struct mfs_segment {
 	struct mfs_grant grant_slot[MFS_GRANT_SLOTS];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
-_Static_assert(2 * MFS_TASKS_MAX <= MFS_LANES * MFS_LANE_SLOTS, "a task's messages find room");
 _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");
 
 /* ---- the unix socket: SOCK_SEQPACKET, one message a packet ----------------------------------------------------- */

@@ -118,6 +118,44 @@ static inline unsigned mfs_mpsc_push(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 	return done;
 }
 
+/* Publishes up to n messages in order on a ring that this thread alone produces on; answers how many before the ring was
+ * full. No read-modify-write: the same memory order without P3. There is no claim either, so no slot can be torn. `tail`
+ * is stored last; if the thread ends before, mfs_mpsc_adopt finds what it published. */
+static inline unsigned mfs_mpsc_push_owned(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size,
+					   const struct mfs_message *messages, unsigned n)
+{
+	uint64_t ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+	uint64_t room = size - (ticket - atomic_load_explicit(&ring->head_seen, memory_order_relaxed));
+
+	if (__builtin_expect(room < n, 0)) {
+		uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+
+		atomic_store_explicit(&ring->head_seen, head, memory_order_relaxed);
+		room = size - (ticket - head);
+		if (room < n)
+			n = (unsigned)room;
+	}
+	for (unsigned i = 0; i < n; i++, ticket++) {
+		struct mfs_mpsc_slot *slot = &slots[ticket & (size - 1)];
+
+		__builtin_prefetch(&slots[(ticket + MFS_PREFETCH_SLOTS) & (size - 1)], 1);
+		slot->message = messages[i];
+		atomic_store_explicit(&slot->sequence, ticket + 1, memory_order_release);
+	}
+	atomic_store_explicit(&ring->tail, ticket, memory_order_release);
+	return n;
+}
+
+/* Makes the ring of a thread that has ended fit for its next owner. */
+static inline void mfs_mpsc_adopt(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size)
+{
+	uint64_t ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+
+	while (atomic_load_explicit(&slots[ticket & (size - 1)].sequence, memory_order_acquire) == ticket + 1)
+		ticket++;
+	atomic_store_explicit(&ring->tail, ticket, memory_order_relaxed);
+}
+
 /* ---- MPSC, consumer ---------------------------------------------------------------------------------------------- */
 
 struct mfs_mpsc_torn {
@@ -194,7 +232,8 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 
 	uint64_t claimed = atomic_load_explicit(&ring->tail, memory_order_acquire) - reader->head;
 
-	if (claimed == 0) {
+	/* Behind `head`: an owner that stopped after it had published. */
+	if (claimed == 0 || -claimed <= size) {
 		reader->stalled_ns = 0;
 		return 0;
 	}
@@ -262,8 +301,8 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 /* ---- lanes: several MPSC rings side by side ---------------------------------------------------------------------- */
 
 /* Producers that share a ring take its tail line from one another with every message. So a process has several, called
- * lanes, and each thread keeps to one as far as it can. Order holds within a lane only; who needs order between two
- * messages sends both through the same one (MFS_TASK_LANE). */
+ * lanes, and each thread has one to itself as long as there are enough (mfs_mpsc_push_owned). Order holds within a lane
+ * only. */
 struct mfs_lanes_reader {
 	struct mfs_mpsc_reader lane[MFS_LANES];
 	unsigned first; /* where the next turn begins, so that a busy lane cannot keep the others waiting */

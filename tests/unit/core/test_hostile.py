@@ -6,7 +6,8 @@ import errno
 import mmap
 import random
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,17 +22,25 @@ Eventually = Callable[..., object]
 
 
 class Lane:
-    """Plays a producer on lane 0 of a segment, step by step."""
+    """Plays a producer on one lane of a segment, step by step; by default on the one that threads share."""
 
-    def __init__(self, segment: mmap.mmap) -> None:
+    def __init__(self, segment: mmap.mmap, index: int = _native.LANE_SHARED) -> None:
         self.segment = segment
+        self._ring = index * _native.LANE_BYTES
+        self._slots = LAYOUT["submit_slot"] + index * _native.LANE_SLOTS * _native.SUBMIT_SLOT_BYTES
         assert MESSAGE.size == _native.MESSAGE_BYTES
 
+    def at(self, name: str) -> int:
+        return LAYOUT[name] + (self._ring if name.startswith("submit.") else 0)
+
     def load(self, name: str) -> int:
-        return int.from_bytes(self.segment[LAYOUT[name] : LAYOUT[name] + 8], "little")
+        return int.from_bytes(self.segment[self.at(name) : self.at(name) + 8], "little")
 
     def store(self, name: str, value: int) -> None:
-        self.segment[LAYOUT[name] : LAYOUT[name] + 8] = (value % 2**64).to_bytes(8, "little")
+        self.segment[self.at(name) : self.at(name) + 8] = (value % 2**64).to_bytes(8, "little")
+
+    def slot(self, ticket: int) -> int:
+        return self._slots + ticket % _native.LANE_SLOTS * _native.SUBMIT_SLOT_BYTES
 
     def claim(self, n: int = 1) -> int:
         ticket = self.load("submit.tail")
@@ -39,7 +48,7 @@ class Lane:
         return ticket
 
     def publish(self, ticket: int, message: bytes) -> None:
-        at = LAYOUT["submit_slot"] + ticket % _native.LANE_SLOTS * _native.SUBMIT_SLOT_BYTES
+        at = self.slot(ticket)
         self.segment[at + 8 : at + 8 + len(message)] = message
         self.segment[at : at + 8] = (ticket + 1).to_bytes(8, "little")
 
@@ -104,20 +113,48 @@ def test_a_bad_message_detaches_its_client(pair, eventually: Eventually, bad: by
     assert not hostile.alive()
 
 
-def test_a_slot_submitted_twice_detaches(pair, eventually: Eventually) -> None:
+@pytest.mark.parametrize("generation", [2, 1, 2**31 + 2])
+def test_a_slot_submitted_twice_detaches(pair, eventually: Eventually, generation: int) -> None:
     server, hostile, lane = pair
-    lane.send(message(slot=5, generation=1))
     lane.send(message(slot=5, generation=2))
+    lane.send(message(slot=5, generation=generation))
     eventually(lambda: detached(server, hostile))
     assert server.arbiter.nic_stats(0)["in_flight_bytes"] == 0
 
 
-def test_messages_about_tasks_that_are_gone_are_counted(pair, eventually: Eventually) -> None:
+def test_a_task_ended_twice_is_counted(pair, eventually: Eventually) -> None:
     server, hostile, lane = pair
-    for kind in (MessageKind.COMPLETE, MessageKind.CANCEL):
+    for kind in (MessageKind.SUBMIT, MessageKind.COMPLETE, MessageKind.CANCEL):
         lane.send(message(kind=kind, slot=9, generation=3))
-    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["bad_messages"] == 2)
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["bad_messages"] == 1)
     assert not detached(server, hostile)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["complete 1", "submit 1", "submit 2"],  # an end ahead of its submit
+        ["submit 1", "submit 2", "complete 1"],  # a slot's next task ahead of the last one's end
+        ["cancel 1", "submit 1", "submit 2"],
+        ["submit 1", "submit 2", "cancel 1"],
+        ["submit 1", "complete 2", "complete 1", "submit 2", "submit 3", "cancel 3", "submit 4"],
+        ["complete 1", "submit 2", "submit 3", "complete 2"],  # its submit is never read: torn
+    ],
+)
+def test_lanes_are_read_in_any_order(pair, eventually: Eventually, order: list[str]) -> None:
+    """One task of this slot is left, whatever the order in which the threads' messages are read."""
+    server, hostile, lane = pair
+    for step in order:
+        kind, generation = step.split()
+        lane.send(message(kind=MessageKind[kind.upper()], slot=7, generation=int(generation)))
+    ends = sum("submit" not in step for step in order)
+    stats = eventually(
+        lambda: (s := server.arbiter.client_stats(hostile.client_id))["submits"] == len(order) - ends
+        and s["completes"] + s["cancels"] == ends
+        and s
+    )
+    assert (stats["in_flight_bytes"], stats["bad_messages"]) == (KIB, 0)
+    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == KIB
 
 
 @pytest.mark.parametrize("stage", [5, 7, 8, 255])
@@ -128,7 +165,7 @@ def test_a_stage_of_the_future_is_background(pair, take: Take, eventually: Event
     assert server.arbiter.nic_stats(0)["grants"][7] == 1  # the scavenger's class
 
 
-@pytest.mark.parametrize("jump", [_native.LANE_SLOTS + 1, 2**63, -1])
+@pytest.mark.parametrize("jump", [_native.LANE_SLOTS + 1, 2**63, -_native.LANE_SLOTS - 1])
 def test_an_absurd_index_detaches(pair, eventually: Eventually, jump: int) -> None:
     server, hostile, lane = pair
     lane.store("submit.tail", lane.load("submit.tail") + jump)
@@ -143,43 +180,92 @@ def test_an_absurd_grant_index_detaches(pair, eventually: Eventually) -> None:
     eventually(lambda: detached(server, hostile))
 
 
-def test_a_torn_slot_is_passed_by_and_delivered_late(pair, take: Take, eventually: Eventually) -> None:
+@pytest.fixture
+def crowd(pair) -> Iterator[None]:
+    """Threads that take all lanes that a thread can have to itself; this one has to share."""
+    _, hostile, _ = pair
+    leave = threading.Event()
+    barrier = threading.Barrier(_native.LANES)
+
+    def take_a_lane() -> None:
+        hostile.cancel(hostile.submit(1, stage=Stage.P2D))
+        barrier.wait()
+        leave.wait()
+
+    threads = [threading.Thread(target=take_a_lane) for _ in range(_native.LANES - 1)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    yield
+    leave.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_torn_slot_is_passed_by_and_delivered_late(pair, crowd: None, eventually: Eventually) -> None:
     server, hostile, lane = pair
+    before = eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"])
     torn = lane.claim()  # a thread that stops here
-    lane.send(message(slot=1))
+    lane.send(message(slot=3001))
     assert hostile.submit(KIB, stage=Stage.P2D) is not None  # a real producer behind it
-    stats = eventually(lambda: (s := server.arbiter.client_stats(hostile.client_id))["submits"] == 2 and s)
-    assert stats["torn_slots"] == 1
-    lane.publish(torn, message(slot=2))  # it was only slow
-    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == 3)
-    assert not detached(server, hostile)
+    stats = eventually(lambda: (s := server.arbiter.client_stats(hostile.client_id))["torn_slots"] == 1 and s)
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == before + 2)
+    lane.publish(torn, message(slot=3002))  # it was only slow
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == before + 3)
+    assert stats["state"] == SegmentState.ACTIVE
 
 
-def test_a_torn_slot_is_left_out_until_its_producer_comes_back(pair, take: Take, eventually: Eventually) -> None:
+def test_a_torn_slot_is_left_out_until_its_producer_comes_back(pair, crowd: None, take: Take, eventually) -> None:
     """Three times around the ring, past a slot whose producer has stopped: nothing is lost, nothing overwritten."""
     server, hostile, lane = pair
     torn = lane.claim()
-    slot = torn % _native.LANE_SLOTS
-    at = LAYOUT["submit_slot"] + slot * _native.SUBMIT_SLOT_BYTES
-    eventually(lambda: lane.load("submit.head") > torn or (hostile.alive() and lane.load("submit.quarantined")))
-    assert struct.unpack_from("<I", lane.segment, LAYOUT["submit.quarantine"])[0] == slot + 1
-    done = 0
-    while lane.load("submit.tail") < torn + 3 * _native.LANE_SLOTS:
-        task = hostile.submit(1, stage=Stage.P2D)
-        assert task & 0xFFFFFFFF < _native.TASKS_MAX // _native.LANES  # this thread's lane is lane 0
-        assert take(hostile, 1) == [task]
-        hostile.complete(task)
-        done += 1
-        assert lane.segment[at : at + 64] == b"\0" * 64
-    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["completes"] == done)
-    lane.publish(torn, message(slot=400))
-    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == done + 1)
-    while lane.load("submit.tail") < torn + 5 * _native.LANE_SLOTS:
-        task = hostile.submit(1, stage=Stage.P2D)
-        assert take(hostile, 1) == [task]
-        hostile.complete(task)
+    at = lane.slot(torn)
+    empty = lane.segment[at : at + 64]
+    eventually(lambda: lane.load("submit.head") > torn)
+    quarantine = struct.unpack_from("<I", lane.segment, lane.at("submit.quarantine"))[0]
+    assert quarantine == torn % _native.LANE_SLOTS + 1
+
+    def around(laps: int) -> None:
+        end = lane.load("submit.tail") + laps * _native.LANE_SLOTS
+        while lane.load("submit.tail") < end:
+            task = hostile.submit(1, stage=Stage.P2D)
+            assert take(hostile, 1) == [task]
+            hostile.complete(task)
+
+    around(3)
+    assert lane.segment[at : at + 64] == empty
+    stats = server.arbiter.client_stats(hostile.client_id)
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["completes"] >= 3 * _native.LANE_SLOTS // 2 - 1)
+    lane.publish(torn, message(slot=3002))
+    submits = server.arbiter.client_stats(hostile.client_id)["submits"]
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] > submits or submits > stats["submits"])
+    around(2)
     assert lane.load("submit.quarantined") & 0xFFFFFFFF == 0  # in use again
+    assert lane.segment[at : at + 64] != empty
     assert server.arbiter.client_stats(hostile.client_id)["torn_slots"] == 1
+
+
+def test_a_lane_outlives_its_thread(pair, take: Take, eventually: Eventually) -> None:
+    """More threads than lanes, one after the other: each finds a lane of its own, where the last one left it."""
+    server, hostile, _ = pair
+    tasks: list[int] = []
+    for _ in range(3 * _native.LANES):
+        thread = threading.Thread(target=lambda: tasks.append(hostile.submit(1, stage=Stage.P2D)))
+        thread.start()
+        thread.join()
+    assert sorted(take(hostile, len(tasks))) == sorted(tasks)
+    shared = Lane(server.segments[hostile.client_id])
+    assert shared.load("submit.tail") == 0
+    # A thread that ended between publishing and moving the tail: its lane's next owner goes on behind the message.
+    tids = Lane(server.segments[hostile.client_id], 0)
+    used = next(Lane(server.segments[hostile.client_id], i) for i in range(_native.LANES) if tids.load("submit.tail"))
+    used.publish(used.load("submit.tail"), message(slot=3003))
+    for _ in range(2 * _native.LANES):
+        thread = threading.Thread(target=lambda: tasks.append(hostile.submit(1, stage=Stage.P2D)))
+        thread.start()
+        thread.join()
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == len(tasks) + 1)
+    assert not detached(server, hostile)
 
 
 def test_too_many_torn_slots_detach(pair, eventually: Eventually) -> None:

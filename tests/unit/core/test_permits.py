@@ -183,18 +183,36 @@ def test_a_permit_under_way_to_a_cancelled_task_is_swallowed(serve, take: Take, 
         eventually(lambda: server.arbiter.nic_stats(nic)["in_flight_bytes"] == KIB)
 
 
+def submit_when_there_is_room(client: Client, nic: int) -> int:
+    """Submits as soon as the arbiter has made room in the ring: this thread is faster."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        try:
+            return client.submit(1, stage=Stage.BACKGROUND, nic=nic)
+        except BlockingIOError:
+            assert time.monotonic() < deadline_s
+            client.wait(1_000_000)
+
+
 def test_tasks_run_out_and_come_back(serve, take: Take, eventually: Eventually) -> None:
     server = serve(window_ns=0, window_bytes_min=1)
     with server.attach() as client:
         nic = client.nic("rdma0")
-        tasks = [client.submit(1, stage=Stage.BACKGROUND, nic=nic) for _ in range(_native.TASKS_MAX)]
+        tasks: list[int] = []
+        while len(tasks) < _native.TASKS_MAX:
+            tasks.append(submit_when_there_is_room(client, nic))
         assert len(set(tasks)) == _native.TASKS_MAX
         with pytest.raises(OSError) as raised:
             client.submit(1, stage=Stage.BACKGROUND, nic=nic)
         assert raised.value.errno == errno.EAGAIN
         for task in tasks:
             client.cancel(task)
-        eventually(lambda: server.arbiter.client_stats(client.client_id)["cancels"] == _native.TASKS_MAX)
+
+        def cancelled() -> bool:
+            client.permits()  # any call sends what found the ring full
+            return server.arbiter.client_stats(client.client_id)["cancels"] == _native.TASKS_MAX
+
+        eventually(cancelled)
         assert server.arbiter.client_stats(client.client_id)["held_bytes"] == 0
         client.permits(_native.TASKS_MAX)
         task = client.submit(1, stage=Stage.BACKGROUND, nic=nic)
@@ -212,7 +230,7 @@ def test_what_finds_the_ring_full_is_told_later(serve, take: Take, eventually: E
             while True:
                 client.cancel(client.submit(1, stage=Stage.P2D, nic=nic))
                 pairs += 1
-        assert pairs <= _native.LANE_SLOTS // 2
+        assert pairs <= _native.LANE_SLOTS  # this thread's own lane and the shared one
         client.cancel(held[0])
         client.cancel(held[1], True)
         client.batch_end(batch)
@@ -221,14 +239,14 @@ def test_what_finds_the_ring_full_is_told_later(serve, take: Take, eventually: E
         client.complete(held[2])
 
         def balanced() -> bool:
-            client.permits()  # any call sends what is owed
+            client.permits()  # any call sends what found the ring full
             stats = server.arbiter.client_stats(client.client_id)
             return stats["submits"] == stats["cancels"] + stats["completes"] >= pairs + 3
 
         eventually(balanced)
         assert server.arbiter.client_stats(client.client_id)["bad_messages"] == 0
         # All slots are free again.
-        assert len({client.submit(1, stage=Stage.P2D, nic=nic) for _ in range(_native.TASKS_MAX)}) == _native.TASKS_MAX
+        assert len({submit_when_there_is_room(client, nic) for _ in range(_native.TASKS_MAX)}) == _native.TASKS_MAX
 
 
 def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually: Eventually) -> None:
