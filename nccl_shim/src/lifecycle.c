@@ -104,7 +104,7 @@ static void update_mode(struct mfs_client *client)
 
 	if (atomic_exchange(&shim.enforcing, enforcing) && !enforcing)
 		flush_all();
-	if (!alive)
+	if (!alive && atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE) /* else it gave us up just now */
 		shim_log(SHIM_REASON_HUNG, "the daemon does not answer: work requests pass through until it does");
 }
 
