@@ -176,7 +176,7 @@ class Stage:
     def daemon(self) -> Iterator[Program]:
         """A daemon with its defaults, on a socket of the demo's own."""
         configuration = self.socket.with_name("mfsd.toml")
-        configuration.write_text(f'[arbiter]\nwindow = "8ms"\n[nic.{DEVICE}]\nrate = "{self.rate}"\n')
+        configuration.write_text(f'[arbiter]\nwindow = "16ms"\n[nic.{DEVICE}]\nrate = "{self.rate}"\n')
         command = [str(Path(sys.executable).parent / "mfsd")]
         program = self._start("mfsd", [*command, "--config", str(configuration), "--socket", str(self.socket)])
         deadline = threading.Event()
