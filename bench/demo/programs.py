@@ -22,7 +22,7 @@ PROGRAMS = ROOT / "bench" / "programs"
 BUILD = ROOT / "build" / "demo"
 DEVICE = "mfsdemo0"
 # Mooncake's workers poll without rest. The demo is about the link: they must not take two cores from everybody.
-POLITE = ("nice", "-n", "15")
+POLITE = ("nice", "-n", "8")
 
 
 class Call(msgspec.Struct):

@@ -34,7 +34,7 @@ def engine(device: str) -> Any:
             "MC_CUSTOM_TOPO_JSON": topology.name,
             "MC_GID_INDEX": "0",
             "MC_WORKERS_PER_CTX": "1",
-            "MC_NUM_QP_PER_EP": "4",
+            "MC_NUM_QP_PER_EP": "8",
             "GLOG_minloglevel": "2",
             "MC_LOG_LEVEL": "ERROR",
         }
