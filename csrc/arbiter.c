@@ -14,12 +14,15 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SPINS_PER_YIELD 32
 #define FEW_CORES 4
+#define ARBITER_NICE (-20)
+#define SPIN_FEW_CORES_NS 10000 /* longer, and those it waits for cannot run */
 #define IDLE_HEARTBEATS_PER_TICK 10
 #define TIMERS_PER_DRAIN 10
 #define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
@@ -143,6 +146,17 @@ static bool spin_pays(const struct mfs_arbiter *arbiter)
 	       arbiter->now_ns - arbiter->worked_ns < arbiter->config.spin_ns;
 }
 
+/* The thread works in microseconds and then sleeps, but while it waits for a core everybody's held flows wait, and a
+ * heartbeat that is late looks like death. Niceness alone does not help against programs of other sessions (autogroups).
+ * Without the right to either the thread stays as it is. */
+static void hurry(void)
+{
+	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
+
+	if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest))
+		setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), ARBITER_NICE);
+}
+
 static void *arbiter_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
@@ -152,6 +166,7 @@ static void *arbiter_thread(void *argument)
 	unsigned spins = 0, timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
+	hurry();
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
 		if (turn(arbiter, drain)) {
@@ -531,6 +546,8 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	arbiter->gate_mask = gate_mask(config->mode);
 	arbiter->gap_ns = 2 * config->spin_ns;
 	arbiter->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
+	if (arbiter->few_cores && arbiter->config.spin_ns > SPIN_FEW_CORES_NS)
+		arbiter->config.spin_ns = SPIN_FEW_CORES_NS;
 	pthread_mutex_init(&arbiter->control, NULL);
 	arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
 	arbiter->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -48,57 +48,73 @@ static inline void mfs_heap_place(struct mfs_heap *heap, uint32_t at, const stru
 	heap->position[entry->node] = at + 1;
 }
 
-static inline void mfs_heap_settle(struct mfs_heap *heap, uint32_t at, struct mfs_heap_entry entry)
+/* Moves the hole up to where `entry` belongs; answers where that is. */
+static inline uint32_t mfs_heap_rise(struct mfs_heap *heap, uint32_t at, const struct mfs_heap_entry *entry)
 {
-	uint32_t start = at;
-
 	while (at) {
 		uint32_t parent = (at - 1) / 4;
 
-		if (!mfs_heap_before(&entry, &heap->entry[parent]))
+		if (!mfs_heap_before(entry, &heap->entry[parent]))
 			break;
 		mfs_heap_place(heap, at, &heap->entry[parent]);
 		at = parent;
 	}
-	if (at == start) {
-		for (;;) {
-			uint32_t child = at * 4 + 1, best;
+	return at;
+}
 
-			if (child >= heap->n)
-				break;
-			best = mfs_heap_least(heap->entry, child, heap->n);
-			if (!mfs_heap_before(&heap->entry[best], &entry))
-				break;
-			mfs_heap_place(heap, at, &heap->entry[best]);
-			at = best;
-		}
+/* Moves the hole down to where `entry` belongs; answers where that is. */
+static inline uint32_t mfs_heap_sink(struct mfs_heap *heap, uint32_t at, const struct mfs_heap_entry *entry)
+{
+	uint32_t child;
+
+	while ((child = at * 4 + 1) < heap->n) {
+		uint32_t best = mfs_heap_least(heap->entry, child, heap->n);
+
+		if (!mfs_heap_before(&heap->entry[best], entry))
+			break;
+		mfs_heap_place(heap, at, &heap->entry[best]);
+		at = best;
 	}
-	mfs_heap_place(heap, at, &entry);
+	return at;
 }
 
 /* Puts the node in, or moves it to its new key. */
 static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low,
 				uint32_t hint)
 {
-	uint32_t position = heap->position[node];
+	const struct mfs_heap_entry entry = { high, low, node, hint };
+	uint32_t position = heap->position[node], at;
 
-	if (!position) /* the hole at the end */
-		position = ++heap->n;
-	mfs_heap_settle(heap, position - 1, (struct mfs_heap_entry){ high, low, node, hint });
+	if (!position) {
+		mfs_heap_place(heap, mfs_heap_rise(heap, heap->n++, &entry), &entry);
+		return;
+	}
+	at = mfs_heap_rise(heap, position - 1, &entry);
+	if (at == position - 1)
+		at = mfs_heap_sink(heap, at, &entry);
+	mfs_heap_place(heap, at, &entry);
 }
 
 /* Takes the node out; nothing happens when it is not in. */
 static inline void mfs_heap_remove(struct mfs_heap *heap, uint32_t node)
 {
-	uint32_t position = heap->position[node];
+	uint32_t position = heap->position[node], at, child;
 	struct mfs_heap_entry last;
 
 	if (!position)
 		return;
 	heap->position[node] = 0;
 	last = heap->entry[--heap->n];
-	if (last.node != node)
-		mfs_heap_settle(heap, position - 1, last);
+	if (last.node == node)
+		return;
+	/* the last entry belongs near the bottom as a rule: the hole goes all the way down without a look at it */
+	for (at = position - 1; (child = at * 4 + 1) < heap->n;) {
+		uint32_t best = mfs_heap_least(heap->entry, child, heap->n);
+
+		mfs_heap_place(heap, at, &heap->entry[best]);
+		at = best;
+	}
+	mfs_heap_place(heap, mfs_heap_rise(heap, at, &last), &last);
 }
 
 #endif

@@ -453,7 +453,6 @@ void early_end(struct mfs_rmlq *q, uint32_t b)
 
 	batch->told = batch->pruned = false;
 	batch->rank = MFS_RANK_NONE;
-	batch->layer_current = 0;
 	batch->deadline_ns = batch->compute_end_ns = 0;
 	batch_slack_place(q, b);
 	while (batch->due) {

@@ -263,7 +263,7 @@ class Arbiter:
         rate_default_bytes_per_s: int = 12_500_000_000,
         tasks_max: int = 262_144,
     ) -> None:
-        """epoch 0: taken from the clock, so that every start differs. ValueError names the field that is out of range."""
+        """epoch 0: taken from the clock, so every start differs. ValueError names the field that is out of range."""
 
     @property
     def epoch(self) -> int: ...

@@ -18,7 +18,7 @@ from bench.demo.measure import Run, Verdict, completion_times_s, verdict
 from bench.demo.programs import ProgramError, Stage
 
 LINK_GBIT_PER_S = 1.0
-ROUND_BYTES = 8 << 20
+ROUND_BYTES = 16 << 20
 GAP_MS = 60
 LEAD_CALLS = 12  # bulk calls before the all-to-all starts and after it ends: its idle time
 
@@ -54,7 +54,7 @@ def run_together(stage: Stage, rounds: int, mfs: bool) -> Run:
 
 
 @click.command()
-@click.option("--rounds", default=10, show_default=True, help="All-to-all rounds in each run.")
+@click.option("--rounds", default=6, show_default=True, help="All-to-all rounds in each run.")
 @click.option("--repetitions", default=3, show_default=True, help="Runs of each kind, interleaved.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write figures and calls to FILE.")
 @click.option("--picture", default="out/demo.png", show_default=True, type=click.Path(path_type=Path))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import bench.micro
 
-
 HELPERS = ("command", "daemon")
 
 

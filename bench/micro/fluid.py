@@ -85,9 +85,7 @@ def full_mesh(instances: int, collectives: int, per_flow_class: bool, seed: int 
                 for b in range(32):
                     if a // 8 != b // 8:
                         links = (instance * 32 + a, gpus + instance * 32 + b)
-                        trace.flows.append(
-                            (now, 16e6 / 24, rng.randrange(8) if per_flow_class else order, links)
-                        )
+                        trace.flows.append((now, 16e6 / 24, rng.randrange(8) if per_flow_class else order, links))
             other = rng.randrange(instances)
             links = (instance * 32 + rng.randrange(32), gpus + other * 32 + rng.randrange(32))
             trace.flows.append((now + rng.random() * 3e-3, 64e6, rng.randrange(8), links))

@@ -1,7 +1,7 @@
 """Submit to permit: how long a held work request waits when nothing is in its way.
 
-A real daemon and a client of its own process (`native/permit.c`), both before ordinary processes where the system allows
-it. On a machine with fewer than three cores the two and the rest of the system share them.
+A real daemon and a client of its own process (`native/permit.c`), both before ordinary processes where the system
+allows it. On a machine with fewer than three cores the two and the rest of the system share them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A bulk KV write with the stock Mooncake transfer engine: what prefill-to-decode traffic looks like to a NIC.
 
-    python bench/programs/bulk_write.py --mib 8 --threads 2 [--device mfs0]
+    python bench/programs/bulk_write.py --mib 8 --threads 3 [--device mfs0]
 
 Starts a target process, then writes blocks to it until standard input closes: each thread one call after the other, as
 the thread pool of an engine's KV connector does. Prints one JSON
@@ -34,6 +34,7 @@ def engine(device: str) -> Any:
             "MC_CUSTOM_TOPO_JSON": topology.name,
             "MC_GID_INDEX": "0",
             "MC_WORKERS_PER_CTX": "1",
+            "MC_NUM_QP_PER_EP": "4",
             "GLOG_minloglevel": "2",
             "MC_LOG_LEVEL": "ERROR",
         }
@@ -118,7 +119,7 @@ def source(device: str, length: int, threads: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=8, help="size of one call in MiB")
-    parser.add_argument("--threads", type=int, default=2, help="calls under way at once")
+    parser.add_argument("--threads", type=int, default=3, help="calls under way at once")
     parser.add_argument("--device", default="mfs0", help="RDMA device")
     parser.add_argument("--target", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -58,8 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         instance = MODELS[self.model].instance_gpus
         if self.gpus < 2 * instance or self.gpus % (2 * instance):
             raise ConfigError(
-                f"--gpus {self.gpus}: use a multiple of {2 * instance}, "
-                f"half of them prefill instances of {instance}"
+                f"--gpus {self.gpus}: use a multiple of {2 * instance}, half of them prefill instances of {instance}"
             )
         for name in ("kv_scale", "burst", "copies", "imbalance", "slo_factor", "oversubscription"):
             if not getattr(self, name) > 0:
@@ -67,9 +66,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.hot_fraction <= 1:
             raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
         if self.fabric_classes not in (0, *range(2, 9)):
-            raise ConfigError(
-                f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link"
-            )
+            raise ConfigError(f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link")
         if self.fabric not in ("nic-only", "fat-tree"):
             raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
         if self.decode_nics is not None and self.decode_nics < 1:
@@ -311,9 +308,7 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
             if history
             else min(
                 ((u + shift) % cluster.units for u in range(cluster.units)),
-                key=lambda u: (
-                    views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u]))
-                ),
+                key=lambda u: views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u])),
             )
         )
         new = max(row.input_tokens - cached, min(16, row.input_tokens))
@@ -327,11 +322,7 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
                 owners[held_unit, held_group] = owners.get((held_unit, held_group), 0) + tokens
         remote = min(cached, sum(owners.values()))
         shares: dict[int, float] = {}
-        if (
-            remote
-            and config.hot_fraction
-            and random.Random(f"hot {seed} {root}").random() < config.hot_fraction
-        ):
+        if remote and config.hot_fraction and random.Random(f"hot {seed} {root}").random() < config.hot_fraction:
             shares[0] = 1.0
             if unit == 0:
                 remote, shares = 0, {}

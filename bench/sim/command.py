@@ -64,12 +64,8 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument(
         "--requests", type=int, default=1024, metavar="N", help="requests that are measured (default 1024)"
     )
-    work.add_argument(
-        "--warmup", type=int, default=512, metavar="N", help="requests before those (default 512)"
-    )
-    work.add_argument(
-        "--rate", default="0.1", metavar="R[,R...]", help="requests/s per prefill GPU (default 0.1)"
-    )
+    work.add_argument("--warmup", type=int, default=512, metavar="N", help="requests before those (default 512)")
+    work.add_argument("--rate", default="0.1", metavar="R[,R...]", help="requests/s per prefill GPU (default 0.1)")
     work.add_argument(
         "--slo-factor",
         type=float,
@@ -84,9 +80,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help=f"of {', '.join(policies.names())}",
     )
-    run.add_argument(
-        "--seed", default="1", metavar="S[,S...]", help="the same seed gives the same result (default 1)"
-    )
+    run.add_argument("--seed", default="1", metavar="S[,S...]", help="the same seed gives the same result (default 1)")
     run.add_argument(
         "--set",
         default=[],
@@ -98,9 +92,7 @@ def parser() -> argparse.ArgumentParser:
     fabric.add_argument(
         "--gpus", type=int, default=2048, metavar="N", help="GPUs in all, half of them prefill (default 2048)"
     )
-    fabric.add_argument(
-        "--link-gbps", type=float, metavar="G", help="NIC speed (default 200; mixtral-8x7b 50)"
-    )
+    fabric.add_argument("--link-gbps", type=float, metavar="G", help="NIC speed (default 200; mixtral-8x7b 50)")
     fabric.add_argument(
         "--fabric", default="nic-only", choices=("nic-only", "fat-tree"), help="fat-tree: ECMP collisions"
     )
@@ -117,9 +109,7 @@ def parser() -> argparse.ArgumentParser:
     fabric.add_argument(
         "--hot-fraction", type=float, default=0.0, metavar="F", help="share of prefixes owned by one NIC"
     )
-    fabric.add_argument(
-        "--decode-nics", type=int, metavar="N", help="decode NICs in all (default one per prefill NIC)"
-    )
+    fabric.add_argument("--decode-nics", type=int, metavar="N", help="decode NICs in all (default one per prefill NIC)")
     fabric.add_argument(
         "--kv-scale", type=float, default=1.0, metavar="X", help="KV bytes per token, times the model's"
     )
@@ -222,8 +212,7 @@ def configuration(options: argparse.Namespace) -> Config:
 def points_of(options: argparse.Namespace) -> list[Point]:
     if options.requests < 1 or options.warmup < 0:
         raise ConfigError(
-            f"--requests {options.requests} --warmup {options.warmup}: "
-            "measure at least one request after 0 or more"
+            f"--requests {options.requests} --warmup {options.warmup}: measure at least one request after 0 or more"
         )
     chosen = list(dict.fromkeys(options.policy.split(",")))
     for name in chosen:
@@ -283,8 +272,7 @@ def main(arguments: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "bench sim: stopped; finished points are kept in the --json file, "
-            "the same command goes on from there",
+            "bench sim: stopped; finished points are kept in the --json file, the same command goes on from there",
             file=sys.stderr,
         )
         return 130

@@ -312,9 +312,9 @@ class Simulation:
         batch.wire_s = [batch.collective_bytes / path.isolated_rate for path in batch.paths]
         if cluster.config.belief_error:
             # What policies believe of compute times; the truth is untouched.
-            batch.believed = 1.0 + random.Random(
-                f"belief {cluster.seed} {chunks[0].state.request.number}"
-            ).uniform(-cluster.config.belief_error, cluster.config.belief_error)
+            batch.believed = 1.0 + random.Random(f"belief {cluster.seed} {chunks[0].state.request.number}").uniform(
+                -cluster.config.belief_error, cluster.config.belief_error
+            )
         self.running[unit] = batch
         self.active[batch.serial] = batch
         for chunk in chunks:
@@ -515,11 +515,7 @@ class Simulation:
     def p2d_left(self, state: State) -> float:
         """Bytes the request still has to ship, produced or not."""
         if state.p2d is None:
-            return (
-                (state.request.new_tokens + state.request.context_tokens)
-                * self.cluster.kv_bytes
-                * self.layers
-            )
+            return (state.request.new_tokens + state.request.context_tokens) * self.cluster.kv_bytes * self.layers
         return state.p2d_total - state.p2d_posted + self.network.remaining(state.p2d)
 
     def earliest_finish_s(self, state: State) -> float:

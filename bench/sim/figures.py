@@ -91,9 +91,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="384 GPUs, 200 requests, three loads, two seeds: minutes, not evidence",
     )
-    p.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)"
-    )
+    p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)")
     p.add_argument("--policy", default=",".join(POLICIES), metavar="A,B")
     p.add_argument("--seeds", type=int, metavar="N", help="default 5 (quick: 2)")
     p.add_argument("--gpus", type=int, metavar="N", help="default 2048 (figure 9: 32; quick: 384)")
@@ -113,9 +111,7 @@ def panel_config(figure: Figure, model: str, options: argparse.Namespace) -> Con
     }
     knobs = given or dict(CONTENDED)
     if not given and gpus > 384:
-        knobs["hot_fraction"] = (
-            CONTENDED["hot_fraction"] * 384 / gpus
-        )  # one NIC cannot serve half of a larger cluster
+        knobs["hot_fraction"] = CONTENDED["hot_fraction"] * 384 / gpus  # one NIC cannot serve half of a larger cluster
     return Config(model=model, gpus=gpus, **knobs)
 
 
@@ -156,9 +152,7 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
             print(f"[{done}/{total}] {what}: {result['slo_attainment']:.1%}", file=sys.stderr, flush=True)
 
         results = sweep.run(points, path, report)
-        panels.append(
-            {"title": title, "config": sweep.common(points), "knee": top, "rates": rates, "results": results}
-        )
+        panels.append({"title": title, "config": sweep.common(points), "knee": top, "rates": rates, "results": results})
     return {"figure": number, "title": figure.title, "quick": options.quick, "panels": panels}
 
 
@@ -182,9 +176,7 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
     kind = FIGURES[data["figure"]].kind
     panels = data["panels"]
     columns = len(panels) * (1 if kind == "curves" else 2)
-    figure, axes = pyplot.subplots(
-        1, columns, figsize=(3.6 * columns, 3.2), squeeze=False, layout="constrained"
-    )
+    figure, axes = pyplot.subplots(1, columns, figsize=(3.6 * columns, 3.2), squeeze=False, layout="constrained")
     for index, panel in enumerate(panels):
         if kind == "curves":
             _curves(axes[0][index], panel, policies)
@@ -202,9 +194,7 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
                 else (lambda r: r["earliness_s"]["non_negative_mean"] * 1e3)
             )
             _bars(axes[0][2 * index + 1], panel, policies, second)
-            axes[0][2 * index + 1].set_ylabel(
-                "mean CCT (ms)" if kind == "bars" else "mean non-negative earliness (ms)"
-            )
+            axes[0][2 * index + 1].set_ylabel("mean CCT (ms)" if kind == "bars" else "mean non-negative earliness (ms)")
     figure.suptitle(f"{data['title']}{' (quick run)' if data['quick'] else ''}", fontsize=10)
     for ending in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{ending}"), dpi=150)
@@ -213,10 +203,7 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
 
 def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:
     for policy in policies:
-        points = [
-            spread(select(panel, policy, rate), lambda r: 100 * r["slo_attainment"])
-            for rate in panel["rates"]
-        ]
+        points = [spread(select(panel, policy, rate), lambda r: 100 * r["slo_attainment"]) for rate in panel["rates"]]
         colour, marker = STYLE.get(policy, ("#555555", "."))
         axis.errorbar(
             panel["rates"],

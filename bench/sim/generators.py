@@ -52,13 +52,9 @@ class Curve:
 
 
 def lengths(statistics: dict[str, Any]) -> Curve:
-    points = sorted(
-        (float(percent) / 100, float(tokens)) for percent, tokens in statistics["input_quantiles"].items()
-    )
+    points = sorted((float(percent) / 100, float(tokens)) for percent, tokens in statistics["input_quantiles"].items())
     # Beyond the last quantile the tail rises to 1.6 times it: the published means leave room for no more.
-    return Curve(
-        [(0.0, points[0][1]), *points, (1.0, 1.6 * points[-1][1] if points[-1][0] < 0.995 else points[-1][1])]
-    )
+    return Curve([(0.0, points[0][1]), *points, (1.0, 1.6 * points[-1][1] if points[-1][0] < 0.995 else points[-1][1])])
 
 
 def sharing(statistics: dict[str, Any]) -> Curve:
@@ -98,9 +94,7 @@ def generate(name: str, count: int, seed: int, burst: float = 1.0) -> list[Row]:
         chain = (*parent[:shared], *range(next_block, next_block + total - shared))
         next_block += total - shared
         recent.append(chain)
-        rows.append(
-            Row(-1.0 if number < HISTORY else 0.0, tokens, max(1, round(output(rng))), chain, BLOCK_TOKENS)
-        )
+        rows.append(Row(-1.0 if number < HISTORY else 0.0, tokens, max(1, round(output(rng))), chain, BLOCK_TOKENS))
     return rows
 
 
@@ -130,9 +124,7 @@ def _lognormal(median: float, p99: float) -> Any:
     return lambda rng: median * math.exp(sigma * rng.gauss(0, 1))
 
 
-def schedule(
-    rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, recorded: bool = False
-) -> list[Row]:
+def schedule(rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, recorded: bool = False) -> list[Row]:
     """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with
     mean `burst`; or the
     recorded times stretched to that rate, equal times spread evenly up to the next."""
@@ -148,9 +140,7 @@ def schedule(
             j = i
             while j < len(rows) and rows[j].arrival_s == rows[i].arrival_s:
                 j += 1
-            step = (rows[j].arrival_s if j < len(rows) else last + (last - first) / len(rows)) - rows[
-                i
-            ].arrival_s
+            step = (rows[j].arrival_s if j < len(rows) else last + (last - first) / len(rows)) - rows[i].arrival_s
             times += [(rows[i].arrival_s - first + step * k / (j - i)) * scale for k in range(j - i)]
             i = j
     else:

@@ -58,9 +58,7 @@ def separate_class(classes: int, tier: int, rli: int) -> int:
 class RmlqNetwork(SharedNetwork):
     """Shared links behind one native queue per sending NIC."""
 
-    def __init__(
-        self, topology: Topology, config: PolicyConfig, window: int = WINDOW, apart: bool = False
-    ) -> None:
+    def __init__(self, topology: Topology, config: PolicyConfig, window: int = WINDOW, apart: bool = False) -> None:
         super().__init__(topology)
         self.classes = config.classes
         self.apart = apart  # the candidate map of `separate_class` instead of production's
@@ -155,9 +153,7 @@ class RmlqNetwork(SharedNetwork):
             return super().remaining(flow)
         if flow not in self.left:
             return 0.0
-        moving = sum(
-            self.fluid.remaining(number) for number, (other, _, _) in self.posted.items() if other is flow
-        )
+        moving = sum(self.fluid.remaining(number) for number, (other, _, _) in self.posted.items() if other is flow)
         return self.left[flow] + moving
 
     def load_before(self, link: int, order: int, wire_class: int) -> float:
@@ -166,9 +162,7 @@ class RmlqNetwork(SharedNetwork):
     # -- what the daemon would tell the queues
     # --------------------------------------------------------------------------
 
-    def tell_batch(
-        self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int
-    ) -> None:
+    def tell_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
         nics = self.told.setdefault(batch.serial, set())
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):

@@ -43,9 +43,7 @@ def sweep(options: argparse.Namespace) -> list[tuple[str, float, Point]]:
                 if workload == "qwen-b" and "kv_scale" in knobs:
                     knobs["kv_scale"] *= SHORT_PROMPTS
                 config = Config(model=model, gpus=GPUS, fabric_classes=options.fabric_classes, **knobs)
-                base = Point(
-                    config=config, workload=workload, requests=options.requests, warmup=options.requests // 3
-                )
+                base = Point(config=config, workload=workload, requests=options.requests, warmup=options.requests // 3)
                 name = f"{model} {workload} {setting}"
                 if name not in knees:
                     knees[name] = points.knee(msgspec.structs.replace(base, seed=1000))

@@ -38,14 +38,11 @@ def load(path: Path | None, config: dict[str, Any]) -> list[Result]:
         results: list[Result] = content["results"]
         before = content["config"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"--json {path}: exists and is not a result of this command; name another file"
-        ) from error
+        raise ConfigError(f"--json {path}: exists and is not a result of this command; name another file") from error
     if before != config:
         differing = sorted(k for k in config.keys() | before.keys() if config.get(k) != before.get(k))
         raise ConfigError(
-            f"--json {path}: holds results of another configuration "
-            f"({', '.join(differing)} differ); name another file"
+            f"--json {path}: holds results of another configuration ({', '.join(differing)} differ); name another file"
         )
     return results
 

@@ -24,9 +24,7 @@ class Path(msgspec.Struct):
     native: FluidPath
     shares: dict[int, float]
     isolated_rate: float  # bytes/s
-    connections: (
-        float  # flows it stands for on its busiest link, its weight under fair sharing is derived from it
-    )
+    connections: float  # flows it stands for on its busiest link, its weight under fair sharing is derived from it
     source: int  # first NIC it leaves from: the host queue it waits in
 
     @property
@@ -93,9 +91,7 @@ class Topology:
                 shares[link] = shares.get(link, 0.0) + share
         return self._finish(shares, connections, first)
 
-    def hose(
-        self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0
-    ) -> Path:
+    def hose(self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0) -> Path:
         """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only
         between servers: what stays
         inside one is NVSwitch's. `connections` are the flows it stands for on its busiest NIC."""
@@ -117,12 +113,9 @@ class Topology:
             return self.path(pairs, connections, salt)
         shares = {nic: share * (1 - into_of.get(nic // server, 0.0)) / crossing for nic, share in out.items()}
         shares |= {
-            self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing
-            for nic, share in into.items()
+            self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing for nic, share in into.items()
         }
-        return self._finish(
-            {link: share for link, share in shares.items() if share > 0}, connections, min(out)
-        )
+        return self._finish({link: share for link, share in shares.items() if share > 0}, connections, min(out))
 
     def _finish(self, shares: dict[int, float], connections: float, source: int) -> Path:
         rate = min(self.capacities[link] / share for link, share in shares.items())

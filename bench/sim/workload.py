@@ -72,7 +72,7 @@ def _chain(content: Iterable[int], seen: dict[tuple[int, int], int]) -> tuple[in
 
 def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if path.suffix == ".parquet":
-        from pyarrow import parquet  # type: ignore[import-untyped]
+        from pyarrow import parquet
 
         try:
             table = parquet.read_table(path)
@@ -120,9 +120,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
                 f"{where}: arrives at {arrival} s, before the row above it "
                 f"({rows[-1].arrival_s} s); sort the trace by time"
             )
-        lengths = (
-            tuple(row.get("block_tokens") or ()) if isinstance(row.get("block_tokens"), (list, tuple)) else ()
-        )
+        lengths = tuple(row.get("block_tokens") or ()) if isinstance(row.get("block_tokens"), (list, tuple)) else ()
         if lengths and len(lengths) != len(blocks):
             raise TraceError(f"{where}: {len(lengths)} block_tokens for {len(blocks)} blocks")
         size = 16 if qwen else 512

@@ -93,15 +93,19 @@ static void flush_all(void)
 		shim_flush(q);
 }
 
+/* A daemon whose heart has stopped while its socket is open is hung, or only short of CPU: what is held goes out and the
+ * rest passes through until it beats again; the session stays. */
 static void update_mode(struct mfs_client *client)
 {
 	struct mfs_segment *segment = mfs_client_segment(client);
-	uint32_t enforcing = thread_runs && shim_mode() == MFS_MODE_ENFORCE &&
-			     atomic_load(&segment->header.mode) == MFS_MODE_ENFORCE &&
-			     atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE;
+	bool alive = mfs_client_alive(client, shim_now_ns());
+	uint32_t enforcing = alive && thread_runs && shim_mode() == MFS_MODE_ENFORCE &&
+			     atomic_load(&segment->header.mode) == MFS_MODE_ENFORCE;
 
 	if (atomic_exchange(&shim.enforcing, enforcing) && !enforcing)
 		flush_all();
+	if (!alive && atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE) /* else it gave us up just now */
+		shim_log(SHIM_REASON_HUNG, "the daemon does not answer: work requests pass through until it does");
 }
 
 static void name_nic(struct mfs_client *client, struct shim_context *context)
@@ -221,7 +225,7 @@ static void tick(struct mfs_client *client, bool busy)
 	struct mfs_segment *segment = mfs_client_segment(client);
 	uint64_t now_ns = shim_now_ns();
 
-	if (!mfs_client_alive(client, now_ns) || mfs_client_hung_up(client)) {
+	if (mfs_client_hung_up(client) || atomic_load(&segment->header.state) != MFS_SEGMENT_ACTIVE) {
 		lose(client);
 		return;
 	}

@@ -261,6 +261,7 @@ bool shim_acquire_for(_Atomic uint32_t *flag, uint64_t ns);
 enum shim_reason {
 	SHIM_REASON_ATTACH,
 	SHIM_REASON_LOST,
+	SHIM_REASON_HUNG,
 	SHIM_REASON_BACK,
 	SHIM_REASON_MODE,
 	SHIM_REASON_SECURE,

@@ -261,6 +261,18 @@ static void daemon_killed(void)
 		    daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE]);
 }
 
+/* Posts one more; until the shim has seen a fresh heartbeat it passes through. */
+static bool next_is_held(struct rig *r, struct ibv_qp *qp, struct daemon *d)
+{
+	struct ibv_wc wc[16];
+
+	post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
+	fake_complete(qp, 16);
+	while (rig_poll(r, wc, 16) > 0)
+		;
+	return daemon_segment(d)->report.held_work_requests == 1;
+}
+
 static void daemon_hangs(void)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
@@ -278,12 +290,9 @@ static void daemon_hangs(void)
 	printf("posted %.1f ms after the last heartbeat\n", (double)(now_ns() - paused_ns) / 1e6);
 	post_writes(r, qp, 4, 2, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 6);
-	daemon_pause(d, false);
-	WAIT(daemon_counts(d).attached == 2);
-	WAIT(daemon_segment(d)->report.queue_pairs[MFS_ROLE_KV] == 1);
-	post_writes(r, qp, 6, 1, IBV_SEND_SIGNALED);
-	WAIT(daemon_segment(d)->report.held_work_requests == 1);
-	CHECK_EQUAL(posted(qp), 6);
+	daemon_pause(d, false); /* it was late, not dead: the session stays and scheduling goes on */
+	WAIT(next_is_held(r, qp, d));
+	CHECK_EQUAL(daemon_counts(d).attached, 1);
 }
 
 static void daemon_detaches(void)

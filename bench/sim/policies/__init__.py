@@ -86,9 +86,7 @@ def register(*names: str) -> Callable[[type[Policy]], type[Policy]]:
 
     def add(policy: type[Policy]) -> type[Policy]:
         for name in names:
-            _REGISTRY[name] = (
-                policy if len(names) == 1 else type(policy.__name__, (policy,), {"variant": name})
-            )
+            _REGISTRY[name] = policy if len(names) == 1 else type(policy.__name__, (policy,), {"variant": name})
         return policy
 
     return add

@@ -10,9 +10,7 @@ from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
 
 
-def admit(
-    demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]
-) -> tuple[list[Flow], list[Flow]]:
+def admit(demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> tuple[list[Flow], list[Flow]]:
     """(accepted in order, rejected), given seconds of work per link and until each deadline."""
     load: dict[int, float] = {}
     users: dict[int, list[Flow]] = {}
@@ -59,9 +57,7 @@ class DCoflow(Policy):
     def order(self, flow: Flow) -> int:
         late = flow in self.rejected
         flow.wire_class = (
-            7
-            if late
-            else min(6, max(0, int((self.deadline_s(flow) - self.simulation.now) * 1e2).bit_length()))
+            7 if late else min(6, max(0, int((self.deadline_s(flow) - self.simulation.now) * 1e2).bit_length()))
         )
         return pack(1 if late else 0, second=self.deadline_s(flow))
 

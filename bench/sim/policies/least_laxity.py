@@ -36,8 +36,7 @@ class LeastLaxityFirst(Policy):
             laxity = self.batch_laxity_s(flow.batch)
             if flow.stage == 1:
                 laxity += (
-                    simulation.until_layer_s(flow.batch, flow.layer)
-                    - flow.message_bytes / flow.path.isolated_rate
+                    simulation.until_layer_s(flow.batch, flow.layer) - flow.message_bytes / flow.path.isolated_rate
                 )
         flow.wire_class = min(6, max(0, int(max(0.0, laxity) * 1e3).bit_length() - 2))
         return pack(1, second=SHIFT_S + laxity)

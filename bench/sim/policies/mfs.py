@@ -185,9 +185,7 @@ class Mfs(Policy):
             facts = self.last_stage(flow, state)
             now_ns = self.now_ns()
             slack = None
-            if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(
-                config, facts
-            ):
+            if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(config, facts):
                 slack = self.unit_slack_ns(state.request.unit)
             rho = self.rho(flow) if config.levels > 1 else 0.0
             decision = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
@@ -295,8 +293,6 @@ class Mfs(Policy):
                     shares[link] = shares.get(link, 0.0) + share
             busiest = max(shares, key=shares.__getitem__)
             left = batch.collective_bytes * layers_left
-            fixed = {
-                link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest
-            }
+            fixed = {link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest}
         compute_s = layers_left * (batch.attention_s + batch.experts_s) * batch.believed
         return rules.Batch(batch.serial, requests, int(compute_s * NS), fixed)

@@ -84,7 +84,7 @@ class Server:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Makes a server whose arbiter runs with the given options. stale_after is long: a busy machine is no fault here."""
+    """Makes a server whose arbiter runs with the given options. stale_after is long: a busy machine is no fault."""
     servers: list[Server] = []
 
     def make(start: bool = True, **options: object) -> Server:

@@ -173,7 +173,7 @@ def test_the_good_segment_is_taken(daemon: Callable[[Answer], str]) -> None:
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_nothing_leaks(daemon: Callable[[Answer], str], eventually: Callable[..., object]) -> None:

@@ -149,9 +149,11 @@ def test_lanes_are_read_in_any_order(pair, eventually: Eventually, order: list[s
         lane.send(message(kind=MessageKind[kind.upper()], slot=7, generation=int(generation)))
     ends = sum("submit" not in step for step in order)
     stats = eventually(
-        lambda: (s := server.arbiter.client_stats(hostile.client_id))["submits"] == len(order) - ends
-        and s["completes"] + s["cancels"] == ends
-        and s
+        lambda: (
+            (s := server.arbiter.client_stats(hostile.client_id))["submits"] == len(order) - ends
+            and s["completes"] + s["cancels"] == ends
+            and s
+        )
     )
     assert (stats["in_flight_bytes"], stats["bad_messages"]) == (KIB, 0)
     assert server.arbiter.nic_stats(0)["in_flight_bytes"] == KIB
@@ -238,7 +240,9 @@ def test_a_torn_slot_is_left_out_until_its_producer_comes_back(pair, crowd: None
     eventually(lambda: server.arbiter.client_stats(hostile.client_id)["completes"] >= 3 * _native.LANE_SLOTS // 2 - 1)
     lane.publish(torn, message(slot=3002))
     submits = server.arbiter.client_stats(hostile.client_id)["submits"]
-    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] > submits or submits > stats["submits"])
+    eventually(
+        lambda: server.arbiter.client_stats(hostile.client_id)["submits"] > submits or submits > stats["submits"]
+    )
     around(2)
     assert lane.load("submit.quarantined") & 0xFFFFFFFF == 0  # in use again
     assert lane.segment[at : at + 64] != empty
@@ -277,7 +281,7 @@ def test_too_many_torn_slots_detach(pair, eventually: Eventually) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_bytes_anywhere(pair, eventually: Eventually, seed: int) -> None:
-    server, hostile, lane = pair
+    server, _, lane = pair
     chance = random.Random(seed)
     header = LAYOUT["gate"]
     for _ in range(200):

@@ -53,5 +53,5 @@ def test_foreign_bytes_behind_a_good_magic(data: bytes) -> None:
 
 
 def test_a_name_that_is_too_long_is_named() -> None:
-    with pytest.raises(ValueError, match="nic_name: .* is 32 bytes, at most 31"):
+    with pytest.raises(ValueError, match=r"nic_name: .* is 32 bytes, at most 31"):
         _native.hello_encode(HelloKind.NIC, nic_name="x" * 32)

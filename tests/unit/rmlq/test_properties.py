@@ -225,3 +225,80 @@ def test_a_flow_cancelled_anywhere_leaves_the_others_in_order(native, gone):
         assert queue.cancel(handle) == 0
     left = [c for c in range(16) if c // 4 != gone]
     assert drained(queue) == [c for c in left if c % 4 >= 2] + [c for c in left if c % 4 < 2]
+
+
+def test_what_returns_competes_with_other_batches_by_its_arrival(native):
+    queue = native.queue(native.policy(variant=1))
+    for batch in (7, 8):
+        queue.batch(batch, layer_current=0, layers=8)
+    for cookie, (request, batch) in enumerate([(4, 7), (5, 7), (0, 8), (6, 7), (0, 8), (6, 7), (0, 8)]):
+        queue.submit(bytes=1, stage=REUSE, request=request, batch=batch, layer=1, cookie=cookie)
+    for request in (4, 5, 6):
+        queue.prune(request)
+    assert queue.peek()[1].cookie == 2
+    for request in (4, 6, 5):
+        queue.unprune(request)
+    assert drained(queue) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_flow_that_returned_hands_on_to_its_new_follower(native):
+    queue = native.queue(native.policy(variant=1))
+    for batch in (7, 8):
+        queue.batch(batch, layer_current=0, layers=8)
+    for cookie, (request, batch) in enumerate([(4, 7), (5, 7), (0, 8), (0, 7)]):
+        queue.submit(bytes=1, stage=REUSE, request=request, batch=batch, layer=1, cookie=cookie)
+    queue.prune(4)
+    queue.prune(5)
+    assert queue.peek()[1].cookie == 2
+    queue.unprune(4)
+    assert drained(queue) == [0, 2, 3, 1]  # 1 is still pruned
+
+
+def test_a_flow_cancelled_between_two_hands_on_to_its_follower(native):
+    queue = native.queue()
+    handles = [
+        queue.submit(bytes=1, stage=P2D, request=request, deadline_ns=S, cookie=cookie)[1]
+        for cookie, request in enumerate([1, 2, 1, 2, 2, 1])
+    ]
+    queue.cancel(handles[2])
+    assert drained(queue) == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "batches, critical",
+    [
+        ([], True),
+        ([(110_000, 0)], True),
+        ([(109_999, 0)], False),
+        ([(500_000, 390_000)], True),
+        ([(500_000, 390_001)], False),
+        ([(500_000, 390_001), (200_000, 0)], False),
+        ([(500_000, 0), (109_999, 1)], False),
+        ([(0, 10**9)], True),  # without a deadline it has all the time
+    ],
+)
+def test_class_0_only_at_the_cost_of_a_unit_that_can_afford_it(native, batches, critical):
+    """100 us of bytes with 10 us to spare: the unit must have 110 us. `batches`: deadline and compute left."""
+    now = 890_000
+    queue = native.queue(rate=S)
+    for key, (deadline, left) in enumerate(batches, start=1):
+        queue.batch(key, now, layers=8, deadline_ns=deadline and now + deadline, compute_left_ns=left)
+    queue.request(9, now, deadline_ns=1_000_000, budget_ns=1_000_000)
+    queue.submit(now, bytes=100_000, stage=P2D, request=9)
+    assert (queue.peek(now)[1].tier == 0) is critical
+
+
+def test_more_bytes_may_make_a_waiting_request_critical(native):
+    queue = native.queue(rate=S)
+    queue.request(9, deadline_ns=500_000, budget_ns=1_000_000)
+    queue.submit(bytes=300_000, stage=P2D, request=9)
+    assert (queue.peek()[1].tier, queue.peek()[1].level) == (2, 1)
+    queue.submit(bytes=180_000, stage=P2D, request=9)
+    assert queue.peek()[1].tier == 0
+
+
+def test_a_request_is_lost_by_one_nanosecond(native):
+    for deadline, tier in [(333_333_334, 0), (333_333_333, 3)]:
+        queue = native.queue(rate=3)  # one byte takes 333,333,333.3 ns
+        queue.submit(bytes=1, stage=P2D, deadline_ns=deadline)
+        assert queue.peek()[1].tier == tier

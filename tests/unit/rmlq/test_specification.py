@@ -304,11 +304,15 @@ early_stages = st.sampled_from([1, 1, 1, 1, 1, 1, 2, 0, 3])
 early_flows = st.tuples(
     early_stages, st.integers(0, 3), st.integers(1, 2), st.sampled_from([0, 1, 1, 2]), st.just(0), st.integers(0, 4)
 )
+near_spans = st.integers(0, 1500)
+near = st.tuples(st.just(False), near_spans)
+urgent_flows = st.tuples(st.just(3), st.integers(0, 300), st.integers(1, 3), st.integers(0, 2), near, st.just(0))
 flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6))
 
 
 class Machine(RuleBasedStateMachine):
     native = None
+    rates = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
 
     @initialize(
         paper=st.booleans(),
@@ -320,7 +324,7 @@ class Machine(RuleBasedStateMachine):
         top=st.sampled_from([0.125, 0.5, 1.0]),
         base=st.sampled_from([2.0, 4.0, 3.7]),
         interval=st.sampled_from([1, 1000, MS]),
-        rate=st.sampled_from([1, 999_983, 10**9, 12_500_000_000, 50_000_000_001]),
+        rate=st.integers(0, 4),
     )
     def start(self, paper, order, classes, levels, share, readmission, top, base, interval, rate):
         config = PolicyConfig(
@@ -345,6 +349,7 @@ class Machine(RuleBasedStateMachine):
         )
         for i, threshold in enumerate(thresholds(config)):
             policy.threshold[i] = threshold
+        rate = self.rates[rate % len(self.rates)]
         self.model = Model(config, rate)
         self.queue = self.native.queue(policy, rate, FLOWS_MAX)
 
@@ -375,7 +380,7 @@ class Machine(RuleBasedStateMachine):
             self.model.submit(handle, now, stage, size, request, batch, deadline_ns, layer)
         self.compare()
 
-    @rule(step=spans, n=st.integers(1, 4))
+    @rule(step=st.integers(0, 50), n=st.integers(1, 4))
     def pick(self, step, n):
         now = self.model.now + step
         for _ in range(n):
@@ -604,7 +609,49 @@ class EarlyStages(Machine):
         assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
 
 
-@pytest.mark.parametrize("machine, steps", [(AllStages, 12), (AllStages, 60), (EarlyStages, 20)])
+class Urgency(Machine):
+    """Last-stage flows only, a few hundred nanoseconds from every limit: levels, laxity, slack of the unit, lost."""
+
+    rates = (10**9, 3 * 10**9, 700_000_001)
+
+    @rule(step=st.integers(0, 100), flows=st.lists(urgent_flows, min_size=1, max_size=3))
+    def submit(self, step, flows):
+        self.submit_all(step, flows)
+
+    @rule(step=st.integers(0, 300))
+    def advance(self, step):
+        assert self.queue.advance(self.model.now + step) == self.model.advance(self.model.now + step)
+        self.compare()
+
+    @rule()
+    def advance_to_next_look(self):
+        moment = self.queue.advance(self.model.now)
+        assert moment == self.model.advance(self.model.now)
+        if moment != NEVER:
+            assert self.queue.advance(moment) == self.model.advance(moment)
+        self.compare()
+
+    @rule(batch=st.integers(1, 2), deadline=near, left=st.integers(0, 400))
+    def batch(self, batch, deadline, left):
+        self.tell(batch, 0, 0, batch, False, deadline, left)
+
+    @rule(request=keys, deadline=near, budget=near_spans, ahead=st.integers(0, 100), tail=st.integers(0, 100))
+    def request(self, request, deadline, budget, ahead, tail):
+        deadline = self.deadline(deadline)
+        code = self.queue.request(
+            request,
+            self.model.now,
+            deadline_ns=deadline,
+            budget_ns=budget,
+            bytes_ahead=ahead,
+            bytes_tail=tail,
+        )
+        assert code == 0
+        self.model.tell_request(request, self.model.now, deadline, budget, ahead, tail)
+        self.compare()
+
+
+@pytest.mark.parametrize("machine, steps", [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Urgency, 20)])
 def test_the_native_queue_follows_the_policy(native, machine, steps):
     class Bound(machine):
         pass

@@ -16,10 +16,7 @@ finish = [0.0] * len(problem["flows"])
 xml = ['<?xml version="1.0"?>', '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">']
 xml += ['<platform version="4.1">', '<zone id="z" routing="Full">']
 xml += [f'<host id="{end}{i}" speed="1Gf"/>' for i in range(len(finish)) for end in "sd"]
-xml += [
-    f'<link id="l{k}" bandwidth="{capacity!r}Bps" latency="0s"/>'
-    for k, capacity in enumerate(problem["capacity"])
-]
+xml += [f'<link id="l{k}" bandwidth="{capacity!r}Bps" latency="0s"/>' for k, capacity in enumerate(problem["capacity"])]
 for number, (_, _, links) in enumerate(problem["flows"]):
     ids = "".join(f'<link_ctn id="l{k}"/>' for k in links)
     xml.append(f'<route src="s{number}" dst="d{number}" symmetrical="NO">{ids}</route>')

@@ -113,9 +113,7 @@ def test_mistakes_get_one_line_with_the_remedy(
 
 def test_a_trace_that_is_too_short_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.jsonl"
-    rows = [
-        {"timestamp": 0.1 * n, "input_length": 900, "output_length": 3, "hash_ids": [0, n]} for n in range(10)
-    ]
+    rows = [{"timestamp": 0.1 * n, "input_length": 900, "output_length": 3, "hash_ids": [0, n]} for n in range(10)]
     trace.write_text("\n".join(json.dumps(r) for r in rows))
     assert command.main(["--gpus", "128", "--trace", str(trace)]) == 2
     assert "10 requests" in capsys.readouterr().err
@@ -144,9 +142,7 @@ def test_a_policy_of_the_users_own_is_one_file(tmp_path: Path) -> None:
     )
     out = tmp_path / "r.json"
     assert (
-        command.main(
-            ["--gpus", "128", "--requests", "8", "--warmup", "2", "--policy", str(mine), "--json", str(out)]
-        )
+        command.main(["--gpus", "128", "--requests", "8", "--warmup", "2", "--policy", str(mine), "--json", str(out)])
         == 0
     )
     assert json.loads(out.read_text())["results"][0]["policy"] == str(mine)
@@ -161,9 +157,7 @@ def test_ray_spreads_a_sweep_with_equal_results(tmp_path: Path) -> None:
     assert command.main([*SMALL, "--json", str(spread), "--engine", "ray"]) == 0
 
     def met(path: Path) -> dict[tuple[str, float], float]:
-        return {
-            (r["policy"], r["rate"]): r["slo_attainment"] for r in json.loads(path.read_text())["results"]
-        }
+        return {(r["policy"], r["rate"]): r["slo_attainment"] for r in json.loads(path.read_text())["results"]}
 
     assert met(local) == met(spread)
 

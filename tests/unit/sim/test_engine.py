@@ -93,9 +93,7 @@ def test_a_collective_moves_only_what_crosses_servers(fabric: str) -> None:
     cluster = Cluster(Config(model="dbrx", gpus=128, fabric=fabric))
     dispatch, combine = cluster.collective_paths(0, [100] + [0] * 15, 0)
     nics = cluster.topology.nics
-    assert {nic: dispatch.shares.get(nic, 0.0) for nic in range(4)} == pytest.approx(
-        {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0}
-    )
+    assert {nic: dispatch.shares.get(nic, 0.0) for nic in range(4)} == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.0})
     ingress = [dispatch.shares.get(nics + nic, 0.0) for nic in range(32)]
     assert ingress[:8] == pytest.approx([0.0] * 8) and ingress[8:] == pytest.approx([1 / 24] * 24)
     assert [combine.shares.get(nic, 0.0) for nic in range(32)] == pytest.approx(ingress)

@@ -44,20 +44,13 @@ def progressive_filling(capacity: list[float], flows: list[Flow]) -> list[float]
 def assert_rules(capacity: list[float], flows: list[Flow], rates: list[float]) -> None:
     """No link over capacity; every flow has a full link where no flow of its order has a higher level."""
     for link, limit in enumerate(capacity):
-        assert (
-            sum(f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True))
-            <= limit * (1 + 1e-7) + 1e-9
-        )
+        assert sum(f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True)) <= limit * (1 + 1e-7) + 1e-9
     for flow, rate in zip(flows, rates, strict=True):
         bottleneck = False
         for link in flow.share:
-            before = sum(
-                f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True) if f.order <= flow.order
-            )
+            before = sum(f.share.get(link, 0) * r for f, r in zip(flows, rates, strict=True) if f.order <= flow.order)
             peers = [
-                r / f.weight
-                for f, r in zip(flows, rates, strict=True)
-                if f.order == flow.order and link in f.share
+                r / f.weight for f, r in zip(flows, rates, strict=True) if f.order == flow.order and link in f.share
             ]
             full = before >= capacity[link] * (1 - 1e-6)
             bottleneck |= full and rate / flow.weight >= max(peers) * (1 - 1e-6) - 1e-9

@@ -21,9 +21,7 @@ def simgrid(problem: dict[str, object]) -> list[float]:
     probe = subprocess.run([SYSTEM_PYTHON, "-c", "import simgrid"], capture_output=True, text=True)
     if probe.returncode != 0:
         pytest.skip("SimGrid is not installed (apt-get install python3-simgrid)")
-    run = subprocess.run(
-        [SYSTEM_PYTHON, str(ORACLE)], input=json.dumps(problem), capture_output=True, text=True
-    )
+    run = subprocess.run([SYSTEM_PYTHON, str(ORACLE)], input=json.dumps(problem), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return list(json.loads(run.stdout.splitlines()[-1]))
 

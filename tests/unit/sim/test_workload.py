@@ -78,9 +78,7 @@ def test_parquet_is_read_like_jsonl(tmp_path: Path) -> None:
         ([{**OURS[0], "timestamp": float("nan")}], ["line 1", "arrival time", "nan"]),
     ],
 )
-def test_bad_rows_get_one_line_that_names_them(
-    tmp_path: Path, rows: list[dict[str, object]], words: list[str]
-) -> None:
+def test_bad_rows_get_one_line_that_names_them(tmp_path: Path, rows: list[dict[str, object]], words: list[str]) -> None:
     with pytest.raises(TraceError) as error:
         read_trace(write(tmp_path / "bad.jsonl", rows))
     assert all(word in str(error.value) for word in ["bad.jsonl", *words])
