@@ -31,7 +31,8 @@ $(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
 
 $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)
 	@echo "Building the native parts ..."
-	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+	@mkdir -p build
+	@$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable . >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@touch $@
 
 setup: $(VENV)/built ## install system packages (as root), Python packages, build the native parts
