@@ -33,10 +33,11 @@ BULK_SHARE_MIN = 0.95
 
 
 def completion_times_s(calls: list[Call]) -> list[float]:
-    """Time from the last rank's start to the last rank's end, for every round."""
+    """Time from the last rank's start to the last rank's end, for every round but those for warming up."""
     rounds: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
-        rounds[call.round].append(call)
+        if call.round >= 0:
+            rounds[call.round].append(call)
     return [
         (max(c.end_ns for c in ranks) - max(c.start_ns for c in ranks)) / 1e9 for _, ranks in sorted(rounds.items())
     ]

@@ -8,7 +8,7 @@
  * (sleeps gap-ms). Every byte received is checked.
  *
  * Prints one JSON line for each round and rank: {"rank":0,"round":3,"start_ns":..,"end_ns":..,"bytes":..}, times on
- * CLOCK_MONOTONIC. Exit 0; 1 on a verbs error, 2 on wrong data, 64 on bad usage.
+ * CLOCK_MONOTONIC; rounds below 0 are for warming up. Exit 0; 1 on a verbs error, 2 on wrong data, 64 on bad usage.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -300,11 +300,9 @@ static void play_round(int round)
 		}
 		poll_completions();
 	}
-	if (round >= option.warmup) {
-		printf("{\"rank\":%d,\"round\":%d,\"start_ns\":%" PRIu64 ",\"end_ns\":%" PRIu64 ",\"bytes\":%zu}\n", my_rank,
-		       round - option.warmup, start_ns, now_ns(), option.bytes * (option.ranks - 1));
-		fflush(stdout);
-	}
+	printf("{\"rank\":%d,\"round\":%d,\"start_ns\":%" PRIu64 ",\"end_ns\":%" PRIu64 ",\"bytes\":%zu}\n", my_rank,
+	       round - option.warmup, start_ns, now_ns(), option.bytes * (option.ranks - 1));
+	fflush(stdout);
 	check(round);
 	if (option.gap_ms)
 		nanosleep(&(struct timespec){ option.gap_ms / 1000, option.gap_ms % 1000 * 1000000 }, NULL);
