@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
 WAIT_S = 30
+
+
+def pytest_configure() -> None:
+    """A shell that starts us in the background has SIGINT ignored, and programs under test would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
