@@ -1,5 +1,5 @@
-"""The models of the lock-free protocols, checked over every interleaving (spin), and broken on purpose, since a property
-that cannot fail proves nothing."""
+"""The models of the lock-free protocols, checked over every interleaving (spin), and broken on purpose, since a
+property that cannot fail proves nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def errors_of(model: str, defines: tuple[str, ...], folder: Path) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("model", ["ring.pml", "doorbell.pml"])
+@pytest.mark.parametrize("model", ["ring.pml", "doorbell.pml", "slots.pml"])
 def test_no_interleaving_breaks_the_protocol(model: str, tmp_path: Path) -> None:
     assert errors_of(model, (), tmp_path) == 0
 
@@ -44,6 +44,8 @@ def test_no_interleaving_breaks_the_protocol(model: str, tmp_path: Path) -> None
         ("ring.pml", "HEAD_FIRST"),
         ("doorbell.pml", "NO_FENCE"),
         ("doorbell.pml", "NO_SECOND_LOOK"),
+        ("slots.pml", "LATE_SUBMIT_IS_NEW"),
+        ("slots.pml", "LAST_END_WINS"),
     ],
 )
 def test_a_broken_protocol_is_found_out(model: str, defect: str, tmp_path: Path) -> None:
