@@ -15,12 +15,13 @@ BELOW: dict[str, set[str]] = {
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy"},
     "mfsd.observe": {"mfsd.policy", "mfsd._native"},
+    "mfsd.client": {"mfsd._native"},
     "mfsd.node": {"mfsd.policy", "mfsd._native"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
     "nccl_shim": set(),
-    "mooncake_adapter": {"mfsd._native"},
-    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "mfsd.soft_roce"},
+    "mooncake_adapter": {"mfsd._native", "mfsd.client"},
+    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.client", "mfsd.fabric", "mfsd.soft_roce"},
 }
 
 
