@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench dist man sanitize clean
+.PHONY: help setup demo test lint bench dist man sanitize fuzz clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,6 +63,10 @@ man: setup ## write the manual pages from the commands' help
 sanitize: setup ## build and run the native parts under address, undefined and thread sanitizers
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
+
+FUZZ_SECONDS ?= 600
+fuzz: setup ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage (needs clang)
+	$(BIN)/python -m tests.fuzz.test_fuzz $(FUZZ_SECONDS)
 
 clean: ## remove what was built
 	rm -rf $(VENV) build out *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so
