@@ -72,7 +72,7 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 		mfs_plan_destroy(plan);
 		return rc;
 	}
-	plan_walk_init(plan);
+	plan->runs = plan_runs();
 	*out = plan;
 	return 0;
 }
@@ -132,8 +132,8 @@ static void totals_add(struct mfs_plan *plan, const struct plan_batch *batch, in
 {
 	for (uint32_t c = 0; c < batch->column[batch->row->n]; c++)
 		plan->total[plan_port(batch->row, batch->cell[c].k)] += sign * batch->cell[c].amount;
-	for (uint32_t k = 0; batch->row->fixed && k < batch->row->n; k++)
-		plan->total[plan_port(batch->row, k)] += sign * plan_row_fixed(batch->row)[k];
+	for (uint32_t k = 0; batch->fixed && k < batch->row->n; k++)
+		plan->total[plan_port(batch->row, k)] += sign * batch->fixed[k];
 }
 
 /* Puts the new batch's loads in the place of the old one's. -ERANGE. */
@@ -146,7 +146,7 @@ static int totals_replace(struct mfs_plan *plan, const struct plan_batch *old, c
 	/* sums of up to 2^32 cells of 2^61 each overflow: check each on its way */
 	for (uint32_t k = 0; k < batch->row->n; k++) {
 		uint32_t u = plan_port(batch->row, k);
-		int64_t left = plan->limit[u] - plan->total[u] - (batch->row->fixed ? plan_row_fixed(batch->row)[k] : 0);
+		int64_t left = plan->limit[u] - plan->total[u] - (batch->fixed ? batch->fixed[k] : 0);
 
 		for (uint32_t c = batch->column[k]; left >= 0 && c < batch->column[k + 1]; c++)
 			left -= batch->cell[c].amount;
@@ -230,7 +230,7 @@ static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 	plan_map_remove(&plan->batch_of, batch->id);
 	touches_remove(plan, batch);
 	plan->requests -= batch->requests;
-	plan->batches_with_fixed -= batch->row->fixed;
+	plan->batches_with_fixed -= !!batch->fixed;
 	plan_chunk_remove(plan, batch);
 	free(batch);
 }
@@ -269,7 +269,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch, bool keeps_r
 			plan_load_in(plan, request);
 	}
 	plan->requests += batch->requests;
-	plan->batches_with_fixed += batch->row->fixed;
+	plan->batches_with_fixed += !!batch->fixed;
 }
 
 /* Everything that attach() may fill, so that it cannot fail. The lists of requests hold all of them at most;
@@ -395,7 +395,7 @@ void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 	for (uint32_t i = 0; i < plan->order.n; i++) {
 		const struct plan_batch *batch = plan->order.at[i];
 
-		plan_walk_add(plan, &plan->walk, batch->row, batch->row->amount);
+		plan_walk_add(plan, &plan->walk, batch->row, batch->row->amounts, batch->row->wide);
 		out[i] = (struct mfs_plan_place){ batch->id,
 						  batch->red,
 						  batch->loose,

@@ -7,6 +7,7 @@
 #define RUN_MIN 16 /* ports: below, a row is as fast */
 
 struct scratch {
+	bool wide; /* some port has more than UINT32_MAX */
 	uint32_t *port;
 	uint32_t ports;
 	int64_t *word; /* by request */
@@ -49,10 +50,15 @@ static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, 
 			return -EINVAL;
 		if (load[i].amount > plan->limit[u])
 			return -ERANGE;
-		if (plan->stamp[u] < first_stamp)
+		if (plan->stamp[u] < first_stamp) {
 			scratch->port[scratch->ports++] = u;
+			plan->taken[u] = 0;
+		}
 		plan->stamp[u] = stamp;
 		*cells += load[i].amount > 0;
+		if (plan->taken[u] <= UINT32_MAX)
+			plan->taken[u] += load[i].amount;
+		scratch->wide |= plan->taken[u] > UINT32_MAX;
 	}
 	return 0;
 }
@@ -122,6 +128,7 @@ static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch
 {
 	uint32_t n = scratch->ports, first = n ? scratch->port[0] : 0;
 	uint32_t span = n ? scratch->port[n - 1] - first + 1 : 0;
+	bool wide = scratch->wide;
 	bool run = n >= RUN_MIN && span <= 2 * (uint64_t)n;
 	struct plan_batch *batch;
 	struct plan_row *row;
@@ -130,7 +137,7 @@ static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch
 
 	if (run)
 		n = span;
-	bytes = sizeof(*row) + (size_t)n * (run ? 16 : 20) + 8;
+	bytes = sizeof(*row) + (size_t)n * ((wide ? 8 : 4) + (run ? 0 : 4)) + 8;
 	if (bytes > plan->staging_room) {
 		at = realloc(plan->staging, bytes);
 		if (!at)
@@ -140,7 +147,7 @@ static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch
 	}
 	row = (struct plan_row *)plan->staging;
 	memset(row, 0, bytes);
-	bytes = sizeof(*batch) + (size_t)n * (3 * 4) + from->requests * sizeof(struct plan_request) +
+	bytes = sizeof(*batch) + (size_t)n * (8 + 3 * 4) + from->requests * sizeof(struct plan_request) +
 		cells * (sizeof(struct plan_cell) + 4) + 64;
 	batch = calloc(1, bytes);
 	if (!batch)
@@ -148,7 +155,7 @@ static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch
 	row->n = n;
 	row->first = first;
 	row->run = run;
-	row->fixed = from->fixed_loads;
+	row->wide = wide;
 	row->batch = batch;
 	if (!run && n)
 		memcpy(plan_row_ports(row), scratch->port, n * sizeof(*scratch->port));
@@ -157,6 +164,8 @@ static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch
 	batch->row = row;
 	batch->requests = from->requests;
 	at = (char *)(batch + 1);
+	if (from->fixed_loads)
+		batch->fixed = cut(&at, n * sizeof(*batch->fixed));
 	batch->request = cut(&at, from->requests * sizeof(*batch->request));
 	batch->cell = cut(&at, cells * sizeof(*batch->cell));
 	batch->column = cut(&at, (n + 1) * sizeof(*batch->column));
@@ -220,8 +229,12 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	for (uint32_t k = 1; row->run && k < row->n; k++)
 		if (plan->class[row->first + k] != row->class)
 			row->class = PLAN_NONE;
-	for (uint32_t i = 0; i < from->fixed_loads; i++, load++)
-		row->amount[plan->k_of[load->port]] = plan_row_fixed(row)[plan->k_of[load->port]] = load->amount;
+	for (uint32_t i = 0; i < from->fixed_loads; i++, load++) {
+		uint32_t k = plan->k_of[load->port];
+
+		batch->fixed[k] = load->amount;
+		plan_row_change(row, k, load->amount);
+	}
 	for (uint32_t r = 0; r < from->requests; r++) {
 		struct plan_request *request = &batch->request[r];
 		int64_t alone = 0;

@@ -23,7 +23,7 @@ void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
 		int64_t amount = batch->cell[c].amount;
 		struct plan_touch *touch = &plan->touch[plan_port(batch->row, k)].at[batch->touch_at[k]];
 
-		batch->row->amount[k] += amount;
+		plan_row_change(batch->row, k, amount);
 		if (c < batch->cursor[k])
 			batch->cursor[k] = c;
 		if (amount > touch->top)
@@ -38,7 +38,7 @@ void plan_load_out(struct plan_request *request)
 	for (uint32_t i = 0; i < request->parts; i++) {
 		const struct plan_cell *cell = &batch->cell[request->part[i]];
 
-		batch->row->amount[cell->k] -= cell->amount;
+		plan_row_change(batch->row, cell->k, -cell->amount);
 	}
 }
 
@@ -223,8 +223,12 @@ static bool hopeless(struct mfs_plan *plan, uint32_t at, uint32_t *done)
 	for (; plan->batches_with_fixed && *done <= at; ++*done) {
 		struct plan_row *row = plan->row_at.at[*done];
 
-		if (row->fixed)
-			plan_walk_add(plan, &plan->fixed, row, plan_row_fixed(row));
+		if (*done + 8 < plan->order.n) {
+			__builtin_prefetch(plan->row_at.at[*done + 8]->batch);
+			__builtin_prefetch(plan->row_at.at[*done + 4]->batch->fixed);
+		}
+		if (row->batch->fixed)
+			plan_walk_add(plan, &plan->fixed, row, row->batch->fixed, true);
 	}
 	return plan->fixed.longest + plan->now > plan->row_at.at[at]->due;
 }
@@ -303,7 +307,7 @@ static void prune(struct mfs_plan *plan)
 	for (uint32_t at = plan->first_unfit; at < plan->order.n && plan->pruned.n + victims < plan->budget; at++) {
 		struct plan_row *row = plan->row_at.at[at];
 
-		plan_walk_add(plan, &plan->walk, row, row->amount);
+		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
 		if (plan->barrens)
 			clear_barren(plan, row->batch);
 		if (plan->walk.longest + plan->now <= row->due || hopeless(plan, at, &done))

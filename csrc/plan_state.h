@@ -56,9 +56,9 @@ struct plan_row {
 	uint32_t bytes;
 	uint32_t n, first;
 	uint32_t class; /* of all ports of a run; PLAN_NONE: they differ */
-	bool run, fixed;
-	int64_t amount[]; /* L_i: fixed loads and those of the requests that count; then, if `fixed`, the fixed
-			     loads alone; then, unless `run`, the ports */
+	bool run;
+	bool wide;	/* amounts are int64_t; else uint32_t, as nearly all are: half the memory to walk through */
+	_Alignas(int64_t) char amounts[]; /* L_i: fixed loads and those of the requests that count; then, unless `run`, the ports */
 };
 
 struct plan_chunk {
@@ -71,6 +71,7 @@ struct plan_batch {
 	struct plan_chunk *chunk;
 	uint64_t id;
 	int64_t red, loose, compute;
+	int64_t *fixed;		/* the fixed loads alone, by k; NULL: none */
 	struct plan_cell *cell; /* by k, then the greatest amount, then the greatest request first */
 	uint32_t *column;	/* n + 1 bounds in cell */
 	uint32_t *cursor;	/* no cell of column k before cursor[k] counts */
@@ -116,6 +117,15 @@ struct plan_walk {
 	int64_t *within; /* load up to this takes less than the longest port */
 	int64_t longest; /* in time */
 	uint32_t slowest; /* the first port that takes it */
+};
+
+/* What is done with a run, for the vectors that this processor has. `amounts` as in a row. */
+struct plan_runs {
+	/* load += amounts; whether any is now beyond `within`, the greatest */
+	bool (*add)(int64_t *load, const int64_t *within, const void *amounts, bool wide, uint32_t n);
+	int64_t (*most)(int64_t *load, const void *amounts, bool wide, uint32_t n);
+	/* spare = min(spare, within - load), then load -= amounts */
+	void (*spare)(int64_t *load, int64_t *spare, const void *amounts, bool wide, int64_t within, uint32_t n);
 };
 
 struct mfs_plan {
@@ -171,22 +181,23 @@ struct mfs_plan {
 	PLAN_VECTOR(struct plan_request *) dirty;
 	PLAN_VECTOR(uint64_t) gone;
 
-	bool (*add_run)(int64_t *load, const int64_t *within, const int64_t *amount, uint32_t n);
-	int64_t (*most_run)(int64_t *load, const int64_t *amount, uint32_t n);
-	void (*spare_run)(int64_t *load, int64_t *spare, const int64_t *amount, int64_t within, uint32_t n);
+	struct plan_runs runs;
 };
 
 int plan_grow(void *vector, size_t size, uint64_t need); /* -ENOMEM */
 #define PLAN_RESERVE(vector, need) plan_grow(&(vector), sizeof(*(vector).at), (need))
 
-static inline int64_t *plan_row_fixed(struct plan_row *row)
-{
-	return row->amount + row->n;
-}
-
 static inline uint32_t *plan_row_ports(struct plan_row *row)
 {
-	return (uint32_t *)(row->amount + (row->fixed ? 2 : 1) * (size_t)row->n);
+	return (uint32_t *)(row->amounts + (row->wide ? 8 : 4) * (size_t)row->n);
+}
+
+static inline void plan_row_change(struct plan_row *row, uint32_t k, int64_t by)
+{
+	if (row->wide)
+		((int64_t *)row->amounts)[k] += by;
+	else
+		((uint32_t *)row->amounts)[k] += (uint32_t)by;
 }
 
 static inline uint32_t plan_port(struct plan_row *row, uint32_t k)
@@ -226,10 +237,12 @@ int plan_chunk_reserve(struct mfs_plan *plan, uint32_t bytes);
 void plan_chunk_insert(struct mfs_plan *plan, struct plan_batch *batch, uint32_t at);
 void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch);
 
+struct plan_runs plan_runs(void); /* plan_run.c */
+
 /* plan_walk.c */
-void plan_walk_init(struct mfs_plan *plan);
 void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk);
-void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const int64_t *amount);
+void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts,
+		   bool wide);
 void plan_walk(struct mfs_plan *plan);
 void plan_walk_to(struct mfs_plan *plan, uint32_t end);
 void plan_walk_longest(struct mfs_plan *plan);

@@ -6,112 +6,7 @@
 
 #include "plan_state.h"
 
-/* Eight words at a time; the compiler splits them where registers are narrower. */
-typedef int64_t words __attribute__((vector_size(64), aligned(8), may_alias));
-#define LANES 8
-
-static inline __attribute__((always_inline)) bool add_run(int64_t *load, const int64_t *within,
-							   const int64_t *amount, uint32_t n)
-{
-	words over = { 0 };
-	int64_t any = 0;
-	uint32_t k = 0;
-
-	for (; k + LANES <= n; k += LANES) {
-		words sum = *(words *)(load + k) + *(const words *)(amount + k);
-
-		*(words *)(load + k) = sum;
-		over |= sum > *(const words *)(within + k);
-	}
-	for (; k < n; k++) {
-		load[k] += amount[k];
-		any |= load[k] > within[k];
-	}
-	for (uint32_t lane = 0; lane < LANES; lane++)
-		any |= over[lane];
-	return any;
-}
-
-/* load += amount; the greatest load. */
-static inline __attribute__((always_inline)) int64_t most_run(int64_t *load, const int64_t *amount, uint32_t n)
-{
-	words top = { 0 };
-	int64_t most = 0;
-	uint32_t k = 0;
-
-	for (; k + LANES <= n; k += LANES) {
-		words sum = *(words *)(load + k) + *(const words *)(amount + k), more = sum > top;
-
-		*(words *)(load + k) = sum;
-		top = (sum & more) | (top & ~more);
-	}
-	for (; k < n; k++) {
-		load[k] += amount[k];
-		most = load[k] > most ? load[k] : most;
-	}
-	for (uint32_t lane = 0; lane < LANES; lane++)
-		most = top[lane] > most ? top[lane] : most;
-	return most;
-}
-
-static inline __attribute__((always_inline)) void spare_run(int64_t *load, int64_t *spare, const int64_t *amount,
-							    int64_t within, uint32_t n)
-{
-	uint32_t k = 0;
-
-	for (; k + LANES <= n; k += LANES) {
-		words sum = *(words *)(load + k), old = *(words *)(spare + k), fits = within - sum;
-		words less = fits < old;
-
-		*(words *)(spare + k) = (fits & less) | (old & ~less);
-		*(words *)(load + k) = sum - *(const words *)(amount + k);
-	}
-	for (; k < n; k++) {
-		if (within - load[k] < spare[k])
-			spare[k] = within - load[k];
-		load[k] -= amount[k];
-	}
-}
-
-#define VERSION(name, ...)                                                                                       \
-	__VA_ARGS__ static bool add_run_##name(int64_t *load, const int64_t *within, const int64_t *amount,     \
-					       uint32_t n)                                                       \
-	{                                                                                                        \
-		return add_run(load, within, amount, n);                                                         \
-	}                                                                                                        \
-	__VA_ARGS__ static int64_t most_run_##name(int64_t *load, const int64_t *amount, uint32_t n)             \
-	{                                                                                                        \
-		return most_run(load, amount, n);                                                                \
-	}                                                                                                        \
-	__VA_ARGS__ static void spare_run_##name(int64_t *load, int64_t *spare, const int64_t *amount,          \
-						 int64_t within, uint32_t n)                                     \
-	{                                                                                                        \
-		spare_run(load, spare, amount, within, n);                                                       \
-	}
-
-VERSION(any)
-#ifdef __x86_64__
-VERSION(avx2, __attribute__((target("avx2"))))
-VERSION(avx512, __attribute__((target("avx512f"))))
-#endif
-
-void plan_walk_init(struct mfs_plan *plan)
-{
-	plan->add_run = add_run_any;
-	plan->most_run = most_run_any;
-	plan->spare_run = spare_run_any;
-#ifdef __x86_64__
-	if (__builtin_cpu_supports("avx512f")) {
-		plan->add_run = add_run_avx512;
-		plan->most_run = most_run_avx512;
-		plan->spare_run = spare_run_avx512;
-	} else if (__builtin_cpu_supports("avx2")) {
-		plan->add_run = add_run_avx2;
-		plan->most_run = most_run_avx2;
-		plan->spare_run = spare_run_avx2;
-	}
-#endif
-}
+#define AHEAD 2048 /* bytes fetched into the cache before their turn */
 
 void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk)
 {
@@ -133,8 +28,14 @@ static void look(const struct mfs_plan *plan, struct plan_walk *walk, uint32_t p
 	walk->within[port] = plan_within(plan, port, walk->longest - 1);
 }
 
-/* S += `amount`, by the ports of the row. */
-void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const int64_t *amount)
+static inline int64_t amount_at(const void *amounts, bool wide, uint32_t k)
+{
+	return wide ? ((const int64_t *)amounts)[k] : ((const uint32_t *)amounts)[k];
+}
+
+/* S += `amounts`, by the ports of the row. */
+void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts,
+		   bool wide)
 {
 	const uint32_t *port = plan_row_ports(row);
 	int64_t *load = walk->load, *within = walk->within;
@@ -143,7 +44,7 @@ void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct p
 	if (!row->run) {
 		for (uint32_t k = 0; k < n; k++) {
 			uint32_t u = port[k];
-			int64_t sum = load[u] + amount[k];
+			int64_t sum = load[u] + amount_at(amounts, wide, k);
 
 			load[u] = sum;
 			if (__builtin_expect(sum > within[u], 0))
@@ -152,43 +53,48 @@ void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct p
 	} else {
 		load += row->first;
 		within += row->first;
-		if (plan->add_run(load, within, amount, n))
+		if (plan->runs.add(load, within, amounts, wide, n))
 			for (uint32_t k = 0; k < n; k++)
 				if (load[k] > within[k])
 					look(plan, walk, row->first + k);
 	}
 }
 
-/* As plan_walk_add, of row->amount, without telling which port is the slowest. Among ports of one class the
- * greatest load takes longest: `*within`, what is no longer than the longest so far, is one number for them. */
+static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan, struct plan_row *row, bool wide,
+							   int64_t *within)
+{
+	const uint32_t *port = plan_row_ports(row);
+	int64_t *load = plan->walk.load, top = *within;
+
+	for (uint32_t k = 0, n = row->n; k < n; k++) {
+		int64_t sum = load[port[k]] + amount_at(row->amounts, wide, k);
+
+		load[port[k]] = sum;
+		if (__builtin_expect(sum > top, 0)) {
+			plan->walk.longest = plan_time(plan, 0, sum);
+			top = plan_within(plan, 0, plan->walk.longest);
+		}
+	}
+	*within = top;
+}
+
+/* S += L_i without telling which port is the slowest. Among ports of one class the greatest load takes longest:
+ * `*within`, what is no longer than the longest so far, is one number for them. */
 static inline void add(struct mfs_plan *plan, struct plan_row *row, int64_t *within)
 {
-	struct plan_walk *walk = &plan->walk;
-	const uint32_t *port = plan_row_ports(row);
-	const int64_t *amount = row->amount;
-	int64_t *load = walk->load, top = *within;
-	uint32_t n = row->n;
-
 	if (plan->classes > 1) {
-		plan_walk_add(plan, walk, row, amount);
+		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
 	} else if (row->run) {
-		int64_t most = plan->most_run(load + row->first, amount, n);
+		int64_t most = plan->runs.most(plan->walk.load + row->first, row->amounts, row->wide, row->n);
 
-		if (most <= top)
-			return;
-		walk->longest = plan_time(plan, 0, most);
-		*within = plan_within(plan, 0, walk->longest);
-	} else {
-		for (uint32_t k = 0; k < n; k++) {
-			int64_t sum = load[port[k]] + amount[k];
-
-			load[port[k]] = sum;
-			if (__builtin_expect(sum > top, 0)) {
-				walk->longest = plan_time(plan, 0, sum);
-				top = plan_within(plan, 0, walk->longest);
-			}
+		if (most > *within) {
+			plan->walk.longest = plan_time(plan, 0, most);
+			*within = plan_within(plan, 0, plan->walk.longest);
 		}
-		*within = top;
+	} else if (row->wide) {
+		add_few(plan, row, true, within);
+	} else {
+		add_few(plan, row, false, within);
 	}
 }
 
@@ -208,6 +114,8 @@ void plan_walk(struct mfs_plan *plan)
 		for (; at < end; at += ((struct plan_row *)at)->bytes, i++) {
 			struct plan_row *row = (struct plan_row *)at;
 
+			for (uint32_t ahead = 0; ahead < row->bytes; ahead += 64)
+				__builtin_prefetch(at + AHEAD + ahead);
 			add(plan, row, &within);
 			plan->row_at.at[i] = row;
 			plan->longest_at.at[i] = walk->longest;
@@ -229,10 +137,10 @@ void plan_walk_to(struct mfs_plan *plan, uint32_t end)
 		const uint32_t *port = plan_row_ports(row);
 
 		if (row->run)
-			plan->most_run(walk->load + row->first, row->amount, row->n);
+			plan->runs.most(walk->load + row->first, row->amounts, row->wide, row->n);
 		else
 			for (uint32_t k = 0; k < row->n; k++)
-				walk->load[port[k]] += row->amount[k];
+				walk->load[port[k]] += amount_at(row->amounts, row->wide, k);
 	}
 	plan_walk_longest(plan);
 }
@@ -279,25 +187,34 @@ static inline void back(int64_t *load, int64_t *spare, int64_t amount, int64_t w
 	*load = sum - amount;
 }
 
+static inline __attribute__((always_inline)) void back_few(struct mfs_plan *plan, struct plan_row *row, bool wide,
+							    int64_t within)
+{
+	const uint32_t *port = plan_row_ports(row);
+	int64_t *load = plan->walk.load, *spare = plan->spare;
+
+	for (uint32_t k = 0, n = row->n; k < n; k++)
+		back(&load[port[k]], &spare[port[k]], amount_at(row->amounts, wide, k), within);
+}
+
 /* S -= L_i, after noting for each port of the batch what still fits on it within `time`. */
 void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time)
 {
-	const uint32_t *port = plan_row_ports(row), *class = plan->class;
 	int64_t *load = plan->walk.load, *spare = plan->spare, within;
-	uint32_t n = row->n;
 
 	if (row->run && row->class != PLAN_NONE) {
 		within = class_within(plan, row->class, time);
-		plan->spare_run(load + row->first, spare + row->first, row->amount, within, n);
-	} else if (plan->classes == 1) {
-		within = class_within(plan, 0, time);
-		for (uint32_t k = 0; k < n; k++)
-			back(&load[port[k]], &spare[port[k]], row->amount[k], within);
-	} else {
-		for (uint32_t k = 0; k < n; k++) {
+		plan->runs.spare(load + row->first, spare + row->first, row->amounts, row->wide, within, row->n);
+	} else if (plan->classes > 1) {
+		for (uint32_t k = 0; k < row->n; k++) {
 			uint32_t u = plan_port(row, k);
 
-			back(&load[u], &spare[u], row->amount[k], class_within(plan, class[u], time));
+			within = class_within(plan, plan->class[u], time);
+			back(&load[u], &spare[u], amount_at(row->amounts, row->wide, k), within);
 		}
+	} else if (row->wide) {
+		back_few(plan, row, true, class_within(plan, 0, time));
+	} else {
+		back_few(plan, row, false, class_within(plan, 0, time));
 	}
 }

@@ -92,7 +92,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(configs, histories(), st.integers(1, 5))
 def test_plans_equal_the_reference(config: PolicyConfig, events: list[Event], delta_every: int) -> None:
     drive(config, CAPACITY, events, delta_every)
