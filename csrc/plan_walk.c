@@ -145,13 +145,22 @@ void plan_walk_to(struct mfs_plan *plan, uint32_t end)
 	plan_walk_longest(plan);
 }
 
+/* The most that passes in `time` on ports of the class, worked out once per time. */
+static inline int64_t class_within(struct mfs_plan *plan, uint32_t class, int64_t time)
+{
+	if (plan->class_time[class] != time) {
+		plan->class_time[class] = time;
+		plan->class_within[class] = plan_within(plan, plan->class_port[class], time);
+	}
+	return plan->class_within[class];
+}
+
 /* Finds the longest port again, since load was taken away. */
 void plan_walk_longest(struct mfs_plan *plan)
 {
 	struct plan_walk *walk = &plan->walk;
 	double candidate = 0;
 
-	memset(walk->within, 0, plan->ports * sizeof(*walk->within));
 	walk->longest = 0;
 	walk->slowest = MFS_PLAN_NO_PORT;
 	for (uint32_t u = 0; u < plan->ports; u++) {
@@ -167,16 +176,8 @@ void plan_walk_longest(struct mfs_plan *plan)
 			candidate = (double)time * (1 - 0x1p-48);
 		}
 	}
-}
-
-/* The most that passes in `time` on ports of the class, worked out once per time. */
-static inline int64_t class_within(struct mfs_plan *plan, uint32_t class, int64_t time)
-{
-	if (plan->class_time[class] != time) {
-		plan->class_time[class] = time;
-		plan->class_within[class] = plan_within(plan, plan->class_port[class], time);
-	}
-	return plan->class_within[class];
+	for (uint32_t u = 0; u < plan->ports; u++)
+		walk->within[u] = walk->longest ? class_within(plan, plan->class[u], walk->longest - 1) : 0;
 }
 
 static inline void back(int64_t *load, int64_t *spare, int64_t amount, int64_t within)

@@ -117,7 +117,7 @@ class Run:
 
     def tell(self, core: PlanCore) -> None:
         delta = core.delta()
-        self.changes += sum(map(len, delta))
+        self.changes += len(delta.moved) + len(delta.departed) + len(delta.pruned) + len(delta.restored)
 
     def measure(self, events: int) -> dict[str, Any]:
         self.changes = 0
