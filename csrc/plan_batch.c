@@ -4,12 +4,14 @@
 
 #include "plan_state.h"
 
-#define RUN_MIN 16 /* ports: below, a row is as fast */
+#define RUN_MIN 16 /* ports: below, single ones are as fast */
+#define RUN_GAP 8  /* ports without load in a row that do not end a run */
 
 struct scratch {
 	bool wide; /* some port has more than UINT32_MAX */
-	uint32_t *port;
+	uint32_t *port; /* ascending, the run's cut out once it is known */
 	uint32_t ports;
+	uint32_t run, first; /* ports of the run, with the gaps */
 	int64_t *word; /* by request */
 };
 
@@ -122,22 +124,38 @@ static void *cut(char **at, size_t bytes)
 	return piece;
 }
 
-/* The block with its arrays, and its row in plan->staging. A run spans ports without load where that wastes little: adding it needs no
- * port numbers, and vectors. */
+/* Cuts the longest run out of the ports. It spans those without load where that wastes little. */
+static void cut_run(struct scratch *scratch)
+{
+	uint32_t best = 0, most = 0, *port = scratch->port;
+
+	for (uint32_t i = 0, begin = 0; i < scratch->ports; i++) {
+		if (i && port[i] - port[i - 1] > RUN_GAP)
+			begin = i;
+		if (i - begin + 1 > most) {
+			most = i - begin + 1;
+			best = begin;
+		}
+	}
+	if (most < RUN_MIN || port[best + most - 1] - port[best] >= 2 * most)
+		return;
+	scratch->first = port[best];
+	scratch->run = port[best + most - 1] - port[best] + 1;
+	memmove(port + best, port + best + most, (scratch->ports - best - most) * sizeof(*port));
+	scratch->ports -= most;
+}
+
+/* The block with its arrays, and its row in plan->staging. */
 static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch *from, const struct scratch *scratch, uint64_t cells)
 {
-	uint32_t n = scratch->ports, first = n ? scratch->port[0] : 0;
-	uint32_t span = n ? scratch->port[n - 1] - first + 1 : 0;
+	uint32_t n = scratch->run + scratch->ports;
 	bool wide = scratch->wide;
-	bool run = n >= RUN_MIN && span <= 2 * (uint64_t)n;
 	struct plan_batch *batch;
 	struct plan_row *row;
 	char *at = NULL;
 	size_t bytes;
 
-	if (run)
-		n = span;
-	bytes = sizeof(*row) + (size_t)n * ((wide ? 8 : 4) + (run ? 0 : 4)) + 8;
+	bytes = sizeof(*row) + (size_t)n * (wide ? 8 : 4) + scratch->ports * sizeof(uint32_t) + 8;
 	if (bytes > plan->staging_room) {
 		at = realloc(plan->staging, bytes);
 		if (!at)
@@ -153,13 +171,12 @@ static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch
 	if (!batch)
 		return NULL;
 	row->n = n;
-	row->first = first;
-	row->run = run;
+	row->first = scratch->first;
+	row->run = scratch->run;
 	row->wide = wide;
 	row->batch = batch;
-	if (!run && n)
-		memcpy(plan_row_ports(row), scratch->port, n * sizeof(*scratch->port));
-	at = (char *)(plan_row_ports(row) + (run ? 0 : n));
+	memcpy(plan_row_ports(row), scratch->port, scratch->ports * sizeof(*scratch->port));
+	at = (char *)(plan_row_ports(row) + scratch->ports);
 	row->bytes = (uint32_t)(((size_t)(at - plan->staging) + 7) & ~(size_t)7);
 	batch->row = row;
 	batch->requests = from->requests;
@@ -223,10 +240,12 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	struct plan_row *row = batch->row;
 
 	for (uint32_t i = 0; i < scratch->ports; i++)
-		plan->k_of[scratch->port[i]] = row->run ? scratch->port[i] - row->first : i;
+		plan->k_of[scratch->port[i]] = row->run + i;
+	for (uint32_t k = 0; k < row->run; k++)
+		plan->k_of[row->first + k] = k;
 	if (row->run)
 		row->class = plan->class[row->first];
-	for (uint32_t k = 1; row->run && k < row->n; k++)
+	for (uint32_t k = 1; k < row->run; k++)
 		if (plan->class[row->first + k] != row->class)
 			row->class = PLAN_NONE;
 	for (uint32_t i = 0; i < from->fixed_loads; i++, load++) {
@@ -275,6 +294,7 @@ int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, s
 	rc = scratch.port && scratch.word ? check(plan, from, &scratch, &cells) : -ENOMEM;
 	if (!rc) {
 		qsort(scratch.port, scratch.ports, sizeof(*scratch.port), compare_u32);
+		cut_run(&scratch);
 		*out = lay(plan, from, &scratch, cells);
 		if (*out)
 			fill(plan, *out, from, &scratch);

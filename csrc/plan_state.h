@@ -46,19 +46,18 @@ struct plan_cell {
 
 /*
  * What a batch has on each of its ports, and all else that a walk reads. Rows lie packed in chunks in the order
- * of their batches: a walk streams. Ports ascend. A run is a row over all of first..first+n-1, some with nothing
- * on them.
+ * of their batches: a walk streams. The first `run` entries are the ports from `first` on, some with nothing on
+ * them, which vectors add up; the others have port numbers.
  */
 struct plan_row {
 	int64_t due; /* D^Lo less compute: what the longest port may take, plus now */
 	int64_t loose;
 	struct plan_batch *batch;
 	uint32_t bytes;
-	uint32_t n, first;
-	uint32_t class; /* of all ports of a run; PLAN_NONE: they differ */
-	bool run;
+	uint32_t n, run, first;
+	uint32_t class; /* of all ports of the run; PLAN_NONE: they differ */
 	bool wide;	/* amounts are int64_t; else uint32_t, as nearly all are: half the memory to walk through */
-	_Alignas(int64_t) char amounts[]; /* L_i: fixed loads and those of the requests that count; then, unless `run`, the ports */
+	_Alignas(int64_t) char amounts[]; /* L_i: fixed loads and those of the requests that count; then n - run ports */
 };
 
 struct plan_chunk {
@@ -192,6 +191,12 @@ static inline uint32_t *plan_row_ports(struct plan_row *row)
 	return (uint32_t *)(row->amounts + (row->wide ? 8 : 4) * (size_t)row->n);
 }
 
+/* The amounts behind those of the run. */
+static inline const void *plan_few(const struct plan_row *row, const void *amounts, bool wide)
+{
+	return (const char *)amounts + (wide ? 8 : 4) * (size_t)row->run;
+}
+
 static inline void plan_row_change(struct plan_row *row, uint32_t k, int64_t by)
 {
 	if (row->wide)
@@ -202,7 +207,7 @@ static inline void plan_row_change(struct plan_row *row, uint32_t k, int64_t by)
 
 static inline uint32_t plan_port(struct plan_row *row, uint32_t k)
 {
-	return row->run ? row->first + k : plan_row_ports(row)[k];
+	return k < row->run ? row->first + k : plan_row_ports(row)[k - row->run];
 }
 
 static inline bool plan_counts(const struct mfs_plan *plan, const struct plan_request *request)

@@ -38,25 +38,21 @@ void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct p
 		   bool wide)
 {
 	const uint32_t *port = plan_row_ports(row);
+	const void *few = plan_few(row, amounts, wide);
 	int64_t *load = walk->load, *within = walk->within;
-	uint32_t n = row->n;
+	uint32_t run = row->run, first = row->first, n = row->n - run;
 
-	if (!row->run) {
-		for (uint32_t k = 0; k < n; k++) {
-			uint32_t u = port[k];
-			int64_t sum = load[u] + amount_at(amounts, wide, k);
-
-			load[u] = sum;
-			if (__builtin_expect(sum > within[u], 0))
+	if (run && plan->runs.add(load + first, within + first, amounts, wide, run))
+		for (uint32_t u = first; u < first + run; u++)
+			if (load[u] > within[u])
 				look(plan, walk, u);
-		}
-	} else {
-		load += row->first;
-		within += row->first;
-		if (plan->runs.add(load, within, amounts, wide, n))
-			for (uint32_t k = 0; k < n; k++)
-				if (load[k] > within[k])
-					look(plan, walk, row->first + k);
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t u = port[k];
+		int64_t sum = load[u] + amount_at(few, wide, k);
+
+		load[u] = sum;
+		if (__builtin_expect(sum > within[u], 0))
+			look(plan, walk, u);
 	}
 }
 
@@ -64,10 +60,11 @@ static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan,
 							   int64_t *within)
 {
 	const uint32_t *port = plan_row_ports(row);
+	const void *few = plan_few(row, row->amounts, wide);
 	int64_t *load = plan->walk.load, top = *within;
 
-	for (uint32_t k = 0, n = row->n; k < n; k++) {
-		int64_t sum = load[port[k]] + amount_at(row->amounts, wide, k);
+	for (uint32_t k = 0, n = row->n - row->run; k < n; k++) {
+		int64_t sum = load[port[k]] + amount_at(few, wide, k);
 
 		load[port[k]] = sum;
 		if (__builtin_expect(sum > top, 0)) {
@@ -84,18 +81,20 @@ static inline void add(struct mfs_plan *plan, struct plan_row *row, int64_t *wit
 {
 	if (plan->classes > 1) {
 		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
-	} else if (row->run) {
-		int64_t most = plan->runs.most(plan->walk.load + row->first, row->amounts, row->wide, row->n);
+		return;
+	}
+	if (row->run) {
+		int64_t most = plan->runs.most(plan->walk.load + row->first, row->amounts, row->wide, row->run);
 
 		if (most > *within) {
 			plan->walk.longest = plan_time(plan, 0, most);
 			*within = plan_within(plan, 0, plan->walk.longest);
 		}
-	} else if (row->wide) {
-		add_few(plan, row, true, within);
-	} else {
-		add_few(plan, row, false, within);
 	}
+	if (row->wide)
+		add_few(plan, row, true, within);
+	else
+		add_few(plan, row, false, within);
 }
 
 /* All batches: their rows by position, the longest port after each, and the first that prune() must look at. In
@@ -135,12 +134,12 @@ void plan_walk_to(struct mfs_plan *plan, uint32_t end)
 	for (uint32_t i = 0; i < end; i++) {
 		struct plan_row *row = plan->row_at.at[i];
 		const uint32_t *port = plan_row_ports(row);
+		const void *few = plan_few(row, row->amounts, row->wide);
 
 		if (row->run)
-			plan->runs.most(walk->load + row->first, row->amounts, row->wide, row->n);
-		else
-			for (uint32_t k = 0; k < row->n; k++)
-				walk->load[port[k]] += amount_at(row->amounts, row->wide, k);
+			plan->runs.most(walk->load + row->first, row->amounts, row->wide, row->run);
+		for (uint32_t k = 0; k < row->n - row->run; k++)
+			walk->load[port[k]] += amount_at(few, row->wide, k);
 	}
 	plan_walk_longest(plan);
 }
@@ -192,22 +191,26 @@ static inline __attribute__((always_inline)) void back_few(struct mfs_plan *plan
 							    int64_t within)
 {
 	const uint32_t *port = plan_row_ports(row);
+	const void *few = plan_few(row, row->amounts, wide);
 	int64_t *load = plan->walk.load, *spare = plan->spare;
 
-	for (uint32_t k = 0, n = row->n; k < n; k++)
-		back(&load[port[k]], &spare[port[k]], amount_at(row->amounts, wide, k), within);
+	for (uint32_t k = 0, n = row->n - row->run; k < n; k++)
+		back(&load[port[k]], &spare[port[k]], amount_at(few, wide, k), within);
 }
 
 /* S -= L_i, after noting for each port of the batch what still fits on it within `time`. */
 void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time)
 {
 	int64_t *load = plan->walk.load, *spare = plan->spare, within;
+	uint32_t k = 0;
 
 	if (row->run && row->class != PLAN_NONE) {
 		within = class_within(plan, row->class, time);
-		plan->runs.spare(load + row->first, spare + row->first, row->amounts, row->wide, within, row->n);
-	} else if (plan->classes > 1) {
-		for (uint32_t k = 0; k < row->n; k++) {
+		plan->runs.spare(load + row->first, spare + row->first, row->amounts, row->wide, within, row->run);
+		k = row->run;
+	}
+	if (plan->classes > 1) {
+		for (; k < row->n; k++) {
 			uint32_t u = plan_port(row, k);
 
 			within = class_within(plan, plan->class[u], time);
