@@ -6,7 +6,7 @@
 
 #include "plan_state.h"
 
-#define ROOM 16384 /* bytes: about a hundred rows of few ports */
+#define ROOM 32768 /* bytes: some three hundred rows of few ports */
 
 static int make(struct plan_chunk **out, uint32_t room)
 {

@@ -145,9 +145,11 @@ static void readmit(struct mfs_plan *plan)
 		plan->class_time[i] = -1;
 	for (uint32_t i = plan->order.n; left; i--) {
 		struct plan_row *row = plan->row_at.at[i - 1];
-		int64_t margin = room(plan, row), longest = plan->longest_at.at[i - 1];
-		int64_t time = margin > longest ? margin : longest;
+		int64_t margin, longest = plan->longest_at.at[i - 1], time;
 
+		plan_row_fetch(row, -PLAN_AHEAD);
+		margin = room(plan, row);
+		time = margin > longest ? margin : longest;
 		least = time < least ? time : least;
 		plan_walk_back(plan, row, least);
 		for (; left && plan->pruned.at[left - 1]->batch == row->batch; left--) {

@@ -191,6 +191,14 @@ static inline uint32_t *plan_row_ports(struct plan_row *row)
 	return (uint32_t *)(row->amounts + (row->wide ? 8 : 4) * (size_t)row->n);
 }
 
+/* Fetches into the cache what lies that far from the row: rows are packed, so it is one of the next. */
+#define PLAN_AHEAD 2048
+static inline void plan_row_fetch(const struct plan_row *row, intptr_t bytes)
+{
+	for (uint32_t line = 0; line < row->bytes; line += 64)
+		__builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)bytes + line));
+}
+
 /* The amounts behind those of the run. */
 static inline const void *plan_few(const struct plan_row *row, const void *amounts, bool wide)
 {

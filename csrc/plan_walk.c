@@ -6,8 +6,6 @@
 
 #include "plan_state.h"
 
-#define AHEAD 2048 /* bytes fetched into the cache before their turn */
-
 void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk)
 {
 	memset(walk->load, 0, plan->ports * sizeof(*walk->load));
@@ -113,8 +111,7 @@ void plan_walk(struct mfs_plan *plan)
 		for (; at < end; at += ((struct plan_row *)at)->bytes, i++) {
 			struct plan_row *row = (struct plan_row *)at;
 
-			for (uint32_t ahead = 0; ahead < row->bytes; ahead += 64)
-				__builtin_prefetch(at + AHEAD + ahead);
+			plan_row_fetch(row, PLAN_AHEAD);
 			add(plan, row, &within);
 			plan->row_at.at[i] = row;
 			plan->longest_at.at[i] = walk->longest;
