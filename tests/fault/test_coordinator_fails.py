@@ -161,6 +161,8 @@ def test_terms_only_grow_over_many_failovers(tmp_path: Path) -> None:
     with etcd(tmp_path) as (endpoint, _):
         coordinators = [Coordinator(tmp_path, etcd=endpoint, config=CONFIG) for _ in range(4)]
         try:
+            for coordinator in coordinators:
+                coordinator.wait_line("event=ready")
             alive = list(coordinators)
             while alive:
                 leader = eventually(lambda: next((c for c in alive if c.status().leads), None), "a leader")

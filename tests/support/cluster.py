@@ -145,7 +145,7 @@ def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> I
         ),
         *("--initial-cluster", f"t=http://127.0.0.1:{peer}"),
     ) as server:
-        server.wait_line("ready to serve client requests")
+        server.wait_line("serving client traffic")
         yield f"{host}:{client}", server
 
 
