@@ -109,6 +109,15 @@ class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = []
 
 
+class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What monitoring systems read. A change needs a restart."""
+
+    listen: Annotated[
+        HostPort | None,
+        doc("address that serves `/metrics` to Prometheus, e.g. `0.0.0.0:9464`; unset: no such service"),
+    ] = None
+
+
 class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the daemon should believe about a NIC, whatever the port says."""
 
@@ -220,6 +229,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     wire: WireConfig = field(default_factory=WireConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     nic: dict[str, NicConfig] = {}
