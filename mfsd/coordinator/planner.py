@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from mfsd import _native
+from mfsd._native import PlanCore
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.core import ReferenceCore
 from mfsd.policy.load import Loads
@@ -70,7 +70,7 @@ class NativePlanner:
     name = "native"
 
     def __init__(self, config: PolicyConfig, resources: int) -> None:
-        self._core = _native.PlanCore(config, dict.fromkeys(range(resources), UNIT_PER_S))
+        self._core = PlanCore(config, dict.fromkeys(range(resources), UNIT_PER_S))
 
     def arrive(self, batch: Batch, now_ns: int) -> Change:
         self._core.arrived(batch, now_ns)
@@ -94,4 +94,4 @@ class NativePlanner:
 
 def new_planner(config: PolicyConfig, resources: int) -> Planner:
     """A core for resources numbered from 0."""
-    return NativePlanner(config, resources) if hasattr(_native, "PlanCore") else ReferencePlanner(config, resources)
+    return NativePlanner(config, resources)
