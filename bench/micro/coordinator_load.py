@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 from mfsd.node.link import BatchSummary, PortDemand, RequestSummary
 
@@ -56,12 +55,8 @@ class Load:
         )
         return BatchSummary(batch.batch_id, batch.unit, batch.compute_left_ns * 9 // 10, requests)
 
-    def nodes(self, among: range) -> Iterator[int]:
-        while True:
-            yield self._random.choice(among)
+    def node(self, among: range) -> int:
+        return self._random.choice(among)
 
     def random(self) -> float:
         return self._random.random()
-
-    def choice(self, among: list[BatchSummary]) -> int:
-        return self._random.randrange(len(among))
