@@ -261,6 +261,26 @@ def test_amounts_beyond_reason_overflow_nothing() -> None:
     assert len(world.cluster.batches) == 39
 
 
+def test_more_than_a_core_can_count_is_refused_and_changes_nothing() -> None:
+    """Ten thousand seconds on one port for each of very many requests."""
+    world = World("a", "b")
+    port = world.port("a/out")
+    requests = [RequestReport(i, S, {port: 2**64 - 1}) for i in range(REQUESTS_PER_BATCH_MAX)]
+    for number in range(1, 20):
+        world.arrive("a", BatchReport(number, "u", 0, requests, {}))
+    assert 1 < len(world.cluster.batches) < 19
+    refused = world.refused["a"]
+    assert set(refused) == set(range(1, 20)) - set(world.cluster.batches)
+    assert all("would be promised on one resource" in reason for reason in refused.values())
+    last = max(world.cluster.batches)
+    world.arrive("b", BatchReport(last, "u", 0, requests, {}))
+    assert set(world.cluster.batches[last].told) == {"a"}
+    for number in range(1, 20):
+        world.depart("a", number)
+    assert not world.cluster.batches
+    assert world.cluster.requests_active() == 0
+
+
 def test_more_ports_than_expected_get_room() -> None:
     world = World("a")
     for number in range(1, 40):
@@ -330,7 +350,7 @@ def test_reports_of_one_batch_add_up() -> None:
     assert world.keys == {"a": {1: S}, "b": {1: S}}
     (active,) = world.cluster.order()
     assert active.unit == "u"
-    merged, _ = world.cluster._merged(active, 0)
+    merged = world.cluster._merged(active, 0)[0]
     assert merged.compute_ns == 9 * MS
     assert merged.requests[0].loads == {port: 1_200_000_000}  # ns at 1 GB/s
 
