@@ -154,9 +154,10 @@ def run() -> dict[str, Any]:
     stream_ms: from a daemon's call to its order, over gRPC, while the coordinator is never idle. bytes_per_event:
     both ways. rss_mib: of the coordinator. takeover_s: from SIGKILL of the leader until all real streams have the
     next leader's order. reference_event_ms: planning afresh, once."""
-    program = shutil.which("etcd")
+    unpacked = ROOT / "build/debian/etcd-server/usr/bin/etcd"  # by tools/system-packages
+    program = str(unpacked) if unpacked.exists() else shutil.which("etcd")
     if program is None:
-        sys.exit("bench: no etcd found; install it: apt-get install etcd-server")
+        sys.exit("bench: no etcd found; run tools/system-packages, or install it: apt-get install etcd-server")
     client, peer = (f"127.0.0.1:{free_port()}" for _ in range(2))
     started: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory(prefix="mfs-") as folder:

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import inspect
 import ipaddress
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from mfsd.node.link import BatchSummary, Identity, Link, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import STATUS, TlsFiles, channel_credentials, channel_options
 from tests.support.daemon import TIMEOUT_S, Daemon, eventually
+from tests.support.debian import program
 
 TAKEOVER_S = 3.0
 """Promised: from the leader's death to the next leader's order."""
@@ -129,13 +128,10 @@ def ask_status(address: str, tls: TlsFiles | None = None) -> pb.StatusReply:
 @contextlib.contextmanager
 def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[tuple[str, Process]]:
     """A real etcd with its defaults: its client address and its process."""
-    program = shutil.which("etcd")
-    if program is None:
-        pytest.fail("etcd is not installed; run tools/system-packages")
     client, peer = free_port(), free_port()
     with Process(
         *prefix,
-        *(program, "--name", "t", "--data-dir", str(folder / f"etcd-{client}"), "--logger", "zap"),
+        *(program("etcd-server", "etcd"), "--name", "t", "--data-dir", str(folder / f"etcd-{client}"), "--logger", "zap"),
         *("--listen-client-urls", f"http://{host}:{client}", "--advertise-client-urls", f"http://{host}:{client}"),
         *(
             "--listen-peer-urls",
