@@ -131,7 +131,15 @@ def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> I
     client, peer = free_port(), free_port()
     with Process(
         *prefix,
-        *(program("etcd-server", "etcd"), "--name", "t", "--data-dir", str(folder / f"etcd-{client}"), "--logger", "zap"),
+        *(
+            program("etcd-server", "etcd"),
+            "--name",
+            "t",
+            "--data-dir",
+            str(folder / f"etcd-{client}"),
+            "--logger",
+            "zap",
+        ),
         *("--listen-client-urls", f"http://{host}:{client}", "--advertise-client-urls", f"http://{host}:{client}"),
         *(
             "--listen-peer-urls",

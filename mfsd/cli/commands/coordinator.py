@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mfsd.cli.asking import EXIT_UNREACHABLE
 from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
-from mfsd.cli.format import bit_rate, duration
+from mfsd.observe.format import bit_rate, duration
 
 if TYPE_CHECKING:
     from mfsd.proto import mfs_pb2 as pb
