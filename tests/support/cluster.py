@@ -128,29 +128,15 @@ def ask_status(address: str, tls: TlsFiles | None = None) -> pb.StatusReply:
 @contextlib.contextmanager
 def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[tuple[str, Process]]:
     """A real etcd with its defaults: its client address and its process."""
-    client, peer = free_port(), free_port()
+    client, peer = f"http://{host}:{free_port()}", f"http://127.0.0.1:{free_port()}"
     with Process(
         *prefix,
-        *(
-            program("etcd-server", "etcd"),
-            "--name",
-            "t",
-            "--data-dir",
-            str(folder / f"etcd-{client}"),
-            "--logger",
-            "zap",
-        ),
-        *("--listen-client-urls", f"http://{host}:{client}", "--advertise-client-urls", f"http://{host}:{client}"),
-        *(
-            "--listen-peer-urls",
-            f"http://127.0.0.1:{peer}",
-            "--initial-advertise-peer-urls",
-            f"http://127.0.0.1:{peer}",
-        ),
-        *("--initial-cluster", f"t=http://127.0.0.1:{peer}"),
+        *(program("etcd-server", "etcd"), "--name=t", f"--data-dir={folder}/etcd", "--logger=zap"),
+        *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
+        *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=t={peer}"),
     ) as server:
         server.wait_line("serving client traffic")
-        yield f"{host}:{client}", server
+        yield client.removeprefix("http://"), server
 
 
 class Recorder:
