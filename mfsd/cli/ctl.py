@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.coordinator import coordinator
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
@@ -42,7 +43,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
     context.obj = socket_path or default_socket()
 
 
-for command in (status, top, rules, mode, reload, switch, host, fabric, completion):
+for command in (status, top, rules, mode, reload, coordinator, switch, host, fabric, completion):
     main.add_command(command)
 
 
