@@ -63,9 +63,9 @@ static unsigned handle_communicator(const void *handle)
 	return (uintptr_t)handle >> 2 & 63;
 }
 
-static struct slot *handle_slot(const void *handle, struct slot *slots)
+static struct slot *handle_slot(const void *handle, struct slot *slots, unsigned size)
 {
-	return &slots[(uintptr_t)handle >> 8 & (OPERATIONS - 1)];
+	return &slots[((uintptr_t)handle >> 8 & (OPERATIONS - 1)) % size];
 }
 
 static uint64_t handle_use(const void *handle)
@@ -151,7 +151,7 @@ static uint64_t operation_begin(unsigned c, const char *function, uint64_t bytes
 /* A group of calls names its communicators one by one; all of them are inside a call until the group ends. */
 static void group_join(void *handle, unsigned c)
 {
-	struct slot *slot = handle_slot(handle, groups);
+	struct slot *slot = handle_slot(handle, groups, GROUPS);
 
 	if (handle_kind(handle) != HANDLE_GROUP || atomic_load(&slot->use) != handle_use(handle))
 		return;
@@ -161,7 +161,7 @@ static void group_join(void *handle, unsigned c)
 
 static void group_end(void *handle)
 {
-	struct slot *slot = handle_slot(handle, groups);
+	struct slot *slot = handle_slot(handle, groups, GROUPS);
 
 	if (atomic_load(&slot->use) != handle_use(handle))
 		return;
@@ -244,12 +244,12 @@ static int state(void *handle, int state, const void *arguments)
 	uint64_t what = word_of(MFS_OPERATION_OTHER, MFS_NONE_U32, 0);
 
 	(void)arguments;
-	if (handle_kind(handle) != HANDLE_OPERATION)
+	if (handle_kind(handle) != HANDLE_OPERATION || handle_communicator(handle) >= MFS_COMMUNICATORS_MAX)
 		return NOTHING;
 	if (state == NCCL_STATE_SEND_WAIT) {
 		shim_collective.given = false;
 	} else if (state == NCCL_STATE_SEND_PEER_WAIT) {
-		slot_read(handle_slot(handle, operations), handle_use(handle), &what);
+		slot_read(handle_slot(handle, operations, OPERATIONS), handle_use(handle), &what);
 		shim_collective.communicator = (uint8_t)handle_communicator(handle);
 		shim_collective.operation = (uint8_t)what;
 		shim_collective.layer = (uint16_t)(what >> 8);
