@@ -880,3 +880,4 @@ cdef class Rmlq:
         }
 
 include "_fluid.pxi"
+include "_plan.pxi"
