@@ -113,7 +113,6 @@ struct shim_qp;
 
 /* Consecutive held work requests of one queue pair, of one tag, that need one permit. */
 struct shim_task {
-	struct mfs_waiter waiter;
 	struct shim_qp *q;
 	_Atomic uint64_t id;	  /* 0: not (yet) known */
 	_Atomic uint32_t permitted;
