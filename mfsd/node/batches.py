@@ -1,4 +1,5 @@
-"""The batches of this node: what engines tell becomes summaries for the coordinator, what it decides reaches the arbiter.
+"""The batches of this node: what engines tell becomes summaries for the coordinator, what it decides reaches the
+arbiter.
 
 The arbiter rings when contexts have changed; nothing here runs otherwise. Batches of several processes with one number
 are one batch. Without a coordinator, or cut off from it, batches are ordered here by RED and no request is pruned.

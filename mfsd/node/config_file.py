@@ -8,7 +8,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -213,17 +212,25 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     for name in config.nic:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    yield from _half_a_certificate(config)
     yield from _not_in_the_daemon(config.policy)
     yield from _rule_contradictions(config)
 
 
+def _half_a_certificate(config: Config) -> Iterator[tuple[list[str | int], str]]:
+    for table, prefix in (("cluster", ""), ("coordinator", ""), ("coordinator", "etcd_")):
+        names = [f"{prefix}{name}" for name in ("ca", "certificate", "key")]
+        empty = [name for name in names if not getattr(getattr(config, table), name)]
+        if empty and len(empty) < 3:
+            yield [table, empty[0]], f"mutual TLS needs all of {', '.join(names)}; set it, or none of them"
+
+
 def _not_in_the_daemon(policy: PolicyConfig) -> Iterator[tuple[list[str | int], str]]:
-    """Parameters that only the simulator varies: taking them here and doing something else would mislead."""
-    for name in ("early_order", "load_time_constant_ns"):
-        default = getattr(PolicyConfig(), name)
-        if getattr(policy, name) != default:
-            fixed = toml_value(default.value if isinstance(default, Enum) else default)
-            yield ["policy", name], f"the node daemon always uses {fixed}; only the simulator can vary it"
+    """What only the simulator varies: taking it here and doing something else would mislead."""
+    default = PolicyConfig().early_order
+    if policy.early_order is not default:
+        fixed = toml_value(default.value)
+        yield ["policy", "early_order"], f"the node daemon always uses {fixed}; only the simulator can vary it"
 
 
 def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
