@@ -1,4 +1,4 @@
-"""Where a GPU is at hand: NCCL ranks on it, over soft RoCE. Elsewhere these tests are skipped, and say what is missing."""
+"""Where a GPU is at hand: NCCL ranks on it, over soft RoCE. Elsewhere these tests are skipped and say why."""
 
 from __future__ import annotations
 
