@@ -206,6 +206,8 @@ class Rule(NamedTuple):
     dscp: int = 255
     """0..63, or DSCP_KEEP."""
     set_role: int = 0
+    communicator: str = ""
+    """Part of the name of NCCL's communicator; at most 31 bytes."""
 
 class Policy(NamedTuple):
     """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
@@ -270,6 +272,25 @@ class ClientStats(TypedDict):
     bypassed_hold: int
     bypassed_stale: int
     hold_ns: int
+
+class CommunicatorLook(NamedTuple):
+    """What a client's NCCL profiler plugin says of a communicator (struct mfs_communicator)."""
+
+    id: int
+    name: str
+    rank: int
+    ranks: int
+    operations: int
+    operation_bytes: int
+    """With which they were called."""
+    work_requests: int
+    batch_bytes: int
+    """Of those sent, with a batch."""
+    sent_bytes: list[int]
+    """By operation (enum mfs_operation)."""
+    batch: int | None
+    """Slot of the latest send."""
+    layer: int
 
 class DemandLook(NamedTuple):
     """The daemon's copy of a demand; `bytes_left` is what was told less what was completed."""
@@ -433,6 +454,9 @@ class Arbiter:
 
     def client_stats(self, client_id: int) -> ClientStats:
         """ENOENT: no such client."""
+
+    def communicators(self, client_id: int) -> list[CommunicatorLook]:
+        """NCCL's, as the client reports them. ENOENT: no such client."""
 
 # ---- client ----------------------------------------------------------------------------------------------------------
 
