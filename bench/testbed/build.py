@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "csrc"
 SOURCES = Path(__file__).with_name("worker")
 PROGRAM = ROOT / "build" / "testbed" / "worker"
 
@@ -16,9 +17,10 @@ class BuildError(Exception):
 
 
 def build_worker() -> Path:
-    sources = sorted(SOURCES.glob("*.c"))
-    includes = [ROOT / "csrc" / "include"]
-    newest = max(f.stat().st_mtime for f in [*SOURCES.glob("*.[ch]"), *includes[0].rglob("*.h")])
+    # The client functions of mfs/client.h are compiled in, as an engine's extension would.
+    sources = [*sorted(SOURCES.glob("*.c")), *sorted(CORE.glob("client*.c"))]
+    includes = [CORE / "include", CORE]
+    newest = max(f.stat().st_mtime for f in [*sources, *SOURCES.glob("*.h"), *CORE.rglob("*.h")])
     if PROGRAM.exists() and PROGRAM.stat().st_mtime >= newest:
         return PROGRAM
     PROGRAM.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +31,7 @@ def build_worker() -> Path:
     # Compiled beside and renamed: a run that is under way keeps its program.
     fresh = PROGRAM.with_suffix(".new")
     result = subprocess.run(
-        [*command, *map(str, sources), "-o", str(fresh), "-libverbs", "-ldl"], capture_output=True, text=True, check=False
+        [*command, *map(str, sources), "-o", str(fresh), "-libverbs", "-ldl", "-lpthread"], capture_output=True, text=True, check=False
     )
     if result.returncode:
         raise BuildError(f"the worker does not compile (is libibverbs-dev installed?):\n{result.stderr[-3000:]}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from pathlib import Path
 
 import msgspec
 from pyroute2 import IPRoute, netns
 
-from bench.fabric.lab import Lab, slow_profile
+from bench.fabric.lab import Lab, ip, slow_profile
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import Profile
 from mfsd.fabric.qdisc import apply_queues, interface_index
@@ -17,6 +18,8 @@ POLICY = "paper-k8"
 SEGMENT_BYTES = 16_384
 """Largest packet that a host hands to its NIC at once. A full-sized one (64 KiB) would hold a 300 Mbit/s link for 1.7 ms,
 whatever waits behind it with a higher priority."""
+CONTROL_ADDRESS = "10.87.0.254"
+"""Of the coordinator, on a network of its own beside the fabric, as clusters have one."""
 SOCKET_BYTES = 131_072
 """What one connection may have unacknowledged: enough for a slow link; less than a port's queue holds."""
 
@@ -30,9 +33,14 @@ class Hosts(Lab):
         self._nic = make_plan(POLICY, self.profile, {"testbed": ["eth0"]})
         self.dscp = [c.dscp for c in self.profile.classes]
         """Of each wire class."""
+        self._folder = tempfile.TemporaryDirectory(prefix="mfs-testbed-")
+        self.folder = Path(self._folder.name)
+        """For sockets and configurations."""
 
     def _build(self) -> None:
+        self._cleanup.callback(self._folder.cleanup)
         super()._build()
+        self._build_control_network()
         for host in self.names:
             self._tune(host)
             apply_queues(self._nic, self.namespace(host))
@@ -43,6 +51,19 @@ class Hosts(Lab):
             netns.popns()
         self._cleanup.callback(self._netlink.close)
         self._index = {host: interface_index(self._netlink, f"p{i}") for i, host in enumerate(self.names)}
+
+    def _build_control_network(self) -> None:
+        bridge = f"{self.prefix}c"
+        ip("link", "add", "name", bridge, "type", "bridge")
+        self._cleanup.callback(ip, "link", "del", bridge)
+        ip("address", "add", f"{CONTROL_ADDRESS}/24", "dev", bridge)
+        ip("link", "set", "dev", bridge, "up")
+        for i, host in enumerate(self.names):
+            ns, port = self.namespace(host), f"{self.prefix}c{i}"
+            ip("link", "add", "name", port, "type", "veth", "peer", "name", "eth1", "netns", ns)
+            ip("link", "set", "dev", port, "master", bridge, "up")
+            ip("-n", ns, "address", "add", f"10.87.0.{i + 1}/24", "dev", "eth1")
+            ip("-n", ns, "link", "set", "dev", "eth1", "up")
 
     def _tune(self, host: str) -> None:
         netns.pushns(self.namespace(host))

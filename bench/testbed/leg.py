@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import msgspec
 
 from bench.sim.cluster import Cluster, Request
 from bench.testbed.batches import Batch, Unit, batch_command, rank_host, shipped_bytes
+from bench.testbed.daemons import Daemons
 from bench.testbed.hosts import Hosts, PortSample
 from bench.testbed.modes import Mode
 from bench.testbed.processes import LegError, Switchboard, Worker
@@ -97,19 +98,27 @@ class Leg:
 
     def _start(self) -> None:
         tools = Path(sys.executable).parent
+        prefill = self.hosts.names[:PREFILL_HOSTS]
+        link_bits_per_s = self.scale.link_bits_per_s
+        self.daemons = self._cleanup.enter_context(Daemons(self.hosts, prefill, self.mode, DEVICE, link_bits_per_s))
         for index, name in enumerate(self.hosts.names):
 
             def launch(control: int, index: int = index, name: str = name) -> list[str]:
                 inside = ["ip", "netns", "exec", self.hosts.namespace(name)]
                 device = [str(tools / "mfs-soft-roce"), "--netdev", "eth0", "--device", DEVICE, "--"]
-                return [*inside, *device, *self._worker_command(index, name, control)]
+                preload = [str(tools / "mfs-run"), "--quiet", "--"] if self._asks(index) else []
+                return [*inside, *device, *preload, *self._worker_command(index, name, control)]
 
-            worker = Worker(name, launch, {})
+            worker = Worker(name, launch, {"MFS_SOCKET": str(self.daemons.socket(name))})
             self.workers.append(worker)
             self._cleanup.callback(worker.stop, 1.0)
         self._board = Switchboard(self.workers)
         self._cleanup.callback(self._board.close)
         self._introduce()
+
+    def _asks(self, index: int) -> bool:
+        """Whether the host posts work requests that a daemon schedules; the pool and decode workers post none."""
+        return self.mode.scheduled and index < PREFILL_HOSTS
 
     def _worker_command(self, index: int, name: str, control: int) -> list[str]:
         mode = self.mode
@@ -117,7 +126,7 @@ class Leg:
         command = [str(self.program), "--name", name, "--index", str(index), "--device", DEVICE, "--control", str(control)]
         command += ["--dscp", ",".join(map(str, self.hosts.dscp)), "--classes", fixed, "--message", str(MESSAGE_BYTES)]
         command += ["--pool", str(self.scenario.pool_nic)]
-        if mode.scheduled:
+        if self._asks(index):
             command.append("--scheduled")
         if index < PREFILL_HOSTS:
             command += ["--rank", str(index ^ 1)]
@@ -156,21 +165,30 @@ class Leg:
                 if text.startswith("to "):
                     _, peer, rest = text.split(" ", 2)
                     self.workers[int(peer)].tell(f"from {index} {rest}")
-                elif text == "ready":
+                elif text.startswith("ready "):
+                    if self._asks(index) and text != "ready 1":
+                        raise LegError(f"{self.workers[index].name} has not attached to its daemon")
                     ready.add(index)
 
     # ---- serving -----------------------------------------------------------------------------------------------------
 
-    def run(self, requests: list[Request], progress: Progress | None = None, watch: tuple[str, ...] = ()) -> LegResult:
+    def run(
+        self,
+        requests: list[Request],
+        progress: Progress | None = None,
+        watch: tuple[str, ...] = (),
+        events: Sequence[tuple[float, Callable[[], None]]] = (),
+    ) -> LegResult:
         """Serves all requests; raises LegError when one is not served within a minute after the last arrival. `watch`:
-        hosts whose switch port is sampled over time."""
+        hosts whose switch port is sampled over time. `events`: what else is to happen, and after how many seconds."""
         ports_before = {name: self.hosts.port_bytes(name) for name in self.hosts.names}
-        cpu_before = [w.cpu_s() for w in self.workers]
+        workers_before_s, mfs_before_s = self._workers_cpu_s(), self.daemons.cpu_s()
         zero_ns = time.monotonic_ns() + 50_000_000
         arrivals = [(zero_ns + self.scale.ns(r.arrival_s), r) for r in requests]
         give_up_ns = arrivals[-1][0] + int(DRAIN_TIMEOUT_S * 1e9)
         samples: dict[str, list[PortSample]] = {name: [] for name in watch}
         next_sample_ns = zero_ns if watch else give_up_ns
+        pending = sorted(events, key=lambda event: event[0])
         done, at = 0, 0
         while done < len(requests):
             now = time.monotonic_ns()
@@ -181,9 +199,13 @@ class Leg:
                 for name in watch:
                     samples[name].append(PortSample(now, self.hosts.port_bytes(name)))
                 next_sample_ns += SAMPLE_NS
+            while pending and zero_ns + int(pending[0][0] * 1e9) <= now:
+                pending.pop(0)[1]()
             if now >= give_up_ns:
                 raise LegError(f"{self.mode.name}: {done} of {len(requests)} requests were served when time was up")
             wake_ns = min(arrivals[at][0] if at < len(arrivals) else give_up_ns, next_sample_ns)
+            if pending:
+                wake_ns = min(wake_ns, zero_ns + int(pending[0][0] * 1e9))
             for index, text in self._board.wait(wake_ns):
                 done += self._heard(index, text, zero_ns)
                 if progress:
@@ -201,9 +223,30 @@ class Leg:
                 for name, before in ports_before.items()
             },
             samples=samples,
-            workers_cpu_s=sum(w.cpu_s() for w in self.workers) - sum(cpu_before),
-            mfs_cpu_s=0.0,
+            workers_cpu_s=self._workers_cpu_s() - workers_before_s,
+            mfs_cpu_s=self.daemons.cpu_s() - mfs_before_s,
+            statistics=self._statistics(),
         )
+
+    def _workers_cpu_s(self) -> float:
+        return sum(w.cpu_s() for w in self.workers)
+
+    def _statistics(self) -> dict[str, int]:
+        """Counters of the prefill workers, added up."""
+        total: dict[str, int] = {}
+        for worker in self.workers[:PREFILL_HOSTS]:
+            worker.tell("statistics")
+        heard, deadline_ns = 0, time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
+        while heard < PREFILL_HOSTS:
+            said = self._board.wait(deadline_ns)
+            if not said:
+                raise LegError("a worker does not tell its statistics")
+            for _, text in said:
+                kind, *words = text.split()
+                heard += kind == "statistics"
+                for name, value in zip(words[::2], words[1::2], strict=True):
+                    total[name] = total.get(name, 0) + int(value)
+        return total
 
     def _arrived(self, request: Request, arrival_ns: int, zero_ns: int) -> None:
         self._served[request.number] = Served(

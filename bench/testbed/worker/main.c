@@ -99,7 +99,7 @@ static void control_ready(void)
 		verbs_peer(peer, packet + used);
 		if (!told_ready && verbs_connected()) {
 			told_ready = true;
-			tell("ready");
+			tell("ready %d", gate_attached());
 		}
 	} else if (!strncmp(packet, "batch ", 6)) {
 		prefill_batch(packet + 6);
@@ -181,9 +181,10 @@ int main(int argc, char **argv)
 	tell("linked");
 	for (;;) {
 		struct epoll_event event[WATCHED_MAX];
-		const int n = epoll_wait(epoll_fd, event, WATCHED_MAX, -1);
+		const int n = epoll_wait(epoll_fd, event, WATCHED_MAX, gate_waits() ? 20 : -1);
 
 		for (int i = 0; i < n; i++)
 			watched[event[i].data.u32].ready();
+		gate_look();
 	}
 }

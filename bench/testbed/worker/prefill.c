@@ -51,8 +51,10 @@ static void submit(struct request *request, enum stage stage, unsigned peer, uin
 
 static void request_release(struct request *request)
 {
-	if (!request->messages && !request->batch)
-		free(request);
+	if (request->messages || request->batch)
+		return;
+	gate_request_end(request);
+	free(request);
 }
 
 static void compute(enum step kind, uint64_t duration_ns)
@@ -77,7 +79,7 @@ static void batch_end(void)
 	for (uint32_t i = 0; i < collectives; i++)
 		used += snprintf(text + used, sizeof(text) - (size_t)used, " %" PRIu64 " %" PRIu64, collective_ns[i][0],
 				 collective_ns[i][1]);
-	gate_batch_end(&batch);
+	gate_batch_computed(&batch);
 	for (uint32_t i = 0; i < batch.requests; i++) {
 		batch.request[i]->batch = NULL;
 		request_release(batch.request[i]);
@@ -183,7 +185,6 @@ void prefill_batch(char *words)
 			   &request->push_bytes, &last) != 7)
 			fail("request %u of batch %" PRIu64 " cannot be read", i, batch.number);
 		request->is_last = last;
-		request->layers = batch.layers;
 		request->batch = &batch;
 		batch.request[i] = request;
 		line = strchr(line + 1, '\n');

@@ -42,7 +42,7 @@ static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_comp_channel *channel;
-static union ibv_gid gid;
+static union ibv_gid gid, peer_gids[HOSTS_MAX];
 static uint8_t *pool_memory; /* the KV pool's blocks, each of one message */
 static struct ibv_mr *pool_mr;
 static struct message *free_messages;
@@ -55,7 +55,14 @@ struct message *message_new(void)
 		free_messages = message->next;
 	else if (!(message = malloc(sizeof(*message))))
 		fail("no memory for a message");
-	memset(message, 0, sizeof(*message));
+	else
+		message->listed = false;
+	/* What a permit that crosses a cancellation may still touch keeps its value: see gate.c. */
+	message->client = NULL;
+	message->task = 0;
+	message->waits = message->without_permit = false;
+	message->request = NULL;
+	message->block = 0;
 	return message;
 }
 
@@ -198,10 +205,27 @@ void verbs_peer(unsigned peer, char *words)
 		   (uint64_t *)&peer_gid.global.subnet_prefix, (uint64_t *)&peer_gid.global.interface_id) != 8 ||
 	    at >= LANE_QPS_MAX)
 		fail("host %u describes a queue pair that I cannot read: %s", peer, words);
+	if (peer < HOSTS_MAX)
+		peer_gids[peer] = peer_gid;
 	pair = &lane_of(peer, (enum stage)stage, wire_class)->pair[at];
 	pair->peer_key = key;
 	pair->peer_address = address;
 	pair_connect(pair, number, &peer_gid);
+}
+
+const char *verbs_device_name(void)
+{
+	return ibv_get_device_name(context->device);
+}
+
+uint64_t verbs_device_guid(void)
+{
+	return ibv_get_device_guid(context->device);
+}
+
+const union ibv_gid *verbs_gid(unsigned peer)
+{
+	return &peer_gids[peer % HOSTS_MAX];
 }
 
 bool verbs_connected(void)
@@ -232,6 +256,7 @@ static void pair_post(struct pair *pair, struct message *message)
 		wr.imm_data = message->immediate;
 		wr.wr.rdma.remote_addr = pair->peer_address + (uint64_t)slot * settings.message_bytes;
 	}
+	gate_posting(message);
 	if (ibv_post_send(pair->qp, &wr, &bad))
 		fail("ibv_post_send to host %u: %s", pair->lane->peer, strerror(errno));
 	pair->slot[slot] = message;

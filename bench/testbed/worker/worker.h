@@ -8,6 +8,7 @@
 #define TESTBED_WORKER_H
 
 #include <infiniband/verbs.h>
+#include <mfs/api.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,13 +27,22 @@ enum {
 enum stage { STAGE_REUSE = 1, STAGE_COLLECTIVE = 2, STAGE_P2D = 3 };
 
 struct request;
-struct lane;
+struct told;
 
 /* One message. It lives from its submission until its completion. */
 struct message {
+	struct mfs_waiter waiter; /* first: it is the cookie of the task. The rest up to `next` is gate.c's */
+	struct mfs_client *client; /* NULL: not submitted */
+	uint64_t task, submit_ns;
+	bool waits, without_permit;
+	struct message *waiting_before, *waiting_after;
+	struct message *permitted_next;
+	_Atomic uint64_t permitted_task;
+	_Atomic uint32_t permitted_class;
+	_Atomic bool listed;
+
 	struct message *next; /* in a lane's queue, or in the free list */
 	struct request *request; /* NULL: of a collective */
-	uint64_t task; /* of gate.c */
 	uint32_t bytes;
 	uint32_t immediate;
 	uint32_t layer;
@@ -46,10 +56,11 @@ struct message {
 struct request {
 	struct request *next;
 	struct batch *batch; /* NULL once the batch has ended */
+	struct told *told; /* of gate.c */
 	uint64_t deadline_ns, budget_ns;
-	uint64_t fetch_bytes, push_bytes; /* of one layer; for status to MFS the whole is layers times this */
+	uint64_t fetch_bytes, push_bytes; /* of one layer */
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
-	uint32_t number, decode, layers;
+	uint32_t number, decode;
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 	bool is_last; /* no later batch computes more of it */
 };
@@ -60,7 +71,7 @@ struct batch {
 	uint64_t send_bytes[2], receive_bytes[2]; /* dispatch, combine */
 	uint64_t deadline_ns, compute_ns;
 	uint32_t layers, layer, requests;
-	uint32_t slot; /* of gate.c */
+	struct told *told; /* of gate.c */
 	struct request *request[REQUESTS_MAX];
 };
 
@@ -90,17 +101,25 @@ void verbs_open(void);
 void verbs_link(unsigned peer, enum stage stage, unsigned wire_class, unsigned queue_pairs, bool sends, bool receives);
 void verbs_peer(unsigned peer, char *words); /* what the peer said of one of its queue pairs */
 bool verbs_connected(void);
+const char *verbs_device_name(void);
+uint64_t verbs_device_guid(void);
+const union ibv_gid *verbs_gid(unsigned peer); /* all zero while unknown */
 void verbs_post(struct message *message, unsigned wire_class); /* as soon as the lane has room */
 struct message *message_new(void);
 void message_free(struct message *message);
 
 /* ---- gate.c: submit -> permit(class) -> post on the lane of that class -> complete */
 void gate_open(void);
+bool gate_attached(void); /* a daemon schedules this worker */
 void gate_submit(struct message *message); /* verbs_post follows, now or later */
 void gate_completed(struct message *message);
 void gate_batch_begin(struct batch *batch);
 void gate_batch_layer(struct batch *batch);
-void gate_batch_end(struct batch *batch);
+void gate_batch_computed(struct batch *batch); /* may still have KV to send */
+void gate_request_end(struct request *request); /* has nothing left to send */
+bool gate_waits(void); /* messages wait for permits: call gate_look every now and then */
+void gate_look(void);
+void gate_posting(const struct message *message);
 void gate_lane(int wire_class); /* queue pairs made from now on are lanes of that class; -1: no more */
 void gate_statistics(void);
 
