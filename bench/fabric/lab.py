@@ -15,13 +15,16 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyroute2 import netns
 
 from mfsd.fabric.plan import Plan, make_plan
 from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
 from mfsd.fabric.qdisc import apply_queues
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHUNK = bytes(65_536)
 SO_SNDBUFFORCE = 32
@@ -63,7 +66,7 @@ class Lab:
         self.plan: Plan = make_plan(profile_name, profile, {"testbed": [f"p{i}" for i in range(len(names))]})
         self._cleanup = ExitStack()
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         try:
             self._build()
         except BaseException:

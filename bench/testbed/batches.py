@@ -131,7 +131,8 @@ def batch_command(batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: f
     sent, arrives = batch.dispatch_bytes[rank], batch.dispatch_bytes[1 - rank]
     head = (
         f"batch {batch.number} {batch.layers} {scale.ns(batch.attention_s)} {scale.ns(batch.experts_s)} "
-        f"{sent} {arrives} {arrives} {sent} {zero_ns + scale.ns(batch.deadline_s)} {compute_ns} {len(batch.parts[rank])}"
+        f"{sent} {arrives} {arrives} {sent} {zero_ns + scale.ns(batch.deadline_s)} {compute_ns} "
+        f"{len(batch.parts[rank])}"
     )
     lines = [
         f"{p.request.number} {zero_ns + scale.ns(p.request.deadline_s)} {scale.ns(p.request.budget_s)} "

@@ -30,9 +30,8 @@ def build_worker() -> Path:
     command = [compiler, "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", *(f"-I{i}" for i in includes)]
     # Compiled beside and renamed: a run that is under way keeps its program.
     fresh = PROGRAM.with_suffix(".new")
-    result = subprocess.run(
-        [*command, *map(str, sources), "-o", str(fresh), "-libverbs", "-ldl", "-lpthread"], capture_output=True, text=True, check=False
-    )
+    command += [*map(str, sources), "-o", str(fresh), "-libverbs", "-ldl", "-lpthread"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise BuildError(f"the worker does not compile (is libibverbs-dev installed?):\n{result.stderr[-3000:]}")
     fresh.rename(PROGRAM)

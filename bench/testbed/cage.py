@@ -1,7 +1,8 @@
 """Runs a function in namespaces of its own, so that nothing it makes can outlive it.
 
-Network namespaces, mounts, processes: all are gone when the function has ended, however it ended (an exception, Ctrl-C,
-SIGKILL), because the kernel takes them down with the namespaces. Needs root, or a kernel that lets users make user namespaces.
+Network namespaces, mounts, processes: all are gone when the function has ended, however it ended (an exception,
+Ctrl-C, SIGKILL), because the kernel takes them down with the namespaces. Needs root, or a kernel that lets users make
+user namespaces.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def _furnish() -> None:
 
 
 def run_caged(function: Callable[[], int]) -> int:
-    """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers what
-    it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. CageError: not possible here."""
+    """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
+    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. CageError: not possible
+    here."""
     ready, tell = os.pipe()
     keeper = os.fork()
     if keeper == 0:

@@ -52,7 +52,9 @@ class Daemons:
         """Raises LegError when one has ended by itself."""
         for program in (*self.nodes.values(), *([self.coordinator] if self.coordinator else [])):
             if program.ended:
-                raise LegError(f"{program.name} ended with code {program.process.returncode}. It said: {program.said()}")
+                raise LegError(
+                    f"{program.name} ended with code {program.process.returncode}. It said: {program.said()}"
+                )
 
     def _start(self) -> None:
         if self._mode.coordinator:

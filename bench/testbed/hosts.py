@@ -16,8 +16,8 @@ from mfsd.fabric.qdisc import apply_queues, interface_index
 
 POLICY = "paper-k8"
 SEGMENT_BYTES = 16_384
-"""Largest packet that a host hands to its NIC at once. A full-sized one (64 KiB) would hold a 300 Mbit/s link for 1.7 ms,
-whatever waits behind it with a higher priority."""
+"""Largest packet that a host hands to its NIC at once. A full-sized one (64 KiB) would hold a 300 Mbit/s link for
+1.7 ms, whatever waits behind it with a higher priority."""
 CONTROL_ADDRESS = "10.87.0.254"
 """Of the coordinator, on a network of its own beside the fabric, as clusters have one."""
 SOCKET_BYTES = 131_072

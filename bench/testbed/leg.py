@@ -123,7 +123,17 @@ class Leg:
     def _worker_command(self, index: int, name: str, control: int) -> list[str]:
         mode = self.mode
         fixed = f"{mode.p2d_class},{mode.reuse_class},{mode.collective_class},{mode.p2d_class}"
-        command = [str(self.program), "--name", name, "--index", str(index), "--device", DEVICE, "--control", str(control)]
+        command = [
+            str(self.program),
+            "--name",
+            name,
+            "--index",
+            str(index),
+            "--device",
+            DEVICE,
+            "--control",
+            str(control),
+        ]
         command += ["--dscp", ",".join(map(str, self.hosts.dscp)), "--classes", fixed, "--message", str(MESSAGE_BYTES)]
         command += ["--pool", str(self.scenario.pool_nic)]
         if self._asks(index):

@@ -1,4 +1,5 @@
-"""From what happened in legs to figures: the simulator's result fields, with `mode` for `policy`, and what only real bytes have."""
+"""From what happened in legs to figures: the simulator's result fields, with `mode` for `policy`, and what only real
+bytes have."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From a cluster with 50 Gbit/s NICs to network namespaces on two cores, with all ratios kept.
 
-Times are stretched by one factor and bytes shrunk by another, so that a byte takes the same share of a layer's compute on
-the slow link as it takes on the fast one: `bytes = time * link / 50 Gbit/s`. Slowdowns, attainment and the order of modes
-then carry over; absolute times are multiples of the cluster's.
+Times are stretched by one factor and bytes shrunk by another, so that a transfer takes the same share of a layer's
+compute on the slow link as on the fast one: `bytes = time * link / 50 Gbit/s`. Slowdowns, attainment and the order of
+modes then carry over; absolute times are multiples of the cluster's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Scale(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 1e6 <= self.link_bits_per_s <= 100e9:
-            raise ConfigError(f"--link {self.link_bits_per_s / 1e6:g}mbit: use 1mbit to 100gbit; two cores carry 300mbit")
+            raise ConfigError(
+                f"--link {self.link_bits_per_s / 1e6:g}mbit: use 1mbit to 100gbit; two cores carry 300mbit"
+            )
         if not 0.1 <= self.time <= 1000:
             raise ConfigError(f"--time-scale {self.time:g}: use 0.1 to 1000")
 
@@ -46,8 +48,9 @@ class Scale(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         return (
-            f"links of {self.link_bits_per_s / 1e6:g} Mbit/s stand for {MODELS[MODEL].link_gbps:g} Gbit/s: times x{self.time:g}, "
-            f"bytes x{self.bytes:.4g}; each of {MODELS[MODEL].layers} layers stands for four of Mixtral-8x7B's"
+            f"links of {self.link_bits_per_s / 1e6:g} Mbit/s stand for {MODELS[MODEL].link_gbps:g} Gbit/s: "
+            f"times x{self.time:g}, bytes x{self.bytes:.4g}; "
+            f"each of {MODELS[MODEL].layers} layers stands for four of Mixtral-8x7B's"
         )
 
 

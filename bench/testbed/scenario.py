@@ -26,6 +26,8 @@ RANKS = 2
 PREFILL_HOSTS = UNITS * RANKS
 # The paper's testbed serves traces of conversations and of agents calling an API: its QwenA and QwenB.
 WORKLOADS = {"conversation": "qwen-a", "agent": "qwen-b"}
+RATES = {"conversation": 2.0, "agent": 5.0}
+"""Requests/s per GPU at which a cluster without scheduler meets about half of the deadlines."""
 TOKENS_LEAST = 16
 
 
@@ -53,7 +55,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("rate", "duration_s", "kv_scale", "copies", "slo_factor"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"--{name.replace('_s', '').replace('_', '-')} {getattr(self, name)}: must be above 0")
+                raise ConfigError(
+                    f"--{name.replace('_s', '').replace('_', '-')} {getattr(self, name)}: must be above 0"
+                )
         if not 1 <= self.decode_hosts <= 8:
             raise ConfigError(f"--decode-hosts {self.decode_hosts}: use 1 to 8")
         if self.batch_tokens < TOKENS_LEAST:
@@ -103,8 +107,8 @@ def requests_of(scenario: Scenario, cluster: Cluster) -> list[Request]:
     limit = saturation(cluster, requests)
     if scenario.rate > SATURATION_LIMIT * limit:
         raise ConfigError(
-            f"--rate {scenario.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; above that "
-            f"queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
+            f"--rate {scenario.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; above "
+            f"that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
     return requests
 

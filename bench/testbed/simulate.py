@@ -21,8 +21,8 @@ class FixedPriorities(Policy):
 
 
 POLICIES = {"fifo": ("fs", 0), "dscp": ("dscp", 0), "static": ("static", 8), "paper": ("paper", 8), "mfs": ("mfs", 8)}
-"""Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait in
-their host queue in front of a fabric of eight classes."""
+"""Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait
+in their host queue in front of a fabric of eight classes."""
 
 
 def simulated(scenario: Scenario, scale: Scale, mode: str) -> dict[str, Any]:
