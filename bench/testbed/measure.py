@@ -52,10 +52,10 @@ class Spread(msgspec.Struct, frozen=True):
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
-    def show(self, unit: str = "", digits: int = 0, factor: float = 1.0) -> str:
-        text = f"{self.mean * factor:.{digits}f}"
-        spread = f" ± {self.deviation * factor:.{digits}f}" if self.deviation else ""
-        return f"{text}{spread}{unit}"
+    def show(self, digits: int = 0, factor: float = 1.0, sign: bool = False) -> str:
+        """Such as 12.3±0.4, the figure times `factor`."""
+        text = f"{self.mean * factor:{'+' if sign else ''}.{digits}f}"
+        return text + (f"±{self.deviation * factor:.{digits}f}" if self.deviation else "")
 
 
 def pick(result: Result, figure: str) -> float:

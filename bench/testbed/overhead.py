@@ -43,8 +43,8 @@ def run(console: Console, scenario: Scenario, scale: Scale, seeds: Sequence[int]
     share = over_seeds(shares, "mfs", "share")
     holds = ttft.mean <= TTFT_MOST and share.mean <= CPU_MOST
     console.print(
-        f"TTFT {ttft.show(' %', 2, 100)} against fixed priorities (at most {TTFT_MOST:.0%}); MFS used "
-        f"{share.show(' %', 1, 100)} of the workers' processor time (at most {CPU_MOST:.0%}).",
+        f"TTFT {ttft.show(2, 100, sign=True)} % against fixed priorities (at most {TTFT_MOST:.0%}); MFS used "
+        f"{share.show(1, 100)} % of the workers' processor time (at most {CPU_MOST:.0%}).",
         style="bold green" if holds else "bold red",
         highlight=False,
     )

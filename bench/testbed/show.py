@@ -33,56 +33,52 @@ def line(result: Result) -> str:
 
 
 def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) -> None:
+    """Mean over the seeds ± standard deviation; changes against the first mode, seed by seed."""
     base = modes[0].name
-    shown = Table(title="Time to first token, deadlines met, collectives", title_justify="left")
+    shown = Table(title=f"Time to first token; deadlines met; collectives (± over seeds; changes against {base})")
+    shown.title_justify = "left"
     for column in (
         "mode",
-        "mean TTFT",
-        f"vs {base}",
+        "TTFT, ms",
         "p99",
-        "in time",
-        f"vs {base}",
-        "mean CCT",
-        f"vs {base}",
-        "MFS's CPU",
+        "change, %",
+        "in time, %",
+        "points",
+        "CCT, ms",
+        "change, %",
+        "MFS CPU, %",
     ):
-        shown.add_column(column, justify="left" if column == "mode" else "right")
+        shown.add_column(column, justify="left" if column == "mode" else "right", no_wrap=column == "mode")
     for mode in modes:
         name = mode.name
         first = name == base
-        workers = over_seeds(results, name, "workers_cpu_s").mean
+        share = over_seeds(results, name, "mfs_cpu_s").mean / (over_seeds(results, name, "workers_cpu_s").mean or 1)
         shown.add_row(
             name,
-            over_seeds(results, name, "ttft_s.mean").show(" ms", 0, 1e3),
-            "" if first else change(results, name, base, "ttft_s.mean").show(" %", 0, 100),
-            over_seeds(results, name, "ttft_s.p99").show(" ms", 0, 1e3),
-            over_seeds(results, name, "slo_attainment").show(" %", 0, 100),
-            "" if first else difference(results, name, base, "slo_attainment").show(" points", 0, 100),
-            over_seeds(results, name, "cct_s.mean").show(" ms", 1, 1e3),
-            "" if first else change(results, name, base, "cct_s.mean").show(" %", 0, 100),
-            f"{over_seeds(results, name, 'mfs_cpu_s').mean / workers:.0%} of workers'"
-            if mode.scheduled and workers
-            else "",
+            over_seeds(results, name, "ttft_s.mean").show(0, 1e3),
+            f"{over_seeds(results, name, 'ttft_s.p99').mean * 1e3:.0f}",
+            "" if first else change(results, name, base, "ttft_s.mean").show(0, 100, sign=True),
+            over_seeds(results, name, "slo_attainment").show(0, 100),
+            "" if first else difference(results, name, base, "slo_attainment").show(0, 100, sign=True),
+            over_seeds(results, name, "cct_s.mean").show(1, 1e3),
+            "" if first else change(results, name, base, "cct_s.mean").show(0, 100, sign=True),
+            f"{share * 100:.0f}" if mode.scheduled else "",
             style="bold" if name == "mfs" else None,
         )
     console.print(shown)
 
 
 def cross_check(console: Console, results: Sequence[Result], expected: Sequence[Result], modes: Sequence[Mode]) -> None:
-    """Measured beside simulated, mean over the seeds, and the difference."""
+    """Measured beside simulated, means over the seeds, and the difference."""
     shown = Table(title="Testbed beside simulator", title_justify="left")
-    for column in ("mode", "TTFT", "simulated", "", "in time", "simulated", "", "CCT", "simulated", ""):
-        shown.add_column(column, justify="left" if column == "mode" else "right")
+    for column in ("mode", "TTFT, ms", "sim", "apart", "in time, %", "sim", "apart", "CCT, ms", "sim", "apart"):
+        shown.add_column(column, justify="left" if column == "mode" else "right", no_wrap=column == "mode")
     for mode in modes:
         cells = [mode.name]
-        for figure, factor, unit, digits in (
-            ("ttft_s.mean", 1e3, " ms", 0),
-            ("slo_attainment", 100, " %", 0),
-            ("cct_s.mean", 1e3, " ms", 1),
-        ):
+        for figure, factor, digits in (("ttft_s.mean", 1e3, 0), ("slo_attainment", 100, 0), ("cct_s.mean", 1e3, 1)):
             here, there = over_seeds(results, mode.name, figure).mean, over_seeds(expected, mode.name, figure).mean
-            apart = f"{(here - there) * 100:+.0f} points" if factor == 100 else f"{here / there - 1:+.0%}"
-            cells += [f"{here * factor:.{digits}f}{unit}", f"{there * factor:.{digits}f}{unit}", apart]
+            apart = f"{(here - there) * 100:+.0f}" if factor == 100 else f"{here / there - 1:+.0%}"
+            cells += [f"{here * factor:.{digits}f}", f"{there * factor:.{digits}f}", apart]
         shown.add_row(*cells)
     console.print(shown)
 
