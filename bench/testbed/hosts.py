@@ -53,6 +53,7 @@ class Hosts(Lab):
         self._index = {host: interface_index(self._netlink, f"p{i}") for i, host in enumerate(self.names)}
 
     def _build_control_network(self) -> None:
+        ip("link", "set", "dev", "lo", "up")  # a host reaches its own addresses over it
         bridge = f"{self.prefix}c"
         ip("link", "add", "name", bridge, "type", "bridge")
         self._cleanup.callback(ip, "link", "del", bridge)

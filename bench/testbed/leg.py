@@ -22,7 +22,7 @@ from bench.testbed.scenario import PREFILL_HOSTS, RANKS, UNITS, Scenario
 DEVICE = "mfs0"
 KV_QUEUE_PAIRS = 2
 """To each peer and class: what Mooncake's transfer engine opens to an endpoint."""
-MESSAGE_BYTES = 65_536
+MESSAGE_BYTES = 131_072
 START_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 60.0
 SAMPLE_NS = 100_000_000
