@@ -37,13 +37,7 @@ static uint64_t submitted, permitted_count, bypassed;
 static uint32_t fallback_class(const struct mfs_client *client)
 {
 	const struct mfs_segment *segment = client ? mfs_client_segment((struct mfs_client *)client) : NULL;
-#if MFS_ABI_MINOR >= 1
-	if (segment && segment->header.classes >= 2)
-		return segment->header.classes - 2;
-#else
-	(void)segment;
-#endif
-	return CLASSES_MAX - 2;
+	return segment && segment->header.classes >= 2 ? segment->header.classes - 2 : CLASSES_MAX - 2;
 }
 
 /* ---- permits ---------------------------------------------------------------------------------------------------- */
@@ -250,7 +244,6 @@ static void told_release(struct told *told)
 	free(told);
 }
 
-#if MFS_ABI_MINOR >= 1
 static struct mfs_demand_told demand(enum stage stage, unsigned peer, uint64_t bytes, enum mfs_direction direction)
 {
 	struct mfs_demand_told told = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
@@ -302,25 +295,6 @@ void gate_batch_begin(struct batch *batch)
 	for (uint32_t i = 0; i < batch->requests; i++)
 		batch->request[i]->told = told;
 }
-
-#else
-void gate_batch_begin(struct batch *batch)
-{
-	struct mfs_client *client;
-	struct told *told;
-	int slot;
-
-	if (!settings.scheduled || !(client = session_now()))
-		return;
-	slot = mfs_client_batch_begin(client, batch->number, batch->layers, batch->deadline_ns, batch->compute_ns);
-	if (slot < 0 || !(told = malloc(sizeof(*told))))
-		return; /* its messages carry no batch then */
-	*told = (struct told){ .client = client, .slot = (uint32_t)slot, .users = batch->requests + 1 };
-	batch->told = told;
-	for (uint32_t i = 0; i < batch->requests; i++)
-		batch->request[i]->told = told;
-}
-#endif
 
 void gate_batch_layer(struct batch *batch)
 {
