@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,17 +74,20 @@ def sentence(result: Verdict, results: Sequence[Result]) -> str:
 
 
 def introduce(console: Console, scenario: Scenario, scale: Scale) -> None:
-    console.print("[bold]A small LLM serving cluster on this machine, with real RDMA bytes[/bold]")
-    console.print(
-        f"  {len(scenario.hosts)} hosts (network namespaces) around a switch with eight strict priorities: two prefill "
-        f"units of two ranks, a KV pool,\\n  {scenario.decode_hosts} decode workers. {scale.describe()}.\\n"
-        "  Workers compute by profile (they wait) and move bytes with verbs: KV fetches, all-to-alls of each layer, KV "
-        "pushes.\\n"
-        "  The same requests are served by each of: "
-        + "; ".join(f"[bold]{mode.name}[/bold], {mode.says}" for mode in parse_modes(MODES))
-        + ".",
-        highlight=False,
-    )
+    lines = [
+        f"{len(scenario.hosts)} hosts (network namespaces) around a switch with eight strict priorities:",
+        f"two prefill units of two ranks, a KV pool, {scenario.decode_hosts} decode workers. They compute by",
+        "profile (they wait) and move real bytes with RDMA verbs: KV fetches,",
+        "all-to-alls of each layer, KV pushes.",
+        *textwrap.wrap(f"Scale: {scale.describe()}.", 78),
+        "",
+        "The same requests are served by:",
+        *(f"  {mode.name:5} {mode.says}" for mode in parse_modes(MODES)),
+        "",
+    ]
+    console.print("[bold]A small LLM serving cluster on this machine[/bold]")
+    for text in lines:
+        console.print(text, highlight=False, markup=False)
 
 
 def serve(console: Console, json_file: Path, picture: Path) -> int:
@@ -114,14 +118,13 @@ def serve(console: Console, json_file: Path, picture: Path) -> int:
     show.picture(picture, legs, scale)
     result = verdict(file.results)
     console.print(sentence(result, file.results), style="bold green" if result.wins else "bold red", highlight=False)
-    console.print(f"Picture: {picture}, figures: {json_file}. {time.monotonic() - started:.0f} s on {machine()}.")
-    console.print(
-        "Next: python -m bench testbed --help      other loads, workloads and modes\\n"
-        "      python -m bench sim --help          the same scheduler on 2,048 GPUs, simulated\\n"
-        "      docs/testbed.md                     what is real here, what is scaled, and all figures",
-        highlight=False,
-        markup=False,
-    )
+    for text in (
+        f"Picture: {picture}, figures: {json_file}. {time.monotonic() - started:.0f} s on {machine()}.",
+        "Next: python -m bench testbed --help    other loads, workloads and modes",
+        "      python -m bench sim --help        the same scheduler on 2,048 GPUs, simulated",
+        "      docs/testbed.md                   what is real here, what is scaled, all figures",
+    ):
+        console.print(text, highlight=False, markup=False)
     return 0 if result.wins else 1
 
 
@@ -139,9 +142,7 @@ def main(json_file: Path, picture: Path) -> None:
         sys.exit(run_caged(lambda: serve(console, json_file, picture)))
     except CageError as error:
         console.print(f"This machine cannot make hosts of its own: {error}.", highlight=False)
-        console.print(
-            "Instead: two programs on one software device of 1 Gbit/s (as root you would see the cluster).\\n"
-        )
+        console.print("Instead: two programs on one software device of 1 Gbit/s (as root you would see the cluster).")
     command = [sys.executable, "-m", "bench.demo", "--json", str(json_file), "--picture", str(picture)]
     sys.exit(subprocess.run(command, check=False, env=os.environ).returncode)
 

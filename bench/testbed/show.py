@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -32,23 +33,30 @@ def line(result: Result) -> str:
     )
 
 
+def _table(title: str, columns: Sequence[str]) -> Table:
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        shown.add_column(column, justify="left" if column == "mode" else "right", no_wrap=True)
+    return shown
+
+
 def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) -> None:
     """Mean over the seeds ± standard deviation; changes against the first mode, seed by seed."""
     base = modes[0].name
-    shown = Table(title=f"Time to first token; deadlines met; collectives (± over seeds; changes against {base})")
-    shown.title_justify = "left"
-    for column in (
-        "mode",
-        "TTFT, ms",
-        "p99",
-        "change, %",
-        "in time, %",
-        "points",
-        "CCT, ms",
-        "change, %",
-        "MFS CPU, %",
-    ):
-        shown.add_column(column, justify="left" if column == "mode" else "right", no_wrap=column == "mode")
+    shown = _table(
+        f"± over the seeds; changes against {base}, seed by seed",
+        [
+            "mode",
+            "TTFT\nms",
+            "p99\nms",
+            "change\n%",
+            "in time\n%",
+            "change\npoints",
+            "CCT\nms",
+            "change\n%",
+            "MFS CPU\n%",
+        ],
+    )
     for mode in modes:
         name = mode.name
         first = name == base
@@ -70,9 +78,10 @@ def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) ->
 
 def cross_check(console: Console, results: Sequence[Result], expected: Sequence[Result], modes: Sequence[Mode]) -> None:
     """Measured beside simulated, means over the seeds, and the difference."""
-    shown = Table(title="Testbed beside simulator", title_justify="left")
-    for column in ("mode", "TTFT, ms", "sim", "apart", "in time, %", "sim", "apart", "CCT, ms", "sim", "apart"):
-        shown.add_column(column, justify="left" if column == "mode" else "right", no_wrap=column == "mode")
+    columns = ["mode"]
+    for name in ("TTFT\nms", "in time\n%", "CCT\nms"):
+        columns += [name, "simu-\nlated", "apart"]
+    shown = _table("Testbed beside simulator, means over the seeds", columns)
     for mode in modes:
         cells = [mode.name]
         for figure, factor, digits in (("ttft_s.mean", 1e3, 0), ("slo_attainment", 100, 0), ("cct_s.mean", 1e3, 1)):
