@@ -41,13 +41,13 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 def _unshare() -> None:
     uid, gid = os.getuid(), os.getgid()
     flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET
-    if uid != 0:
-        flags |= CLONE_NEWUSER
-    _call("unshare", _libc.unshare(flags))
-    if uid != 0:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    if _libc.unshare(flags) == 0:
+        return
+    # An ordinary user, or the root of a container: becomes root of a user namespace of its own.
+    _call("unshare", _libc.unshare(flags | CLONE_NEWUSER))
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
 
 
 def _furnish() -> None:
