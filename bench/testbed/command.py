@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> int:
                 if lack := missing():
                     raise CageError(lack)
                 if options.overhead:
-                    return overhead.run(console, scenario, scale, seeds, options.json)
+                    return overhead.run(console, scenario, scale, seeds, ResultFile(options.json, scenario, scale))
                 file = ResultFile(options.json, scenario, scale)
                 console.print(scale.describe(), highlight=False)
                 legs = run(console, scenario, scale, modes, seeds, file)
