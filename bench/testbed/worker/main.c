@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WATCHED_MAX = 8, PACKET_BYTES = 64 << 10 };
+enum { WATCHED_MAX = 8, LINKS_MAX = 64, PACKET_BYTES = 64 << 10 };
 
 struct settings settings = { .message_bytes = 128 << 10, .control_fd = 3 };
 
@@ -126,7 +126,7 @@ static unsigned numbers(const char *text, unsigned *values, unsigned most)
 	return count;
 }
 
-static const char *link_text[256];
+static const char *link_text[LINKS_MAX];
 static unsigned links;
 
 /* PEER:STAGE:CLASS,CLASS:QUEUE_PAIRS:WAY, where WAY is send, receive, both, or serve (memory that the peer reads) */
@@ -160,7 +160,11 @@ int main(int argc, char **argv)
 		case 'd': settings.device = optarg; break;
 		case 'c': settings.control_fd = atoi(optarg); break;
 		case 'q': numbers(optarg, settings.dscp, CLASSES_MAX); break;
-		case 'l': link_text[links++ % 256] = optarg; break;
+		case 'l':
+			if (links == LINKS_MAX)
+				return 64;
+			link_text[links++] = optarg;
+			break;
 		case 'p': settings.pool = (unsigned)atoi(optarg); break;
 		case 'r': settings.peer_rank = (unsigned)atoi(optarg); break;
 		case 'm': settings.message_bytes = (uint32_t)atoi(optarg); break;
