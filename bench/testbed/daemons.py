@@ -69,7 +69,7 @@ class Daemons:
     def start_node(self, host: str) -> None:
         """Also after it was killed."""
         config = self._hosts.folder / f"{host}.toml"
-        config.write_text(self._configuration())
+        config.write_text(self._configuration(host))
         self.socket(host).unlink(missing_ok=True)
         inside = ["ip", "netns", "exec", self._hosts.namespace(host)]
         # Under the launcher, so that the daemon finds the NIC in sysfs as it would a real one.
@@ -83,7 +83,8 @@ class Daemons:
 
     def start_coordinator(self) -> None:
         config = self._hosts.folder / "coordinator.toml"
-        config.write_text(self._policy())
+        # Ports that no daemon tells of (the pool's, the decode workers') are as fast as all others.
+        config.write_text(self._policy() + f'[coordinator]\nrate_default = "{self._rate()}"\n')
         listen = f"{CONTROL_ADDRESS}:{COORDINATOR_PORT}"
         command = [_tool("mfsd"), "--coordinator", "--listen", listen, "--advertise", listen, "--config", str(config)]
         self.coordinator = Program("the coordinator", command, {})
@@ -93,12 +94,16 @@ class Daemons:
         lines = [f"{key} = {_toml(value)}" for key, value in (self._mode.policy or {}).items()]
         return "\n".join(["[policy]", *lines, ""])
 
-    def _configuration(self) -> str:
+    def _rate(self) -> str:
+        return f"{round(self._link_bits_per_s / 1e3)}kbit"
+
+    def _configuration(self, host: str) -> str:
         window_us = round(WINDOW_BYTES * 8e6 / self._link_bits_per_s)
         return (
             f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\n'
             f"[wire]\ndscp = {self._hosts.dscp}\n"
-            f'[nic.{self._device}]\nrate = "{round(self._link_bits_per_s / 1e6)}mbit"\n' + self._policy()
+            f'[nic.{self._device}]\nrate = "{self._rate()}"\n'
+            f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n' + self._policy()
         )
 
     def _wait(self, program: Program, condition: object) -> None:

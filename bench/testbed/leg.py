@@ -175,9 +175,7 @@ class Leg:
                 if text.startswith("to "):
                     _, peer, rest = text.split(" ", 2)
                     self.workers[int(peer)].tell(f"from {index} {rest}")
-                elif text.startswith("ready "):
-                    if self._asks(index) and text != "ready 1":
-                        raise LegError(f"{self.workers[index].name} has not attached to its daemon")
+                elif text == "ready":
                     ready.add(index)
 
     # ---- serving -----------------------------------------------------------------------------------------------------

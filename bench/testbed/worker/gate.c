@@ -18,6 +18,7 @@
 #include <mfs/api.h>
 
 enum { LOOK_NS = 20 * 1000 * 1000, WAIT_NS = 100 * 1000 * 1000 };
+#define ATTACH_NS 30000000000ull
 
 /* A batch as the daemon knows it: until its last message is out. */
 struct told {
@@ -134,9 +135,16 @@ void gate_open(void)
 		fail("no thread for permits");
 }
 
-bool gate_attached(void)
+/* On a busy machine the first attempt may time out; the shim tries again by itself. */
+void gate_attach(void)
 {
-	return session_now();
+	const uint64_t until = now_ns() + ATTACH_NS;
+
+	while (settings.scheduled && !session_now()) {
+		if (now_ns() > until)
+			fail("not attached to the daemon after %d s", (int)(ATTACH_NS / 1000000000));
+		usleep(10000);
+	}
 }
 
 void gate_lane(int wire_class)

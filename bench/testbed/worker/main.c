@@ -99,7 +99,7 @@ static void control_ready(void)
 		verbs_peer(peer, packet + used);
 		if (!told_ready && verbs_connected()) {
 			told_ready = true;
-			tell("ready %d", gate_attached());
+			tell("ready");
 		}
 	} else if (!strncmp(packet, "batch ", 6)) {
 		prefill_batch(packet + 6);
@@ -181,6 +181,7 @@ int main(int argc, char **argv)
 	watch(timer_fd, timer_ready);
 	gate_open();
 	verbs_open();
+	gate_attach();
 	links_make();
 	tell("linked");
 	for (;;) {

@@ -110,7 +110,7 @@ void message_free(struct message *message);
 
 /* ---- gate.c: submit -> permit(class) -> post on the lane of that class -> complete */
 void gate_open(void);
-bool gate_attached(void); /* a daemon schedules this worker */
+void gate_attach(void); /* waits until the daemon schedules this worker */
 void gate_submit(struct message *message); /* verbs_post follows, now or later */
 void gate_completed(struct message *message);
 void gate_batch_begin(struct batch *batch);
