@@ -1,8 +1,8 @@
 """python -m bench.testbed.study: measures what docs/testbed.md shows, and writes it there.
 
 Both workloads in every mode over five seeds, beside the simulator, and the overhead at a low load: about 40 minutes.
-Run it on a machine with nothing else to do. Results go to docs/testbed-results.json; `--from-results` only writes the
-page.
+Run it on a machine with nothing else to do. Results go to docs/testbed-results.json (finished legs meanwhile to
+build/testbed); `--from-results` only writes the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bench.sim.cluster import ConfigError
 from bench.testbed import overhead
-from bench.testbed.build import BuildError
+from bench.testbed.build import PROGRAM, BuildError
 from bench.testbed.cage import CageError, run_caged
 from bench.testbed.command import run
 from bench.testbed.measure import Result, change, difference, machine, over_seeds
@@ -49,7 +49,7 @@ def measure(console: Console, seeds: list[int], duration_s: float) -> dict[str, 
     }
     for workload in WORKLOADS:
         scenario = Scenario(workload=workload, rate=RATES[workload], duration_s=duration_s / scale.time)
-        file = ResultFile(None, scenario, scale)
+        file = ResultFile(PROGRAM.with_name(f"{workload}.json"), scenario, scale)
         legs = run(console, scenario, scale, list(MODES.values()), seeds, file)
         rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
         found["workloads"][workload] = {
@@ -60,7 +60,8 @@ def measure(console: Console, seeds: list[int], duration_s: float) -> dict[str, 
         if workload == "conversation":
             picture(PICTURE, sorted(legs, key=lambda leg: list(MODES).index(leg.mode)), scale)
     low = Scenario(rate=RATES["conversation"], duration_s=duration_s / scale.time)
-    found["overhead"] = overhead.measure(console, low, scale, seeds, ResultFile(None, low, scale))
+    file = ResultFile(PROGRAM.with_name("overhead.json"), low, scale)
+    found["overhead"] = overhead.measure(console, low, scale, seeds, file)
     return found
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +106,29 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     said, _ = program.communicate(timeout=60)
     assert program.returncode == 2
     assert said == "bench testbed: --link fast: write a number and kbit, mbit or gbit, for example 300mbit\n"
+
+
+def test_the_demo_says_why_it_falls_back(tmp_path: Path) -> None:
+    """A kernel that makes no network namespaces, as some containers have it."""
+    command = 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$0" -m bench.testbed.demo --json "$1" --picture "$2"'
+    files = [str(tmp_path / "demo.json"), str(tmp_path / "demo.png")]
+    program = subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", command, sys.executable, *files],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    said = ""
+    for line in program.stdout:
+        said += line
+        if "Instead:" in line:
+            break
+    assert "cannot make hosts of its own: needs root or user namespaces" in " ".join(said.split())
+    while program.poll() is None:  # the fallback may not have come up yet, and then not know what to do with Ctrl-C
+        os.killpg(program.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(1)
+    assert program.returncode != 0

@@ -10,6 +10,7 @@ from bench.testbed.demo import verdict
 from bench.testbed.hosts import PortSample
 from bench.testbed.leg import LegResult, Served
 from bench.testbed.measure import change, difference, over_seeds, result_of
+from bench.testbed.overhead import costs, sentences
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario
 from bench.testbed.show import shares
@@ -63,6 +64,17 @@ def test_changes_are_taken_seed_by_seed() -> None:
 def test_mfs_wins_only_when_it_does(mfs_ms: list[int], cct_ms: int, wins: bool) -> None:
     results = [result("fifo", 1, [250, 350]), result("dscp", 1, [200, 290]), result("mfs", 1, mfs_ms, cct_ms)]
     assert verdict(results).wins is wins
+
+
+def test_overhead_is_told_with_its_bounds() -> None:
+    results = [result("dscp", 1, [100]), result("mfs", 1, [105])]
+    ttft, share, core = costs(results)
+    assert ttft.mean == pytest.approx(0.05) and share.mean == pytest.approx(0.02) and core.mean == pytest.approx(0.02)
+    (sentence,) = sentences(results)
+    assert (
+        "+5.00 % (at most +1%: **missed**)" in sentence
+        and "2 % of what the workers used (at most 5%: holds)" in sentence
+    )
 
 
 def test_shares_of_a_link_are_rates_between_samples() -> None:

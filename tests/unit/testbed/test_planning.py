@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from bench.sim.cluster import ConfigError
+from bench.sim.workload import TraceError
 from bench.testbed.batches import Unit, batch_command, shipped_bytes
 from bench.testbed.modes import MODES, parse_modes, rotated
 from bench.testbed.rounds import parse_seeds
@@ -33,6 +37,22 @@ def test_requests_are_the_same_for_every_mode_and_differ_between_seeds(workload:
         assert request.deadline_s == pytest.approx(request.arrival_s + 3 * request.isolated_s)
     assert {r.decode for r in requests} == set(range(scenario.decode_hosts))
     assert scenario.hosts.index("pool") == scenario.pool_nic
+
+
+def test_requests_may_come_from_a_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "mine.jsonl"
+    rows = [
+        {"timestamp": i / 2, "input_length": 600 + i, "output_length": 5, "hash_ids": [1, 2 + i]} for i in range(30)
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    scenario = Scenario(workload=str(trace), rate=1.0, duration_s=5, longest_tokens=610)
+    requests = requests_of(scenario, cluster_of(scenario))
+    assert len(requests) == 20
+    lengths = [r.new_tokens + r.context_tokens for r in requests]
+    assert lengths == [min(610, 600 + i) for i in range(20)]
+    assert requests[0].context_tokens == 0 and all(r.context_tokens > 0 for r in requests[1:])
+    with pytest.raises(TraceError, match="need 40"):
+        requests_of(too_long := Scenario(workload=str(trace), rate=1.0, duration_s=10), cluster_of(too_long))
 
 
 def test_batches_hold_every_token_once_and_ship_every_byte() -> None:
