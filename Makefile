@@ -37,8 +37,8 @@ $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)
 
 setup: $(VENV)/built ## install system packages (as root), Python packages, build the native parts
 
-demo: setup ## two unmodified RDMA programs share a slow link, without MFS and with it (two minutes)
-	$(BIN)/python -m bench.demo --json out/demo.json
+demo: setup ## a serving cluster in network namespaces, without MFS and with it (three minutes)
+	$(BIN)/python -m bench.testbed.demo
 
 test: setup ## set up and run every test
 	$(BIN)/python -m pytest

@@ -186,18 +186,33 @@ static uint32_t first(struct mfs_rmlq *q, unsigned *tier)
 	return request_at(q, q->tier[*tier].entry[0].node)->fifo.head;
 }
 
-static uint8_t wire_class(uint32_t classes, unsigned tier, uint32_t rli, uint32_t level)
+static uint32_t lesser(uint32_t a, uint32_t b)
 {
-	if (tier == MFS_TIER_CRITICAL)
+	return a < b ? a : b;
+}
+
+/* mfsd.policy.wire: in variant mfs collectives are alone on their class and last stages below all early ones;
+ * variant paper lets both share classes. */
+static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick)
+{
+	uint32_t k = policy->classes;
+
+	if (pick->tier == MFS_TIER_CRITICAL)
 		return 0;
-	if (tier == MFS_TIER_SCAVENGER)
-		return (uint8_t)(classes - 1);
-	if (classes == 2)
-		return tier != MFS_TIER_EARLY;
-	if (tier == MFS_TIER_EARLY)
-		return (uint8_t)(1 + (rli < classes - 3 ? rli : classes - 3));
-	level = level > 2 ? level - 1 : 1;
-	return (uint8_t)(level < classes - 2 ? level : classes - 2);
+	if (pick->tier == MFS_TIER_SCAVENGER)
+		return (uint8_t)(k - 1);
+	if (k == 2)
+		return pick->tier != MFS_TIER_EARLY;
+	if (policy->variant == MFS_VARIANT_PAPER) {
+		if (pick->tier == MFS_TIER_EARLY)
+			return (uint8_t)(1 + lesser(pick->rli, k - 3));
+		return (uint8_t)lesser(pick->level > 2 ? pick->level - 1u : 1, k - 2);
+	}
+	if (pick->tier == MFS_TIER_LAST)
+		return (uint8_t)(k - 2);
+	if (stage != MFS_STAGE_REUSE || k < 5)
+		return k > 3;
+	return (uint8_t)(2 + lesser(pick->rli, k - 5));
 }
 
 static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
@@ -232,7 +247,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 		pick->wire_class = flow->wire_class;
 		return;
 	}
-	pick->wire_class = wire_class(q->policy.classes, pick->tier, pick->rli, pick->level);
+	pick->wire_class = wire_class(&q->policy, flow->stage, pick);
 }
 
 /* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */

@@ -15,13 +15,16 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyroute2 import netns
 
 from mfsd.fabric.plan import Plan, make_plan
 from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
 from mfsd.fabric.qdisc import apply_queues
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHUNK = bytes(65_536)
 SO_SNDBUFFORCE = 32
@@ -63,7 +66,7 @@ class Lab:
         self.plan: Plan = make_plan(profile_name, profile, {"testbed": [f"p{i}" for i in range(len(names))]})
         self._cleanup = ExitStack()
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         try:
             self._build()
         except BaseException:
@@ -84,18 +87,18 @@ class Lab:
 
     def _build(self) -> None:
         for ns in (self.switch, *map(self.namespace, self.names)):
-            _ip("netns", "add", ns)
-            self._cleanup.callback(_ip, "netns", "del", ns)
-            _ip("-n", ns, "link", "set", "dev", "lo", "up")
-        _ip("-n", self.switch, "link", "add", "name", "br", "type", "bridge")
-        _ip("-n", self.switch, "link", "set", "dev", "br", "up")
+            ip("netns", "add", ns)
+            self._cleanup.callback(ip, "netns", "del", ns)
+            ip("-n", ns, "link", "set", "dev", "lo", "up")
+        ip("-n", self.switch, "link", "add", "name", "br", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "dev", "br", "up")
         for i, host in enumerate(self.names):
             ns = self.namespace(host)
             peer = ("peer", "name", f"p{i}", "netns", self.switch)
-            _ip("-n", ns, "link", "add", "name", "eth0", "type", "veth", *peer)
-            _ip("-n", self.switch, "link", "set", "dev", f"p{i}", "master", "br", "up")
-            _ip("-n", ns, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
-            _ip("-n", ns, "link", "set", "dev", "eth0", "up")
+            ip("-n", ns, "link", "add", "name", "eth0", "type", "veth", *peer)
+            ip("-n", self.switch, "link", "set", "dev", f"p{i}", "master", "br", "up")
+            ip("-n", ns, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+            ip("-n", ns, "link", "set", "dev", "eth0", "up")
         apply_queues(self.plan, self.switch)
 
     def socket_in(self, host: str) -> socket.socket:
@@ -107,7 +110,8 @@ class Lab:
             netns.popns()
 
 
-def _ip(*arguments: str) -> None:
+def ip(*arguments: str) -> None:
+    """Runs iproute2's `ip`. Raises OSError with its own words."""
     result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=30)
     if result.returncode:
         raise OSError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")

@@ -30,7 +30,6 @@ CONFIGS = {
     "mfs": DEFAULT,
     "paper": rules.PolicyConfig(variant=rules.Variant.PAPER),
     "mfs-rli": DEFAULT,
-    "mfs-wire": DEFAULT,  # another map to wire classes (host_queue.separate_class); fabrics with classes only
     "mfs-mlu": msgspec.structs.replace(DEFAULT, levels=1),
     "mfs-red": DEFAULT,
     "mfs-prune": msgspec.structs.replace(DEFAULT, drop_budget=0.0),
@@ -148,8 +147,7 @@ class Mfs(Policy):
             return None
         self.at_layers = self.reuse_by_layer = False
         self.tick_s = None
-        apart = self.variant == "mfs-wire"
-        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config, apart=apart)
+        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config)
         return self.queues
 
     def tell(self, batch: Batch) -> None:
@@ -179,7 +177,7 @@ class Mfs(Policy):
         config = self.config
         state = flow.state
         if self.queues is not None:
-            flow.wire_class = rules.wire_class(config.classes, rules.Tier.EARLY)
+            flow.wire_class = rules.wire_class(config.classes, rules.Tier.EARLY, variant=config.variant)
             return 0  # collectives; KV is the native queue's
         if flow.stage == 3 and state is not None:
             facts = self.last_stage(flow, state)
@@ -195,7 +193,9 @@ class Mfs(Policy):
             facts, decision, layer = self.early_stage(flow), rules.initial(config), flow.batch.layer
         tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
         rli = max(0, facts.layer_target - layer) if tier == rules.Tier.EARLY and flow.stage == 1 else 0
-        flow.wire_class = rules.wire_class(config.classes, rules.Tier(tier), rli, decision.level)
+        flow.wire_class = rules.wire_class(
+            config.classes, rules.Tier(tier), rli, decision.level, reuse=flow.stage == 1, variant=config.variant
+        )
         by_rank = tier == rules.Tier.EARLY and config.early_order is not rules.EarlyOrder.SHORTEST
         return pack(tier, first, second * 1e-6 if by_rank else second / NS, third, sequence)
 

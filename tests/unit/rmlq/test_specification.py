@@ -159,7 +159,9 @@ class Model:
         tier = Tier(self.key(flow)[0])
         level = decision.level if flow.stage is Stage.P2D else 0
         rli = rli_of(facts, layer_current) if tier is Tier.EARLY else 0
-        return tier.value, level, wire_class(self.config.classes, tier, rli, level)
+        reuse = flow.stage is Stage.REUSE
+        wire = wire_class(self.config.classes, tier, rli, level, reuse=reuse, variant=self.config.variant)
+        return tier.value, level, wire
 
     # when requests are looked at
 
