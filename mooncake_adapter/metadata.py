@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mooncake_adapter.once import Once
 from mooncake_adapter.session import Batch
@@ -104,6 +104,10 @@ class Ranges:
         with self._lock:
             self._publish([e for e in self._entries() if e[2].request_id != request_id])
 
+    def clear(self) -> None:
+        with self._lock:
+            self._publish([])
+
     def find(self, address: int) -> Metadata | None:
         starts, ends, metadata = self._table
         at = bisect.bisect_right(starts, address) - 1
@@ -127,6 +131,13 @@ class Ranges:
         self._table = ([e[0] for e in entries], [e[1] for e in entries], [e[2] for e in entries])
 
 
+class Finder(Protocol):
+    """Something that knows whose an address is."""
+
+    def __len__(self) -> int: ...
+    def find(self, address: int) -> Metadata | None: ...
+
+
 class Words:
     """The metadata of a process: the context of the running code, and the ranges."""
 
@@ -134,6 +145,15 @@ class Words:
         self._once = once
         self._context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
         self.ranges = Ranges()
+        self._finders: tuple[Finder, ...] = ()
+
+    def add_finder(self, finder: Finder) -> None:
+        """Asks this, too, whose an address is."""
+        self._finders = (*self._finders, finder)
+
+    def told_by_address(self) -> bool:
+        """Whether any address may have an owner."""
+        return len(self.ranges) > 0 or any(len(finder) for finder in self._finders)
 
     def current(self) -> Metadata:
         return self._context.get() or UNKNOWN
@@ -149,4 +169,7 @@ class Words:
 
     def of(self, address: int) -> Metadata:
         """The metadata of a transfer from or to this local address."""
-        return self.ranges.find(address) or self._context.get() or UNKNOWN
+        found = self.ranges.find(address)
+        for finder in self._finders:
+            found = found or finder.find(address)
+        return found or self._context.get() or UNKNOWN

@@ -87,7 +87,11 @@ class Scheduling:
 
     def _pieces(self, call: Call) -> list[Piece]:
         words = self._words
-        if len(words.ranges) == 0 and call.size_bytes <= PIECE_BYTES:
+        owners = getattr(call.addresses, "owners", None)
+        if owners is not None:
+            by_address = dict(zip(call.addresses, owners, strict=True))
+            return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__)
+        if not words.told_by_address() and call.size_bytes <= PIECE_BYTES:
             lists = (list(call.addresses), list(call.peer_addresses), list(call.lengths))
             return [Piece(words.current(), *lists, call.size_bytes)]
         return cut(call.addresses, call.peer_addresses, call.lengths, words.of)

@@ -134,7 +134,7 @@ class Stored:
     def run(self, own: Any, original: Any, stage: int, given: dict[str, Any], arguments: Any, keywords: Any) -> Any:
         """Issues the call when it is permitted; what Mooncake answers."""
         pointers = next((given[name] for name in POINTERS if name in given), None)
-        ranged = pointers is not None and len(self._words.ranges) > 0
+        ranged = pointers is not None and self._words.told_by_address()
         metadata = self._words.of(first_pointer(pointers)) if ranged else self._words.current()
         task = submitted(
             self._session,
@@ -210,7 +210,7 @@ def adapted_store(base: type, holder: Holder, words: Words, once: Once) -> type:
                 return original(self, *arguments, **keywords)
             try:
                 given = given_of(arguments, keywords)
-                cuttable = name in SPLIT and len(words.ranges) > 0
+                cuttable = name in SPLIT and words.told_by_address()
                 lists = {k: v for k, v in given.items() if isinstance(v, list)}
                 cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
                 if cuttable:

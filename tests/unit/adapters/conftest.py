@@ -34,10 +34,20 @@ def stock_peer() -> Iterator[Peer]:
         yield peer
 
 
-@pytest.fixture
-def side() -> Side:
+@pytest.fixture(scope="module")
+def shared_side() -> Side:
+    """Made once a module: an engine takes a second to end."""
     session, once = ScriptedSession(), Once()
     words = Words(once)
     kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: session), words, once)
     area, address = memory()
     return Side(started(kind(), address), area, address, session, words)
+
+
+@pytest.fixture
+def side(shared_side: Side) -> Side:
+    """The shared side as if nothing had been sent or told yet."""
+    shared_side.session.__init__()  # type: ignore[misc]
+    vars(shared_side.session).pop("submit", None)
+    shared_side.words.ranges.clear()
+    return shared_side
