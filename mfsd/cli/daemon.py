@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ import click
 
 if TYPE_CHECKING:
     from mfsd.node.config import Config
-    from mfsd.node.daemon import Options
+    from mfsd.node.daemon import Daemon, Options
+    from mfsd.node.log import Log
 
 DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
 EXIT_CANNOT_START = 1
@@ -110,7 +113,7 @@ def _serve(options: Options, config: Config) -> int:
         return EXIT_CANNOT_START
 
     async def serve() -> None:
-        await Daemon(options, config, address, log, Notifier(os.environ)).run()
+        await Daemon(options, config, address, log, Notifier(os.environ), _observers(config, log)).run()
 
     try:
         asyncio.run(serve())
@@ -123,6 +126,27 @@ def _serve(options: Options, config: Config) -> int:
     finally:
         address.release()
     return 0
+
+
+def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractContextManager[object]]]:
+    """What the configuration asks to be served beside the sockets."""
+    listen = config.metrics.listen
+    if listen is None:
+        return []
+
+    @contextmanager
+    def metrics(daemon: Daemon) -> Iterator[None]:
+        from mfsd.observe.metrics import serve
+
+        with ExitStack() as stack:
+            try:
+                port = stack.enter_context(serve(*listen.host_and_port(), daemon.status))
+            except OSError as error:
+                raise OSError(error.errno, f"metrics.listen = {listen}: {error.strerror or error}") from error
+            log.info("metrics", listen=listen, port=port)
+            yield
+
+    return [metrics]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,16 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
-from mfsd.node.values import DurationNs, FileMode, GroupId, PeerNetwork, RateBytesPerS, SizeBytes, UserId
+from mfsd.node.values import (
+    DurationNs,
+    FileMode,
+    GroupId,
+    ListenAddress,
+    PeerNetwork,
+    RateBytesPerS,
+    SizeBytes,
+    UserId,
+)
 from mfsd.policy.config import PolicyConfig
 
 Mode = Literal["off", "observe", "enforce"]
@@ -109,6 +118,15 @@ class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = []
 
 
+class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What monitoring systems read. A change needs a restart."""
+
+    listen: Annotated[
+        ListenAddress | None,
+        doc("address that serves `/metrics` to Prometheus, e.g. `0.0.0.0:9464`; unset: no such service"),
+    ] = None
+
+
 class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the daemon should believe about a NIC, whatever the port says."""
 
@@ -158,5 +176,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     wire: WireConfig = field(default_factory=WireConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     nic: dict[str, NicConfig] = {}
     rule: Annotated[list[RuleConfig], Meta(max_length=48)] = []

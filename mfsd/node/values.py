@@ -144,3 +144,28 @@ class PeerNetwork(str):
         if network.version == 4:
             return b"\0" * 10 + b"\xff\xff" + network.network_address.packed, network.prefixlen + 96
         return network.network_address.packed, network.prefixlen
+
+
+class ListenAddress(str):
+    """Where a TCP service listens: ``HOST:PORT``, an IPv6 host in brackets."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> ListenAddress:
+        host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+        bracketed = host.startswith("[") and host.endswith("]")
+        if (
+            colon
+            and port.isascii()
+            and port.isdigit()
+            and int(port) < 65536
+            and (bracketed or ":" not in host)
+            and host
+        ):
+            return cls(text)
+        raise ValueError('not an address to listen on; write HOST:PORT, for example "127.0.0.1:9464" or "[::]:9464"')
+
+    def host_and_port(self) -> tuple[str, int]:
+        host, _, port = self.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)

@@ -14,7 +14,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.policy": set(),
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy"},
-    "mfsd.observe": {"mfsd.policy", "mfsd._native"},
+    "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
     "mfsd.node": {"mfsd.policy", "mfsd._native"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
