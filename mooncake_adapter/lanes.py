@@ -108,7 +108,7 @@ class Lanes:
             if not tcp:
                 return result, LanePorts(rpc_port)
             new = marking.listening_ports() - before - {rpc_port}
-        dscp = self._session.dscp(wire_class)
+        dscp = marking.dscp_of(self._session.dscp, wire_class)
         if dscp is not None:
             marking.mark_listening(new, dscp)
         return result, LanePorts(rpc_port, min(new, default=0))
@@ -234,7 +234,7 @@ class Lanes:
 
     def _connect(self, engine: Any, name: str, host: str, port: int, wire_class: int, peer_address: int) -> None:
         """Makes Mooncake open its connections to the peer (by reading a byte of what it will send to), marks them."""
-        dscp = self._session.dscp(wire_class)
+        dscp = marking.dscp_of(self._session.dscp, wire_class)
         if dscp is None:
             return
         base: Any = self._base

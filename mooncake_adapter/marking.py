@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 DESCRIPTORS = Path("/proc/self/fd")
+
+
+def dscp_of(table: Sequence[int | None], wire_class: int) -> int | None:
+    """The DSCP of a class by the daemon's table; None where it marks none."""
+    return table[wire_class] if 0 <= wire_class < len(table) else None
 
 
 @contextlib.contextmanager

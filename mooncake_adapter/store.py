@@ -253,7 +253,7 @@ def adapted_store(base: type, holder: Holder, words: Words, once: Once) -> type:
             result = int(original_class.setup(self, *arguments, **keywords))
             new = marking.listening_ports() - before if protocol == "tcp" else set()
         if result == 0:
-            dscp = session.dscp(read_class)
+            dscp = marking.dscp_of(session.dscp, read_class)
             if dscp is not None and new:
                 marking.mark_listening(new, dscp)
             self._mfs_stored = Stored(base, session, words, once, session.nic(interface_of(host)))

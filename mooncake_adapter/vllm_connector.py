@@ -3,8 +3,8 @@
     --kv-transfer-config '{"kv_connector": "MfsConnector", "kv_role": "kv_producer", "kv_connector_extra_config":
         {"inner": {"kv_connector": "MooncakeConnector"}, "mfs": {"default": {"ttft_slo_ms": 500}}}}'
 
-Everything is the inner connector's work; nothing here changes what it answers. Where MFS cannot work the inner connector
-works alone.
+Everything is the inner connector's work; nothing here changes what it answers. Where MFS cannot work the inner
+connector works alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from mooncake_adapter.vllm_worker import Steps, layer_number
 
 TESTED_VERSIONS = ("0.32.0",)
 TESTED_CONNECTORS = ("MooncakeConnector", "ExampleConnector", "NixlConnector")
-INHERITED = ("engine_id", "kv_role", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_device")
-INHERITED += ("kv_buffer_size", "kv_load_failure_policy", "enable_permute_local_kv")
+INHERITED = (
+    *("engine_id", "kv_role", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_device", "kv_buffer_size"),
+    *("kv_load_failure_policy", "enable_permute_local_kv"),
+)
 
 
 class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
@@ -79,11 +81,12 @@ def judged(name: str) -> bool:
 class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """The wrapping connector; see the module."""
 
+    _kind: Any = None
+
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         install()
-        config = inner_config(vllm_config)
-        kind = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
+        kind, config = self._of(vllm_config)
         groups = len(getattr(kv_cache_config, "kv_cache_groups", ()) or ())
         if groups > 1 and not supports_hma(kind):
             raise ValueError(
@@ -108,26 +111,29 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     # ---- class questions ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def get_required_kvcache_layout(cls, vllm_config: Any) -> Any:
+    def _of(cls, vllm_config: Any) -> tuple[Any, Any]:
+        """The inner connector's class and configuration; statistics are asked for later without any configuration."""
         config = inner_config(vllm_config)
-        return KVConnectorFactory.get_connector_class(config.kv_transfer_config).get_required_kvcache_layout(config)
+        cls._kind = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
+        return cls._kind, config
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> Any:
+        kind, config = cls._of(vllm_config)
+        return kind.get_required_kvcache_layout(config)
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
         return True  # a whole CUDA graph has no layer boundaries
 
     @classmethod
-    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
-        from vllm.config import get_current_vllm_config
-
-        inner = inner_config(get_current_vllm_config()).kv_transfer_config
-        return KVConnectorFactory.get_connector_class(inner).build_kv_connector_stats(data)
+    def build_prom_metrics(cls, vllm_config: Any, *arguments: Any) -> Any:
+        kind, config = cls._of(vllm_config)
+        return kind.build_prom_metrics(config, *arguments)
 
     @classmethod
-    def build_prom_metrics(cls, vllm_config: Any, *arguments: Any) -> Any:
-        config = inner_config(vllm_config)
-        kind = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
-        return kind.build_prom_metrics(config, *arguments)
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
+        return cls._kind.build_kv_connector_stats(data) if cls._kind is not None else None
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -168,7 +174,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return delayed, parameters
 
     def pruned(self, request_id: str) -> bool:
-        """For a scheduler of one's own: whether the daemon judged this running request infeasible, so that it may wait."""
+        """For a scheduler of one's own: whether the daemon judged this running request infeasible."""
         return self._requests is not None and self._requests.is_pruned(request_id)
 
     # ---- worker ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Tells, for vLLM's own Mooncake connector, whose every pointer of a transfer is.
 
-It sends the blocks of several requests in one call. Its list of pointers is built request by request, so that each can be
-given its owner and layer; blocks of a shared prefix count for the request that sends them.
+It sends the blocks of several requests in one call. Its list of pointers is built request by request, so that each can
+be given its owner and layer; blocks of a shared prefix count for the request that sends them.
 """
 
 from __future__ import annotations

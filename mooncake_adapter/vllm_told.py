@@ -41,6 +41,11 @@ class Chunk(NamedTuple):
     def prefill(self) -> bool:
         return self.first_token < self.prompt_tokens
 
+    @property
+    def last(self) -> bool:
+        """The prompt ends in this step."""
+        return self.prefill and self.first_token + self.tokens >= self.prompt_tokens
+
 
 def numbers_of(ids: Any) -> tuple[int, ...]:
     """The blocks of all groups in one row."""

@@ -1,11 +1,13 @@
-"""What the connector does in a worker: batches, layer boundaries and owners of blocks, step by step. No vLLM in here."""
+"""What the connector does in a worker: batches, layer boundaries, owners of blocks, step by step. No vLLM here."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mfsd.client import Flow, Request
 from mooncake_adapter.blocks import Blocks, Region
 from mooncake_adapter.metadata import Metadata, Words, request_number
 from mooncake_adapter.once import Once
@@ -47,7 +49,8 @@ class Steps:
         self._batch: Batch | None = None
         self._layer = -1
         self._known: dict[str, Metadata] = {}
-        self._told: dict[str, Told] = {}
+        self._sending: dict[str, Batch] = {}
+        self._begun_ns, self._tokens, self._token_ns = 0, 0, 0.0
         self._block_bytes = 0
 
     def register(self, caches: Mapping[str, Any]) -> None:
@@ -62,36 +65,43 @@ class Steps:
         if found is None:
             found = Metadata(told.number, deadline_ns=monotonic_ns(told.deadline_unix_ns))
             self._known[told.request] = found
-            self._told[told.request] = told
         return found
 
     def known(self, request: str) -> Metadata | None:
+        """The same by the engine's name of it; None for one that this worker has not run or that has ended."""
         return self._known.get(request)
 
     def begin(self, chunks: list[Chunk]) -> None:
-        """A step starts: its blocks have owners, and its prefills are a batch."""
+        """A step starts: its prefills are a batch, and its blocks have owners."""
         self.end()
+        prefills = [chunk for chunk in chunks if chunk.prefill]
+        if prefills and self.layers:
+            self._open(prefills)
         for chunk in chunks:
             self.blocks.give(chunk.blocks, self.metadata(chunk.told))
-        prefills = [chunk for chunk in chunks if chunk.prefill]
-        if not prefills or self.layers == 0:
-            return
+
+    def _open(self, prefills: list[Chunk]) -> None:
         self._step += 1
-        deadlines = [d for d in (self.metadata(chunk.told).deadline_ns for chunk in prefills) if d]
         self._layer = -1
+        self._tokens = sum(chunk.tokens for chunk in prefills)
+        self._begun_ns = time.monotonic_ns()
+        deadlines = [d for d in (self.metadata(chunk.told).deadline_ns for chunk in prefills) if d]
         self._batch = self._session.batch(
             request_number(f"{self._unit}/{self._step}"),
             layers=self.layers,
             requests=[self._request(chunk) for chunk in prefills],
+            compute_ns=int(self._token_ns * self._tokens),
             deadline_ns=min(deadlines, default=0),
         )
+        for chunk in prefills:
+            if chunk.told.sends and chunk.last:  # its batch lasts until it has sent
+                self._sending[chunk.told.request] = self._batch
+                self._known[chunk.told.request] = self.metadata(chunk.told)._replace(batch=self._batch)
 
     def _request(self, chunk: Chunk) -> object:
-        from mfsd.client import Flow, Request
-
         told = chunk.told
         size_bytes = len(chunk.blocks) * self._block_bytes
-        flows = [Flow(STAGE_P2D, "", size_bytes)] if told.sends and size_bytes else []
+        flows = [Flow(STAGE_P2D, "", size_bytes, layer=self.layers - 1)] if told.sends and size_bytes else []
         flows += [Flow(STAGE_REUSE, "", size_bytes, incoming=True)] if told.loads and size_bytes else []
         deadline_ns = self.metadata(told).deadline_ns
         return Request(told.number, deadline_ns, told.budget_ns, told.program_id, tuple(flows))
@@ -107,21 +117,27 @@ class Steps:
         return self._batch
 
     def end(self) -> None:
-        if self._batch is not None:
-            self._batch.end()
-            self._batch = None
+        """The step is over. Its batch is, too, unless one of its requests still has to send."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        token_ns = (time.monotonic_ns() - self._begun_ns) / max(1, self._tokens)
+        self._token_ns = token_ns if self._token_ns == 0 else 0.8 * self._token_ns + 0.2 * token_ns
+        if not any(one is batch for one in self._sending.values()):
+            batch.end()
 
     def finished(self, requests: Iterable[str], sent: Iterable[str]) -> None:
         """These requests have run; these have sent. One that still has to send stays known until then."""
         for request in requests:
-            told = self._told.get(request)
-            if told is None or not told.sends:
+            if request not in self._sending:
                 self._forget(request)
         for request in sent:
             self._forget(request)
 
     def _forget(self, request: str) -> None:
-        self._told.pop(request, None)
         metadata = self._known.pop(request, None)
         if metadata is not None:
             self.blocks.take(metadata)
+        batch = self._sending.pop(request, None)
+        if batch is not None and batch is not self._batch and not any(b is batch for b in self._sending.values()):
+            batch.end()

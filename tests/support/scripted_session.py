@@ -72,8 +72,9 @@ class ScriptedSession:
     def nic(self, name: str) -> int:
         return 0
 
-    def dscp(self, wire_class: int) -> int | None:
-        return DSCP[wire_class]
+    @property
+    def dscp(self) -> list[int | None]:
+        return list(DSCP)
 
     def batch(self, batch_id: int, **what: Any) -> ScriptedBatch:
         batch = ScriptedBatch(len(self.batches))

@@ -19,7 +19,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
     "nccl_shim": set(),
-    "mooncake_adapter": {"mfsd._native"},
+    "mooncake_adapter": {"mfsd._native", "mfsd.client"},
     "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "mfsd.soft_roce"},
 }
 
