@@ -16,9 +16,9 @@ from mooncake_adapter.hook import install
 
 if TYPE_CHECKING:
     from mooncake_adapter.metadata import Metadata, request_number
-    from mooncake_adapter.process import ranges, session, transfer
+    from mooncake_adapter.process import current_session, ranges, transfer
 
-__all__ = ["Metadata", "install", "ranges", "request_number", "session", "transfer"]
+__all__ = ["Metadata", "current_session", "install", "ranges", "request_number", "transfer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -146,7 +146,9 @@ class Lanes:
         found = self._routes.get((peer, wire_class))
         if found is not None:
             return found if found[0] is not None else None
-        if self._setting is not None and (wire_class != self.wire_class or self._setting.tcp):
+        if self._setting is None or (wire_class == self.wire_class and not self._setting.tcp):
+            return None
+        if marking.dscp_of(self._session.dscp, wire_class) is not None:  # a class without a mark needs no lane
             self._ask_later(peer, wire_class, peer_address)
         return None
 

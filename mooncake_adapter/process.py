@@ -51,4 +51,4 @@ class Process:
 PROCESS = Process()
 transfer = PROCESS.transfer
 ranges = PROCESS.words.ranges
-session = PROCESS.holder.get
+current_session = PROCESS.holder.get
