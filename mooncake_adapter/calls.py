@@ -48,6 +48,10 @@ class Call(NamedTuple):
 
 def read(shape: Shape, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
     """The call; None when Mooncake would refuse its arguments or when it moves nothing."""
+    if not keywords and len(arguments) == 4 and shape.operation is not None and not shape.many:
+        peer, address, peer_address, length = arguments  # the common call, read at once
+        if type(peer) is str and type(address) is type(peer_address) is type(length) is int and length > 0:
+            return Call(peer, (address,), (peer_address,), (length,), length, shape.operation, None, "")
     names = ["target_hostname", "buffers" if shape.many else "buffer"]
     names += ["peer_buffer_addresses", "lengths"] if shape.many else ["peer_buffer_address", "length"]
     names += ["opcode", "notify"] if shape.operation is None and shape.synchronous else []

@@ -8,11 +8,12 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from mooncake_adapter.calls import READ, Call
 from mooncake_adapter.lanes import Lanes
-from mooncake_adapter.metadata import Words
+from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.once import Once
 from mooncake_adapter.permits import HOLD_MAX_S, submitted
 from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
@@ -68,33 +69,35 @@ class Scheduling:
 
     # ---- permits -----------------------------------------------------------------------------------------------------
 
-    def _submit(self, call: Call, piece: Piece) -> Task:
-        request_id, stage, layer, deadline_ns, batch = piece.metadata
+    def _submit(self, call: Call, metadata: Metadata, size_bytes: int) -> Task:
+        request_id, stage, layer, deadline_ns, batch = metadata
         if stage is None:
             stage = STAGE_REUSE if call.operation == READ else STAGE_P2D
         return submitted(
             self._session,
             self._once,
-            piece.size_bytes,
+            size_bytes,
             stage=stage,
             nic=self.nic,
             request_id=request_id,
             deadline_ns=deadline_ns,
             batch=batch,
             layer=layer,
-            peer=call.peer.rpartition(":")[0] or call.peer,
+            peer=host_of(call.peer),
         )
 
+    def _whole(self, call: Call) -> Metadata | None:
+        """The metadata of a call that is one message; None when it has to be cut."""
+        if call.size_bytes > PIECE_BYTES or hasattr(call.addresses, "owners") or self._words.told_by_address():
+            return None
+        return self._words.current()
+
     def _pieces(self, call: Call) -> list[Piece]:
-        words = self._words
         owners = getattr(call.addresses, "owners", None)
-        if owners is not None:
-            by_address = dict(zip(call.addresses, owners, strict=True))
-            return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__)
-        if not words.told_by_address() and call.size_bytes <= PIECE_BYTES:
-            lists = (list(call.addresses), list(call.peer_addresses), list(call.lengths))
-            return [Piece(words.current(), *lists, call.size_bytes)]
-        return cut(call.addresses, call.peer_addresses, call.lengths, words.of)
+        if owners is None:
+            return cut(call.addresses, call.peer_addresses, call.lengths, self._words.of)
+        by_address = dict(zip(call.addresses, owners, strict=True))
+        return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__)
 
     def _route(self, engine: Any, call: Call, wire_class: int) -> tuple[Any, str]:
         return self._lanes.route(call.peer, wire_class, call.peer_addresses[0]) or (engine, call.peer)
@@ -103,10 +106,13 @@ class Scheduling:
 
     def synchronous(self, engine: Any, method: Any, call: Call, arguments: tuple[Any, ...], keywords: Any) -> int:
         """Issues the call when it is permitted; what Mooncake answers."""
-        pieces = self._pieces(call)
-        if len(pieces) > 1 and call.notify is None:
-            return self._in_pieces(engine, call, pieces)
-        task = self._submit(call, pieces[0])
+        metadata = self._whole(call)
+        if metadata is None:
+            pieces = self._pieces(call)
+            if len(pieces) > 1 and call.notify is None:
+                return self._in_pieces(engine, call, pieces)
+            metadata = pieces[0].metadata
+        task = self._submit(call, metadata, call.size_bytes)
         try:
             lane, peer = self._route(engine, call, task.wait(HOLD_MAX_S))
             if lane is engine:
@@ -128,7 +134,7 @@ class Scheduling:
         try:
             while todo or waiting or running:
                 while todo and len(waiting) < AHEAD:
-                    waiting.append((self._submit(call, todo[0]), todo.popleft()))
+                    waiting.append((self._submit(call, todo[0].metadata, todo[0].size_bytes), todo.popleft()))
                 ready = next((one for one in waiting if one[0].ready()), None)
                 if ready is None and waiting and not running:
                     waiting[0][0].wait(HOLD_MAX_S)
@@ -179,7 +185,7 @@ class Scheduling:
         pending = Pending(call.peer)
         later: list[tuple[Task, Piece]] = []
         for piece in self._pieces(call):
-            task = self._submit(call, piece)
+            task = self._submit(call, piece.metadata, piece.size_bytes)
             if _soon(task):
                 if not self._issue(engine, call, piece, task, pending.issued):
                     pending.failed = True
@@ -266,6 +272,12 @@ class Scheduling:
         if pending.failed:
             self._lanes.failed(pending.peer)
         return not pending.failed and pending.waiting == 0
+
+
+@lru_cache(maxsize=4096)
+def host_of(peer: str) -> str:
+    """The host of a segment's name."""
+    return peer.rpartition(":")[0].strip("[]") or peer
 
 
 def _soon(task: Task) -> bool:
