@@ -11,10 +11,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from mfsd import _native
 from mfsd._native import Arbiter
@@ -22,13 +21,14 @@ from mfsd.node import rules
 from mfsd.node.address import Address
 from mfsd.node.admission import Admission
 from mfsd.node.config import Config, Mode
-from mfsd.node.config_file import ConfigError, load, socket_path_problem
+from mfsd.node.config_file import ConfigError
 from mfsd.node.control import ClientStatus, DaemonStatus, ModeReply, ModeRequest, ReloadReply, RulesReply, StatusReply
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
 from mfsd.node.log import Log
 from mfsd.node.nics import NicTable
 from mfsd.node.notify import Notifier
+from mfsd.node.options import Options
 from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
 from mfsd.node.session import Session
@@ -38,28 +38,6 @@ from mfsd.policy.urgency import thresholds
 
 DETACH_LOOK_S = 5.0
 """How often to look for clients that the arbiter gave up, to log them."""
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """What the command line says; it goes before the file."""
-
-    config_file: Path | None = None
-    """None: built-in defaults."""
-    socket: Path | None = None
-    mode: Mode | None = None
-
-    def configuration(self) -> Config:
-        """Reads the file, if there is one, and applies the command line. ConfigError."""
-        config = load(self.config_file) if self.config_file else Config()
-        if self.socket is not None:
-            if (problem := socket_path_problem(str(self.socket))) is not None:
-                raise ConfigError(f"--socket {self.socket}", "", UNSET, problem)
-            config = msgspec.structs.replace(
-                config, socket=msgspec.structs.replace(config.socket, path=str(self.socket))
-            )
-        if self.mode is not None:
-            config = msgspec.structs.replace(config, mode=self.mode)
-        return config
 
 
 class Daemon:

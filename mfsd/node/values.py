@@ -13,6 +13,8 @@ import pwd
 import re
 from typing import TYPE_CHECKING, ClassVar
 
+from mfsd.proto.wire import address_problem
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -122,6 +124,19 @@ class GroupId(int):
         raise ValueError("no such group on this host; write a group's name or number")
 
 
+class HostPort(str):
+    """Where a server listens."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> HostPort:
+        problem = address_problem(text) if isinstance(text, str) else "must be text"
+        if problem is not None:
+            raise ValueError(f'not an address; {problem}; write host and port, for example "coord-1:7400"')
+        return cls(text)
+
+
 class PeerNetwork(str):
     """The remote ends that a rule is for: an address or a network, IPv4 or IPv6 (GIDs are IPv6 addresses)."""
 
@@ -144,28 +159,3 @@ class PeerNetwork(str):
         if network.version == 4:
             return b"\0" * 10 + b"\xff\xff" + network.network_address.packed, network.prefixlen + 96
         return network.network_address.packed, network.prefixlen
-
-
-class ListenAddress(str):
-    """Where a TCP service listens: ``HOST:PORT``, an IPv6 host in brackets."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: object) -> ListenAddress:
-        host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-        bracketed = host.startswith("[") and host.endswith("]")
-        if (
-            colon
-            and port.isascii()
-            and port.isdigit()
-            and int(port) < 65536
-            and (bracketed or ":" not in host)
-            and host
-        ):
-            return cls(text)
-        raise ValueError('not an address to listen on; write HOST:PORT, for example "127.0.0.1:9464" or "[::]:9464"')
-
-    def host_and_port(self) -> tuple[str, int]:
-        host, _, port = self.rpartition(":")
-        return host.removeprefix("[").removesuffix("]"), int(port)

@@ -12,15 +12,27 @@ ROOT = Path(__file__).resolve().parents[2]
 # room -> rooms it may import from; its own is always allowed
 BELOW: dict[str, set[str]] = {
     "mfsd.policy": set(),
+    "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy"},
     "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
-    "mfsd.node": {"mfsd.policy", "mfsd._native"},
+    "mfsd.client": {"mfsd._native"},
+    "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
-    "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
+    "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy", "mfsd.proto"},
     "nccl_shim": set(),
     "mooncake_adapter": {"mfsd._native", "mfsd.client"},
-    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "mfsd.soft_roce"},
+    "bench": {
+        "mooncake_adapter",
+        "mfsd.policy",
+        "mfsd._native",
+        "mfsd.node",
+        "mfsd.client",
+        "mfsd.coordinator",
+        "mfsd.proto",
+        "mfsd.fabric",
+        "mfsd.soft_roce",
+    },
 }
 
 

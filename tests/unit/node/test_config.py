@@ -330,10 +330,4 @@ def test_all_rules_fit_the_table_of_a_client() -> None:
 )
 def test_an_address_to_listen_on_needs_host_and_port(listen: str) -> None:
     text = problem(f'[metrics]\nlisten = "{listen}"')
-    assert "metrics.listen" in text and "HOST:PORT" in text
-
-
-@pytest.mark.parametrize(("listen", "parts"), [("localhost:9464", ("localhost", 9464)), ("[::1]:0", ("::1", 0))])
-def test_addresses_to_listen_on(listen: str, parts: tuple[str, int]) -> None:
-    address = parse(f'[metrics]\nlisten = "{listen}"', "mfsd.toml").metrics.listen
-    assert address is not None and address.host_and_port() == parts
+    assert "metrics.listen" in text and "host and port" in text
