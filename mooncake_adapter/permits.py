@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from mooncake_adapter.once import Once
+from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import Session, Task
 
 HOLD_MAX_S = 10.0
@@ -30,6 +31,8 @@ class Unscheduled:
 
 def submitted(session: Session, once: Once, size_bytes: int, **metadata: Any) -> Task:
     """Session.submit that does not raise: what it cannot do goes unscheduled, with one warning."""
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("message bytes=%d %s", size_bytes, " ".join(f"{k}={v}" for k, v in metadata.items() if k != "batch"))
     try:
         return session.submit(size_bytes, **metadata)
     except Exception as error:

@@ -10,7 +10,7 @@ from typing import Any
 from mfsd.client import Flow, Request
 from mooncake_adapter.blocks import Blocks, Region
 from mooncake_adapter.metadata import Metadata, Words, request_number
-from mooncake_adapter.once import Once
+from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
 from mooncake_adapter.slo import monotonic_ns
 from mooncake_adapter.vllm_told import Chunk, Told
@@ -121,6 +121,7 @@ class Steps:
         batch, self._batch = self._batch, None
         if batch is None:
             return
+        LOG.debug("batch step=%d layers=%d reached=%d", self._step, self.layers, self._layer)
         token_ns = (time.monotonic_ns() - self._begun_ns) / max(1, self._tokens)
         self._token_ns = token_ns if self._token_ns == 0 else 0.8 * self._token_ns + 0.2 * token_ns
         if not any(one is batch for one in self._sending.values()):
