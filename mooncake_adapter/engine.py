@@ -11,7 +11,7 @@ from typing import Any
 from mooncake_adapter.calls import SHAPES, Shape, read
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Words
-from mooncake_adapter.network import interface_of
+from mooncake_adapter.network import nic_of
 from mooncake_adapter.once import Once
 from mooncake_adapter.scheduling import Scheduling
 from mooncake_adapter.session import Holder
@@ -24,17 +24,13 @@ def own_class(classes: int) -> int:
     return max(0, classes - 2)
 
 
-def nic_name(engine: Any, base: Any, arguments: tuple[str, ...], tcp: bool) -> str:
-    """The network card that the engine's bytes leave through: its first RDMA device, else the address's interface."""
-    if not tcp:
-        try:
-            topology = json.loads(base.get_local_topology(engine))
-            devices = [name for entry in topology.values() for several in entry for name in several]
-            if devices:
-                return str(devices[0])
-        except Exception:
-            return arguments[3].partition(",")[0]
-    return interface_of(arguments[0])
+def devices_of(engine: Any, base: Any, choice: str) -> str:
+    """The RDMA devices that the engine uses, by commas: what it found out itself, else what it was told."""
+    try:
+        topology = json.loads(base.get_local_topology(engine))
+        return ",".join(name for entry in topology.values() for several in entry for name in several) or choice
+    except Exception:
+        return choice
 
 
 def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type:
@@ -72,7 +68,8 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type
             result = lanes.initialize(self, name, arguments, tcp)
             if result == 0:
                 scheduling = Scheduling(base, self, session, words, lanes, once)
-                scheduling.nic = session.nic(nic_name(self, base, arguments, tcp))
+                devices = "" if tcp else devices_of(self, base, arguments[3])
+                scheduling.nic = nic_of(session, devices, arguments[0], tcp)
                 self._mfs_lanes, self._mfs_scheduling = lanes, scheduling
             return result
 

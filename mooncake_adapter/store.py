@@ -15,7 +15,7 @@ from typing import Any
 from mooncake_adapter import marking
 from mooncake_adapter.lanes import shim_present
 from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.network import interface_of
+from mooncake_adapter.network import nic_of
 from mooncake_adapter.once import Once
 from mooncake_adapter.permits import HOLD_MAX_S, submitted
 from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session
@@ -256,7 +256,8 @@ def adapted_store(base: type, holder: Holder, words: Words, once: Once) -> type:
             dscp = marking.dscp_of(session.dscp, read_class)
             if dscp is not None and new:
                 marking.mark_listening(new, dscp)
-            self._mfs_stored = Stored(base, session, words, once, session.nic(interface_of(host)))
+            nic = nic_of(session, str(given.get("rdma_devices", "")), host, protocol == "tcp")
+            self._mfs_stored = Stored(base, session, words, once, nic)
             if protocol != "tcp" and shim_present():
                 self._mfs_stored.writer_arguments = writer_setup(arguments, keywords)
         return result

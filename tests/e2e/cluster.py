@@ -74,7 +74,7 @@ class Cluster:
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # open as long as we are: the bulk write goes on until it is closed
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment(),

@@ -22,12 +22,12 @@ FOLDER = Path(os.environ["MFS_E2E_FOLDER"])
 
 
 class MooncakeConnector(mooncake_connector.MooncakeConnector):  # type: ignore[misc]
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         adapter = logging.getLogger("mfs.adapter")
         if not adapter.handlers:
             adapter.addHandler(logging.FileHandler(FOLDER / f"adapter-{os.getpid()}.log"))
             adapter.setLevel(logging.DEBUG)
-        super().__init__(*arguments)
+        super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._caches = kv_caches

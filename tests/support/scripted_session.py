@@ -69,7 +69,7 @@ class ScriptedSession:
         self.tasks.append(task)
         return task
 
-    def nic(self, name: str) -> int:
+    def nic(self, name: str, *, guid: int = 0) -> int:
         return 0
 
     @property
