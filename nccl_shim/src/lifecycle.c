@@ -187,13 +187,10 @@ static void lose(struct mfs_client *client)
 }
 
 /* Hands the session to an engine: no session of this process is unmapped from now on, at the price of one segment for each
- * daemon that dies. `shared` is set before the client is read, and lose() reads it after it has cleared the client. An engine
- * may move its bytes without verbs: then it is who asks first, not a device. */
+ * daemon that dies. `shared` is set before the client is read, and lose() reads it after it has cleared the client. */
 struct mfs_client *shim_client_share(void)
 {
 	atomic_store(&shared, 1);
-	if (!atomic_load(&shim.client) && shim_mode() != MFS_MODE_OFF)
-		shim_start(NULL);
 	return atomic_load(&shim.client);
 }
 
@@ -350,7 +347,7 @@ static void after_fork(void)
 		mfs_client_forget(client);
 }
 
-/* ---- the first device, or the first engine that asks (context NULL) ------------------------------------------------------- */
+/* ---- the first device ------------------------------------------------------------------------------------------------------------- */
 
 void shim_start(struct shim_context *context)
 {
@@ -364,7 +361,7 @@ void shim_start(struct shim_context *context)
 		thread_runs = fork_watched && start_thread();
 		if (!thread_runs)
 			atomic_store(&shim.enforcing, 0);
-	} else if (context && atomic_load(&shim.client)) {
+	} else if (atomic_load(&shim.client)) {
 		name_nic(atomic_load(&shim.client), context);
 	}
 	pthread_mutex_unlock(&attach_lock);

@@ -150,7 +150,7 @@ class Cluster:
             json.dumps({**body, **more}).encode(),
             {"Content-Type": "application/json", **headers},
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             tokens: list[int] = json.load(answer)["choices"][0]["token_ids"]
         return tokens
 
@@ -204,7 +204,7 @@ class Cluster:
             process.wait()
 
 
-def until(look: Any, what: str, limit_s: float = 60.0) -> None:
+def until(look: Any, what: str, limit_s: float = 240.0) -> None:
     end_s = time.monotonic() + limit_s
     while not look():
         assert time.monotonic() < end_s, f"{what}: not within {limit_s:g} s"

@@ -59,7 +59,7 @@ struct mfs_api {
 	 * held, because whoever opens a lane asks for permits himself. -1 ends it. -EINVAL: no such class. */
 	int (*lane_set)(int wire_class);
 
-	/* The shim's session with the daemon; NULL while there is none. Attaches if no device has been opened yet (at most 200 ms). Use it for as long as you like: when the daemon is gone
+	/* The shim's session with the daemon; NULL while there is none. Use it for as long as you like: when the daemon is gone
 	 * its functions answer -ENOTCONN (ask again for the new one), its memory stays. Do not detach it, and do not call
 	 * mfs_client_permits on it: permits below takes them for everyone. */
 	struct mfs_client *(*client)(void);
