@@ -230,11 +230,14 @@ static void task_copy(struct mfs_arbiter *arbiter, const struct session *session
 		.stage = task->stage,
 		.nic = task->nic,
 		.wire_class = task->wire_class,
+		.why.rank = MFS_RANK_NONE,
 	};
 	if (task->handle && mfs_rmlq_look(arbiter->nic[task->nic].queue, task->handle, arbiter->now_ns, &to->why) == 0) {
 		to->queued = 1;
 		to->wire_class = to->why.place.wire_class;
 	}
+	if (to->in_flight && to->batch_id) /* the queue has forgotten it: nothing depends on it any more */
+		to->why.rank = session->batch[task->batch].rank;
 }
 
 static int run_tasks(struct mfs_arbiter *arbiter, void *argument)

@@ -469,8 +469,8 @@ class Client:
 
     @staticmethod
     def borrow(address: int) -> Client:
-        """The client that another copy of the native code in this process owns and has lent (`mfs_client_lend`). Detach
-        and forget then only let go of it."""
+        """The client that another copy of the native code in this process owns and never unmaps (the shim's, api.h).
+        Detach and forget then only let go of it."""
 
     @property
     def borrowed(self) -> bool: ...

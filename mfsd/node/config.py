@@ -12,7 +12,17 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
-from mfsd.node.values import DurationNs, FileMode, GroupId, HostPort, PeerNetwork, RateBytesPerS, SizeBytes, UserId
+from mfsd.node.values import (
+    DurationNs,
+    FileMode,
+    GroupId,
+    HostPort,
+    PeerNetwork,
+    PortAddress,
+    RateBytesPerS,
+    SizeBytes,
+    UserId,
+)
 from mfsd.policy.config import PolicyConfig
 
 Mode = Literal["off", "observe", "enforce"]
@@ -128,6 +138,10 @@ class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             between(RateBytesPerS, "1mbit", "10tbit"),
         ),
     ] = field(name="rate")
+    address: Annotated[
+        PortAddress | None,
+        doc("address by which other nodes reach the port; unset: the one in the device's GID table"),
+    ] = None
 
 
 class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,6 +177,14 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         doc("every coordinator; none: batches are ordered on this node alone", max_length=16),
     ] = []
     node: Annotated[str, doc("name of this node, unique in the cluster; empty: the host's name", max_length=253)] = ""
+    unit: Annotated[
+        str,
+        doc(
+            "prefill replica that this node's programs belong to, the same on all of its nodes; empty: each program's "
+            "name on this node is one",
+            max_length=253,
+        ),
+    ] = ""
     ttl_ns: Annotated[
         DurationNs,
         doc(
