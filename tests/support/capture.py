@@ -14,6 +14,7 @@ import pytest
 ETH_P_IP = 0x0800
 PACKET_OUTGOING = 4
 TCP = 6
+SO_RCVBUFFORCE = 33
 
 
 class Capture:
@@ -51,6 +52,7 @@ def capture() -> Iterator[Capture]:
         packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP))
     except PermissionError:
         pytest.skip("capturing packets needs CAP_NET_RAW")
+    packets.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
     packets.bind(("lo", ETH_P_IP))
     try:
         yield Capture(packets)
