@@ -27,11 +27,9 @@ from mooncake_adapter.hook import install
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_told import Chunk, Requests
+from mooncake_adapter.vllm_told import Chunk, Requests, judged
 from mooncake_adapter.vllm_worker import Steps, layer_number
 
-TESTED_VERSIONS = ("0.32.0",)
-TESTED_CONNECTORS = ("MooncakeConnector", "ExampleConnector", "NixlConnector")
 INHERITED = (
     *("engine_id", "kv_role", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_device", "kv_buffer_size"),
     *("kv_load_failure_policy", "enable_permute_local_kv"),
@@ -61,23 +59,6 @@ def inner_config(vllm_config: Any) -> Any:
     return config
 
 
-def judged(name: str) -> bool:
-    """Whether this vLLM is one that was tested; warns once where it, or the inner connector, is not."""
-    version = vllm.__version__.partition("+")[0]
-    if name not in TESTED_CONNECTORS:
-        PROCESS.once.warn(
-            "connector",
-            "connector %r is not one of those tested (%s); its batches, layers and blocks are reported all the same",
-            name,
-            ", ".join(TESTED_CONNECTORS),
-        )
-    if version not in TESTED_VERSIONS:
-        tested = ", ".join(TESTED_VERSIONS)
-        PROCESS.once.warn("vllm", "vLLM %s was not tested (tested: %s); requests run unscheduled", version, tested)
-        return False
-    return True
-
-
 class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """The wrapping connector; see the module."""
 
@@ -95,7 +76,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._inner: Any = kind(config, role, kv_cache_config)
         self._steps: Steps | None = None
         self._requests: Requests | None = None
-        session = PROCESS.holder.get() if judged(config.kv_transfer_config.kv_connector) else None
+        session = (
+            PROCESS.holder.get()
+            if judged(vllm.__version__, config.kv_transfer_config.kv_connector, PROCESS.once)
+            else None
+        )
         if session is None:
             return
         if role == KVConnectorRole.SCHEDULER:

@@ -10,6 +10,25 @@ from mooncake_adapter.metadata import request_number
 from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Defaults, promise_of
 
+TESTED_VERSIONS = ("0.32.0",)
+TESTED_CONNECTORS = ("MooncakeConnector",)
+
+
+def judged(version: str, connector: str, once: Once) -> bool:
+    """Whether this vLLM is one that was tested; warns once where it, or the inner connector, is not."""
+    if connector not in TESTED_CONNECTORS:
+        once.warn(
+            "connector",
+            "connector %r was not tested (tested: %s); its batches, layers and blocks are reported all the same",
+            connector,
+            ", ".join(TESTED_CONNECTORS),
+        )
+    if version.partition("+")[0] not in TESTED_VERSIONS:
+        tested = ", ".join(TESTED_VERSIONS)
+        once.warn("vllm", "vLLM %s was not tested (tested: %s); requests run unscheduled", version, tested)
+        return False
+    return True
+
 
 @dataclass(frozen=True)
 class Told:

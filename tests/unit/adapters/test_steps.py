@@ -14,7 +14,7 @@ from mooncake_adapter.metadata import Metadata, Words, request_number
 from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_told import Requests
+from mooncake_adapter.vllm_told import Requests, judged
 from mooncake_adapter.vllm_worker import Steps, layer_number, regions_of
 from tests.support.scripted_session import ScriptedSession
 
@@ -199,6 +199,21 @@ def test_another_mooncake_worker_is_told_by_blocks(steps: Steps, caplog: pytest.
     for _ in range(2):
         assert not tell_owners(Thing(connector_worker=Thing()), steps, once)
     assert len(caplog.records) == 1
+
+
+def test_an_unknown_connector_is_told_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    assert all(judged("0.32.0", "NewConnector", once) for _ in range(3))
+    assert len(caplog.records) == 1
+    assert "'NewConnector' was not tested" in caplog.text
+
+
+def test_another_vllm_is_told_once_and_runs_unscheduled(caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    assert judged("0.32.0+cpu", "MooncakeConnector", once)
+    assert not any(judged("0.99.0", "MooncakeConnector", once) for _ in range(3))
+    assert len(caplog.records) == 1
+    assert "tested: 0.32.0" in caplog.text
 
 
 def test_pruned_requests_are_reported() -> None:
