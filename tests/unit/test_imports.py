@@ -23,6 +23,7 @@ BELOW: dict[str, set[str]] = {
     "nccl_shim": set(),
     "mooncake_adapter": {"mfsd._native", "mfsd.client"},
     "bench": {
+        "mooncake_adapter",
         "mfsd.policy",
         "mfsd._native",
         "mfsd.node",
