@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.doctor import doctor
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
@@ -25,6 +26,7 @@ Exit codes:
   1  the daemon refused, or the request failed
   2  wrong usage
   3  no daemon answers
+  4  the doctor cannot tell
 """,
 )
 @click.option(
@@ -41,7 +43,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
     context.obj = socket_path or default_socket()
 
 
-for command in (status, rules, mode, reload, switch, host, fabric, completion):
+for command in (status, rules, mode, reload, switch, host, fabric, doctor, completion):
     main.add_command(command)
 
 

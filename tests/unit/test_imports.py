@@ -15,9 +15,12 @@ BELOW: dict[str, set[str]] = {
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy"},
     "mfsd.observe": {"mfsd.policy", "mfsd._native"},
+    "mfsd.observe.doctor": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "nccl_shim"},
     "mfsd.node": {"mfsd.policy", "mfsd._native"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
-    "mfsd.cli": {"mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.policy"},
+    "mfsd.cli": {
+        *("mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.observe.doctor", "mfsd.policy"),
+    },
     "nccl_shim": set(),
     "mooncake_adapter": {"mfsd._native"},
     "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "mfsd.soft_roce"},
