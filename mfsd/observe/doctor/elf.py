@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 _PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
+_SHT_DYNSYM, _SHN_UNDEF = 11, 0
 _DT_NEEDED, _DT_STRTAB = 1, 5
 _STATIC_VERBS = (b"libibverbs: Warning: couldn't", b"libibverbs: Warning: no userspace device-specific driver")
 """Messages of libibverbs' device discovery: only the library itself, or a static copy of it, contains them."""
@@ -20,6 +22,8 @@ class Elf(Struct, frozen=True):
     needed: tuple[str, ...]
     loads_verbs: bool
     """Names libibverbs.so for dlopen."""
+    defines: frozenset[str]
+    """Symbols that other objects can bind to."""
     carries_verbs: bool
     """Contains a copy of libibverbs' own code; a shim cannot get between."""
 
@@ -51,9 +55,23 @@ def _read(image: mmap.mmap, name: str) -> Elf:
     return Elf(
         dynamic=bool(dynamic) and (any(kind == _PT_INTERP for kind, *_ in headers) or ".so" in name),
         needed=tuple(needed),
+        defines=frozenset(_defined(image)),
         loads_verbs=not verbs and image.find(b"libibverbs.so") >= 0,
         carries_verbs=not verbs and any(image.find(text) >= 0 for text in _STATIC_VERBS),
     )
+
+
+def _defined(image: mmap.mmap) -> Iterator[str]:
+    (table,) = struct.unpack_from("<Q", image, 40)
+    size, count = struct.unpack_from("<HH", image, 58)
+    sections = [struct.unpack_from("<IIQQQQII", image, table + i * size) for i in range(count if table else 0)]
+    for _, kind, _, _, offset, length, link, _ in sections:
+        if kind == _SHT_DYNSYM:
+            strings = sections[link][4]
+            for at in range(offset, offset + length, 24):
+                name, _, _, section = struct.unpack_from("<IBBH", image, at)
+                if section != _SHN_UNDEF:
+                    yield _text(image, strings + name)
 
 
 def _text(image: mmap.mmap, at: int) -> str:

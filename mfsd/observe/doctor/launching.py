@@ -30,6 +30,8 @@ class Answer(Struct, frozen=True):
     """Library -> why it could not be loaded, empty when it was."""
     python: str
     shim: list[str]
+    before: list[str] = []
+    """Files in which the loader looks for symbols before it looks in the shim."""
     homes: dict[str, str] = {}
     """Way of finding ibv_open_device -> file in which it was found."""
     homes_error: str = ""

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 LOOKED_FOR = ("mooncake", "nvidia.nccl", "nixl", "deep_ep", "nvidia.nvshmem")
 VERBS = "libibverbs.so.1"
@@ -28,16 +29,34 @@ def mapped_at(address: int) -> str:
 
 
 def symbol_homes() -> dict[str, str]:
-    """The file in which each way of asking finds ibv_open_device; "" where it finds none. OSError without libibverbs."""
+    """The file in which each way of asking finds ibv_open_device, "" for none. OSError without libibverbs."""
     everywhere = ctypes.CDLL(None)
-    verbs = ctypes.c_void_p(ctypes.CDLL(VERBS, ctypes.RTLD_GLOBAL)._handle)
+    verbs = ctypes.c_void_p(ctypes.CDLL(VERBS)._handle)
     everywhere.dlsym.restype = everywhere.dlvsym.restype = ctypes.c_void_p
     addresses = {
-        "linked": ctypes.cast(everywhere.ibv_open_device, ctypes.c_void_p).value,
         "dlsym": everywhere.dlsym(verbs, b"ibv_open_device"),
         "dlvsym": everywhere.dlvsym(verbs, b"ibv_open_device", b"IBVERBS_1.1"),
     }
     return {way: mapped_at(address) if address else "" for way, address in addresses.items()}
+
+
+class Object(ctypes.Structure):
+    """The start of struct dl_phdr_info."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
+
+
+def loaded_before(part: str) -> list[str]:
+    """Objects in which the loader looks for a symbol before that whose name contains ``part``."""
+    names: list[str] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Object), ctypes.c_size_t, ctypes.c_void_p)
+    def each(found: Any, _size: int, _data: None) -> int:
+        names.append((found.contents.name or b"").decode(errors="replace"))
+        return int(part in names[-1])
+
+    ctypes.CDLL(None).dl_iterate_phdr(each, None)
+    return [name for name in names[:-1] if name]
 
 
 def packages() -> dict[str, str]:
@@ -56,6 +75,7 @@ def packages() -> dict[str, str]:
 def main() -> None:
     mapped = {line.split(None, 5)[5] for line in MAPS.read_text().splitlines() if "libmfs_shim" in line}
     answer: dict[str, object] = {"python": sys.version.split()[0], "packages": packages(), "shim": sorted(mapped)}
+    answer["before"] = loaded_before("libmfs_shim") if mapped else []
     loaded = {}
     for library in sys.argv[1:]:
         try:

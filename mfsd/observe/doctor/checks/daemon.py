@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -115,6 +116,8 @@ def _attach(host: Host) -> Iterator[Finding]:
             f"mfsd speaks ABI {welcome.major}.{welcome.minor} with {welcome.segment_bytes} bytes a program, this "
             f"installation {_native.ABI_MAJOR}.{_native.ABI_MINOR} with {_native.SEGMENT_BYTES}"
         )
+    elif welcome.error == -errno.EPROTO:
+        yield ABI(f"mfsd refused: {welcome.reason or os.strerror(errno.EPROTO)}")
     elif welcome.error:
         yield DENIED(f"mfsd refused: {welcome.reason or os.strerror(-welcome.error)}")
 

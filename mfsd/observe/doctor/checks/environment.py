@@ -119,8 +119,8 @@ def _paths(environ: Mapping[str, str]) -> Iterator[Finding]:
         value = environ.get(name, "")
         if value.lower() in avoided:
             yield NO_VERBS(f"{name}={value}", name)
-    if value := environ.get("NCCL_IBVERBS_LIB"):
-        yield OTHER_VERBS(f"NCCL_IBVERBS_LIB={value}", "NCCL_IBVERBS_LIB")
+    if library := environ.get("NCCL_IBVERBS_LIB"):
+        yield OTHER_VERBS(f"NCCL_IBVERBS_LIB={library}", "NCCL_IBVERBS_LIB")
     plugin = environ.get("NCCL_NET_PLUGIN", "")
     if plugin and plugin.lower() != "none":
         yield NET_PLUGIN(f"NCCL_NET_PLUGIN={plugin}", "NCCL_NET_PLUGIN")

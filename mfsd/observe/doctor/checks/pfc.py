@@ -54,8 +54,7 @@ def run(host: Host) -> Iterator[Finding]:
         where = f"{neighbour.name} {neighbour.port}" if neighbour else "the switch port"
         if told is None:
             reason = trouble or (f"{where} announces no PFC" if neighbour else "lldpd has heard no neighbour")
-            permission = any(word in trouble for word in ("ermission", "unable to connect"))
-            yield (UNREADABLE if permission and "not installed" not in trouble else UNSEEN)(reason, interface)
+            yield (UNREADABLE if "ermission" in trouble else UNSEEN)(reason, interface)
         else:
             yield from _compare(host, interface, own, told, where)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from mfsd.observe.doctor.elf import read_elf
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host, NoAnswer, read_line
-from mfsd.observe.doctor.launching import ask_probe, python
+from mfsd.observe.doctor.launching import INTERPOSED, ask_probe, python
 from nccl_shim.run import LIBRARY
 
 TITLE = "Shim"
-WAYS = {"linked": "linked programs (Mooncake, perftest)", "dlsym": "dlsym", "dlvsym": "dlvsym (NCCL)"}
 
 MISSING = Kind(
     "preload.missing", "fail", "The shim is not installed.", "install MFS with its native parts: pip install mfsd"
@@ -65,10 +65,22 @@ def run(host: Host) -> Iterator[Finding]:
         return
     if not answer.shim:
         yield IGNORED(f"{LIBRARY} is not mapped in {python(host)} under LD_PRELOAD")
+    elif earlier := [f"{file} defines {', '.join(names)}" for file in answer.before if (names := _shared(Path(file)))]:
+        yield NOT_FIRST(f"looked into before the shim: {'; '.join(earlier)}")
     elif answer.homes_error:
         yield NO_VERBS(answer.homes_error)
     elif wrong := {way: home for way, home in answer.homes.items() if Path(home).name != LIBRARY.name}:
-        found = "; ".join(f"by {WAYS[way]}: {home or 'nothing'}" for way, home in wrong.items())
-        yield NOT_FIRST(f"ibv_open_device is found {found}")
+        yield NOT_FIRST("; ".join(f"{way} finds ibv_open_device in {home or 'nothing'}" for way, home in wrong.items()))
     else:
-        yield REACHES(f"{LIBRARY}: found by {', '.join(WAYS[way] for way in answer.homes)}; Python {answer.python}")
+        yield REACHES(
+            f"{LIBRARY} comes first for linked programs, {' and '.join(answer.homes)}; Python {answer.python}"
+        )
+
+
+def _shared(file: Path) -> list[str]:
+    """Symbols that both the file and the shim define."""
+    try:
+        elf = read_elf(file)
+    except (OSError, ValueError):
+        return []
+    return sorted(elf.defines & set(INTERPOSED)) if elf else []
