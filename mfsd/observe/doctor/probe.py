@@ -50,12 +50,12 @@ def loaded_before(part: str) -> list[str]:
     """Objects in which the loader looks for a symbol before that whose name contains ``part``."""
     names: list[str] = []
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Object), ctypes.c_size_t, ctypes.c_void_p)
     def each(found: Any, _size: int, _data: None) -> int:
         names.append((found.contents.name or b"").decode(errors="replace"))
         return int(part in names[-1])
 
-    ctypes.CDLL(None).dl_iterate_phdr(each, None)
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Object), ctypes.c_size_t, ctypes.c_void_p)
+    ctypes.CDLL(None).dl_iterate_phdr(callback(each), None)
     return [name for name in names[:-1] if name]
 
 

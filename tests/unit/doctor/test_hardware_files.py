@@ -17,6 +17,8 @@ from mfsd.observe.doctor.checks.coordinator import parse_address
 from mfsd.observe.doctor.checks.mtu import roce_mtu
 from mfsd.observe.doctor.checks.nic import plan_for
 from mfsd.observe.doctor.lldp import parse_neighbours
+from tests.support.forked import Forked
+from tests.unit.doctor.conftest import Looks
 
 LLDP = Path(__file__).with_name("lldpctl.json").read_text()  # written by lldpd 1.0.16 of two namespaces
 Checks = Callable[[str], Check]
@@ -58,11 +60,12 @@ def test_devices_that_cannot_be_opened(look: Any, checks: Checks) -> None:
     assert {"devices.container", "devices.nodes-missing"} <= set(look(checks("devices")))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
-def test_a_device_that_this_user_may_not_open(look: Any, checks: Checks) -> None:
+def test_a_device_that_this_user_may_not_open(folder: Path, checks: Checks) -> None:
+    look = Looks(folder)
     look.device()
-    (look.folder / "dev/infiniband/uverbs0").chmod(0)
-    assert "devices.nodes-denied" in look(checks("devices"))
+    (look.folder / "dev/infiniband/uverbs0").chmod(0o600 if os.geteuid() == 0 else 0)
+    with Forked(lambda: sorted(look(checks("devices"))), uid=65_534 if os.geteuid() == 0 else None) as user:
+        assert user.result == ["devices.nodes-denied"]
 
 
 TRAFFIC_CLASS = "sys/class/infiniband/mlx5_0/tc/1/traffic_class"
