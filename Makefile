@@ -59,7 +59,7 @@ sanitize: setup ## build and run the native parts under address, undefined and t
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
 
-rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's own Soft-RoCE, in a virtual machine (three minutes)
+rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's own Soft-RoCE, in a virtual machine (five minutes)
 	$(BIN)/python tests/rdma_vm/run.py
 
 clean: ## remove what was built

@@ -225,7 +225,7 @@ def separation(folder: Path) -> str:
         remove_queues(["veth0"])
     share = moved[0] / sum(moved)
     assert share >= SHARE_LEAST, f"class {UPPER} got {share:.1%} of what both sent"
-    back = f"half a megabyte of the lower within {back_ms:.0f} ms of its end"
+    back = f"half a megabyte of the lower {back_ms / 1e3:.1f} s after its end (with its queue pair's timer of 4 s)"
     return f"DSCP {DSCP[UPPER]} got {share:.2%} beside DSCP {DSCP[LOWER]}; {back}"
 
 

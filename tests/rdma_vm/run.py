@@ -1,6 +1,6 @@
 """`make rdma-vm`: boots a kernel with Soft-RoCE and runs guest.py in it, with NCCL's transport if its wheel can be had.
 
-Two to three minutes on an idle machine, mostly the emulated processor starting Python.
+Two to five minutes, mostly the emulated processor starting Python.
 """
 
 from __future__ import annotations
