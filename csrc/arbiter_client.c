@@ -327,11 +327,13 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	uint32_t generation = (uint32_t)(message->task >> 32);
 
 	session->submits++;
+	/* A slot is reused only when its task was ended, but lanes are read in any order (tests/model/slots.pml). */
+	if ((int32_t)(generation - task->generation) < 0)
+		return 0; /* ended long ago */
 	if (task->phase != TASK_FREE) {
-		if ((int32_t)(generation - task->generation) <= 0)
+		if (generation == task->generation)
 			return -EBADMSG;
-		/* A slot is reused only when its task was ended: that message is still on its way, in another lane. */
-		task_drop(arbiter, task);
+		task_drop(arbiter, task); /* its end is still on its way */
 	}
 	task->generation = generation;
 	if (task->ended_generation == generation) {
@@ -388,7 +390,7 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 		session->completes++;
 	else
 		session->cancels++;
-	if (ahead > 0)
+	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation)))
 		task->ended_generation = (uint32_t)(message->task >> 32);
 	if (ahead != 0)
 		return 0;

@@ -230,7 +230,8 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	}
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
-	client->serial = 1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed);
+	/* the clock tells apart the copies of this file in one process: an engine's binding may use the shim's client */
+	client->serial = client_clock_ns() << 8 | (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
 	client->epoch = (uint32_t)client->segment->header.epoch;
 	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
 		bool last = i + 1 == MFS_TASKS_MAX || task_lane(i + 1) != task_lane(i);

@@ -5,10 +5,13 @@ raised as OSError with that errno. Layouts of shared memory and of socket messag
 alone; Python encodes and decodes them here and never repeats them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Final, NamedTuple, TypedDict
+
+from mfsd.policy.config import PolicyConfig
+from mfsd.policy.result import Batch, Plan, Pruned
 
 # ---- ABI -------------------------------------------------------------------------------------------------------------
 
@@ -470,3 +473,53 @@ class Fluid:
         self, start_s: object, bytes: object, order: object, first_link: object, links: object, finish_s: object
     ) -> None:
         """Runs an open-loop trace, given as arrays, and writes finish_s."""
+
+# ---- Algorithm 1, incremental (_plan.pxi) ----------------------------------------------------------------------------
+
+class PlanDelta(NamedTuple):
+    """What changed since the last `PlanCore.delta()`. Apply `departed` and `restored` before the others: a number may
+    be in use again."""
+
+    moved: list[tuple[int, int]]
+    """(batch, rank) of batches that are new or have another rank. The smaller rank goes first; ranks leave gaps, differ,
+    and are below 2**32 - 1 (NO_RANK)."""
+    departed: list[int]
+    pruned: list[Pruned]
+    """Requests in the scavenger, new there or for another reason."""
+    restored: list[int]
+    """Requests that an earlier delta had as pruned and that are so no more, or not active."""
+
+class PlanCounts(NamedTuple):
+    batches: int
+    requests: int
+    pruned: int
+    infeasible: int
+    drop_budget: int
+
+class PlanCore:
+    """Order and pruning under events, kept up to date (plan.h): a mfsd.policy.core.Core with the plans of ReferenceCore.
+
+    Beyond what ReferenceCore refuses (ValueError), numbers of batches and requests are 0 to 2**64 - 1; times (the clock,
+    compute, deadlines other than NO_DEADLINE), amounts, capacities, and all that is promised on one resource, in units
+    and in ns, are at most 2**61.
+    """
+
+    def __init__(self, config: PolicyConfig, capacity_per_s: Mapping[int, int]) -> None: ...
+    def arrive(self, batch: Batch, now_ns: int) -> Plan: ...
+    def update(self, batch: Batch, now_ns: int) -> Plan: ...
+    def depart(self, batch_id: int, now_ns: int) -> Plan: ...
+    def arrived(self, batch: Batch, now_ns: int) -> None:
+        """As `arrive`, without building the Plan: ask `delta` or `plan`. So are the next two."""
+
+    def updated(self, batch: Batch, now_ns: int) -> None: ...
+    def departed(self, batch_id: int, now_ns: int) -> None: ...
+    def delta(self) -> PlanDelta:
+        """What changed since it was last asked, after one event or many."""
+
+    def plan(self) -> Plan:
+        """The result after the last event. Builds everything: for inspection, not for every event."""
+
+    def ranks(self) -> dict[int, int]:
+        """batch -> rank as the deltas give them, of all active batches, in order."""
+
+    def counts(self) -> PlanCounts: ...

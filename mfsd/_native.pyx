@@ -1073,3 +1073,4 @@ cdef class Rmlq:
         }
 
 include "_fluid.pxi"
+include "_plan.pxi"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,9 @@ import click
 
 if TYPE_CHECKING:
     from mfsd.node.config import Config
-    from mfsd.node.daemon import Options
+    from mfsd.node.daemon import Daemon
+    from mfsd.node.log import Log
+    from mfsd.node.options import Options
 
 DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
 EXIT_CANNOT_START = 1
@@ -31,6 +35,9 @@ Examples:
   mfsd                                   serve /run/mfs/mfsd.sock (as root)
   mfsd --socket /tmp/mfsd.sock           serve as an ordinary user
   mfsd --mode observe                    count and time, hold nothing
+  mfsd --coordinator-address coord-1:7400,coord-2:7400
+  mfsd --coordinator                     order the batches of a cluster
+  mfsd --coordinator --etcd e1:2379,e2:2379,e3:2379   one of several
   mfsd --print-default-config > mfsd.toml
   mfsd --check-config --config mfsd.toml
 """,
@@ -54,6 +61,22 @@ Examples:
     type=click.Choice(["off", "observe", "enforce"]),
     help="Before what the file says. enforce: hold and permit; observe: only count and time; off: nothing.",
 )
+@click.option(
+    "--coordinator-address",
+    "coordinators",
+    metavar="HOST:PORT,...",
+    help="Coordinators of the cluster, before what the file says ([cluster] coordinators).",
+)
+@click.option("--coordinator", is_flag=True, help="Be a coordinator instead of a node's daemon.")
+@click.option("--listen", metavar="HOST:PORT", help="With --coordinator: where to serve. Default: [::]:7400.")
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="With --coordinator: what daemons are told. Default: the host's name."
+)
+@click.option(
+    "--etcd",
+    metavar="HOST:PORT,...",
+    help="With --coordinator: etcd endpoints, through which several coordinators elect a leader.",
+)
 @click.option("--check-config", is_flag=True, help="Read the configuration, say what is wrong with it, and exit.")
 @click.option("--print-default-config", is_flag=True, help="Write the default configuration, explained, and exit.")
 @click.version_option(package_name="mfsd")
@@ -61,6 +84,11 @@ def main(
     config_file: Path | None,
     socket_path: Path | None,
     mode: str | None,
+    coordinators: str | None,
+    coordinator: bool,
+    listen: str | None,
+    advertise: str | None,
+    etcd: str | None,
     check_config: bool,
     print_default_config: bool,
 ) -> None:
@@ -69,9 +97,12 @@ def main(
     mfsd takes permit requests of the programs that run under `mfs-run`, keeps one queue for every NIC, and
     lets the most urgent flow go first. Without it programs run as if MFS were not there. See what it does
     with `mfsctl status`.
+
+    With --coordinator it is the one that orders the batches of all nodes and prunes what cannot make its
+    deadline; see `mfsctl coordinator status`.
     """
     from mfsd.node.config_file import ConfigError
-    from mfsd.node.daemon import Options
+    from mfsd.node.options import Options, address, addresses
 
     if print_default_config:
         from mfsd.node.reference import default_toml
@@ -80,12 +111,17 @@ def main(
         return
     if config_file is None and DEFAULT_CONFIG.exists():
         config_file = DEFAULT_CONFIG
-    options = Options(
-        config_file=config_file.absolute() if config_file else None,
-        socket=socket_path.absolute() if socket_path else None,
-        mode=mode,  # type: ignore[arg-type]  # click has checked it
-    )
+    _check_usage(coordinator, coordinators, {"--listen": listen, "--advertise": advertise, "--etcd": etcd})
     try:
+        options = Options(
+            config_file=config_file.absolute() if config_file else None,
+            socket=socket_path.absolute() if socket_path else None,
+            mode=mode,  # type: ignore[arg-type]  # click has checked it
+            coordinators=addresses("--coordinator-address", coordinators),
+            listen=address("--listen", listen),
+            advertise=address("--advertise", advertise),
+            etcd=addresses("--etcd", etcd),
+        )
         config = options.configuration()
     except ConfigError as error:
         click.echo(f"mfsd: {error}", err=True)
@@ -93,7 +129,19 @@ def main(
     if check_config:
         click.echo(f"{options.config_file or 'built-in defaults'}: good")
         return
+    if coordinator:
+        from mfsd.cli.coordinator_process import serve
+
+        sys.exit(serve(options, config))
     sys.exit(_serve(options, config))
+
+
+def _check_usage(coordinator: bool, coordinators: str | None, only_coordinator: dict[str, str | None]) -> None:
+    if coordinator and coordinators is not None:
+        raise click.UsageError("--coordinator-address is for a node's daemon: leave it out with --coordinator")
+    for name, value in only_coordinator.items():
+        if value is not None and not coordinator:
+            raise click.UsageError(f"{name} is for a coordinator: give --coordinator, too")
 
 
 def _serve(options: Options, config: Config) -> int:
@@ -110,7 +158,7 @@ def _serve(options: Options, config: Config) -> int:
         return EXIT_CANNOT_START
 
     async def serve() -> None:
-        await Daemon(options, config, address, log, Notifier(os.environ)).run()
+        await Daemon(options, config, address, log, Notifier(os.environ), _observers(config, log)).run()
 
     try:
         asyncio.run(serve())
@@ -123,6 +171,28 @@ def _serve(options: Options, config: Config) -> int:
     finally:
         address.release()
     return 0
+
+
+def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractContextManager[object]]]:
+    """What the configuration asks to be served beside the sockets."""
+    listen = config.metrics.listen
+    if listen is None:
+        return []
+    host, _, port = listen.rpartition(":")
+
+    @contextmanager
+    def metrics(daemon: Daemon) -> Iterator[None]:
+        from mfsd.observe.metrics import serve
+
+        with ExitStack() as stack:
+            try:
+                served = stack.enter_context(serve(host.strip("[]"), int(port), daemon.status))
+            except OSError as error:
+                raise OSError(error.errno, f"metrics.listen = {listen}: {error.strerror or error}") from error
+            log.info("metrics", listen=listen, port=served)
+            yield
+
+    return [metrics]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
-from mfsd.node.values import DurationNs, FileMode, GroupId, PeerNetwork, RateBytesPerS, SizeBytes, UserId
+from mfsd.node.values import DurationNs, FileMode, GroupId, HostPort, PeerNetwork, RateBytesPerS, SizeBytes, UserId
 from mfsd.policy.config import PolicyConfig
 
 Mode = Literal["off", "observe", "enforce"]
@@ -109,6 +109,15 @@ class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = []
 
 
+class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What monitoring systems read. A change needs a restart."""
+
+    listen: Annotated[
+        HostPort | None,
+        doc("address that serves `/metrics` to Prometheus, e.g. `0.0.0.0:9464`; unset: no such service"),
+    ] = None
+
+
 class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the daemon should believe about a NIC, whatever the port says."""
 
@@ -146,6 +155,68 @@ class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     set_role: Annotated[Role, doc("role to record for the queue pair; `any`: the one found")] = "any"
 
 
+class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How this node's daemon reaches the coordinators. A change needs a restart."""
+
+    coordinators: Annotated[
+        list[HostPort],
+        doc("every coordinator; none: batches are ordered on this node alone", max_length=16),
+    ] = []
+    node: Annotated[str, doc("name of this node, unique in the cluster; empty: the host's name", max_length=253)] = ""
+    ttl_ns: Annotated[
+        DurationNs,
+        doc(
+            "how long the last order holds without a sign of a leader; then batches are ordered locally and none "
+            "is pruned",
+            between(DurationNs, "500ms", "1000s"),
+        ),
+    ] = field(name="ttl", default=DurationNs.parse("5s"))
+    ca: Annotated[str, doc("PEM file with who signs the coordinators' certificates; set: mutual TLS")] = ""
+    certificate: Annotated[str, doc("PEM file with this node's certificate")] = ""
+    key: Annotated[str, doc("PEM file with its key")] = ""
+    server_name: Annotated[
+        str, doc("name in the coordinators' certificates; empty: the host that `coordinators` names")
+    ] = ""
+
+
+class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For `mfsd --coordinator`; other daemons do not read it. Only `grace` and `[policy]` change without a
+    restart."""
+
+    listen: Annotated[HostPort, doc("where to serve; `[::]` is every address of the host")] = HostPort("[::]:7400")
+    advertise: Annotated[
+        HostPort | None, doc("what daemons and mfsctl are told; unset: the host's name and the port of `listen`")
+    ] = None
+    etcd: Annotated[
+        list[HostPort],
+        doc("endpoints of etcd, for more than one coordinator; none: this one leads alone", max_length=16),
+    ] = []
+    etcd_ca: Annotated[str, doc("PEM file with who signs etcd's certificates; set: mutual TLS with etcd")] = ""
+    etcd_certificate: Annotated[str, doc("PEM file with the certificate for etcd")] = ""
+    etcd_key: Annotated[str, doc("PEM file with its key")] = ""
+    lease_ns: Annotated[
+        DurationNs,
+        doc(
+            "a leader that is gone is replaced after this; etcd takes whole seconds and, by default, at least two",
+            between(DurationNs, "1s", "60s"),
+        ),
+    ] = field(name="lease", default=DurationNs.parse("2s"))
+    heartbeat_ns: Annotated[
+        DurationNs, doc("how often daemons are told that the leader lives", between(DurationNs, "50ms", "10s"))
+    ] = field(name="heartbeat", default=DurationNs.parse("1s"))
+    grace_ns: Annotated[
+        DurationNs,
+        doc("how long the batches of a daemon that is gone stay in the order", between(DurationNs, "0ns", "1000s")),
+    ] = field(name="grace", default=DurationNs.parse("5s"))
+    rate_default_bytes_per_s: Annotated[
+        RateBytesPerS,
+        doc("rate of a port that no daemon has declared", between(RateBytesPerS, "1mbit", "10tbit")),
+    ] = field(name="rate_default", default=RateBytesPerS.parse("100gbit"))
+    ca: Annotated[str, doc("PEM file with who signs the daemons' certificates; set: mutual TLS")] = ""
+    certificate: Annotated[str, doc("PEM file with this coordinator's certificate")] = ""
+    key: Annotated[str, doc("PEM file with its key")] = ""
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -158,5 +229,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     wire: WireConfig = field(default_factory=WireConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     nic: dict[str, NicConfig] = {}
     rule: Annotated[list[RuleConfig], Meta(max_length=48)] = []

@@ -213,8 +213,17 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     for name in config.nic:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    yield from _half_a_certificate(config)
     yield from _not_in_the_daemon(config.policy)
     yield from _rule_contradictions(config)
+
+
+def _half_a_certificate(config: Config) -> Iterator[tuple[list[str | int], str]]:
+    for table, prefix in (("cluster", ""), ("coordinator", ""), ("coordinator", "etcd_")):
+        names = [f"{prefix}{name}" for name in ("ca", "certificate", "key")]
+        empty = [name for name in names if not getattr(getattr(config, table), name)]
+        if empty and len(empty) < 3:
+            yield [table, empty[0]], f"mutual TLS needs all of {', '.join(names)}; set it, or none of them"
 
 
 def _not_in_the_daemon(policy: PolicyConfig) -> Iterator[tuple[list[str | int], str]]:

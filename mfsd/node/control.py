@@ -95,6 +95,25 @@ class ClientStatus(Struct, frozen=True):
     bad_messages: int
 
 
+class ProcessTotals(Struct, frozen=True):
+    """Since the daemon started, over all programs of one name, ended ones included. Never falls."""
+
+    process: str
+    submits: int
+    permits: int
+    completes: int
+    cancels: int
+    posted_bytes: dict[str, int]
+    """By stage."""
+    completed_bytes: dict[str, int]
+    bypassed_overflow: int
+    bypassed_hold: int
+    bypassed_stale: int
+    hold_s: float
+    torn_slots: int
+    bad_messages: int
+
+
 class ClassStatus(Struct, frozen=True):
     """One class of one NIC; class 0 goes first."""
 
@@ -124,6 +143,7 @@ class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
     daemon: DaemonStatus
     nics: list[NicStatus]
     clients: list[ClientStatus]
+    totals: list[ProcessTotals] = []
 
 
 class RuleStatus(Struct, frozen=True):

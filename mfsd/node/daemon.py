@@ -9,12 +9,11 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from mfsd import _native
 from mfsd._native import Arbiter
@@ -22,58 +21,50 @@ from mfsd.node import rules
 from mfsd.node.address import Address
 from mfsd.node.admission import Admission
 from mfsd.node.config import Config, Mode
-from mfsd.node.config_file import ConfigError, load, socket_path_problem
-from mfsd.node.control import DaemonStatus, ModeReply, ModeRequest, ReloadReply, RulesReply, StatusReply
+from mfsd.node.config_file import ConfigError
+from mfsd.node.control import ClientStatus, DaemonStatus, ModeReply, ModeRequest, ReloadReply, RulesReply, StatusReply
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
 from mfsd.node.log import Log
 from mfsd.node.nics import NicTable
 from mfsd.node.notify import Notifier
+from mfsd.node.options import Options
 from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
+from mfsd.node.session import Session
 from mfsd.node.status import client_status, nic_statuses, rule_statuses
+from mfsd.node.totals import Totals
 from mfsd.policy.urgency import thresholds
 
 DETACH_LOOK_S = 5.0
 """How often to look for clients that the arbiter gave up, to log them."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """What the command line says; it goes before the file."""
-
-    config_file: Path | None = None
-    """None: built-in defaults."""
-    socket: Path | None = None
-    mode: Mode | None = None
-
-    def configuration(self) -> Config:
-        """Reads the file, if there is one, and applies the command line. ConfigError."""
-        config = load(self.config_file) if self.config_file else Config()
-        if self.socket is not None:
-            if (problem := socket_path_problem(str(self.socket))) is not None:
-                raise ConfigError(f"--socket {self.socket}", "", UNSET, problem)
-            config = msgspec.structs.replace(
-                config, socket=msgspec.structs.replace(config.socket, path=str(self.socket))
-            )
-        if self.mode is not None:
-            config = msgspec.structs.replace(config, mode=self.mode)
-        return config
-
-
 class Daemon:
     """One run of the daemon, from :meth:`run` until a signal ends it."""
 
-    def __init__(self, options: Options, config: Config, address: Address, log: Log, notifier: Notifier) -> None:
+    def __init__(
+        self,
+        options: Options,
+        config: Config,
+        address: Address,
+        log: Log,
+        notifier: Notifier,
+        observers: Sequence[Callable[[Daemon], contextlib.AbstractContextManager[object]]] = (),
+    ) -> None:
+        """`observers` are entered once the daemon can answer and left before it stops."""
         self._options = options
         self._config = config
         self._mode: Mode = config.mode
         self._address = address
         self._log = log
         self._notifier = notifier
+        self._observers = observers
         self._started_s = time.monotonic()
         self._version = version("mfsd")
         self._stop = asyncio.Event()
         self._reported: set[int] = set()
+        self._totals = Totals()
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
@@ -93,12 +84,15 @@ class Daemon:
         self._nics = NicTable(arbiter, config.nic)
         attach = self._listen(socket.SOCK_SEQPACKET, "")
         control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
-        self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log)
+        self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         self._control = ControlServer(control, self, self._log)
         await self._control.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hangup)
+        observing = contextlib.ExitStack()
+        for observer in self._observers:
+            observing.enter_context(observer(self))
         background = [loop.create_task(self._look_for_detached())]
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
@@ -116,6 +110,7 @@ class Daemon:
             self._notifier.stopping()
             for task in background:
                 task.cancel()
+            await loop.run_in_executor(None, observing.close)  # a scrape under way still needs this loop
             await self._control.close()
             arbiter.close()  # clients see DETACHED and pass through at once, before their sockets close
             self._server.close()
@@ -130,6 +125,7 @@ class Daemon:
     def status(self) -> StatusReply:
         now_s = time.monotonic()
         stats = self._arbiter.stats()
+        clients = [self._client_status(session, now_s) for _, session in sorted(self._server.sessions.items())]
         return StatusReply(
             daemon=DaemonStatus(
                 version=self._version,
@@ -147,11 +143,15 @@ class Daemon:
                 log_lines_dropped=self._log.dropped,
             ),
             nics=nic_statuses(self._arbiter, self._nics.count),
-            clients=[
-                client_status(session, self._arbiter.client_stats(client_id), now_s)
-                for client_id, session in sorted(self._server.sessions.items())
-            ],
+            clients=clients,
+            totals=self._totals.with_living(clients),
         )
+
+    def _client_status(self, session: Session, now_s: float) -> ClientStatus:
+        return client_status(session, self._arbiter.client_stats(session.client_id), now_s)
+
+    def _farewell(self, session: Session) -> None:
+        self._totals.add(self._client_status(session, time.monotonic()))
 
     def rules(self) -> RulesReply:
         return RulesReply(rule_statuses(self._config))
@@ -168,7 +168,7 @@ class Daemon:
         waiting = [
             key
             for key in changed
-            if key.startswith(("arbiter.", "policy.", "socket.path", "socket.mode", "socket.group"))
+            if key.startswith(("arbiter.", "policy.", "metrics.", "socket.path", "socket.mode", "socket.group"))
         ]
         self._arbiter.rules(rules.native(new))
         self._admission.config = new.socket
@@ -180,6 +180,7 @@ class Daemon:
             new,
             arbiter=old.arbiter,
             policy=old.policy,
+            metrics=old.metrics,
             socket=msgspec.structs.replace(
                 new.socket, path=old.socket.path, mode=old.socket.mode, group=old.socket.group
             ),

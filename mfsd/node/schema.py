@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from mfsd.node.values import FileMode, GroupId, PeerNetwork, Quantity, UserId
+from mfsd.node.values import FileMode, GroupId, HostPort, PeerNetwork, Quantity, UserId
 
 
 class Limits(Struct, frozen=True):
@@ -128,6 +128,7 @@ def allowed(hint: Any, limits: Limits | None = None) -> str:
         FileMode: 'three octal digits as text, for example "0660"',
         UserId: "a user's name or number",
         GroupId: "a group's name or number",
+        HostPort: 'a host and a port, for example "coord-1:7400"',
         PeerNetwork: 'an address or a network, for example "10.1.0.0/16"',
     }.get(hint, "a table")
 

@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from mfsd._native import (
@@ -63,8 +64,15 @@ class AttachServer:
     """Owns the listening socket, the newcomers and the sessions."""
 
     def __init__(
-        self, listener: socket.socket, segments: Segments, admission: Admission, nics: NicTable, log: Log
+        self,
+        listener: socket.socket,
+        segments: Segments,
+        admission: Admission,
+        nics: NicTable,
+        log: Log,
+        farewell: Callable[[Session], None],
     ) -> None:
+        """`farewell` is called with each session that ends, while its counters can still be read."""
         self.sessions: dict[int, Session] = {}
         self.attached_total = 0
         self.refused: Counter[str] = Counter()
@@ -73,6 +81,7 @@ class AttachServer:
         self._admission = admission
         self._nics = nics
         self._log = log
+        self._farewell = farewell
         self._newcomers: set[_Newcomer] = set()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(listener.fileno(), self._accept)
@@ -235,6 +244,7 @@ class AttachServer:
             return
         session.close(self._loop)
         try:
+            self._farewell(session)
             self._segments.client_remove(session.client_id)
         except OSError as error:
             self._log.error("remove-failed", client=session.client_id, error=error)

@@ -13,6 +13,8 @@ import pwd
 import re
 from typing import TYPE_CHECKING, ClassVar
 
+from mfsd.proto.wire import address_problem
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -120,6 +122,19 @@ class GroupId(int):
         except KeyError:
             pass
         raise ValueError("no such group on this host; write a group's name or number")
+
+
+class HostPort(str):
+    """Where a server listens."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> HostPort:
+        problem = address_problem(text) if isinstance(text, str) else "must be text"
+        if problem is not None:
+            raise ValueError(f'not an address; {problem}; write host and port, for example "coord-1:7400"')
+        return cls(text)
 
 
 class PeerNetwork(str):

@@ -46,6 +46,7 @@ static void wr_start(struct ibv_qp_ex *qpx)
 {
 	struct shim_qp *q = queue_pair(qpx);
 	struct shim_builder *b = &q->builder;
+	struct shim_tag tag;
 
 	shim_acquire(&b->busy); /* providers lock here as well */
 	b->error = 0;
@@ -64,7 +65,9 @@ static void wr_start(struct ibv_qp_ex *qpx)
 		atomic_store(&q->force, 1);
 		shim_pump_owned(q);
 	}
-	b->before = b->now = shim_ledger_open(q);
+	tag = shim_tag_find(false, 0);
+	b->named = false;
+	b->before = b->now = shim_ledger_open(q, shim_stage_of(q, &tag));
 	b->end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
 	b->real.wr_start(qpx);
 }
@@ -158,6 +161,7 @@ static struct ibv_send_wr *begin(struct shim_qp *q, struct ibv_qp_ex *qpx, enum 
 	uint64_t index, count;
 
 	if (!b->held) {
+		b->named |= b->current;
 		count_current(q, b);
 		b->current = true;
 		b->bytes = 0;
@@ -180,6 +184,7 @@ static struct ibv_send_wr *begin(struct shim_qp *q, struct ibv_qp_ex *qpx, enum 
 		held->wr.send_flags |= IBV_SEND_SIGNALED;
 	held->wr.sg_list = held->sge;
 	held->bytes = 0;
+	held->tag = shim_tag_find(false, 0);
 	if (b->count++)
 		shim_held_at(q, b->last)->built_next = index;
 	else
@@ -280,6 +285,19 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t r
 
 /* ---- data ------------------------------------------------------------------------------------------------------------------ */
 
+/* What the provider builds at one go is counted as one, under the stage of its first work request. */
+static void native_named(struct shim_qp *q, uint64_t address)
+{
+	struct shim_builder *b = &q->builder;
+	struct shim_tag tag;
+
+	if (likely(!shim_tags_exist()) || b->named)
+		return;
+	b->named = true;
+	tag = shim_tag_find(true, address);
+	b->before = b->now = shim_ledger_open(q, shim_stage_of(q, &tag));
+}
+
 static void held_sges(struct shim_qp *q, size_t n, const struct ibv_sge *sges)
 {
 	struct shim_builder *b = &q->builder;
@@ -293,6 +311,8 @@ static void held_sges(struct shim_qp *q, size_t n, const struct ibv_sge *sges)
 	}
 	held = shim_held_at(q, b->last);
 	held->wr.num_sge = (int)n;
+	if (n)
+		held->tag = shim_tag_find(true, sges[0].addr);
 	for (size_t i = 0; i < n; i++) {
 		held->sge[i] = sges[i];
 		held->bytes += sges[i].length;
@@ -318,6 +338,8 @@ static void held_inline(struct shim_qp *q, size_t n, const struct ibv_data_buf *
 	payload = (char *)(held->sge + q->cap.max_send_sge);
 	held->sge[0] = (struct ibv_sge){.addr = (uintptr_t)payload, .length = (uint32_t)length};
 	held->wr.num_sge = 1;
+	if (n)
+		held->tag = shim_tag_find(true, (uintptr_t)buffers[0].addr);
 	held->wr.send_flags |= IBV_SEND_INLINE;
 	held->bytes = length;
 	for (size_t i = 0; i < n; i++) {
@@ -334,6 +356,7 @@ static void wr_set_sge(struct ibv_qp_ex *qpx, uint32_t lkey, uint64_t addr, uint
 	if (q->builder.held) {
 		held_sges(q, 1, &sge);
 	} else {
+		native_named(q, addr);
 		q->builder.bytes += length;
 		q->builder.real.wr_set_sge(qpx, lkey, addr, length);
 	}
@@ -348,6 +371,8 @@ static void wr_set_sge_list(struct ibv_qp_ex *qpx, size_t n, const struct ibv_sg
 	} else {
 		for (size_t i = 0; i < n; i++)
 			q->builder.bytes += sges[i].length;
+		if (n)
+			native_named(q, sges[0].addr);
 		q->builder.real.wr_set_sge_list(qpx, n, sges);
 	}
 }
@@ -360,6 +385,7 @@ static void wr_set_inline_data(struct ibv_qp_ex *qpx, void *addr, size_t length)
 	if (q->builder.held) {
 		held_inline(q, 1, &buffer);
 	} else {
+		native_named(q, (uintptr_t)addr);
 		q->builder.bytes += length;
 		q->builder.real.wr_set_inline_data(qpx, addr, length);
 	}
@@ -374,6 +400,8 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qpx, size_t n, const struc
 	} else {
 		for (size_t i = 0; i < n; i++)
 			q->builder.bytes += buffers[i].length;
+		if (n)
+			native_named(q, (uintptr_t)buffers[0].addr);
 		q->builder.real.wr_set_inline_data_list(qpx, n, buffers);
 	}
 }

@@ -12,6 +12,7 @@
 static struct mfs_rule rules[MFS_RULES_MAX];
 static int rules_count;
 static uint32_t rules_version;
+static uint8_t class_dscp[MFS_CLASSES_MAX]; /* of the classes on the wire, for lanes */
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* NCCL may be linked statically into any library, so its defaults are known by shape, too: 2 x 256 send requests on both
@@ -97,11 +98,12 @@ static uint8_t stage_of_role(uint8_t role)
  * busy for too long. */
 bool shim_classify(struct shim_qp *q)
 {
-	uint8_t role, stage, dscp = MFS_DSCP_KEEP;
+	uint8_t role, stage, lane_dscp, dscp = MFS_DSCP_KEEP;
 	const struct mfs_rule *rule;
 	bool hold = false;
 
 	pthread_mutex_lock(&rules_lock);
+	lane_dscp = q->lane >= 0 ? class_dscp[q->lane] : MFS_DSCP_KEEP;
 	rule = match(q);
 	role = rule && rule->set_role && rule->set_role < MFS_ROLES_MAX ? rule->set_role : q->found_role;
 	stage = stage_of_role(role);
@@ -111,6 +113,10 @@ bool shim_classify(struct shim_qp *q)
 		dscp = rule->dscp;
 	}
 	pthread_mutex_unlock(&rules_lock);
+	if (q->lane >= 0) { /* its maker asks for permits */
+		hold = false;
+		dscp = lane_dscp;
+	}
 
 	if (!shim_acquire_for(&q->owner, 100000000))
 		return false;
@@ -119,20 +125,13 @@ bool shim_classify(struct shim_qp *q)
 		return false;
 	}
 	if (atomic_load(&q->live)) {
-		struct mfs_usage *usage = atomic_load(&q->usage);
-		uint64_t in_flight = q->bytes_posted - q->bytes_completed;
-
 		q->dscp = dscp;
 		if (q->client && role != q->role) {
 			atomic_fetch_add_explicit(&q->report->queue_pairs[q->role], -1, memory_order_relaxed);
 			atomic_fetch_add_explicit(&q->report->queue_pairs[role], 1, memory_order_relaxed);
 		}
 		q->role = role;
-		if (stage != q->stage) { /* what is in flight completes under its new name */
-			shim_count(&usage->completed.bytes[q->stage], in_flight);
-			shim_count(&usage->posted.bytes[stage], in_flight);
-			q->stage = stage;
-		}
+		q->stage = stage; /* what is in flight completes under the old one: see struct shim_signal */
 		if (!atomic_load(&q->holds) && hold && q->may_hold && shim_hold_allocate(q)) {
 			atomic_store(&q->wr_formed, atomic_load(&q->wr_posted));
 			atomic_store_explicit(&q->holds, 1, memory_order_release);
@@ -142,6 +141,11 @@ bool shim_classify(struct shim_qp *q)
 	shim_release(&q->polling);
 	shim_owner_leave(q);
 	return true;
+}
+
+static uint8_t dscp_of_class(struct mfs_client *client, int wire_class)
+{
+	return atomic_load_explicit(&mfs_client_segment(client)->header.dscp[wire_class], memory_order_relaxed);
 }
 
 /* Reads the daemon's rules; answers their number, or -EAGAIN. */
@@ -155,6 +159,8 @@ int shim_rules_load(struct mfs_client *client)
 		return -EAGAIN;
 	pthread_mutex_lock(&rules_lock);
 	memcpy(rules, fresh, (size_t)n * sizeof(*rules));
+	for (int i = 0; i < MFS_CLASSES_MAX; i++)
+		class_dscp[i] = dscp_of_class(client, i);
 	rules_count = n;
 	rules_version = version;
 	pthread_mutex_unlock(&rules_lock);
@@ -164,8 +170,11 @@ int shim_rules_load(struct mfs_client *client)
 bool shim_rules_changed(struct mfs_client *client)
 {
 	struct mfs_segment *segment = mfs_client_segment(client);
+	bool changed = atomic_load_explicit(&segment->rules.version, memory_order_relaxed) != rules_version;
 
-	return atomic_load_explicit(&segment->rules.version, memory_order_relaxed) != rules_version;
+	for (int i = 0; i < MFS_CLASSES_MAX; i++)
+		changed |= class_dscp[i] != dscp_of_class(client, i);
+	return changed;
 }
 
 void shim_rules_after_fork(void)

@@ -183,6 +183,7 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	c->single_threaded = single && !strcmp(single, "1");
 	c->inherited = false;
 	c->nic = -1;
+	c->lane = shim_lane_now();
 	atomic_store(&c->context, context);
 	CHAIN_ADD(c, &context_bucket[bucket_of(context, BUCKETS)]);
 	context->ops.poll_cq = shim_poll_cq;

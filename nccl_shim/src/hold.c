@@ -93,6 +93,8 @@ void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns)
 	struct shim_held *held = shim_held_at(q, index);
 	uint64_t none = 0;
 
+	if (unlikely(MFS_STAGES_UNSCHEDULED >> shim_stage_of(q, &held->tag) & 1))
+		atomic_store(&q->force, 1); /* it never waits, so neither does what is ahead of it */
 	held->enqueued_ns = now_ns;
 	held->hole = false;
 	shim_count(&shim.held_bytes, held->bytes);
@@ -106,13 +108,15 @@ void shim_hold_void(struct shim_qp *q, uint64_t index)
 
 	held->hole = true;
 	held->bytes = 0;
+	held->tag = shim_untagged;
 	atomic_store_explicit(&held->published, index + 1, memory_order_release);
 }
 
-static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr)
+static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr, const struct shim_tag *tag)
 {
 	char *payload = (char *)(held->sge + q->cap.max_send_sge);
 
+	held->tag = *tag;
 	held->wr = *wr;
 	held->caller_wr_id = wr->wr_id;
 	held->wr.sg_list = held->sge;
@@ -132,7 +136,7 @@ static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_sen
 
 /* Takes the work requests of the chain in order until the slots are used up (ENOMEM) or one is unusual (0, and *rest is
  * that one). *rest is NULL when all were taken. */
-int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **rest)
+int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **rest)
 {
 	uint64_t wanted = 0, first, count, now_ns = shim_now_ns();
 	struct ibv_send_wr *w;
@@ -145,7 +149,7 @@ int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_w
 	if (!shim_hold_reserve(q, wanted, &first, &count))
 		return ENOMEM;
 	for (uint64_t i = 0; i < count; i++, wr = wr->next) {
-		copy(q, shim_held_at(q, first + i), wr);
+		copy(q, shim_held_at(q, first + i), wr, tag);
 		shim_hold_publish(q, first + i, now_ns);
 	}
 	*rest = wr;

@@ -26,6 +26,7 @@ struct shim shim;
 
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started, thread_runs, fork_watched;
+static _Atomic uint32_t shared;	  /* an engine knows the session */
 static bool unclassified; /* some queue pair was busy when the rules changed */
 static _Atomic uint32_t sleeping; /* the thread sleeps until woken; futex */
 
@@ -177,9 +178,20 @@ static void lose(struct mfs_client *client)
 	free = free && shim_acquire_for(&shim.draining, 1000000000);
 	if (free) {
 		shim_release(&shim.draining);
-		mfs_client_detach(client); /* otherwise a thread died inside, and the memory stays */
+		if (atomic_load(&shared)) /* an engine may be inside: what it asks is answered -ENOTCONN from now on */
+			atomic_store(&mfs_client_segment(client)->header.state, MFS_SEGMENT_DETACHED);
+		else
+			mfs_client_detach(client); /* otherwise a thread died inside, and the memory stays */
 	}
 	shim_log(SHIM_REASON_LOST, "the daemon is gone: work requests pass through until it is back");
+}
+
+/* Hands the session to an engine: no session of this process is unmapped from now on, at the price of one segment for each
+ * daemon that dies. `shared` is set before the client is read, and lose() reads it after it has cleared the client. */
+struct mfs_client *shim_client_share(void)
+{
+	atomic_store(&shared, 1);
+	return atomic_load(&shim.client);
 }
 
 void shim_bind_current(struct shim_qp *q)
@@ -329,7 +341,8 @@ static void after_fork(void)
 	mfs_symbols_after_fork();
 	shim_rules_after_fork();
 	shim_context_after_fork();
-	shim_qp_after_fork();
+	shim_table_after_fork();
+	shim_metadata_after_fork();
 	if (client)
 		mfs_client_forget(client);
 }

@@ -7,42 +7,62 @@
 
 #include <string.h>
 
-/* Polling flag held. `n` more signals have come back. */
-static void account(struct shim_qp *q, uint32_t n)
+static void count_completed(struct shim_qp *q, uint8_t stage, uint64_t bytes, uint64_t requests)
 {
-	uint64_t tail = atomic_load_explicit(&q->signal_tail, memory_order_relaxed), end = q->completed_end;
-	uint64_t waiting = atomic_load_explicit(&q->signal_head, memory_order_acquire) - tail;
-	uint64_t old_end = end, retired = 0, bytes = q->bytes_completed;
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 
-	if (unlikely(n > waiting))
-		n = (uint32_t)waiting; /* completions of work requests that were not posted through us */
-	for (; n; n--) {
-		struct shim_signal *signal = &q->signals[tail++ & q->signal_mask];
-
-		bytes = atomic_load_explicit(&signal->bytes, memory_order_relaxed);
-		end = atomic_load_explicit(&signal->end, memory_order_relaxed);
-		if (!(end & SHIM_SIGNAL_FORCED))
-			retired = end;
-		end &= ~SHIM_SIGNAL_FORCED;
+	if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed), memory_order_relaxed) &
+		     MFS_GATE_IDLE_BELL) && q->client) {
+		/* counts one work request, and rings if held flows wait for idleness */
+		mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, stage, bytes);
+		requests--;
+	} else {
+		shim_count(&usage->completed.bytes[stage], bytes);
 	}
-	if (end != old_end) {
+	if (likely(requests))
+		shim_count(&usage->completed.work_requests[stage], requests);
+}
+
+static inline uint8_t stage_of(uint64_t end)
+{
+	return (end & SHIM_SIGNAL_STAGE) >> SHIM_SIGNAL_STAGE_SHIFT;
+}
+
+/* Polling flag held. `n` more signals have come back. Entries of one stage are counted together. */
+static void account(struct shim_qp *q, uint32_t n)
+{
+	uint64_t tail = atomic_load_explicit(&q->signal_tail, memory_order_relaxed);
+	uint64_t head = atomic_load_explicit(&q->signal_head, memory_order_acquire);
+	uint64_t bytes = q->bytes_completed, end = q->completed_end, from_bytes = bytes, from_end = end, retired = 0;
+	uint8_t stage = 0;
+
+	while (n && tail != head) { /* fewer than n: work requests that were not posted through us */
+		struct shim_signal *signal = &q->signals[tail++ & q->signal_mask];
+		uint64_t word = atomic_load_explicit(&signal->end, memory_order_relaxed);
+
+		if (unlikely(stage_of(word) != stage)) {
+			if (end != from_end)
+				count_completed(q, stage, bytes - from_bytes, end - from_end);
+			from_bytes = bytes;
+			from_end = end;
+			stage = stage_of(word);
+		}
+		bytes = atomic_load_explicit(&signal->bytes, memory_order_relaxed);
+		end = word & SHIM_SIGNAL_END;
+		if (unlikely(word & SHIM_SIGNAL_MARK))
+			continue;
+		n--;
+		if (!(word & SHIM_SIGNAL_FORCED))
+			retired = end;
+	}
+	if (end != from_end)
+		count_completed(q, stage, bytes - from_bytes, end - from_end);
+	if (end != q->completed_end) {
 		atomic_store_explicit(&q->signal_tail, tail, memory_order_relaxed);
 		q->completed_end = end;
+		q->bytes_completed = bytes;
 		if (retired)
 			atomic_store_explicit(&q->retired, retired, memory_order_release);
-		if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed),
-						  memory_order_relaxed) & MFS_GATE_IDLE_BELL) && q->client) {
-			/* counts one work request, and rings if held flows wait for idleness */
-			mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, q->stage,
-						   bytes - q->bytes_completed);
-			old_end++;
-		} else {
-			shim_count(&usage->completed.bytes[q->stage], bytes - q->bytes_completed);
-		}
-		if (likely(end != old_end))
-			shim_count(&usage->completed.work_requests[q->stage], end - old_end);
-		q->bytes_completed = bytes;
 	}
 	if (likely(!q->tasks))
 		return;
@@ -58,6 +78,28 @@ static void account(struct shim_qp *q, uint32_t n)
 		t->owed = false;
 		atomic_store(&q->task_done, i + 1);
 	}
+}
+
+/* Both flags held. What was posted and is not known to be complete, by stage. */
+void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX])
+{
+	uint64_t head = atomic_load(&q->signal_head), from = q->bytes_completed;
+
+	memset(bytes, 0, MFS_STAGES_MAX * sizeof(*bytes));
+	for (uint64_t i = atomic_load(&q->signal_tail); i != head && head - i <= q->signal_mask + 1; i++) {
+		struct shim_signal *signal = &q->signals[i & q->signal_mask];
+		uint64_t to = atomic_load(&signal->bytes);
+
+		bytes[stage_of(atomic_load(&signal->end))] += to - from;
+		from = to;
+	}
+	bytes[q->run_stage] += q->bytes_posted - from;
+}
+
+void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger)
+{
+	if (q->signals)
+		shim_ledger_signal(q, ledger, atomic_load(&q->wr_posted) | SHIM_SIGNAL_MARK, q->run_stage);
 }
 
 void shim_complete(struct shim_qp *q, uint32_t signals)

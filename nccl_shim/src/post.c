@@ -2,13 +2,14 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* True when the gate is closed for this stage and the daemon is there to open it. */
-bool shim_must_hold(struct shim_qp *q)
+bool shim_must_hold(struct shim_qp *q, uint8_t stage)
 {
 	_Atomic uint32_t *gate = atomic_load_explicit(&q->gate, memory_order_relaxed);
 
-	return atomic_load_explicit(gate, memory_order_relaxed) & 1u << q->stage &&
+	return atomic_load_explicit(gate, memory_order_relaxed) & 1u << stage &&
 	       !atomic_load_explicit(&q->passes, memory_order_relaxed) &&
 	       atomic_load_explicit(&shim.enforcing, memory_order_relaxed);
 }
@@ -24,9 +25,9 @@ static void account_chain(struct shim_qp *q, struct shim_ledger *ledger, struct 
 }
 
 /* Owner held, nothing held before. Posts the caller's chain as it is. */
-static int post_now(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
-	struct shim_ledger before = shim_ledger_open(q), ledger = before, after = before;
+	struct shim_ledger before = shim_ledger_open(q, stage), ledger = before, after = before;
 	struct ibv_send_wr *at = NULL;
 	int rc;
 
@@ -48,7 +49,7 @@ static int post_now(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_w
 }
 
 /* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
-static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, int *rc)
+static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad, int *rc)
 {
 	uint64_t first = atomic_load(&q->wr_posted), end = first, posted;
 
@@ -58,7 +59,7 @@ static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_s
 
 	if (!atomic_compare_exchange_strong(&q->wr_next, &expected, end))
 		return false;
-	*rc = post_now(q, wr, bad);
+	*rc = post_now(q, wr, stage, bad);
 	posted = atomic_load(&q->wr_posted);
 	expected = end;
 	if (posted != end && !atomic_compare_exchange_strong(&q->wr_next, &expected, posted)) {
@@ -74,7 +75,7 @@ static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_s
 }
 
 /* Posts natively behind everything that is held, so that the provider judges what we do not. */
-static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
 	int rc = ENOMEM;
 
@@ -86,31 +87,32 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_sen
 		atomic_store(&q->force, 1);
 		shim_pump_owned(q);
 	}
-	if (!post_at_once(q, wr, bad, &rc))
+	if (!post_at_once(q, wr, stage, bad, &rc))
 		*bad = wr;
 	shim_owner_leave(q);
 	return rc;
 }
 
-static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+			struct ibv_send_wr **bad)
 {
-	uint8_t state = atomic_load_explicit(&q->state, memory_order_relaxed);
+	uint8_t stage = shim_stage_of(q, tag), state = atomic_load_explicit(&q->state, memory_order_relaxed);
 	struct ibv_send_wr *rest = wr;
 	bool done;
 	int rc;
 
 	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
-		return post_behind(q, wr, bad);
-	if (!shim_must_hold(q) && shim_try(&q->owner)) {
-		done = post_at_once(q, wr, bad, &rc);
+		return post_behind(q, wr, stage, bad);
+	if (!shim_must_hold(q, stage) && shim_try(&q->owner)) {
+		done = post_at_once(q, wr, stage, bad, &rc);
 		shim_owner_leave(q);
 		if (done)
 			return rc;
 	}
-	rc = shim_hold_chain(q, wr, &rest);
+	rc = shim_hold_chain(q, wr, tag, &rest);
 	shim_pump(q);
 	if (rest && !rc)
-		return post_behind(q, rest, bad);
+		return post_behind(q, rest, stage, bad);
 	if (rc)
 		*bad = rest;
 	else
@@ -119,19 +121,56 @@ static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_se
 }
 
 /* A queue pair that does not hold: the owner flag is held no longer than the provider holds its own lock. */
-static inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+			       struct ibv_send_wr **bad)
 {
 	int rc;
 
 	shim_acquire(&q->owner);
 	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) { /* since just now */
 		shim_owner_leave(q);
-		return post_holding(q, wr, bad);
+		return post_holding(q, wr, tag, bad);
 	}
-	rc = post_now(q, wr, bad);
+	rc = post_now(q, wr, shim_stage_of(q, tag), bad);
 	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
 			      memory_order_relaxed);
 	shim_release(&q->owner);
+	return rc;
+}
+
+static inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **bad)
+{
+	if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
+		return post_passing(q, wr, tag, bad);
+	return post_holding(q, wr, tag, bad);
+}
+
+static struct shim_tag tag_of(const struct ibv_send_wr *wr)
+{
+	bool any = wr->num_sge > 0 && wr->sg_list;
+
+	return shim_tag_find(any, any ? wr->sg_list[0].addr : 0);
+}
+
+/* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. */
+static __attribute__((noinline)) int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct shim_tag tag = tag_of(wr), next_tag;
+	struct ibv_send_wr *last, *next;
+	int rc;
+
+	do {
+		for (last = wr; (next = last->next); last = next) {
+			next_tag = tag_of(next);
+			if (memcmp(&tag, &next_tag, sizeof(tag)))
+				break;
+		}
+		last->next = NULL;
+		rc = post(q, wr, &tag, bad);
+		last->next = next;
+		wr = next;
+		tag = next_tag;
+	} while (!rc && wr);
 	return rc;
 }
 
@@ -143,9 +182,9 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 	if (likely(q)) {
 		if (unlikely(atomic_load_explicit(&q->unsure, memory_order_relaxed)) && wr)
 			shim_role_at_post(q, wr);
-		if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
-			return post_passing(q, wr, bad);
-		return post_holding(q, wr, bad);
+		if (unlikely(shim_tags_exist()) && wr)
+			return post_tagged(q, wr, bad);
+		return post(q, wr, &shim_untagged, bad);
 	}
 	context = shim_context_find(qp->context);
 	if (context)

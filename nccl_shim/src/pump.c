@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 
 void shim_acquire_slow(_Atomic uint32_t *flag)
 {
@@ -99,15 +100,34 @@ void shim_flush(struct shim_qp *q)
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------------------- */
 
+static void task_permitted(struct mfs_waiter *waiter, uint64_t task_id, uint32_t wire_class)
+{
+	struct shim_task *t = (struct shim_task *)waiter;
+	uint64_t id = atomic_load_explicit(&t->id, memory_order_acquire);
+
+	(void)wire_class; /* that of a queue pair is given when it is connected */
+	if (id && id != task_id)
+		return;
+	atomic_store_explicit(&t->permitted, 1, memory_order_release);
+	if (atomic_load(&t->q->permitted_sequence) < t->sequence)
+		atomic_store(&t->q->permitted_sequence, t->sequence);
+}
+
 static void submit(struct shim_qp *q, struct shim_task *t)
 {
-	struct mfs_task task = {.bytes = t->bytes, .batch = MFS_NONE_U32, .stage = q->stage, .role = q->role};
+	struct mfs_task task = {.bytes = t->bytes,
+				.request_id = t->tag.request_id,
+				.deadline_ns = t->tag.deadline_ns,
+				.batch = t->tag.batch,
+				.layer = t->tag.layer,
+				.stage = shim_stage_of(q, &t->tag),
+				.role = q->role};
 	int nic = atomic_load(&q->context)->nic;
 	uint64_t id = 0;
 	int rc;
 
 	t->bypass = 1;
-	if (!q->client || nic < 0 || !t->bytes || atomic_load(&q->force) || !shim_must_hold(q))
+	if (!q->client || nic < 0 || !t->bytes || atomic_load(&q->force) || !shim_must_hold(q, task.stage))
 		return;
 	if (!mfs_client_alive(q->client, shim_now_ns())) {
 		shim_wake();
@@ -115,7 +135,7 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 	}
 	task.nic = (uint8_t)nic;
 	t->bypass = 0;
-	rc = mfs_client_submit(q->client, &task, t, &id);
+	rc = mfs_client_submit(q->client, &task, &t->waiter, &id);
 	if (!rc) {
 		atomic_store_explicit(&t->id, id, memory_order_release);
 		return;
@@ -141,15 +161,19 @@ static void form_tasks(struct shim_qp *q)
 
 			if (atomic_load_explicit(&held->published, memory_order_acquire) != index + 1)
 				break;
-			if (first != index && bytes + held->bytes > SHIM_QUANTUM_BYTES)
-				break;
-			if (first == index)
+			if (first == index) {
 				enqueued_ns = held->enqueued_ns;
+				t->tag = held->tag;
+			} else if (bytes + held->bytes > SHIM_QUANTUM_BYTES ||
+				   (!held->hole && memcmp(&held->tag, &t->tag, sizeof(t->tag)))) {
+				break;
+			}
 			bytes += held->bytes;
 			index++;
 		}
 		if (first == index)
 			return;
+		t->waiter.permitted = task_permitted;
 		t->q = q;
 		t->sequence = formed + 1;
 		t->end = index;
@@ -272,7 +296,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 	if (done_at)
 		t->done_at = done_at;
 	if (last) {
-		before = shim_ledger_open(q);
+		before = shim_ledger_open(q, shim_stage_of(q, &t->tag));
 		ledger = before;
 		account_held(q, &ledger, first, t->end);
 		shim_ledger_publish(q, &before, &ledger);
@@ -355,15 +379,13 @@ void shim_permits(void)
 		n = client && mfs_client_permits_pending(client) ? mfs_client_permits(client, permits, 32) : 0;
 		queue_pairs = 0;
 		for (int i = 0; i < n; i++) {
-			struct shim_task *t = permits[i].cookie;
-			struct shim_qp *q = t->q;
-			uint64_t id = atomic_load_explicit(&t->id, memory_order_acquire);
+			struct mfs_waiter *waiter = permits[i].cookie; /* ours, or of an engine: mfs/api.h */
+			struct shim_qp *q;
 
-			if (id && id != permits[i].task_id)
+			waiter->permitted(waiter, permits[i].task_id, permits[i].wire_class);
+			if (waiter->permitted != task_permitted)
 				continue;
-			atomic_store_explicit(&t->permitted, 1, memory_order_release);
-			if (atomic_load(&q->permitted_sequence) < t->sequence)
-				atomic_store(&q->permitted_sequence, t->sequence);
+			q = ((struct shim_task *)waiter)->q;
 			if (!queue_pairs || pump[queue_pairs - 1] != q)
 				pump[queue_pairs++] = q;
 		}

@@ -8,7 +8,7 @@
 #define MFS_SHIM_H
 
 #include <infiniband/verbs.h>
-#include <mfs/client.h>
+#include <mfs/api.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -57,6 +57,7 @@ struct shim_context {
 	uint64_t rate_bytes_per_s;
 	bool inherited; /* opened before a fork: passes through in the child */
 	int nic;	/* index given by the daemon, or -1 */
+	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
 };
 
 /* A completion queue made by ibv_create_cq, hence polled by the poll_cq that is patched. */
@@ -70,12 +71,30 @@ struct shim_cq {
 
 /* ---- a queue pair --------------------------------------------------------------------------------------------------- */
 
-/* One signaled work request that went to the NIC: what is complete when its completion is polled. */
+/* What a work request is for, as the engine has said: struct mfs_context without what is reserved. */
+struct shim_tag {
+	uint64_t request_id;
+	uint64_t deadline_ns;
+	uint32_t batch;
+	uint16_t layer;
+	uint8_t stage; /* 0: as the rules say */
+	uint8_t reserved;
+};
+_Static_assert(sizeof(struct shim_tag) == 24, "tags are compared as memory");
+extern const struct shim_tag shim_untagged;
+
+/* One signaled work request that went to the NIC: what is complete when its completion is polled. Everything that it
+ * finishes was of one stage: where the stage changes, an entry without a completion (SHIM_SIGNAL_MARK) closes the old one. */
 struct shim_signal {
 	_Atomic uint64_t bytes; /* posted on this queue pair so far */
-	_Atomic uint64_t end;	/* index after this work request, and SHIM_SIGNAL_FORCED */
+	_Atomic uint64_t end;	/* index after this work request, its stage, and flags */
 };
 #define SHIM_SIGNAL_FORCED (1ULL << 63) /* signaled by the shim, not by the caller */
+#define SHIM_SIGNAL_MARK (1ULL << 62)	/* no completion comes for this entry: it goes with the next */
+#define SHIM_SIGNAL_STAGE_SHIFT 56
+#define SHIM_SIGNAL_STAGE (7ULL << SHIM_SIGNAL_STAGE_SHIFT)
+#define SHIM_SIGNAL_END ((1ULL << SHIM_SIGNAL_STAGE_SHIFT) - 1)
+_Static_assert(MFS_STAGES_MAX == 8, "a stage has three bits in a signal");
 
 /* A held work request: everything it needs, copied. Slot = index modulo ring size; sge[] and payload follow. */
 struct shim_held {
@@ -84,6 +103,7 @@ struct shim_held {
 	uint64_t caller_wr_id;
 	uint64_t bytes;
 	uint64_t built_next; /* index of the builder's next work request */
+	struct shim_tag tag;
 	bool hole;	     /* nothing to post: the reservation was not used */
 	struct ibv_send_wr wr;
 	struct ibv_sge sge[];
@@ -91,8 +111,9 @@ struct shim_held {
 
 struct shim_qp;
 
-/* Consecutive held work requests of one queue pair that need one permit. */
+/* Consecutive held work requests of one queue pair, of one tag, that need one permit. */
 struct shim_task {
+	struct mfs_waiter waiter;
 	struct shim_qp *q;
 	_Atomic uint64_t id;	  /* 0: not (yet) known */
 	_Atomic uint32_t permitted;
@@ -102,14 +123,17 @@ struct shim_task {
 	_Atomic uint64_t done_at; /* complete when the signal with this end has come back; 0: nothing tells */
 	uint64_t bytes;
 	uint64_t enqueued_ns;
+	struct shim_tag tag;
 	bool owed; /* the arbiter counts it in flight: tell it when it is complete */
 };
 
 /* What one post adds to the accounting; see shim_ledger_publish. */
 struct shim_ledger {
-	uint64_t head;	/* of the signal ring */
-	uint64_t bytes; /* posted on this queue pair so far */
+	uint64_t head;	 /* of the signal ring */
+	uint64_t bytes;	 /* posted on this queue pair so far */
+	uint64_t marked; /* of these, up to the last entry of the signal ring */
 	uint64_t requests;
+	uint8_t stage;
 };
 
 /* The ibv_wr_* interface of a queue pair. */
@@ -120,6 +144,7 @@ struct shim_builder {
 	bool held;	       /* built into our queue, not into the provider's */
 	bool current;	       /* a work request is being built */
 	bool signaled;
+	bool named; /* native: the stage of all that is built now is settled */
 	int error;
 	uint64_t first, last, count; /* held: indices of what was built */
 	struct shim_ledger before, now; /* native: what wr_complete publishes */
@@ -154,7 +179,8 @@ struct shim_qp {
 	uint32_t signal_mask;
 	struct shim_signal *signals;
 	_Atomic uint64_t signal_head;
-	uint64_t bytes_posted;
+	uint64_t bytes_posted, bytes_marked; /* marked: up to the last entry of the signal ring */
+	uint8_t run_stage;		     /* of what was posted since */
 	_Atomic uint64_t wr_next;   /* next index to give out; changed by compare-and-swap */
 	_Atomic uint64_t wr_posted; /* everything before went to the NIC */
 	_Atomic uint64_t wr_formed; /* everything before belongs to a task */
@@ -190,6 +216,7 @@ struct shim_qp {
 	uint8_t found_role;
 	bool may_hold; /* nothing about this queue pair forbids holding */
 	bool shared_receive;
+	int lane; /* class on the wire, or -1 */
 	union ibv_gid peer;
 	struct shim_qp *free_next;
 };
@@ -288,21 +315,31 @@ struct shim_cq *shim_cq_find(const struct ibv_cq *cq);
 void shim_cq_remove(struct ibv_cq *cq);
 void shim_context_after_fork(void);
 
-/* qp.c */
-void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
-		 const void *caller);
+/* table.c: finding queue pairs */
 struct shim_qp *shim_qp_find(const struct ibv_qp *qp);
 struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t number);
 struct shim_qp *shim_qp_each(unsigned *cursor);
-int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask);
+struct shim_qp *shim_table_get(void);
+void shim_table_insert(struct shim_qp *q);
+void shim_table_remove(struct shim_qp *q);
+void shim_table_put(struct shim_qp *q);
+void shim_table_after_fork(void);
+extern pthread_mutex_t shim_table_lock;
+
+/* qp.c: creation and destruction */
+void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
+		 const void *caller);
 int shim_qp_destroy(struct shim_qp *q);
+void shim_qp_forget_context(const struct shim_context *context);
+void shim_qp_reset_counts(struct shim_qp *q);
+void *shim_map(size_t bytes);
+
+/* qp_state.c: from one state to another, from one daemon to another */
+int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask);
 void shim_qp_break(struct shim_qp *q);
 void shim_qp_settle(struct shim_qp *q);
 bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client);
 int shim_qp_to_error(struct shim_qp *q);
-void shim_qp_after_fork(void);
-void shim_qp_forget_context(const struct shim_context *context);
-extern pthread_mutex_t shim_table_lock;
 
 /* classify.c */
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked);
@@ -315,7 +352,7 @@ void shim_rules_after_fork(void);
 /* hold.c */
 bool shim_hold_allocate(struct shim_qp *q);
 void shim_hold_free(struct shim_qp *q);
-int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **rest);
+int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **rest);
 bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint64_t *count);
 void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns);
 void shim_hold_void(struct shim_qp *q, uint64_t index);
@@ -335,10 +372,40 @@ void shim_permits(void);
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end);
 void shim_report_held(struct shim_qp *q);
 
+/* metadata.c: what the engine says, see mfs/api.h */
+int shim_context_set(const struct mfs_context *context);
+int shim_range_add(uint64_t address, uint64_t bytes, const struct mfs_context *context);
+int shim_range_remove(uint64_t address);
+int shim_lane_set(int wire_class);
+int shim_lane_now(void);
+struct shim_tag shim_tag_find(bool any, uint64_t address);
+void shim_metadata_after_fork(void);
+
+extern __thread bool shim_context_given __attribute__((tls_model("initial-exec")));
+struct shim_ranges;
+extern _Atomic(struct shim_ranges *) shim_ranges;
+
+/* True when a work request of this thread may have a tag. Two loads. */
+static inline bool shim_tags_exist(void)
+{
+	return shim_context_given || atomic_load_explicit(&shim_ranges, memory_order_relaxed);
+}
+
+/* A tag's stage stands in for that of the rules, except that nobody turns NCCL's traffic into something that waits. */
+static inline uint8_t shim_stage_of(const struct shim_qp *q, const struct shim_tag *tag)
+{
+	uint8_t stage = atomic_load_explicit(&q->stage, memory_order_relaxed);
+
+	if (likely(!tag->stage) || stage == MFS_STAGE_COLLECTIVE ||
+	    (stage == MFS_STAGE_CONTROL && atomic_load_explicit(&q->role, memory_order_relaxed) != MFS_ROLE_UNKNOWN))
+		return stage;
+	return tag->stage;
+}
+
 /* post.c */
 int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int shim_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
-bool shim_must_hold(struct shim_qp *q);
+bool shim_must_hold(struct shim_qp *q, uint8_t stage);
 
 static inline uint64_t shim_wr_bytes(const struct ibv_send_wr *wr)
 {
@@ -353,12 +420,30 @@ static inline uint64_t shim_wr_bytes(const struct ibv_send_wr *wr)
 
 /* ---- accounting of native posts: the owner adds work requests to a ledger, publishes it, then posts -------------------- */
 
-static inline struct shim_ledger shim_ledger_open(struct shim_qp *q)
+/* Closes what was posted without a signal under another stage: its bytes complete with the next signal, apart. */
+void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger);
+
+static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t stage)
 {
-	return (struct shim_ledger){
+	struct shim_ledger ledger = {
 		.head = atomic_load_explicit(&q->signal_head, memory_order_relaxed),
 		.bytes = q->bytes_posted,
+		.marked = q->bytes_marked,
+		.stage = stage,
 	};
+
+	if (unlikely(stage != q->run_stage && ledger.bytes != ledger.marked))
+		shim_ledger_mark(q, &ledger);
+	return ledger;
+}
+
+static inline void shim_ledger_signal(struct shim_qp *q, struct shim_ledger *ledger, uint64_t end, uint8_t stage)
+{
+	struct shim_signal *signal = &q->signals[ledger->head++ & q->signal_mask];
+
+	atomic_store_explicit(&signal->bytes, ledger->bytes, memory_order_relaxed);
+	atomic_store_explicit(&signal->end, end | (uint64_t)stage << SHIM_SIGNAL_STAGE_SHIFT, memory_order_relaxed);
+	ledger->marked = ledger->bytes;
 }
 
 static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger, uint64_t bytes, bool signaled,
@@ -366,12 +451,8 @@ static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger
 {
 	ledger->bytes += bytes;
 	ledger->requests++;
-	if (signaled && q->signals) {
-		struct shim_signal *signal = &q->signals[ledger->head++ & q->signal_mask];
-
-		atomic_store_explicit(&signal->bytes, ledger->bytes, memory_order_relaxed);
-		atomic_store_explicit(&signal->end, end | (forced ? SHIM_SIGNAL_FORCED : 0), memory_order_relaxed);
-	}
+	if (signaled && q->signals)
+		shim_ledger_signal(q, ledger, end | (forced ? SHIM_SIGNAL_FORCED : 0), ledger->stage);
 }
 
 /* Makes `now` the truth in place of `before`, which may be ahead of it when a post has failed. */
@@ -379,16 +460,18 @@ static inline void shim_ledger_publish(struct shim_qp *q, const struct shim_ledg
 {
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 
-	shim_count(&usage->posted.bytes[q->stage], now->bytes - before->bytes);
-	shim_count(&usage->posted.work_requests[q->stage], now->requests - before->requests);
+	shim_count(&usage->posted.bytes[now->stage], now->bytes - before->bytes);
+	shim_count(&usage->posted.work_requests[now->stage], now->requests - before->requests);
 	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
 		     atomic_load_explicit(&q->broken, memory_order_relaxed))) {
 		/* completions will not be seen, or not in order */
-		shim_count(&usage->completed.bytes[q->stage], now->bytes - before->bytes);
-		shim_count(&usage->completed.work_requests[q->stage], now->requests - before->requests);
+		shim_count(&usage->completed.bytes[now->stage], now->bytes - before->bytes);
+		shim_count(&usage->completed.work_requests[now->stage], now->requests - before->requests);
 		return;
 	}
 	q->bytes_posted = now->bytes;
+	q->bytes_marked = now->marked;
+	q->run_stage = now->stage;
 	if (unlikely(now->head - atomic_load_explicit(&q->signal_tail, memory_order_relaxed) > q->signal_mask + 1))
 		atomic_store(&q->broken, 1); /* more in flight than the provider promised: stop accounting */
 	atomic_store_explicit(&q->signal_head, now->head, memory_order_release);
@@ -397,6 +480,7 @@ static inline void shim_ledger_publish(struct shim_qp *q, const struct shim_ledg
 /* poll.c */
 int shim_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 void shim_complete(struct shim_qp *q, uint32_t signals);
+void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX]);
 
 /* builders.c */
 void shim_builder_patch(struct shim_qp *q, struct ibv_qp_ex *qpx, uint64_t ops);
@@ -408,5 +492,6 @@ void shim_start(struct shim_context *context);
 void shim_wake(void);
 void shim_bind_current(struct shim_qp *q);
 enum mfs_mode shim_mode(void);
+struct mfs_client *shim_client_share(void);
 
 #endif

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SoftRoce
+from tests.conftest import ROOT, NativePrograms, SoftRoce
 from tests.support.daemon import Daemon, eventually
 from tests.support.under_mfs import build_program, under_mfs
 
@@ -73,3 +73,16 @@ def test_lanes_of_different_class_live_in_one_process(soft_roce: SoftRoce, folde
         soft_roce.run(*under_mfs(daemon.socket, alltoall, "--rounds", "3", "--gap-ms", "0"))
         # a data queue pair talks to its peer's clear-to-send queue pair: each marks what it sends
         eventually(lambda: wire.both_ways(11 << 2, 13 << 2), "DSCP 11 one way and 13 the other")
+
+
+def test_an_engines_lane_carries_its_class(soft_roce: SoftRoce, native: NativePrograms, folder: Path) -> None:
+    """What a lane sends has the DSCP of the lane's class, each end its own; and it is not held, whatever the rules say."""
+    everything = '[wire]\ndscp = [46, 34, 26, 18]\n[[rule]]\naction = "hold"\nstage = "p2d"\ndscp = 11\n'
+    program = native("soft_roce_lanes", f"-I{ROOT}/csrc/include", "-libverbs", "-lpthread", "-ldl")
+    with Daemon(folder, everything) as daemon, capture() as wire:
+        soft_roce.run(*under_mfs(daemon.socket, program, "1", "2"))
+        eventually(lambda: wire.both_ways(34 << 2, 26 << 2), "DSCP 34 one way and 26 the other")
+        soft_roce.run(*under_mfs(daemon.socket, program, "3", "-1"))
+        eventually(lambda: wire.both_ways(18 << 2, 11 << 2), "DSCP 18 of the lane one way and the rule's 11 the other")
+        # the side without a lane asked for its one permit
+        assert sum(c.grants for nic in daemon.status().nics for c in nic.classes) == 1

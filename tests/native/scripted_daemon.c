@@ -107,6 +107,8 @@ static void give_segment(struct daemon *d, int fd)
 	atomic_store(&s->header.state, MFS_SEGMENT_ACTIVE);
 	atomic_store(&s->header.mode, d->options.mode);
 	write_rules(s, d->options.rules, d->options.rules_count);
+	for (int i = 0; i < MFS_CLASSES_MAX; i++)
+		atomic_store(&s->header.dscp[i], d->options.dscp[i]);
 	for (int i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store(&s->gate[i].word, d->options.gate);
 	d->segment = s; /* an earlier one stays mapped: its client may still look at it */
@@ -289,6 +291,14 @@ struct daemon_counts daemon_counts(struct daemon *d)
 
 	LOCKED(counts = d->counts);
 	return counts;
+}
+
+struct mfs_message daemon_submitted(struct daemon *d, unsigned i)
+{
+	struct mfs_message message;
+
+	LOCKED(message = d->waiting[i % WAITING_MAX]);
+	return message;
 }
 
 struct mfs_segment *daemon_segment(struct daemon *d)

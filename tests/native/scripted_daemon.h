@@ -19,6 +19,7 @@ struct daemon_options {
 	uint16_t major;		 /* 0: the right one */
 	int welcome_error;
 	bool grant_all;
+	uint8_t dscp[MFS_CLASSES_MAX];
 };
 
 struct daemon_counts {
@@ -35,6 +36,7 @@ void daemon_mode(struct daemon *d, enum mfs_mode mode);
 void daemon_rules(struct daemon *d, const struct mfs_rule *rules, int n);
 void daemon_grant_all(struct daemon *d, bool yes);
 struct daemon_counts daemon_counts(struct daemon *d);
+struct mfs_message daemon_submitted(struct daemon *d, unsigned i); /* the i-th task, in the order in which they came */
 struct mfs_segment *daemon_segment(struct daemon *d); /* of the latest client */
 
 #endif

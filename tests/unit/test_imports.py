@@ -12,18 +12,33 @@ ROOT = Path(__file__).resolve().parents[2]
 # room -> rooms it may import from; its own is always allowed
 BELOW: dict[str, set[str]] = {
     "mfsd.policy": set(),
+    "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy"},
-    "mfsd.observe": {"mfsd.policy", "mfsd._native"},
-    "mfsd.observe.doctor": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "nccl_shim"},
-    "mfsd.node": {"mfsd.policy", "mfsd._native"},
+    "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
+    "mfsd.observe.doctor": {"mfsd.node", "mfsd.fabric", "mfsd.policy", "mfsd.proto", "mfsd._native", "nccl_shim"},
+    "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
-        *("mfsd.node", "mfsd.coordinator", "mfsd.fabric", "mfsd.observe", "mfsd.observe.doctor", "mfsd.policy"),
+        "mfsd.node",
+        "mfsd.coordinator",
+        "mfsd.fabric",
+        "mfsd.observe",
+        "mfsd.observe.doctor",
+        "mfsd.policy",
+        "mfsd.proto",
     },
     "nccl_shim": set(),
     "mooncake_adapter": {"mfsd._native"},
-    "bench": {"mfsd.policy", "mfsd._native", "mfsd.node", "mfsd.fabric", "mfsd.soft_roce"},
+    "bench": {
+        "mfsd.policy",
+        "mfsd._native",
+        "mfsd.node",
+        "mfsd.coordinator",
+        "mfsd.proto",
+        "mfsd.fabric",
+        "mfsd.soft_roce",
+    },
 }
 
 

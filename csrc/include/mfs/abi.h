@@ -170,7 +170,8 @@ struct mfs_segment_header {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns;
 	_Atomic uint32_t state; /* enum mfs_segment_state */
 	_Atomic uint32_t mode;	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
-	uint8_t reserved1[48];
+	_Atomic uint8_t dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
+	uint8_t reserved1[40];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* 1: ring the doorbell after a message */
 	uint8_t reserved2[60];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t grant_word; /* futex: grows by one with every batch of grants */

@@ -323,3 +323,11 @@ def test_all_rules_fit_the_table_of_a_client() -> None:
     text = '[[rule]]\naction = "pass"\n' * 48
     assert len(native(parse(text, "mfsd.toml"))) <= _native.RULES_MAX
     assert problem(text + '[[rule]]\naction = "pass"\n').startswith("mfsd.toml: rule = ")
+
+
+@pytest.mark.parametrize(
+    "listen", ["9464", "localhost", ":9464", "::1:9464", "[::1]", "localhost:http", "localhost:65536", ""]
+)
+def test_an_address_to_listen_on_needs_host_and_port(listen: str) -> None:
+    text = problem(f'[metrics]\nlisten = "{listen}"')
+    assert "metrics.listen" in text and "host and port" in text

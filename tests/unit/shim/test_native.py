@@ -7,6 +7,7 @@ import pytest
 from tests.unit.shim.conftest import Native, names_of
 
 HOLD, FAULT, THREADS = names_of("shim_hold"), names_of("shim_fault"), names_of("shim_threads")
+METADATA = names_of("shim_metadata")
 FORKS_AND_STARTS_THREADS = {"opened_after_fork"}  # what the thread sanitizer does not support
 FEW = {"PER_QP": "5000"}
 
@@ -30,6 +31,11 @@ def test_threads(native: Native, test: str) -> None:
     native.run("shim_threads", test)
 
 
+@pytest.mark.parametrize("test", METADATA)
+def test_metadata(native: Native, test: str) -> None:
+    native.run("shim_metadata", test)
+
+
 def test_roles_and_classes(native: Native) -> None:
     native.run("shim_roles", "roles", str(native.folder))
 
@@ -48,7 +54,10 @@ def test_a_caller_sees_no_difference(native: Native, seed: int) -> None:
     assert held == alone
 
 
-@pytest.mark.parametrize("test", [f"shim_hold {t}" for t in HOLD] + [f"shim_fault {t}" for t in FAULT])
+@pytest.mark.parametrize(
+    "test",
+    [f"shim_hold {t}" for t in HOLD] + [f"shim_fault {t}" for t in FAULT] + [f"shim_metadata {t}" for t in METADATA],
+)
 def test_address_sanitizer(with_asan: Native, test: str) -> None:
     program, name = test.split()
     with_asan.run(program, name, **mode_of(name))
@@ -66,6 +75,10 @@ def test_address_sanitizer_trace(with_asan: Native) -> None:
 @pytest.mark.parametrize("test", THREADS)
 def test_thread_sanitizer_threads(with_tsan: Native, test: str) -> None:
     with_tsan.run("shim_threads", test, **FEW)
+
+
+def test_thread_sanitizer_ranges(with_tsan: Native) -> None:
+    with_tsan.run("shim_metadata", "ranges_change_under_readers")
 
 
 @pytest.mark.parametrize("test", [t for t in FAULT if t not in FORKS_AND_STARTS_THREADS])

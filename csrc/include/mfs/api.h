@@ -1,0 +1,85 @@
+/* What an engine tells MFS from inside its own process, through the preloaded shim. Nothing is linked: mfs_api() finds the
+ * shim when it is there and answers NULL when it is not.
+ *
+ *	const struct mfs_api *api = mfs_api();
+ *	struct mfs_context context = {.request_id = 42, .stage = MFS_STAGE_P2D, .batch = MFS_NONE_U32};
+ *
+ *	if (api)
+ *		api->context_set(&context);
+ *	ibv_post_send(...);
+ *	if (api)
+ *		api->context_set(NULL);
+ *
+ * All functions may be called from any thread, with or without a daemon, answer 0 or -errno, and never wait for another
+ * program. Only range_add allocates. After fork() the child starts with no context, no ranges and no lane.
+ */
+#ifndef MFS_API_H
+#define MFS_API_H
+
+#include <dlfcn.h>
+#include <mfs/client.h>
+
+/* What bytes are for. Zero says "not known", except for `batch`. */
+struct mfs_context {
+	uint64_t request_id;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
+	uint32_t batch;	      /* slot that mfs_client_batch_begin gave; MFS_NONE_U32: none */
+	uint16_t layer;	      /* layer that needs the bytes (L_target) */
+	uint8_t stage;	      /* enum mfs_stage; 0: as the daemon's rules say */
+	uint8_t reserved[9];
+};
+_Static_assert(sizeof(struct mfs_context) == 32, "context");
+
+#define MFS_RANGES_MAX 4096 /* address ranges of one process at once */
+
+/* Permits of one session arrive in one queue, whoever submitted the task. So the cookie of every task that is submitted on
+ * the shim's session begins with this. `permitted` is called once, unless the task was cancelled before, from any thread
+ * that takes permits: it must neither block nor call back into this interface. The waiter's memory stays readable as long
+ * as the session may be in use (take it from a pool that only grows): a permit may cross a cancellation. */
+struct mfs_waiter {
+	void (*permitted)(struct mfs_waiter *waiter, uint64_t task_id, uint32_t wire_class);
+};
+
+struct mfs_api {
+	uint32_t version; /* 1; grows when a function is added at the end */
+	uint32_t bytes;	  /* of this structure */
+
+	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
+	int (*context_set)(const struct mfs_context *context);
+
+	/* Work requests whose first local scatter element begins in [address, address + bytes) carry `context` (copied), whoever
+	 * posts them, unless the posting thread has a context of its own. The same range again replaces its context. -EEXIST:
+	 * it overlaps another; -ENOSPC: MFS_RANGES_MAX are in use; -EAGAIN: a reader is stuck, try again; -EINVAL: empty, wraps
+	 * around, or no context. Costs a copy of all ranges: meant for buffers and requests, not for single packets. */
+	int (*range_add)(uint64_t address, uint64_t bytes, const struct mfs_context *context);
+	int (*range_remove)(uint64_t address); /* the one that begins there; -ENOENT: none */
+
+	/* Opens lanes: a queue pair that this thread creates from now on, or that any thread creates later on a device opened
+	 * from now on, carries the DSCP of this class on the wire (0 highest; the daemon's table), is counted, and is never
+	 * held, because whoever opens a lane asks for permits himself. -1 ends it. -EINVAL: no such class. */
+	int (*lane_set)(int wire_class);
+
+	/* The shim's session with the daemon; NULL while there is none. Use it for as long as you like: when the daemon is gone
+	 * its functions answer -ENOTCONN (ask again for the new one), its memory stays. Do not detach it, and do not call
+	 * mfs_client_permits on it: permits below takes them for everyone. */
+	struct mfs_client *(*client)(void);
+
+	/* Takes the permits that have arrived and calls their waiters. Call it after mfs_client_wait, or while polling. */
+	void (*permits)(void);
+};
+
+/* The preloaded shim's functions, or NULL. Costs a symbol lookup once in each file that uses it. */
+static inline const struct mfs_api *mfs_api(void)
+{
+	static const struct mfs_api *found;
+	static int looked;
+
+	if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) {
+		__atomic_store_n(&found, (const struct mfs_api *)dlsym((void *)0 /* RTLD_DEFAULT */, "mfs_api_v1"),
+				 __ATOMIC_RELAXED);
+		__atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
+	}
+	return __atomic_load_n(&found, __ATOMIC_RELAXED);
+}
+
+#endif

@@ -1,0 +1,328 @@
+/*
+ * One event of Algorithm 1 (mfsd/policy/pruning.py): what was pruned stays so, readmission, pruning.
+ *
+ * Readmission. With what is pruned before it, batch i ends its longest port at M_i and may end it at H_i with
+ * the margin kept; a candidate of position p with load l on ports u returns when for every i >= p and u
+ * time_u(S_i(u) + l(u)) <= G_i = max(M_i, H_i). A return moves M_i only below H_i, so it changes no G_i: all
+ * candidates are held against the same G. Since S only grows along the order, the least G from i on may
+ * stand for G_i: where it belongs to a later position, that one is the stricter test. So one walk back gives
+ * spare_u(p), what still fits on u from p on, and what returns before a candidate (at an earlier place) just
+ * comes off it.
+ */
+#include <string.h>
+
+#include "plan_state.h"
+
+/* What the row of its batch has of the request, in and out. */
+void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
+{
+	struct plan_batch *batch = request->batch;
+
+	for (uint32_t i = 0; i < request->parts; i++) {
+		uint32_t c = request->part[i], k = batch->cell[c].k;
+		int64_t amount = batch->cell[c].amount;
+		struct plan_touch *touch = &plan->touch[plan_port(batch, k)].at[batch->touch_at[k]];
+
+		batch->amount[k] += amount;
+		if (c < batch->cursor[k])
+			batch->cursor[k] = c;
+		if (amount > touch->top)
+			touch->top = amount;
+	}
+}
+
+void plan_load_out(struct plan_request *request)
+{
+	struct plan_batch *batch = request->batch;
+
+	for (uint32_t i = 0; i < request->parts; i++) {
+		const struct plan_cell *cell = &batch->cell[request->part[i]];
+
+		batch->amount[cell->k] -= cell->amount;
+	}
+}
+
+/* Drops from the list what lost its flag. */
+static void compact(struct mfs_plan *plan)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; plan->pruned_stale && i < plan->pruned.n; i++)
+		if (plan->pruned.at[i]->flags & PLAN_PRUNED)
+			plan->pruned.at[kept++] = plan->pruned.at[i];
+	if (plan->pruned_stale)
+		plan->pruned.n = kept;
+	plan->pruned_stale = false;
+}
+
+static void give_back(struct mfs_plan *plan, struct plan_request *request)
+{
+	request->flags &= (uint8_t)~PLAN_PRUNED;
+	plan->pruned_stale = true;
+	plan_load_in(plan, request);
+	plan_mark(plan, request);
+}
+
+/* The most urgent come back when the drop budget has shrunk. */
+static void trim(struct mfs_plan *plan)
+{
+	uint32_t over = plan->pruned.n > plan->budget ? plan->pruned.n - plan->budget : 0;
+
+	for (uint32_t i = 0; i < over; i++)
+		give_back(plan, plan->pruned.at[i]);
+	compact(plan);
+}
+
+/* H_i: what the longest port may take with the margin kept. */
+static int64_t room(const struct mfs_plan *plan, const struct plan_batch *batch)
+{
+	__int128 time = (__int128)batch->due - plan->now;
+
+	if (batch->loose > plan->now)
+		time -= (uint64_t)((double)((uint64_t)batch->loose - (uint64_t)plan->now) * plan->margin);
+	if (time > 2 * MFS_PLAN_TIME_MAX)
+		return 2 * MFS_PLAN_TIME_MAX;
+	return time < 0 ? 0 : (int64_t)time;
+}
+
+/* Notes what fits on the request's ports; whether it would return if no other did. */
+static bool fits_alone(const struct mfs_plan *plan, struct plan_request *request)
+{
+	struct plan_batch *batch = request->batch;
+
+	for (uint32_t i = 0; i < request->parts; i++) {
+		struct plan_cell *cell = &batch->cell[request->part[i]];
+
+		cell->spare = plan->spare[plan_port(batch, cell->k)];
+		if (cell->spare < cell->amount)
+			return false;
+	}
+	return true;
+}
+
+static bool fits(const struct mfs_plan *plan, const struct plan_request *request)
+{
+	const struct plan_batch *batch = request->batch;
+
+	for (uint32_t i = 0; i < request->parts; i++) {
+		const struct plan_cell *cell = &batch->cell[request->part[i]];
+
+		if (cell->spare - plan->taken[plan_port(batch, cell->k)] < cell->amount)
+			return false;
+	}
+	return true;
+}
+
+/* Brings back, most urgent first, what fits. Follows plan_walk, and uses up its S. */
+static void readmit(struct mfs_plan *plan)
+{
+	uint32_t left = plan->pruned.n, candidates = 0;
+	int64_t least = 2 * MFS_PLAN_TIME_MAX;
+
+	for (uint32_t u = 0; u < plan->ports; u++)
+		plan->spare[u] = INT64_MAX;
+	for (uint32_t i = 0; i < plan->classes; i++)
+		plan->class_time[i] = -1;
+	for (uint32_t i = plan->order.n; left; i--) {
+		const struct plan_batch *batch = plan->order.at[i - 1];
+		int64_t margin = room(plan, batch), longest = plan->longest_at.at[i - 1];
+		int64_t time = margin > longest ? margin : longest;
+
+		if (i > 8) {
+			__builtin_prefetch(plan->order.at[i - 8]);
+			__builtin_prefetch(plan->order.at[i - 5] + 1);
+		}
+		least = time < least ? time : least;
+		plan_walk_back(plan, batch, least);
+		for (; left && plan->pruned.at[left - 1]->batch == batch; left--)
+			if (fits_alone(plan, plan->pruned.at[left - 1]))
+				plan->fresh.at[candidates++] = plan->pruned.at[left - 1];
+	}
+	if (!candidates)
+		return;
+	memset(plan->taken, 0, plan->ports * sizeof(*plan->taken));
+	while (candidates--) {
+		struct plan_request *request = plan->fresh.at[candidates];
+		const struct plan_batch *batch = request->batch;
+
+		if (!fits(plan, request))
+			continue;
+		give_back(plan, request);
+		for (uint32_t i = 0; i < request->parts; i++) {
+			const struct plan_cell *cell = &batch->cell[request->part[i]];
+
+			plan->taken[plan_port(batch, cell->k)] += cell->amount;
+		}
+	}
+	compact(plan);
+}
+
+/* The first cell of the column whose request counts; the column's end when none does. */
+static uint32_t top_cell(const struct mfs_plan *plan, struct plan_batch *batch, uint32_t k)
+{
+	uint32_t c = batch->cursor[k], end = batch->column[k + 1];
+
+	while (c < end && !plan_counts(plan, &batch->request[batch->cell[c].request]))
+		c++;
+	batch->cursor[k] = c;
+	return c;
+}
+
+/* The request with the most load on the port, of batches up to position `at`: of equal ones the least urgent
+ * batch's, then the greater number. NULL: none has any. */
+static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, uint32_t at, int64_t *amount)
+{
+	struct plan_touches *touches = &plan->touch[port];
+	struct plan_batch *best = NULL;
+	uint32_t best_cell = 0;
+	int64_t most = 0;
+
+	for (uint32_t i = 0; i < touches->n; i++) {
+		struct plan_touch *touch = &touches->at[i];
+		struct plan_batch *batch = touch->batch;
+		uint32_t c;
+
+		if (touch->top < most || !touch->top || batch->at > at)
+			continue;
+		c = top_cell(plan, batch, touch->k);
+		touch->top = c < batch->column[touch->k + 1] ? batch->cell[c].amount : 0;
+		if (touch->top > most || (best && touch->top == most && batch->at > best->at)) {
+			most = touch->top;
+			best = batch;
+			best_cell = c;
+		}
+	}
+	*amount = most;
+	return best ? &best->request[best->cell[best_cell].request] : NULL;
+}
+
+/* The fixed loads of batches before position `at`, and the longest port under them. */
+struct fixed {
+	uint32_t at;
+	int64_t longest;
+};
+
+/* Variant mfs: late even with every request of everybody pruned. */
+static bool hopeless(struct mfs_plan *plan, struct fixed *fixed, uint32_t at)
+{
+	const struct plan_batch *batch = plan->order.at[at];
+
+	if (plan->paper)
+		return false;
+	for (; plan->batches_with_fixed && fixed->at <= at; fixed->at++) {
+		const struct plan_batch *next = plan->order.at[fixed->at];
+
+		for (uint32_t k = 0; next->fixed && k < next->n; k++) {
+			uint32_t u = plan_port(next, k);
+			int64_t time;
+
+			if (!next->fixed[k])
+				continue;
+			plan->taken[u] += next->fixed[k];
+			time = plan_time(plan, u, plan->taken[u]);
+			fixed->longest = time > fixed->longest ? time : fixed->longest;
+		}
+	}
+	return fixed->longest + plan->now > batch->due;
+}
+
+/* A port without candidates stays so until a batch brings one. */
+static void clear_barren(struct mfs_plan *plan, struct plan_batch *batch)
+{
+	for (uint32_t k = 0; plan->barrens && k < batch->n; k++) {
+		uint32_t u = plan_port(batch, k);
+
+		if (plan->barren[u] && top_cell(plan, batch, k) < batch->column[k + 1]) {
+			plan->barren[u] = 0;
+			plan->barrens--;
+		}
+	}
+}
+
+/* Prunes one request for the batch at `at`; false when that cannot help. */
+static bool prune_one(struct mfs_plan *plan, uint32_t at, uint32_t *victims)
+{
+	uint32_t port = plan->slowest;
+	struct plan_request *victim;
+	int64_t amount;
+
+	if (port == MFS_PLAN_NO_PORT || plan->barren[port])
+		return false;
+	victim = find_victim(plan, port, at, &amount);
+	if (!victim) {
+		plan->barren[port] = 1;
+		plan->barrens++;
+		return false;
+	}
+	victim->flags |= PLAN_PRUNED;
+	victim->for_batch = plan->order.at[at]->id;
+	victim->port = port;
+	victim->amount = amount;
+	plan->fresh.at[(*victims)++] = victim;
+	plan_load_out(victim);
+	for (uint32_t i = 0; i < victim->parts; i++) {
+		const struct plan_cell *cell = &victim->batch->cell[victim->part[i]];
+
+		plan->load[plan_port(victim->batch, cell->k)] -= cell->amount;
+	}
+	plan_walk_longest(plan);
+	plan_mark(plan, victim);
+	return true;
+}
+
+static int compare_urgency(const void *a, const void *b)
+{
+	return plan_request_before(*(struct plan_request *const *)a, *(struct plan_request *const *)b) ? -1 : 1;
+}
+
+/* New victims into the list, which stays in order of urgency. */
+static void merge(struct mfs_plan *plan, uint32_t victims)
+{
+	struct plan_request **old = plan->pruned.at, **add = plan->fresh.at, **to;
+	uint32_t i = plan->pruned.n, j = victims;
+
+	qsort(add, victims, sizeof(*add), compare_urgency);
+	to = old + i + j;
+	while (j)
+		*--to = i && plan_request_before(add[j - 1], old[i - 1]) ? old[--i] : add[--j];
+	plan->pruned.n += victims;
+}
+
+/* Walks on from the first batch that does not fit, and prunes where one does not. */
+static void prune(struct mfs_plan *plan)
+{
+	struct fixed fixed = { 0 };
+	uint32_t victims = 0;
+
+	memset(plan->taken, 0, plan->ports * sizeof(*plan->taken));
+	memset(plan->barren, 0, plan->ports * sizeof(*plan->barren));
+	plan->barrens = 0;
+	plan_walk_to(plan, plan->first_unfit);
+	for (uint32_t at = plan->first_unfit; at < plan->order.n && plan->pruned.n + victims < plan->budget; at++) {
+		struct plan_batch *batch = plan->order.at[at];
+
+		plan_walk_add(plan, batch);
+		clear_barren(plan, batch);
+		if (plan->longest + plan->now <= batch->due || hopeless(plan, &fixed, at))
+			continue;
+		while (plan->longest + plan->now > batch->due && plan->pruned.n + victims < plan->budget)
+			if (!prune_one(plan, at, &victims))
+				break;
+	}
+	if (victims)
+		merge(plan, victims);
+}
+
+/* What arrived or departed is in the tables, and plan->now is set. */
+void plan_event(struct mfs_plan *plan)
+{
+	plan_lost_settle(plan);
+	compact(plan);
+	plan->budget = (uint32_t)(((uint64_t)plan->requests * plan->ppm + 999999) / 1000000);
+	trim(plan);
+	plan_walk(plan);
+	if (plan->pruned.n)
+		readmit(plan);
+	if (plan->first_unfit < plan->order.n && plan->pruned.n < plan->budget)
+		prune(plan);
+}

@@ -1,0 +1,325 @@
+# Algorithm 1 kept up to date by events (csrc/include/mfs/plan.h) for Python. Included by _native.pyx.
+from libc.stdint cimport INT64_MAX
+from libc.stdlib cimport realloc
+
+
+cdef extern from "mfs/plan.h":
+    cdef struct mfs_plan:
+        pass
+    ctypedef struct mfs_plan_config_t "struct mfs_plan_config":
+        bint paper
+        uint32_t drop_budget_ppm
+        double readmission_margin
+        uint32_t ports
+        const int64_t *capacity_per_s
+    ctypedef struct mfs_plan_load_t "struct mfs_plan_load":
+        uint32_t port
+        int64_t amount
+    ctypedef struct mfs_plan_request_t "struct mfs_plan_request":
+        uint64_t id
+        int64_t deadline_ns
+        uint32_t loads
+    ctypedef struct mfs_plan_batch_t "struct mfs_plan_batch":
+        uint64_t id
+        int64_t compute_ns
+        uint32_t fixed_loads
+        uint32_t requests
+        const mfs_plan_request_t *request
+        const mfs_plan_load_t *load
+    ctypedef struct mfs_plan_place_t "struct mfs_plan_place":
+        uint64_t batch
+        int64_t red_ns, loose_ns, finish_ns
+        uint32_t bottleneck
+        uint32_t rank
+    ctypedef struct mfs_plan_pruned_t "struct mfs_plan_pruned":
+        uint64_t request, batch, for_batch
+        int64_t amount
+        uint32_t port
+    ctypedef struct mfs_plan_counts_t "struct mfs_plan_counts":
+        uint32_t batches, requests, pruned, infeasible, drop_budget
+    ctypedef struct mfs_plan_rank_t "struct mfs_plan_rank":
+        uint64_t batch
+        uint32_t rank
+    ctypedef struct mfs_plan_delta_t "struct mfs_plan_delta":
+        uint32_t moved, departed, pruned, restored
+    const int64_t MFS_PLAN_TIME_MAX
+    const int64_t MFS_PLAN_AMOUNT_MAX
+    const uint32_t MFS_PLAN_NO_PORT
+    int mfs_plan_create(mfs_plan **out, const mfs_plan_config_t *config) nogil
+    void mfs_plan_destroy(mfs_plan *plan) nogil
+    int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch, int64_t now_ns) nogil
+    int mfs_plan_remove(mfs_plan *plan, uint64_t batch, int64_t now_ns) nogil
+    bint mfs_plan_active(const mfs_plan *plan, uint64_t batch) nogil
+    bint mfs_plan_owner(const mfs_plan *plan, uint64_t request, uint64_t *batch) nogil
+    mfs_plan_counts_t mfs_plan_counts(const mfs_plan *plan) nogil
+    void mfs_plan_places(mfs_plan *plan, mfs_plan_place_t *out) nogil
+    void mfs_plan_pruned(const mfs_plan *plan, mfs_plan_pruned_t *out) nogil
+    void mfs_plan_infeasible(const mfs_plan *plan, uint64_t *out) nogil
+    mfs_plan_delta_t mfs_plan_delta_bounds(const mfs_plan *plan) nogil
+    mfs_plan_delta_t mfs_plan_delta_take(mfs_plan *plan, mfs_plan_rank_t *moved, uint64_t *departed,
+                                         mfs_plan_pruned_t *pruned, uint64_t *restored) nogil
+
+
+PlanDelta = namedtuple("PlanDelta", "moved departed pruned restored")
+PlanCounts = namedtuple("PlanCounts", "batches requests pruned infeasible drop_budget")
+
+
+cdef void *plan_table(size_t n, size_t size) except NULL:
+    cdef void *at = malloc((n + 1) * size)
+    if at == NULL:
+        raise MemoryError()
+    return at
+
+
+cdef class PlanCore:
+    """Order and pruning, incremental; equal to mfsd.policy.ReferenceCore (_native.pyi)."""
+
+    cdef mfs_plan *plan_
+    cdef list resources
+    cdef dict port_of
+    cdef object Plan, Place, Pruned
+    cdef mfs_plan_request_t *request
+    cdef mfs_plan_load_t *load
+    cdef size_t request_room, load_room
+
+    def __cinit__(self, config, capacity_per_s):
+        from mfsd.policy.result import Place, Plan, Pruned
+
+        cdef mfs_plan_config_t made
+        cdef int64_t *capacity
+        cdef size_t i = 0
+        self.Place, self.Plan, self.Pruned = Place, Plan, Pruned
+        self.resources = sorted(capacity_per_s)
+        self.port_of = {resource: u for u, resource in enumerate(self.resources)}
+        capacity = <int64_t *>plan_table(len(self.resources), sizeof(int64_t))
+        try:
+            for resource in self.resources:
+                value = capacity_per_s[resource]
+                if value < 1:
+                    raise ValueError(f"resource {resource} has capacity {value}: use at least 1 per second")
+                if value > MFS_PLAN_AMOUNT_MAX:
+                    raise ValueError(f"resource {resource} has capacity {value}: use at most {MFS_PLAN_AMOUNT_MAX} per second")
+                capacity[i] = value
+                i += 1
+            made.paper = config.variant.value == "paper"
+            made.drop_budget_ppm = round(config.drop_budget * 1_000_000)
+            made.readmission_margin = config.readmission_margin
+            made.ports = len(self.resources)
+            made.capacity_per_s = capacity
+            rc = mfs_plan_create(&self.plan_, &made)
+        finally:
+            free(capacity)
+        if rc == -12:
+            raise MemoryError()
+        if rc:
+            raise ValueError(f"drop_budget {config.drop_budget} or readmission_margin {config.readmission_margin}: use 0 to 1")
+
+    def __dealloc__(self):
+        mfs_plan_destroy(self.plan_)
+        free(self.request)
+        free(self.load)
+
+    # ---- mfsd.policy.core.Core
+
+    def arrive(self, batch, now_ns):
+        self.arrived(batch, now_ns)
+        return self.plan()
+
+    def update(self, batch, now_ns):
+        self.updated(batch, now_ns)
+        return self.plan()
+
+    def depart(self, batch_id, now_ns):
+        self.departed(batch_id, now_ns)
+        return self.plan()
+
+    # ---- the same events without a Plan
+
+    def arrived(self, batch, now_ns):
+        if self._is_active(batch.batch_id):
+            raise ValueError(f"batch {batch.batch_id} is active already: update it, or let it depart first")
+        self._put(batch, now_ns)
+
+    def updated(self, batch, now_ns):
+        self._check_active(batch.batch_id)
+        self._put(batch, now_ns)
+
+    def departed(self, batch_id, now_ns):
+        self._check_active(batch_id)
+        self._answer(mfs_plan_remove(self.plan_, batch_id, self._time("now_ns", now_ns)), batch_id)
+
+    cdef bint _is_active(self, batch_id) except -1:
+        return 0 <= batch_id < 1 << 64 and mfs_plan_active(self.plan_, batch_id)
+
+    cdef int _check_active(self, batch_id) except -1:
+        if not self._is_active(batch_id):
+            raise ValueError(f"batch {batch_id} is not active: it never arrived or has departed")
+        return 0
+
+    cdef int _answer(self, int rc, batch_id) except -1:
+        if rc == -12:
+            raise MemoryError()
+        if rc == -34:
+            raise ValueError(f"batch {batch_id}: more than {MFS_PLAN_TIME_MAX} ns or {MFS_PLAN_AMOUNT_MAX} units would be "
+                             "promised on one resource: use smaller amounts")
+        if rc:
+            raise ValueError(f"batch {batch_id}: refused (errno {-rc})")
+        return 0
+
+    cdef int64_t _time(self, str what, value) except? -1:
+        if not (-MFS_PLAN_TIME_MAX <= value <= MFS_PLAN_TIME_MAX):
+            raise ValueError(f"{what} is {value}: use {-MFS_PLAN_TIME_MAX} to {MFS_PLAN_TIME_MAX}")
+        return value
+
+    cdef uint64_t _number(self, str what, value) except? 1:
+        if not (0 <= value < 1 << 64):
+            raise ValueError(f"{what} {value}: use a number of 0 to {(1 << 64) - 1}")
+        return value
+
+    cdef int _put(self, batch, now_ns) except -1:
+        cdef mfs_plan_batch_t made
+        cdef size_t requests, n = 0
+        cdef int64_t now = self._time("now_ns", now_ns)
+        cdef int64_t deadline
+        cdef uint64_t number, owner
+        batch_id = batch.batch_id
+        name = f"batch {batch_id}"
+        made.id = self._number("batch", batch_id)
+        requests = len(batch.requests)
+        if not requests:
+            raise ValueError(f"{name} has no requests: give at least one")
+        if batch.compute_ns < 0:
+            raise ValueError(f"{name}: compute_ns is {batch.compute_ns}: use 0 or more")
+        made.compute_ns = self._time(f"{name}: compute_ns", batch.compute_ns)
+        self._room(requests, 0)
+        n = self._add_loads(batch.fixed_loads, n, name, None)
+        made.fixed_loads = <uint32_t>n
+        seen = set()
+        for i, request in enumerate(batch.requests):
+            id_ = request.request_id
+            number = self._number(f"{name}: request", id_)
+            owner = made.id
+            mfs_plan_owner(self.plan_, number, &owner)
+            if id_ in seen or owner != made.id:
+                raise ValueError(f"{name}: request {id_} is in batch {owner} already: name it once")
+            seen.add(id_)
+            before = n
+            n = self._add_loads(request.loads, n, name, id_)
+            deadline = INT64_MAX
+            if request.deadline_ns != INT64_MAX:
+                deadline = self._time(f"{name}: deadline_ns of request {id_}", request.deadline_ns)
+            self.request[i] = mfs_plan_request_t(number, deadline, <uint32_t>(n - before))
+        made.requests = <uint32_t>requests
+        made.request = self.request
+        made.load = self.load
+        self._answer(mfs_plan_put(self.plan_, &made, now), batch_id)
+        return 0
+
+    cdef int _room(self, size_t requests, size_t loads) except -1:
+        """At least so many entries in the two tables, with what they hold kept."""
+        cdef void *bigger
+        if requests > self.request_room:
+            bigger = realloc(self.request, 2 * requests * sizeof(mfs_plan_request_t))
+            if bigger == NULL:
+                raise MemoryError()
+            self.request = <mfs_plan_request_t *>bigger
+            self.request_room = 2 * requests
+        if loads > self.load_room:
+            bigger = realloc(self.load, 2 * loads * sizeof(mfs_plan_load_t))
+            if bigger == NULL:
+                raise MemoryError()
+            self.load = <mfs_plan_load_t *>bigger
+            self.load_room = 2 * loads
+        return 0
+
+    cdef size_t _add_loads(self, loads, size_t n, str name, request_id) except? 0:
+        where = f"{name}: fixed_loads" if request_id is None else f"{name}: loads of request {request_id}"
+        self._room(0, n + len(loads))
+        for resource, amount in loads.items():
+            port = self.port_of.get(resource)
+            if port is None:
+                raise ValueError(f"{where}: resource {resource} is unknown: name one that has a capacity")
+            if amount < 0:
+                raise ValueError(f"{where}: {amount} on resource {resource}: use 0 or more")
+            if amount > MFS_PLAN_AMOUNT_MAX:
+                raise ValueError(f"{where}: {amount} on resource {resource}: use at most {MFS_PLAN_AMOUNT_MAX}")
+            self.load[n] = mfs_plan_load_t(port, amount)
+            n += 1
+        return n
+
+    # ---- reading
+
+    def counts(self):
+        cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)
+        return PlanCounts(counts.batches, counts.requests, counts.pruned, counts.infeasible, counts.drop_budget)
+
+    def plan(self):
+        cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)
+        cdef mfs_plan_place_t *place
+        cdef uint64_t *lost
+        place = <mfs_plan_place_t *>plan_table(counts.batches, sizeof(mfs_plan_place_t))
+        try:
+            mfs_plan_places(self.plan_, place)
+            Place, resources = self.Place, self.resources
+            places = tuple([
+                Place(
+                    place[i].batch, place[i].red_ns, place[i].loose_ns, place[i].finish_ns,
+                    None if place[i].bottleneck == MFS_PLAN_NO_PORT else resources[place[i].bottleneck],
+                )
+                for i in range(counts.batches)
+            ])
+        finally:
+            free(place)
+        lost = <uint64_t *>plan_table(counts.infeasible, sizeof(uint64_t))
+        try:
+            mfs_plan_infeasible(self.plan_, lost)
+            infeasible = tuple(sorted([lost[i] for i in range(counts.infeasible)]))
+        finally:
+            free(lost)
+        return self.Plan(places, self._pruned(counts.pruned), infeasible, counts.drop_budget)
+
+    cdef tuple _pruned(self, uint32_t n):
+        cdef mfs_plan_pruned_t *pruned = <mfs_plan_pruned_t *>plan_table(n, sizeof(mfs_plan_pruned_t))
+        try:
+            mfs_plan_pruned(self.plan_, pruned)
+            entries = [self._reason(pruned[i]) for i in range(n)]
+        finally:
+            free(pruned)
+        entries.sort(key=lambda entry: entry.request_id)
+        return tuple(entries)
+
+    cdef object _reason(self, mfs_plan_pruned_t entry):
+        return self.Pruned(entry.request, entry.batch, entry.for_batch, self.resources[entry.port], entry.amount)
+
+    def ranks(self):
+        cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)
+        cdef mfs_plan_place_t *place = <mfs_plan_place_t *>plan_table(counts.batches, sizeof(mfs_plan_place_t))
+        try:
+            mfs_plan_places(self.plan_, place)
+            return {place[i].batch: place[i].rank for i in range(counts.batches)}
+        finally:
+            free(place)
+
+    def delta(self):
+        cdef mfs_plan_delta_t n = mfs_plan_delta_bounds(self.plan_)
+        cdef mfs_plan_rank_t *moved = NULL
+        cdef mfs_plan_pruned_t *pruned = NULL
+        cdef uint64_t *departed = NULL
+        cdef uint64_t *restored = NULL
+        try:
+            moved = <mfs_plan_rank_t *>plan_table(n.moved, sizeof(mfs_plan_rank_t))
+            pruned = <mfs_plan_pruned_t *>plan_table(n.pruned, sizeof(mfs_plan_pruned_t))
+            departed = <uint64_t *>plan_table(n.departed, sizeof(uint64_t))
+            restored = <uint64_t *>plan_table(n.restored, sizeof(uint64_t))
+            n = mfs_plan_delta_take(self.plan_, moved, departed, pruned, restored)
+            return PlanDelta(
+                [(moved[i].batch, moved[i].rank) for i in range(n.moved)],
+                [departed[i] for i in range(n.departed)],
+                [self._reason(pruned[i]) for i in range(n.pruned)],
+                [restored[i] for i in range(n.restored)],
+            )
+        finally:
+            free(moved)
+            free(pruned)
+            free(departed)
+            free(restored)

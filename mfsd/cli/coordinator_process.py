@@ -1,0 +1,50 @@
+"""``mfsd --coordinator``: one coordinator in the foreground, as service managers want it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from mfsd.cli.cluster import coordinator_settings
+
+if TYPE_CHECKING:
+    from mfsd.coordinator.settings import Settings
+    from mfsd.node.config import Config
+    from mfsd.node.options import Options
+
+EXIT_CANNOT_START = 1
+
+
+def serve(options: Options, config: Config) -> int:
+    """Runs until a signal; the process's exit code."""
+    try:
+        from mfsd.coordinator.process import run
+        from mfsd.coordinator.service import CannotListen
+    except ImportError as error:
+        click.echo(f"mfsd: --coordinator needs grpcio and protobuf ({error}): pip install grpcio protobuf", err=True)
+        return EXIT_CANNOT_START
+    from mfsd.node.config_file import ConfigError
+    from mfsd.node.log import Log
+    from mfsd.node.notify import Notifier
+    from mfsd.proto.wire import TlsError
+
+    log = Log(config.log_level, journal="JOURNAL_STREAM" in os.environ)
+
+    def reload() -> Settings | None:
+        try:
+            new = options.configuration()
+        except ConfigError as error:
+            log.error("reload-failed", problem=error, remedy="the old configuration stays in force")
+            return None
+        log.level = new.log_level
+        return coordinator_settings(new)
+
+    try:
+        asyncio.run(run(coordinator_settings(config), log, Notifier(os.environ), reload))
+    except (CannotListen, TlsError) as error:
+        click.echo(f"mfsd: {error}", err=True)
+        return EXIT_CANNOT_START
+    return 0

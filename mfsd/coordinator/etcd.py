@@ -1,0 +1,117 @@
+"""The few calls of etcd that an election needs, over gRPC, with several endpoints.
+
+Facts of etcd's v3 API used here: a transaction's revision is the create revision of a key that it creates; a key
+with a lease goes when the lease ends; a lease never ends before its time to live has passed since the last renewal
+reached etcd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from mfsd.proto import etcd_pb2 as pb
+from mfsd.proto.wire import CHANNEL_OPTIONS, TlsFiles, channel_credentials, channel_options
+
+CALL_S = 0.5
+"""How long one endpoint may take before the next is asked."""
+
+R = TypeVar("R", bound=Message)
+
+
+class EtcdError(Exception):
+    """No endpoint answers, or the request is refused. ``str()`` says which and why."""
+
+
+class LeaseLost(EtcdError):
+    """The lease has ended."""
+
+
+class Key(NamedTuple):
+    value: str
+    create_revision: int
+    cluster_id: int
+
+
+class Etcd:
+    """A client of one etcd cluster. Each call tries every endpoint once, starting with the last that answered."""
+
+    def __init__(self, endpoints: Sequence[str], tls: TlsFiles | None = None) -> None:
+        """endpoints: HOST:PORT. TlsError."""
+        self._endpoints = list(endpoints)
+        credentials = channel_credentials(tls) if tls else None
+        self._channels = [
+            grpc.aio.secure_channel(e, credentials, options=channel_options(tls))
+            if credentials is not None
+            else grpc.aio.insecure_channel(e, options=CHANNEL_OPTIONS)
+            for e in self._endpoints
+        ]
+        self._at = 0
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+
+    async def grant(self, ttl_s: int) -> tuple[int, int]:
+        """A new lease; its number and the time to live that etcd gave it, which may be longer (s)."""
+        reply = await self._call(
+            "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest(TTL=ttl_s), pb.LeaseGrantResponse
+        )
+        return reply.ID, reply.TTL
+
+    async def revoke(self, lease: int) -> None:
+        await self._call("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease), pb.LeaseRevokeResponse)
+
+    async def renew(self, lease: int) -> int:
+        """The time to live from now (s). LeaseLost."""
+        request = pb.LeaseKeepAliveRequest(ID=lease)
+        reply = await self._call("/etcdserverpb.Lease/LeaseKeepAlive", request, pb.LeaseKeepAliveResponse, stream=True)
+        if reply.TTL <= 0:
+            raise LeaseLost(f"lease {lease:x} has ended")
+        return reply.TTL
+
+    async def get(self, key: str) -> Key | None:
+        reply = await self._call("/etcdserverpb.KV/Range", pb.RangeRequest(key=key.encode()), pb.RangeResponse)
+        for row in reply.kvs:
+            return Key(row.value.decode(errors="replace"), row.create_revision, reply.header.cluster_id)
+        return None
+
+    async def create(self, key: str, value: str, lease: int) -> Key | None:
+        """Creates the key unless it exists; None when it does."""
+        name = key.encode()
+        put = pb.RequestOp(request_put=pb.PutRequest(key=name, value=value.encode(), lease=lease))
+        absent = pb.Compare(target=pb.Compare.CREATE, result=pb.Compare.EQUAL, key=name, create_revision=0)
+        request = pb.TxnRequest(compare=[absent], success=[put])
+        reply = await self._call("/etcdserverpb.KV/Txn", request, pb.TxnResponse)
+        return Key(value, reply.header.revision, reply.header.cluster_id) if reply.succeeded else None
+
+    async def _call(self, path: str, request: Message, answer: type[R], *, stream: bool = False) -> R:
+        problems = []
+        for _ in self._endpoints:
+            try:
+                return await self._ask(self._channels[self._at], path, request, answer, stream)
+            except grpc.aio.AioRpcError as error:
+                if error.code() == grpc.StatusCode.NOT_FOUND:
+                    raise LeaseLost(error.details() or "lease not found") from error
+                details = " ".join((error.details() or error.code().name).split())
+                problems.append(f"{self._endpoints[self._at]}: {details}")
+                self._at = (self._at + 1) % len(self._endpoints)
+        raise EtcdError("; ".join(problems))
+
+    async def _ask(self, channel: grpc.aio.Channel, path: str, request: Message, answer: type[R], stream: bool) -> R:
+        if not stream:
+            call = channel.unary_unary(
+                path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
+            )
+            return await call(request, timeout=CALL_S)
+        streaming = channel.stream_stream(
+            path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
+        )(iter([request]), timeout=CALL_S)
+        async for reply in streaming:
+            streaming.cancel()
+            return reply
+        raise EtcdError(f"{path}: ended without an answer")

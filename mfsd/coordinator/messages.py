@@ -1,0 +1,97 @@
+"""Between the wire's messages and the state's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mfsd.coordinator.cluster import BatchReport, Cluster, Delta, RequestReport
+from mfsd.coordinator.ports import PortTable
+from mfsd.proto import mfs_pb2 as pb
+
+if TYPE_CHECKING:
+    Ports = Iterable[pb.Port]
+else:
+    Ports = Any
+
+
+def demands(row: pb.Batch | pb.Request | pb.Routing, ports: Sequence[int]) -> dict[int, int]:
+    """Port of the cluster -> bytes. ValueError when the lists do not fit, or a number was never given."""
+    numbers, sizes = row.port, row.size_bytes
+    if len(numbers) != len(sizes):
+        raise ValueError(f"it has {len(numbers)} ports and {len(sizes)} sizes: they must be as many")
+    result: dict[int, int] = {}
+    for number, size in zip(numbers, sizes, strict=True):
+        if number >= len(ports):
+            raise ValueError(f"it uses port number {number}, which the stream has not named")
+        port = ports[number]
+        result[port] = result.get(port, 0) + size
+    return result
+
+
+def batch_report(row: pb.Batch, ports: Sequence[int]) -> BatchReport:
+    """ValueError says what is wrong with it."""
+    return BatchReport(
+        row.batch_id,
+        row.unit,
+        row.compute_left_ns,
+        [
+            RequestReport(
+                request.request_id,
+                request.budget_left_ns if request.HasField("budget_left_ns") else None,
+                demands(request, ports),
+            )
+            for request in row.requests
+        ],
+        demands(row, ports),
+    )
+
+
+def order(delta: Delta, term: int, ports: PortTable) -> bytes:
+    """The message that tells a daemon what is new."""
+    message = pb.ToNode()
+    row = message.order
+    row.SetInParent()
+    row.term, row.epoch, row.snapshot = term, delta.epoch, delta.snapshot
+    for batch_id, key in delta.keys:
+        row.batch_id.append(batch_id)
+        row.key.append(key)
+    for entry in delta.pruned:
+        row.pruned.append(_pruned(entry.batch_id, entry.request_id, entry.for_batch, entry.port, ports))
+    for batch_id, request_id in delta.restored:
+        row.restored_batch_id.append(batch_id)
+        row.restored_request_id.append(request_id)
+    for batch_id, reason in delta.refused:
+        row.refused.add(batch_id=batch_id, reason=reason)
+    return message.SerializeToString()
+
+
+def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> None:
+    """Everything that an operator sees of the cluster's state; 0: all batches."""
+    reply.epoch = cluster.epoch
+    reply.events = cluster.events
+    reply.oddities.update(cluster.oddities)
+    reply.batches_active = len(cluster.batches)
+    reply.requests_active = cluster.requests_active()
+    reply.drop_budget = cluster.planner.drop_budget()
+    reply.core = cluster.planner.name
+    reply.ports = len(cluster.ports)
+    for active in cluster.order()[: batches_max or None]:
+        reply.batches.add(
+            batch_id=active.batch_id,
+            unit=active.unit,
+            requests=len(active.numbers),
+            red_left_ns=cluster.red_left_ns(active),
+            nodes=sorted(active.told),
+        )
+    for entry in cluster.pruned():
+        reply.pruned.append(_pruned(entry.batch_id, entry.request_id, entry.for_batch, entry.port, cluster.ports))
+    for node in sorted(cluster.nodes.values(), key=lambda n: n.name):
+        row = reply.nodes.add(node=node.name, connected=node.connected, batches=len(node.batches))
+        for number in node.ports:
+            port = cluster.ports.ports[number]
+            row.ports.add(name=port.name, rate_bytes_per_s=port.rate_bytes_per_s, rho=port.rho)
+
+
+def _pruned(batch_id: int, request_id: int, for_batch: int, port: int, ports: PortTable) -> pb.Pruned:
+    return pb.Pruned(batch_id=batch_id, request_id=request_id, for_batch=for_batch, port=ports.ports[port].name)

@@ -1,0 +1,68 @@
+"""What a scheduling core changes from event to event: the coordinator sends nothing else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from mfsd.policy.config import PolicyConfig
+from mfsd.policy.core import ReferenceCore
+from mfsd.policy.load import Loads
+from mfsd.policy.result import Batch, Plan, Pruned
+
+UNIT_PER_S = 1_000_000_000
+"""Loads are given to the core as nanoseconds of their port, so every resource has this capacity: ports can then
+come, and change their rates, without a new core."""
+
+
+class Change(NamedTuple):
+    pruned: tuple[Pruned, ...]
+    restored: tuple[int, ...]
+    """Requests no longer pruned and still active."""
+
+
+class Planner(Protocol):
+    """A core together with what changes. As `mfsd.policy.core.Core`: a refused event (ValueError) changes nothing."""
+
+    name: str
+
+    def arrive(self, batch: Batch, now_ns: int) -> Change: ...
+    def update(self, batch: Batch, now_ns: int) -> Change: ...
+    def depart(self, batch_id: int, now_ns: int) -> Change: ...
+    def drop_budget(self) -> int: ...
+
+
+class ReferencePlanner:
+    """Plans afresh on every event and compares: for small clusters and to hold faster ones against."""
+
+    name = "reference"
+
+    def __init__(self, config: PolicyConfig, resources: int) -> None:
+        capacities: Loads = dict.fromkeys(range(resources), UNIT_PER_S)
+        self._core = ReferenceCore(config, capacities)
+        self._plan = Plan()
+
+    def arrive(self, batch: Batch, now_ns: int) -> Change:
+        return self._changed(self._core.arrive(batch, now_ns))
+
+    def update(self, batch: Batch, now_ns: int) -> Change:
+        return self._changed(self._core.update(batch, now_ns))
+
+    def depart(self, batch_id: int, now_ns: int) -> Change:
+        return self._changed(self._core.depart(batch_id, now_ns))
+
+    def drop_budget(self) -> int:
+        return self._plan.drop_budget
+
+    def _changed(self, plan: Plan) -> Change:
+        before = {p.request_id: p for p in self._plan.pruned}
+        after = {p.request_id: p for p in plan.pruned}
+        self._plan = plan
+        return Change(
+            tuple(p for number, p in after.items() if before.get(number) != p),
+            tuple(number for number in before if number not in after),
+        )
+
+
+def new_planner(config: PolicyConfig, resources: int) -> Planner:
+    """The fastest core there is. `resources`: how many it must take, numbered from 0."""
+    return ReferencePlanner(config, resources)

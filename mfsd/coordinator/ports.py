@@ -1,0 +1,99 @@
+"""The cluster's NIC ports by number, and what collectives usually move through them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from mfsd.policy.estimate import transfer_ns
+
+PORTS_MAX = 65_536
+TIME_MAX_NS = 10_000_000_000_000
+"""Nearly three hours of one port for one request: more is cut, so that no sum of a core overflows."""
+UNITS_MAX = 4_096
+"""Units whose history is kept; the one not heard of for longest goes first."""
+HISTORY_WEIGHT = 0.25
+"""Of the latest batch in the moving estimate: the last four or so count most."""
+
+
+class PortsExhausted(ValueError):
+    """More ports than a cluster can have."""
+
+
+class Port(Struct):
+    name: str
+    rate_bytes_per_s: int
+    declared: bool = False
+    """Its own daemon has told the rate."""
+    rho: float = 0.0
+    """Measured by its daemon; shown, and not used in the estimate, because it counts the batches' own bytes."""
+
+
+class PortTable:
+    """Ports get their numbers in the order in which they are first spoken of, and keep them."""
+
+    def __init__(self, rate_default_bytes_per_s: int) -> None:
+        self._rate_default_bytes_per_s = rate_default_bytes_per_s
+        self._number: dict[str, int] = {}
+        self.ports: list[Port] = []
+
+    def __len__(self) -> int:
+        return len(self.ports)
+
+    def number(self, name: str) -> int:
+        """A port that no daemon has declared has the default rate. PortsExhausted."""
+        number = self._number.get(name)
+        if number is None:
+            if len(self.ports) >= PORTS_MAX:
+                raise PortsExhausted(f"more than {PORTS_MAX} ports: are port names made up, or not reused?")
+            number = self._number[name] = len(self.ports)
+            self.ports.append(Port(name, self._rate_default_bytes_per_s))
+        return number
+
+    def declare(self, name: str, rate_bytes_per_s: int) -> int:
+        """A daemon's own port. Loads that are converted from now on use the new rate; rate 0 means unknown."""
+        number = self.number(name)
+        if rate_bytes_per_s > 0:
+            self.ports[number].rate_bytes_per_s = rate_bytes_per_s
+            self.ports[number].declared = True
+        return number
+
+    def time_ns(self, number: int, size_bytes: int) -> int:
+        """Time that the bytes take on the port alone, at most `TIME_MAX_NS`."""
+        return min(transfer_ns(size_bytes, self.ports[number].rate_bytes_per_s), TIME_MAX_NS)
+
+    def load(self, number: int, rho: float) -> bool:
+        """False, and nothing changes, when rho is not a number that a load can be."""
+        if not (math.isfinite(rho) and rho >= 0.0):
+            return False
+        self.ports[number].rho = rho
+        return True
+
+
+class RoutingHistory:
+    """A moving estimate of what one batch of a unit moves through each port in collectives, from what its last
+    batches moved (expert routing changes slowly)."""
+
+    def __init__(self) -> None:
+        self._units: dict[str, dict[int, float]] = {}
+
+    def observe(self, unit: str, moved: Mapping[int, int]) -> None:
+        """moved: port number -> bytes of one batch. A first batch is taken as it is."""
+        old = self._units.pop(unit, None)
+        if old is None:
+            new = {port: float(size) for port, size in moved.items()}
+        else:
+            new = {}
+            for port in old.keys() | moved.keys():
+                before = old.get(port, 0.0)
+                after = before + HISTORY_WEIGHT * (moved.get(port, 0) - before)
+                if after >= 1.0:
+                    new[port] = after
+        self._units[unit] = new
+        while len(self._units) > UNITS_MAX:
+            del self._units[next(iter(self._units))]
+
+    def estimate(self, unit: str) -> Mapping[int, float]:
+        return self._units.get(unit, {})

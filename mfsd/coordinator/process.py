@@ -1,0 +1,86 @@
+"""One run of a coordinator, from start to a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from mfsd.coordinator.election import Alone, Election, Electorate, Logger
+from mfsd.coordinator.etcd import Etcd
+from mfsd.coordinator.service import Service, new_server
+from mfsd.coordinator.settings import Settings
+
+STOP_S = 0.5
+GC_THRESHOLDS = (50_000, 20, 100)
+"""Tens of thousands of batches are hundreds of thousands of objects, none of them in cycles: looking through all of
+them every few thousand allocations, as the default does, would be the longest pause of all."""
+
+
+class Notifier(Protocol):
+    """What this needs of :class:`mfsd.node.notify.Notifier`."""
+
+    watchdog_interval_s: float | None
+
+    def ready(self, status: str) -> None: ...
+    def reloading(self) -> None: ...
+    def stopping(self) -> None: ...
+    def alive(self) -> None: ...
+
+
+async def run(settings: Settings, log: Logger, notifier: Notifier, reload: Callable[[], Settings | None]) -> None:
+    """Serves until SIGTERM or SIGINT. CannotListen or TlsError when it cannot start.
+
+    reload: called on SIGHUP; the new settings, or None when they are bad. Policy and grace change at once, the rest
+    needs a restart.
+    """
+    gc.set_threshold(*GC_THRESHOLDS)
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    electorate: Electorate = Alone(settings.advertise)
+    if settings.etcd:
+        etcd = Etcd(settings.etcd, settings.etcd_tls)
+        electorate = Election(etcd, settings.advertise, settings.lease_ttl_s, log)
+    service = Service(settings, electorate, log)
+    server, port = new_server(service, settings.listen, settings.tls)
+    await server.start()
+
+    def hangup() -> None:
+        notifier.reloading()
+        new = reload()
+        if new is not None:
+            service.reconfigure(new)
+            log.info("reloaded", applied="policy,grace", needs_restart="everything else in [coordinator]")
+        notifier.ready(f"serving {settings.listen}")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, hangup)
+    tasks = [
+        asyncio.create_task(service.beat(), name="beat"),
+        asyncio.create_task(electorate.run(service.role_changed), name="election"),
+    ]
+    if notifier.watchdog_interval_s is not None:
+        tasks.append(asyncio.create_task(_watchdog(notifier, notifier.watchdog_interval_s)))
+    stopping = asyncio.create_task(stop.wait())
+    log.info("ready", listen=settings.listen, port=port, address=settings.advertise, etcd=",".join(settings.etcd))
+    notifier.ready(f"serving {settings.listen}")
+    try:
+        done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # a background task ends only by a defect
+    finally:
+        notifier.stopping()
+        service.stop()
+        for task in (stopping, *tasks):
+            task.cancel()
+        await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        await server.stop(STOP_S)
+        log.info("stopped")
+
+
+async def _watchdog(notifier: Notifier, interval_s: float) -> None:
+    while True:
+        notifier.alive()
+        await asyncio.sleep(interval_s)

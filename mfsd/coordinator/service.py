@@ -1,0 +1,384 @@
+"""The gRPC service: streams of daemons on one side, the cluster's state on the other.
+
+All of it runs on one asyncio loop, so an event is handled whole before the next one. A stream's writer takes what
+the state has for its daemon when the stream is ready for it; what happens meanwhile is summed up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+
+from mfsd.coordinator import messages
+from mfsd.coordinator.cluster import Cluster
+from mfsd.coordinator.election import Electorate, Logger, Role
+from mfsd.coordinator.ports import PortsExhausted
+from mfsd.coordinator.settings import Settings
+from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.wire import (
+    CHANNEL_OPTIONS,
+    PROTOCOL,
+    PROTOCOL_OLDEST,
+    SERVICE,
+    TlsFiles,
+    server_credentials,
+)
+
+HELLO_S = 5.0
+SILENT_HEARTBEATS = 3.0
+"""A daemon that echoes nothing for so long is taken for lost."""
+TICK_S = 0.25
+
+Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
+
+
+class Refused(Exception):
+    """The stream must end, with this reason."""
+
+    def __init__(self, code: pb.Refusal.Code, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+class Session:
+    """One daemon's stream."""
+
+    def __init__(self, hello: pb.Hello, address: str, context: Context) -> None:
+        self.hello = hello
+        self.node = hello.node
+        self.address = address
+        self.context = context
+        self.ports: list[int] = []
+        """The stream's port numbers -> the cluster's."""
+        self.wake = asyncio.Event()
+        self.control: list[pb.ToNode] = []
+        """To be sent before any order."""
+        self.welcomed_term = 0
+        """0: standing by."""
+        self.heard_ns = 0
+        self.lag_ns = 0
+        self.epoch_applied = 0
+        self.refused: Refused | None = None
+
+    def send(self, message: pb.ToNode) -> None:
+        self.control.append(message)
+        self.wake.set()
+
+    def end(self, code: pb.Refusal.Code, reason: str) -> None:
+        self.refused = Refused(code, reason)
+        self.wake.set()
+
+
+class Service:
+    def __init__(
+        self,
+        settings: Settings,
+        electorate: Electorate,
+        log: Logger,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.settings = settings
+        self._electorate = electorate
+        self._log = log
+        self._clock_ns = clock_ns
+        self._started_ns = clock_ns()
+        self.sessions: dict[str, Session] = {}
+        self.cluster: Cluster | None = None
+        """None while another leads."""
+
+    # ---- roles -----------------------------------------------------------------------------------
+
+    def role_changed(self, role: Role) -> None:
+        """The election's answer. A new leader starts without batches: every daemon tells its own."""
+        if role.leads:
+            self._log.info("leads", term=role.term, authority=role.authority)
+            settings = self.settings
+            self.cluster = Cluster(settings.policy, settings.rate_default_bytes_per_s, settings.grace_ns)
+        else:
+            if self.cluster is not None or role.leader:
+                self._log.info("stands-by", leader=role.leader or "unknown", term=role.term)
+            self.cluster = None
+        for session in self.sessions.values():
+            self._greet(session)
+
+    def _greet(self, session: Session) -> None:
+        role = self._electorate.role
+        heartbeat_ns = self.settings.heartbeat_ns
+        session.welcomed_term = 0
+        session.control.clear()
+        if self.cluster is not None and self._electorate.valid():
+            try:
+                ports = {port.name: port.rate_bytes_per_s for port in session.hello.ports}
+                self.cluster.connect(session.node, ports, self._clock_ns())
+                session.ports = []
+                self._number_ports(session, session.hello.ports)
+            except PortsExhausted as error:
+                session.end(pb.Refusal.HELLO, str(error))
+                return
+            session.welcomed_term = role.term
+            welcome = pb.Welcome(protocol=PROTOCOL, authority=role.authority, term=role.term, heartbeat_ns=heartbeat_ns)
+            session.send(pb.ToNode(welcome=welcome))
+        else:
+            session.send(self._standby())
+
+    def _standby(self) -> pb.ToNode:
+        role = self._electorate.role
+        leader = "" if role.leads else role.leader
+        return pb.ToNode(
+            standby=pb.Standby(
+                leader=leader, authority=role.authority, term=role.term, heartbeat_ns=self.settings.heartbeat_ns
+            )
+        )
+
+    # ---- streams ---------------------------------------------------------------------------------
+
+    async def link(self, _requests: object, context: Context) -> None:
+        """Handles one stream from hello to end."""
+        session: Session | None = None
+        writer: asyncio.Task[None] | None = None
+        try:
+            session = await self._hello(context)
+            self._add(session)
+            writer = asyncio.create_task(self._write(session))
+            await self._read(session, writer)
+        except Refused as refused:
+            name = session.node if session else "unknown"
+            self._log.warning("daemon-refused", node=name, address=context.peer(), reason=refused)
+            refusal = pb.Refusal(code=refused.code, reason=str(refused))
+            with contextlib.suppress(grpc.aio.UsageError, asyncio.InvalidStateError, grpc.RpcError):
+                await context.write(pb.ToNode(refusal=refusal).SerializeToString())
+        finally:
+            if writer is not None:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+            if session is not None:
+                self._remove(session)
+
+    async def _hello(self, context: Context) -> Session:
+        try:
+            message = await asyncio.wait_for(context.read(), HELLO_S)
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            raise Refused(pb.Refusal.HELLO, f"no hello within {HELLO_S:g} s") from error
+        if not isinstance(message, pb.FromNode) or message.WhichOneof("kind") != "hello":
+            raise Refused(pb.Refusal.HELLO, "the first message must be a hello")
+        hello = message.hello
+        if hello.protocol < PROTOCOL_OLDEST or hello.protocol_oldest > PROTOCOL:
+            raise Refused(
+                pb.Refusal.PROTOCOL,
+                f"mfsd {hello.version} speaks protocol {hello.protocol_oldest} to {hello.protocol}, this coordinator "
+                f"{PROTOCOL_OLDEST} to {PROTOCOL}: upgrade the older of the two",
+            )
+        if not 1 <= len(hello.node) <= 253:
+            raise Refused(pb.Refusal.HELLO, "the node has no name, or one above 253 characters: set [cluster] node")
+        return Session(hello, context.peer(), context)
+
+    def _add(self, session: Session) -> None:
+        before = self.sessions.get(session.node)
+        if before is not None:
+            before.end(pb.Refusal.REPLACED, f"another stream of node {session.node} came from {session.address}")
+        self.sessions[session.node] = session
+        session.heard_ns = self._clock_ns()
+        self._log.info("daemon", node=session.node, address=session.address, version=session.hello.version)
+        self._electorate.outbid(session.hello.authority, session.hello.term)  # greets all when it raises the term
+        if session.welcomed_term == 0:
+            self._greet(session)
+
+    def _remove(self, session: Session) -> None:
+        if self.sessions.get(session.node) is session:
+            del self.sessions[session.node]
+            if self.cluster is not None:
+                self.cluster.disconnect(session.node, self._clock_ns())
+            self._log.info("daemon-lost", node=session.node)
+
+    async def _read(self, session: Session, writer: asyncio.Task[None]) -> None:
+        while True:
+            reading = asyncio.ensure_future(session.context.read())
+            silence_s = max(1.0, SILENT_HEARTBEATS * self.settings.heartbeat_ns / 1e9)
+            timeout_s = None if session.welcomed_term == 0 else silence_s
+            await asyncio.wait({reading, writer}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                if writer.done():
+                    writer.result()
+                    return
+                if session.welcomed_term == 0:
+                    continue
+                self._log.warning("daemon-silent", node=session.node, for_s=silence_s)
+                return
+            message = reading.result()
+            if not isinstance(message, pb.FromNode):
+                return
+            session.heard_ns = self._clock_ns()
+            if self.cluster is None:
+                continue  # sent before the daemon knew that this one does not lead
+            kind = message.WhichOneof("kind")
+            if kind == "report" and message.report.term == session.welcomed_term:
+                self._report(session, self.cluster, message.report)
+                self._wake(self.cluster)
+            elif kind == "echo":
+                session.lag_ns = max(0, session.heard_ns - message.echo.stamp_ns)
+                session.epoch_applied = message.echo.epoch
+
+    def _number_ports(self, session: Session, ports: messages.Ports) -> None:
+        assert self.cluster is not None
+        for port in ports:
+            if port.number != len(session.ports):
+                raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is this another protocol?")
+            session.ports.append(self.cluster.ports.number(port.name))
+
+    def _report(self, session: Session, cluster: Cluster, report: pb.Report) -> None:
+        """Applies one report; each part of it is an event."""
+        now_ns = self._clock_ns()
+        try:
+            self._number_ports(session, report.ports)
+        except PortsExhausted as error:
+            raise Refused(pb.Refusal.HELLO, str(error)) from error
+        for batch_id in report.departed:
+            cluster.depart(session.node, batch_id, now_ns)
+        for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):
+            for row in rows:
+                try:
+                    batch = messages.batch_report(row, session.ports)
+                except ValueError as error:
+                    cluster.odd(session.node, row.batch_id, str(error))
+                else:
+                    take(session.node, batch, now_ns)
+        for load in report.loads:
+            if load.port < len(session.ports):
+                cluster.load(session.ports[load.port], load.rho)
+        for routed in report.routed:
+            try:
+                cluster.history.observe(routed.unit, messages.demands(routed, session.ports))
+            except ValueError:
+                cluster.oddities["routing history that cannot be read: ignored"] += 1
+        if report.snapshot_end:
+            cluster.synchronise(session.node, now_ns)
+
+    def _wake(self, cluster: Cluster) -> None:
+        for name in cluster.dirty:
+            session = self.sessions.get(name)
+            if session is not None:
+                session.wake.set()
+
+    async def _write(self, session: Session) -> None:
+        while True:
+            await session.wake.wait()
+            session.wake.clear()
+            if session.refused is not None:
+                raise session.refused
+            while session.control:
+                await session.context.write(session.control.pop(0).SerializeToString())
+            cluster = self.cluster
+            if cluster is None or session.welcomed_term == 0:
+                continue
+            delta = cluster.take(session.node)
+            if delta is None:
+                continue
+            order = messages.order(delta, session.welcomed_term, cluster.ports)
+            if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
+                continue  # lost the lead meanwhile: this decision is nobody's
+            await session.context.write(order)
+
+    async def beat(self) -> None:
+        """Heartbeats and graces, for as long as the service runs."""
+        next_s = 0.0
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self.cluster is not None:
+                self.cluster.tick(self._clock_ns())
+                self._wake(self.cluster)
+            if time.monotonic() < next_s:
+                continue
+            next_s = time.monotonic() + self.settings.heartbeat_ns / 1e9
+            self._heartbeat()
+
+    def _heartbeat(self) -> None:
+        leads = self.cluster is not None and self._electorate.valid()
+        standby = self._standby()
+        for session in self.sessions.values():
+            if session.control:
+                continue  # it does not even take what it has
+            if session.welcomed_term == 0:
+                session.send(standby)
+            elif leads and self.cluster is not None:
+                beat = pb.Heartbeat(term=session.welcomed_term, epoch=self.cluster.epoch, stamp_ns=self._clock_ns())
+                session.send(pb.ToNode(heartbeat=beat))
+
+    # ---- operators -------------------------------------------------------------------------------
+
+    async def status(self, request: pb.StatusRequest, _context: object) -> pb.StatusReply:
+        role = self._electorate.role
+        now_ns = self._clock_ns()
+        reply = pb.StatusReply(
+            version=self.settings.version,
+            address=self.settings.advertise,
+            leads=self.cluster is not None and self._electorate.valid(),
+            leader=role.leader,
+            authority=role.authority,
+            term=role.term,
+            uptime_ns=now_ns - self._started_ns,
+        )
+        if self.cluster is not None:
+            messages.fill_status(reply, self.cluster, request.batches_max)
+            for row in reply.nodes:
+                session = self.sessions.get(row.node)
+                if session is not None:
+                    row.address = session.address
+                    row.version = session.hello.version
+                    row.lag_ns = session.lag_ns
+                    row.silent_ns = max(0, now_ns - session.heard_ns)
+                    row.epochs_behind = max(0, self.cluster.epoch - session.epoch_applied)
+        return reply
+
+    def reconfigure(self, new: Settings) -> None:
+        """Takes over what can change in a living coordinator."""
+        old = self.settings
+        self.settings = msgspec.structs.replace(old, policy=new.policy, grace_ns=new.grace_ns)
+        if self.cluster is not None:
+            self.cluster.grace_ns = new.grace_ns
+            if new.policy != old.policy:
+                self.cluster.replace_policy(new.policy, self._clock_ns())
+                self._wake(self.cluster)
+
+    def stop(self) -> None:
+        """Tells the daemons to look elsewhere."""
+        for session in self.sessions.values():
+            session.end(pb.Refusal.STOPPING, "this coordinator is going down")
+
+
+class CannotListen(Exception):
+    """``str()`` names the address and the remedy."""
+
+
+def new_server(service: Service, listen: str, tls: TlsFiles | None) -> tuple[grpc.aio.Server, int]:
+    """A server, not started, and the port that it is bound to. CannotListen or TlsError."""
+    server = grpc.aio.server(options=(*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)))
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Link": grpc.stream_stream_rpc_method_handler(service.link, request_deserializer=pb.FromNode.FromString),
+        "Status": grpc.unary_unary_rpc_method_handler(
+            service.status,
+            request_deserializer=pb.StatusRequest.FromString,
+            response_serializer=pb.StatusReply.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    try:
+        if tls is not None:
+            port = server.add_secure_port(listen, server_credentials(tls))
+        else:
+            port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise CannotListen(
+            f"cannot listen on {listen}: is another coordinator running, and is the address this host's? "
+            "Choose another with --listen"
+        ) from error
+    return server, port

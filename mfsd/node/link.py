@@ -1,0 +1,184 @@
+"""The daemon's end of the link to the coordinators: tells them of this node's batches, hears the order.
+
+Everything here runs on the daemon's asyncio loop. What is told is state, not events: whatever happens between two
+reports is summed up, and after a reconnection everything is told again. gRPC is loaded only when a link is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from mfsd.node.link_stream import LinkStream
+    from mfsd.proto.wire import TlsFiles
+
+
+class PortDemand(Struct, frozen=True):
+    """Bytes to move through one port."""
+
+    port: str
+    """Cluster-wide name of a NIC port and direction: "<address>/in" or "<address>/out"."""
+    size_bytes: int
+
+
+class RequestSummary(Struct, frozen=True):
+    request_id: int
+    budget_left_ns: int | None
+    """Until its deadline from the moment of the call; below 0 when late; None: no deadline."""
+    demands: tuple[PortDemand, ...] = ()
+    """What this node posts for it, at both ends of each flow. Other nodes' posts are theirs to report."""
+
+
+class BatchSummary(Struct, frozen=True):
+    batch_id: int
+    unit: str
+    """Name of the prefill replica; batches of one unit share the estimate of its collectives."""
+    compute_left_ns: int
+    requests: tuple[RequestSummary, ...]
+    collectives: tuple[PortDemand, ...] = ()
+    """Bytes of collectives left, where the engine knows them; empty: the coordinator estimates."""
+
+
+class OrderChange(Struct, frozen=True):
+    """What has changed in the order of this node's batches."""
+
+    term: int
+    epoch: int
+    complete: bool
+    """True: `ranks` and `pruned_added` are everything; what they do not name has no rank and is not pruned."""
+    ranks: Mapping[int, int]
+    """batch_id -> rank among this node's batches, 0 first."""
+    pruned_added: tuple[int, ...] = ()
+    """Request ids."""
+    pruned_removed: tuple[int, ...] = ()
+
+
+class Listener(Protocol):
+    def order(self, change: OrderChange) -> None:
+        """A decision of the leader."""
+
+    def order_lost(self) -> None:
+        """Nobody has confirmed the order for the time to live: order locally by RED, prune nothing."""
+
+
+class Logger(Protocol):
+    """What the link needs of :class:`mfsd.node.log.Log`."""
+
+    def info(self, event: str, **values: object) -> None: ...
+    def warning(self, event: str, **values: object) -> None: ...
+
+
+class LinkSettings(Struct, frozen=True, kw_only=True):
+    addresses: tuple[str, ...]
+    """HOST:PORT of every coordinator."""
+    ttl_ns: int = 5_000_000_000
+    """How long the last order holds without a sign of the leader."""
+    tls: TlsFiles | None = None
+    backoff_max_s: float = 2.0
+
+
+class Identity(Struct, frozen=True):
+    node: str
+    """Unique in the cluster."""
+    version: str
+    epoch: int
+    """Of the daemon's start."""
+
+
+class LinkStatus(Struct, frozen=True):
+    connected: bool
+    leader: str
+    """HOST:PORT; empty: none known."""
+    term: int
+    epoch: int
+    age_s: float | None
+    """Since the leader was last heard; None: never."""
+    problem: str = ""
+    """Why there is no connection."""
+    refused: int = 0
+    """Messages of stale leaders that were not applied."""
+
+
+class Link:
+    """Keeps this node's batches known to the leader and `listener` informed of its order. One per daemon."""
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        identity: Identity,
+        ports: Mapping[str, int],
+        listener: Listener,
+        log: Logger,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """ports: this node's own ports and their rates in bytes per second."""
+        from mfsd.node.link_state import LinkState  # loads protobuf, which a daemon without a coordinator spares
+
+        self._settings = settings
+        self._listener = listener
+        self._log = log
+        self._clock_ns = clock_ns
+        self._state = LinkState(identity, ports, settings.ttl_ns)
+        self._stream: LinkStream | None = None
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves until cancelled. TlsError when the certificates cannot be used."""
+        from mfsd.node.link_stream import LinkStream
+
+        self._stream = LinkStream(self._settings, self._state, self._listener, self._log, self._wake, self._clock_ns)
+        await self._stream.run()
+
+    def arrived(self, batch: BatchSummary) -> None:
+        self._put(batch, arrival=True)
+
+    def updated(self, batch: BatchSummary) -> None:
+        """What is left of a batch. One that never arrived, arrives. Often repeated updates are told together."""
+        self._put(batch, arrival=False)
+
+    def departed(self, batch_id: int) -> None:
+        """Ignored when the batch is not active."""
+        restored = self._state.depart(batch_id)
+        if restored:
+            self._listener.order(OrderChange(self._state.term, self._state.epoch, False, {}, pruned_removed=restored))
+        self._wake.set()
+
+    def port_load(self, port: str, rho: float) -> None:
+        """Measured load as a share of the port's rate. Not a number, negative: ignored."""
+        self._state.load(port, rho)
+
+    def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
+        """Bytes that the collectives of one batch of `unit` moved: the history that estimates later batches."""
+        self._state.routed(unit, demands)
+
+    def why_pruned(self, request_id: int) -> str | None:
+        """One sentence; None when the request is not pruned."""
+        return self._state.why_pruned(request_id)
+
+    def status(self) -> LinkStatus:
+        state, stream = self._state, self._stream
+        heard_ns = state.heard_ns
+        return LinkStatus(
+            connected=stream is not None and stream.connected,
+            leader=stream.leader if stream is not None else "",
+            term=state.term,
+            epoch=state.epoch,
+            age_s=None if heard_ns is None else (self._clock_ns() - heard_ns) / 1e9,
+            problem=stream.problem if stream is not None else "",
+            refused=state.stale,
+        )
+
+    def _put(self, batch: BatchSummary, *, arrival: bool) -> None:
+        problem = self._state.put(batch, self._clock_ns())
+        if problem is not None:
+            self._log.warning("batch-not-reported", batch=batch.batch_id, problem=problem)
+        elif arrival:
+            self._wake.set()
+        elif self._stream is not None:
+            self._stream.wake_soon()

@@ -1,0 +1,266 @@
+"""What the link knows: this node's batches and what of them is still to be told, and the leader's order.
+
+Pure: no I/O, no clock of its own. Times are on this host's monotonic clock, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from mfsd.node.link import BatchSummary, Identity, OrderChange, PortDemand
+from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.wire import DEMANDS_PER_REPORT_MAX, PROTOCOL, PROTOCOL_OLDEST, REQUESTS_PER_BATCH_MAX
+
+U64_MAX = 2**64 - 1
+BUDGET_MAX_NS = 2**62
+"""Beyond any real budget (146 years); larger ones are cut, so that they fit on the wire."""
+
+
+class _Held(NamedTuple):
+    batch: BatchSummary
+    told_ns: int
+    """When its relative times were right."""
+
+
+class _Why(NamedTuple):
+    for_batch: int
+    port: str
+
+
+class LinkState:
+    def __init__(self, identity: Identity, ports: Mapping[str, int], ttl_ns: int) -> None:
+        self._identity = identity
+        self._ports = dict(ports)
+        self._ttl_ns = ttl_ns
+        self._batches: dict[int, _Held] = {}
+        self._loads: dict[str, float] = {}
+        # what the coordinator has not been told
+        self._arrived: dict[int, None] = {}
+        self._updated: dict[int, None] = {}
+        self._departed: dict[int, None] = {}
+        self._loads_changed: set[str] = set()
+        self._routed: list[tuple[str, Sequence[PortDemand]]] = []
+        self._numbers: dict[str, int] = {}
+        """Ports that this stream has named since the last welcome; the node's own come first."""
+        # what the leader has decided
+        self.authority = ""
+        self.term = 0
+        self.epoch = 0
+        self.heard_ns: int | None = None
+        self.stale = 0
+        self._has_order = False
+        self._keys: dict[int, int] = {}
+        self._ranks: dict[int, int] = {}
+        self._pruned: dict[int, dict[int, _Why]] = {}
+        """request -> batch -> why."""
+
+    # ---- from the daemon -------------------------------------------------------------------------
+
+    def put(self, batch: BatchSummary, now_ns: int) -> str | None:
+        """Takes a batch over; answers why not when it cannot be reported."""
+        if not 0 <= batch.batch_id <= U64_MAX:
+            return f"batch id {batch.batch_id} is not a 64-bit number"
+        if not 1 <= len(batch.requests) <= REQUESTS_PER_BATCH_MAX:
+            return f"{len(batch.requests)} requests: give 1 to {REQUESTS_PER_BATCH_MAX}"
+        for request in batch.requests:
+            if not 0 <= request.request_id <= U64_MAX:
+                return f"request id {request.request_id} is not a 64-bit number"
+        known = batch.batch_id in self._batches
+        self._batches[batch.batch_id] = _Held(batch, now_ns)
+        if known:
+            self._updated[batch.batch_id] = None
+        else:
+            self._arrived[batch.batch_id] = None
+        return None
+
+    def depart(self, batch_id: int) -> tuple[int, ...]:
+        """Forgets a batch; the requests that were pruned only on its account."""
+        if self._batches.pop(batch_id, None) is None:
+            return ()
+        self._updated.pop(batch_id, None)
+        if batch_id in self._arrived:
+            del self._arrived[batch_id]
+        else:
+            self._departed[batch_id] = None
+        self._keys.pop(batch_id, None)
+        self._ranks.pop(batch_id, None)
+        return tuple(r for r in list(self._pruned) if self._restore(batch_id, r))
+
+    def load(self, port: str, rho: float) -> None:
+        if math.isfinite(rho) and rho >= 0.0 and self._loads.get(port) != rho:
+            self._loads[port] = rho
+            self._loads_changed.add(port)
+
+    def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
+        self._routed.append((unit, demands))
+        del self._routed[:-64]  # cut off from the coordinator, only the latest history is worth keeping
+
+    # ---- to the coordinator ----------------------------------------------------------------------
+
+    def hello(self) -> pb.FromNode:
+        """The first message of a new stream."""
+        hello = pb.Hello(
+            protocol=PROTOCOL,
+            protocol_oldest=PROTOCOL_OLDEST,
+            node=self._identity.node,
+            version=self._identity.version,
+            epoch=self._identity.epoch,
+            authority=self.authority,
+            term=self.term,
+        )
+        for number, (name, rate) in enumerate(self._ports.items()):
+            hello.ports.add(number=number, name=name, rate_bytes_per_s=rate)
+        return pb.FromNode(hello=hello)
+
+    def start_snapshot(self) -> None:
+        """From here on `report` tells everything once more. Call `end_snapshot` when it has."""
+        self._numbers = {port: number for number, port in enumerate(self._ports)}
+        self._arrived = dict.fromkeys(self._batches)
+        self._updated.clear()
+        self._departed.clear()
+        self._loads_changed = set(self._loads)
+
+    def report(self, now_ns: int) -> pb.FromNode | None:
+        """The next report of what has not been told; None when nothing is left. Large ones are cut."""
+        if not (self._arrived or self._updated or self._departed or self._loads_changed or self._routed):
+            return None
+        message = pb.FromNode()
+        report = message.report
+        report.term = self.term
+        report.departed.extend(self._departed)
+        self._departed.clear()
+        room = DEMANDS_PER_REPORT_MAX
+        for pending, told in ((self._arrived, report.arrived), (self._updated, report.updated)):
+            while pending and room > 0:
+                batch_id = next(iter(pending))
+                del pending[batch_id]
+                if told is report.arrived:
+                    self._updated.pop(batch_id, None)
+                room -= self._encode(self._batches[batch_id], told.add(), report, now_ns)
+        for port in sorted(self._loads_changed):
+            report.loads.add(port=self._number(port, report), rho=self._loads[port])
+        self._loads_changed.clear()
+        for unit, demands in self._routed:
+            row = report.routed.add(unit=unit)
+            self._encode_demands(demands, row, report)
+        self._routed.clear()
+        return message
+
+    def end_snapshot(self) -> pb.FromNode:
+        """The report after which what was not told is gone."""
+        return pb.FromNode(report=pb.Report(term=self.term, snapshot_end=True))
+
+    def _encode(self, held: _Held, to: pb.Batch, report: pb.Report, now_ns: int) -> int:
+        """Fills `to`; what of the room it takes."""
+        batch, passed_ns = held.batch, now_ns - held.told_ns
+        to.batch_id = batch.batch_id
+        to.unit = batch.unit
+        to.compute_left_ns = min(max(0, batch.compute_left_ns), BUDGET_MAX_NS)
+        used = 1 + self._encode_demands(batch.collectives, to, report)
+        for request in batch.requests:
+            row = to.requests.add(request_id=request.request_id)
+            if request.budget_left_ns is not None:
+                left_ns = request.budget_left_ns - passed_ns
+                row.budget_left_ns = min(max(-BUDGET_MAX_NS, left_ns), BUDGET_MAX_NS)
+            used += 1 + self._encode_demands(request.demands, row, report)
+        return used
+
+    def _encode_demands(
+        self, demands: Iterable[PortDemand], to: pb.Batch | pb.Request | pb.Routing, report: pb.Report
+    ) -> int:
+        """Demands of nothing, or of less, are left out."""
+        used = 0
+        for demand in demands:
+            if 0 < demand.size_bytes <= U64_MAX:
+                to.port.append(self._number(demand.port, report))
+                to.size_bytes.append(demand.size_bytes)
+                used += 1
+        return used
+
+    def _number(self, port: str, report: pb.Report) -> int:
+        number = self._numbers.get(port)
+        if number is None:
+            number = self._numbers[port] = len(self._numbers)
+            report.ports.add(number=number, name=port)
+        return number
+
+    # ---- from the coordinator --------------------------------------------------------------------
+
+    def follow(self, authority: str, term: int, now_ns: int) -> bool:
+        """Follows the leader of that term; False when a newer one of the same authority is known already."""
+        if authority == self.authority and term < self.term:
+            self.stale += 1
+            return False
+        self.authority, self.term, self.epoch, self.heard_ns = authority, term, 0, now_ns
+        return True
+
+    def heard(self, term: int, now_ns: int) -> bool:
+        """A sign of life of the leader of that term; False: it is not the one that is followed."""
+        if term != self.term:
+            self.stale += 1
+            return False
+        self.heard_ns = now_ns
+        return True
+
+    def apply(self, order: pb.Order, now_ns: int) -> OrderChange | None:
+        """Takes an order over; None when it is stale and must not be applied."""
+        if not self.heard(order.term, now_ns):
+            return None
+        if order.epoch < self.epoch:
+            self.stale += 1
+            return None
+        self.epoch = order.epoch
+        before = dict(self._ranks)
+        if order.snapshot:
+            self._keys.clear()
+            self._pruned.clear()
+        self._has_order = True
+        for batch_id, key in zip(order.batch_id, order.key, strict=False):
+            if batch_id in self._batches:  # it may have departed meanwhile
+                self._keys[batch_id] = key
+        for refused in order.refused:
+            self._keys.pop(refused.batch_id, None)
+        added = []
+        for row in order.pruned:
+            if row.batch_id in self._batches:
+                if row.request_id not in self._pruned:
+                    added.append(row.request_id)
+                self._pruned.setdefault(row.request_id, {})[row.batch_id] = _Why(row.for_batch, row.port)
+        restored = zip(order.restored_batch_id, order.restored_request_id, strict=False)
+        removed = [request for batch, request in restored if self._restore(batch, request)]
+        self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}
+        changed = self._ranks if order.snapshot else {b: r for b, r in self._ranks.items() if before.get(b) != r}
+        both = set(added) & set(removed)
+        return OrderChange(
+            term=self.term,
+            epoch=self.epoch,
+            complete=order.snapshot,
+            ranks=dict(changed),
+            pruned_added=tuple(r for r in added if r not in both),
+            pruned_removed=() if order.snapshot else tuple(r for r in removed if r not in both),
+        )
+
+    def expire(self, now_ns: int) -> bool:
+        """True once, when the order's time to live has passed: there is no order from then on."""
+        if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self._ttl_ns:
+            return False
+        self._has_order = False
+        self._keys.clear()
+        self._ranks.clear()
+        self._pruned.clear()
+        return True
+
+    def why_pruned(self, request_id: int) -> str | None:
+        for why in self._pruned.get(request_id, {}).values():
+            return f"batch {why.for_batch} would have been late by port {why.port or 'unknown'}"
+        return None
+
+    def _restore(self, batch_id: int, request_id: int) -> bool:
+        """True when the request is pruned in no batch any more."""
+        batches = self._pruned.get(request_id)
+        if batches is None or batches.pop(batch_id, None) is None or batches:
+            return False
+        del self._pruned[request_id]
+        return True

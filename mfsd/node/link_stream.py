@@ -1,0 +1,245 @@
+"""The link's connections: finds the leader, follows it, comes back after every failure."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+
+import grpc
+import grpc.aio
+
+from mfsd.node.link import LinkSettings, Listener, Logger
+from mfsd.node.link_state import LinkState
+from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.wire import LINK, channel_credentials, channel_options
+
+ANSWER_S = 1.0
+"""A coordinator that says nothing for so long after a hello is taken for dead."""
+SILENT_HEARTBEATS = 2.5
+"""So many heartbeats without a message: the leader is gone, or cut off."""
+UPDATE_INTERVAL_S = 0.01
+"""Updates of a batch within it become one report. Arrivals and departures do not wait."""
+BACKOFF_MIN_S = 0.05
+FAILED_FOR_S = 1.0
+"""An address that has just failed is not followed for so long when another coordinator names it as leader."""
+
+_Call = grpc.aio.StreamStreamCall[pb.FromNode, pb.ToNode]
+
+
+class _Ended(Exception):
+    """This stream has ended; try the next address. ``str()`` says why."""
+
+
+class _Redirect(Exception):
+    """Another coordinator leads."""
+
+    def __init__(self, leader: str) -> None:
+        self.leader = leader
+        super().__init__(leader)
+
+
+class LinkStream:
+    """Runs one stream at a time; `connected` while a leader's orders arrive on it."""
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        state: LinkState,
+        listener: Listener,
+        log: Logger,
+        wake: asyncio.Event,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._listener = listener
+        self._log = log
+        self._wake = wake
+        self._clock_ns = clock_ns
+        self._credentials = channel_credentials(settings.tls) if settings.tls else None
+        self._waking: asyncio.TimerHandle | None = None
+        self._failed_at_s: dict[str, float] = {}
+        self._logged = ""
+        self.connected = False
+        self.leader = ""
+        self.problem = "not connected yet"
+
+    def wake_soon(self) -> None:
+        """Has an update told within `UPDATE_INTERVAL_S`."""
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(UPDATE_INTERVAL_S, self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._waking = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        watch = asyncio.create_task(self._expire())
+        try:
+            await self._follow()
+        finally:
+            watch.cancel()
+            if self._waking is not None:
+                self._waking.cancel()
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        rotation = self._addresses()
+        address, failures = next(rotation), 0
+        while True:
+            try:
+                await self._attempt(address)
+            except _Redirect as redirect:
+                self._log.info("coordinator-redirects", asked=address, leader=redirect.leader)
+                address = redirect.leader
+                continue
+            except _Ended as ended:
+                was_connected = self.connected
+                self._not_connected(address, str(ended))
+                self._failed_at_s[address] = loop.time()
+                failures = 0 if was_connected else failures + 1
+            address = next(rotation)
+            if failures:  # a leader that was just lost is looked for at once
+                longest_s = min(self._settings.backoff_max_s, BACKOFF_MIN_S * 2 ** min(failures, 16))
+                await asyncio.sleep(random.uniform(longest_s / 2, longest_s))
+
+    def _addresses(self) -> Iterator[str]:
+        """All addresses over and over, from a random start, so that daemons spread over the coordinators."""
+        order = list(self._settings.addresses)
+        random.shuffle(order)
+        while True:
+            yield from order
+
+    def _not_connected(self, address: str, problem: str) -> None:
+        """Logs each new problem once, not each attempt."""
+        self.connected = False
+        self.problem = f"{address}: {problem}"
+        if self.problem != self._logged:
+            self._logged = self.problem
+            self._log.warning("coordinator-lost", address=address, problem=problem)
+
+    async def _attempt(self, address: str) -> None:
+        """One stream from hello to end. Raises _Ended or _Redirect."""
+        channel = self._channel(address)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            call: _Call = channel.stream_stream(  # type: ignore[assignment]  # the stubs lose the request's type
+                LINK, request_serializer=pb.FromNode.SerializeToString, response_deserializer=pb.ToNode.FromString
+            )()
+            await asyncio.wait_for(call.write(self._state.hello()), ANSWER_S)
+            await self._read(call, address, tasks)
+        except grpc.aio.AioRpcError as error:
+            raise _Ended(_explained(error)) from error
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            raise _Ended(f"no answer within {ANSWER_S:g} s") from error
+        except asyncio.InvalidStateError as error:  # written to after its end, whose reason reading tells
+            raise _Ended("the stream has ended") from error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        """A new connection each time: one that was cut off may take minutes to notice that it works again."""
+        options = channel_options(self._settings.tls)
+        if self._credentials is not None:
+            return grpc.aio.secure_channel(address, self._credentials, options=options)
+        return grpc.aio.insecure_channel(address, options=options)
+
+    async def _read(self, call: _Call, address: str, tasks: list[asyncio.Task[None]]) -> None:
+        silence_s = ANSWER_S
+        while True:
+            try:
+                message = await asyncio.wait_for(call.read(), silence_s)
+            except (asyncio.TimeoutError, TimeoutError) as error:
+                raise _Ended(f"silent for {silence_s:g} s") from error
+            if not isinstance(message, pb.ToNode):
+                code, details = await call.code(), await call.details()
+                raise _Ended(details or f"ended the stream ({code.name})")
+            now_ns = self._clock_ns()
+            match message.WhichOneof("kind"):
+                case "welcome":
+                    silence_s = self._welcome(message.welcome, address, call, tasks, now_ns)
+                case "standby":
+                    silence_s = self._standby(message.standby, address)
+                case "order":
+                    self._order(message.order, now_ns)
+                case "heartbeat":
+                    if self._state.heard(message.heartbeat.term, now_ns):
+                        echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
+                        await call.write(pb.FromNode(echo=echo))
+                case "refusal":
+                    raise _Ended(f"refused: {message.refusal.reason}")
+                case _:
+                    pass  # of a later version
+
+    def _welcome(
+        self, welcome: pb.Welcome, address: str, call: _Call, tasks: list[asyncio.Task[None]], now_ns: int
+    ) -> float:
+        if not self._state.follow(welcome.authority, welcome.term, now_ns):
+            raise _Ended(f"stale leader: its term is {welcome.term}, the highest seen is {self._state.term}")
+        for task in tasks:
+            task.cancel()
+        tasks.clear()
+        tasks.append(asyncio.create_task(self._write(call)))
+        self.connected, self.leader, self.problem, self._logged = True, address, "", ""
+        self._log.info("coordinator", leader=address, term=welcome.term)
+        return _silence_s(welcome.heartbeat_ns)
+
+    def _standby(self, standby: pb.Standby, address: str) -> float:
+        """Moves on to the leader; waits here while there is none that answers."""
+        if self.connected:
+            self._not_connected(address, "leads no more")
+        failed_at_s = self._failed_at_s.get(standby.leader)
+        fresh = failed_at_s is not None and asyncio.get_running_loop().time() - failed_at_s < FAILED_FOR_S
+        if standby.leader and standby.leader != address and not fresh:
+            raise _Redirect(standby.leader)
+        self.problem = f"{address} stands by and knows of no leader that answers"
+        return _silence_s(standby.heartbeat_ns)
+
+    def _order(self, order: pb.Order, now_ns: int) -> None:
+        change = self._state.apply(order, now_ns)
+        if change is None:
+            return
+        for refused in order.refused:
+            self._log.warning("batch-refused", batch=refused.batch_id, reason=refused.reason)
+        self._listener.order(change)
+
+    async def _write(self, call: _Call) -> None:
+        """Tells everything once, then what changes."""
+        self._state.start_snapshot()
+        snapshot = True
+        while True:
+            self._wake.clear()
+            while (message := self._state.report(self._clock_ns())) is not None:
+                await call.write(message)
+            if snapshot:
+                await call.write(self._state.end_snapshot())
+                snapshot = False
+            await self._wake.wait()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.ttl_ns / 1e9 / 10)
+            if self._state.expire(self._clock_ns()):
+                self._log.warning(
+                    "order-expired",
+                    ttl_s=self._settings.ttl_ns / 1e9,
+                    remedy="batches are ordered locally and none is pruned until a coordinator answers",
+                )
+                self._listener.order_lost()
+
+
+def _silence_s(heartbeat_ns: int) -> float:
+    return max(ANSWER_S / 2, SILENT_HEARTBEATS * heartbeat_ns / 1e9)
+
+
+def _explained(error: grpc.aio.AioRpcError) -> str:
+    """gRPC's details, with a remedy where certificates are the reason."""
+    details = " ".join((error.details() or error.code().name).split())
+    lower = details.lower()
+    if "certificate" in lower or "ssl" in lower or "tls" in lower or "handshake" in lower:
+        return f"TLS handshake failed: {details[:300]}; check ca, certificate and key at both ends"
+    return details[:300]

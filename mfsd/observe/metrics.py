@@ -1,0 +1,172 @@
+"""The daemon's state as Prometheus metrics, by its naming conventions: base units, `_total` for what only grows.
+
+`families` is a pure function of the daemon's status. `serve` gives it a port: prometheus-client's HTTP server in a
+thread of its own, which asks the daemon's loop for a status at every scrape. Stages, classes and program names are
+labels; process ids are not, since every one would be a new series.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mfsd.node.control import StatusReply
+
+SCRAPE_S = 5.0
+"""A daemon that does not answer within this gives no metrics; the scrape fails, which is itself a signal."""
+
+
+def families(status: StatusReply) -> Iterator[Metric]:
+    """Everything that is exported, one family at a time."""
+    yield from _daemon(status)
+    yield from _nics(status)
+    yield from _programs(status)
+
+
+def _daemon(status: StatusReply) -> Iterator[Metric]:
+    daemon = status.daemon
+    info = InfoMetricFamily("mfs_daemon", "Version, mode and epoch of this daemon.")
+    info.add_metric([], {"version": daemon.version, "mode": daemon.mode, "epoch": str(daemon.epoch)})
+    yield info
+    yield GaugeMetricFamily("mfs_daemon_uptime_seconds", "Time since the daemon started.", value=daemon.uptime_s)
+    yield GaugeMetricFamily(
+        "mfs_daemon_enforcing",
+        "1 when flows are held and permitted, 0 when they are only observed.",
+        value=daemon.mode == "enforce",
+    )
+    yield CounterMetricFamily("mfs_arbiter_cpu_seconds", "Processor time of the arbiter thread.", value=daemon.cpu_s)
+    yield CounterMetricFamily("mfs_arbiter_messages", "Messages that programs sent.", value=daemon.messages)
+    yield CounterMetricFamily("mfs_attached_clients", "Programs that have attached.", value=daemon.attached_total)
+    clients = GaugeMetricFamily(
+        "mfs_clients", "Programs attached now; detached: given up, they pass through.", labels=["state"]
+    )
+    for state in ("active", "detached"):
+        clients.add_metric([state], sum(client.state == state for client in status.clients))
+    yield clients
+    refused = CounterMetricFamily(
+        "mfs_refused_clients", "Programs that were not let in; they pass through.", labels=["error"]
+    )
+    for error, n in sorted(daemon.refused.items()):
+        refused.add_metric([error], n)
+    yield refused
+    yield CounterMetricFamily("mfs_log_lines_dropped", "Log lines that found no room.", value=daemon.log_lines_dropped)
+
+
+_NIC_GAUGES = (
+    ("rate_bytes_per_s", "mfs_nic_rate_bytes_per_second", "Rate that the daemon plans with."),
+    ("window_bytes", "mfs_nic_window_bytes", "Most bytes permitted and not completed."),
+    ("in_flight_bytes", "mfs_nic_in_flight_bytes", "Bytes permitted and not completed."),
+    ("unscheduled_in_flight_bytes", "mfs_nic_unscheduled_in_flight_bytes", "Bytes in flight of what never waits."),
+    ("load", "mfs_nic_load_ratio", "Share of the rate taken by what goes first (rho)."),
+)
+_NIC_COUNTERS = (
+    ("promotions", "mfs_nic_promotions", "Flows that moved to a more urgent level."),
+    ("wait_s", "mfs_nic_permit_wait_seconds", "Time from submission to permit, summed over permits."),
+)
+_CLASS_GAUGES = (
+    ("held_bytes", "mfs_class_held_bytes", "Bytes that wait for a permit."),
+    ("held_tasks", "mfs_class_held_tasks", "Tasks that wait for a permit."),
+    ("in_flight_bytes", "mfs_class_in_flight_bytes", "Bytes permitted and not completed."),
+)
+_CLASS_COUNTERS = (
+    ("granted_bytes", "mfs_class_permitted_bytes", "Bytes permitted."),
+    ("grants", "mfs_class_permits", "Permits given."),
+)
+_Table = tuple[tuple[str, str, str], ...]
+"""Attribute of the status, name of the metric, help."""
+_Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+_OF_NICS: tuple[tuple[_Kind, _Table], ...] = ((GaugeMetricFamily, _NIC_GAUGES), (CounterMetricFamily, _NIC_COUNTERS))
+_OF_CLASSES: tuple[tuple[_Kind, _Table], ...] = (
+    (GaugeMetricFamily, _CLASS_GAUGES),
+    (CounterMetricFamily, _CLASS_COUNTERS),
+)
+
+
+def _nics(status: StatusReply) -> Iterator[Metric]:
+    for kind, table in _OF_NICS:
+        for attribute, name, text in table:
+            family = kind(name, text, labels=["nic"])
+            for nic in status.nics:
+                family.add_metric([nic.name], getattr(nic, attribute))
+            yield family
+    for kind, table in _OF_CLASSES:
+        for attribute, name, text in table:
+            family = kind(name, text, labels=["nic", "class"])
+            for nic in status.nics:
+                for at, one in enumerate(nic.classes):
+                    family.add_metric([nic.name, str(at)], getattr(one, attribute))
+            yield family
+
+
+_PROGRAM_COUNTERS = (
+    ("submits", "mfs_tasks_submitted", "Tasks that asked for a permit."),
+    ("permits", "mfs_tasks_permitted", "Tasks that were given one."),
+    ("completes", "mfs_tasks_completed", "Tasks whose bytes have arrived."),
+    ("cancels", "mfs_tasks_cancelled", "Tasks that ended without a permit."),
+    ("hold_s", "mfs_hold_seconds", "Time that work requests were held, summed over them."),
+    ("torn_slots", "mfs_torn_slots", "Messages that a program began and never finished."),
+    ("bad_messages", "mfs_bad_messages", "Messages that made no sense."),
+)
+_BYPASSES = (("overflow", "bypassed_overflow"), ("hold_limit", "bypassed_hold"), ("daemon_gone", "bypassed_stale"))
+
+
+def _programs(status: StatusReply) -> Iterator[Metric]:
+    for attribute, name, text in _PROGRAM_COUNTERS:
+        family = CounterMetricFamily(name, text, labels=["process"])
+        for total in status.totals:
+            family.add_metric([total.process], getattr(total, attribute))
+        yield family
+    failed_open = CounterMetricFamily(
+        "mfs_failed_open", "Work requests posted without a permit, by reason.", labels=["process", "reason"]
+    )
+    for total in status.totals:
+        for reason, attribute in _BYPASSES:
+            failed_open.add_metric([total.process, reason], getattr(total, attribute))
+    yield failed_open
+    for attribute, name, text in (
+        ("posted_bytes", "mfs_posted_bytes", "Bytes handed to the NIC."),
+        ("completed_bytes", "mfs_completed_bytes", "Bytes whose completion was seen."),
+    ):
+        family = CounterMetricFamily(name, text, labels=["process", "stage"])
+        for total in status.totals:
+            for stage, n in sorted(getattr(total, attribute).items()):
+                family.add_metric([total.process, stage], n)
+        yield family
+
+
+class StatusCollector(Collector):
+    """Turns one status into metrics at every scrape."""
+
+    def __init__(self, ask: Callable[[], StatusReply]) -> None:
+        self._ask = ask
+
+    def collect(self) -> Iterable[Metric]:
+        return families(self._ask())
+
+
+@contextlib.contextmanager
+def serve(host: str, port: int, status: Callable[[], StatusReply]) -> Iterator[int]:
+    """Serves `/metrics`; `status` is called in the loop that runs now. Gives the port (for a port of 0). OSError
+    when the address cannot be listened on."""
+    loop = asyncio.get_running_loop()
+
+    async def now() -> StatusReply:
+        return status()
+
+    def ask() -> StatusReply:
+        return asyncio.run_coroutine_threadsafe(now(), loop).result(SCRAPE_S)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatusCollector(ask))
+    server, thread = start_http_server(port, host, registry)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

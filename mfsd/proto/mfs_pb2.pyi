@@ -1,0 +1,331 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FromNode(_message.Message):
+    __slots__ = ("hello", "report", "echo")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: Report
+    echo: Echo
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "protocol_oldest", "node", "version", "epoch", "ports", "authority", "term")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_OLDEST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    protocol_oldest: int
+    node: str
+    version: str
+    epoch: int
+    ports: _containers.RepeatedCompositeFieldContainer[Port]
+    authority: str
+    term: int
+    def __init__(self, protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Port(_message.Message):
+    __slots__ = ("number", "name", "rate_bytes_per_s")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    name: str
+    rate_bytes_per_s: int
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term")
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    DEPARTED_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    ROUTED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ports: _containers.RepeatedCompositeFieldContainer[Port]
+    departed: _containers.RepeatedScalarFieldContainer[int]
+    arrived: _containers.RepeatedCompositeFieldContainer[Batch]
+    updated: _containers.RepeatedCompositeFieldContainer[Batch]
+    loads: _containers.RepeatedCompositeFieldContainer[Load]
+    routed: _containers.RepeatedCompositeFieldContainer[Routing]
+    snapshot_end: bool
+    term: int
+    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("batch_id", "unit", "compute_left_ns", "requests", "port", "size_bytes")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_LEFT_NS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    unit: str
+    compute_left_ns: int
+    requests: _containers.RepeatedCompositeFieldContainer[Request]
+    port: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, batch_id: _Optional[int] = ..., unit: _Optional[str] = ..., compute_left_ns: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("request_id", "budget_left_ns", "port", "size_bytes")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_LEFT_NS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    budget_left_ns: int
+    port: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., budget_left_ns: _Optional[int] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("port", "rho")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    rho: float
+    def __init__(self, port: _Optional[int] = ..., rho: _Optional[float] = ...) -> None: ...
+
+class Routing(_message.Message):
+    __slots__ = ("unit", "port", "size_bytes")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    port: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, unit: _Optional[str] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Echo(_message.Message):
+    __slots__ = ("stamp_ns", "epoch")
+    STAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    stamp_ns: int
+    epoch: int
+    def __init__(self, stamp_ns: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ToNode(_message.Message):
+    __slots__ = ("welcome", "standby", "refusal", "order", "heartbeat")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    standby: Standby
+    refusal: Refusal
+    order: Order
+    heartbeat: Heartbeat
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "authority", "term", "heartbeat_ns")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_NS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    authority: str
+    term: int
+    heartbeat_ns: int
+    def __init__(self, protocol: _Optional[int] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_ns: _Optional[int] = ...) -> None: ...
+
+class Standby(_message.Message):
+    __slots__ = ("leader", "authority", "term", "heartbeat_ns")
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_NS_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    authority: str
+    term: int
+    heartbeat_ns: int
+    def __init__(self, leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_ns: _Optional[int] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("code", "reason")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNSPECIFIED: _ClassVar[Refusal.Code]
+        PROTOCOL: _ClassVar[Refusal.Code]
+        HELLO: _ClassVar[Refusal.Code]
+        REPLACED: _ClassVar[Refusal.Code]
+        STOPPING: _ClassVar[Refusal.Code]
+    UNSPECIFIED: Refusal.Code
+    PROTOCOL: Refusal.Code
+    HELLO: Refusal.Code
+    REPLACED: Refusal.Code
+    STOPPING: Refusal.Code
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    code: Refusal.Code
+    reason: str
+    def __init__(self, code: _Optional[_Union[Refusal.Code, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("term", "epoch", "snapshot", "batch_id", "key", "pruned", "restored_batch_id", "restored_request_id", "refused")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    epoch: int
+    snapshot: bool
+    batch_id: _containers.RepeatedScalarFieldContainer[int]
+    key: _containers.RepeatedScalarFieldContainer[int]
+    pruned: _containers.RepeatedCompositeFieldContainer[Pruned]
+    restored_batch_id: _containers.RepeatedScalarFieldContainer[int]
+    restored_request_id: _containers.RepeatedScalarFieldContainer[int]
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedBatch]
+    def __init__(self, term: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: bool = ..., batch_id: _Optional[_Iterable[int]] = ..., key: _Optional[_Iterable[int]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., restored_batch_id: _Optional[_Iterable[int]] = ..., restored_request_id: _Optional[_Iterable[int]] = ..., refused: _Optional[_Iterable[_Union[RefusedBatch, _Mapping]]] = ...) -> None: ...
+
+class Pruned(_message.Message):
+    __slots__ = ("batch_id", "request_id", "for_batch", "port")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FOR_BATCH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    request_id: int
+    for_batch: int
+    port: str
+    def __init__(self, batch_id: _Optional[int] = ..., request_id: _Optional[int] = ..., for_batch: _Optional[int] = ..., port: _Optional[str] = ...) -> None: ...
+
+class RefusedBatch(_message.Message):
+    __slots__ = ("batch_id", "reason")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    reason: str
+    def __init__(self, batch_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("term", "epoch", "stamp_ns")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    epoch: int
+    stamp_ns: int
+    def __init__(self, term: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp_ns: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("batches_max",)
+    BATCHES_MAX_FIELD_NUMBER: _ClassVar[int]
+    batches_max: int
+    def __init__(self, batches_max: _Optional[int] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core")
+    class OdditiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_NS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    ODDITIES_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    DROP_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    CORE_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    address: str
+    leads: bool
+    leader: str
+    authority: str
+    term: int
+    epoch: int
+    uptime_ns: int
+    events: int
+    oddities: _containers.ScalarMap[str, int]
+    batches_active: int
+    requests_active: int
+    drop_budget: int
+    batches: _containers.RepeatedCompositeFieldContainer[BatchPlace]
+    pruned: _containers.RepeatedCompositeFieldContainer[Pruned]
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    ports: int
+    core: str
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ...) -> None: ...
+
+class BatchPlace(_message.Message):
+    __slots__ = ("batch_id", "unit", "requests", "red_left_ns", "nodes")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RED_LEFT_NS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    unit: str
+    requests: int
+    red_left_ns: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, batch_id: _Optional[int] = ..., unit: _Optional[str] = ..., requests: _Optional[int] = ..., red_left_ns: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("node", "version", "address", "connected", "batches", "lag_ns", "silent_ns", "epochs_behind", "ports")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    LAG_NS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_NS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    version: str
+    address: str
+    connected: bool
+    batches: int
+    lag_ns: int
+    silent_ns: int
+    epochs_behind: int
+    ports: _containers.RepeatedCompositeFieldContainer[PortStatus]
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., connected: bool = ..., batches: _Optional[int] = ..., lag_ns: _Optional[int] = ..., silent_ns: _Optional[int] = ..., epochs_behind: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortStatus, _Mapping]]] = ...) -> None: ...
+
+class PortStatus(_message.Message):
+    __slots__ = ("name", "rate_bytes_per_s", "rho")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RHO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rate_bytes_per_s: int
+    rho: float
+    def __init__(self, name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ..., rho: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,113 @@
+"""Names, versions and limits of the protocol in ``mfs.proto``, and the certificates of a connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import grpc
+
+SERVICE = "mfs.v1.Coordinator"
+LINK = f"/{SERVICE}/Link"
+STATUS = f"/{SERVICE}/Status"
+
+PROTOCOL = 1
+"""Raised when an old field changes its meaning; adding fields does not raise it."""
+PROTOCOL_OLDEST = 1
+"""The oldest version that this code still speaks."""
+
+DEFAULT_PORT = 7400
+MESSAGE_BYTES_MAX = 16 << 20
+"""A larger message ends the stream. Reports are cut far below it."""
+REQUESTS_PER_BATCH_MAX = 16_384
+"""A batch with more requests is refused: no unit runs so many together, and one such batch would hold up the
+order of all others."""
+DEMANDS_PER_REPORT_MAX = 16_384
+"""Where a daemon cuts a report in two: about 128 KiB."""
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),  # a control plane inside the cluster: never through a web proxy
+    ("grpc.use_local_subchannel_pool", 1),  # a channel that is made anew gets a connection of its own
+)
+
+
+class TlsFiles(Struct, frozen=True, kw_only=True):
+    """PEM files of one end of a mutually authenticated connection."""
+
+    ca: Path
+    """Who may sign the other end's certificate."""
+    certificate: Path
+    key: Path
+    server_name: str = ""
+    """Name that a server's certificate must carry; empty: the address that was connected to."""
+
+
+class TlsError(Exception):
+    """A certificate or key that cannot be used; ``str()`` names the file and the remedy."""
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Credentials of a server that admits only clients whose certificate `files.ca` has signed. TlsError."""
+    import grpc
+
+    ca, certificate, key = _read(files)
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
+
+
+def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
+    """Credentials of a client that shows its certificate and checks the server's. TlsError."""
+    import grpc
+
+    ca, certificate, key = _read(files)
+    return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+def channel_options(files: TlsFiles | None) -> tuple[tuple[str, int | str], ...]:
+    if files is None or not files.server_name:
+        return CHANNEL_OPTIONS
+    return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", files.server_name))
+
+
+def _read(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
+    """CA, certificate and key; checked here, because gRPC would only say "handshake failed" later."""
+    import ssl
+
+    for name, path in (("ca", files.ca), ("certificate", files.certificate), ("key", files.key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise TlsError(f"{name} {path} cannot be read: {error.strerror}; name a PEM file") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
+    except (ssl.SSLError, ValueError) as error:
+        problem = getattr(error, "reason", None) or error
+        raise TlsError(
+            f"certificate {files.certificate} and key {files.key} do not fit together or are not PEM ({problem}); "
+            "the key must be the certificate's own and not encrypted"
+        ) from error
+    try:
+        context.load_verify_locations(cafile=str(files.ca))
+    except ssl.SSLError as error:
+        raise TlsError(f"ca {files.ca} holds no PEM certificate ({error.reason})") from error
+    return files.ca.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes()
+
+
+def address_problem(text: str) -> str | None:
+    """Why `text` is not HOST:PORT; None when it is."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        return "host or port is missing"
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return "an IPv6 address goes into brackets"
+    if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+        return f"the port is a number from 0 to 65535, not {port!r}"
+    return None

@@ -1,0 +1,175 @@
+/* The table of queue pairs: found by pointer when they are posted to, by number when they complete.
+ *
+ * Records come from a pool that only grows, so a thread may look at one whose queue pair is just being destroyed; it takes
+ * a flag and looks at `live` before it does anything.
+ */
+#include "shim.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define BUCKETS 16384
+#define CHUNK 64
+#define CHUNKS_MAX 1024
+
+pthread_mutex_t shim_table_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct shim_qp *_Atomic chunks[CHUNKS_MAX];
+static _Atomic unsigned used; /* records ever handed out */
+static struct shim_qp *free_list;
+static _Atomic(struct shim_qp *) by_pointer[BUCKETS], by_number[BUCKETS];
+static _Atomic uint32_t version; /* odd while a chain changes */
+
+/* ---- finding ------------------------------------------------------------------------------------------------------------- */
+
+static inline unsigned pointer_bucket(const struct ibv_qp *qp)
+{
+	return (unsigned)(((uintptr_t)qp >> 4) * 0x9E3779B97F4A7C15u >> 32) & (BUCKETS - 1);
+}
+
+static inline unsigned number_bucket(const struct shim_context *context, uint32_t number)
+{
+	return (unsigned)((number ^ (uintptr_t)context >> 6) * 0x9E3779B97F4A7C15u >> 32) & (BUCKETS - 1);
+}
+
+struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
+{
+	uint32_t before;
+	unsigned tries = 0;
+
+	do {
+		before = atomic_load_explicit(&version, memory_order_acquire);
+		struct shim_qp *q = atomic_load_explicit(&by_pointer[pointer_bucket(qp)], memory_order_acquire);
+
+		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
+			if (likely(atomic_load_explicit(&q->qp, memory_order_relaxed) == qp))
+				return q;
+			q = atomic_load_explicit(&q->next_by_pointer, memory_order_acquire);
+		}
+		atomic_thread_fence(memory_order_acquire);
+	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) && ++tries < 1000);
+	return NULL;
+}
+
+struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t number)
+{
+	uint32_t before;
+	unsigned tries = 0;
+
+	do {
+		before = atomic_load_explicit(&version, memory_order_acquire);
+		struct shim_qp *q =
+			atomic_load_explicit(&by_number[number_bucket(context, number)], memory_order_acquire);
+
+		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
+			if (likely(atomic_load_explicit(&q->number, memory_order_relaxed) == number &&
+				   atomic_load_explicit(&q->context, memory_order_relaxed) == context))
+				return q;
+			q = atomic_load_explicit(&q->next_by_number, memory_order_acquire);
+		}
+		atomic_thread_fence(memory_order_acquire);
+	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) && ++tries < 1000);
+	return NULL;
+}
+
+struct shim_qp *shim_qp_each(unsigned *cursor)
+{
+	unsigned n = atomic_load_explicit(&used, memory_order_acquire);
+
+	while (*cursor < n) {
+		struct shim_qp *q = &atomic_load(&chunks[*cursor / CHUNK])[*cursor % CHUNK];
+
+		(*cursor)++;
+		if (atomic_load_explicit(&q->live, memory_order_acquire))
+			return q;
+	}
+	return NULL;
+}
+
+/* ---- changing it (callers hold shim_table_lock) ---------------------------------------------------------------------------- */
+
+void *shim_map(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+struct shim_qp *shim_table_get(void)
+{
+	struct shim_qp *q = free_list;
+	unsigned n = atomic_load(&used);
+
+	if (q) {
+		free_list = q->free_next;
+		return q;
+	}
+	if (n == CHUNK * CHUNKS_MAX)
+		return NULL;
+	if (!atomic_load(&chunks[n / CHUNK])) {
+		q = shim_map(CHUNK * sizeof(*q));
+		if (!q)
+			return NULL;
+		atomic_store(&chunks[n / CHUNK], q);
+	}
+	atomic_store_explicit(&used, n + 1, memory_order_release);
+	return &atomic_load(&chunks[n / CHUNK])[n % CHUNK];
+}
+
+void shim_table_insert(struct shim_qp *q)
+{
+	unsigned p = pointer_bucket(atomic_load(&q->qp));
+	unsigned n = number_bucket(atomic_load(&q->context), atomic_load(&q->number));
+
+	atomic_fetch_add(&version, 1);
+	atomic_store_explicit(&q->next_by_pointer, atomic_load(&by_pointer[p]), memory_order_relaxed);
+	atomic_store_explicit(&by_pointer[p], q, memory_order_release);
+	atomic_store_explicit(&q->next_by_number, atomic_load(&by_number[n]), memory_order_relaxed);
+	atomic_store_explicit(&by_number[n], q, memory_order_release);
+	atomic_fetch_add(&version, 1);
+}
+
+void shim_table_remove(struct shim_qp *q)
+{
+	_Atomic(struct shim_qp *) *link = &by_pointer[pointer_bucket(atomic_load(&q->qp))];
+
+	atomic_fetch_add(&version, 1);
+	while (atomic_load(link) && atomic_load(link) != q)
+		link = &atomic_load(link)->next_by_pointer;
+	if (atomic_load(link))
+		atomic_store(link, atomic_load(&q->next_by_pointer));
+	link = &by_number[number_bucket(atomic_load(&q->context), atomic_load(&q->number))];
+	while (atomic_load(link) && atomic_load(link) != q)
+		link = &atomic_load(link)->next_by_number;
+	if (atomic_load(link))
+		atomic_store(link, atomic_load(&q->next_by_number));
+	atomic_fetch_add(&version, 1);
+}
+
+/* The record may be used again. */
+void shim_table_put(struct shim_qp *q)
+{
+	pthread_mutex_lock(&shim_table_lock);
+	q->free_next = free_list;
+	free_list = q;
+	pthread_mutex_unlock(&shim_table_lock);
+}
+
+/* In the child: what the parent holds stays the parent's. Devices opened by the parent pass through from now on. */
+void shim_table_after_fork(void)
+{
+	unsigned n = atomic_load(&used);
+
+	pthread_mutex_init(&shim_table_lock, NULL);
+	memset(by_pointer, 0, n ? sizeof(by_pointer) : 0);
+	memset(by_number, 0, n ? sizeof(by_number) : 0);
+	atomic_store(&version, 0);
+	for (unsigned i = 0; i < n; i++) {
+		struct shim_qp *q = &atomic_load(&chunks[i / CHUNK])[i % CHUNK];
+
+		if (atomic_load(&q->live))
+			shim_builder_unpatch(q);
+		atomic_store(&q->live, 0);
+	}
+	free_list = NULL; /* records of the parent are not used again */
+}

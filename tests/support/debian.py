@@ -1,0 +1,14 @@
+"""Servers of the distribution that tests start themselves; tools/system-packages has unpacked them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+UNPACKED = Path(__file__).resolve().parents[2] / "build" / "debian"
+
+
+def program(package: str, name: str) -> str:
+    """Path of a program. Fails with the remedy when the package is not there."""
+    path = UNPACKED / package / "usr" / "bin" / name
+    assert path.exists(), f"{package} is not unpacked under build/debian; run tools/system-packages"
+    return str(path)

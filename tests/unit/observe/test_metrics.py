@@ -1,0 +1,129 @@
+"""Metrics: names by Prometheus' conventions, values from the daemon's status, totals that never fall."""
+
+from __future__ import annotations
+
+import subprocess
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mfsd.node.control import ClassStatus, ClientStatus, DaemonStatus, NicStatus, StatusReply
+from mfsd.node.totals import NAMES_MAX, OTHERS, Totals
+from mfsd.observe.metrics import StatusCollector
+from tests.support.debian import program
+
+CLIENT = ClientStatus(
+    client_id=1,
+    pid=4711,
+    uid=0,
+    process="vllm",
+    state="active",
+    detach_reason=None,
+    attached_s=1.0,
+    nics=["mlx5_0"],
+    queue_pairs={"kv": 2},
+    held_bytes=5,
+    in_flight_bytes=7,
+    submits=10,
+    permits=9,
+    completes=8,
+    cancels=1,
+    posted_bytes={"p2d": 4096, "collective": 100},
+    completed_bytes={"p2d": 2048},
+    bypassed_overflow=1,
+    bypassed_hold=2,
+    bypassed_stale=3,
+    hold_s=0.5,
+    torn_slots=0,
+    bad_messages=0,
+)
+NIC = NicStatus(
+    index=0,
+    name="mlx5_0",
+    guid="00",
+    rate_bytes_per_s=12_500_000_000,
+    window_bytes=2_500_000,
+    in_flight_bytes=7,
+    unscheduled_in_flight_bytes=3,
+    load=0.25,
+    promotions=4,
+    wait_s=1.5,
+    classes=[ClassStatus(11, 1, 0, 22, 2), ClassStatus(0, 0, 7, 33, 3)],
+)
+
+
+def status(clients: list[ClientStatus], totals: Totals) -> StatusReply:
+    daemon = DaemonStatus(
+        version="0.1.0",
+        pid=1,
+        epoch=42,
+        mode="enforce",
+        uptime_s=3.0,
+        socket="/run/mfs/mfsd.sock",
+        config_file=None,
+        cpu_s=0.125,
+        messages=6,
+        grants=5,
+        attached_total=2,
+        refused={"EPROTO": 1},
+        log_lines_dropped=0,
+    )
+    return StatusReply(daemon, [NIC], clients, totals.with_living(clients))
+
+
+def text_of(reply: StatusReply) -> str:
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(lambda: reply))
+    return generate_latest(registry).decode()
+
+
+def samples_of(reply: StatusReply) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text_of(reply))
+        for sample in family.samples
+    }
+
+
+def test_promtool_finds_nothing_to_mend() -> None:
+    text = text_of(status([CLIENT], Totals()))
+    result = subprocess.run(
+        [program("prometheus", "promtool"), "check", "metrics"], input=text, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_values_carry_their_labels() -> None:
+    samples = samples_of(status([CLIENT], Totals()))
+    assert samples["mfs_class_held_bytes", (("class", "0"), ("nic", "mlx5_0"))] == 11
+    assert samples["mfs_class_permitted_bytes_total", (("class", "1"), ("nic", "mlx5_0"))] == 33
+    assert samples["mfs_nic_load_ratio", (("nic", "mlx5_0"),)] == 0.25
+    assert samples["mfs_posted_bytes_total", (("process", "vllm"), ("stage", "p2d"))] == 4096
+    assert samples["mfs_failed_open_total", (("process", "vllm"), ("reason", "daemon_gone"))] == 3
+    assert samples["mfs_refused_clients_total", (("error", "EPROTO"),)] == 1
+    assert samples["mfs_clients", (("state", "active"),)] == 1
+    assert samples["mfs_daemon_enforcing", ()] == 1
+
+
+def test_no_process_id_is_a_label() -> None:
+    assert "4711" not in text_of(status([CLIENT], Totals()))
+
+
+def test_totals_outlive_their_clients() -> None:
+    totals = Totals()
+    before = status([CLIENT], totals).totals
+    totals.add(CLIENT)
+    assert status([], totals).totals == before
+    again = status([msgspec.structs.replace(CLIENT, pid=4712)], totals).totals
+    assert (again[0].submits, again[0].posted_bytes["p2d"], again[0].hold_s) == (20, 8192, 1.0)
+
+
+def test_invented_names_share_one_total() -> None:
+    totals = Totals()
+    for number in range(2 * NAMES_MAX):
+        totals.add(msgspec.structs.replace(CLIENT, process=f"program-{number}"))
+    everybody = totals.with_living([msgspec.structs.replace(CLIENT, process="one more")])
+    assert len(everybody) == NAMES_MAX + 1
+    assert sum(total.submits for total in everybody) == 10 * (2 * NAMES_MAX + 1)
+    assert next(t for t in everybody if t.process == OTHERS).submits == 10 * (NAMES_MAX + 1)
