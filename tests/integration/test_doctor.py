@@ -112,6 +112,33 @@ def test_a_soft_roce_device_is_usable(soft_roce: SoftRoce, folder: Path) -> None
     assert "refused" in found["coordinator.unreachable"]["reason"]
 
 
+def coordinator_process() -> tuple[subprocess.Popen[str], str]:
+    address = f"127.0.0.1:{free_port()}"
+    command = (sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--listen", address, "--advertise", address)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for_listener(int(address.rpartition(":")[2]), process)
+    return process, address
+
+
+def test_a_real_coordinator(folder: Path) -> None:
+    process, address = coordinator_process()
+    try:
+        with Daemon(folder, LANE) as daemon:
+            found = doctor(daemon.socket, "--coordinator", address)
+            assert "term" in found["coordinator.leads"]["reason"]
+        (folder / "linked").mkdir()
+        with Daemon(folder / "linked", f'[cluster]\nnode = "n7"\ncoordinators = ["{address}"]\n{LANE}') as daemon:
+            found = doctor(daemon.socket)
+            assert {"coordinator.leads", "coordinator.not-linked"} & set(found), "of the daemon's own configuration"
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            found = doctor(daemon.socket, "--coordinator", f"127.0.0.1:{other.getsockname()[1]}", code=1)
+            assert "coordinator.no-status" in found
+    finally:
+        process.kill()
+        process.communicate()
+    assert "coordinator.unreachable" in doctor(daemon.socket, "--coordinator", address, code=1)
+
+
 @pytest.fixture
 def writer(soft_roce: SoftRoce, folder: Path) -> Callable[..., tuple[subprocess.Popen[str], Daemon]]:
     """An ib_write_bw that runs until the test ends."""

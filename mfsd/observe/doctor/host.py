@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import subprocess
 from collections.abc import Callable, Mapping
@@ -126,6 +127,11 @@ class Host:
             return f"pid {self.pid}, unreadable", {}
         pairs = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
         return f"pid {self.pid}", {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def version() -> str:
+    """Of this installation."""
+    return importlib.metadata.version("mfsd")
 
 
 def read_line(path: Path) -> str:

@@ -6,13 +6,12 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from mfsd import _native
 from mfsd.node.control import StatusReply
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.doctor.finding import Finding, Kind
-from mfsd.observe.doctor.host import Host
+from mfsd.observe.doctor.host import Host, version
 
 TITLE = "Daemon"
 ATTACH_S = 2.0
@@ -81,7 +80,7 @@ def run(host: Host) -> Iterator[Finding]:
         yield UNREACHABLE(f"mfsd at {host.socket} refuses to say its state: {error}")
         return
     problems = [*_attach(host), *_mode(status), *_refusals(status), *_marks(host)]
-    here, there = version("mfsd"), status.daemon.version
+    here, there = version(), status.daemon.version
     if here != there:
         problems.append(VERSION(f"mfsd is version {there}, this installation {here}"))
     yield from problems
