@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mfsd.fabric.findings import failed
 from mfsd.fabric.limits import check_limits
 from mfsd.fabric.nxos_yang import NxosInstance
 from mfsd.fabric.plan import Plan, expand_ports, headroom_bytes, make_plan, parse_ports
-from mfsd.fabric.policy import load_profile, load_profiles
+from mfsd.fabric.policy import PfcWatchdog, load_profile, load_profiles
 from mfsd.fabric.render import SYSTEMS, render
 from mfsd.fabric.schema import check_schema, junos_problem, sonic_instance
 
@@ -244,3 +245,16 @@ def test_port_ranges(text: str, names: list[str]) -> None:
 def test_bad_ports_are_refused(value: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_ports(load_profile("rocev2-2-lossless"), (value,))
+
+
+def test_eos_polls_often_enough_for_its_own_rule() -> None:
+    """Arista: the polling interval is at most half of the shorter of timeout and recovery time."""
+    profile = load_profile("rocev2-2-lossless")
+    hasty = PfcWatchdog(poll_ms=200, detection_ms=200, restoration_ms=300, action="forward")
+    profile = msgspec.structs.replace(profile, pfc_watchdog=hasty)
+    rendered = render("eos", make_plan("hasty", profile, {"hosts": ["Ethernet1/1"]}))
+    assert "polling-interval 0.100" in rendered.text
+    assert "action notify-only" in rendered.text
+    told = " ".join(s.what for s in rendered.shortfalls)
+    assert "poll_ms 200" in told and "forward" in told
+    assert check_schema("eos", rendered.text)[0].status == "pass"
