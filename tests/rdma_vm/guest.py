@@ -143,7 +143,7 @@ def doctor(folder: Path) -> str:
     with Daemon(folder, rules("hold")) as daemon:
         command = (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket), "doctor", "--json")
         command += ("--policy", "paper-k8")
-        result = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=3 * WAIT_S, check=False)
     report = json.loads(result.stdout)
     ids = {(f["id"], f["subject"]) for f in report["findings"]}
     wanted = {("daemon.answers", ""), ("preload.reaches", ""), ("devices.usable", "rxe0"), ("devices.usable", "rxe1")}

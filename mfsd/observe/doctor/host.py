@@ -71,6 +71,8 @@ class Host:
     exchange: Exchange | None = None
     """DCB netlink; None: the kernel's."""
     run: Callable[[list[str]], str] = run_program
+    probed: dict[tuple[str, ...], object] = field(default_factory=dict)
+    """What the probe answered (:mod:`mfsd.observe.doctor.launching`), by the libraries it loaded."""
 
     @functools.cached_property
     def status(self) -> StatusReply:

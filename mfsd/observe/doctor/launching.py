@@ -72,10 +72,18 @@ def python(host: Host) -> str:
 
 
 def ask_probe(host: Host, libraries: tuple[str, ...] = ()) -> Answer:
-    """Runs the probe with the shim preloaded. Raises NoAnswer.
+    """Runs the probe with the shim preloaded, once for each set of libraries. Raises NoAnswer.
 
     With libraries to load, the loader itself tells which of their symbols it bound to the shim (LD_DEBUG, ld.so(8)).
     """
+    if libraries not in host.probed:
+        host.probed[libraries] = _run_probe(host, libraries)
+    answer = host.probed[libraries]
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def _run_probe(host: Host, libraries: tuple[str, ...]) -> Answer:
     with tempfile.TemporaryDirectory(prefix="mfs-doctor-") as folder:
         environment = {
             **host.environ,

@@ -334,6 +334,7 @@ def test_libraries_by_what_the_loader_binds(look: Any, checks: Checks, tmp_path:
     look.host.environ = {**os.environ, "PYTHONPATH": str(packages(tmp_path))}
 
     def found() -> dict[str, str]:
+        look.host.probed.clear()
         return {Path(f.subject).name: f.id for f in checks("libraries").run(look.host)}
 
     assert found() == {"engine.so": "libraries.reached", "libnccl.so.2": "libraries.reached"}
