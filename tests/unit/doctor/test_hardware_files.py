@@ -178,6 +178,22 @@ def test_mtu(look: Any, checks: Checks, mtu: int, found: set[str]) -> None:
     assert set(look(checks("mtu"))) == found
 
 
+DEVINFO = """hca_id:\tmlx5_0
+\tphys_port_cnt:\t\t\t1
+\t\tport:\t1
+\t\t\tmax_mtu:\t\t4096 (5)
+\t\t\tactive_mtu:\t\t1024 (3)
+"""
+
+
+def test_a_device_that_does_not_use_what_its_link_carries(look: Any, checks: Checks) -> None:
+    look.devinfo = DEVINFO
+    look.device(mtu=4200)
+    assert "active_mtu is 1024, the link of 4200 carries 4096" in look(checks("mtu"))["mtu.active-smaller"].reason
+    look.device(mtu=1500)
+    assert "mtu.active-smaller" not in look(checks("mtu"))
+
+
 def test_an_mtu_that_cannot_be_read(look: Any, checks: Checks) -> None:
     look.host.interfaces = ("eth5",)
     assert set(look(checks("mtu"))) == {"mtu.unreadable"}

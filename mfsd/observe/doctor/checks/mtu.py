@@ -1,12 +1,13 @@
-"""MTU: the link's, and the RoCE path MTU that follows from it."""
+"""MTU: the link's, the RoCE MTU that follows from it, and the one that the device really uses (ibv_devinfo)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from mfsd.observe.doctor.checks.nic import plan_for
 from mfsd.observe.doctor.finding import Finding, Kind
-from mfsd.observe.doctor.host import Host, read_line
+from mfsd.observe.doctor.host import Host, NoAnswer, read_line
 
 TITLE = "MTU"
 ROCE_MTUS = (4096, 2048, 1024, 512, 256)
@@ -32,6 +33,12 @@ ABOVE_POLICY = Kind(
     "The link's MTU is larger than the policy says: lossless headroom on the switch is too small for such frames.",
     "raise mtu_bytes of the port group and load the switch again, or lower the link's MTU",
 )
+ACTIVE_SMALLER = Kind(
+    "mtu.active-smaller",
+    "warn",
+    "The device uses smaller RoCE packets than its link carries: the link's MTU was raised while the port was up.",
+    "take the link down and up again: ip link set dev IF down; ip link set dev IF up",
+)
 UNREADABLE = Kind("mtu.unreadable", "unknown", "The link's MTU cannot be read.", "check the interface name")
 FITS = Kind("mtu.fits", "ok", "RoCE packets of 4096 bytes fit, and the policy's headroom covers the link's frames.")
 
@@ -42,6 +49,8 @@ def roce_mtu(link_mtu_bytes: int) -> int:
 
 
 def run(host: Host) -> Iterator[Finding]:
+    for device in host.devices:
+        yield from _active(host, device)
     for interface in host.links:
         text = read_line(host.sys / "class/net" / interface / "mtu")
         if not text.isdigit():
@@ -59,3 +68,16 @@ def run(host: Host) -> Iterator[Finding]:
         yield from problems
         if not any(p.severity == "warn" for p in problems):
             yield FITS(f"link MTU {mtu}, RoCE {roce}", interface)
+
+
+def _active(host: Host, device: str) -> Iterator[Finding]:
+    """Without the program ibv_devinfo nothing is said: the link's MTU is judged anyway."""
+    try:
+        text = host.run(["ibv_devinfo", "-d", device])
+    except NoAnswer:
+        return
+    links = [int(t) for i in host.netdevs(device) if (t := read_line(host.sys / "class/net" / i / "mtu")).isdigit()]
+    carried = max((roce_mtu(mtu) for mtu in links), default=0)
+    for active in (int(n) for n in re.findall(r"active_mtu:\s+(\d+)", text)):
+        if active < min(carried, ROCE_WANTED):
+            yield ACTIVE_SMALLER(f"active_mtu is {active}, the link of {max(links)} carries {carried}", device)
