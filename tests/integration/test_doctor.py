@@ -162,7 +162,7 @@ def test_running_programs_with_and_without_the_shim(folder: Path, writer: Any) -
         assert "mfs0" in found["process.scheduled"]["reason"]
         assert "others.unscheduled" not in found or found["others.unscheduled"]["subject"] != f"pid {client.pid}"
         plain = writer(daemon, scheduled=False)
-        eventually(lambda: "libibverbs" in Path(f"/proc/{plain.pid}/maps").read_text(), "libibverbs in the program")
+        eventually(lambda: "libmfs-rdmav" in Path(f"/proc/{plain.pid}/maps").read_text(), "its device")
         found = doctor(daemon.socket, "--pid", str(plain.pid), code=1)
         assert "LD_PRELOAD=(unset)" in found["process.not-preloaded"]["reason"]
         found = doctor(daemon.socket)

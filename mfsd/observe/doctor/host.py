@@ -114,8 +114,8 @@ class Host:
 
     @functools.cached_property
     def links(self) -> list[str]:
-        """The interfaces to examine: those asked for, else those behind RDMA devices."""
-        found = self.interfaces or [name for device in self.devices for name in self.netdevs(device)]
+        """The interfaces to examine: those asked for, else those behind RDMA devices. Loopback is no NIC."""
+        found = self.interfaces or [n for device in self.devices for n in self.netdevs(device) if n != "lo"]
         return list(dict.fromkeys(found))
 
     @functools.cached_property

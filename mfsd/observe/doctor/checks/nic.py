@@ -83,8 +83,8 @@ def plan_for(host: Host, interface: str) -> Plan:
 
 
 def run(host: Host) -> Iterator[Finding]:
-    if not host.links and host.devices:
-        yield NO_LINK(f"no interface for {', '.join(host.devices)}")
+    if lost := [device for device in host.devices if not host.interfaces and not host.netdevs(device)]:
+        yield NO_LINK(f"no interface for {', '.join(lost)}")
     for interface in host.links:
         fabric = FabricHost(plan_for(host, interface), sysfs=host.sys, configfs=host.configfs, exchange=host.exchange)
         try:
@@ -93,6 +93,7 @@ def run(host: Host) -> Iterator[Finding]:
             yield UNKNOWN(str(error.strerror or error), interface)
             continue
         problems = [finding for result in results if (finding := _judge(result, interface))]
+        problems += _absent(results, interface)
         if not any(r.setting in ("ets", "qdisc") and r.have is not None for r in results):
             problems.append(NO_ORDER("the device has no ETS and no shaper", interface))
         yield from problems
@@ -111,7 +112,17 @@ def _judge(result: Result, interface: str) -> Finding | None:
         return UNKNOWN(f"{result.setting}: {result.reason}", interface)
     if result.setting == "dcbx" and result.reason and "firmware" in result.reason:
         return kind(f"{result.setting}: {result.reason}", interface)
-    return NO_SETTING(f"{result.setting}: {result.reason}", interface)
+    return None
+
+
+def _absent(results: list[Result], interface: str) -> Iterator[Finding]:
+    """Settings that the driver does not have, together for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for r in results:
+        if r.outcome == "not supported" and r.setting in KINDS_BY_SETTING and "firmware" not in r.reason:
+            by_reason.setdefault(r.reason, []).append(r.setting)
+    for reason, settings in by_reason.items():
+        yield NO_SETTING(f"{', '.join(settings)}: {reason}", interface)
 
 
 def _short(value: object) -> str:

@@ -10,6 +10,8 @@ from mfsd.observe.doctor.running import device_files, mapped_files, name_of
 from nccl_shim.run import LIBRARY
 
 TITLE = "Other programs"
+SOFT_ROCE = "libmfs-rdmav"
+"""The soft RoCE device has no device file of its own: its provider is loaded by whoever looks for devices."""
 
 UNSCHEDULED = Kind(
     "others.unscheduled",
@@ -41,10 +43,11 @@ def run(host: Host) -> Iterator[Finding]:
             continue  # it has ended
         examined += 1
         opened = device_files(folder)
-        if LIBRARY.name in names or not (opened or any(name.startswith("libibverbs.so") for name in names)):
+        soft = sorted(name for name in names if name.startswith(SOFT_ROCE))
+        if LIBRARY.name in names or not (opened or soft):
             continue
         found = True
-        uses = ", ".join(opened) or "libibverbs"
+        uses = ", ".join(opened or soft)
         yield UNSCHEDULED(f"{name_of(folder) or 'it'} uses {uses}", f"pid {pid}")
     if hidden:
         yield HIDDEN(f"{hidden} processes of other users")
