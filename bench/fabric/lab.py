@@ -13,7 +13,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +27,7 @@ CHUNK = bytes(65_536)
 SO_SNDBUFFORCE = 32
 FRAME_BYTES = 4200
 """The kernel may hand a device 64 KiB at once. No cable carries such frames, and a floor of 1 % would pay for one for
-seconds: frames are as large as RoCE's."""
+seconds: where floors are measured, frames are as large as RoCE's."""
 IN_FLIGHT_BYTES = 400_000
 """What a flow may have on its way: less than a queue of the lab holds, so that nothing is lost and no
 sender pauses for a retransmission timer, and enough to keep its queue filled while the sender waits for
@@ -60,7 +59,11 @@ def missing() -> str:
 class Lab:
     """Hosts `names` around one switch. Host i has address 10.86.0.(i+1); its switch port is `p<i>`."""
 
-    def __init__(self, names: list[str], profile: Profile, profile_name: str = "lab") -> None:
+    def __init__(
+        self, names: list[str], profile: Profile, profile_name: str = "lab", frame_bytes: int | None = None
+    ) -> None:
+        """`frame_bytes`: the largest packet that a host hands its device at once; None: as the kernel likes."""
+        self._frames = () if frame_bytes is None else ("gso_max_size", str(frame_bytes))
         self.names = names
         self.prefix = f"mfs{os.getpid()}"
         self.switch = f"{self.prefix}-switch"
@@ -99,7 +102,7 @@ class Lab:
             _ip("-n", ns, "link", "add", "name", "eth0", "type", "veth", *peer)
             _ip("-n", self.switch, "link", "set", "dev", f"p{i}", "master", "br", "up")
             _ip("-n", ns, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
-            _ip("-n", ns, "link", "set", "dev", "eth0", "gso_max_size", str(FRAME_BYTES), "up")
+            _ip("-n", ns, "link", "set", "dev", "eth0", *self._frames, "up")
         apply_queues(self.plan, self.switch)
 
     def socket_in(self, host: str) -> socket.socket:
@@ -251,25 +254,12 @@ class Counted(Protocol):
     def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int: ...
 
 
-def python_counts(high: Counted, low: Counted) -> tuple[int, int]:
-    return high.received_bytes, low.received_bytes
-
-
-def share_of_higher(
-    high: Counted,
-    low: Counted,
-    measure_bytes: int,
-    warm_up_bytes: int = 1_000_000,
-    counts: Callable[[Any, Any], tuple[int, int]] = python_counts,
-) -> float:
-    """While `high` moves `measure_bytes`: its part of what both moved. No clock is involved.
-
-    `counts` reads both flows' bytes at one moment.
-    """
+def share_of_higher(high: Counted, low: Counted, measure_bytes: int, warm_up_bytes: int = 1_000_000) -> float:
+    """While `high` moves `measure_bytes`: its part of what both moved. No clock is involved."""
     high.wait_for(warm_up_bytes)
-    first_high, first_low = counts(high, low)
+    first_high, first_low = high.received_bytes, low.received_bytes
     high.wait_for(measure_bytes)
-    last_high, last_low = counts(high, low)
+    last_high, last_low = high.received_bytes, low.received_bytes
     moved_high, moved_low = last_high - first_high, last_low - first_low
     return moved_high / (moved_high + moved_low)
 

@@ -21,6 +21,7 @@ import click
 
 from bench.fabric import rdma
 from bench.fabric.lab import (
+    FRAME_BYTES,
     RESUME_BOUND_S,
     Flow,
     Lab,
@@ -80,7 +81,7 @@ def measure(
     """
     found = {}
     with ExitStack() as stack:
-        lab = stack.enter_context(Lab(["low", "high", "sink"], profile, name))
+        lab = stack.enter_context(Lab(["low", "high", "sink"], profile, name, FRAME_BYTES))
         port = stack.enter_context(PortCounters(lab, "sink"))
         flows: dict[int, Pausable] = {}
         for c in sorted({c for pair in pairs for c in pair}):
