@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench sanitize rdma-vm clean
+.PHONY: help setup demo test lint bench dist man sanitize rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,15 @@ lint: setup ## formatters and type checkers
 
 bench: setup $(VENV)/bench-system ## measure everything beside its peers, write docs/benchmarks.md
 	$(BIN)/python -m bench.report
+
+dist: setup ## build sdist and wheel into dist/, check metadata, tags and configuration
+	rm -rf dist && $(BIN)/python -m build --outdir dist . >build/dist.log 2>&1 || { tail -30 build/dist.log; exit 1; }
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/auditwheel show dist/*.whl
+	$(BIN)/cibuildwheel --platform linux --archs x86_64 --print-build-identifiers
+
+man: setup ## write the manual pages from the commands' help
+	$(BIN)/python -m mfsd.cli.manual docs/man
 
 sanitize: setup ## build and run the native parts under address, undefined and thread sanitizers
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim

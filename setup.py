@@ -47,6 +47,7 @@ def sources(*patterns: str) -> list[str]:
 BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources("csrc/*.c")],
+    libraries=["m"],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
     depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*.h")],
 )

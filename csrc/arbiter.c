@@ -63,7 +63,7 @@ static void heartbeats_write(struct mfs_arbiter *arbiter)
 		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, arbiter->now_ns,
 				      memory_order_release);
 		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
-		session_batches_refresh(arbiter, arbiter->session[i]);
+		session_contexts_refresh(arbiter, arbiter->session[i]);
 	}
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		idle &= arbiter->nic[i].in_flight_bytes == 0 && mfs_rmlq_waiting(arbiter->nic[i].queue) == 0;
@@ -209,8 +209,7 @@ static void *arbiter_thread(void *argument)
 
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
 
-/* Runs the function on the arbiter's thread, or right here while there is none. */
-static int command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument)
+int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument)
 {
 	struct command c = {.run = run, .argument = argument};
 	uint64_t one = 1;
@@ -260,7 +259,7 @@ int mfs_arbiter_client_add(struct mfs_arbiter *arbiter, int *memfd, int *doorbel
 
 	if (rc < 0)
 		return rc;
-	rc = command(arbiter, run_client_add, session);
+	rc = arbiter_command(arbiter, run_client_add, session);
 	if (rc < 0) {
 		session_destroy(session);
 		close(*memfd);
@@ -293,7 +292,7 @@ static int run_client_remove(struct mfs_arbiter *arbiter, void *argument)
 int mfs_arbiter_client_remove(struct mfs_arbiter *arbiter, uint32_t client_id)
 {
 	struct client_argument a = {.client_id = client_id};
-	int rc = command(arbiter, run_client_remove, &a);
+	int rc = arbiter_command(arbiter, run_client_remove, &a);
 
 	if (rc == 0)
 		session_destroy(a.session);
@@ -321,7 +320,7 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 
 	if (strlen(name) >= sizeof(arbiter->nic[0].name))
 		return -ENAMETOOLONG;
-	rc = command(arbiter, run_nic, &a);
+	rc = arbiter_command(arbiter, run_nic, &a);
 	if (rc != -ENOENT)
 		return rc;
 	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
@@ -330,7 +329,7 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 			     arbiter->config.tasks_max, &a.queue);
 	if (rc < 0)
 		return rc;
-	rc = command(arbiter, run_nic, &a);
+	rc = arbiter_command(arbiter, run_nic, &a);
 	mfs_rmlq_destroy(a.queue); /* NULL, unless another thread has added the NIC meanwhile */
 	return rc;
 }
@@ -355,7 +354,7 @@ int mfs_arbiter_rules(struct mfs_arbiter *arbiter, const struct mfs_rule *rules,
 {
 	struct rules_argument a = {.rules = rules, .n = n};
 
-	return n < 0 || n > MFS_RULES_MAX ? -EINVAL : command(arbiter, run_rules, &a);
+	return n < 0 || n > MFS_RULES_MAX ? -EINVAL : arbiter_command(arbiter, run_rules, &a);
 }
 
 static uint32_t gate_mask(enum mfs_mode mode)
@@ -378,147 +377,20 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 
 int mfs_arbiter_mode(struct mfs_arbiter *arbiter, enum mfs_mode mode)
 {
-	return mode > MFS_MODE_ENFORCE ? -EINVAL : command(arbiter, run_mode, &mode);
+	return mode > MFS_MODE_ENFORCE ? -EINVAL : arbiter_command(arbiter, run_mode, &mode);
 }
 
-struct rank_argument {
-	uint64_t batch_id;
-	uint32_t client_id;
-	uint32_t rank;
-	bool pruned;
-};
-
-static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
+static int run_wire(struct mfs_arbiter *arbiter, void *argument)
 {
-	struct rank_argument *a = argument;
-	struct session *session = session_find(arbiter, a->client_id);
-
-	return session ? session_batch_rank(arbiter, session, a->batch_id, a->rank, a->pruned) : -ENOENT;
-}
-
-int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned)
-{
-	struct rank_argument a = {.batch_id = batch_id, .client_id = client_id, .rank = rank, .pruned = pruned};
-
-	return command(arbiter, run_batch_rank, &a);
-}
-
-/* ---- statistics -------------------------------------------------------------------------------------------------- */
-
-static int run_stats(struct mfs_arbiter *arbiter, void *argument)
-{
-	*(struct mfs_arbiter_stats *)argument = (struct mfs_arbiter_stats){
-		.loops = arbiter->loops,
-		.wakeups = arbiter->wakeups,
-		.messages = arbiter->messages,
-		.grants = arbiter->grants,
-		.cpu_ns = arbiter->running ? clock_ns(CLOCK_THREAD_CPUTIME_ID) : 0,
-		.clients = arbiter->sessions,
-		.nics = arbiter->nics,
-	};
+	memcpy(arbiter->dscp, argument, sizeof(arbiter->dscp));
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		session_dscp_write(arbiter, arbiter->session[i]);
 	return 0;
 }
 
-int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats)
+int mfs_arbiter_wire(struct mfs_arbiter *arbiter, const uint8_t dscp[MFS_CLASSES_MAX])
 {
-	return command(arbiter, run_stats, stats);
-}
-
-struct nic_stats_argument {
-	uint32_t nic;
-	struct mfs_nic_stats *stats;
-};
-
-static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
-{
-	struct nic_stats_argument *a = argument;
-	struct mfs_nic_stats *stats = a->stats;
-	struct mfs_rmlq_stats queue;
-	const struct nic *nic;
-
-	if (a->nic >= arbiter->nics)
-		return -ENOENT;
-	nic = &arbiter->nic[a->nic];
-	mfs_rmlq_stats(nic->queue, &queue);
-	memset(stats, 0, sizeof(*stats));
-	memcpy(stats->name, nic->name, sizeof(stats->name));
-	stats->guid = nic->guid;
-	stats->rate_bytes_per_s = nic->rate_bytes_per_s;
-	stats->window_bytes = nic->window_bytes;
-	stats->in_flight_bytes = nic->in_flight_bytes;
-	stats->unscheduled_in_flight_bytes = nic->unscheduled_bytes;
-	memcpy(stats->held_bytes, queue.waiting_bytes, sizeof(stats->held_bytes));
-	memcpy(stats->held_tasks, queue.waiting_tasks, sizeof(stats->held_tasks));
-	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
-	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
-	memcpy(stats->grants, nic->grants, sizeof(stats->grants));
-	stats->promotions = queue.promotions;
-	stats->wait_ns = nic->wait_ns;
-	stats->load = nic->load;
-	return 0;
-}
-
-int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats)
-{
-	struct nic_stats_argument a = {.nic = nic, .stats = stats};
-
-	return command(arbiter, run_nic_stats, &a);
-}
-
-struct client_stats_argument {
-	uint32_t client_id;
-	struct mfs_client_stats *stats;
-};
-
-static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
-{
-	struct client_stats_argument *a = argument;
-	struct session *session = session_find(arbiter, a->client_id);
-	struct mfs_client_stats *stats = a->stats;
-
-	if (!session)
-		return -ENOENT;
-
-	struct mfs_client_report *report = &session->segment->report;
-
-	*stats = (struct mfs_client_stats){
-		.client_id = session->client_id,
-		.state = session->state,
-		.detach_reason = session->detach_reason,
-		.submits = session->submits,
-		.grants = session->grants,
-		.completes = session->completes,
-		.cancels = session->cancels,
-		.bad_messages = session->bad_messages,
-		.held_bytes = session->held_bytes,
-		.report_held_bytes = atomic_load_explicit(&report->held_bytes, memory_order_relaxed),
-		.report_permits = atomic_load_explicit(&report->permits, memory_order_relaxed),
-		.bypassed_overflow = atomic_load_explicit(&report->bypassed_overflow, memory_order_relaxed),
-		.bypassed_hold = atomic_load_explicit(&report->bypassed_hold, memory_order_relaxed),
-		.bypassed_stale = atomic_load_explicit(&report->bypassed_stale, memory_order_relaxed),
-		.hold_ns = atomic_load_explicit(&report->hold_ns, memory_order_relaxed),
-	};
-	for (unsigned lane = 0; lane < MFS_LANES; lane++)
-		stats->torn_slots += session->reader.lane[lane].torn_slots;
-	for (unsigned r = 0; r < MFS_ROLES_MAX; r++)
-		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
-	for (uint32_t i = 0; i < arbiter->nics; i++) {
-		struct mfs_usage *usage = &session->segment->usage[i];
-
-		stats->in_flight_bytes += session->nic[i].in_flight_bytes;
-		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
-			stats->posted_bytes[s] += atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed);
-			stats->completed_bytes[s] += atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed);
-		}
-	}
-	return 0;
-}
-
-int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats)
-{
-	struct client_stats_argument a = {.client_id = client_id, .stats = stats};
-
-	return command(arbiter, run_client_stats, &a);
+	return arbiter_command(arbiter, run_wire, (void *)dscp);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -531,6 +403,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 
 	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
 	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->stuck_ns == 0 ||
+	    config->load_time_constant_ns == 0 ||
 	    config->mode > MFS_MODE_ENFORCE)
 		return -EINVAL;
 	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
@@ -548,10 +421,12 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	arbiter->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
 	if (arbiter->few_cores && arbiter->config.spin_ns > SPIN_FEW_CORES_NS)
 		arbiter->config.spin_ns = SPIN_FEW_CORES_NS;
+	memset(arbiter->dscp, MFS_DSCP_KEEP, sizeof(arbiter->dscp));
 	pthread_mutex_init(&arbiter->control, NULL);
 	arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
 	arbiter->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (arbiter->epoll < 0 || arbiter->command_bell < 0 ||
+	arbiter->notice = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (arbiter->epoll < 0 || arbiter->command_bell < 0 || arbiter->notice < 0 ||
 	    getrandom(&arbiter->key_secret, sizeof(arbiter->key_secret), 0) != sizeof(arbiter->key_secret)) {
 		rc = -errno;
 		mfs_arbiter_destroy(arbiter);
@@ -591,7 +466,7 @@ static int run_stop(struct mfs_arbiter *arbiter, void *argument)
 void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 {
 	if (arbiter->running) {
-		command(arbiter, run_stop, NULL);
+		arbiter_command(arbiter, run_stop, NULL);
 		pthread_join(arbiter->thread, NULL);
 	}
 	while (arbiter->sessions) {
@@ -606,6 +481,8 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		close(arbiter->epoll);
 	if (arbiter->command_bell >= 0)
 		close(arbiter->command_bell);
+	if (arbiter->notice >= 0)
+		close(arbiter->notice);
 	pthread_mutex_destroy(&arbiter->control);
 	free(arbiter);
 }

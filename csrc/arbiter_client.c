@@ -42,8 +42,7 @@ static int segment_create(int *memfd, struct mfs_segment **segment)
 	return 0;
 }
 
-/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
-static uint64_t key_mix(uint64_t salt, uint64_t id)
+uint64_t key_mix(uint64_t salt, uint64_t id)
 {
 	uint64_t x = salt ^ id;
 
@@ -82,6 +81,7 @@ int session_create(struct mfs_arbiter *arbiter, struct session **result, int *me
 	header->daemon_pid = (uint32_t)getpid();
 	header->stale_after_ns = arbiter->config.stale_after_ns;
 	header->max_hold_ns = arbiter->config.max_hold_ns;
+	header->classes = arbiter->config.policy.classes;
 	*result = session;
 	return 0;
 
@@ -106,6 +106,7 @@ void session_admit(struct mfs_arbiter *arbiter, struct session *session)
 	atomic_store_explicit(&header->heartbeat_ns, arbiter->now_ns, memory_order_release);
 	atomic_store_explicit(&header->mode, arbiter->config.mode, memory_order_release);
 	session_rules_write(arbiter, session);
+	session_dscp_write(arbiter, session);
 	for (uint32_t i = 0; i < MFS_NICS_MAX; i++) {
 		session->nic[i].changed_ns = arbiter->now_ns;
 		session_nic_write(arbiter, session, i);
@@ -122,25 +123,16 @@ struct session *session_find(struct mfs_arbiter *arbiter, uint32_t client_id)
 	return NULL;
 }
 
-static void task_drop(struct mfs_arbiter *arbiter, struct task *task)
+static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	if (task->handle)
 		mfs_rmlq_cancel(arbiter->nic[task->nic].queue, task->handle);
 	if (task->phase == TASK_IN_FLIGHT)
-		nic_released(arbiter, task);
+		nic_released(arbiter, task, complete);
 	else
 		task->session->held_bytes -= task->bytes;
 	task->phase = TASK_FREE;
 	arbiter->nic[task->nic].dirty = true;
-}
-
-static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch)
-{
-	session->batches_told &= ~(1ull << (batch - session->batch));
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		if (batch->told >> i & 1)
-			mfs_rmlq_batch_end(arbiter->nic[i].queue, batch->key);
-	memset(batch, 0, sizeof(*batch));
 }
 
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason)
@@ -153,10 +145,8 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	session->detach_reason = reason;
 	for (unsigned i = 0; i < MFS_TASKS_MAX; i++)
 		if (session->task[i].phase != TASK_FREE)
-			task_drop(arbiter, &session->task[i]);
-	for (unsigned i = 0; i < MFS_BATCHES_MAX; i++)
-		if (session->batch[i].id)
-			batch_forget(arbiter, session, &session->batch[i]);
+			task_drop(arbiter, &session->task[i], false);
+	session_contexts_forget(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
@@ -201,6 +191,12 @@ void session_rules_write(const struct mfs_arbiter *arbiter, struct session *sess
 	atomic_store_explicit(&table->version, version + 2, memory_order_release);
 }
 
+void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session)
+{
+	for (unsigned i = 0; i < MFS_CLASSES_MAX; i++)
+		atomic_store_explicit(&session->segment->header.dscp[i], arbiter->dscp[i], memory_order_relaxed);
+}
+
 void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class)
 {
 	struct mfs_segment *segment = session->segment;
@@ -229,95 +225,11 @@ void session_announce(struct session *session)
 		arbiter_futex_wake(&header->grant_word);
 }
 
-/* ---- batches ----------------------------------------------------------------------------------------------------- */
-
-static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t nic)
-{
-	uint32_t layers_left = batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
-	struct mfs_batch_context context = {
-		.layer_current = batch->layer_current,
-		.layers = batch->layers,
-		.rank = batch->rank,
-		.pruned = batch->pruned,
-		.deadline_ns = batch->deadline_ns,
-		.compute_left_ns = batch->layers ? (uint64_t)((double)batch->compute_ns * layers_left / batch->layers) : 0,
-	};
-
-	if (mfs_rmlq_batch(arbiter->nic[nic].queue, batch->key, &context, arbiter->now_ns) == 0) {
-		batch->told |= (uint16_t)(1u << nic);
-		session->batches_told |= 1ull << (batch - session->batch);
-	}
-	arbiter->nic[nic].dirty = true;
-}
-
-static void batch_tell_all(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch)
-{
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		if (batch->told >> i & 1)
-			batch_tell(arbiter, session, batch, i);
-}
-
-/* Copies the context if it changed. */
-static struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
-{
-	struct mfs_batch *shared = &session->segment->batch[index];
-	struct batch *batch = &session->batch[index];
-	uint64_t id = atomic_load_explicit(&shared->batch_id, memory_order_acquire);
-	uint32_t layer = atomic_load_explicit(&shared->layer_current, memory_order_relaxed);
-
-	if (id == batch->id && layer == batch->layer_current)
-		return batch;
-	if (id != batch->id) {
-		if (batch->id)
-			batch_forget(arbiter, session, batch);
-		if (id == 0 || id == UINT64_MAX)
-			return batch;
-		batch->id = id;
-		batch->key = key_mix(session->key_salt, id);
-		batch->rank = MFS_RANK_NONE;
-	}
-	batch->layer_current = layer;
-	batch->layers = atomic_load_explicit(&shared->layers, memory_order_relaxed);
-	batch->deadline_ns = atomic_load_explicit(&shared->deadline_ns, memory_order_relaxed);
-	batch->compute_ns = atomic_load_explicit(&shared->compute_ns, memory_order_relaxed);
-	if (batch->compute_ns > 1ull << 60)
-		batch->compute_ns = 0;
-	batch_tell_all(arbiter, session, batch);
-	return batch;
-}
-
-void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *session)
-{
-	if (session->state != MFS_SEGMENT_ACTIVE)
-		return;
-	/* others are read when a flow names them */
-	for (uint64_t told = session->batches_told; told; told &= told - 1)
-		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(told));
-}
-
-int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uint64_t batch_id, uint32_t rank, bool pruned)
-{
-	if (batch_id == 0 || session->state != MFS_SEGMENT_ACTIVE)
-		return -ENOENT;
-	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++) {
-		struct batch *batch = batch_refresh(arbiter, session, i);
-
-		if (batch->id != batch_id)
-			continue;
-		batch->rank = rank;
-		batch->pruned = pruned;
-		batch_tell_all(arbiter, session, batch);
-		return 0;
-	}
-	return -ENOENT;
-}
-
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
 {
 	uint32_t slot = (uint32_t)message->task;
-	struct batch *batch = NULL;
 
 	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->bytes > MFS_FLOW_BYTES_MAX ||
 	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
@@ -333,24 +245,22 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	if (task->phase != TASK_FREE) {
 		if (generation == task->generation)
 			return -EBADMSG;
-		task_drop(arbiter, task); /* its end is still on its way */
+		task_drop(arbiter, task, false); /* its end is still on its way */
 	}
 	task->generation = generation;
 	if (task->ended_generation == generation) {
 		task->ended_generation = 0;
 		return 0;
 	}
-	if (message->batch != MFS_NONE_U32) {
-		batch = batch_refresh(arbiter, session, message->batch);
-		if (batch->id && !(batch->told >> message->nic & 1))
-			batch_tell(arbiter, session, batch, message->nic);
-	}
+	task->request = message->request_id ? request_find(session, message->request_id) : 0;
+	if (task->request)
+		request_submitted(arbiter, session, task->request - 1, message->nic);
 
 	struct nic *nic = &arbiter->nic[message->nic];
 	struct mfs_flow flow = {
 		.bytes = message->bytes,
 		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
-		.batch = batch && batch->id ? batch->key : 0,
+		.batch = message->batch != MFS_NONE_U32 ? batch_key(arbiter, session, message->batch, message->nic) : 0,
 		.deadline_ns = message->deadline_ns,
 		.cookie = (uintptr_t)task,
 		.layer = message->layer,
@@ -360,13 +270,19 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->session = session;
 	task->bytes = message->bytes;
 	task->submit_ns = message->submit_ns;
+	task->request_id = message->request_id;
+	task->deadline_ns = message->deadline_ns;
+	task->batch = message->batch;
+	task->layer = message->layer;
+	task->stage = message->stage;
 	task->phase = TASK_WAITING;
 	task->nic = message->nic;
 	session->held_bytes += task->bytes;
 	nic->dirty = true;
 	if (mfs_rmlq_submit(nic->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
 		task->handle = 0; /* full: better now than never */
-		nic_granted(arbiter, task, arbiter->config.policy.classes - 1);
+		nic_granted(arbiter, task, &(struct mfs_pick){.tier = MFS_TIER_SCAVENGER,
+							       .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)});
 	}
 	return 0;
 }
@@ -398,7 +314,9 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 		mfs_rmlq_complete(arbiter->nic[task->nic].queue, task->handle, UINT64_MAX);
 		task->handle = 0;
 	}
-	task_drop(arbiter, task);
+	if (complete && task->request)
+		request_completed(session, task);
+	task_drop(arbiter, task, complete);
 	return 0;
 }
 
@@ -414,6 +332,11 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session, c
 		if (message->batch >= MFS_BATCHES_MAX)
 			return -EBADMSG;
 		batch_refresh(arbiter, session, message->batch);
+		return 0;
+	case MFS_MESSAGE_REQUEST:
+		if (message->task >= MFS_REQUESTS_MAX)
+			return -EBADMSG;
+		request_refresh(arbiter, session, (uint32_t)message->task);
 		return 0;
 	default:
 		return -EBADMSG;

@@ -2,10 +2,10 @@
 #include "arbiter_state.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #define GRANTS_PER_LOOP 256
-#define LOAD_TIME_CONSTANT_NS 100000000ull
 #define UNSCHEDULED_ABSURD_BYTES (1ull << 44)
 /* A client that has bytes in flight should finish some within this plus four times their time on the wire. */
 #define PROGRESS_NS 1e9
@@ -78,7 +78,7 @@ static void nic_bell_set(struct mfs_arbiter *arbiter, uint32_t index, bool bell)
 	nic_gates_write(arbiter, index);
 }
 
-void nic_released(struct mfs_arbiter *arbiter, struct task *task)
+void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	struct nic *nic = &arbiter->nic[task->nic];
 	struct session_nic *share = &task->session->nic[task->nic];
@@ -86,6 +86,8 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task)
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
 	share->progress_ns = arbiter->now_ns;
+	if (complete && task->load)
+		nic->load_bytes += task->bytes;
 	if (share->in_flight_tasks == 0)
 		share->written_off = false;
 	if (!task->counted)
@@ -96,8 +98,9 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task)
 	nic->dirty = true;
 }
 
-void nic_granted(struct mfs_arbiter *arbiter, struct task *task, uint32_t wire_class)
+void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
+	uint32_t wire_class = pick->wire_class;
 	struct session *session = task->session;
 	struct nic *nic = &arbiter->nic[task->nic];
 	struct session_nic *share = &session->nic[task->nic];
@@ -105,6 +108,8 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, uint32_t wire_c
 	task->phase = TASK_IN_FLIGHT;
 	task->wire_class = (uint8_t)wire_class;
 	task->counted = !share->written_off;
+	/* Where the paper's rules hold, rho counts what promotion has put first, too. */
+	task->load = pick->tier == MFS_TIER_CRITICAL && arbiter->config.policy.variant == MFS_VARIANT_PAPER;
 	session->held_bytes -= task->bytes;
 	session->grants++;
 	share->in_flight_tasks++;
@@ -164,23 +169,25 @@ void nic_grant(struct mfs_arbiter *arbiter, uint32_t index)
 			return;
 		}
 		mfs_rmlq_pick(nic->queue, arbiter->now_ns, &pick);
-		nic_granted(arbiter, (struct task *)(uintptr_t)pick.cookie, pick.wire_class);
+		nic_granted(arbiter, (struct task *)(uintptr_t)pick.cookie, &pick);
 	}
 }
 
-/* rho: mean share of the rate over LOAD_TIME_CONSTANT_NS that was taken by what goes before the last stage. */
+/* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
+ * mfsd.policy's Load.observe: one long look and several short ones come to the same. */
 static void nic_loads_measure(struct mfs_arbiter *arbiter)
 {
 	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
-	double weight = elapsed_ns < LOAD_TIME_CONSTANT_NS ? (double)elapsed_ns / LOAD_TIME_CONSTANT_NS : 1.0;
+	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
 
 	if (elapsed_ns == 0)
 		return;
 	arbiter->load_read_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct nic *nic = &arbiter->nic[i];
-		uint64_t bytes = 0;
+		uint64_t bytes = nic->load_bytes;
 
+		nic->load_bytes = 0;
 		for (uint32_t j = 0; j < arbiter->sessions; j++) {
 			struct session *session = arbiter->session[j];
 

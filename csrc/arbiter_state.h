@@ -1,8 +1,10 @@
-/* What the three parts of the arbiter share. Owned by the arbiter's thread; others reach it through commands.
+/* What the parts of the arbiter share. Owned by the arbiter's thread; others reach it through commands.
  *
- *   arbiter.c         the thread: loop, spinning and sleeping, commands, statistics
- *   arbiter_client.c  sessions: segments, messages, tasks, batches, detaching
- *   arbiter_nic.c     NICs: unscheduled traffic, in-flight window, grants, load
+ *   arbiter.c          the thread: loop, spinning and sleeping, commands
+ *   arbiter_client.c   sessions: segments, messages, tasks, detaching
+ *   arbiter_context.c  batches and requests: what clients tell, what the queues are told, ranks and pruning
+ *   arbiter_nic.c      NICs: unscheduled traffic, in-flight window, grants, load
+ *   arbiter_look.c     what people and the daemon's Python see: statistics, contexts, tasks
  */
 #ifndef MFS_ARBITER_STATE_H
 #define MFS_ARBITER_STATE_H
@@ -24,12 +26,19 @@ struct task {
 	uint64_t bytes;
 	uint64_t submit_ns;
 	mfs_flow_handle handle; /* 0: granted past a full queue */
+	uint64_t request_id; /* as told */
+	uint64_t deadline_ns;
 	uint32_t generation;
 	uint32_t ended_generation; /* finished before its submit was read; 0: none */
+	uint32_t batch;		   /* slot, MFS_NONE_U32: none */
+	uint32_t request;	   /* slot + 1 when it was submitted; 0: not in the table */
+	uint16_t layer;
+	uint8_t stage;
 	uint8_t phase; /* enum task_phase */
 	uint8_t nic;
 	uint8_t wire_class; /* when in flight */
 	bool counted;	    /* when in flight: its bytes fill the window */
+	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
 };
 
 /* The daemon's copy of a batch context. */
@@ -38,12 +47,48 @@ struct batch {
 	uint64_t key; /* in the queues */
 	uint64_t deadline_ns;
 	uint64_t compute_ns;
+	uint64_t layer_ns; /* when layer_current was seen first */
+	uint32_t version;
 	uint32_t layers;
 	uint32_t layer_current;
 	uint32_t rank;
 	bool pruned;
 	uint16_t told; /* NICs whose queue knows it, one bit each */
 };
+
+/* The daemon's copy of a request. Slots of it and of its demands are those of the segment, plus one in links. */
+struct request {
+	uint64_t id;  /* 0: none */
+	uint64_t key; /* in the queues */
+	uint64_t program_id;
+	uint64_t deadline_ns;
+	uint64_t budget_ns;
+	uint32_t version;
+	uint32_t batch; /* slot, MFS_NONE_U32: none */
+	uint32_t value;
+	uint32_t flags;
+	uint32_t demand;	  /* first of the chain */
+	uint32_t demands;	  /* length of the chain */
+	uint32_t next, prev;	  /* of the same batch */
+	uint32_t hash_next;	  /* of the same bucket */
+	uint16_t told;		  /* NICs whose queue knows it, one bit each */
+	uint16_t pruned_told;	  /* NICs whose queue knows that it is pruned */
+	bool pruned;
+};
+
+struct demand {
+	uint64_t bytes;
+	uint64_t bytes_left; /* less what was completed */
+	uint8_t peer[16];
+	uint32_t owner; /* request, slot + 1; 0: free */
+	uint32_t next;
+	uint16_t layer;
+	uint8_t stage;
+	uint8_t nic;
+	uint8_t direction;
+};
+
+#define REQUEST_BUCKETS 1024u
 
 /* One client on one NIC. */
 struct session_nic {
@@ -72,8 +117,13 @@ struct session {
 	uint64_t submits, grants, completes, cancels, bad_messages;
 	uint64_t held_bytes;
 	struct session_nic nic[MFS_NICS_MAX];
-	uint64_t batches_told; /* those that some queue knows, one bit each */
+	uint64_t batches_known;	  /* those with an id, one bit each */
+	uint64_t batches_changed; /* since the daemon's Python looked, one bit each */
 	struct batch batch[MFS_BATCHES_MAX];
+	uint32_t batch_request[MFS_BATCHES_MAX]; /* first of the chain of its requests, slot + 1 */
+	uint32_t request_bucket[REQUEST_BUCKETS]; /* by id: slot + 1 */
+	struct request request[MFS_REQUESTS_MAX];
+	struct demand demand[MFS_DEMANDS_MAX];
 	struct task task[MFS_TASKS_MAX];
 };
 
@@ -93,6 +143,7 @@ struct nic {
 	uint64_t look_ns;	 /* when to try to grant again though no message comes; MFS_TIME_NEVER */
 	bool dirty;		 /* something changed that may allow a grant */
 	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
+	uint64_t load_bytes;	 /* completed by tasks with `load` since it was last measured */
 	double load;
 };
 
@@ -117,6 +168,10 @@ struct mfs_arbiter {
 	struct nic nic[MFS_NICS_MAX];
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
+	uint8_t dscp[MFS_CLASSES_MAX];
+	int notice;	    /* eventfd: contexts changed */
+	bool noticed;	    /* it was rung and nobody has looked yet */
+	uint64_t notice_ns; /* when it was rung last */
 	uint32_t gate_mask;
 	uint64_t loops, wakeups, messages, grants;
 	/* the thread */
@@ -134,6 +189,8 @@ struct mfs_arbiter {
 
 /* arbiter.c */
 void arbiter_futex_wake(_Atomic uint32_t *word);
+/* Runs the function on the arbiter's thread, or right here while there is none. */
+int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument);
 
 /* arbiter_client.c */
 int session_create(struct mfs_arbiter *arbiter, struct session **session, int *memfd, int *doorbell);
@@ -148,8 +205,21 @@ void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_
 void session_announce(struct session *session); /* wakes threads that wait for grants */
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
 void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session);
-int session_batch_rank(struct mfs_arbiter *arbiter, struct session *session, uint64_t batch_id, uint32_t rank, bool pruned);
-void session_batches_refresh(struct mfs_arbiter *arbiter, struct session *session);
+void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session);
+/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
+uint64_t key_mix(uint64_t salt, uint64_t id);
+
+/* arbiter_context.c */
+struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+/* The batch of a flow that is submitted to the NIC, known to its queue; 0: none. */
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic);
+uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic);
+void request_completed(struct session *session, const struct task *task);
+uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns);
+void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session);
+void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* arbiter_nic.c */
 /* A new NIC takes the queue and leaves NULL; -ENOENT when it is new and there is no queue to take. */
@@ -157,8 +227,8 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		    struct mfs_rmlq **queue);
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
 void nic_grant(struct mfs_arbiter *arbiter, uint32_t nic); /* grants what may go now, and sets look_ns */
-void nic_granted(struct mfs_arbiter *arbiter, struct task *task, uint32_t wire_class); /* books and sends a grant */
-void nic_released(struct mfs_arbiter *arbiter, struct task *task); /* the task is in flight no more */
+void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books and sends a grant */
+void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete); /* the task is in flight no more */
 void nic_tick(struct mfs_arbiter *arbiter); /* with every heartbeat: load, activity, clients that finish nothing */
 
 #endif

@@ -1,10 +1,14 @@
-/* The client's data path: submit, permit, completion, usage, batches.
+/* The client's data path: submit, permit, completion, usage.
  *
  * Tasks live in a fixed table. `state` of a slot is generation << 32 | phase; every step of a task's life is one
  * compare-and-swap on it, so that of two threads that finish, cancel or grant the same task exactly one wins:
  *
  *   FREE -submit-> WAITING -permit-> GRANTED -complete, cancel-> FREE
  *                     `---------------cancel, complete-----------^
+ *
+ * A permit is handed to whoever takes permits (mfs_client_permits), with the task's cookie; a task without one
+ * (MFS_COOKIE_NONE) is asked about by its id: its class then stays in the state until it ends. So the shim and an engine's
+ * own code can share one client.
  *
  * What finds the ring full is remembered in the phase and in a bitmap, and sent by a later call; its slot stays taken
  * until then, so no message is ever lost.
@@ -13,12 +17,15 @@
 #include "client_state.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <mfs/ring.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define BATCH_CLAIMED UINT64_MAX /* batch_id while begin fills the slot */
+#define CLASS_SHIFT 8 /* in a state: the class of a granted task without a cookie */
+#define CLASS_MASK 0xff00ull
+#define LOOK_NS 20000000ull /* whoever waits looks so often whether the daemon lives */
 
 enum phase {
 	PHASE_FREE = 0,
@@ -34,7 +41,6 @@ enum phase {
 struct own {
 	uint64_t serial; /* of the client whose lane it is */
 	uint32_t lane;
-	uint32_t sending; /* a message is being written: who comes now is a signal handler of this very thread */
 };
 static __thread volatile struct own own __attribute__((tls_model("initial-exec")));
 
@@ -51,6 +57,7 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
 	uint64_t heartbeat_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
 
 	return atomic_load_explicit(&header->state, memory_order_relaxed) == MFS_SEGMENT_ACTIVE &&
+	       !atomic_load_explicit(&client->gone, memory_order_relaxed) &&
 	       (int64_t)(now_ns - heartbeat_ns) < (int64_t)client->stale_after_ns;
 }
 
@@ -103,18 +110,18 @@ static inline uint32_t lane_own(struct mfs_client *client)
 	return __builtin_expect(own.serial == client->serial, 1) ? own.lane : lane_acquire(client);
 }
 
-static bool message_send(struct mfs_client *client, const struct mfs_message *message)
+bool client_message_send(struct mfs_client *client, const struct mfs_message *message)
 {
 	struct mfs_segment *segment = client->segment;
-	uint32_t lane = own.sending ? MFS_LANE_SHARED : lane_own(client);
+	uint32_t lane = lane_own(client);
 	unsigned sent = 0;
 
-	if (lane != MFS_LANE_SHARED) {
-		own.sending = 1;
+	if (lane != MFS_LANE_SHARED && !client->lane[lane].sending) {
+		client->lane[lane].sending = 1;
 		atomic_signal_fence(memory_order_seq_cst);
 		sent = mfs_mpsc_push_owned(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
 		atomic_signal_fence(memory_order_seq_cst);
-		own.sending = 0;
+		client->lane[lane].sending = 0;
 	}
 	if (!sent)
 		sent = mfs_mpsc_push(&segment->submit[MFS_LANE_SHARED], segment->submit_slot[MFS_LANE_SHARED], MFS_LANE_SLOTS,
@@ -134,7 +141,7 @@ static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase 
 		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
 	};
 
-	return message_send(client, &message);
+	return client_message_send(client, &message);
 }
 
 static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
@@ -185,30 +192,35 @@ static void waiting_add(struct mfs_client *client, uint32_t slot, uint32_t chang
 	atomic_fetch_add_explicit(&client->lane[task_lane(slot)].waiting, change, memory_order_relaxed);
 }
 
-static bool batch_send(struct mfs_client *client, uint32_t batch)
+/* Takes each bit of the map and sends what it stands for; what the ring has no room for is put back. */
+static bool owed_slots_flush(struct mfs_client *client, _Atomic uint64_t *map, uint32_t words,
+			     bool (*send)(struct mfs_client *, uint32_t))
 {
-	struct mfs_message message = {.batch = batch, .kind = MFS_MESSAGE_BATCH};
+	for (uint32_t word = 0; word < words; word++) {
+		uint64_t bits = atomic_load_explicit(&map[word], memory_order_relaxed);
 
-	return message_send(client, &message);
+		for (; bits; bits &= bits - 1) {
+			uint64_t bit = bits & -bits;
+
+			if (!(atomic_fetch_and_explicit(&map[word], ~bit, memory_order_acquire) & bit))
+				continue;
+			atomic_fetch_sub_explicit(&client->owed, 1, memory_order_relaxed);
+			if (!send(client, word * MFS_WORD_BITS + (uint32_t)__builtin_ctzll(bit))) {
+				if (!(atomic_fetch_or_explicit(&map[word], bit, memory_order_release) & bit))
+					atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
+				return false;
+			}
+		}
+	}
+	return true;
 }
 
 /* Sends what found the ring full. Any thread may; each bit is taken by one. */
-static void owed_flush(struct mfs_client *client)
+void client_owed_flush(struct mfs_client *client)
 {
-	uint64_t batches = atomic_load_explicit(&client->owed_batches, memory_order_relaxed);
-
-	for (; batches; batches &= batches - 1) {
-		uint64_t bit = batches & -batches;
-
-		if (!(atomic_fetch_and_explicit(&client->owed_batches, ~bit, memory_order_acquire) & bit))
-			continue;
-		atomic_fetch_sub_explicit(&client->owed, 1, memory_order_relaxed);
-		if (!batch_send(client, (uint32_t)__builtin_ctzll(bit))) {
-			if (!(atomic_fetch_or_explicit(&client->owed_batches, bit, memory_order_release) & bit))
-				atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
-			return;
-		}
-	}
+	if (!owed_slots_flush(client, &client->owed_batches, 1, client_batch_send) ||
+	    !owed_slots_flush(client, client->owed_requests, MFS_REQUESTS_MAX / MFS_WORD_BITS, client_request_send))
+		return;
 	for (uint32_t word = 0; word < MFS_TASKS_MAX / MFS_WORD_BITS; word++) {
 		uint64_t bits = atomic_load_explicit(&client->owed_tasks[word], memory_order_relaxed);
 
@@ -232,12 +244,6 @@ static void owed_flush(struct mfs_client *client)
 	}
 }
 
-static inline void owed_check(struct mfs_client *client)
-{
-	if (__builtin_expect(atomic_load_explicit(&client->owed, memory_order_relaxed) != 0, 0))
-		owed_flush(client);
-}
-
 /* ---- the three primitives ---------------------------------------------------------------------------------------- */
 
 int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id)
@@ -246,7 +252,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 
 	if (!mfs_client_alive(client, now_ns))
 		return -ENOTCONN;
-	owed_check(client);
+	client_owed_check(client);
 
 	uint32_t slot = slot_take(client);
 
@@ -273,12 +279,58 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_WAITING, memory_order_release);
 	waiting_add(client, slot, 1);
-	if (message_send(client, &message))
+	if (client_message_send(client, &message))
 		return 0;
 	waiting_add(client, slot, -1u);
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_FREE, memory_order_relaxed);
 	slot_give(client, slot);
 	return -EAGAIN;
+}
+
+/* Somebody may sleep until a task without a cookie is permitted; it was another thread that took the permit. */
+static void waiters_wake(struct mfs_client *client)
+{
+	struct mfs_segment_header *header = &client->segment->header;
+	int saved = errno;
+
+	atomic_fetch_add_explicit(&header->grant_word, 1, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&header->grant_waiters, memory_order_relaxed))
+		syscall(SYS_futex, &header->grant_word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	errno = saved;
+}
+
+/* Gives the permit to its task. True when it is to be handed out. */
+static bool grant_take(struct mfs_client *client, const struct mfs_grant *grant, struct mfs_permit *permit)
+{
+	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);
+	uint64_t class_epoch = atomic_load_explicit(&grant->class_epoch, memory_order_relaxed);
+	uint32_t slot = (uint32_t)task_id;
+	uint64_t generation = (task_id >> 32) << 32;
+
+	if (slot >= MFS_TASKS_MAX || class_epoch >> 32 != client->epoch)
+		return false;
+
+	/* The cookie is read between two looks at the state: another thread may end the task and reuse the slot as soon as
+	 * the permit is taken. */
+	struct task_slot *entry = &client->task[slot];
+	uint64_t state = atomic_load_explicit(&entry->state, memory_order_acquire);
+	void *cookie = atomic_load_explicit(&entry->cookie, memory_order_relaxed);
+	uint64_t granted = generation | PHASE_GRANTED;
+
+	if (cookie == MFS_COOKIE_NONE)
+		granted |= (class_epoch << CLASS_SHIFT) & CLASS_MASK;
+	if (state != (generation | PHASE_WAITING) ||
+	    !atomic_compare_exchange_strong_explicit(&entry->state, &state, granted, memory_order_acq_rel,
+						     memory_order_relaxed))
+		return false;
+	waiting_add(client, slot, -1u);
+	if (cookie == MFS_COOKIE_NONE) {
+		waiters_wake(client);
+		return false;
+	}
+	*permit = (struct mfs_permit){.task_id = task_id, .cookie = cookie, .wire_class = (uint32_t)class_epoch};
+	return true;
 }
 
 int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, int n)
@@ -287,7 +339,7 @@ int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, in
 	struct mfs_grant grants[64];
 	int taken = 0;
 
-	owed_check(client);
+	client_owed_check(client);
 	while (taken < n) {
 		unsigned want = n - taken < 64 ? (unsigned)(n - taken) : 64;
 		int got = mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, grants, want);
@@ -296,34 +348,89 @@ int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, in
 			return taken ? taken : got;
 		if (got == 0)
 			break;
-		for (int i = 0; i < got; i++) {
-			uint64_t task_id = atomic_load_explicit(&grants[i].task, memory_order_relaxed);
-			uint64_t class_epoch = atomic_load_explicit(&grants[i].class_epoch, memory_order_relaxed);
-			uint32_t slot = (uint32_t)task_id;
-			uint64_t generation = (task_id >> 32) << 32;
-
-			if (slot >= MFS_TASKS_MAX || class_epoch >> 32 != client->epoch)
-				continue;
-
-			/* The cookie is read between two looks at the state: another thread may end the task and reuse the
-			 * slot as soon as the permit is taken. */
-			struct task_slot *entry = &client->task[slot];
-			uint64_t state = atomic_load_explicit(&entry->state, memory_order_acquire);
-			void *cookie = atomic_load_explicit(&entry->cookie, memory_order_relaxed);
-
-			if (state != (generation | PHASE_WAITING) ||
-			    !atomic_compare_exchange_strong_explicit(&entry->state, &state, generation | PHASE_GRANTED,
-								     memory_order_acq_rel, memory_order_relaxed))
-				continue;
-			waiting_add(client, slot, -1u);
-			permits[taken++] = (struct mfs_permit){
-				.task_id = task_id,
-				.cookie = cookie,
-				.wire_class = (uint32_t)class_epoch,
-			};
-		}
+		for (int i = 0; i < got; i++)
+			taken += grant_take(client, &grants[i], &permits[taken]);
 	}
 	return taken;
+}
+
+/* The first permit in the ring is for a task with a cookie: whoever takes such permits shall find it. */
+static bool grant_foreign(struct mfs_client *client, const struct mfs_grant *grant)
+{
+	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);
+	uint32_t slot = (uint32_t)task_id;
+
+	if (slot >= MFS_TASKS_MAX || atomic_load_explicit(&grant->class_epoch, memory_order_relaxed) >> 32 != client->epoch)
+		return false;
+	return atomic_load_explicit(&client->task[slot].state, memory_order_acquire) ==
+		       ((task_id >> 32) << 32 | PHASE_WAITING) &&
+	       atomic_load_explicit(&client->task[slot].cookie, memory_order_relaxed) != MFS_COOKIE_NONE;
+}
+
+int mfs_client_permit(struct mfs_client *client, uint64_t task_id)
+{
+	struct mfs_segment *segment = client->segment;
+	uint32_t slot = (uint32_t)task_id;
+	struct mfs_grant grant;
+	struct mfs_permit none;
+	uint64_t state;
+
+	if (slot >= MFS_TASKS_MAX)
+		return -ENOENT;
+	client_owed_check(client);
+	for (;;) {
+		state = atomic_load_explicit(&client->task[slot].state, memory_order_acquire);
+		if (state >> 32 != task_id >> 32)
+			return -ENOENT;
+		if ((state & 0xff) == PHASE_GRANTED)
+			return (int)((state & CLASS_MASK) >> CLASS_SHIFT);
+		if ((state & 0xff) != PHASE_WAITING)
+			return -ENOENT;
+
+		uint64_t head = atomic_load_explicit(&segment->grant.head, memory_order_acquire);
+
+		if (head == atomic_load_explicit(&segment->grant.tail, memory_order_acquire))
+			return -EAGAIN;
+		mfs_grant_copy(&grant, &segment->grant_slot[head & (MFS_GRANT_SLOTS - 1)]);
+		if (grant_foreign(client, &grant))
+			return -EAGAIN;
+		if (atomic_compare_exchange_strong_explicit(&segment->grant.head, &head, head + 1, memory_order_acq_rel,
+							    memory_order_relaxed))
+			grant_take(client, &grant, &none);
+	}
+}
+
+int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
+{
+	struct mfs_segment_header *header = &client->segment->header;
+	uint64_t now_ns = client_clock_ns();
+	uint64_t until_ns = timeout_ns < UINT64_MAX - now_ns ? now_ns + timeout_ns : UINT64_MAX;
+	int saved = errno;
+	int rc;
+
+	for (;; now_ns = client_clock_ns()) {
+		uint32_t word = atomic_load_explicit(&header->grant_word, memory_order_acquire);
+
+		/* Dekker with session_announce and waiters_wake: abi.h */
+		atomic_fetch_add_explicit(&header->grant_waiters, 1, memory_order_seq_cst);
+		atomic_thread_fence(memory_order_seq_cst);
+		rc = mfs_client_permit(client, task_id);
+		if (rc == -EAGAIN && !mfs_client_alive(client, now_ns))
+			rc = -ENOTCONN;
+		else if (rc == -EAGAIN && now_ns >= until_ns)
+			rc = -ETIMEDOUT;
+		else if (rc == -EAGAIN) {
+			uint64_t wait_ns = until_ns - now_ns < LOOK_NS ? until_ns - now_ns : LOOK_NS;
+			struct timespec timeout = {.tv_nsec = (long)wait_ns};
+
+			syscall(SYS_futex, &header->grant_word, FUTEX_WAIT, word, &timeout, NULL, 0);
+		}
+		atomic_fetch_sub_explicit(&header->grant_waiters, 1, memory_order_relaxed);
+		if (rc != -EAGAIN)
+			break;
+	}
+	errno = saved;
+	return rc;
 }
 
 bool mfs_client_permits_pending(const struct mfs_client *client)
@@ -340,7 +447,7 @@ int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns)
 	uint32_t word = atomic_load_explicit(&header->grant_word, memory_order_acquire);
 	int saved = errno;
 
-	owed_check(client);
+	client_owed_check(client);
 	/* Dekker with the arbiter's grants_announce: abi.h */
 	atomic_fetch_add_explicit(&header->grant_waiters, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -359,13 +466,13 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 
 	if (slot >= MFS_TASKS_MAX)
 		return;
-	owed_check(client);
+	client_owed_check(client);
 
 	struct task_slot *entry = &client->task[slot];
 	uint64_t state = atomic_load_explicit(&entry->state, memory_order_relaxed);
 
 	do {
-		if (state != (generation | PHASE_WAITING) && state != (generation | PHASE_GRANTED))
+		if (state != (generation | PHASE_WAITING) && (state & ~CLASS_MASK) != (generation | PHASE_GRANTED))
 			return; /* finished before */
 	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes, memory_order_acq_rel,
 							memory_order_relaxed));
@@ -422,62 +529,4 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 			    atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed))
 			return;
 	doorbell_ring(client);
-}
-
-/* ---- batches ----------------------------------------------------------------------------------------------------- */
-
-static void batch_tell(struct mfs_client *client, uint32_t batch)
-{
-	owed_check(client);
-	if (batch_send(client, batch))
-		return;
-	if (!(atomic_fetch_or_explicit(&client->owed_batches, 1ull << batch, memory_order_release) >> batch & 1))
-		atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
-}
-
-int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
-			   uint64_t compute_ns)
-{
-	if (batch_id == 0 || batch_id == BATCH_CLAIMED)
-		return -EINVAL;
-	for (int i = 0; i < MFS_BATCHES_MAX; i++) {
-		struct mfs_batch *batch = &client->segment->batch[i];
-		uint64_t free_id = 0;
-
-		if (!atomic_compare_exchange_strong_explicit(&batch->batch_id, &free_id, BATCH_CLAIMED, memory_order_acquire,
-							     memory_order_relaxed))
-			continue;
-		atomic_store_explicit(&batch->layer_current, 0, memory_order_relaxed);
-		atomic_store_explicit(&batch->layers, layers, memory_order_relaxed);
-		atomic_store_explicit(&batch->deadline_ns, deadline_ns, memory_order_relaxed);
-		atomic_store_explicit(&batch->compute_ns, compute_ns, memory_order_relaxed);
-		atomic_store_explicit(&batch->batch_id, batch_id, memory_order_release);
-		batch_tell(client, (uint32_t)i);
-		return i;
-	}
-	return -ENOSPC;
-}
-
-int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t layer_current)
-{
-	if (batch >= MFS_BATCHES_MAX)
-		return -EINVAL;
-	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current, memory_order_relaxed);
-	/* The arbiter reads the context with every submit; a message is due only for what waits already. */
-	for (uint32_t lane = 0; lane < MFS_LANES; lane++) {
-		if (atomic_load_explicit(&client->lane[lane].waiting, memory_order_relaxed)) {
-			batch_tell(client, batch);
-			break;
-		}
-	}
-	return 0;
-}
-
-int mfs_client_batch_end(struct mfs_client *client, uint32_t batch)
-{
-	if (batch >= MFS_BATCHES_MAX)
-		return -EINVAL;
-	atomic_store_explicit(&client->segment->batch[batch].batch_id, 0, memory_order_release);
-	batch_tell(client, batch);
-	return 0;
 }

@@ -128,7 +128,8 @@ static int segment_map(int memfd, struct mfs_segment **segment, const char **why
 	int seals = fcntl(memfd, F_GET_SEALS);
 	void *memory;
 
-	if (fstat(memfd, &status) || status.st_size != (off_t)sizeof(struct mfs_segment))
+	/* A later minor version has a longer one: abi.h. */
+	if (fstat(memfd, &status) || status.st_size < (off_t)sizeof(struct mfs_segment))
 		return fail(why, "the daemon's segment has another size: restart mfsd and this program with one version",
 			    -EPROTO);
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
@@ -139,8 +140,8 @@ static int segment_map(int memfd, struct mfs_segment **segment, const char **why
 
 	const struct mfs_segment_header *header = memory;
 
-	if (header->magic != MFS_ABI_MAGIC || header->major != MFS_ABI_MAJOR || header->minor - MFS_ABI_MINOR < 0 ||
-	    header->header_bytes != sizeof(*header) || header->segment_bytes != sizeof(struct mfs_segment)) {
+	if (header->magic != MFS_ABI_MAGIC || header->major != MFS_ABI_MAJOR || header->minor < MFS_ABI_MINOR ||
+	    header->header_bytes != sizeof(*header) || header->segment_bytes < sizeof(struct mfs_segment)) {
 		munmap(memory, sizeof(struct mfs_segment));
 		return fail(why, "the daemon speaks another ABI version: restart mfsd and this program with one version",
 			    -EPROTO);
@@ -247,6 +248,11 @@ unmap:
 	return rc;
 }
 
+void mfs_client_lend(struct mfs_client *client)
+{
+	atomic_store_explicit(&client->lent, 1, memory_order_release);
+}
+
 void mfs_client_forget(struct mfs_client *client)
 {
 	munmap(client->segment, sizeof(struct mfs_segment));
@@ -257,6 +263,11 @@ void mfs_client_forget(struct mfs_client *client)
 
 void mfs_client_detach(struct mfs_client *client)
 {
+	if (atomic_load_explicit(&client->lent, memory_order_acquire)) {
+		atomic_store_explicit(&client->gone, 1, memory_order_release);
+		shutdown(client->socket, SHUT_RDWR); /* tells the daemon */
+		return;
+	}
 	mfs_client_forget(client); /* the closed socket tells the daemon */
 }
 

@@ -1,6 +1,7 @@
-/* What the two parts of the client share: client_attach.c (the daemon's socket, the segment) and client.c (the data path).
+/* What the parts of the client share: client_attach.c (the daemon's socket, the segment), client.c (the data path) and
+ * client_context.c (batches and requests).
  *
- * Both are linked into the preloaded shim and into the Python binding: libc only, no printing, no exit, and errno is left
+ * All are linked into the preloaded shim and into the Python binding: libc only, no printing, no exit, and errno is left
  * as it was found on every call of the data path. System calls there are made with syscall(): no cancellation points.
  */
 #ifndef MFS_CLIENT_STATE_H
@@ -22,6 +23,9 @@ struct lane {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head; /* a stack: slot + 1 or 0 low, a tag against ABA high */
 	_Atomic uint32_t waiting;			     /* its tasks in PHASE_WAITING */
 	_Atomic uint32_t owner;				     /* thread id, 0: none */
+	/* A message is being written: who comes now is a signal handler of this very thread. Here and not in the thread's
+	 * own memory, because the shim and the Python binding may share a client and each has its copy of this code. */
+	volatile uint32_t sending;
 };
 
 static inline uint32_t task_lane(uint32_t slot)
@@ -38,12 +42,30 @@ struct mfs_client {
 	int doorbell;
 	unsigned timeout_ms;
 	_Atomic uint32_t socket_busy;
-	_Atomic uint32_t owed; /* bits set in the two maps below */
+	_Atomic uint32_t lent;	/* others beside its owner may be inside a call at any time */
+	_Atomic uint32_t gone;	/* lent, and its owner has detached */
+	_Atomic uint32_t request_hint, demand_hint; /* where a free slot may be */
+	_Atomic uint32_t owed; /* bits set in the maps below */
 	_Atomic uint64_t owed_batches;
+	_Atomic uint64_t owed_requests[MFS_REQUESTS_MAX / MFS_WORD_BITS];
 	_Atomic uint64_t owed_tasks[MFS_TASKS_MAX / MFS_WORD_BITS];
 	struct lane lane[MFS_LANES];
 	struct task_slot task[MFS_TASKS_MAX];
 };
+
+/* client.c */
+bool client_message_send(struct mfs_client *client, const struct mfs_message *message);
+void client_owed_flush(struct mfs_client *client);
+
+static inline void client_owed_check(struct mfs_client *client)
+{
+	if (__builtin_expect(atomic_load_explicit(&client->owed, memory_order_relaxed) != 0, 0))
+		client_owed_flush(client);
+}
+
+/* client_context.c: says that the slot changed; false: the rings are full. */
+bool client_batch_send(struct mfs_client *client, uint32_t batch);
+bool client_request_send(struct mfs_client *client, uint32_t request);
 
 static inline uint64_t client_clock_ns(void)
 {

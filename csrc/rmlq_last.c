@@ -37,7 +37,7 @@ static int64_t crossing_ns(const struct mfs_rmlq *q, uint64_t bytes, uint64_t de
 
 /* Least laxity of the batches whose early stages would wait; INT64_MAX: none is busy. Of each it is deadline
  * - max(compute end, now), so the least is the lesser of two least values that time does not change. */
-static int64_t unit_slack_ns(const struct mfs_rmlq *q)
+int64_t last_unit_slack_ns(const struct mfs_rmlq *q)
 {
 	int64_t slack, due;
 
@@ -100,7 +100,7 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 		if (request->level == 1)
 			request->critical = true;
 	} else if (!request->critical && !request->lost && laxity >= 0 && laxity < guard) {
-		int64_t slack = unit_slack_ns(q);
+		int64_t slack = last_unit_slack_ns(q);
 
 		if (slack == INT64_MAX || slack - alone >= laxity)
 			request->critical = true;

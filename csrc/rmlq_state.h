@@ -203,6 +203,7 @@ void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any 
 void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
+int64_t last_unit_slack_ns(const struct mfs_rmlq *q);
 
 /* Zero behind the record's head; its size is known here, so that this is a few stores. */
 #define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))

@@ -5,6 +5,7 @@ raised as OSError with that errno. Layouts of shared memory and of socket messag
 alone; Python encodes and decodes them here and never repeats them.
 """
 
+import builtins
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
 from types import TracebackType
@@ -23,6 +24,13 @@ CLIENTS_MAX: Final[int]
 CLASSES_MAX: Final[int]
 TASKS_MAX: Final[int]
 BATCHES_MAX: Final[int]
+REQUESTS_MAX: Final[int]
+DEMANDS_MAX: Final[int]
+REQUEST_DEMANDS_MAX: Final[int]
+REQUEST_BYTES: Final[int]
+DEMAND_BYTES: Final[int]
+BATCH_BYTES: Final[int]
+RANK_NONE: Final[int]
 RULES_MAX: Final[int]
 STAGES_MAX: Final[int]
 DSCP_KEEP: Final[int]
@@ -80,6 +88,25 @@ class MessageKind(IntEnum):
     COMPLETE = 2
     CANCEL = 3
     BATCH = 4
+    REQUEST = 5
+
+class RequestFlag(IntFlag):
+    """What the engine knows of a request beside its deadline."""
+
+    RELEGATED = 1
+    SPECULATIVE = 2
+    SWAP = 4
+
+class Judgement(IntFlag):
+    """What the daemon thinks of a request."""
+
+    PRUNED = 1
+
+class Direction(IntEnum):
+    """Of a demand, as seen from this node."""
+
+    OUT = 0
+    IN = 1
 
 class Variant(IntEnum):
     MFS = 0
@@ -244,6 +271,89 @@ class ClientStats(TypedDict):
     bypassed_stale: int
     hold_ns: int
 
+class DemandLook(NamedTuple):
+    """The daemon's copy of a demand; `bytes_left` is what was told less what was completed."""
+
+    bytes: int
+    bytes_left: int
+    peer: builtins.bytes
+    """GID, 16 bytes; zero: unknown."""
+    layer: int
+    stage: int
+    nic: int
+    direction: int
+
+class RequestLook(NamedTuple):
+    """The daemon's copy of a request. 0: none, unknown, not told."""
+
+    request_id: int
+    program_id: int
+    deadline_ns: int
+    budget_ns: int
+    value: int
+    flags: int
+    pruned: bool
+    demands: tuple[DemandLook, ...]
+
+class BatchLook(NamedTuple):
+    """The daemon's copy of a batch. `compute_left_ns` is from the moment of the look."""
+
+    client_id: int
+    slot: int
+    batch_id: int
+    deadline_ns: int
+    """As the engine told; 0: none."""
+    compute_left_ns: int
+    layers: int
+    layer_current: int
+    rank: int
+    """RANK_NONE: none."""
+    pruned: bool
+    requests: tuple[RequestLook, ...]
+
+class TaskLook(NamedTuple):
+    """A task and the facts that decide its place: arbiter.h, struct mfs_task_look and mfs_rmlq_look."""
+
+    task: int
+    bytes: int
+    submit_ns: int
+    request_id: int
+    batch_id: int
+    deadline_ns: int
+    """Told with the task; 0: none."""
+    in_flight: bool
+    layer: int
+    stage: int
+    nic: int
+    wire_class: int
+    queued: bool
+    """False: it found the queue full and what follows is empty."""
+    tier: int
+    rli: int
+    arrival: int
+    rank: int
+    batch_told: bool
+    batch_pruned: bool
+    compute_end_ns: int
+    request_deadline_ns: int
+    budget_ns: int
+    bytes_left: int
+    """Of its request, through this NIC: waiting, in flight and still to come."""
+    bytes_ahead: int
+    """The part of it that was told and not submitted yet."""
+    bytes_tail: int
+    level: int
+    critical: bool
+    lost: bool
+    pruned: bool
+
+class NicFacts(NamedTuple):
+    """What the queue of a NIC reckons with. `unit_slack_ns` None: no batch is under way there."""
+
+    rate_bytes_per_s: int
+    rho: float
+    unit_slack_ns: int | None
+
 class Arbiter:
     """The daemon's native thread. Control calls may come from any Python thread, one at a time; they take microseconds
     and release the interpreter lock while they wait. After `close` they raise OSError(ESHUTDOWN)."""
@@ -263,6 +373,7 @@ class Arbiter:
         stuck_ns: int = 50_000_000,
         spin_ns: int = 50_000,
         torn_slot_ns: int = 10_000_000,
+        load_time_constant_ns: int = 10_000_000,
         rate_default_bytes_per_s: int = 12_500_000_000,
         tasks_max: int = 262_144,
     ) -> None:
@@ -292,7 +403,30 @@ class Arbiter:
         """Replaces the rules of all clients, present and future."""
 
     def mode(self, mode: int) -> None: ...
-    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None: ...
+    def wire(self, dscp: Sequence[int]) -> None:
+        """DSCP of class 0, 1, ... told to all clients, present and future; classes beyond the list have none."""
+
+    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
+        """ENOENT: the client has no such batch."""
+
+    def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
+        """Whether the request is served from the scavenger. ENOENT: the client has told no such request."""
+
+    def notice_fd(self) -> int:
+        """An eventfd that is readable once contexts have changed; read it, then call `changes`. Not to be closed."""
+
+    def changes(self) -> list[tuple[int, int]]:
+        """(client id, slot) of the batches that arrived, changed or ended since the last call."""
+
+    def batch_look(self, client_id: int, slot: int) -> BatchLook | None:
+        """None: no batch is there (any more)."""
+
+    def tasks(self, client_id: int) -> list[TaskLook]:
+        """The client's tasks that wait or are in flight. ENOENT: no such client."""
+
+    def facts(self, nic: int) -> NicFacts:
+        """ENOENT: no such NIC."""
+
     def stats(self) -> ArbiterStats: ...
     def nic_stats(self, nic: int) -> NicStats:
         """ENOENT: no such NIC; indices are 0..stats()["nics"]-1."""
@@ -301,6 +435,27 @@ class Arbiter:
         """ENOENT: no such client."""
 
 # ---- client ----------------------------------------------------------------------------------------------------------
+
+class DemandTold(NamedTuple):
+    """Bytes of one stage and layer between a NIC of this node and a port elsewhere; `peer` is a GID or empty."""
+
+    bytes: int
+    peer: builtins.bytes = b""
+    layer: int = 0
+    stage: int = 3
+    nic: int = 0
+    direction: int = 0
+
+class RequestTold(NamedTuple):
+    """What an engine tells of a request: client.h, struct mfs_request_told. 0: none, unknown, not told."""
+
+    request_id: int
+    program_id: int = 0
+    deadline_ns: int = 0
+    budget_ns: int = 0
+    value: int = 0
+    flags: int = 0
+    demands: tuple[DemandTold, ...] = ()
 
 class Client:
     """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
@@ -312,7 +467,17 @@ class Client:
         """OSError: ENOENT/ECONNREFUSED no daemon, EPROTO version or size, EACCES refused, ETIMEDOUT, EPERM setuid; its
         strerror is a line for people. None and 0 take the defaults ($MFS_SOCKET or /run/mfs/mfsd.sock, 200 ms)."""
 
+    @staticmethod
+    def borrow(address: int) -> Client:
+        """The client that another copy of the native code in this process owns and has lent (`mfs_client_lend`). Detach
+        and forget then only let go of it."""
+
+    @property
+    def borrowed(self) -> bool: ...
     def detach(self) -> None: ...
+    def forget(self) -> None:
+        """In a child after fork, instead of `detach`: tells the daemon nothing."""
+
     def __enter__(self) -> Client: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -322,8 +487,23 @@ class Client:
     @property
     def epoch(self) -> int: ...
     def alive(self) -> bool: ...
+    def detached(self) -> bool:
+        """The daemon gave this client up, or has stopped."""
+
+    def nic_name(self, nic: int) -> str:
+        """Empty: the daemon knows no NIC of this index."""
+
     def hung_up(self) -> bool: ...
     def mode(self) -> int: ...
+    @property
+    def classes(self) -> int:
+        """K: classes on the wire are 0..K-1, K-1 is the scavenger's."""
+
+    @property
+    def max_hold_ns(self) -> int: ...
+    def dscp(self) -> list[int | None]:
+        """DSCP of each class; None: the fabric marks none."""
+
     def gate(self, nic: int) -> int:
         """Bit mask of stages that must ask (1 << stage)."""
 
@@ -339,8 +519,17 @@ class Client:
         batch: int | None = None,
         layer: int = 0,
         role: int = 0,
+        asked: bool = False,
     ) -> int:
-        """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit."""
+        """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
+
+        `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`."""
+
+    def permit(self, task_id: int) -> int | None:
+        """The class of a permitted task; None while it waits. ENOENT: it has ended."""
+
+    def permit_wait(self, task_id: int, timeout_ns: int) -> int | None:
+        """The same after sleeping for it; None after timeout_ns. ENOTCONN: the daemon is gone."""
 
     def permits(self, n: int = 64) -> list[tuple[int, int]]:
         """(task id, class on the wire) of permits that have arrived; empty when there are none."""
@@ -353,8 +542,25 @@ class Client:
     def count_posted(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def count_completed(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
+    def batch_begin_with(
+        self, batch_id: int, layers: int, requests: Sequence[RequestTold], deadline_ns: int = 0, compute_ns: int = 0
+    ) -> tuple[int, list[int]]:
+        """Slots of the batch and of its requests. ENOSPC: there are too many, and nothing was begun; EINVAL: an id
+        of 0, or more than REQUEST_DEMANDS_MAX demands of one request."""
+
     def batch_layer(self, batch: int, layer_current: int) -> None: ...
-    def batch_end(self, batch: int) -> None: ...
+    def batch_end(self, batch: int) -> None:
+        """Ends its requests too. ENOENT: it has ended already."""
+
+    def request_begin(self, request: RequestTold, batch: int | None = None) -> int:
+        """The slot of a request that comes later than its batch, or has none. Errors as `batch_begin_with`."""
+
+    def request_end(self, request: int) -> None:
+        """ENOENT: it has ended already."""
+
+    def request_judgement(self, request: int) -> int:
+        """Flags of `Judgement`."""
+
     def rules(self) -> list[Rule]: ...
 
 # ---- queue, for tests and the simulator ------------------------------------------------------------------------------

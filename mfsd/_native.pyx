@@ -7,16 +7,16 @@ from collections import namedtuple
 from enum import IntEnum, IntFlag
 from threading import Lock
 
-from libc.errno cimport ESHUTDOWN
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.errno cimport ENOENT, ENOSPC, ESHUTDOWN
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 cdef extern from "string.h" nogil:
     size_t strnlen(const char *text, size_t size)
 
 cdef extern from "errno.h":
-    int EAGAIN, EBUSY, ETIMEDOUT
+    int EAGAIN, EBUSY, EINVAL, ENOTCONN, ETIMEDOUT
 
 cdef extern from * nogil:
     """
@@ -28,6 +28,10 @@ cdef extern from * nogil:
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
         return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    }
+    static uint8_t mfs_dscp(const struct mfs_segment *s, unsigned i)
+    {
+        return atomic_load_explicit(&s->header.dscp[i], memory_order_relaxed);
     }
     static uint32_t mfs_load_u32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
     struct mfs_layout_entry { const char *name; size_t offset; };
@@ -46,6 +50,13 @@ cdef extern from * nogil:
         AT("submit.quarantined", submit[0].quarantined), AT("submit.head", submit[0].head),
         AT("submit.quarantine", submit[0].quarantine), AT("submit_slot", submit_slot),
         AT("grant", grant), AT("grant.tail", grant.tail), AT("grant.head", grant.head), AT("grant_slot", grant_slot),
+        AT("header.classes", header.classes), AT("header.dscp", header.dscp),
+        AT("request", request), AT("request.request_id", request[0].request_id), AT("request.batch", request[0].batch),
+        AT("request.deadline_ns", request[0].deadline_ns), AT("request.budget_ns", request[0].budget_ns),
+        AT("request.demand", request[0].demand), AT("request.version", request[0].version),
+        AT("request.judgement", request[0].judgement),
+        AT("demand", demand), AT("demand.request", demand[0].request), AT("demand.next", demand[0].next),
+        AT("demand.bytes", demand[0].bytes), AT("demand.nic", demand[0].nic), AT("demand.stage", demand[0].stage),
     #undef AT
     };
     static const unsigned mfs_layout_count = sizeof(mfs_layout) / sizeof(mfs_layout[0]);
@@ -66,7 +77,9 @@ cdef extern from "mfs/abi.h" nogil:
         MFS_STAGE_CONTROL, MFS_STAGE_REUSE, MFS_STAGE_COLLECTIVE, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND
         MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
         MFS_SEGMENT_ACTIVE, MFS_SEGMENT_DETACHED, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL
-        MFS_MESSAGE_BATCH, MFS_TASK_BYPASSED, MFS_RULE_PASS, MFS_RULE_HOLD, MFS_HELLO_ATTACH, MFS_HELLO_NIC
+        MFS_MESSAGE_BATCH, MFS_MESSAGE_REQUEST, MFS_TASK_BYPASSED, MFS_REQUESTS_MAX, MFS_DEMANDS_MAX, MFS_REQUEST_DEMANDS_MAX
+        MFS_REQUEST_RELEGATED, MFS_REQUEST_SPECULATIVE, MFS_REQUEST_SWAP, MFS_REQUEST_PRUNED, MFS_DIRECTION_OUT, MFS_DIRECTION_IN
+        MFS_RULE_PASS, MFS_RULE_HOLD, MFS_HELLO_ATTACH, MFS_HELLO_NIC
     const uint64_t MFS_ABI_MAGIC
     enum mfs_mode:
         MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE
@@ -84,9 +97,21 @@ cdef extern from "mfs/abi.h" nogil:
         uint64_t epoch
         uint32_t client_id
         uint32_t mode
+        uint32_t state
+        uint32_t classes
+        uint64_t max_hold_ns
+    struct mfs_batch:
+        pass
+    struct mfs_nic:
+        char *name
+    struct mfs_request:
+        pass
+    struct mfs_demand:
+        pass
     struct mfs_segment:
         mfs_segment_header header
         mfs_gate *gate
+        mfs_nic *nic
     struct mfs_rule:
         char *library
         char *process
@@ -120,6 +145,9 @@ cdef extern from "mfs/abi.h" nogil:
         uint64_t magic
         int32_t error
         uint32_t nic
+
+cdef extern from * nogil:
+    uint8_t mfs_dscp(const mfs_segment *segment, unsigned wire_class)
 
 cdef extern from "mfs/rmlq.h" nogil:
     enum:
@@ -172,6 +200,26 @@ cdef extern from "mfs/rmlq.h" nogil:
         uint64_t budget_ns
         uint64_t bytes_ahead
         uint64_t bytes_tail
+    struct mfs_rmlq_look:
+        mfs_pick place
+        uint64_t arrival
+        uint32_t rank
+        uint8_t batch_told
+        uint8_t batch_pruned
+        uint64_t compute_end_ns
+        uint64_t deadline_ns
+        uint64_t budget_ns
+        uint64_t bytes_left
+        uint64_t bytes_ahead
+        uint64_t bytes_tail
+        uint8_t level
+        uint8_t critical
+        uint8_t lost
+        uint8_t pruned
+    struct mfs_rmlq_facts:
+        uint64_t rate_bytes_per_s
+        double rho
+        int64_t unit_slack_ns
     struct mfs_rmlq_stats_t "mfs_rmlq_stats":
         uint64_t *waiting_bytes
         uint64_t *waiting_tasks
@@ -221,9 +269,54 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t stuck_ns
         uint64_t spin_ns
         uint64_t torn_slot_ns
+        uint64_t load_time_constant_ns
         uint64_t rate_default_bytes_per_s
         uint32_t tasks_max
         mfs_mode mode
+    struct mfs_change:
+        uint32_t client_id
+        uint32_t slot
+    struct mfs_batch_look:
+        uint64_t batch_id
+        uint64_t deadline_ns
+        uint64_t compute_left_ns
+        uint32_t layers
+        uint32_t layer_current
+        uint32_t rank
+        uint32_t pruned
+        uint32_t requests
+        uint32_t demands
+    struct mfs_request_look:
+        uint64_t request_id
+        uint64_t program_id
+        uint64_t deadline_ns
+        uint64_t budget_ns
+        uint32_t value
+        uint32_t flags
+        uint32_t pruned
+        uint32_t demands
+    struct mfs_demand_look:
+        uint64_t bytes
+        uint64_t bytes_left
+        uint8_t *peer
+        uint16_t layer
+        uint8_t stage
+        uint8_t nic
+        uint8_t direction
+    struct mfs_task_look:
+        uint64_t task
+        uint64_t bytes
+        uint64_t submit_ns
+        uint64_t request_id
+        uint64_t batch_id
+        uint64_t deadline_ns
+        uint32_t in_flight
+        uint16_t layer
+        uint8_t stage
+        uint8_t nic
+        uint8_t wire_class
+        uint8_t queued
+        mfs_rmlq_look why
     struct mfs_nic_stats_t "mfs_nic_stats":
         char *name
         uint64_t guid
@@ -277,6 +370,15 @@ cdef extern from "mfs/arbiter.h" nogil:
     int mfs_arbiter_rules(mfs_arbiter *arbiter, const mfs_rule *rules, int n)
     int mfs_arbiter_mode(mfs_arbiter *arbiter, mfs_mode mode)
     int mfs_arbiter_batch_rank(mfs_arbiter *arbiter, uint32_t client, uint64_t batch, uint32_t rank, int pruned)
+    int mfs_arbiter_wire(mfs_arbiter *arbiter, const uint8_t *dscp)
+    int mfs_arbiter_notice_fd(const mfs_arbiter *arbiter)
+    int mfs_arbiter_changes(mfs_arbiter *arbiter, mfs_change *changes, int n)
+    int mfs_arbiter_batch_look(mfs_arbiter *arbiter, uint32_t client, uint32_t slot, mfs_batch_look *batch,
+                               mfs_request_look *requests, mfs_demand_look *demands)
+    int mfs_arbiter_request_prune(mfs_arbiter *arbiter, uint32_t client, uint64_t request, int pruned)
+    int mfs_arbiter_tasks(mfs_arbiter *arbiter, uint32_t client, uint32_t first, mfs_task_look *tasks, int n,
+                          uint32_t *next)
+    int mfs_arbiter_facts(mfs_arbiter *arbiter, uint32_t nic, mfs_rmlq_facts *facts)
     int mfs_arbiter_stats_read "mfs_arbiter_stats"(mfs_arbiter *arbiter, mfs_arbiter_stats_t *stats)
     int mfs_arbiter_nic_stats_read "mfs_arbiter_nic_stats"(mfs_arbiter *arbiter, uint32_t nic, mfs_nic_stats_t *stats)
     int mfs_arbiter_client_stats_read "mfs_arbiter_client_stats"(
@@ -303,8 +405,40 @@ cdef extern from "mfs/client.h" nogil:
         uint64_t task_id
         void *cookie
         uint32_t wire_class
+    struct mfs_demand_told:
+        uint64_t bytes
+        uint8_t *peer
+        uint16_t layer
+        uint8_t stage
+        uint8_t nic
+        uint8_t direction
+    struct mfs_request_told:
+        uint64_t request_id
+        uint64_t program_id
+        uint64_t deadline_ns
+        uint64_t budget_ns
+        uint32_t value
+        uint32_t flags
+        const mfs_demand_told *demands
+        uint32_t demands_count
+    struct mfs_batch_told:
+        uint64_t batch_id
+        uint32_t layers
+        uint64_t deadline_ns
+        uint64_t compute_ns
+        const mfs_request_told *requests
+        uint32_t requests_count
+        uint32_t *request_slots
+    void *MFS_COOKIE_NONE
     int mfs_client_attach(const mfs_client_options *options, mfs_client **client, const char **why)
     void mfs_client_detach(mfs_client *client)
+    void mfs_client_forget(mfs_client *client)
+    int mfs_client_permit(mfs_client *client, uint64_t task_id)
+    int mfs_client_permit_wait(mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
+    int mfs_client_batch_begin_with(mfs_client *client, const mfs_batch_told *told)
+    int mfs_client_request_begin(mfs_client *client, const mfs_request_told *told, uint32_t batch)
+    int mfs_client_request_end(mfs_client *client, uint32_t request)
+    uint32_t mfs_client_request_judgement(mfs_client *client, uint32_t request)
     int mfs_client_nic(mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
     mfs_segment *mfs_client_segment(mfs_client *client)
     int mfs_client_alive(const mfs_client *client, uint64_t now_ns)
@@ -316,8 +450,6 @@ cdef extern from "mfs/client.h" nogil:
     void mfs_client_cancel(mfs_client *client, uint64_t task_id, int bypassed)
     void mfs_client_count_posted(mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
     void mfs_client_count_completed(mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
-    int mfs_client_batch_begin(mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
-                               uint64_t compute_ns)
     int mfs_client_batch_layer(mfs_client *client, uint32_t batch, uint32_t layer_current)
     int mfs_client_batch_end(mfs_client *client, uint32_t batch)
     int mfs_client_rules(mfs_client *client, mfs_rule *rules, int n, uint32_t *version)
@@ -333,6 +465,13 @@ CLASSES_MAX = MFS_CLASSES_MAX
 LEVELS_MAX = MFS_LEVELS_MAX
 TASKS_MAX = MFS_TASKS_MAX
 BATCHES_MAX = MFS_BATCHES_MAX
+REQUESTS_MAX = MFS_REQUESTS_MAX
+DEMANDS_MAX = MFS_DEMANDS_MAX
+REQUEST_DEMANDS_MAX = MFS_REQUEST_DEMANDS_MAX
+REQUEST_BYTES = sizeof(mfs_request)
+DEMAND_BYTES = sizeof(mfs_demand)
+BATCH_BYTES = sizeof(mfs_batch)
+RANK_NONE = MFS_RANK_NONE
 RULES_MAX = MFS_RULES_MAX
 STAGES_MAX = MFS_STAGES_MAX
 QUARANTINE_MAX = MFS_QUARANTINE_MAX
@@ -395,6 +534,22 @@ class MessageKind(IntEnum):
     COMPLETE = MFS_MESSAGE_COMPLETE
     CANCEL = MFS_MESSAGE_CANCEL
     BATCH = MFS_MESSAGE_BATCH
+    REQUEST = MFS_MESSAGE_REQUEST
+
+
+class RequestFlag(IntFlag):
+    RELEGATED = MFS_REQUEST_RELEGATED
+    SPECULATIVE = MFS_REQUEST_SPECULATIVE
+    SWAP = MFS_REQUEST_SWAP
+
+
+class Judgement(IntFlag):
+    PRUNED = MFS_REQUEST_PRUNED
+
+
+class Direction(IntEnum):
+    OUT = MFS_DIRECTION_OUT
+    IN = MFS_DIRECTION_IN
 
 
 class Variant(IntEnum):
@@ -592,356 +747,8 @@ cdef rule_write(const mfs_rule *rule):
     )
 
 
-# ---- arbiter ---------------------------------------------------------------------------------------------------------
-
-cdef class Arbiter:
-    cdef mfs_arbiter *arbiter
-    cdef readonly uint64_t epoch
-    cdef object lock
-
-    def __init__(
-        self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
-        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, stuck_ns=50_000_000,
-        spin_ns=50_000, torn_slot_ns=10_000_000, rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
-    ):
-        cdef mfs_arbiter_config config
-        self.lock = Lock()
-        if self.arbiter is not NULL:
-            raise RuntimeError("an Arbiter is initialised once")
-        memset(&config, 0, sizeof(config))
-        policy_read(&config.policy, policy)
-        for name, value, least in (
-            ("heartbeat_ns", heartbeat_ns, 1), ("stale_after_ns", stale_after_ns, heartbeat_ns + 1),
-            ("max_hold_ns", max_hold_ns, 1), ("window_ns", window_ns, 0), ("window_bytes_min", window_bytes_min, 1),
-            ("quiet_ns", quiet_ns, 0), ("stuck_ns", stuck_ns, 1), ("spin_ns", spin_ns, 0),
-            ("torn_slot_ns", torn_slot_ns, 1), ("rate_default_bytes_per_s", rate_default_bytes_per_s, 1), ("tasks_max", tasks_max, 1),
-        ):
-            if not least <= value < 2**63:
-                raise ValueError(f"{name}: {value}, at least {least} is needed")
-        if tasks_max > MFS_FLOWS_MAX:
-            raise ValueError(f"tasks_max: {tasks_max}, at most {MFS_FLOWS_MAX} is allowed")
-        if mode not in (MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE):
-            raise ValueError(f"mode: {mode}, allowed 0 (off), 1 (observe), 2 (enforce)")
-        self.epoch = epoch or time.time_ns()
-        config.epoch = self.epoch
-        config.heartbeat_ns = heartbeat_ns
-        config.stale_after_ns = stale_after_ns
-        config.max_hold_ns = max_hold_ns
-        config.window_ns = window_ns
-        config.window_bytes_min = window_bytes_min
-        config.quiet_ns = quiet_ns
-        config.stuck_ns = stuck_ns
-        config.spin_ns = spin_ns
-        config.torn_slot_ns = torn_slot_ns
-        config.rate_default_bytes_per_s = rate_default_bytes_per_s
-        config.tasks_max = tasks_max
-        config.mode = <mfs_mode><int>mode
-        check(mfs_arbiter_create(&config, &self.arbiter))
-
-    def __dealloc__(self):
-        if self.arbiter is not NULL:
-            mfs_arbiter_destroy(self.arbiter)
-
-    cdef mfs_arbiter *enter(self) except NULL:
-        """Takes the lock that close() needs too; every enter is followed by one leave."""
-        self.lock.acquire()
-        if self.arbiter is NULL:
-            self.lock.release()
-            raise OSError(ESHUTDOWN, "the arbiter is closed")
-        return self.arbiter
-
-    cdef int leave(self, int rc) except -1:
-        self.lock.release()
-        return check(rc)
-
-    def start(self):
-        self.leave(mfs_arbiter_start(self.enter()))
-
-    def close(self):
-        cdef mfs_arbiter *arbiter
-        with self.lock:
-            arbiter = self.arbiter
-            self.arbiter = NULL
-        if arbiter is not NULL:
-            with nogil:
-                mfs_arbiter_destroy(arbiter)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        self.close()
-
-    def client_add(self):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef int memfd = -1, doorbell = -1, rc
-        with nogil:
-            rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell)
-        return self.leave(rc), memfd, doorbell
-
-    def client_remove(self, uint32_t client_id):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef int rc
-        with nogil:
-            rc = mfs_arbiter_client_remove(arbiter, client_id)
-        self.leave(rc)
-
-    def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
-        cdef char text[32]
-        cdef int rc
-        name_copy(text, sizeof(text), name, "nic name")
-        cdef mfs_arbiter *arbiter = self.enter()
-        with nogil:
-            rc = mfs_arbiter_nic(arbiter, text, guid, rate_bytes_per_s)
-        return self.leave(rc)
-
-    def rules(self, rules):
-        cdef int n = len(rules), rc
-        cdef mfs_arbiter *arbiter
-        if n > MFS_RULES_MAX:
-            raise ValueError(f"rules: {n}, at most {MFS_RULES_MAX} are allowed")
-        cdef mfs_rule *table = <mfs_rule *>calloc(MFS_RULES_MAX, sizeof(mfs_rule))
-        if table is NULL:
-            raise MemoryError
-        try:
-            for i, rule in enumerate(rules):
-                rule_read(&table[i], rule)
-            arbiter = self.enter()
-            with nogil:
-                rc = mfs_arbiter_rules(arbiter, table, n)
-            self.leave(rc)
-        finally:
-            free(table)
-
-    def mode(self, int mode):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef int rc
-        with nogil:
-            rc = mfs_arbiter_mode(arbiter, <mfs_mode>mode)
-        self.leave(rc)
-
-    def batch_rank(self, uint32_t client_id, uint64_t batch_id, uint32_t rank, bint pruned=False):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef int rc
-        with nogil:
-            rc = mfs_arbiter_batch_rank(arbiter, client_id, batch_id, rank, pruned)
-        self.leave(rc)
-
-    def stats(self):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_arbiter_stats_t stats
-        cdef int rc
-        with nogil:
-            rc = mfs_arbiter_stats_read(arbiter, &stats)
-        self.leave(rc)
-        return stats
-
-    def nic_stats(self, uint32_t nic):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_nic_stats_t s
-        cdef int rc
-        with nogil:
-            rc = mfs_arbiter_nic_stats_read(arbiter, nic, &s)
-        self.leave(rc)
-        return {
-            "name": name_read(s.name, 32),
-            "guid": s.guid,
-            "rate_bytes_per_s": s.rate_bytes_per_s,
-            "window_bytes": s.window_bytes,
-            "in_flight_bytes": s.in_flight_bytes,
-            "unscheduled_in_flight_bytes": s.unscheduled_in_flight_bytes,
-            "held_bytes": numbers_u64(s.held_bytes, MFS_CLASSES_MAX),
-            "held_tasks": numbers_u64(s.held_tasks, MFS_CLASSES_MAX),
-            "in_flight_class_bytes": numbers_u64(s.in_flight_class_bytes, MFS_CLASSES_MAX),
-            "granted_bytes": numbers_u64(s.granted_bytes, MFS_CLASSES_MAX),
-            "grants": numbers_u64(s.grants, MFS_CLASSES_MAX),
-            "promotions": s.promotions,
-            "wait_ns": s.wait_ns,
-            "load": s.load,
-        }
-
-    def client_stats(self, uint32_t client_id):
-        cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_client_stats_t s
-        cdef int rc
-        with nogil:
-            rc = mfs_arbiter_client_stats_read(arbiter, client_id, &s)
-        self.leave(rc)
-        return {
-            "client_id": s.client_id,
-            "state": s.state,
-            "detach_reason": s.detach_reason,
-            "submits": s.submits,
-            "grants": s.grants,
-            "completes": s.completes,
-            "cancels": s.cancels,
-            "torn_slots": s.torn_slots,
-            "bad_messages": s.bad_messages,
-            "held_bytes": s.held_bytes,
-            "in_flight_bytes": s.in_flight_bytes,
-            "posted_bytes": numbers_u64(s.posted_bytes, MFS_STAGES_MAX),
-            "completed_bytes": numbers_u64(s.completed_bytes, MFS_STAGES_MAX),
-            "queue_pairs": [s.queue_pairs[i] for i in range(MFS_ROLES_MAX)],
-            "report_held_bytes": s.report_held_bytes,
-            "report_permits": s.report_permits,
-            "bypassed_overflow": s.bypassed_overflow,
-            "bypassed_hold": s.bypassed_hold,
-            "bypassed_stale": s.bypassed_stale,
-            "hold_ns": s.hold_ns,
-        }
-
-
-# ---- client ----------------------------------------------------------------------------------------------------------
-
-cdef class Client:
-    cdef mfs_client *client
-
-    def __init__(self):
-        raise TypeError("use Client.attach")
-
-    @staticmethod
-    def attach(socket_path=None, *, process=None, mode=MFS_MODE_ENFORCE, timeout_ms=0):
-        cdef Client self = Client.__new__(Client)
-        cdef mfs_client_options options
-        cdef const char *why = NULL
-        cdef int rc
-        memset(&options, 0, sizeof(options))
-        path = None if socket_path is None else os.fsencode(socket_path)
-        name = None if process is None else process.encode()
-        if path is not None:
-            options.socket_path = path
-        if name is not None:
-            options.process = name
-        options.mode = <mfs_mode><int>mode
-        options.timeout_ms = timeout_ms
-        with nogil:
-            rc = mfs_client_attach(&options, &self.client, &why)
-        if rc < 0:
-            raise OSError(-rc, why.decode() if why is not NULL else os.strerror(-rc))
-        return self
-
-    def __dealloc__(self):
-        if self.client is not NULL:
-            mfs_client_detach(self.client)
-
-    cdef mfs_client *here(self) except NULL:
-        if self.client is NULL:
-            raise OSError(ESHUTDOWN, "the client is detached")
-        return self.client
-
-    def detach(self):
-        if self.client is not NULL:
-            mfs_client_detach(self.client)
-            self.client = NULL
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        self.detach()
-
-    @property
-    def client_id(self):
-        return mfs_client_segment(self.here()).header.client_id
-
-    @property
-    def epoch(self):
-        return mfs_client_segment(self.here()).header.epoch
-
-    def alive(self):
-        return bool(mfs_client_alive(self.here(), mfs_native_now_ns()))
-
-    def hung_up(self):
-        return bool(mfs_client_hung_up(self.here()))
-
-    def mode(self):
-        return mfs_load_u32(&mfs_client_segment(self.here()).header.mode)
-
-    def gate(self, nic):
-        if not 0 <= nic < MFS_NICS_MAX:
-            raise IndexError(f"nic: {nic}, allowed 0..{MFS_NICS_MAX - 1}")
-        return mfs_load_u32(&mfs_client_segment(self.here()).gate[<int>nic].word)
-
-    def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
-        cdef char text[32]
-        cdef mfs_client *client = self.here()
-        cdef int rc
-        name_copy(text, sizeof(text), name, "nic name")
-        with nogil:
-            rc = mfs_client_nic(client, text, guid, rate_bytes_per_s)
-        return check(rc)
-
-    def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
-               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0):
-        cdef mfs_task task
-        cdef uint64_t task_id = 0
-        memset(&task, 0, sizeof(task))
-        task.bytes = size_bytes
-        task.request_id = request_id
-        task.deadline_ns = deadline_ns
-        task.batch = mfs_none_u32 if batch is None else batch
-        task.layer = layer
-        task.stage = stage
-        task.nic = nic
-        task.role = role
-        check(mfs_client_submit(self.here(), &task, NULL, &task_id))
-        return task_id
-
-    def permits(self, int n=64):
-        cdef mfs_permit permits[64]
-        cdef mfs_client *client = self.here()
-        cdef int got
-        taken = []
-        while n > 0:
-            got = mfs_client_permits(client, permits, n if n < 64 else 64)
-            if got == -EBUSY:
-                continue
-            check(got)
-            if got == 0:
-                break
-            taken += [(permits[i].task_id, permits[i].wire_class) for i in range(got)]
-            n -= got
-        return taken
-
-    def wait(self, uint64_t timeout_ns):
-        cdef mfs_client *client = self.here()
-        cdef int rc
-        with nogil:
-            rc = mfs_client_wait(client, timeout_ns)
-        return rc == 0
-
-    def complete(self, uint64_t task_id):
-        mfs_client_complete(self.here(), task_id)
-
-    def cancel(self, uint64_t task_id, bint bypassed=False):
-        mfs_client_cancel(self.here(), task_id, bypassed)
-
-    def count_posted(self, unsigned nic, unsigned stage, uint64_t size_bytes):
-        mfs_client_count_posted(self.here(), nic, stage, size_bytes)
-
-    def count_completed(self, unsigned nic, unsigned stage, uint64_t size_bytes):
-        mfs_client_count_completed(self.here(), nic, stage, size_bytes)
-
-    def batch_begin(self, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns=0, uint64_t compute_ns=0):
-        return check(mfs_client_batch_begin(self.here(), batch_id, layers, deadline_ns, compute_ns))
-
-    def batch_layer(self, uint32_t batch, uint32_t layer_current):
-        check(mfs_client_batch_layer(self.here(), batch, layer_current))
-
-    def batch_end(self, uint32_t batch):
-        check(mfs_client_batch_end(self.here(), batch))
-
-    def rules(self):
-        cdef uint32_t version = 0
-        cdef mfs_rule *table = <mfs_rule *>calloc(MFS_RULES_MAX, sizeof(mfs_rule))
-        if table is NULL:
-            raise MemoryError
-        try:
-            n = check(mfs_client_rules(self.here(), table, MFS_RULES_MAX, &version))
-            return [rule_write(&table[i]) for i in range(n)]
-        finally:
-            free(table)
-
+include "_arbiter.pxi"
+include "_client.pxi"
 
 # ---- queue -----------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
 from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
+from mfsd.cli.commands.top import top
 from mfsd.node.control_client import default_socket
 
 
@@ -43,7 +44,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
     context.obj = socket_path or default_socket()
 
 
-for command in (status, rules, mode, reload, switch, host, fabric, doctor, completion):
+for command in (status, top, rules, mode, reload, switch, host, fabric, doctor, completion):
     main.add_command(command)
 
 

@@ -17,6 +17,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.fabric": {"mfsd.policy"},
     "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
     "mfsd.observe.doctor": {"mfsd.node", "mfsd.fabric", "mfsd.policy", "mfsd.proto", "mfsd._native", "nccl_shim"},
+    "mfsd.client": {"mfsd._native"},
     "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
@@ -29,11 +30,12 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
     },
     "nccl_shim": set(),
-    "mooncake_adapter": {"mfsd._native"},
+    "mooncake_adapter": {"mfsd._native", "mfsd.client"},
     "bench": {
         "mfsd.policy",
         "mfsd._native",
         "mfsd.node",
+        "mfsd.client",
         "mfsd.coordinator",
         "mfsd.proto",
         "mfsd.fabric",

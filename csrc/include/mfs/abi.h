@@ -5,7 +5,8 @@
  * own truth elsewhere: nothing a client writes here can harm the daemon or another client.
  *
  * Version rule: a client refuses a segment whose major number differs from its own or whose minor number is lower.
- * A new field takes reserved bytes and raises the minor number; a changed meaning or place raises the major number.
+ * A new field takes reserved bytes or the segment's end and raises the minor number; a changed meaning or place raises
+ * the major number. A client maps as much of a longer segment as it knows.
  *
  * Memory order of the shared words, stated once for the whole project:
  *  - rings: see ring.h.
@@ -14,6 +15,11 @@
  *  - usage counters: added with relaxed order by any thread of the client; the daemon reads them relaxed. `posted` is
  *    added before the work request reaches the NIC and `completed` after its completion was seen, so posted - completed
  *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
+ *  - contexts (batches, requests, demands): a slot is claimed by compare-and-swap with acquire, filled relaxed, and
+ *    published by a release store of its id; the daemon reads the id with acquire, the rest relaxed. A reader that meets
+ *    a change halfway sees a mixture once: every change is followed by a message that makes it look again, and what it
+ *    copies is checked field by field. `version` tells two lives of a slot with one id apart.
+ *  - judgement: written by the daemon relaxed, read relaxed; meaningful alone.
  *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and looks at the queue
  *    once more before it sleeps; the waker stores to the queue, issues a seq_cst fence and then reads the flag. One of
  *    both sees the other (Dekker), so no wake-up is lost.
@@ -27,7 +33,7 @@
 
 #define MFS_ABI_MAGIC 0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 0
+#define MFS_ABI_MINOR 1
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 16	     /* NICs of one node */
@@ -40,6 +46,9 @@
 #define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
 #define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
 #define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
+#define MFS_REQUESTS_MAX 1024 /* requests of one process told at once */
+#define MFS_DEMANDS_MAX 4096 /* what those will move */
+#define MFS_REQUEST_DEMANDS_MAX 256 /* of one request */
 #define MFS_RULES_MAX 64     /* classification rules */
 #define MFS_NONE_U32 UINT32_MAX
 
@@ -82,6 +91,7 @@ enum mfs_message_kind {
 	MFS_MESSAGE_COMPLETE = 2, /* the NIC has finished a granted task */
 	MFS_MESSAGE_CANCEL = 3,	  /* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
 	MFS_MESSAGE_BATCH = 4,	  /* a batch context changed (begin, layer boundary, end): look at slot `batch` */
+	MFS_MESSAGE_REQUEST = 5,  /* a request began, changed or ended: look at slot `task` of the request table */
 };
 
 enum mfs_message_flags {
@@ -165,7 +175,8 @@ struct mfs_segment_header {
 	uint32_t client_id;
 	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
 	uint64_t max_hold_ns;	 /* a task is posted without a permit after this */
-	uint8_t reserved0[8];
+	uint32_t classes;	 /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
+	uint8_t reserved0[4];
 	/* written by the daemon */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns;
 	_Atomic uint32_t state; /* enum mfs_segment_state */
@@ -229,10 +240,55 @@ struct mfs_batch {
 	_Atomic uint32_t layers;
 	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
 	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
-	uint8_t reserved[32];
-	uint8_t reserved_requests[64]; /* for the request list: ids, program ids, budgets, values, flags */
+	_Atomic uint32_t version;     /* grows with every use of the slot */
+	uint8_t reserved[92];
 };
 _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");
+
+/* ---- requests and what they will move: written by adapters when a request begins ------------------------------- */
+
+#define MFS_CONTEXT_CLAIMED UINT64_MAX /* batch_id or request_id while its slot is filled */
+
+enum mfs_request_flags {
+	MFS_REQUEST_RELEGATED = 1 << 0,	  /* the engine has put it behind the others itself */
+	MFS_REQUEST_SPECULATIVE = 1 << 1, /* its result may never be used */
+	MFS_REQUEST_SWAP = 1 << 2,	  /* moves KV out and back in; no user waits for it */
+};
+
+enum mfs_request_judgement {
+	MFS_REQUEST_PRUNED = 1 << 0, /* it cannot be in time, or would make others late: served from the scavenger */
+};
+
+struct mfs_request {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t request_id; /* 0: free */
+	_Atomic uint64_t program_id;  /* the program or conversation that it belongs to; 0: none */
+	_Atomic uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
+	_Atomic uint64_t budget_ns;   /* the whole: arrival to deadline; 0: unknown */
+	_Atomic uint32_t batch;	      /* slot in the batch table; MFS_NONE_U32: none (yet) */
+	_Atomic uint32_t demand;      /* first of its demands: slot + 1; 0: none told */
+	_Atomic uint32_t value;	      /* worth beside other requests; 0: not told */
+	_Atomic uint32_t flags;	      /* enum mfs_request_flags */
+	_Atomic uint32_t version;     /* grows with every use of the slot */
+	_Atomic uint32_t judgement;   /* enum mfs_request_judgement; written by the daemon */
+	uint8_t reserved[8];
+};
+_Static_assert(sizeof(struct mfs_request) == 64, "request: one cache line");
+
+enum mfs_direction { MFS_DIRECTION_OUT = 0, MFS_DIRECTION_IN = 1 };
+
+/* Bytes of one stage and layer between one NIC of this node and one port elsewhere. */
+struct mfs_demand {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t request; /* slot + 1; 0: free */
+	_Atomic uint32_t next;	   /* of the same request: slot + 1; 0: the last */
+	_Atomic uint64_t bytes;
+	_Atomic uint64_t peer[2];  /* GID of the remote port in its order of bytes, IPv4 as ::ffff:a.b.c.d; 0: unknown */
+	_Atomic uint16_t layer;	   /* L_target */
+	_Atomic uint8_t stage;	   /* enum mfs_stage */
+	_Atomic uint8_t nic;	   /* index given by the daemon */
+	_Atomic uint8_t direction; /* enum mfs_direction, as seen from this node */
+	uint8_t reserved[27];
+};
+_Static_assert(sizeof(struct mfs_demand) == 64, "demand: one cache line");
 
 /* ---- rules: how a client tells its queue pairs apart; written by the daemon ------------------------------------ */
 
@@ -286,6 +342,9 @@ struct mfs_segment {
 	struct mfs_mpsc_slot submit_slot[MFS_LANES][MFS_LANE_SLOTS];
 	struct mfs_spmc grant;
 	struct mfs_grant grant_slot[MFS_GRANT_SLOTS];
+	/* since minor 1 */
+	struct mfs_request request[MFS_REQUESTS_MAX];
+	struct mfs_demand demand[MFS_DEMANDS_MAX];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
 _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");

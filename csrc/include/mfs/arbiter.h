@@ -26,6 +26,7 @@ struct mfs_arbiter_config {
 	uint64_t stuck_ns;	  /* unscheduled bytes whose counters have not moved for this long hold nobody up */
 	uint64_t spin_ns;	  /* longest spin before the thread sleeps; adapted below it */
 	uint64_t torn_slot_ns;	  /* a claimed slot not published for this long is skipped and counted */
+	uint64_t load_time_constant_ns; /* of the moving average that measures rho */
 	uint64_t rate_default_bytes_per_s; /* for a NIC whose rate is not known */
 	uint32_t tasks_max;	  /* queued over all clients */
 	enum mfs_mode mode;
@@ -81,8 +82,80 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 
 int mfs_arbiter_rules(struct mfs_arbiter *arbiter, const struct mfs_rule *rules, int n); /* for all clients */
 int mfs_arbiter_mode(struct mfs_arbiter *arbiter, enum mfs_mode mode);
+/* DSCP of each class on the wire, for all clients; MFS_DSCP_KEEP: none. */
+int mfs_arbiter_wire(struct mfs_arbiter *arbiter, const uint8_t dscp[MFS_CLASSES_MAX]);
+
+/* ---- contexts and order ------------------------------------------------------------------------------------------ */
+
+/* A batch that arrived, changed or ended, or whose requests did. */
+struct mfs_change {
+	uint32_t client_id;
+	uint32_t slot;
+};
+
+/* Readable once contexts have changed since mfs_arbiter_changes was called; the caller reads it dry first. Owned by the
+ * arbiter. Layer boundaries alone make it readable every 50 ms at most. */
+int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter);
+/* Takes up to n changes, each once however often the batch changed; n of them: there may be more. The batches of clients
+ * that were removed are not among them. */
+int mfs_arbiter_changes(struct mfs_arbiter *arbiter, struct mfs_change *changes, int n);
+
+struct mfs_batch_look {
+	uint64_t batch_id;
+	uint64_t deadline_ns; /* as the engine told; 0: none */
+	uint64_t compute_left_ns;
+	uint32_t layers, layer_current;
+	uint32_t rank; /* MFS_RANK_NONE */
+	uint32_t pruned;
+	uint32_t requests, demands; /* written to the arrays */
+};
+
+struct mfs_request_look {
+	uint64_t request_id, program_id;
+	uint64_t deadline_ns, budget_ns; /* 0: none, unknown */
+	uint32_t value, flags;
+	uint32_t pruned;
+	uint32_t demands; /* the next so many of the array */
+};
+
+struct mfs_demand_look {
+	uint64_t bytes, bytes_left; /* told; less what was completed */
+	uint8_t peer[16];
+	uint16_t layer;
+	uint8_t stage, nic, direction;
+};
+
+/* One batch with its requests and their demands; arrays of MFS_REQUESTS_MAX and MFS_DEMANDS_MAX hold all there can be.
+ * -ENOENT: no such client, or no batch in the slot. */
+int mfs_arbiter_batch_look(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_look *batch,
+			   struct mfs_request_look *requests, struct mfs_demand_look *demands);
+
+/* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has told no such request. */
+int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned);
 /* The order of a batch across the cluster, smaller first; and whether it was pruned. */
 int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned);
+
+/* ---- what there is to see ---------------------------------------------------------------------------------------- */
+
+struct mfs_task_look {
+	uint64_t task; /* slot and generation */
+	uint64_t bytes;
+	uint64_t submit_ns;
+	uint64_t request_id, batch_id; /* 0: none */
+	uint64_t deadline_ns;	       /* as told with the task; 0: none */
+	uint32_t in_flight;
+	uint16_t layer;
+	uint8_t stage, nic;
+	uint8_t wire_class;
+	uint8_t queued;		    /* 0: it found the queue full; `why` is empty */
+	struct mfs_rmlq_look why;
+};
+
+/* Tasks of one client that wait or are in flight, from slot `first` on, up to n of them; a call looks at no more than 1,024
+ * slots. *next: where to go on; MFS_TASKS_MAX: that was all. Answers how many were written. -ENOENT. */
+int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_look *tasks, int n,
+		      uint32_t *next);
+int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_rmlq_facts *facts); /* -ENOENT */
 
 int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats);
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats); /* -ENOENT */

@@ -41,6 +41,11 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 /* Gives the segment back. The caller guarantees that no other thread is inside a call. */
 void mfs_client_detach(struct mfs_client *client);
 
+/* From now on others than the owner may be inside a call at any time, in particular in another copy of this code (the
+ * shim's client, used by an engine's own code through api.h). Detach then tells the daemon, but keeps the memory and
+ * the descriptors for the life of the process: under two mebibytes and two descriptors for each daemon that went away. */
+void mfs_client_lend(struct mfs_client *client);
+
 /* In a child after fork: unmaps and closes without telling the daemon anything. Async-signal-safe. */
 void mfs_client_forget(struct mfs_client *client);
 
@@ -55,6 +60,9 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns);
 
 /* True when the daemon's socket is closed: the daemon is dead for good and a new attach is needed. One system call. */
 bool mfs_client_hung_up(struct mfs_client *client);
+
+/* The cookie of a task whose permit nobody is handed: it is asked about by its id, see mfs_client_permit. */
+#define MFS_COOKIE_NONE ((void *)UINTPTR_MAX)
 
 /* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it.
  * -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
@@ -76,6 +84,14 @@ bool mfs_client_permits_pending(const struct mfs_client *client);
 /* Sleeps until permits arrive or timeout_ns passes (futex). 0, or -ETIMEDOUT. */
 int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns);
 
+/* For a task with MFS_COOKIE_NONE: its class on the wire once it is permitted, until it ends; -EAGAIN: it waits; -ENOENT:
+ * it has ended. Takes arrived permits of such tasks, and leaves the others to mfs_client_permits. Lock-free. */
+int mfs_client_permit(struct mfs_client *client, uint64_t task_id);
+
+/* The same, and sleeps until then. -ETIMEDOUT; -ENOTCONN: the daemon is gone or gave us up: send without a permit and
+ * cancel the task as bypassed. */
+int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t timeout_ns);
+
 /* The NIC has finished a permitted task. Never fails: what finds the ring full is sent later. */
 void mfs_client_complete(struct mfs_client *client, uint64_t task_id);
 
@@ -87,12 +103,56 @@ void mfs_client_cancel(struct mfs_client *client, uint64_t task_id, bool bypasse
 void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes);
 void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes);
 
-/* Batch contexts. begin answers a slot (-ENOSPC: all in use). layer is one atomic store and, if flows are held, a
- * message. end frees the slot. */
+/* ---- contexts: what the daemon orders by ----------------------------------------------------------------------- */
+
+/* What a request will move: bytes of one stage and layer between a NIC of this node and a port elsewhere. */
+struct mfs_demand_told {
+	uint64_t bytes;
+	uint8_t peer[16]; /* GID of the remote port, IPv4 as ::ffff:a.b.c.d; all zero: unknown */
+	uint16_t layer;	  /* L_target */
+	uint8_t stage;	  /* enum mfs_stage */
+	uint8_t nic;
+	uint8_t direction; /* enum mfs_direction */
+};
+
+struct mfs_request_told {
+	uint64_t request_id;  /* unique in the cluster; not 0 */
+	uint64_t program_id;  /* 0: none */
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
+	uint64_t budget_ns;   /* arrival to deadline; 0: unknown */
+	uint32_t value;	      /* 0: not told */
+	uint32_t flags;	      /* enum mfs_request_flags */
+	const struct mfs_demand_told *demands;
+	uint32_t demands_count; /* up to MFS_REQUEST_DEMANDS_MAX: merge layers beyond it */
+};
+
+struct mfs_batch_told {
+	uint64_t batch_id; /* unique in the cluster, the same on all nodes of the unit; not 0 */
+	uint32_t layers;
+	uint64_t deadline_ns; /* the batch's robust effective deadline, if the engine knows it better than its requests' */
+	uint64_t compute_ns;  /* of all its layers, estimated */
+	const struct mfs_request_told *requests;
+	uint32_t requests_count;
+	uint32_t *request_slots; /* written, one for each request; may be NULL */
+};
+
+/* Tells the daemon of a batch and its requests at once; answers its slot. -EINVAL: an id that is not allowed, or too many
+ * demands of one request; -ENOSPC: no slot for the batch, a request or a demand, and then nothing was begun. */
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_told *told);
+/* A batch without requests. */
 int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
 			   uint64_t compute_ns);
+/* The batch begins this layer (L_curr). One atomic store and, if flows are held, a message. */
 int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t layer_current);
+/* The batch and its requests have nothing left to compute and to send. -ENOENT: it has ended already. */
 int mfs_client_batch_end(struct mfs_client *client, uint32_t batch);
+
+/* A request that comes later than its batch, or has none (MFS_NONE_U32); answers its slot. Errors as above. */
+int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_told *told, uint32_t batch);
+/* It has nothing left to send, or was aborted. -ENOENT: it has ended already. */
+int mfs_client_request_end(struct mfs_client *client, uint32_t request);
+/* What the daemon thinks of it: enum mfs_request_judgement. One load. */
+uint32_t mfs_client_request_judgement(struct mfs_client *client, uint32_t request);
 
 /* A consistent copy of the classification rules; answers their number, 0 if the daemon is busy writing for too long. */
 int mfs_client_rules(struct mfs_client *client, struct mfs_rule *rules, int n, uint32_t *version);

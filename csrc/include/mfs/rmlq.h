@@ -115,6 +115,26 @@ struct mfs_request_context {
 	uint64_t bytes_tail;  /* the part of its bytes that exists only once compute has ended (last layer) */
 };
 
+/* Why a flow stands where it does: the facts that its order key was made of. */
+struct mfs_rmlq_look {
+	struct mfs_pick place;
+	uint64_t arrival; /* order of arrival at this queue */
+	uint32_t rank;	  /* of its batch; MFS_RANK_NONE */
+	uint8_t batch_told, batch_pruned;
+	uint64_t compute_end_ns; /* of its batch; 0: unknown or past */
+	/* last stage: of its request. Reuse and background: pruned only */
+	uint64_t deadline_ns; /* 0: none */
+	uint64_t budget_ns, bytes_left, bytes_ahead, bytes_tail;
+	uint8_t level, critical, lost, pruned;
+};
+
+/* What a queue reckons with. */
+struct mfs_rmlq_facts {
+	uint64_t rate_bytes_per_s;
+	double rho;
+	int64_t unit_slack_ns; /* INT64_MAX: no batch is under way here */
+};
+
 struct mfs_rmlq_stats {
 	uint64_t waiting_bytes[MFS_CLASSES_MAX]; /* by wire class */
 	uint64_t waiting_tasks[MFS_CLASSES_MAX];
@@ -144,6 +164,10 @@ int mfs_rmlq_pick(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick
 
 /* Where a flow stands now. -ENOENT. */
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);
+
+/* The same with its reasons, and what the queue reckons with; promotions due by now_ns are applied. -ENOENT. */
+int mfs_rmlq_look(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_look *look);
+void mfs_rmlq_facts(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_rmlq_facts *facts);
 
 /* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or
  * better place already; -ENOENT: no such flow; -EINVAL: not a last-stage flow, or no such level. A pruned or

@@ -30,7 +30,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         program = folder / name
         command = [shutil.which("cc") or "gcc", *flags, *SANITIZERS[request.param], *quiet]
         done = subprocess.run(
-            [*command, str(NATIVE / f"{name}.c"), *map(str, sources), "-o", str(program), "-lpthread"],
+            [*command, str(NATIVE / f"{name}.c"), *map(str, sources), "-o", str(program), "-lpthread", "-lm"],
             capture_output=True,
             text=True,
         )

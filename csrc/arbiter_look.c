@@ -1,0 +1,286 @@
+/* What people and the daemon's Python see of the arbiter. Every function is one bounded command: it copies, and the caller
+ * makes sense of the copy on a thread of its own. */
+#include "arbiter_state.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#define TASK_SLOTS_PER_LOOK 1024u
+
+static uint64_t thread_cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
+
+static int run_stats(struct mfs_arbiter *arbiter, void *argument)
+{
+	*(struct mfs_arbiter_stats *)argument = (struct mfs_arbiter_stats){
+		.loops = arbiter->loops,
+		.wakeups = arbiter->wakeups,
+		.messages = arbiter->messages,
+		.grants = arbiter->grants,
+		.cpu_ns = arbiter->running ? thread_cpu_ns() : 0,
+		.clients = arbiter->sessions,
+		.nics = arbiter->nics,
+	};
+	return 0;
+}
+
+int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats)
+{
+	return arbiter_command(arbiter, run_stats, stats);
+}
+
+struct nic_stats_argument {
+	uint32_t nic;
+	struct mfs_nic_stats *stats;
+};
+
+static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct nic_stats_argument *a = argument;
+	struct mfs_nic_stats *stats = a->stats;
+	struct mfs_rmlq_stats queue;
+	const struct nic *nic;
+
+	if (a->nic >= arbiter->nics)
+		return -ENOENT;
+	nic = &arbiter->nic[a->nic];
+	mfs_rmlq_stats(nic->queue, &queue);
+	memset(stats, 0, sizeof(*stats));
+	memcpy(stats->name, nic->name, sizeof(stats->name));
+	stats->guid = nic->guid;
+	stats->rate_bytes_per_s = nic->rate_bytes_per_s;
+	stats->window_bytes = nic->window_bytes;
+	stats->in_flight_bytes = nic->in_flight_bytes;
+	stats->unscheduled_in_flight_bytes = nic->unscheduled_bytes;
+	memcpy(stats->held_bytes, queue.waiting_bytes, sizeof(stats->held_bytes));
+	memcpy(stats->held_tasks, queue.waiting_tasks, sizeof(stats->held_tasks));
+	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
+	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
+	memcpy(stats->grants, nic->grants, sizeof(stats->grants));
+	stats->promotions = queue.promotions;
+	stats->wait_ns = nic->wait_ns;
+	stats->load = nic->load;
+	return 0;
+}
+
+int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats)
+{
+	struct nic_stats_argument a = {.nic = nic, .stats = stats};
+
+	return arbiter_command(arbiter, run_nic_stats, &a);
+}
+
+struct client_stats_argument {
+	uint32_t client_id;
+	struct mfs_client_stats *stats;
+};
+
+static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct client_stats_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+	struct mfs_client_stats *stats = a->stats;
+
+	if (!session)
+		return -ENOENT;
+
+	struct mfs_client_report *report = &session->segment->report;
+
+	*stats = (struct mfs_client_stats){
+		.client_id = session->client_id,
+		.state = session->state,
+		.detach_reason = session->detach_reason,
+		.submits = session->submits,
+		.grants = session->grants,
+		.completes = session->completes,
+		.cancels = session->cancels,
+		.bad_messages = session->bad_messages,
+		.held_bytes = session->held_bytes,
+		.report_held_bytes = atomic_load_explicit(&report->held_bytes, memory_order_relaxed),
+		.report_permits = atomic_load_explicit(&report->permits, memory_order_relaxed),
+		.bypassed_overflow = atomic_load_explicit(&report->bypassed_overflow, memory_order_relaxed),
+		.bypassed_hold = atomic_load_explicit(&report->bypassed_hold, memory_order_relaxed),
+		.bypassed_stale = atomic_load_explicit(&report->bypassed_stale, memory_order_relaxed),
+		.hold_ns = atomic_load_explicit(&report->hold_ns, memory_order_relaxed),
+	};
+	for (unsigned lane = 0; lane < MFS_LANES; lane++)
+		stats->torn_slots += session->reader.lane[lane].torn_slots;
+	for (unsigned r = 0; r < MFS_ROLES_MAX; r++)
+		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
+	for (uint32_t i = 0; i < arbiter->nics; i++) {
+		struct mfs_usage *usage = &session->segment->usage[i];
+
+		stats->in_flight_bytes += session->nic[i].in_flight_bytes;
+		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
+			stats->posted_bytes[s] += atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed);
+			stats->completed_bytes[s] += atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed);
+		}
+	}
+	return 0;
+}
+
+int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats)
+{
+	struct client_stats_argument a = {.client_id = client_id, .stats = stats};
+
+	return arbiter_command(arbiter, run_client_stats, &a);
+}
+
+/* ---- contexts ---------------------------------------------------------------------------------------------------- */
+
+struct batch_look_argument {
+	uint32_t client_id, slot;
+	struct mfs_batch_look *batch;
+	struct mfs_request_look *requests;
+	struct mfs_demand_look *demands;
+};
+
+static void request_copy(const struct session *session, const struct request *request, struct mfs_request_look *to,
+			 struct mfs_demand_look *demands)
+{
+	*to = (struct mfs_request_look){
+		.request_id = request->id,
+		.program_id = request->program_id,
+		.deadline_ns = request->deadline_ns,
+		.budget_ns = request->budget_ns,
+		.value = request->value,
+		.flags = request->flags,
+		.pruned = request->pruned,
+	};
+	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
+		const struct demand *demand = &session->demand[d - 1];
+		struct mfs_demand_look *copy = &demands[to->demands++];
+
+		*copy = (struct mfs_demand_look){
+			.bytes = demand->bytes,
+			.bytes_left = demand->bytes_left,
+			.layer = demand->layer,
+			.stage = demand->stage,
+			.nic = demand->nic,
+			.direction = demand->direction,
+		};
+		memcpy(copy->peer, demand->peer, sizeof(copy->peer));
+	}
+}
+
+static int run_batch_look(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct batch_look_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+	const struct batch *batch;
+
+	if (!session || !session->batch[a->slot].id)
+		return -ENOENT;
+	batch = &session->batch[a->slot];
+	*a->batch = (struct mfs_batch_look){
+		.batch_id = batch->id,
+		.deadline_ns = batch->deadline_ns,
+		.compute_left_ns = batch_compute_left_ns(batch, arbiter->now_ns),
+		.layers = batch->layers,
+		.layer_current = batch->layer_current,
+		.rank = batch->rank,
+		.pruned = batch->pruned,
+	};
+	for (uint32_t r = session->batch_request[a->slot]; r; r = session->request[r - 1].next) {
+		struct mfs_request_look *to = &a->requests[a->batch->requests++];
+
+		request_copy(session, &session->request[r - 1], to, &a->demands[a->batch->demands]);
+		a->batch->demands += to->demands;
+	}
+	return 0;
+}
+
+int mfs_arbiter_batch_look(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_look *batch,
+			   struct mfs_request_look *requests, struct mfs_demand_look *demands)
+{
+	struct batch_look_argument a = {client_id, slot, batch, requests, demands};
+
+	return slot >= MFS_BATCHES_MAX ? -ENOENT : arbiter_command(arbiter, run_batch_look, &a);
+}
+
+/* ---- tasks ------------------------------------------------------------------------------------------------------- */
+
+struct tasks_argument {
+	uint32_t client_id, first;
+	struct mfs_task_look *tasks;
+	int n;
+	uint32_t *next;
+};
+
+static void task_copy(struct mfs_arbiter *arbiter, const struct session *session, const struct task *task,
+		      struct mfs_task_look *to)
+{
+	*to = (struct mfs_task_look){
+		.task = (uint64_t)task->generation << 32 | (uint32_t)(task - session->task),
+		.bytes = task->bytes,
+		.submit_ns = task->submit_ns,
+		.request_id = task->request_id,
+		.batch_id = task->batch < MFS_BATCHES_MAX ? session->batch[task->batch].id : 0,
+		.deadline_ns = task->deadline_ns,
+		.in_flight = task->phase == TASK_IN_FLIGHT,
+		.layer = task->layer,
+		.stage = task->stage,
+		.nic = task->nic,
+		.wire_class = task->wire_class,
+	};
+	if (task->handle && mfs_rmlq_look(arbiter->nic[task->nic].queue, task->handle, arbiter->now_ns, &to->why) == 0) {
+		to->queued = 1;
+		to->wire_class = to->why.place.wire_class;
+	}
+}
+
+static int run_tasks(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct tasks_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+	uint32_t end = a->first + TASK_SLOTS_PER_LOOK < MFS_TASKS_MAX ? a->first + TASK_SLOTS_PER_LOOK : MFS_TASKS_MAX;
+	uint32_t slot;
+	int found = 0;
+
+	if (!session)
+		return -ENOENT;
+	for (slot = a->first; slot < end && found < a->n; slot++)
+		if (session->task[slot].phase != TASK_FREE)
+			task_copy(arbiter, session, &session->task[slot], &a->tasks[found++]);
+	*a->next = slot;
+	return found;
+}
+
+int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_look *tasks, int n,
+		      uint32_t *next)
+{
+	struct tasks_argument a = {client_id, first, tasks, n, next};
+
+	*next = MFS_TASKS_MAX;
+	return first >= MFS_TASKS_MAX ? 0 : arbiter_command(arbiter, run_tasks, &a);
+}
+
+struct facts_argument {
+	uint32_t nic;
+	struct mfs_rmlq_facts *facts;
+};
+
+static int run_facts(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct facts_argument *a = argument;
+
+	if (a->nic >= arbiter->nics)
+		return -ENOENT;
+	mfs_rmlq_facts(arbiter->nic[a->nic].queue, arbiter->now_ns, a->facts);
+	return 0;
+}
+
+int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_rmlq_facts *facts)
+{
+	struct facts_argument a = {nic, facts};
+
+	return arbiter_command(arbiter, run_facts, &a);
+}

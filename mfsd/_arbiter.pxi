@@ -1,0 +1,332 @@
+# ---- arbiter ---------------------------------------------------------------------------------------------------------
+
+DemandLook = namedtuple("DemandLook", "bytes bytes_left peer layer stage nic direction")
+RequestLook = namedtuple("RequestLook", "request_id program_id deadline_ns budget_ns value flags pruned demands")
+BatchLook = namedtuple(
+    "BatchLook",
+    "client_id slot batch_id deadline_ns compute_left_ns layers layer_current rank pruned requests",
+)
+TaskLook = namedtuple(
+    "TaskLook",
+    "task bytes submit_ns request_id batch_id deadline_ns in_flight layer stage nic wire_class queued tier rli arrival "
+    "rank batch_told batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail level "
+    "critical lost pruned",
+)
+NicFacts = namedtuple("NicFacts", "rate_bytes_per_s rho unit_slack_ns")
+
+
+cdef task_look_write(const mfs_task_look *t):
+    cdef const mfs_rmlq_look *why = &t.why
+    return TaskLook(
+        t.task, t.bytes, t.submit_ns, t.request_id, t.batch_id, t.deadline_ns, bool(t.in_flight), t.layer, t.stage,
+        t.nic, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
+        bool(why.batch_told), bool(why.batch_pruned), why.compute_end_ns, why.deadline_ns, why.budget_ns,
+        why.bytes_left, why.bytes_ahead, why.bytes_tail, why.level, bool(why.critical), bool(why.lost),
+        bool(why.pruned),
+    )
+
+
+cdef class Arbiter:
+    cdef mfs_arbiter *arbiter
+    cdef readonly uint64_t epoch
+    cdef object lock
+
+    def __init__(
+        self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
+        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, stuck_ns=50_000_000,
+        spin_ns=50_000, torn_slot_ns=10_000_000, load_time_constant_ns=10_000_000,
+        rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
+    ):
+        cdef mfs_arbiter_config config
+        self.lock = Lock()
+        if self.arbiter is not NULL:
+            raise RuntimeError("an Arbiter is initialised once")
+        memset(&config, 0, sizeof(config))
+        policy_read(&config.policy, policy)
+        for name, value, least in (
+            ("heartbeat_ns", heartbeat_ns, 1), ("stale_after_ns", stale_after_ns, heartbeat_ns + 1),
+            ("max_hold_ns", max_hold_ns, 1), ("window_ns", window_ns, 0), ("window_bytes_min", window_bytes_min, 1),
+            ("quiet_ns", quiet_ns, 0), ("stuck_ns", stuck_ns, 1), ("spin_ns", spin_ns, 0),
+            ("torn_slot_ns", torn_slot_ns, 1), ("load_time_constant_ns", load_time_constant_ns, 1),
+            ("rate_default_bytes_per_s", rate_default_bytes_per_s, 1), ("tasks_max", tasks_max, 1),
+        ):
+            if not least <= value < 2**63:
+                raise ValueError(f"{name}: {value}, at least {least} is needed")
+        if tasks_max > MFS_FLOWS_MAX:
+            raise ValueError(f"tasks_max: {tasks_max}, at most {MFS_FLOWS_MAX} is allowed")
+        if mode not in (MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE):
+            raise ValueError(f"mode: {mode}, allowed 0 (off), 1 (observe), 2 (enforce)")
+        self.epoch = epoch or time.time_ns()
+        config.epoch = self.epoch
+        config.heartbeat_ns = heartbeat_ns
+        config.stale_after_ns = stale_after_ns
+        config.max_hold_ns = max_hold_ns
+        config.window_ns = window_ns
+        config.window_bytes_min = window_bytes_min
+        config.quiet_ns = quiet_ns
+        config.stuck_ns = stuck_ns
+        config.spin_ns = spin_ns
+        config.torn_slot_ns = torn_slot_ns
+        config.load_time_constant_ns = load_time_constant_ns
+        config.rate_default_bytes_per_s = rate_default_bytes_per_s
+        config.tasks_max = tasks_max
+        config.mode = <mfs_mode><int>mode
+        check(mfs_arbiter_create(&config, &self.arbiter))
+
+    def __dealloc__(self):
+        if self.arbiter is not NULL:
+            mfs_arbiter_destroy(self.arbiter)
+
+    cdef mfs_arbiter *enter(self) except NULL:
+        """Takes the lock that close() needs too; every enter is followed by one leave."""
+        self.lock.acquire()
+        if self.arbiter is NULL:
+            self.lock.release()
+            raise OSError(ESHUTDOWN, "the arbiter is closed")
+        return self.arbiter
+
+    cdef int leave(self, int rc) except -1:
+        self.lock.release()
+        return check(rc)
+
+    def start(self):
+        self.leave(mfs_arbiter_start(self.enter()))
+
+    def close(self):
+        cdef mfs_arbiter *arbiter
+        with self.lock:
+            arbiter = self.arbiter
+            self.arbiter = NULL
+        if arbiter is not NULL:
+            with nogil:
+                mfs_arbiter_destroy(arbiter)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    def client_add(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int memfd = -1, doorbell = -1, rc
+        with nogil:
+            rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell)
+        return self.leave(rc), memfd, doorbell
+
+    def client_remove(self, uint32_t client_id):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_client_remove(arbiter, client_id)
+        self.leave(rc)
+
+    def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
+        cdef char text[32]
+        cdef int rc
+        name_copy(text, sizeof(text), name, "nic name")
+        cdef mfs_arbiter *arbiter = self.enter()
+        with nogil:
+            rc = mfs_arbiter_nic(arbiter, text, guid, rate_bytes_per_s)
+        return self.leave(rc)
+
+    def rules(self, rules):
+        cdef int n = len(rules), rc
+        cdef mfs_arbiter *arbiter
+        if n > MFS_RULES_MAX:
+            raise ValueError(f"rules: {n}, at most {MFS_RULES_MAX} are allowed")
+        cdef mfs_rule *table = <mfs_rule *>calloc(MFS_RULES_MAX, sizeof(mfs_rule))
+        if table is NULL:
+            raise MemoryError
+        try:
+            for i, rule in enumerate(rules):
+                rule_read(&table[i], rule)
+            arbiter = self.enter()
+            with nogil:
+                rc = mfs_arbiter_rules(arbiter, table, n)
+            self.leave(rc)
+        finally:
+            free(table)
+
+    def mode(self, int mode):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_mode(arbiter, <mfs_mode>mode)
+        self.leave(rc)
+
+    def batch_rank(self, uint32_t client_id, uint64_t batch_id, uint32_t rank, bint pruned=False):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_batch_rank(arbiter, client_id, batch_id, rank, pruned)
+        self.leave(rc)
+
+    def wire(self, dscp):
+        cdef mfs_arbiter *arbiter
+        cdef uint8_t table[MFS_CLASSES_MAX]
+        cdef int rc
+        if len(dscp) > MFS_CLASSES_MAX or not all(0 <= d < 64 for d in dscp):
+            raise ValueError(f"dscp: {list(dscp)}, at most {MFS_CLASSES_MAX} values of 0..63 are allowed")
+        for i in range(MFS_CLASSES_MAX):
+            table[i] = dscp[i] if i < len(dscp) else MFS_DSCP_KEEP
+        arbiter = self.enter()
+        with nogil:
+            rc = mfs_arbiter_wire(arbiter, table)
+        self.leave(rc)
+
+    def request_prune(self, uint32_t client_id, uint64_t request_id, bint pruned):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_request_prune(arbiter, client_id, request_id, pruned)
+        self.leave(rc)
+
+    def notice_fd(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        return self.leave(mfs_arbiter_notice_fd(arbiter))
+
+    def changes(self):
+        cdef mfs_change changes[256]
+        cdef mfs_arbiter *arbiter
+        cdef int rc = 256
+        found = []
+        while rc == 256:
+            arbiter = self.enter()
+            with nogil:
+                rc = mfs_arbiter_changes(arbiter, changes, 256)
+            self.leave(rc)
+            found += [(changes[i].client_id, changes[i].slot) for i in range(rc)]
+        return found
+
+    def batch_look(self, uint32_t client_id, uint32_t slot):
+        cdef mfs_arbiter *arbiter
+        cdef mfs_batch_look b
+        cdef int rc
+        cdef unsigned d = 0
+        # not on the stack; pages that are not written cost nothing
+        cdef mfs_request_look *r = <mfs_request_look *>malloc(MFS_REQUESTS_MAX * sizeof(mfs_request_look))
+        cdef mfs_demand_look *demands = <mfs_demand_look *>malloc(MFS_DEMANDS_MAX * sizeof(mfs_demand_look))
+        try:
+            if r is NULL or demands is NULL:
+                raise MemoryError
+            arbiter = self.enter()
+            with nogil:
+                rc = mfs_arbiter_batch_look(arbiter, client_id, slot, &b, r, demands)
+            self.leave(0)
+            if rc == -ENOENT:
+                return None
+            check(rc)
+            requests = []
+            for i in range(b.requests):
+                requests.append(RequestLook(
+                    r[i].request_id, r[i].program_id, r[i].deadline_ns, r[i].budget_ns, r[i].value, r[i].flags,
+                    bool(r[i].pruned),
+                    tuple([
+                        DemandLook(
+                            demands[j].bytes, demands[j].bytes_left, (<const char *>demands[j].peer)[:16],
+                            demands[j].layer, demands[j].stage, demands[j].nic, demands[j].direction,
+                        ) for j in range(d, d + r[i].demands)
+                    ]),
+                ))
+                d += r[i].demands
+            return BatchLook(
+                client_id, slot, b.batch_id, b.deadline_ns, b.compute_left_ns, b.layers, b.layer_current, b.rank,
+                bool(b.pruned), tuple(requests),
+            )
+        finally:
+            free(r)
+            free(demands)
+
+    def tasks(self, uint32_t client_id):
+        cdef mfs_arbiter *arbiter
+        cdef uint32_t slot = 0
+        cdef int rc
+        cdef mfs_task_look *t = <mfs_task_look *>malloc(1024 * sizeof(mfs_task_look))
+        if t is NULL:
+            raise MemoryError
+        found = []
+        try:
+            while slot < MFS_TASKS_MAX:
+                arbiter = self.enter()
+                with nogil:
+                    rc = mfs_arbiter_tasks(arbiter, client_id, slot, t, 1024, &slot)
+                self.leave(rc)
+                found += [task_look_write(&t[i]) for i in range(rc)]
+        finally:
+            free(t)
+        return found
+
+    def facts(self, uint32_t nic):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_rmlq_facts facts
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_facts(arbiter, nic, &facts)
+        self.leave(rc)
+        return NicFacts(
+            facts.rate_bytes_per_s, facts.rho, None if facts.unit_slack_ns == INT64_MAX else facts.unit_slack_ns
+        )
+
+    def stats(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_arbiter_stats_t stats
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_stats_read(arbiter, &stats)
+        self.leave(rc)
+        return stats
+
+    def nic_stats(self, uint32_t nic):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_nic_stats_t s
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_nic_stats_read(arbiter, nic, &s)
+        self.leave(rc)
+        return {
+            "name": name_read(s.name, 32),
+            "guid": s.guid,
+            "rate_bytes_per_s": s.rate_bytes_per_s,
+            "window_bytes": s.window_bytes,
+            "in_flight_bytes": s.in_flight_bytes,
+            "unscheduled_in_flight_bytes": s.unscheduled_in_flight_bytes,
+            "held_bytes": numbers_u64(s.held_bytes, MFS_CLASSES_MAX),
+            "held_tasks": numbers_u64(s.held_tasks, MFS_CLASSES_MAX),
+            "in_flight_class_bytes": numbers_u64(s.in_flight_class_bytes, MFS_CLASSES_MAX),
+            "granted_bytes": numbers_u64(s.granted_bytes, MFS_CLASSES_MAX),
+            "grants": numbers_u64(s.grants, MFS_CLASSES_MAX),
+            "promotions": s.promotions,
+            "wait_ns": s.wait_ns,
+            "load": s.load,
+        }
+
+    def client_stats(self, uint32_t client_id):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_client_stats_t s
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_client_stats_read(arbiter, client_id, &s)
+        self.leave(rc)
+        return {
+            "client_id": s.client_id,
+            "state": s.state,
+            "detach_reason": s.detach_reason,
+            "submits": s.submits,
+            "grants": s.grants,
+            "completes": s.completes,
+            "cancels": s.cancels,
+            "torn_slots": s.torn_slots,
+            "bad_messages": s.bad_messages,
+            "held_bytes": s.held_bytes,
+            "in_flight_bytes": s.in_flight_bytes,
+            "posted_bytes": numbers_u64(s.posted_bytes, MFS_STAGES_MAX),
+            "completed_bytes": numbers_u64(s.completed_bytes, MFS_STAGES_MAX),
+            "queue_pairs": [s.queue_pairs[i] for i in range(MFS_ROLES_MAX)],
+            "report_held_bytes": s.report_held_bytes,
+            "report_permits": s.report_permits,
+            "bypassed_overflow": s.bypassed_overflow,
+            "bypassed_hold": s.bypassed_hold,
+            "bypassed_stale": s.bypassed_stale,
+            "hold_ns": s.hold_ns,
+        }

@@ -1,0 +1,275 @@
+# ---- client ----------------------------------------------------------------------------------------------------------
+
+DemandTold = namedtuple("DemandTold", "bytes peer layer stage nic direction", defaults=(b"", 0, MFS_STAGE_P2D, 0, 0))
+RequestTold = namedtuple(
+    "RequestTold", "request_id program_id deadline_ns budget_ns value flags demands", defaults=(0, 0, 0, 0, 0, ())
+)
+
+
+cdef int demand_read(mfs_demand_told *to, told) except -1:
+    if len(told.peer) not in (0, 16):
+        raise ValueError(f"demand.peer: {len(told.peer)} bytes, a GID has 16")
+    memset(to, 0, sizeof(mfs_demand_told))
+    to.bytes = told.bytes
+    memcpy(to.peer, <const char *><bytes>told.peer, len(told.peer))
+    to.layer = told.layer
+    to.stage = told.stage
+    to.nic = told.nic
+    to.direction = told.direction
+    return 0
+
+
+cdef class Told:
+    """Requests and their demands as the native client reads them."""
+    cdef mfs_request_told *requests
+    cdef mfs_demand_told *demands
+    cdef uint32_t count
+
+    def __init__(self, requests):
+        cdef size_t d = 0
+        self.count = len(requests)
+        self.requests = <mfs_request_told *>calloc(len(requests) + 1, sizeof(mfs_request_told))
+        self.demands = <mfs_demand_told *>calloc(sum(len(r.demands) for r in requests) + 1, sizeof(mfs_demand_told))
+        if self.requests is NULL or self.demands is NULL:
+            raise MemoryError
+        for i, told in enumerate(requests):
+            self.requests[i].request_id = told.request_id
+            self.requests[i].program_id = told.program_id
+            self.requests[i].deadline_ns = told.deadline_ns
+            self.requests[i].budget_ns = told.budget_ns
+            self.requests[i].value = told.value
+            self.requests[i].flags = told.flags
+            self.requests[i].demands = self.demands + d
+            self.requests[i].demands_count = len(told.demands)
+            for demand in told.demands:
+                demand_read(&self.demands[d], demand)
+                d += 1
+
+    def __dealloc__(self):
+        free(self.requests)
+        free(self.demands)
+
+
+cdef class Client:
+    cdef mfs_client *client
+    cdef readonly bint borrowed
+
+    def __init__(self):
+        raise TypeError("use Client.attach")
+
+    @staticmethod
+    def attach(socket_path=None, *, process=None, mode=MFS_MODE_ENFORCE, timeout_ms=0):
+        cdef Client self = Client.__new__(Client)
+        cdef mfs_client_options options
+        cdef const char *why = NULL
+        cdef int rc
+        memset(&options, 0, sizeof(options))
+        path = None if socket_path is None else os.fsencode(socket_path)
+        name = None if process is None else process.encode()
+        if path is not None:
+            options.socket_path = path
+        if name is not None:
+            options.process = name
+        options.mode = <mfs_mode><int>mode
+        options.timeout_ms = timeout_ms
+        with nogil:
+            rc = mfs_client_attach(&options, &self.client, &why)
+        if rc < 0:
+            raise OSError(-rc, why.decode() if why is not NULL else os.strerror(-rc))
+        return self
+
+    @staticmethod
+    def borrow(size_t address):
+        cdef Client self = Client.__new__(Client)
+        self.client = <mfs_client *>address
+        self.borrowed = True
+        return self
+
+    def __dealloc__(self):
+        if self.client is not NULL and not self.borrowed:
+            mfs_client_detach(self.client)
+
+    cdef mfs_client *here(self) except NULL:
+        if self.client is NULL:
+            raise OSError(ESHUTDOWN, "the client is detached")
+        return self.client
+
+    def detach(self):
+        if self.client is not NULL and not self.borrowed:
+            mfs_client_detach(self.client)
+        self.client = NULL
+
+    def forget(self):
+        if self.client is not NULL and not self.borrowed:
+            mfs_client_forget(self.client)
+        self.client = NULL
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.detach()
+
+    @property
+    def client_id(self):
+        return mfs_client_segment(self.here()).header.client_id
+
+    @property
+    def epoch(self):
+        return mfs_client_segment(self.here()).header.epoch
+
+    def alive(self):
+        return bool(mfs_client_alive(self.here(), mfs_native_now_ns()))
+
+    def detached(self):
+        return mfs_load_u32(&mfs_client_segment(self.here()).header.state) == MFS_SEGMENT_DETACHED
+
+    def nic_name(self, uint32_t nic):
+        cdef mfs_segment *segment = mfs_client_segment(self.here())
+        return name_read(segment.nic[nic].name, 32) if nic < MFS_NICS_MAX else ""
+
+    def hung_up(self):
+        return bool(mfs_client_hung_up(self.here()))
+
+    def mode(self):
+        return mfs_load_u32(&mfs_client_segment(self.here()).header.mode)
+
+    @property
+    def classes(self):
+        return mfs_client_segment(self.here()).header.classes
+
+    @property
+    def max_hold_ns(self):
+        return mfs_client_segment(self.here()).header.max_hold_ns
+
+    def dscp(self):
+        cdef mfs_segment *segment = mfs_client_segment(self.here())
+        return [None if d == MFS_DSCP_KEEP else d for d in [mfs_dscp(segment, i) for i in range(MFS_CLASSES_MAX)]]
+
+    def gate(self, nic):
+        if not 0 <= nic < MFS_NICS_MAX:
+            raise IndexError(f"nic: {nic}, allowed 0..{MFS_NICS_MAX - 1}")
+        return mfs_load_u32(&mfs_client_segment(self.here()).gate[<int>nic].word)
+
+    def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
+        cdef char text[32]
+        cdef mfs_client *client = self.here()
+        cdef int rc
+        name_copy(text, sizeof(text), name, "nic name")
+        with nogil:
+            rc = mfs_client_nic(client, text, guid, rate_bytes_per_s)
+        return check(rc)
+
+    def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
+               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False):
+        cdef mfs_task task
+        cdef uint64_t task_id = 0
+        memset(&task, 0, sizeof(task))
+        task.bytes = size_bytes
+        task.request_id = request_id
+        task.deadline_ns = deadline_ns
+        task.batch = mfs_none_u32 if batch is None else batch
+        task.layer = layer
+        task.stage = stage
+        task.nic = nic
+        task.role = role
+        check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
+        return task_id
+
+    def permits(self, int n=64):
+        cdef mfs_permit permits[64]
+        cdef mfs_client *client = self.here()
+        cdef int got
+        taken = []
+        while n > 0:
+            got = mfs_client_permits(client, permits, n if n < 64 else 64)
+            if got == -EBUSY:
+                continue
+            check(got)
+            if got == 0:
+                break
+            taken += [(permits[i].task_id, permits[i].wire_class) for i in range(got)]
+            n -= got
+        return taken
+
+    def wait(self, uint64_t timeout_ns):
+        cdef mfs_client *client = self.here()
+        cdef int rc
+        with nogil:
+            rc = mfs_client_wait(client, timeout_ns)
+        return rc == 0
+
+    def permit(self, uint64_t task_id):
+        cdef int rc = mfs_client_permit(self.here(), task_id)
+        if rc == -EAGAIN:
+            return None
+        return check(rc)
+
+    def permit_wait(self, uint64_t task_id, uint64_t timeout_ns):
+        cdef mfs_client *client = self.here()
+        cdef int rc
+        with nogil:
+            rc = mfs_client_permit_wait(client, task_id, timeout_ns)
+        return None if rc == -ETIMEDOUT else check(rc)
+
+    def complete(self, uint64_t task_id):
+        mfs_client_complete(self.here(), task_id)
+
+    def cancel(self, uint64_t task_id, bint bypassed=False):
+        mfs_client_cancel(self.here(), task_id, bypassed)
+
+    def count_posted(self, unsigned nic, unsigned stage, uint64_t size_bytes):
+        mfs_client_count_posted(self.here(), nic, stage, size_bytes)
+
+    def count_completed(self, unsigned nic, unsigned stage, uint64_t size_bytes):
+        mfs_client_count_completed(self.here(), nic, stage, size_bytes)
+
+    def batch_begin(self, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns=0, uint64_t compute_ns=0):
+        return self.batch_begin_with(batch_id, layers, (), deadline_ns, compute_ns)[0]
+
+    def batch_begin_with(self, uint64_t batch_id, uint32_t layers, requests, uint64_t deadline_ns=0,
+                         uint64_t compute_ns=0):
+        cdef mfs_client *client = self.here()
+        cdef mfs_batch_told told
+        cdef uint32_t slots[MFS_REQUESTS_MAX]
+        cdef Told read
+        if len(requests) > MFS_REQUESTS_MAX:
+            raise OSError(ENOSPC, f"{len(requests)} requests, at most {MFS_REQUESTS_MAX} of a process are told at once")
+        read = Told(requests)
+        memset(&told, 0, sizeof(told))
+        told.batch_id = batch_id
+        told.layers = layers
+        told.deadline_ns = deadline_ns
+        told.compute_ns = compute_ns
+        told.requests = read.requests
+        told.requests_count = read.count
+        told.request_slots = slots
+        slot = check(mfs_client_batch_begin_with(client, &told))
+        return slot, [slots[i] for i in range(read.count)]
+
+    def request_begin(self, request, batch=None):
+        cdef Told read = Told((request,))
+        return check(mfs_client_request_begin(self.here(), read.requests, mfs_none_u32 if batch is None else batch))
+
+    def request_end(self, uint32_t request):
+        check(mfs_client_request_end(self.here(), request))
+
+    def request_judgement(self, uint32_t request):
+        return mfs_client_request_judgement(self.here(), request)
+
+    def batch_layer(self, uint32_t batch, uint32_t layer_current):
+        check(mfs_client_batch_layer(self.here(), batch, layer_current))
+
+    def batch_end(self, uint32_t batch):
+        check(mfs_client_batch_end(self.here(), batch))
+
+    def rules(self):
+        cdef uint32_t version = 0
+        cdef mfs_rule *table = <mfs_rule *>calloc(MFS_RULES_MAX, sizeof(mfs_rule))
+        if table is NULL:
+            raise MemoryError
+        try:
+            n = check(mfs_client_rules(self.here(), table, MFS_RULES_MAX, &version))
+            return [rule_write(&table[i]) for i in range(n)]
+        finally:
+            free(table)

@@ -1,0 +1,131 @@
+"""A process's connection to the daemon of its node: made, looked after and made again; nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from mfsd._native import Client, Mode
+from mfsd.client.shim import Shim
+
+log = logging.getLogger("mfsd.client")
+
+RETRY_S = 0.5
+"""Between two attempts to reach a daemon that is not there, and two looks at one that does not answer."""
+
+
+class Attachment:
+    """Holds the native client. A client that is replaced stays mapped for as long as somebody refers to it, so no call
+    is ever cut off."""
+
+    def __init__(
+        self,
+        socket_path: str | None,
+        process: str | None,
+        mode: Mode,
+        prepare: Callable[[Client], None],
+        attached: Callable[[Client], None],
+        shim: Shim | None,
+    ) -> None:
+        """`prepare` gets every new client before anybody else sees it, `attached` right after."""
+        self._socket_path, self._process, self._mode = socket_path, process, mode
+        self._prepare, self._attached = prepare, attached
+        self._shim = shim
+        self._client: Client | None = None
+        self._attempt_lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._closed = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._said: str | None = None
+
+    def client(self) -> Client | None:
+        """The client while its daemon lives; two loads. None: none does, and it is being looked for."""
+        client = self._client
+        if client is not None and client.alive():
+            return client
+        self._want()
+        return None
+
+    def try_now(self) -> None:
+        """One attempt, at most the native timeout (200 ms) long."""
+        with self._attempt_lock:
+            self._attempt()
+        if self._client is None:
+            self._want()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wanted.set()
+        if self._keeper is not None and self._keeper is not threading.current_thread():
+            self._keeper.join(timeout=2 * RETRY_S)
+        self._client = None
+
+    def forked(self) -> None:
+        """In a child: the parent's client is the parent's; this process finds one of its own when it needs it."""
+        if self._client is not None:
+            self._client.forget()
+        self._client = None
+        self._attempt_lock = threading.Lock()
+        self._wanted = threading.Event()
+        if not self._closed.is_set():
+            self._closed = threading.Event()
+        self._keeper = None
+
+    # ---- looking for a daemon --------------------------------------------------------------------
+
+    def _want(self) -> None:
+        if self._wanted.is_set() or self._closed.is_set():
+            return
+        self._wanted.set()
+        with self._attempt_lock:
+            if self._keeper is None and not self._closed.is_set():
+                self._keeper = threading.Thread(target=self._keep, name="mfs-attach", daemon=True)
+                self._keeper.start()
+
+    def _keep(self) -> None:
+        while not self._closed.is_set():
+            self._wanted.wait()
+            if self._closed.is_set():
+                return
+            with self._attempt_lock:
+                self._attempt()
+            client = self._client
+            if client is not None and client.alive():
+                self._wanted.clear()
+            else:
+                self._closed.wait(RETRY_S)
+
+    def _attempt(self) -> None:
+        client = self._client
+        if client is not None:
+            if not client.hung_up() and not client.detached():
+                return  # it beats again, or its daemon is stopped: the session outlives that
+            self._client = None
+        try:
+            client = self._new_client()
+        except OSError as error:
+            self._say(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
+            return
+        if client is None:
+            return
+        self._prepare(client)
+        self._client = client
+        self._attached(client)
+        self._say("attached")
+
+    def _new_client(self) -> Client | None:
+        if self._shim is None:
+            return Client.attach(self._socket_path, process=self._process, mode=self._mode)
+        address = self._shim.client()
+        if address is None:
+            self._say("the preloaded shim has no daemon; transfers go unscheduled until it has one")
+            return None
+        client = Client.borrow(address)
+        return client if client.alive() else None
+
+    def _say(self, what: str) -> None:
+        """What repeats is said once."""
+        if what != self._said:
+            log.info("%s", what)
+        self._said = what

@@ -1,0 +1,130 @@
+"""A batch as the engine sees it: begin, layer boundaries, end."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from types import TracebackType
+
+from mfsd._native import REQUESTS_MAX, Client, Judgement, RequestTold
+from mfsd.client.checking import Checker
+
+
+class Batch:
+    """Requests that run their layers together. Made by :meth:`mfsd.client.Session.batch`; it outlives its daemon,
+    and is told to the next one."""
+
+    def __init__(
+        self,
+        batch_id: int,
+        layers: int,
+        requests: tuple[RequestTold, ...],
+        compute_ns: int,
+        deadline_ns: int,
+        checker: Checker,
+    ) -> None:
+        self.batch_id = batch_id
+        self._layers, self._compute_ns, self._deadline_ns = layers, compute_ns, deadline_ns
+        self._requests = {r.request_id: r for r in requests}
+        self._checker = checker
+        self._lock = threading.Lock()
+        self._layer = 0
+        self._ended = False
+        self._client: Client | None = None
+        self._slot: int | None = None
+        self._request_slots: dict[int, int] = {}
+
+    @property
+    def slot(self) -> int | None:
+        """Its number in the daemon's table of this process; None while no daemon knows it."""
+        return self._slot
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def layer(self, layer_current: int) -> None:
+        """The batch begins this layer: what is needed for later ones comes nearer. One store in shared memory."""
+        layer_current = self._checker.layer(layer_current)
+        self._layer = layer_current
+        client, slot = self._client, self._slot
+        if client is not None and slot is not None and not self._ended:
+            client.batch_layer(slot, layer_current)
+
+    def done(self, request_id: int) -> None:
+        """The request has nothing left to send, or was aborted; the batch goes on without it."""
+        with self._lock:
+            self._requests.pop(request_id, None)
+            slot = self._request_slots.pop(request_id, None)
+            if self._client is not None and slot is not None and not self._ended:
+                _ended_before(self._client.request_end, slot)
+
+    def pruned(self, request_id: int) -> bool:
+        """The daemon serves the request's last stage only when nothing else waits."""
+        client, slot = self._client, self._request_slots.get(request_id)
+        if client is None or slot is None:
+            return False
+        return bool(client.request_judgement(slot) & Judgement.PRUNED)
+
+    def end(self) -> None:
+        """The batch and its requests have nothing left to compute or to send. May be called twice."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self._client is not None and self._slot is not None:
+                _ended_before(self._client.batch_end, self._slot)
+            self._client, self._slot = None, None
+            self._request_slots = {}
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    # ---- for the session -------------------------------------------------------------------------
+
+    def slot_at(self, client: Client) -> int | None:
+        """The slot, if it is this client that knows the batch."""
+        return self._slot if self._client is client else None
+
+    def tell(self, client: Client, native_nic: dict[int, int]) -> None:
+        """Begins the batch at a daemon. Too many requests: it is told without them, and goes by its deadline alone."""
+        with self._lock:
+            if self._ended or self.slot_at(client) is not None:
+                return
+            requests = [_on(r, native_nic) for r in self._requests.values()]
+            for told in (requests, []):
+                try:
+                    slot, slots = client.batch_begin_with(
+                        self.batch_id, self._layers, told, self._deadline_ns, self._compute_ns
+                    )
+                except OSError as error:
+                    self._checker.refuse(
+                        "batch" if not told else "requests",
+                        f"batch {self.batch_id} of {len(told)} requests",
+                        f"{error.strerror}: end batches that are over; {REQUESTS_MAX} requests can be told at once",
+                    )
+                    continue
+                self._client, self._slot = client, slot
+                self._request_slots = dict(zip((r.request_id for r in told), slots, strict=True))
+                if self._layer:
+                    client.batch_layer(slot, self._layer)
+                return
+
+
+def _on(request: RequestTold, native_nic: dict[int, int]) -> RequestTold:
+    return request._replace(
+        demands=tuple(d._replace(nic=native_nic.get(d.nic, d.nic)) for d in request.demands),
+    )
+
+
+def _ended_before(end: object, slot: int) -> None:
+    try:
+        end(slot)  # type: ignore[operator]
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise

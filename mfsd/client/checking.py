@@ -1,0 +1,134 @@
+"""What engines tell is checked here: what cannot be is taken as unknown and said once, never raised into a transfer."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+from functools import lru_cache
+
+from mfsd._native import NICS_MAX, DemandTold, Direction, RequestTold
+from mfsd.client.words import Flow, Request
+
+log = logging.getLogger("mfsd.client")
+
+U64_MAX = 2**64 - 1
+ID_MAX = U64_MAX - 1
+TIME_MAX_NS = 2**60
+LAYERS_MAX = 2**16 - 1
+FLOW_BYTES_MAX = 2**40
+
+
+class Checker:
+    """Counts what was wrong, by kind, and logs the first of each kind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind of metadata was taken as unknown."""
+        with self._lock:
+            return dict(self._counts)
+
+    def refuse(self, kind: str, value: object, remedy: str) -> None:
+        with self._lock:
+            self._counts[kind] = count = self._counts.get(kind, 0) + 1
+        if count == 1:
+            log.warning("%s is %r: %s; taken as unknown (said once for this kind)", kind, value, remedy)
+
+    # ---- fields ----------------------------------------------------------------------------------
+
+    def whole(self, kind: str, value: object, highest: int, remedy: str) -> int:
+        """The value when it is a whole number from 0 to `highest`, else 0."""
+        if isinstance(value, int) and 0 <= value <= highest:
+            return int(value)
+        self.refuse(kind, value, remedy)
+        return 0
+
+    def request_id(self, value: object) -> int:
+        return self.whole("request_id", value, ID_MAX, "use a number from 1 to 2**64 - 2")
+
+    def deadline_ns(self, value: object) -> int:
+        return self.whole("deadline_ns", value, TIME_MAX_NS, "use time.monotonic_ns() plus what is left")
+
+    def layer(self, value: object) -> int:
+        return self.whole("layer", value, LAYERS_MAX, f"use 0 to {LAYERS_MAX}")
+
+    def size_bytes(self, value: object) -> int:
+        return self.whole("size_bytes", value, FLOW_BYTES_MAX, "use 0 to 2**40")
+
+    def nic(self, value: object) -> int:
+        return self.whole("nic", value, NICS_MAX - 1, "use what Session.nic answered")
+
+    def stage(self, value: object) -> int:
+        """A stage that this version does not know is served as background by the daemon, so it may pass."""
+        if isinstance(value, int) and 0 <= value <= 255:
+            return int(value)
+        self.refuse("stage", value, "use mfsd.client.Stage")
+        return 4
+
+    def peer(self, value: object) -> bytes:
+        """The 16 bytes of a GID; empty when unknown."""
+        if value == "":
+            return b""
+        gid = _gid(value) if isinstance(value, str) else None
+        if gid is None:
+            self.refuse("peer", value, 'use an IPv4 or IPv6 address, or ""')
+            return b""
+        return gid
+
+    # ---- requests --------------------------------------------------------------------------------
+
+    def flow(self, flow: Flow) -> DemandTold:
+        return DemandTold(
+            bytes=self.size_bytes(flow.size_bytes),
+            peer=self.peer(flow.peer),
+            layer=self.layer(flow.layer),
+            stage=self.stage(flow.stage),
+            nic=self.nic(flow.nic),
+            direction=Direction.IN if flow.incoming else Direction.OUT,
+        )
+
+    def request(self, request: Request, merged_to: int) -> RequestTold | None:
+        """None: it has no number by which it could be known."""
+        request_id = self.request_id(request.request_id)
+        if request_id == 0:
+            if request.request_id == 0:
+                self.refuse("request_id", 0, "use a number from 1 to 2**64 - 2")
+            return None
+        return RequestTold(
+            request_id=request_id,
+            program_id=self.whole("program_id", request.program_id, U64_MAX, "use 0 to 2**64 - 1"),
+            deadline_ns=self.deadline_ns(request.deadline_ns),
+            budget_ns=self.whole("budget_ns", request.budget_ns, TIME_MAX_NS, "use nanoseconds, 0 or more"),
+            demands=merge([self.flow(flow) for flow in request.flows], merged_to),
+        )
+
+
+def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
+    """At most `most` demands, by taking layers together where there are more; the last layer counts for P2D, since a
+    part cannot leave before it is made, and the first for all others, since a part may be needed then."""
+    if len(demands) <= most:
+        return tuple(demands)
+    by_port: dict[tuple[bytes, int, int, int], DemandTold] = {}
+    for d in demands:
+        key = (d.peer, d.stage, d.nic, d.direction)
+        other = by_port.get(key)
+        if other is not None:
+            choose = max if d.stage == 3 else min
+            d = d._replace(bytes=min(FLOW_BYTES_MAX, d.bytes + other.bytes), layer=choose(d.layer, other.layer))
+        by_port[key] = d
+    return tuple(by_port.values())[:most]
+
+
+@lru_cache(maxsize=4096)
+def _gid(text: str) -> bytes | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if address.version == 4:
+        return b"\0" * 10 + b"\xff\xff" + address.packed
+    return address.packed

@@ -1,0 +1,310 @@
+"""A process's session with the daemon of its node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode
+from mfsd.client.attachment import Attachment
+from mfsd.client.batch import Batch
+from mfsd.client.checking import ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker
+from mfsd.client.shim import NONE_U32, Context, Shim
+from mfsd.client.task import Task
+from mfsd.client.words import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
+
+
+class Session:
+    """Tells the daemon what this process's transfers are for, and asks it for leave to send.
+
+    All methods may be called from any thread. Without a daemon, or when it goes away, every task is permitted at once,
+    and the session attaches again by itself. Where the shim is preloaded its session is used, so that a process has
+    one.
+    """
+
+    def __init__(self, attachment_shim: Shim | None, socket_path: str | None, process: str | None, mode: Mode) -> None:
+        self._checker = Checker()
+        self._lock = threading.Lock()
+        self._nics: list[tuple[str, int, int]] = []
+        self._native_nic: dict[int, int] = {}
+        self._batches: set[Batch] = set()
+        self._batch_of: dict[int, Batch] = {}
+        self._classes = CLASSES_WITHOUT_DAEMON
+        self._mode = mode
+        self._shim = attachment_shim
+        self._contexts = threading.local()
+        self._attachment = Attachment(socket_path, process, mode, self._prepare, self._tell_batches, attachment_shim)
+        _sessions.add(self)
+
+    @classmethod
+    def open(cls, *, socket_path: str | None = None, process: str | None = None, mode: Mode = Mode.ENFORCE) -> Session:
+        """Attaches, or goes on without a daemon until there is one. `socket_path` None: `$MFS_SOCKET`, else
+        `/run/mfs/mfsd.sock`; `process`: the name that `mfsctl status` shows; `mode`: the most that is allowed, OBSERVE
+        counts and never waits. Under the shim all three are the shim's."""
+        session = cls(Shim.find(), socket_path, process, mode)
+        session._attachment.try_now()
+        return session
+
+    def close(self) -> None:
+        """Ends what is open here. Tasks that are not complete are dropped by the daemon."""
+        with self._lock:
+            batches = list(self._batches)
+        for batch in batches:
+            batch.end()
+        self._attachment.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def scheduled(self) -> bool:
+        """A daemon lives and enforces its order; otherwise every task is permitted at once."""
+        client = self._attachment.client()
+        return client is not None and self._mode == Mode.ENFORCE and client.mode() == Mode.ENFORCE
+
+    @property
+    def classes(self) -> int:
+        """K: classes on the wire are 0 (highest) to K-1 (the scavenger's)."""
+        return self._classes
+
+    @property
+    def dscp(self) -> list[int | None]:
+        """DSCP of each class; None where the fabric marks none or no daemon has told."""
+        client = self._attachment.client()
+        return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How often each kind of metadata was taken as unknown because it cannot be."""
+        return self._checker.counts
+
+    def nic(self, name: str, *, guid: int = 0, rate_bytes_per_s: int = 0) -> int:
+        """The number by which this session knows a device (`ibv_devices`); it stays when the daemon is restarted. The
+        rate is believed where neither the configuration nor the host knows it."""
+        with self._lock:
+            known = [n for n, _, _ in self._nics]
+            if name in known:
+                return known.index(name)
+            number = len(self._nics)
+            self._nics.append((name, guid, rate_bytes_per_s))
+        client = self._attachment.client()
+        if client is not None:
+            self._name_nic(client, number)
+        return number
+
+    # ---- batches and requests --------------------------------------------------------------------
+
+    def batch(
+        self,
+        batch_id: int,
+        *,
+        layers: int,
+        requests: Sequence[Request] = (),
+        compute_ns: int = 0,
+        deadline_ns: int = 0,
+    ) -> Batch:
+        """Begins a batch of `layers` layers. `batch_id` is unique in the cluster and the same in all processes of its
+        unit; `compute_ns` is what all its layers take; `deadline_ns` only where it is known better than from the
+        requests. End it when its requests have nothing left to send, not when they have nothing left to compute."""
+        check = self._checker
+        told = [check.request(request, REQUEST_DEMANDS_MAX) for request in requests]
+        batch = Batch(
+            check.whole("batch_id", batch_id, ID_MAX, "use a number from 1 to 2**64 - 2"),
+            check.whole("layers", layers, LAYERS_MAX, f"use 1 to {LAYERS_MAX}"),
+            tuple(t for t in told if t is not None),
+            check.whole("compute_ns", compute_ns, TIME_MAX_NS, "use nanoseconds, 0 or more"),
+            check.deadline_ns(deadline_ns),
+            check,
+        )
+        if batch.batch_id == 0:
+            if batch_id == 0:
+                check.refuse("batch_id", 0, "use a number from 1 to 2**64 - 2")
+            return batch
+        with self._lock:
+            self._batches = {b for b in self._batches if not b.ended} | {batch}
+            self._batch_of = {r: b for r, b in self._batch_of.items() if not b.ended}
+            self._batch_of |= {t.request_id: batch for t in told if t is not None}
+        client = self._attachment.client()
+        if client is not None:
+            self._tell_batches(client)
+        return batch
+
+    def pruned(self, request_id: int) -> bool:
+        """The daemon thinks that the request cannot be in time, or would make others late. False while nobody knows."""
+        batch = self._batch_of.get(request_id)
+        return batch is not None and batch.pruned(request_id)
+
+    # ---- tasks -----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        size_bytes: int,
+        *,
+        stage: int,
+        nic: int = 0,
+        request_id: int = 0,
+        deadline_ns: int = 0,
+        batch: Batch | None = None,
+        layer: int = 0,
+        peer: str = "",
+    ) -> Task:
+        """Asks for leave to send bytes of one message, or of several that go together. Does not sleep.
+
+        What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
+        them. A stage that never waits (control, collective) is permitted at once and counted.
+        """
+        check = self._checker
+        size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)
+        request_id, deadline_ns = check.request_id(request_id), check.deadline_ns(deadline_ns)
+        layer = check.layer(layer)
+        check.peer(peer)
+        client = self._attachment.client()
+        native_nic = self._native_nic.get(check.nic(nic), nic)
+        task_id = None
+        if client is not None:
+            if client.nic_name(native_nic) == "":
+                check.refuse("nic", nic, "name it by Session.nic first")
+                client = None
+            elif client.gate(native_nic) >> min(stage, 7) & 1 and self._mode == Mode.ENFORCE:
+                with contextlib.suppress(OSError):  # daemon gone, ring or table full: it goes without a permit
+                    task_id = client.submit(
+                        size_bytes,
+                        stage=stage,
+                        nic=native_nic,
+                        request_id=request_id,
+                        deadline_ns=deadline_ns,
+                        batch=self._slot_of(batch, client),
+                        layer=layer,
+                        asked=True,
+                    )
+        open_class = class_without_permit(self._classes)
+        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, open_class)
+
+    # ---- what the shim posts ---------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def context(
+        self,
+        *,
+        stage: int,
+        request_id: int = 0,
+        deadline_ns: int = 0,
+        batch: Batch | None = None,
+        layer: int = 0,
+    ) -> Iterator[None]:
+        """What this thread posts inside is for that stage, request, batch and layer. Nests. Does nothing without the
+        shim."""
+        if self._shim is None:
+            yield
+            return
+        before: Context | None = getattr(self._contexts, "current", None)
+        self._contexts.current = context = self._context(stage, request_id, deadline_ns, batch, layer)
+        self._shim.context_set(context)
+        try:
+            yield
+        finally:
+            self._contexts.current = before
+            self._shim.context_set(before)
+
+    @contextlib.contextmanager
+    def memory_range(
+        self,
+        address: int,
+        size_bytes: int,
+        *,
+        stage: int,
+        request_id: int = 0,
+        deadline_ns: int = 0,
+        batch: Batch | None = None,
+        layer: int = 0,
+    ) -> Iterator[None]:
+        """What is posted from this memory inside is for that request, by whichever thread; a library's own transfer
+        threads are reached so. Does nothing without the shim."""
+        if self._shim is None:
+            yield
+            return
+        added = self._shim.range_add(address, size_bytes, self._context(stage, request_id, deadline_ns, batch, layer))
+        if not added:
+            self._checker.refuse("memory_range", f"{address:#x} + {size_bytes}", "ranges must not overlap")
+        try:
+            yield
+        finally:
+            if added:
+                self._shim.range_remove(address)
+
+    @contextlib.contextmanager
+    def lane(self, wire_class: int) -> Iterator[None]:
+        """Devices and queue pairs that this thread opens inside carry the class, and are never held: whoever sends on
+        them asks by :meth:`submit`. Does nothing without the shim."""
+        if self._shim is None:
+            yield
+            return
+        self._shim.lane_set(wire_class if 0 <= wire_class < self._classes else -1)
+        try:
+            yield
+        finally:
+            self._shim.lane_set(-1)
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _context(self, stage: int, request_id: int, deadline_ns: int, batch: Batch | None, layer: int) -> Context:
+        check = self._checker
+        client = self._attachment.client()
+        slot = self._slot_of(batch, client) if client is not None else None
+        return Context(
+            request_id=check.request_id(request_id),
+            deadline_ns=check.deadline_ns(deadline_ns),
+            batch=NONE_U32 if slot is None else slot,
+            layer=check.layer(layer),
+            stage=check.stage(stage),
+        )
+
+    def _slot_of(self, batch: Batch | None, client: Client) -> int | None:
+        if batch is None:
+            return None
+        if batch.ended:
+            self._checker.refuse("batch", batch.batch_id, "it has ended")
+        return batch.slot_at(client)
+
+    def _prepare(self, client: Client) -> None:
+        """A daemon that knows nothing yet."""
+        self._classes = client.classes or CLASSES_WITHOUT_DAEMON
+        for number in range(len(self._nics)):
+            self._name_nic(client, number)
+
+    def _tell_batches(self, client: Client) -> None:
+        """Those that this client does not know yet."""
+        with self._lock:
+            for batch in self._batches:
+                batch.tell(client, self._native_nic)
+
+    def _name_nic(self, client: Client, number: int) -> None:
+        try:
+            self._native_nic[number] = client.nic(*self._nics[number])
+        except (OSError, ValueError) as error:
+            self._checker.refuse("nic", self._nics[number][0], f"the daemon does not take it: {error}")
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+        self._contexts = threading.local()
+        self._attachment.forked()
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for session in list(_sessions):
+        session._forked()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,48 @@
+"""What an engine tells about its work: requests, and the flows that they will need."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Flow(NamedTuple):
+    """Bytes that a request will move in one stage, between one NIC of this node and one port elsewhere.
+
+    Tell what is known when the request begins: the daemon takes off what has been completed, and so knows what is
+    still to come.
+    """
+
+    stage: int
+    """:class:`mfsd.client.Stage`."""
+    peer: str
+    """IPv4 or IPv6 address (GID) of the remote port; "" when it is not known."""
+    size_bytes: int
+    nic: int = 0
+    """As :meth:`Session.nic` answered."""
+    layer: int = 0
+    """Reuse: the layer that needs it. P2D: the layer that makes it; the last layer's waits for the end of compute."""
+    incoming: bool = False
+    """The bytes come to this node."""
+
+
+class Request(NamedTuple):
+    """A request of a batch. 0 stands for not known."""
+
+    request_id: int
+    """Unique in the cluster, not 0."""
+    deadline_ns: int = 0
+    """When its first token is due, on CLOCK_MONOTONIC of this host (`time.monotonic_ns()`)."""
+    budget_ns: int = 0
+    """The whole time from its arrival to its deadline."""
+    program_id: int = 0
+    """The program, agent or conversation that it belongs to."""
+    flows: tuple[Flow, ...] = ()
+
+
+CLASSES_WITHOUT_DAEMON = 8
+"""K while no daemon has told it."""
+
+
+def class_without_permit(classes: int) -> int:
+    """Of what goes without a permit: behind what is scheduled, but not among what may wait for ever."""
+    return max(0, classes - 2)

@@ -1,0 +1,45 @@
+"""Sessions against an arbiter in this process behind a real unix socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mfsd._native import Arbiter
+from mfsd.client import Session
+from tests.support.arbiter import Server
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Makes a server on the path `s`, the same each time, so that a second one is the first one's successor."""
+    servers: list[Server] = []
+
+    def make(**options: object) -> Server:
+        (tmp_path / "s").unlink(missing_ok=True)
+        defaults = {"stale_after_ns": 60_000_000_000, "rate_default_bytes_per_s": 125_000_000}
+        arbiter = Arbiter(**{**defaults, **options})  # type: ignore[arg-type]
+        arbiter.start()
+        servers.append(Server(tmp_path / "s", arbiter))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+        server.arbiter.close()
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Opens sessions on that path."""
+    opened: list[Session] = []
+
+    def make(**options: object) -> Session:
+        opened.append(Session.open(socket_path=str(tmp_path / "s"), **options))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
