@@ -1,5 +1,5 @@
 # Two commands matter: `make demo` and `make test`. Both set up what they need first.
-# The rest: make lint, make bench, make sanitize, make clean. `make help` lists them.
+# The rest: make lint, make bench, make sanitize, make rdma-vm, make clean. `make help` lists them.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz clean
+.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,6 +20,10 @@ $(VENV)/system: tools/system-packages
 
 $(VENV)/bench-system: tools/system-packages
 	tools/system-packages bench
+	@mkdir -p $(VENV) && touch $@
+
+$(VENV)/rdma-vm-system: tools/system-packages
+	tools/system-packages rdma-vm
 	@mkdir -p $(VENV) && touch $@
 
 $(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
@@ -71,6 +75,9 @@ sanitize: setup ## build and run the native parts under address, undefined and t
 FUZZ_SECONDS ?= 600
 fuzz: setup ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage (needs clang)
 	$(BIN)/python -m tests.fuzz.test_fuzz $(FUZZ_SECONDS)
+
+rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's own Soft-RoCE, in a virtual machine (five minutes)
+	$(BIN)/python tests/rdma_vm/run.py
 
 clean: ## remove what was built
 	rm -rf $(VENV) build out *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so
