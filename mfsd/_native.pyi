@@ -213,7 +213,7 @@ class Policy(NamedTuple):
     """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
 
     variant: int = 0
-    early_order: int = 0
+    early_order: int = 2
     classes: int = 8
     levels: int = 8
     threshold: tuple[float, ...] = ()
