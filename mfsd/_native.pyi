@@ -115,6 +115,7 @@ class Variant(IntEnum):
 class EarlyOrder(IntEnum):
     RANK = 0
     COLLECTIVE_FIRST = 1
+    SHORTEST = 2
 
 class Tier(IntEnum):
     CRITICAL = 0

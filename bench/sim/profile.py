@@ -122,8 +122,20 @@ MODELS = {
         # What bench/testbed runs: the same model on units of two GPUs, one to a server, so that a NIC carries as much
         # per computed token as with eight; each of 8 layers stands for four, so that two cores can play them.
         Model(
-            "mixtral-8x7b-testbed", 8, 4 * 4096, 4 * 32, 128, 4 * 41.9e6, 4 * 176.2e6, 8, 2, 1, 2,
-            kv_bytes=4 * 4096.0, server_gpus=1, link_gbps=50.0,
+            "mixtral-8x7b-testbed",
+            8,
+            4 * 4096,
+            4 * 32,
+            128,
+            4 * 41.9e6,
+            4 * 176.2e6,
+            8,
+            2,
+            1,
+            2,
+            kv_bytes=4 * 4096.0,
+            server_gpus=1,
+            link_gbps=50.0,
         ),
     )
 }

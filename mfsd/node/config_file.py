@@ -16,7 +16,6 @@ from msgspec import UNSET, Struct
 
 from mfsd.node.config import Config, NicConfig
 from mfsd.node.schema import Key, allowed, keys, struct_of
-from mfsd.policy.config import PolicyConfig
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -213,7 +212,6 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
     yield from _half_a_certificate(config)
-    yield from _not_in_the_daemon(config.policy)
     yield from _rule_contradictions(config)
 
 
@@ -223,14 +221,6 @@ def _half_a_certificate(config: Config) -> Iterator[tuple[list[str | int], str]]
         empty = [name for name in names if not getattr(getattr(config, table), name)]
         if empty and len(empty) < 3:
             yield [table, empty[0]], f"mutual TLS needs all of {', '.join(names)}; set it, or none of them"
-
-
-def _not_in_the_daemon(policy: PolicyConfig) -> Iterator[tuple[list[str | int], str]]:
-    """What only the simulator varies: taking it here and doing something else would mislead."""
-    default = PolicyConfig().early_order
-    if policy.early_order is not default:
-        fixed = toml_value(default.value)
-        yield ["policy", "early_order"], f"the node daemon always uses {fixed}; only the simulator can vary it"
 
 
 def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:

@@ -318,6 +318,7 @@ def _new_arbiter(config: Config) -> Arbiter:
     return Arbiter(
         policy=_native.Policy(
             variant=_native.Variant[policy.variant.name],
+            early_order=_native.EarlyOrder[policy.early_order.name],
             classes=policy.classes,
             levels=policy.levels,
             threshold=thresholds(policy),

@@ -4,16 +4,17 @@ functions that decide, says what follows from it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from mfsd._native import RANK_NONE, NicFacts, TaskLook
 from mfsd.node.control import Ahead, ExplainReply, TaskStatus
-from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
+from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, EarlyOrder, Flow, Key, PolicyConfig, Stage, Tier, Variant
 from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
 from mfsd.policy.flow import admits_to_class_0, guard_ns, laxity_ns
-from mfsd.policy.order import order_key, tier_of
+from mfsd.policy.order import due_ns, order_key, tier_of
 from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
 from mfsd.policy.words import known_stage
 
@@ -51,15 +52,33 @@ class Surroundings(Struct, frozen=True):
     """The coordinator's reason."""
 
 
-def flow_of(seen: Seen, facts: NicFacts, now_ns: int) -> tuple[Flow, Decision]:
-    """The task in the policy's words."""
+Stall = Mapping[tuple[int, int, int], int]
+"""What a batch has waiting on a NIC at one RLI: (client, batch, RLI) -> bytes."""
+
+
+def stalls_of(tasks: Iterable[Seen]) -> Stall:
+    """Of all tasks that wait for one NIC."""
+    found: Counter[tuple[int, int, int]] = Counter()
+    for seen in tasks:
+        if seen.look.queued and not seen.look.in_flight and known_stage(seen.look.stage) is not Stage.P2D:
+            found[_stall_key(seen)] += seen.look.bytes
+    return found
+
+
+def _stall_key(seen: Seen) -> tuple[int, int, int]:
+    return (seen.client_id, seen.look.batch_id, seen.look.rli)
+
+
+def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> tuple[Flow, Decision]:
+    """The task in the policy's words; without `stalls` an early task stands for its batch alone."""
     look = seen.look
     last = look.stage == Stage.P2D
+    stall = (stalls or {}).get(_stall_key(seen), look.bytes)
     deadline_ns = (look.request_deadline_ns if last else look.deadline_ns) or NO_DEADLINE
     flow = Flow(
         stage=look.stage,
         sequence=look.arrival,
-        remaining_bytes=look.bytes_left if last else look.bytes,
+        remaining_bytes=look.bytes_left if last else stall,
         rate_bytes_per_s=facts.rate_bytes_per_s,
         layer_target=look.layer,
         rank=NO_RANK if look.rank == RANK_NONE else look.rank,
@@ -74,9 +93,9 @@ def flow_of(seen: Seen, facts: NicFacts, now_ns: int) -> tuple[Flow, Decision]:
     return flow, Decision(look.level, look.critical, look.lost)
 
 
-def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> Key:
+def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> Key:
     """Its place in the order; the smallest goes first."""
-    flow, decision = flow_of(seen, facts, now_ns)
+    flow, decision = flow_of(seen, facts, now_ns, stalls)
     return order_key(config, flow, decision, layer_current=seen.look.layer - seen.look.rli)
 
 
@@ -109,7 +128,8 @@ def explain(
     config: PolicyConfig, subject: Seen, others: Sequence[Seen], around: Surroundings, now_ns: int
 ) -> ExplainReply:
     """others: the other tasks that wait for the same NIC."""
-    flow, decision = flow_of(subject, around.facts, now_ns)
+    stalls = stalls_of([subject, *others])
+    flow, decision = flow_of(subject, around.facts, now_ns, stalls)
     reasons = [_what(subject, now_ns)]
     facts: dict[str, int | float | str | bool | None] = {
         "rate_bytes_per_s": around.facts.rate_bytes_per_s,
@@ -132,13 +152,13 @@ def explain(
     elif known_stage(flow.stage) is Stage.BACKGROUND:
         reasons.append("Background and unknown stages have no claim on time: they go when nothing else waits.")
     if flow.rank != NO_RANK or around.red_ns is not None:
-        reasons.append(_rank(flow, around, now_ns))
+        reasons.append(_rank(config, flow, around, now_ns))
     if flow.pruned:
         reasons.append(_pruned(config, subject, flow, around))
     if subject.look.in_flight:
         reasons.append("It has its permit and is on its way: nothing is ahead of it, and its class stays.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
-    return _with_ahead(config, subject, others, around, now_ns, reasons, facts)
+    return _with_ahead(config, subject, others, stalls, around, now_ns, reasons, facts)
 
 
 # ---- sentences -----------------------------------------------------------------------------------
@@ -158,11 +178,20 @@ def _what(subject: Seen, now_ns: int) -> str:
 def _place(config: PolicyConfig, subject: Seen, tier: Tier) -> str:
     where = f"class {subject.look.wire_class} of {config.classes} on the wire"
     return {
-        Tier.CRITICAL: f"Tier critical, which goes before everything: {where}.",
-        Tier.EARLY: f"Tier early, after critical ones and before last stages: {where}.",
-        Tier.LAST: f"Tier last, level {subject.look.level} of {config.levels}, after early stages: {where}.",
+        Tier.CRITICAL: f"Tier critical, among the early stages, the shortest first: {where}."
+        if _by_stall(config)
+        else f"Tier critical, which goes before everything: {where}.",
+        Tier.EARLY: f"Tier early, before last stages: {where}.",
+        Tier.LAST: f"Tier last, level {subject.look.level} of {config.levels}, after early stages: {where}."
+        if config.variant is Variant.PAPER
+        else f"Tier last, after early stages, by deadline: {where}.",
         Tier.SCAVENGER: f"Tier scavenger, when nothing else waits: {where}.",
     }[tier]
+
+
+def _by_stall(config: PolicyConfig) -> bool:
+    """Whether early flows of equal RLI go by how long their batch stalls."""
+    return config.variant is Variant.MFS and config.early_order is EarlyOrder.SHORTEST
 
 
 def _last_stage(
@@ -220,6 +249,14 @@ def _last_stage(
         reasons.append(
             f"Lost: {alone}, {late}; it comes back with {config.readmission_margin:.0%} of its budget to spare."
         )
+        due = due_ns(config, flow, decision)
+        if config.variant is Variant.MFS:
+            when = (
+                "after all that have a deadline"
+                if due == NO_DEADLINE
+                else f"as one that is due in {_time(due - now_ns)}"
+            )
+            reasons.append(f"Until then it is served {when}, so that it delays nobody who can still make it.")
         return
     reasons.append(f"Laxity {_time(laxity)}: {alone}.")
     if decision.critical:
@@ -262,12 +299,18 @@ def _early_stage(
     else:
         facts["rli"] = None
         reasons.append("Its batch is not known, so the distance of its layer is not: it goes behind those that are.")
+    if _by_stall(config) and flow.batch_running:
+        facts["stall_bytes"] = flow.remaining_bytes
+        reasons.append(
+            f"Its batch waits for {_size(flow.remaining_bytes)} here at this RLI; who waits for least goes first."
+        )
 
 
-def _rank(flow: Flow, around: Surroundings, now_ns: int) -> str:
+def _rank(config: PolicyConfig, flow: Flow, around: Surroundings, now_ns: int) -> str:
     rank = "no rank" if flow.rank == NO_RANK else f"rank {flow.rank}"
     due = "" if around.red_ns is None else f"; robust effective deadline in {_time(around.red_ns - now_ns)}"
-    return f"Its batch has {rank}, from {around.order}{due}."
+    use = '; early_order "shortest" does not ask for it' if _by_stall(config) else ""
+    return f"Its batch has {rank}, from {around.order}{due}{use}."
 
 
 def _pruned(config: PolicyConfig, subject: Seen, flow: Flow, around: Surroundings) -> str:
@@ -281,14 +324,19 @@ def _with_ahead(
     config: PolicyConfig,
     subject: Seen,
     others: Sequence[Seen],
+    stalls: Stall,
     around: Surroundings,
     now_ns: int,
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> ExplainReply:
-    key = key_of(config, subject, around.facts, now_ns)
+    key = key_of(config, subject, around.facts, now_ns, stalls)
     keyed = sorted(
-        ((key_of(config, o, around.facts, now_ns), o) for o in others if o.look.queued and not o.look.in_flight),
+        (
+            (key_of(config, o, around.facts, now_ns, stalls), o)
+            for o in others
+            if o.look.queued and not o.look.in_flight
+        ),
         key=lambda pair: pair[0],
     )
     ahead = [(k, o) for k, o in keyed if k < key]
@@ -300,13 +348,13 @@ def _with_ahead(
         reasons.append("It is the next to go.")
     reasons.append(_waits_for(subject, around, first=not ahead))
     shown = [
-        Ahead(o.id, known_stage(o.look.stage).name.lower(), o.look.bytes, why_before(k, key))
+        Ahead(o.id, known_stage(o.look.stage).name.lower(), o.look.bytes, why_before(config, k, key))
         for k, o in ahead[:AHEAD_SHOWN]
     ]
     return ExplainReply(status_of(subject, now_ns), facts, reasons, shown, len(ahead), size)
 
 
-def why_before(first: Key, second: Key) -> str:
+def why_before(config: PolicyConfig, first: Key, second: Key) -> str:
     """Why the smaller of two keys is the smaller."""
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), len(first) - 1)
     tier = Tier(first[0])
@@ -315,11 +363,15 @@ def why_before(first: Key, second: Key) -> str:
     if at == 1:
         return f"{'level' if tier is Tier.LAST else 'RLI'} {_rli(first[1])} before {_rli(second[1])}"
     if at == 2:
-        if tier is Tier.EARLY:
+        if tier is Tier.EARLY and not _by_stall(config):
             return f"rank {_or_none(first[2], NO_RANK)} before {_or_none(second[2], NO_RANK)}"
+        if tier is Tier.EARLY:
+            if second[2] == NO_RANK:
+                return "its batch runs"
+            return f"its batch waits for {_size(first[2] << 10)}, the other for {_size(second[2] << 10)}"
         if second[2] == NO_DEADLINE:
             return "it has a deadline"
-        return f"its deadline is {_time(second[2] - first[2])} earlier"
+        return f"it is due {_time(second[2] - first[2])} earlier"
     return "its stage goes first" if at == 3 else "it came first"
 
 

@@ -63,7 +63,7 @@ def test_one_session_for_both(soft_roce: SoftRoce, folder: Path) -> None:
         process.stdin.flush()
         assert process.stdout.readline() == "shared True\n"
         assert process.stdout.readline() == "refused {}\n"
-        (client,) = eventually(lambda: len(found := daemon.status().clients) == 1 and found or None)
+        (client,) = eventually(lambda: (len(found := daemon.status().clients) == 1 and found) or None)
         assert client.completes == 3
         process.stdin.write("end\n")
         process.stdin.flush()

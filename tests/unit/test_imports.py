@@ -21,6 +21,8 @@ BELOW: dict[str, set[str]] = {
     "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
+        "mfsd.soft_roce",
+        "nccl_shim",
         "mfsd.node",
         "mfsd.coordinator",
         "mfsd.fabric",

@@ -8,7 +8,7 @@ import pytest
 
 from mfsd._native import RANK_NONE, NicFacts, Stage, TaskLook, Tier
 from mfsd.node.explain import RLI_UNKNOWN, Seen, Surroundings, explain, key_of, status_of, why_before
-from mfsd.policy import PolicyConfig, Variant
+from mfsd.policy import EarlyOrder, PolicyConfig, Variant
 
 NOW = 10**12
 S = 10**9
@@ -75,7 +75,8 @@ def text(subject: Seen, *others: Seen, config: PolicyConfig = CONFIG, **changed:
 def test_mlu_with_its_numbers() -> None:
     said = text(last())
     assert "Task 3:17:5 of vllm on mlx5_0: p2d, 1 MiB, request 41, batch 7; waiting for 12 ms." in said
-    assert "level 2 of 8, after early stages: class 1 of 8 on the wire" in said
+    assert "Tier last, after early stages, by deadline: class 1 of 8 on the wire" in said
+    assert "level 2 of 8, after early stages" in text(last(), config=PolicyConfig(variant=Variant.PAPER))
     assert "MLU 0.125 = 95.37 MiB still to ship / (1 s to the deadline x 8 Gbit/s x (1 - rho 0.20))" in said
     assert "Q_2 = 0.125 <= MLU < Q_1 = 0.5" in said
     assert "Level 1 comes in 750 ms" in said  # 1 s - 0.1 GB / (0.5 x 0.8 GB/s)
@@ -101,9 +102,11 @@ def test_compute_and_its_tail() -> None:
 
 
 def test_a_lost_request() -> None:
-    said = text(last(lost=True, tier=Tier.SCAVENGER, request_deadline_ns=NOW + S // 20))
-    assert "Tier scavenger" in said
+    lost = last(lost=True, tier=Tier.LAST, request_deadline_ns=NOW + S // 20)
+    said = text(lost)
     assert "Lost: with the port to itself it would be done in 100 ms, 50 ms too late" in said
+    assert "as one that is due in 8.05 s" in said  # four budgets of 2 s later
+    assert "Tier scavenger" in text(lost, config=PolicyConfig(variant=Variant.PAPER))
 
 
 def test_a_deadline_that_has_passed() -> None:
@@ -158,22 +161,47 @@ def test_who_is_ahead_and_why() -> None:
     reply = explain(CONFIG, subject, [behind[0], before, sooner, flying, urgent, reuse, *behind[1:]], around(), NOW)
     assert [(a.id.split(":")[0], a.why) for a in reply.ahead] == [
         ("4", "tier early goes before last"),
-        ("3", "level 1 before 2"),
-        ("3", "its deadline is 500 ms earlier"),
+        ("3", "it is due 500 ms earlier"),
         ("3", "it came first"),
     ]
-    assert (reply.ahead_tasks, reply.ahead_bytes) == (4, 4 << 20)
-    assert any("4 tasks with 4 MiB go before it: 4.194 ms at the port's rate" in r for r in reply.reasons)
+    assert (reply.ahead_tasks, reply.ahead_bytes) == (3, 3 << 20)
+    assert any("3 tasks with 3 MiB go before it: 3.146 ms at the port's rate" in r for r in reply.reasons)
+    paper = PolicyConfig(variant=Variant.PAPER)
+    reply = explain(paper, subject, [behind[0], before, sooner, flying, urgent, reuse, *behind[1:]], around(), NOW)
+    assert [a.why for a in reply.ahead][1] == "level 1 before 2"
 
 
 def test_early_ones_against_each_other() -> None:
-    key = (1, 2, 5, 2, 9)
-    assert why_before((1, 1, 9, 2, 10), key) == "RLI 1 before 2"
-    assert why_before((1, 2, 4, 2, 10), key) == "rank 4 before 5"
-    assert why_before((1, 2, 5, 1, 10), key) == "its stage goes first"
-    assert why_before((1, 2, 5, 2, 8), key) == "it came first"
-    assert why_before((1, 2, 5, 2, 8), (1, RLI_UNKNOWN + 3, 5, 2, 1)) == "RLI 2 before unknown"
-    assert why_before((1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "rank 5 before none"
+    key, by_rank = (1, 2, 5, 2, 9), PolicyConfig(early_order=EarlyOrder.RANK)
+    assert why_before(CONFIG, (1, 1, 9, 2, 10), key) == "RLI 1 before 2"
+    assert why_before(by_rank, (1, 2, 4, 2, 10), key) == "rank 4 before 5"
+    assert why_before(CONFIG, (1, 2, 4, 2, 10), key) == "its batch waits for 4 KiB, the other for 5 KiB"
+    assert why_before(CONFIG, (1, 2, 5, 1, 10), key) == "its stage goes first"
+    assert why_before(CONFIG, (1, 2, 5, 2, 8), key) == "it came first"
+    assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, RLI_UNKNOWN + 3, 5, 2, 1)) == "RLI 2 before unknown"
+    assert why_before(by_rank, (1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "rank 5 before none"
+    assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "its batch runs"
+
+
+def test_a_batch_is_measured_by_all_it_waits_for() -> None:
+    def reuse(client: int, task: int, mib: int) -> Seen:
+        return seen(
+            client,
+            task=task,
+            stage=Stage.REUSE,
+            tier=Tier.EARLY,
+            rli=1,
+            batch_told=True,
+            batch_id=client,
+            bytes=mib << 20,
+        )
+
+    subject, others = reuse(3, 1, 2), [reuse(4, 2, 1), reuse(4, 3, 2)]
+    reply = explain(CONFIG, subject, others, around(), NOW)
+    assert reply.ahead == [] and reply.facts["stall_bytes"] == 2 << 20
+    reply = explain(CONFIG, others[0], [subject, others[1]], around(), NOW)
+    assert [a.why for a in reply.ahead] == ["its batch waits for 2 MiB, the other for 3 MiB"]
+    assert any("waits for 3 MiB here at this RLI" in reason for reason in reply.reasons)
 
 
 def test_many_ahead_are_counted_and_some_shown() -> None:
@@ -214,8 +242,9 @@ def test_the_line_of_a_trace() -> None:
 
 
 def test_keys_are_those_of_the_policy() -> None:
-    assert key_of(CONFIG, last(), NIC, NOW) == (2, 2, NOW + S, 0, 9)
-    assert key_of(CONFIG, seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=9, rli=4, rank=3, arrival=2), NIC, NOW) == (
+    by_rank = PolicyConfig(early_order=EarlyOrder.RANK)
+    assert key_of(CONFIG, last(), NIC, NOW) == (2, 0, NOW + S, 0, 9)
+    assert key_of(by_rank, seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=9, rli=4, rank=3, arrival=2), NIC, NOW) == (
         1,
         4,
         3,
