@@ -13,7 +13,6 @@ from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceReq
 from mfsd.node.explain import Seen, Surroundings, explain, key_of, status_of
 from mfsd.policy.config import PolicyConfig
 
-
 TASKS_MAX = 10_000
 """In one reply, which must fit a line."""
 
