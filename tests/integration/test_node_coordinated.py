@@ -1,4 +1,4 @@
-"""A daemon under a real coordinator: its ranks are obeyed, what it prunes goes last, and its loss leaves the local order."""
+"""A daemon under a real coordinator: its order is obeyed, what it prunes goes last, its loss leaves the local order."""
 
 from __future__ import annotations
 
