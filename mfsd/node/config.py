@@ -12,7 +12,17 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
-from mfsd.node.values import DurationNs, FileMode, GroupId, HostPort, PeerNetwork, RateBytesPerS, SizeBytes, UserId
+from mfsd.node.values import (
+    DurationNs,
+    FileMode,
+    GroupId,
+    HostPort,
+    PeerNetwork,
+    PortAddress,
+    RateBytesPerS,
+    SizeBytes,
+    UserId,
+)
 from mfsd.policy.config import PolicyConfig
 
 Mode = Literal["off", "observe", "enforce"]
@@ -128,6 +138,10 @@ class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             between(RateBytesPerS, "1mbit", "10tbit"),
         ),
     ] = field(name="rate")
+    address: Annotated[
+        PortAddress | None,
+        doc("address by which other nodes reach the port; unset: the one in the device's GID table"),
+    ] = None
 
 
 class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,6 +155,13 @@ class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ""
     )
     process: Annotated[str, doc("part of the program's name")] = ""
+    communicator: Annotated[
+        str,
+        doc(
+            "part of the name of NCCL's communicator (`ncclConfig_t.commName`); needs the profiler plugin",
+            max_length=31,
+        ),
+    ] = ""
     peer: Annotated[PeerNetwork | None, doc("remote address or network, e.g. `10.1.0.0/16`")] = None
     role: Annotated[Role, doc("role that the shim found from the queue pair's capabilities")] = "any"
     action: Annotated[Literal["pass", "hold"], doc("`pass`: post at once; `hold`: wait for a permit")]
@@ -163,6 +184,14 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         doc("every coordinator; none: batches are ordered on this node alone", max_length=16),
     ] = []
     node: Annotated[str, doc("name of this node, unique in the cluster; empty: the host's name", max_length=253)] = ""
+    unit: Annotated[
+        str,
+        doc(
+            "prefill replica that this node's programs belong to, the same on all of its nodes; empty: each program's "
+            "name on this node is one",
+            max_length=253,
+        ),
+    ] = ""
     ttl_ns: Annotated[
         DurationNs,
         doc(

@@ -40,7 +40,22 @@ class ReloadRequest(Struct, frozen=True, tag_field="request", tag="reload"):
     version: int = VERSION
 
 
-Request = StatusRequest | RulesRequest | ModeRequest | ReloadRequest
+class TraceRequest(Struct, frozen=True, tag_field="request", tag="trace"):
+    """The tasks that wait or are in flight now."""
+
+    limit: int = 1000
+    version: int = VERSION
+
+
+class ExplainRequest(Struct, frozen=True, tag_field="request", tag="explain"):
+    """Why a task has its place."""
+
+    task: str
+    """CLIENT:SLOT, or CLIENT:SLOT:GENERATION as a trace lists it."""
+    version: int = VERSION
+
+
+Request = StatusRequest | RulesRequest | ModeRequest | ReloadRequest | TraceRequest | ExplainRequest
 
 # ---- replies -------------------------------------------------------------------------------------
 
@@ -63,6 +78,29 @@ class DaemonStatus(Struct, frozen=True):
     refused: dict[str, int]
     """Attach requests refused since start, by errno name."""
     log_lines_dropped: int
+
+
+class CommunicatorStatus(Struct, frozen=True):
+    """An NCCL communicator of one process, as its profiler plugin reports it a few times a second."""
+
+    id: str
+    """NCCL's hash of it: the same in all its ranks."""
+    name: str
+    rank: int
+    ranks: int
+    operations: int
+    called_bytes: int
+    """With which they were called."""
+    sent_bytes: int
+    """By this rank, over the network."""
+    operation_bytes: dict[str, int]
+    """The same by operation."""
+    work_requests: int
+    batch_bytes: int
+    """Of those sent, of a known batch."""
+    batch: int | None
+    """Slot of the latest batch."""
+    layer: int | None
 
 
 class ClientStatus(Struct, frozen=True):
@@ -93,6 +131,7 @@ class ClientStatus(Struct, frozen=True):
     """Summed over the requests that were held."""
     torn_slots: int
     bad_messages: int
+    communicators: list[CommunicatorStatus] = []
 
 
 class ProcessTotals(Struct, frozen=True):
@@ -158,6 +197,7 @@ class RuleStatus(Struct, frozen=True):
     stage: str
     dscp: int | None
     set_role: str
+    communicator: str = ""
 
 
 class RulesReply(Struct, frozen=True, tag_field="reply", tag="rules"):
@@ -177,12 +217,66 @@ class ReloadReply(Struct, frozen=True, tag_field="reply", tag="reload"):
     """Keys whose new values wait for a restart."""
 
 
+class TaskStatus(Struct, frozen=True):
+    """One task. None: it has no such thing."""
+
+    id: str
+    """CLIENT:SLOT:GENERATION."""
+    process: str
+    nic: str
+    stage: str
+    state: Literal["held", "in-flight"]
+    size_bytes: int
+    wire_class: int
+    tier: Literal["critical", "early", "last", "scavenger"]
+    level: int | None
+    """Of the last stage: 1 is the most urgent."""
+    rli: int | None
+    """Of the early stages; None also where its batch is not known."""
+    rank: int | None
+    """Of its batch, 0 first."""
+    request_id: int | None
+    batch_id: int | None
+    layer: int
+    pruned: bool
+    waited_s: float
+    """Since it was submitted."""
+
+
+class TraceReply(Struct, frozen=True, tag_field="reply", tag="trace"):
+    tasks: list[TaskStatus]
+    """By NIC; in flight first, then in the order in which they will go."""
+    total: int
+    """So many there are; `tasks` holds the first of them."""
+
+
+class Ahead(Struct, frozen=True):
+    """A task that goes before the one that is explained."""
+
+    id: str
+    stage: str
+    size_bytes: int
+    why: str
+
+
+class ExplainReply(Struct, frozen=True, tag_field="reply", tag="explain"):
+    task: TaskStatus
+    facts: dict[str, int | float | str | bool | None]
+    """The numbers that went in; times in ns from now, sizes in bytes, rates in bytes/s."""
+    reasons: list[str]
+    """Sentences for people."""
+    ahead: list[Ahead]
+    """The first of those that go before it, in their order."""
+    ahead_tasks: int
+    ahead_bytes: int
+
+
 class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
-    code: Literal["malformed", "version", "denied", "config", "failed"]
+    code: Literal["malformed", "version", "denied", "config", "failed", "not-found"]
     message: str
 
 
-Reply = StatusReply | RulesReply | ModeReply | ReloadReply | ErrorReply
+Reply = StatusReply | RulesReply | ModeReply | ReloadReply | TraceReply | ExplainReply | ErrorReply
 
 # ---- lines ---------------------------------------------------------------------------------------
 

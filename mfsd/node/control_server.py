@@ -11,6 +11,8 @@ from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     REQUEST_BYTES_MAX,
     ErrorReply,
+    ExplainReply,
+    ExplainRequest,
     ModeReply,
     ModeRequest,
     ProtocolError,
@@ -21,6 +23,8 @@ from mfsd.node.control import (
     RulesReply,
     RulesRequest,
     StatusReply,
+    TraceReply,
+    TraceRequest,
     decode_request,
     encode,
 )
@@ -40,6 +44,10 @@ class Controllable(Protocol):
     def status(self) -> StatusReply: ...
     def rules(self) -> RulesReply: ...
     def switch_mode(self, request: ModeRequest) -> ModeReply: ...
+    def trace(self, request: TraceRequest) -> TraceReply: ...
+    def explain(self, request: ExplainRequest) -> ExplainReply:
+        """LookupError, with a line for people, when there is no such task."""
+
     def reload(self) -> ReloadReply:
         """ConfigError when the file cannot be used; the old configuration stays."""
 
@@ -106,6 +114,12 @@ class ControlServer:
                 return self._target.switch_mode(request)
             if isinstance(request, ReloadRequest):
                 return self._target.reload()
+            if isinstance(request, TraceRequest):
+                return self._target.trace(request)
+            if isinstance(request, ExplainRequest):
+                return self._target.explain(request)
             return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()
         except ConfigError as error:
             return ErrorReply("config", f"the old configuration stays in force: {error}")
+        except LookupError as error:
+            return ErrorReply("not-found", str(error))

@@ -19,14 +19,29 @@ from mfsd import _native
 from mfsd._native import Arbiter
 from mfsd.node import rules
 from mfsd.node.address import Address
+from mfsd.node.addresses import PortNames
 from mfsd.node.admission import Admission
+from mfsd.node.batches import Batches
 from mfsd.node.config import Config, Mode
 from mfsd.node.config_file import ConfigError
-from mfsd.node.control import ClientStatus, DaemonStatus, ModeReply, ModeRequest, ReloadReply, RulesReply, StatusReply
+from mfsd.node.control import (
+    ClientStatus,
+    DaemonStatus,
+    ExplainReply,
+    ExplainRequest,
+    ModeReply,
+    ModeRequest,
+    ReloadReply,
+    RulesReply,
+    StatusReply,
+    TraceReply,
+    TraceRequest,
+)
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
+from mfsd.node.link import Link
 from mfsd.node.log import Log
-from mfsd.node.nics import NicTable
+from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
 from mfsd.node.schema import keys
@@ -34,7 +49,10 @@ from mfsd.node.server import AttachServer
 from mfsd.node.session import Session
 from mfsd.node.status import client_status, nic_statuses, rule_statuses
 from mfsd.node.totals import Totals
+from mfsd.node.trace import Tracer
+from mfsd.node.uplink import make_link, node_name, unit_name
 from mfsd.policy.urgency import thresholds
+from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
 """How often to look for clients that the arbiter gave up, to log them."""
@@ -73,6 +91,7 @@ class Daemon:
         arbiter.start()
         try:
             arbiter.rules(rules.native(self._config))
+            arbiter.wire(self._config.wire.dscp)
             await self._serve(arbiter)
         finally:
             arbiter.close()
@@ -85,6 +104,27 @@ class Daemon:
         attach = self._listen(socket.SOCK_SEQPACKET, "")
         control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
+        names = PortNames(node_name(config.cluster), config.nic)
+        self._batches = Batches(arbiter, names, self._nics.names, self._unit_of, self._log)
+        link = self._link = make_link(
+            config.cluster,
+            config.nic,
+            read_host_rates(),
+            names,
+            self._batches,
+            self._log,
+            self._version,
+            arbiter.epoch,
+        )
+        self._tracer = Tracer(
+            arbiter,
+            config.policy,
+            lambda: self._server.sessions,
+            self._nics.names,
+            self._batches,
+            link.why_pruned if link is not None else lambda request_id: None,
+        )
+        self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
         await self._control.start()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,6 +134,8 @@ class Daemon:
         for observer in self._observers:
             observing.enter_context(observer(self))
         background = [loop.create_task(self._look_for_detached())]
+        if link is not None:
+            background.append(loop.create_task(self._keep_link(link)))
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
         self._log.info(
@@ -112,6 +154,7 @@ class Daemon:
                 task.cancel()
             await loop.run_in_executor(None, observing.close)  # a scrape under way still needs this loop
             await self._control.close()
+            self._batches.stop(loop)
             arbiter.close()  # clients see DETACHED and pass through at once, before their sockets close
             self._server.close()
             self._log.info("stopped", attached_total=self._server.attached_total)
@@ -148,13 +191,30 @@ class Daemon:
         )
 
     def _client_status(self, session: Session, now_s: float) -> ClientStatus:
-        return client_status(session, self._arbiter.client_stats(session.client_id), now_s)
+        return client_status(
+            session,
+            self._arbiter.client_stats(session.client_id),
+            self._arbiter.communicators(session.client_id),
+            now_s,
+        )
+
+    def _unit_of(self, client_id: int) -> str:
+        session = self._server.sessions.get(client_id)
+        return unit_name(self._config.cluster, session.process if session is not None else "")
 
     def _farewell(self, session: Session) -> None:
+        self._batches.client_gone(session.client_id)
         self._totals.add(self._client_status(session, time.monotonic()))
 
     def rules(self) -> RulesReply:
         return RulesReply(rule_statuses(self._config))
+
+    def trace(self, request: TraceRequest) -> TraceReply:
+        return self._tracer.trace(request)
+
+    def explain(self, request: ExplainRequest) -> ExplainReply:
+        """LookupError: there is no such task."""
+        return self._tracer.explain(request)
 
     def switch_mode(self, request: ModeRequest) -> ModeReply:
         before = self._mode
@@ -168,9 +228,21 @@ class Daemon:
         waiting = [
             key
             for key in changed
-            if key.startswith(("arbiter.", "policy.", "metrics.", "socket.path", "socket.mode", "socket.group"))
+            if key.startswith(
+                (
+                    "arbiter.",
+                    "policy.",
+                    "metrics.",
+                    "cluster.",
+                    "coordinator.",
+                    "socket.path",
+                    "socket.mode",
+                    "socket.group",
+                )
+            )
         ]
         self._arbiter.rules(rules.native(new))
+        self._arbiter.wire(new.wire.dscp)
         self._admission.config = new.socket
         self._nics.reconfigure(new.nic)
         self._log.level = new.log_level
@@ -181,6 +253,8 @@ class Daemon:
             arbiter=old.arbiter,
             policy=old.policy,
             metrics=old.metrics,
+            cluster=old.cluster,
+            coordinator=old.coordinator,
             socket=msgspec.structs.replace(
                 new.socket, path=old.socket.path, mode=old.socket.mode, group=old.socket.group
             ),
@@ -223,6 +297,15 @@ class Daemon:
                         "client-detached", client=client_id, pid=session.peer.pid, reason=os.strerror(-reason)
                     )
 
+    async def _keep_link(self, link: Link) -> None:
+        """Without the link this node orders its own batches, so nothing ends with it."""
+        try:
+            await link.run()
+        except (TlsError, ImportError) as error:
+            self._log.error(
+                "no-link", problem=error, remedy="repair [cluster] and restart; batches are ordered locally"
+            )
+
     async def _watchdog(self, interval_s: float) -> None:
         while True:
             self._arbiter.stats()  # waits for the arbiter thread: a hung one is not reported alive
@@ -240,6 +323,7 @@ def _new_arbiter(config: Config) -> Arbiter:
             threshold=thresholds(policy),
             rho_max=policy.rho_max,
             critical_laxity_share=policy.critical_laxity_share,
+            readmission_share=policy.readmission_margin,
             promotion_interval_ns=policy.promotion_interval_ns,
         ),
         mode=_native.Mode[config.mode.upper()],
@@ -251,6 +335,7 @@ def _new_arbiter(config: Config) -> Arbiter:
         quiet_ns=arbiter.quiet_ns,
         spin_ns=arbiter.spin_ns,
         torn_slot_ns=arbiter.torn_slot_ns,
+        load_time_constant_ns=policy.load_time_constant_ns,
         rate_default_bytes_per_s=arbiter.rate_default_bytes_per_s,
         tasks_max=arbiter.tasks_max,
     )

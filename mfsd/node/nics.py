@@ -44,6 +44,10 @@ class NicTable:
         """NICs have the indices 0..count-1."""
         return len(self._index)
 
+    def names(self) -> dict[int, str]:
+        """Device by index."""
+        return {index: name for (name, _), index in self._index.items()}
+
     def register(self, client_id: int, name: str, guid: int, rate_bytes_per_s: int) -> int:
         """The index of the NIC. OSError(ENOSPC) when the table is full."""
         key = (name, guid)

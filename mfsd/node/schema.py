@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from mfsd.node.values import FileMode, GroupId, HostPort, PeerNetwork, Quantity, UserId
+from mfsd.node.values import FileMode, GroupId, HostPort, PeerNetwork, PortAddress, Quantity, UserId
 
 
 class Limits(Struct, frozen=True):
@@ -129,6 +129,7 @@ def allowed(hint: Any, limits: Limits | None = None) -> str:
         UserId: "a user's name or number",
         GroupId: "a group's name or number",
         HostPort: 'a host and a port, for example "coord-1:7400"',
+        PortAddress: 'an IPv4 or IPv6 address, for example "10.1.0.7"',
         PeerNetwork: 'an address or a network, for example "10.1.0.0/16"',
     }.get(hint, "a table")
 

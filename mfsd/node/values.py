@@ -137,6 +137,21 @@ class HostPort(str):
         return cls(text)
 
 
+class PortAddress(str):
+    """The address of a NIC's port, IPv4 or IPv6."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> PortAddress:
+        try:
+            if isinstance(text, str):
+                return cls(ipaddress.ip_address(text))
+        except ValueError:
+            pass
+        raise ValueError('not an address; write an IPv4 or IPv6 address, for example "10.1.0.7"')
+
+
 class PeerNetwork(str):
     """The remote ends that a rule is for: an address or a network, IPv4 or IPv6 (GIDs are IPv6 addresses)."""
 

@@ -1,0 +1,281 @@
+"""The batches of this node: what engines tell becomes summaries for the coordinator, what it decides reaches the
+arbiter.
+
+The arbiter rings when contexts have changed; nothing here runs otherwise. Batches of several processes with one number
+are one batch. Without a coordinator, or cut off from it, batches are ordered here by RED and no request is pruned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from mfsd._native import RANK_NONE, BatchLook, NicFacts, RequestLook, Stage
+from mfsd.node.addresses import PortNames
+from mfsd.node.link import BatchSummary, OrderChange, PortDemand, RequestSummary
+from mfsd.node.log import Log
+from mfsd.node.order import local_ranks, red_ns
+
+Place = tuple[int, int]
+"""(client id, slot) of a batch in one process."""
+
+
+class Contexts(Protocol):
+    """The part of the arbiter that is needed here."""
+
+    def notice_fd(self) -> int: ...
+    def changes(self) -> list[Place]: ...
+    def batch_look(self, client_id: int, slot: int) -> BatchLook | None: ...
+    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None: ...
+    def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None: ...
+    def facts(self, nic: int) -> NicFacts: ...
+
+
+class Reports(Protocol):
+    """The part of the link to the coordinator that is needed here."""
+
+    def arrived(self, batch: BatchSummary) -> None: ...
+    def updated(self, batch: BatchSummary) -> None: ...
+    def departed(self, batch_id: int) -> None: ...
+    def port_load(self, port: str, rho: float) -> None: ...
+
+
+class OrderSource(Struct, frozen=True):
+    """Who has made the order in force."""
+
+    by: Literal["local", "coordinator"]
+    term: int = 0
+    epoch: int = 0
+
+
+class Batches:
+    """Owned by the daemon's loop. It is the link's listener."""
+
+    def __init__(
+        self,
+        contexts: Contexts,
+        ports: PortNames,
+        nic_names: Callable[[], Mapping[int, str]],
+        unit_of: Callable[[int], str],
+        log: Log,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """nic_names: device by index; unit_of: a client's unit."""
+        self._contexts = contexts
+        self._ports = ports
+        self._nic_names = nic_names
+        self._unit_of = unit_of
+        self._log = log
+        self._clock_ns = clock_ns
+        self._reports: Reports | None = None
+        self._looks: dict[Place, BatchLook] = {}
+        self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
+        self._told: dict[Place, int] = {}
+        """Ranks that the arbiter has been told."""
+        self._red: dict[int, int | None] = {}
+        self._source = OrderSource("local")
+        self._ranks: dict[int, int] = {}
+        """The coordinator's; empty while the order is local."""
+        self._pruned: set[int] = set()
+        self._fd = -1
+
+    def start(self, loop: asyncio.AbstractEventLoop, reports: Reports | None = None) -> None:
+        """`reports`: the link, told of every batch from now on."""
+        self._reports = reports
+        self._fd = self._contexts.notice_fd()
+        loop.add_reader(self._fd, self._noticed)
+
+    def stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._fd)
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    @property
+    def source(self) -> OrderSource:
+        return self._source
+
+    def red_ns(self, batch_id: int) -> int | None:
+        """None: not known, or nothing about it is due."""
+        return self._red.get(batch_id)
+
+    def rank(self, batch_id: int) -> int | None:
+        return self._order().get(batch_id)
+
+    def looks(self) -> Sequence[BatchLook]:
+        """Every batch of every process, as last seen."""
+        return list(self._looks.values())
+
+    # ---- from the arbiter ------------------------------------------------------------------------
+
+    def _noticed(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._fd, 8)
+        self.refresh(self._contexts.changes())
+
+    def refresh(self, places: Sequence[Place]) -> None:
+        """Looks at these batches again and tells whom it concerns."""
+        touched: dict[int, None] = {}
+        for place in places:
+            for batch_id in self._look(place):
+                touched[batch_id] = None
+        self._tell(touched)
+
+    def client_gone(self, client_id: int) -> None:
+        """The client has ended, and its batches with it."""
+        gone = [place for place in self._looks if place[0] == client_id]
+        touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
+        self._tell(touched)
+
+    def _look(self, place: Place) -> Iterator[int]:
+        """Answers which batches changed: the one that is there, and one that was there before."""
+        look = self._contexts.batch_look(*place)
+        before = self._looks.get(place)
+        if before is not None and (look is None or look.batch_id != before.batch_id):
+            yield from self._forget(place)
+        if look is None:
+            return
+        self._looks[place] = look
+        self._members[look.batch_id][place] = None
+        if look.rank == RANK_NONE:
+            self._told.pop(place, None)  # a new life of the batch in the arbiter
+        yield look.batch_id
+
+    def _forget(self, place: Place) -> Iterator[int]:
+        look = self._looks.pop(place)
+        self._told.pop(place, None)
+        del self._members[look.batch_id][place]
+        yield look.batch_id
+
+    def _tell(self, touched: Mapping[int, None]) -> None:
+        for batch_id in touched:
+            members = [self._looks[place] for place in self._members.get(batch_id, ())]
+            known = batch_id in self._red
+            if members:
+                self._red[batch_id] = red_ns(members)
+                self._report(batch_id, members, known)
+            elif known:
+                del self._red[batch_id], self._members[batch_id]
+                self._ranks.pop(batch_id, None)
+                if self._reports is not None:
+                    self._reports.departed(batch_id)
+        self._apply_ranks()
+        self._apply_pruned(place for batch_id in touched for place in self._members.get(batch_id, ()))
+
+    # ---- to the coordinator ----------------------------------------------------------------------
+
+    def _report(self, batch_id: int, members: Sequence[BatchLook], known: bool) -> None:
+        if self._reports is None:
+            return
+        if not any(look.requests for look in members):
+            return  # by its deadline alone it can be ordered here, but not weighed against others
+        summary = self.summary(batch_id, members)
+        (self._reports.updated if known else self._reports.arrived)(summary)
+        for nic in {d.nic for look in members for r in look.requests for d in r.demands}:
+            name = self._nic_names().get(nic)
+            if name is not None:
+                self._reports.port_load(f"{self._ports.own(name)}/out", self._contexts.facts(nic).rho)
+
+    def summary(self, batch_id: int, members: Sequence[BatchLook]) -> BatchSummary:
+        """What is left of the batch in all of this node's processes."""
+        now_ns = self._clock_ns()
+        requests: dict[int, list[RequestLook]] = {}
+        for look in members:
+            for request in look.requests:
+                requests.setdefault(request.request_id, []).append(request)
+        return BatchSummary(
+            batch_id=batch_id,
+            unit=self._unit_of(members[0].client_id),
+            compute_left_ns=max(look.compute_left_ns for look in members),
+            requests=tuple(self._request(request_id, parts, now_ns) for request_id, parts in requests.items()),
+            collectives=self._demands([p for parts in requests.values() for p in parts], collectives=True),
+        )
+
+    def _request(self, request_id: int, parts: Sequence[RequestLook], now_ns: int) -> RequestSummary:
+        deadline_ns = min((p.deadline_ns for p in parts if p.deadline_ns), default=None)
+        return RequestSummary(
+            request_id,
+            None if deadline_ns is None else deadline_ns - now_ns,
+            self._demands(parts, collectives=False),
+        )
+
+    def _demands(self, parts: Sequence[RequestLook], *, collectives: bool) -> tuple[PortDemand, ...]:
+        size: defaultdict[str, int] = defaultdict(int)
+        names = self._nic_names()
+        for part in parts:
+            for d in part.demands:
+                if (d.stage == Stage.COLLECTIVE) is collectives and d.bytes_left and d.nic in names:
+                    for port in self._ports.flow(names[d.nic], d.peer, incoming=d.direction == 1):
+                        size[port] += d.bytes_left
+        return tuple(PortDemand(port, left) for port, left in size.items())
+
+    # ---- from the coordinator --------------------------------------------------------------------
+
+    def order(self, change: OrderChange) -> None:
+        """A decision of the leader; applied without stopping the arbiter."""
+        if self._source.by == "local":
+            self._log.info("order", by="coordinator", term=change.term, epoch=change.epoch)
+        self._source = OrderSource("coordinator", change.term, change.epoch)
+        pruned = set() if change.complete else set(self._pruned)
+        if change.complete:
+            self._ranks = {}
+        self._ranks.update(change.ranks)
+        pruned -= set(change.pruned_removed)
+        pruned |= set(change.pruned_added)
+        self._pruned = pruned
+        self._apply_ranks()
+        self._apply_pruned(self._looks)
+
+    def order_lost(self) -> None:
+        """Nobody confirms the order any more."""
+        if self._source.by == "coordinator":
+            self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
+        self._source = OrderSource("local")
+        self._ranks, self._pruned = {}, set()
+        self._apply_ranks()
+        self._apply_pruned(self._looks)
+
+    # ---- to the arbiter --------------------------------------------------------------------------
+
+    def _order(self) -> Mapping[int, int]:
+        return self._ranks if self._source.by == "coordinator" else local_ranks(self._red)
+
+    def _apply_ranks(self) -> None:
+        order = self._order()
+        for place, look in self._looks.items():
+            rank = order.get(look.batch_id, RANK_NONE)
+            if self._told.get(place, RANK_NONE) == rank:
+                continue
+            with _gone_is_fine():
+                self._contexts.batch_rank(place[0], look.batch_id, rank)
+                self._told[place] = rank
+
+    def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchLook]) -> None:
+        for place in list(places):
+            look = self._looks[place]
+            if all(r.pruned == (r.request_id in self._pruned) for r in look.requests):
+                continue
+            for request in look.requests:
+                wanted = request.request_id in self._pruned
+                if request.pruned != wanted:
+                    with _gone_is_fine():
+                        self._contexts.request_prune(place[0], request.request_id, wanted)
+            requests = tuple(r._replace(pruned=r.request_id in self._pruned) for r in look.requests)
+            self._looks[place] = look._replace(requests=requests)
+
+
+@contextlib.contextmanager
+def _gone_is_fine() -> Iterator[None]:
+    """A client or batch may end between a look and what follows from it; the next look tells."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESHUTDOWN):
+            raise

@@ -1,0 +1,361 @@
+"""Why a task has its place, in sentences and numbers. Pure: what was seen goes in, and :mod:`mfsd.policy`, the very
+functions that decide, says what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from mfsd._native import RANK_NONE, NicFacts, TaskLook
+from mfsd.node.control import Ahead, ExplainReply, TaskStatus
+from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
+from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
+from mfsd.policy.flow import admits_to_class_0, guard_ns, laxity_ns
+from mfsd.policy.order import order_key, tier_of
+from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
+from mfsd.policy.words import known_stage
+
+AHEAD_SHOWN = 10
+RLI_UNKNOWN = 1 << 16
+"""At and above: the layer's distance is not known, since its batch is not."""
+
+
+class Seen(Struct, frozen=True):
+    """A task as the arbiter showed it, and whose it is."""
+
+    look: TaskLook
+    client_id: int
+    process: str
+    nic: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.client_id}:{self.look.task & 0xFFFFFFFF}:{self.look.task >> 32}"
+
+
+class Surroundings(Struct, frozen=True):
+    """What else went into the order of a NIC."""
+
+    facts: NicFacts
+    window_bytes: int
+    in_flight_bytes: int
+    unscheduled_bytes: int
+    """In flight of stages that never wait."""
+    order: str
+    """Where ranks come from, for people."""
+    red_ns: int | None = None
+    """Of the task's batch."""
+    why_pruned: str | None = None
+    """The coordinator's reason."""
+
+
+def flow_of(seen: Seen, facts: NicFacts, now_ns: int) -> tuple[Flow, Decision]:
+    """The task in the policy's words."""
+    look = seen.look
+    last = look.stage == Stage.P2D
+    deadline_ns = (look.request_deadline_ns if last else look.deadline_ns) or NO_DEADLINE
+    flow = Flow(
+        stage=look.stage,
+        sequence=look.arrival,
+        remaining_bytes=look.bytes_left if last else look.bytes,
+        rate_bytes_per_s=facts.rate_bytes_per_s,
+        layer_target=look.layer,
+        rank=NO_RANK if look.rank == RANK_NONE else look.rank,
+        deadline_ns=deadline_ns,
+        budget_ns=look.budget_ns,
+        computing=look.compute_end_ns > now_ns,
+        compute_end_ns=look.compute_end_ns,
+        tail_bytes=look.bytes_tail,
+        batch_running=look.batch_told,
+        pruned=look.pruned or look.batch_pruned,
+    )
+    return flow, Decision(look.level, look.critical, look.lost)
+
+
+def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> Key:
+    """Its place in the order; the smallest goes first."""
+    flow, decision = flow_of(seen, facts, now_ns)
+    return order_key(config, flow, decision, layer_current=seen.look.layer - seen.look.rli)
+
+
+def status_of(seen: Seen, now_ns: int) -> TaskStatus:
+    """The task's line in a trace."""
+    look = seen.look
+    tier = Tier(look.tier) if look.queued else Tier.SCAVENGER
+    early = tier is Tier.EARLY
+    return TaskStatus(
+        id=seen.id,
+        process=seen.process,
+        nic=seen.nic,
+        stage=known_stage(look.stage).name.lower(),
+        state="in-flight" if look.in_flight else "held",
+        size_bytes=look.bytes,
+        wire_class=look.wire_class,
+        tier=tier.name.lower(),  # type: ignore[arg-type]  # the literal spells the names
+        level=look.level if look.stage == Stage.P2D and look.queued else None,
+        rli=look.rli if early and look.rli < RLI_UNKNOWN else None,
+        rank=None if look.rank == RANK_NONE else look.rank,
+        request_id=look.request_id or None,
+        batch_id=look.batch_id or None,
+        layer=look.layer,
+        pruned=look.pruned or look.batch_pruned,
+        waited_s=max(0, now_ns - look.submit_ns) / 1e9,
+    )
+
+
+def explain(
+    config: PolicyConfig, subject: Seen, others: Sequence[Seen], around: Surroundings, now_ns: int
+) -> ExplainReply:
+    """others: the other tasks that wait for the same NIC."""
+    flow, decision = flow_of(subject, around.facts, now_ns)
+    reasons = [_what(subject, now_ns)]
+    facts: dict[str, int | float | str | bool | None] = {
+        "rate_bytes_per_s": around.facts.rate_bytes_per_s,
+        "rho": around.facts.rho,
+        "unit_slack_ns": around.facts.unit_slack_ns,
+        "order": around.order,
+        "rank": None if flow.rank == NO_RANK else flow.rank,
+        "red_ns": None if around.red_ns is None else around.red_ns - now_ns,
+        "pruned": flow.pruned,
+    }
+    if not subject.look.queued:
+        reasons.append("It found the daemon's queue full and was permitted at once, from the scavenger's class.")
+        return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
+    tier = tier_of(config, flow, decision) if not subject.look.in_flight else Tier(subject.look.tier)
+    reasons.append(_place(config, subject, tier))
+    if known_stage(flow.stage) is Stage.P2D:
+        _last_stage(config, flow, decision, around.facts, now_ns, reasons, facts)
+    elif tier is Tier.EARLY:
+        _early_stage(config, subject, flow, reasons, facts)
+    elif known_stage(flow.stage) is Stage.BACKGROUND:
+        reasons.append("Background and unknown stages have no claim on time: they go when nothing else waits.")
+    if flow.rank != NO_RANK or around.red_ns is not None:
+        reasons.append(_rank(flow, around, now_ns))
+    if flow.pruned:
+        reasons.append(_pruned(config, subject, flow, around))
+    if subject.look.in_flight:
+        reasons.append("It has its permit and is on its way: nothing is ahead of it, and its class stays.")
+        return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
+    return _with_ahead(config, subject, others, around, now_ns, reasons, facts)
+
+
+# ---- sentences -----------------------------------------------------------------------------------
+
+
+def _what(subject: Seen, now_ns: int) -> str:
+    look = subject.look
+    parts = [f"{known_stage(look.stage).name.lower()}, {_size(look.bytes)}"]
+    if look.request_id:
+        parts.append(f"request {look.request_id}")
+    if look.batch_id:
+        parts.append(f"batch {look.batch_id}")
+    state = "in flight" if look.in_flight else f"waiting for {_time(max(0, now_ns - look.submit_ns))}"
+    return f"Task {subject.id} of {subject.process} on {subject.nic}: {', '.join(parts)}; {state}."
+
+
+def _place(config: PolicyConfig, subject: Seen, tier: Tier) -> str:
+    where = f"class {subject.look.wire_class} of {config.classes} on the wire"
+    return {
+        Tier.CRITICAL: f"Tier critical, which goes before everything: {where}.",
+        Tier.EARLY: f"Tier early, after critical ones and before last stages: {where}.",
+        Tier.LAST: f"Tier last, level {subject.look.level} of {config.levels}, after early stages: {where}.",
+        Tier.SCAVENGER: f"Tier scavenger, when nothing else waits: {where}.",
+    }[tier]
+
+
+def _last_stage(
+    config: PolicyConfig,
+    flow: Flow,
+    decision: Decision,
+    nic: NicFacts,
+    now_ns: int,
+    reasons: list[str],
+    facts: dict[str, int | float | str | bool | None],
+) -> None:
+    facts |= {"bytes_left": flow.remaining_bytes, "bytes_tail": flow.tail_bytes, "budget_ns": flow.budget_ns}
+    if flow.deadline_ns == NO_DEADLINE:
+        reasons.append("Its request has no deadline, so it stays at the lowest level.")
+        return
+    rate = effective_rate_bytes_per_s(nic.rate_bytes_per_s, nic.rho, config.rho_max)
+    mlu = minimal_link_utilization(flow.remaining_bytes, flow.deadline_ns, now_ns, rate)
+    falling = thresholds(config)
+    laxity = laxity_ns(config, flow, now_ns)
+    facts |= {
+        "mlu": mlu if math.isfinite(mlu) else None,
+        "deadline_ns": flow.deadline_ns - now_ns,
+        "effective_rate_bytes_per_s": rate,
+        "thresholds": " ".join(f"{q:.4g}" for q in falling),
+        "laxity_ns": laxity,
+        "compute_left_ns": max(0, flow.compute_end_ns - now_ns),
+    }
+    left = flow.deadline_ns - now_ns
+    if left > 0:
+        reasons.append(
+            f"MLU {mlu:.4g} = {_size(flow.remaining_bytes)} still to ship / ({_time(left)} to the deadline x "
+            f"{_rate(nic.rate_bytes_per_s)} x (1 - rho {nic.rho:.2f}))."
+        )
+    else:
+        reasons.append(f"Its deadline passed {_time(-left)} ago with {_size(flow.remaining_bytes)} still to ship.")
+    level = decision.level
+    above = f" < Q_{level - 1} = {falling[level - 2]:.4g}" if level > 1 else ""
+    below = f"Q_{level} = {falling[level - 1]:.4g} <= " if level <= len(falling) else ""
+    if below or above:
+        reasons.append(f"Level {level} of {config.levels}: reached when {below}MLU{above}; a level is never lost.")
+    if level > 1 and not flow.computing and not decision.infeasible and not flow.pruned:
+        at_ns = crossing_ns(flow.remaining_bytes, flow.deadline_ns, rate, falling[level - 2])
+        if at_ns > now_ns:
+            reasons.append(f"Level {level - 1} comes in {_time(at_ns - now_ns)} if nothing of it is served until then.")
+    if flow.computing:
+        reasons.append(
+            f"Its batch computes for another {_time(flow.compute_end_ns - now_ns)}: it is promoted at layer boundaries."
+        )
+    finish = overlapped_finish_ns(
+        now_ns, flow.compute_end_ns, flow.remaining_bytes, flow.tail_bytes, flow.rate_bytes_per_s
+    )
+    alone = f"with the port to itself it would be done in {_time(finish - now_ns)}"
+    if decision.infeasible:
+        late = f"{_time(-laxity)} too late" if laxity < 0 else f"{_time(laxity)} in time"
+        reasons.append(
+            f"Lost: {alone}, {late}; it comes back with {config.readmission_margin:.0%} of its budget to spare."
+        )
+        return
+    reasons.append(f"Laxity {_time(laxity)}: {alone}.")
+    if decision.critical:
+        reasons.append("It was admitted to class 0 because its laxity had nearly run out.")
+    elif config.variant is Variant.MFS:
+        guard = guard_ns(config, flow)
+        facts["critical_below_laxity_ns"] = guard
+        if guard <= 0:
+            reasons.append("Class 0 is closed to it: its whole budget is not known.")
+        elif laxity >= guard:
+            reasons.append(
+                f"Class 0 opens below a laxity of {_time(guard)} ({config.critical_laxity_share:.0%} of budget)."
+            )
+        elif not admits_to_class_0(config, flow, now_ns, nic.unit_slack_ns):
+            reasons.append(
+                f"Class 0 is closed to it: the unit that would wait has {_time(nic.unit_slack_ns or 0)} to spare, less "
+                "than it needs to let all of this request go first."
+            )
+
+
+def _early_stage(
+    config: PolicyConfig,
+    subject: Seen,
+    flow: Flow,
+    reasons: list[str],
+    facts: dict[str, int | float | str | bool | None],
+) -> None:
+    rli = subject.look.rli
+    if known_stage(flow.stage) is not Stage.REUSE:
+        reasons.append("Collectives and control block the layer that runs now: RLI 0.")
+        facts["rli"] = 0
+    elif rli < RLI_UNKNOWN:
+        current = flow.layer_target - rli
+        facts |= {"rli": rli, "layer": flow.layer_target}
+        reasons.append(
+            f"RLI {rli} = layer {flow.layer_target}, which needs it, less layer {current}, which runs now."
+            if rli
+            else f"RLI 0: layer {flow.layer_target}, which needs it, runs now or is over."
+        )
+    else:
+        facts["rli"] = None
+        reasons.append("Its batch is not known, so the distance of its layer is not: it goes behind those that are.")
+
+
+def _rank(flow: Flow, around: Surroundings, now_ns: int) -> str:
+    rank = "no rank" if flow.rank == NO_RANK else f"rank {flow.rank}"
+    due = "" if around.red_ns is None else f"; robust effective deadline in {_time(around.red_ns - now_ns)}"
+    return f"Its batch has {rank}, from {around.order}{due}."
+
+
+def _pruned(config: PolicyConfig, subject: Seen, flow: Flow, around: Surroundings) -> str:
+    why = f": {around.why_pruned}" if around.why_pruned else ""
+    if known_stage(flow.stage) is Stage.REUSE and config.variant is Variant.MFS and flow.batch_running:
+        return f"Its request is pruned{why}; reuse of a running batch keeps its place, since its peers would stall."
+    return f"Its request is pruned{why}: it goes when nothing else waits, until it is feasible again."
+
+
+def _with_ahead(
+    config: PolicyConfig,
+    subject: Seen,
+    others: Sequence[Seen],
+    around: Surroundings,
+    now_ns: int,
+    reasons: list[str],
+    facts: dict[str, int | float | str | bool | None],
+) -> ExplainReply:
+    key = key_of(config, subject, around.facts, now_ns)
+    keyed = sorted(
+        ((key_of(config, o, around.facts, now_ns), o) for o in others if o.look.queued and not o.look.in_flight),
+        key=lambda pair: pair[0],
+    )
+    ahead = [(k, o) for k, o in keyed if k < key]
+    size = bytes_ahead(key, ((k, o.look.bytes) for k, o in keyed))
+    if ahead:
+        takes = _time(transfer_ns(size, around.facts.rate_bytes_per_s))
+        reasons.append(f"{len(ahead)} tasks with {_size(size)} go before it: {takes} at the port's rate.")
+    else:
+        reasons.append("It is the next to go.")
+    reasons.append(_waits_for(subject, around, first=not ahead))
+    shown = [
+        Ahead(o.id, known_stage(o.look.stage).name.lower(), o.look.bytes, why_before(k, key))
+        for k, o in ahead[:AHEAD_SHOWN]
+    ]
+    return ExplainReply(status_of(subject, now_ns), facts, reasons, shown, len(ahead), size)
+
+
+def why_before(first: Key, second: Key) -> str:
+    """Why the smaller of two keys is the smaller."""
+    at = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), len(first) - 1)
+    tier = Tier(first[0])
+    if at == 0:
+        return f"tier {tier.name.lower()} goes before {Tier(second[0]).name.lower()}"
+    if at == 1:
+        return f"{'level' if tier is Tier.LAST else 'RLI'} {_rli(first[1])} before {_rli(second[1])}"
+    if at == 2:
+        if tier is Tier.EARLY:
+            return f"rank {_or_none(first[2], NO_RANK)} before {_or_none(second[2], NO_RANK)}"
+        if second[2] == NO_DEADLINE:
+            return "it has a deadline"
+        return f"its deadline is {_time(second[2] - first[2])} earlier"
+    return "its stage goes first" if at == 3 else "it came first"
+
+
+def _rli(value: int) -> str:
+    return "unknown" if value >= RLI_UNKNOWN else str(value)
+
+
+def _or_none(value: int, none: int) -> str:
+    return "none" if value == none else str(value)
+
+
+def _waits_for(subject: Seen, around: Surroundings, first: bool) -> str:
+    if around.unscheduled_bytes and subject.look.tier != Tier.CRITICAL:
+        return f"Collectives are under way ({_size(around.unscheduled_bytes)}): only critical tasks go now."
+    if around.in_flight_bytes and around.in_flight_bytes + subject.look.bytes > around.window_bytes:
+        return f"The window is full: {_size(around.in_flight_bytes)} of {_size(around.window_bytes)} are in flight."
+    return "The window has room: it goes at once." if first else "The window has room for the first of them."
+
+
+def _size(value: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value} B"
+
+
+def _rate(bytes_per_s: int) -> str:
+    for unit, size in (("Gbit/s", 10**9), ("Mbit/s", 10**6)):
+        if bytes_per_s * 8 >= size:
+            return f"{bytes_per_s * 8 / size:.4g} {unit}"
+    return f"{bytes_per_s * 8} bit/s"
+
+
+def _time(ns: int) -> str:
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if ns >= size:
+            return f"{sign}{ns / size:.4g} {unit}"
+    return f"{sign}{ns} ns"

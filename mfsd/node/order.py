@@ -1,0 +1,24 @@
+"""The order of this node's batches while no coordinator gives one: by robust effective deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mfsd._native import BatchLook
+from mfsd.policy.red import robust_effective_deadline
+
+
+def red_ns(members: Sequence[BatchLook]) -> int | None:
+    """RED of a batch as its processes tell it: the engine's own where it has told one, else from the deadlines of its
+    requests. None: nothing about it is due."""
+    told = [look.deadline_ns for look in members if look.deadline_ns]
+    if told:
+        return min(told)
+    deadlines = {r.request_id: r.deadline_ns for look in members for r in look.requests if r.deadline_ns}
+    return robust_effective_deadline(deadlines.values()).red_ns if deadlines else None
+
+
+def local_ranks(red: Mapping[int, int | None]) -> dict[int, int]:
+    """batch_id -> rank by RED, equal ones by batch number as in Algorithm 1; batches without a deadline have none."""
+    due = sorted((at, batch_id) for batch_id, at in red.items() if at is not None)
+    return {batch_id: rank for rank, (_, batch_id) in enumerate(due)}

@@ -1,0 +1,102 @@
+"""Answers what mfsctl trace asks: gathers what the arbiter shows, in small bounded looks, and has it explained."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from mfsd._native import Arbiter, TaskLook
+from mfsd.node.batches import Batches
+from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
+from mfsd.node.explain import Seen, Surroundings, explain, key_of, status_of
+from mfsd.policy.config import PolicyConfig
+
+
+TASKS_MAX = 10_000
+"""In one reply, which must fit a line."""
+
+
+class Client(Protocol):
+    """A session, by what is shown of it."""
+
+    @property
+    def process(self) -> str: ...
+
+
+class Tracer:
+    """Reads; changes nothing."""
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        policy: PolicyConfig,
+        clients: Callable[[], Mapping[int, Client]],
+        nic_names: Callable[[], Mapping[int, str]],
+        batches: Batches,
+        why_pruned: Callable[[int], str | None],
+    ) -> None:
+        self._arbiter, self._policy, self._batches = arbiter, policy, batches
+        self._clients, self._nic_names, self._why_pruned = clients, nic_names, why_pruned
+
+    def trace(self, request: TraceRequest) -> TraceReply:
+        now_ns = time.monotonic_ns()
+        seen = self._all()
+        facts = {nic: self._arbiter.facts(nic) for nic in {s.look.nic for s in seen}}
+        seen.sort(
+            key=lambda s: (
+                s.look.nic,
+                not s.look.in_flight,
+                key_of(self._policy, s, facts[s.look.nic], now_ns) if not s.look.in_flight else (s.look.submit_ns,),
+            )
+        )
+        return TraceReply([status_of(s, now_ns) for s in seen[: min(max(0, request.limit), TASKS_MAX)]], len(seen))
+
+    def explain(self, request: ExplainRequest) -> ExplainReply:
+        """LookupError: there is no such task."""
+        subject = self._find(request.task)
+        now_ns = time.monotonic_ns()
+        look = subject.look
+        nic = self._arbiter.nic_stats(look.nic)
+        around = Surroundings(
+            facts=self._arbiter.facts(look.nic),
+            window_bytes=nic["window_bytes"],
+            in_flight_bytes=nic["in_flight_bytes"],
+            unscheduled_bytes=nic["unscheduled_in_flight_bytes"],
+            order=self._order(),
+            red_ns=self._batches.red_ns(look.batch_id) if look.batch_id else None,
+            why_pruned=self._why_pruned(look.request_id) if look.request_id else None,
+        )
+        others = [s for s in self._all() if s.look.nic == look.nic and s.id != subject.id]
+        return explain(self._policy, subject, others, around, now_ns)
+
+    def _order(self) -> str:
+        source = self._batches.source
+        if source.by == "coordinator":
+            return f"the coordinator (term {source.term}, epoch {source.epoch})"
+        return "this node's own RED order"
+
+    def _all(self) -> list[Seen]:
+        return [s for client_id in list(self._clients()) for s in self._of(client_id)]
+
+    def _of(self, client_id: int) -> list[Seen]:
+        found: list[TaskLook] = []
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found = self._arbiter.tasks(client_id)
+        process, names = self._clients()[client_id].process, self._nic_names()
+        return [Seen(look, client_id, process, names.get(look.nic, str(look.nic))) for look in found]
+
+    def _find(self, task: str) -> Seen:
+        numbers = task.split(":")
+        if len(numbers) not in (2, 3) or not all(n.isascii() and n.isdigit() for n in numbers):
+            raise LookupError(f"{task!r} names no task: write CLIENT:SLOT as mfsctl trace lists it")
+        client_id, slot = int(numbers[0]), int(numbers[1])
+        if client_id not in self._clients():
+            raise LookupError(f"task {task}: no client {client_id} is attached; see mfsctl trace")
+        for seen in self._of(client_id):
+            if seen.look.task & 0xFFFFFFFF == slot:
+                if len(numbers) == 2 or seen.look.task >> 32 == int(numbers[2]):
+                    return seen
+                break
+        raise LookupError(f"task {task} neither waits nor is in flight: it has ended, or never was; see mfsctl trace")

@@ -1,0 +1,157 @@
+"""A real daemon and engine processes with batches: who goes first, what is explained, what is reclaimed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mfsd.client import Stage
+from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
+from mfsd.node.control_client import ask
+from tests.support.daemon import Daemon, eventually
+from tests.support.engine import Engine
+
+CONFIG = """
+[arbiter]
+max_hold = "25s"
+[nic."slow"]
+rate = "8mbit"
+address = "10.7.0.1"
+"""
+FULL = 131_072
+"""The least window: one task of this size keeps all others waiting."""
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[Daemon]:
+    with Daemon(folder, CONFIG) as one:
+        yield one
+
+
+@pytest.fixture
+def engines(daemon: Daemon) -> Iterator[tuple[Engine, Engine]]:
+    with ExitStack() as stack:
+        yield (
+            stack.enter_context(Engine(daemon.socket, "slow", "first")),
+            stack.enter_context(Engine(daemon.socket, "slow", "second")),
+        )
+
+
+def due_in(seconds: float) -> int:
+    return time.monotonic_ns() + int(seconds * 1e9)
+
+
+def trace(daemon: Daemon) -> TraceReply:
+    reply = ask(daemon.socket, TraceRequest(), 20)
+    assert isinstance(reply, TraceReply)
+    return reply
+
+
+def held(daemon: Daemon) -> list[tuple[str, int | None, int | None]]:
+    """(process, rank, RLI) of the tasks that wait, first to go first."""
+    return [(t.process, t.rank, t.rli) for t in trace(daemon).tasks if t.state == "held"]
+
+
+def wait_for_order(daemon: Daemon, *order: tuple[str, int | None, int | None]) -> None:
+    eventually(lambda: held(daemon) == list(order) or None, f"the order {order}, last seen {held(daemon)}")
+
+
+def test_batches_of_two_processes_go_by_red(daemon: Daemon, engines: tuple[Engine, Engine]) -> None:
+    first, second = engines
+    first("submit", task="fill", size_bytes=FULL, stage=Stage.REUSE)
+    first("wait", task="fill")
+    first("batch", batch_id=1, layers=8, requests=[{"request_id": 11, "deadline_ns": due_in(2000)}])
+    first("submit", task="a", size_bytes=FULL, stage=Stage.REUSE, batch=1, layer=2)
+    wait_for_order(daemon, ("first", 0, 2))
+    second("batch", batch_id=2, layers=8, requests=[{"request_id": 21, "deadline_ns": due_in(1000)}])
+    second("submit", task="b", size_bytes=FULL, stage=Stage.REUSE, batch=2, layer=2)
+    wait_for_order(daemon, ("second", 0, 2), ("first", 1, 2))
+    first("complete", task="fill")
+    second("wait", task="b")
+    assert first("ready") == []
+    second("end", batch_id=2)
+    wait_for_order(daemon, ("first", 0, 2))
+    second("complete", task="b")
+    first("wait", task="a")
+
+
+def test_a_layer_boundary_promotes(daemon: Daemon, engines: tuple[Engine, Engine]) -> None:
+    first, second = engines
+    first("submit", task="fill", size_bytes=FULL, stage=Stage.REUSE)
+    first("wait", task="fill")
+    first("batch", batch_id=1, layers=8, requests=[{"request_id": 11, "deadline_ns": due_in(2000)}])
+    second("batch", batch_id=2, layers=8, requests=[{"request_id": 21, "deadline_ns": due_in(1000)}])
+    first("submit", task="a", size_bytes=FULL, stage=Stage.REUSE, batch=1, layer=5)
+    second("submit", task="b", size_bytes=FULL, stage=Stage.REUSE, batch=2, layer=3)
+    wait_for_order(daemon, ("second", 0, 3), ("first", 1, 5))
+    first("layer", batch_id=1, n=4)
+    wait_for_order(daemon, ("first", 1, 1), ("second", 0, 3))
+    first("complete", task="fill")
+    first("wait", task="a")
+    assert second("ready") == []
+
+
+def test_a_killed_engines_batches_and_bytes_are_taken_back(daemon: Daemon, engines: tuple[Engine, Engine]) -> None:
+    first, second = engines
+    first("batch", batch_id=1, layers=8, requests=[{"request_id": 11, "deadline_ns": due_in(1000)}])
+    first("submit", task="fill", size_bytes=FULL, stage=Stage.REUSE, batch=1)
+    first("wait", task="fill")
+    first("submit", task="more", size_bytes=FULL, stage=Stage.REUSE, batch=1)
+    second("batch", batch_id=2, layers=8, requests=[{"request_id": 21, "deadline_ns": due_in(2000)}])
+    second("submit", task="b", size_bytes=FULL, stage=Stage.REUSE, batch=2)
+    wait_for_order(daemon, ("first", 0, 0), ("second", 1, 0))
+    first.kill()
+    second("wait", task="b")
+    (left,) = eventually(lambda: [t for t in trace(daemon).tasks if t.rank == 0] or None)
+    assert left.process == "second"
+
+
+def mfsctl(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_place_is_explained(daemon: Daemon, engines: tuple[Engine, Engine]) -> None:
+    first, second = engines
+    assert "No task" in mfsctl(daemon, "trace").stdout
+    first("submit", task="fill", size_bytes=FULL, stage=Stage.REUSE)
+    first("wait", task="fill")
+    second("batch", batch_id=2, layers=8, requests=[{"request_id": 21, "deadline_ns": due_in(1000)}])
+    second("submit", task="b", size_bytes=1000, stage=Stage.REUSE, batch=2, layer=3)
+    flow = {"stage": Stage.P2D, "peer": "10.7.0.9", "size_bytes": 1_000_000, "layer": 7}
+    due = due_in(100)
+    request = {"request_id": 31, "deadline_ns": due, "budget_ns": 100 * 10**9, "flows": [flow]}
+    first("batch", batch_id=3, layers=8, requests=[request])
+    first("submit", task="c", size_bytes=FULL, stage=Stage.P2D, batch=3, request_id=31, deadline_ns=due)
+    last = eventually(lambda: next((t for t in trace(daemon).tasks if t.stage == "p2d"), None))
+    reply = ask(daemon.socket, ExplainRequest(last.id), 20)
+    assert isinstance(reply, ExplainReply)
+    assert reply.facts["bytes_left"] == 1_000_000
+    assert reply.facts["rate_bytes_per_s"] == 1_000_000
+    assert (reply.ahead_tasks, reply.ahead_bytes) == (1, 1000)
+    assert reply.ahead[0].why == "tier early goes before last"
+    text = mfsctl(daemon, "trace", "--explain", last.id.rpartition(":")[0]).stdout
+    assert "MLU" in text and "this node's own RED order" in text and "The window is full" in text
+    shown = json.loads(mfsctl(daemon, "trace", "--explain", last.id, "--json").stdout)
+    assert shown["task"]["request_id"] == 31
+    listed = mfsctl(daemon, "trace")
+    assert last.id in listed.stdout and "last" in listed.stdout
+    assert len(json.loads(mfsctl(daemon, "trace", "--json").stdout)["tasks"]) == 3
+
+
+@pytest.mark.parametrize("task", ["nonsense", "1:2:3:4", "77:0", "1:4095", "1:99999999999999999999"])
+def test_a_task_that_is_not_there_is_said_so(daemon: Daemon, engines: tuple[Engine, Engine], task: str) -> None:
+    done = mfsctl(daemon, "trace", "--explain", task)
+    assert done.returncode == 1
+    assert "mfsctl trace" in done.stderr

@@ -1,0 +1,109 @@
+"""An engine process for tests: uses mfsd.client as its own program, told what to do line by line.
+
+As a program it reads one JSON list [verb, arguments] a line and answers one JSON value a line. As a module it starts
+such programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class Engine:
+    """A process with one session; leaving the context ends it."""
+
+    def __init__(self, socket: Path, nic: str, name: str = "engine") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, str(socket), nic, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert self._answer() == "attached"
+
+    def __call__(self, verb: str, **arguments: object) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([verb, arguments]) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the engine ended with {self.process.wait(20)}"
+        return json.loads(line)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class _Program:
+    def __init__(self, socket: str, nic: str, name: str) -> None:
+        from mfsd.client import Session
+
+        self.session = Session.open(socket_path=socket, process=name)
+        self.nic = self.session.nic(nic)
+        self.tasks: dict[str, Any] = {}
+        self.batches: dict[int, Any] = {}
+
+    def batch(self, batch_id: int, layers: int, requests: list[dict[str, Any]], **more: int) -> bool:
+        from mfsd.client import Flow, Request
+
+        told = [
+            Request(**{**r, "flows": tuple(Flow(**{"nic": self.nic, **f}) for f in r.get("flows", ()))})
+            for r in requests
+        ]
+        self.batches[batch_id] = self.session.batch(batch_id, layers=layers, requests=told, **more)
+        return self.batches[batch_id].slot is not None
+
+    def layer(self, batch_id: int, n: int) -> None:
+        self.batches[batch_id].layer(n)
+
+    def end(self, batch_id: int) -> None:
+        self.batches.pop(batch_id).end()
+
+    def submit(self, task: str, size_bytes: int, stage: int, batch: int | None = None, **more: int) -> None:
+        self.tasks[task] = self.session.submit(
+            size_bytes, stage=stage, nic=self.nic, batch=self.batches[batch] if batch is not None else None, **more
+        )
+
+    def ready(self) -> list[str]:
+        return [name for name, task in self.tasks.items() if task.ready()]
+
+    def wait(self, task: str) -> int:
+        return int(self.tasks[task].wait(20))
+
+    def complete(self, task: str) -> None:
+        self.tasks.pop(task).complete()
+
+    def pruned(self, request_id: int) -> bool:
+        return bool(self.session.pruned(request_id))
+
+
+if __name__ == "__main__":
+    program = _Program(*sys.argv[1:])
+    print(json.dumps("attached"), flush=True)
+    for line in sys.stdin:
+        verb, arguments = json.loads(line)
+        print(json.dumps(getattr(program, verb)(**arguments)), flush=True)
