@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.engine import Engine
 
 from tests.conftest import SoftRoce, free_port
 from tests.support.cluster import TAKEOVER_S, Coordinator, etcd
 from tests.support.daemon import Daemon, eventually
+from tests.support.engine import Engine
 from tests.support.hosts import Host, Hosts
 from tests.support.under_mfs import under_mfs
 
