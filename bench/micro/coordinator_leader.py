@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,14 @@ from mfsd.proto import mfs_pb2 as pb
 EVENT_NS = 33_000
 """Virtual time between events: 10,000 batches, a third of the events arrivals, so each lives a second."""
 EVENTS = 6_000
+
+
+class Event(NamedTuple):
+    took_ns: int
+    cpu_ns: int
+    """Of it, on the processor: the rest is other programs' on this machine."""
+    size_bytes: int
+    """Both ways."""
 
 
 class Clock:
@@ -73,42 +82,41 @@ class Inside:
             cluster.synchronise(session.node, clock())
             cluster.take(session.node)
 
-    def event(self, number: int) -> tuple[int, int]:
-        """One report of this node as it is now: time to handle it and to write all that it changes (ns), and bytes
-        both ways."""
+    def event(self, number: int) -> Event:
+        """One report of this node as it is now: handled, and all that it changes written."""
         report = self.states[number].report(self.clock())
         assert report is not None
         raw = report.SerializeToString()
         session = self.sessions[f"node-{number}"]
         size = len(raw)
-        start_ns = time.perf_counter_ns()
+        start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         self.service._report(session, self.cluster, pb.FromNode.FromString(raw).report)
         for name in list(self.cluster.dirty):
             if name in self.sessions and (delta := self.cluster.take(name)) is not None:
                 size += len(messages.order(delta, 1, self.cluster.ports))
-        took_ns = time.perf_counter_ns() - start_ns
+        event = Event(time.perf_counter_ns() - start_ns, time.thread_time_ns() - start_cpu_ns, size)
         self.service._wake(self.cluster)  # the real streams'
         self.clock.now_ns += EVENT_NS
-        return took_ns, size
+        return event
 
-    def arrive(self, number: int) -> tuple[int, int]:
+    def arrive(self, number: int) -> Event:
         batch = self.load.batch(number)
         self.active[number].append(batch)
         self.states[number].put(batch, self.clock())
         return self.event(number)
 
-    def depart(self, number: int) -> tuple[int, int]:
+    def depart(self, number: int) -> Event:
         self.states[number].depart(self.active[number].popleft().batch_id)
         return self.event(number)
 
-    def update(self, number: int) -> tuple[int, int]:
+    def update(self, number: int) -> Event:
         active = self.active[number]
         batch = self.load.later(active.popleft())
         active.append(batch)
         self.states[number].put(batch, self.clock())
         return self.event(number)
 
-    def next(self) -> tuple[int, int]:
+    def next(self) -> Event:
         """A third each of arrivals, departures and updates."""
         number = self.load.node(self.nodes)
         kind = self.load.random()
@@ -147,22 +155,28 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> 
 
     await asyncio.to_thread(sys.stdin.readline)  # "fill"
     inside = Inside(service, service.cluster, clock, range(outside, nodes), seed=1)
+    start_s = time.perf_counter()
     for at in range(batches - len(service.cluster.batches)):
         inside.arrive(outside + at % (nodes - outside))
         await asyncio.sleep(0)
+    fill_s = time.perf_counter() - start_s
     print(json.dumps({"filled": len(service.cluster.batches)}), flush=True)
 
     await asyncio.to_thread(sys.stdin.readline)  # "measure"
-    took_ns, sizes = np.zeros(EVENTS), np.zeros(EVENTS)
-    for at in range(EVENTS):
-        took_ns[at], sizes[at] = inside.next()
+    events = []
+    for _ in range(EVENTS):
+        events.append(inside.next())
         await asyncio.sleep(0)
+    took_ns, cpu_ns, sizes = np.array(events).T
     result = {
         "event_ms_p50": float(np.percentile(took_ns, 50)) / 1e6,
         "event_ms_p99": float(np.percentile(took_ns, 99)) / 1e6,
         "event_ms_max": float(took_ns.max()) / 1e6,
+        "event_cpu_ms_p50": float(np.percentile(cpu_ns, 50)) / 1e6,
+        "event_cpu_ms_p99": float(np.percentile(cpu_ns, 99)) / 1e6,
         "bytes_per_event": float(sizes.mean()),
         "rss_mib": rss_mib(),
+        "fill_s": fill_s,
         "batches": len(service.cluster.batches),
         "requests": service.cluster.requests_active(),
         "ports": len(service.cluster.ports),
