@@ -158,11 +158,12 @@ int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request
 /* Of two threads that end the same, one does. */
 int mfs_client_request_end(struct mfs_client *client, uint32_t slot)
 {
-	struct mfs_request *request = &client->segment->request[slot];
+	struct mfs_request *request;
 	uint64_t id;
 
 	if (slot >= MFS_REQUESTS_MAX)
 		return -EINVAL;
+	request = &client->segment->request[slot];
 	id = atomic_load_explicit(&request->request_id, memory_order_relaxed);
 	do {
 		if (id == 0 || id == MFS_CONTEXT_CLAIMED)

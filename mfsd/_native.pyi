@@ -213,7 +213,7 @@ class Policy(NamedTuple):
     """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
 
     variant: int = 0
-    early_order: int = 0
+    early_order: int = 2
     classes: int = 8
     levels: int = 8
     threshold: tuple[float, ...] = ()
@@ -493,8 +493,8 @@ class Client:
 
     @staticmethod
     def borrow(address: int) -> Client:
-        """The client that another copy of the native code in this process owns and has lent (`mfs_client_lend`). Detach
-        and forget then only let go of it."""
+        """The client that another copy of the native code in this process owns and never unmaps (the shim's, api.h).
+        Detach and forget then only let go of it."""
 
     @property
     def borrowed(self) -> bool: ...
@@ -711,8 +711,8 @@ class PlanDelta(NamedTuple):
     be in use again."""
 
     moved: list[tuple[int, int]]
-    """(batch, rank) of batches that are new or have another rank. The smaller rank goes first; ranks leave gaps, differ,
-    and are below 2**32 - 1 (NO_RANK)."""
+    """(batch, rank) of batches that are new or have another rank. The smaller rank goes first; ranks leave gaps,
+    differ, and are below 2**32 - 1 (NO_RANK)."""
     departed: list[int]
     pruned: list[Pruned]
     """Requests in the scavenger, new there or for another reason."""
@@ -727,11 +727,11 @@ class PlanCounts(NamedTuple):
     drop_budget: int
 
 class PlanCore:
-    """Order and pruning under events, kept up to date (plan.h): a mfsd.policy.core.Core with the plans of ReferenceCore.
+    """Order and pruning under events, kept up to date (plan.h): a mfsd.policy.core.Core with ReferenceCore's plans.
 
-    Beyond what ReferenceCore refuses (ValueError), numbers of batches and requests are 0 to 2**64 - 1; times (the clock,
-    compute, deadlines other than NO_DEADLINE), amounts, capacities, and all that is promised on one resource, in units
-    and in ns, are at most 2**61.
+    Beyond what ReferenceCore refuses (ValueError), numbers of batches and requests are 0 to 2**64 - 1; times (the
+    clock, compute, deadlines other than NO_DEADLINE), amounts, capacities, and all that is promised on one resource,
+    in units and in ns, are at most 2**61; all are whole numbers.
     """
 
     def __init__(self, config: PolicyConfig, capacity_per_s: Mapping[int, int]) -> None: ...

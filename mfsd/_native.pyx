@@ -712,7 +712,7 @@ Rule = namedtuple(
 Policy = namedtuple(
     "Policy",
     "variant early_order classes levels threshold rho_max critical_laxity_share readmission_share promotion_interval_ns",
-    defaults=(0, 0, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000),
+    defaults=(0, 2, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000),
 )
 
 

@@ -190,7 +190,7 @@ def test_rules_reach_clients_in_their_order(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "value", "reason"),
-    [("RLIMIT_FSIZE", 100_000, "ENOSPC"), ("RLIMIT_NOFILE", 14, "ENOSPC")],
+    [("RLIMIT_FSIZE", 100_000, "ENOSPC"), ("RLIMIT_NOFILE", 15, "ENOSPC")],
 )
 def test_a_host_that_is_out_of_memory_or_descriptors(folder: Path, limit: str, value: int, reason: str) -> None:
     """A segment that cannot be made is one refusal, not the end of the daemon."""

@@ -217,7 +217,7 @@ static void million_unruly(void)
 
 /* Several threads post to one queue pair: nothing is lost or doubled, and each thread's own order is kept. */
 static struct ibv_qp *one;
-static uint64_t last_of[4];
+static _Atomic uint64_t last_of[4];
 
 static void observe_one(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 {

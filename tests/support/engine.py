@@ -1,7 +1,7 @@
 """An engine process for tests: uses mfsd.client as its own program, told what to do line by line.
 
-As a program it reads one JSON list [verb, arguments] a line and answers one JSON value a line. As a module it starts such
-programs.
+As a program it reads one JSON list [verb, arguments] a line and answers one JSON value a line. As a module it starts
+such programs.
 """
 
 from __future__ import annotations

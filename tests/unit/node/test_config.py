@@ -114,7 +114,7 @@ def test_all_kinds_of_values() -> None:
             "[arbiter]\ntasks_max = 1",
             "arbiter.tasks_max = 1: must be a whole number from 64 to 1048576",
         ),
-        ('[nic."a.b"]\nrte = 1', 'nic."a.b".rte = 1: unknown key; did you mean "rate"? Allowed here: rate'),
+        ('[nic."a.b"]\nrte = 1', 'nic."a.b".rte = 1: unknown key; did you mean "rate"? Allowed here: rate, address'),
         (
             '[nic.mlx5_0]\nrate = "10gbit"\n[nic.mlx5_1]\nrate = "fast"',
             'nic."mlx5_1".rate = "fast": not a rate; write a number and one of bit, kbit, mbit, gbit, tbit, '
@@ -311,9 +311,10 @@ def test_the_policy_section_is_checked_like_the_rest() -> None:
     assert problem('[policy]\nvariant = "best"') == (
         'mfsd.toml: policy.variant = "best": must be one of "mfs", "paper"'
     )
-    assert problem('[policy]\nearly_order = "shortest"') == (
-        'mfsd.toml: policy.early_order = "shortest": the node daemon always uses "rank"; only the simulator can vary it'
+    assert problem('[policy]\nearly_order = "rank"') == (
+        'mfsd.toml: policy.early_order = "rank": the node daemon always uses "shortest"; only the simulator can vary it'
     )
+    assert parse("[policy]\nload_time_constant_ns = 5000", "mfsd.toml").policy.load_time_constant_ns == 5000
     assert problem("[policy]\nclases = 4").startswith(
         'mfsd.toml: policy.clases = 4: unknown key; did you mean "classes"?'
     )

@@ -47,7 +47,7 @@ class Native:
         helpers = [self.folder / "shim_test.o", self.folder / "scripted_daemon.o"]
         for helper in helpers:
             cc(*self.sanitize, "-Werror", include, "-c", NATIVE / f"{helper.stem}.c", "-o", helper)
-        for client in sorted((ROOT / "csrc").glob("client*.c")):  # an engine has a copy of its own
+        for client in sorted(ROOT.glob("csrc/client*.c")):  # an engine has a copy of its own
             helpers.append(self.folder / f"engine_{client.stem}.o")
             cc(*self.sanitize, include, "-c", client, "-o", helpers[-1])
         for program in PROGRAMS:

@@ -1,0 +1,105 @@
+"""A daemon under a real coordinator: its ranks are obeyed, what it prunes goes last, and its loss leaves the local order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mfsd.client import Stage
+from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
+from mfsd.node.control_client import ask
+from tests.conftest import free_port, wait_for_listener
+from tests.support.daemon import Daemon, eventually
+from tests.support.engine import Engine
+
+FULL = 131_072
+CONFIG = """
+[nic."slow"]
+rate = "8mbit"
+address = "10.7.0.1"
+[arbiter]
+max_hold = "25s"
+[cluster]
+node = "here"
+unit = "prefill-1"
+ttl = "3s"
+"""
+
+
+@pytest.fixture
+def coordinator() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--listen", f"127.0.0.1:{port}"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for_listener(port, process)
+        yield process, port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def held(daemon: Daemon) -> list[tuple[str, int | None, bool]]:
+    """(process, rank, pruned) of what waits, first to go first."""
+    reply = ask(daemon.socket, TraceRequest(), 20)
+    assert isinstance(reply, TraceReply)
+    return [(t.process, t.rank, t.pruned) for t in reply.tasks if t.state == "held"]
+
+
+def explained(daemon: Daemon, task: str) -> str:
+    reply = ask(daemon.socket, ExplainRequest(task), 20)
+    assert isinstance(reply, ExplainReply)
+    return "\n".join(reply.reasons)
+
+
+def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], folder: Path) -> None:
+    process, port = coordinator
+    with (
+        Daemon(folder, CONFIG, "--coordinator-address", f"127.0.0.1:{port}") as daemon,
+        Engine(daemon.socket, "slow", "good") as good,
+        Engine(daemon.socket, "slow", "lost") as lost,
+    ):
+        good("submit", task="fill", size_bytes=FULL, stage=Stage.REUSE)
+        good("wait", task="fill")
+        # Both want 1 MB/s: 400 s of it within 450 s, and 300 s within 600 s. One must go, and the larger one goes.
+        large = {
+            "request_id": 9,
+            "deadline_ns": time.monotonic_ns() + 450 * 10**9,
+            "flows": [{"stage": Stage.P2D, "peer": "10.7.0.9", "size_bytes": 4 * 10**8}],
+        }
+        lost("batch", batch_id=90, layers=4, requests=[large])
+        lost("submit", task="b", size_bytes=FULL, stage=Stage.P2D, batch=90, request_id=9)
+        fine = {
+            "request_id": 1,
+            "deadline_ns": time.monotonic_ns() + 600 * 10**9,
+            "flows": [{"stage": Stage.P2D, "peer": "10.7.0.9", "size_bytes": 3 * 10**8}],
+        }
+        good("batch", batch_id=10, layers=4, requests=[fine])
+        good("submit", task="a", size_bytes=FULL, stage=Stage.P2D, batch=10, request_id=1)
+        eventually(lambda: lost("pruned", request_id=9), "the judgement")
+        eventually(
+            lambda: (now := held(daemon)) and [p for p, _, _ in now] == ["good", "lost"] and now[1][2],
+            "the order",
+        )
+        assert [rank for _, rank, _ in held(daemon)] == [1, 0]  # by RED the pruned one would go first
+        reply = ask(daemon.socket, TraceRequest(), 20)
+        assert isinstance(reply, TraceReply)
+        why = explained(daemon, next(t.id for t in reply.tasks if t.process == "lost"))
+        assert "from the coordinator (term" in why
+        assert "Its request is pruned" in why
+        good("complete", task="fill")
+        good("wait", task="a")
+        assert lost("ready") == []
+        process.kill()
+        eventually(lambda: not lost("pruned", request_id=9), "nobody prunes any more")
+        eventually(lambda: any("by=local" in line for line in daemon.lines), "the loss is logged")
+        good("complete", task="a")
+        lost("wait", task="b")

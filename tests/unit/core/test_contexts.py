@@ -1,0 +1,377 @@
+"""Batches and requests in the real arbiter: what is told, how it orders, and what a hostile table can do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import select
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mfsd import _native
+from mfsd._native import LAYOUT, Client, DemandTold, MessageKind, Policy, RequestTold, Stage, Tier, Variant
+from mfsd.policy import PolicyConfig
+from mfsd.policy.estimate import effective_rate_bytes_per_s
+from mfsd.policy.urgency import level_at, thresholds
+from tests.unit.core.test_hostile import Lane, message
+
+WINDOW = 131_072
+RATE = 1_000_000
+S = 10**9
+Take = Callable[[Client, int], list[int]]
+Eventually = Callable[..., object]
+
+
+@pytest.fixture
+def full(serve, take: Take):
+    """A server, a client whose window is full, and its NIC; so what is submitted waits."""
+    server = serve()
+    client = server.attach()
+    nic = client.nic("rdma0", 0, RATE)
+    first = client.submit(WINDOW, stage=Stage.BACKGROUND, nic=nic)
+    assert take(client, 1) == [first]
+    return server, client, nic
+
+
+def held(server, client: Client):
+    return [t for t in server.arbiter.tasks(client.client_id) if not t.in_flight]
+
+
+def the_task(server, client: Client, eventually: Eventually):
+    return eventually(lambda: (held(server, client) or [None])[0])
+
+
+def test_bytes_that_are_to_come_count_in_mlu(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    deadline_ns = time.monotonic_ns() + 1000 * S
+    ahead = 1000 * RATE // 4  # MLU 0.25: between Q_2 and Q_1
+    told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandTold(ahead, nic=nic),))
+    slot = client.request_begin(told)
+    client.submit(1000, stage=Stage.P2D, nic=nic, request_id=7)
+    task = the_task(server, client, eventually)
+    facts = server.arbiter.facts(nic)
+    rate = effective_rate_bytes_per_s(facts.rate_bytes_per_s, facts.rho, 0.95)
+    config = PolicyConfig()
+    assert task.level == level_at(time.monotonic_ns(), ahead, deadline_ns, rate, thresholds(config)) == 2
+    assert (task.bytes_left, task.bytes_ahead, task.request_deadline_ns) == (ahead, ahead - 1000, deadline_ns)
+    client.request_end(slot)
+    eventually(lambda: held(server, client)[0].bytes_left == 1000)
+
+
+def test_the_last_layers_bytes_are_the_tail(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    demands = tuple(DemandTold(100 * (layer + 1), layer=layer, nic=nic) for layer in range(4))
+    told = RequestTold(7, deadline_ns=time.monotonic_ns() + 1000 * S, demands=demands)
+    batch, _ = client.batch_begin_with(1, 4, [told])
+    client.submit(10, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
+    assert the_task(server, client, eventually).bytes_tail == 400
+
+
+def test_a_request_is_promoted_by_time_though_nothing_happens(serve, take: Take) -> None:
+    """Collectives are under way and stay so: the held task can go only as a critical one, which it becomes by time."""
+    server = serve(stuck_ns=3600 * S)
+    client = server.attach()
+    nic = client.nic("rdma0", 0, RATE)
+    client.count_posted(nic, Stage.COLLECTIVE, 1000)
+    told = RequestTold(7, deadline_ns=time.monotonic_ns() + S, budget_ns=10 * S)
+    client.request_begin(told)
+    task = client.submit(1000, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=told.deadline_ns, asked=True)
+    assert client.permit_wait(task, 20 * S) == 0
+    assert server.arbiter.nic_stats(nic)["promotions"] >= 1
+
+
+def test_while_its_batch_computes_it_is_promoted_at_layer_boundaries(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    now_ns = time.monotonic_ns()
+    crossing_ns = now_ns + S // 4
+    deadline_ns = now_ns + 100 * S
+    size = int(0.125 * RATE * (deadline_ns - crossing_ns) / 1e9)  # MLU reaches Q_2 = 0.125 at crossing_ns
+    told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=100 * S, demands=(DemandTold(size, nic=nic),))
+    batch, _ = client.batch_begin_with(1, 10, [told], compute_ns=50 * S)
+    client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
+    first = the_task(server, client, eventually)
+    assert first.compute_end_ns > now_ns
+    if first.level == 2:
+        pytest.skip("the machine was away for longer than the crossing is")
+    assert first.level == 3
+    eventually(lambda: time.monotonic_ns() > crossing_ns + S // 100)
+    assert held(server, client)[0].level == 3
+    client.batch_layer(batch, 1)
+    eventually(lambda: held(server, client)[0].level == 2)
+
+
+def test_compute_left_is_pro_rata_and_passes_with_time(serve, eventually: Eventually) -> None:
+    server = serve()
+    client = server.attach()
+    batch = client.batch_begin(1, 10, 0, 1000 * S)
+    look = eventually(lambda: server.arbiter.batch_look(client.client_id, batch))
+    assert 999 * S < look.compute_left_ns <= 1000 * S
+    later = eventually(
+        lambda: (
+            (now := server.arbiter.batch_look(client.client_id, batch)).compute_left_ns < look.compute_left_ns and now
+        )
+    )
+    assert later.compute_left_ns > 900 * S
+    client.batch_layer(batch, 4)
+    eventually(lambda: server.arbiter.batch_look(client.client_id, batch).layer_current == 4)
+    assert 500 * S < server.arbiter.batch_look(client.client_id, batch).compute_left_ns <= 600 * S
+    client.batch_layer(batch, 12)
+    eventually(lambda: server.arbiter.batch_look(client.client_id, batch).compute_left_ns == 0)
+
+
+def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually) -> None:
+    """With a time constant that is long beside the look, a burst of x bytes is x / (rate T) of load."""
+    server = serve(load_time_constant_ns=1000 * S)
+    with server.attach() as client:
+        nic = client.nic("rdma0", 0, 10**9)
+        client.count_completed(nic, Stage.REUSE, 10**6)
+        eventually(lambda: server.arbiter.facts(nic).rho > 0)
+        assert server.arbiter.facts(nic).rho == pytest.approx(1e6 / (1e9 * 1000), rel=0.02)
+    short = serve(load_time_constant_ns=1_000_000)
+    with short.attach() as client:
+        nic = client.nic("rdma0", 0, 10**9)
+        client.count_completed(nic, Stage.COLLECTIVE, 10**6)
+        eventually(lambda: short.arbiter.facts(nic).rho > 0)
+        eventually(lambda: short.arbiter.facts(nic).rho < 1e-9)
+
+
+def test_the_papers_load_counts_what_promotion_put_first(serve, eventually: Eventually) -> None:
+    for variant, counted in ((Variant.PAPER, True), (Variant.MFS, False)):
+        server = serve(policy=Policy(variant=variant, levels=2), load_time_constant_ns=1000 * S)
+        with server.attach() as client:
+            nic = client.nic("rdma0", 0, RATE)
+            due_ns = time.monotonic_ns() + S
+            client.request_begin(RequestTold(7, deadline_ns=due_ns, budget_ns=1000 * S))
+            task = client.submit(RATE // 2 + 1, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns, asked=True)
+            assert client.permit_wait(task, 20 * S) is not None
+            client.complete(task)
+            eventually(lambda: not server.arbiter.tasks(client.client_id))  # noqa: B023
+            if counted:
+                eventually(lambda: server.arbiter.facts(nic).rho > 0)  # noqa: B023
+            else:
+                loops = server.arbiter.stats()["loops"]
+                eventually(lambda: server.arbiter.stats()["loops"] > loops + 20)  # noqa: B023
+                assert server.arbiter.facts(nic).rho == 0
+
+
+def test_a_pruned_request_goes_last_and_comes_back(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    due_ns = time.monotonic_ns() + 1000 * S
+    slot = client.request_begin(RequestTold(7, deadline_ns=due_ns))
+    client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns)
+    assert the_task(server, client, eventually).tier == Tier.LAST
+    server.arbiter.request_prune(client.client_id, 7, True)
+    task = held(server, client)[0]
+    assert (task.tier, task.pruned) == (Tier.SCAVENGER, True)
+    assert client.request_judgement(slot) == _native.Judgement.PRUNED
+    server.arbiter.request_prune(client.client_id, 7, False)
+    assert held(server, client)[0].tier == Tier.LAST
+    assert client.request_judgement(slot) == 0
+    with pytest.raises(OSError) as raised:
+        server.arbiter.request_prune(client.client_id, 8, True)
+    assert raised.value.errno == errno.ENOENT
+
+
+def test_a_task_has_what_its_request_has(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    due_ns = time.monotonic_ns() + 1000 * S
+    batch, _ = client.batch_begin_with(1, 4, [RequestTold(7, deadline_ns=due_ns, budget_ns=2000 * S)])
+    client.submit(100, stage=Stage.P2D, nic=nic, request_id=7)
+    task = the_task(server, client, eventually)
+    assert (task.batch_id, task.batch_told, task.request_deadline_ns, task.budget_ns) == (1, True, due_ns, 2000 * S)
+    client.batch_end(batch)
+
+
+def test_what_is_pruned_is_so_on_a_nic_that_comes_later(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    client.request_begin(RequestTold(7))
+    eventually(lambda: server.arbiter.stats()["messages"] >= 2)
+    server.arbiter.request_prune(client.client_id, 7, True)
+    other = client.nic("rdma1", 0, RATE)
+    blocker = client.submit(WINDOW, stage=Stage.P2D, nic=other, asked=True)
+    assert client.permit_wait(blocker, 20 * S) is not None
+    client.submit(10, stage=Stage.P2D, nic=other, request_id=7)
+    assert the_task(server, client, eventually).tier == Tier.SCAVENGER
+
+
+# ---- notices -----------------------------------------------------------------------------------------------------
+
+
+def readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+def test_changes_are_told_once_and_ring(serve, eventually: Eventually) -> None:
+    server = serve()
+    fd = server.arbiter.notice_fd()
+    assert not readable(fd)
+    assert server.arbiter.changes() == []
+    client = server.attach()
+    batch = client.batch_begin(1, 4)
+    eventually(lambda: readable(fd))
+    os.read(fd, 8)
+    assert server.arbiter.changes() == [(client.client_id, batch)]
+    assert server.arbiter.changes() == []
+    client.batch_layer(batch, 1)
+    eventually(lambda: server.arbiter.changes() == [(client.client_id, batch)])
+    client.batch_end(batch)
+    eventually(lambda: readable(fd))
+    eventually(lambda: server.arbiter.batch_look(client.client_id, batch) is None)
+
+
+def test_a_batch_is_known_with_all_its_requests(serve) -> None:
+    server = serve()
+    fd = server.arbiter.notice_fd()
+    client = server.attach()
+    for batch_id in range(1, 6):
+        requests = [RequestTold(100 * batch_id + i, demands=(DemandTold(1),)) for i in range(100)]
+        batch, _ = client.batch_begin_with(batch_id, 4, requests)
+        assert select.select([fd], [], [], 20)[0]
+        os.read(fd, 8)
+        assert len(server.arbiter.batch_look(client.client_id, batch).requests) == 100
+        server.arbiter.changes()
+        client.batch_end(batch)
+        assert select.select([fd], [], [], 20)[0]
+        os.read(fd, 8)
+        server.arbiter.changes()
+
+
+# ---- limits ------------------------------------------------------------------------------------------------------
+
+
+def fails(expected: int, call: Callable[[], object]) -> None:
+    with pytest.raises(OSError) as raised:
+        call()
+    assert raised.value.errno == expected
+
+
+def test_tables_run_out_and_come_back(serve) -> None:
+    client = serve().attach()
+    many = [RequestTold(i + 1) for i in range(_native.REQUESTS_MAX)]
+    batch, slots = client.batch_begin_with(1, 2, many)
+    assert sorted(slots) == list(range(_native.REQUESTS_MAX))
+    fails(errno.ENOSPC, lambda: client.request_begin(RequestTold(5000)))
+    fails(errno.ENOSPC, lambda: client.batch_begin_with(2, 2, [RequestTold(5000)]))
+    client.batch_end(batch)
+    fails(errno.ENOENT, lambda: client.batch_end(batch))
+    fails(errno.ENOENT, lambda: client.request_end(slots[0]))
+    wide = [
+        RequestTold(i + 1, demands=(DemandTold(1),) * _native.REQUEST_DEMANDS_MAX)
+        for i in range(_native.DEMANDS_MAX // _native.REQUEST_DEMANDS_MAX)
+    ]
+    batch, _ = client.batch_begin_with(1, 2, wide)
+    fails(errno.ENOSPC, lambda: client.request_begin(RequestTold(5000, demands=(DemandTold(1),))))
+    client.request_begin(RequestTold(5000))
+    client.batch_end(batch)
+    for _ in range(3):
+        batch, _ = client.batch_begin_with(1, 2, wide)
+        client.batch_end(batch)
+
+
+def test_what_cannot_be_told_is_refused(serve) -> None:
+    client = serve().attach()
+    too_many = (DemandTold(1),) * (_native.REQUEST_DEMANDS_MAX + 1)
+    fails(errno.EINVAL, lambda: client.request_begin(RequestTold(1, demands=too_many)))
+    for bad in (0, 2**64 - 1):
+        fails(errno.EINVAL, lambda bad=bad: client.request_begin(RequestTold(bad)))
+        fails(errno.EINVAL, lambda bad=bad: client.batch_begin(bad, 1))
+        fails(errno.EINVAL, lambda bad=bad: client.batch_begin_with(1, 1, [RequestTold(1), RequestTold(bad)]))
+    fails(errno.EINVAL, lambda: client.request_begin(RequestTold(1), _native.BATCHES_MAX))
+    fails(errno.EINVAL, lambda: client.request_end(_native.REQUESTS_MAX))
+    fails(errno.EINVAL, lambda: client.batch_layer(_native.BATCHES_MAX, 1))
+    with pytest.raises(ValueError, match=r"demand\.peer: 3 bytes"):
+        client.request_begin(RequestTold(1, demands=(DemandTold(1, peer=b"abc"),)))
+    assert [client.batch_begin(i + 1, 1) for i in range(_native.BATCHES_MAX)] == list(range(_native.BATCHES_MAX))
+
+
+# ---- hostile tables ----------------------------------------------------------------------------------------------
+
+
+def request_message(slot: int) -> bytes:
+    return message(kind=MessageKind.REQUEST, slot=slot, generation=0)
+
+
+@pytest.fixture
+def hostile(serve, take: Take):
+    server = serve()
+    bad, honest = server.attach(), server.attach()
+    nic = honest.nic("rdma0", 0, RATE)
+    yield server, bad, server.segments[bad.client_id]
+    task = honest.submit(10, stage=Stage.P2D, nic=nic)
+    assert take(honest, 1) == [task]
+    server.arbiter.client_remove(bad.client_id)
+    assert server.arbiter.client_stats(honest.client_id)["state"] == 1
+
+
+def drained(server, eventually: Eventually, messages: int) -> None:
+    eventually(lambda: server.arbiter.stats()["messages"] >= messages)
+
+
+def test_a_request_beyond_the_table_detaches(hostile, eventually: Eventually) -> None:
+    server, client, segment = hostile
+    Lane(segment).send(request_message(_native.REQUESTS_MAX))
+    eventually(lambda: server.arbiter.client_stats(client.client_id)["state"] == 2)
+
+
+@pytest.mark.parametrize("filling", ["ones", "random", "small"])
+def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -> None:
+    server, client, segment = hostile
+    noise = random.Random(filling)
+    lane = Lane(segment)
+    sent = server.arbiter.stats()["messages"]
+    for _ in range(20):
+        for table, size in (
+            ("batch", _native.BATCHES_MAX * _native.BATCH_BYTES),
+            ("request", _native.REQUESTS_MAX * _native.REQUEST_BYTES),
+            ("demand", _native.DEMANDS_MAX * _native.DEMAND_BYTES),
+        ):
+            data = {
+                "ones": lambda n: b"\xff" * n,
+                "random": noise.randbytes,
+                "small": lambda n: bytes(noise.choices((0, 0, 0, 1, 2, 3), k=n)),
+            }[filling](size)
+            segment[LAYOUT[table] : LAYOUT[table] + size] = data
+        for _ in range(60):
+            if noise.random() < 0.5:
+                lane.send(request_message(noise.randrange(64)))
+            else:
+                lane.send(message(kind=MessageKind.BATCH, batch=noise.randrange(_native.BATCHES_MAX)))
+        sent += 60
+        drained(server, eventually, sent)
+        for slot in range(_native.BATCHES_MAX):
+            look = server.arbiter.batch_look(client.client_id, slot)
+            if look is not None:
+                assert look.layers <= 2**16
+                assert look.compute_left_ns <= 2**60
+                for request in look.requests:
+                    assert request.deadline_ns <= 2**60
+                    assert all(0 <= d.bytes_left <= d.bytes <= 2**40 for d in request.demands)
+        server.arbiter.changes()
+    assert server.arbiter.client_stats(client.client_id)["state"] == 1
+
+
+def test_a_chain_that_bites_its_tail_ends(hostile, eventually: Eventually) -> None:
+    server, client, segment = hostile
+    batch, (first, second) = client.batch_begin_with(
+        1, 2, [RequestTold(1, demands=(DemandTold(5), DemandTold(6))), RequestTold(2, demands=(DemandTold(7),))]
+    )
+    eventually(lambda: server.arbiter.batch_look(client.client_id, batch))
+
+    def store(table: str, size: int, slot: int, field: str, value: int) -> None:
+        at = LAYOUT[f"{table}.{field}"] + slot * size
+        segment[at : at + 4] = value.to_bytes(4, "little")
+
+    # demands of both requests form one ring, and each request has begun anew
+    store("demand", _native.DEMAND_BYTES, 1, "next", 3)
+    store("demand", _native.DEMAND_BYTES, 2, "next", 1)
+    store("demand", _native.DEMAND_BYTES, 2, "request", 1)
+    sent = server.arbiter.stats()["messages"]
+    for slot in (first, second):
+        store("request", _native.REQUEST_BYTES, slot, "version", 99)
+        Lane(segment).send(request_message(slot))
+    drained(server, eventually, sent + 2)
+    look = server.arbiter.batch_look(client.client_id, batch)
+    assert sum(len(r.demands) for r in look.requests) <= 3

@@ -1,0 +1,248 @@
+"""Batches of a node: summaries, local order, the coordinator's order and pruning, and its loss."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from mfsd._native import RANK_NONE, BatchLook, DemandLook, NicFacts, RequestLook, Stage
+from mfsd.node.addresses import PortNames
+from mfsd.node.batches import Batches, OrderSource
+from mfsd.node.link import BatchSummary, OrderChange, PortDemand
+from mfsd.node.log import Log
+
+NOW = 10**12
+MS = 1_000_000
+
+
+def gid(last: int) -> bytes:
+    return b"\0" * 10 + b"\xff\xff" + bytes([10, 0, 0, last])
+
+
+def demand(size: int, stage: int = Stage.P2D, peer: bytes = b"\0" * 16, nic: int = 0, incoming: bool = False):
+    return DemandLook(size, size, peer, 0, stage, nic, int(incoming))
+
+
+def request(number: int, due_ms: int = 0, *demands: DemandLook) -> RequestLook:
+    return RequestLook(number, 0, NOW + due_ms * MS if due_ms else 0, 0, 0, 0, False, demands)
+
+
+class Arbiter:
+    """Holds contexts as the arbiter does, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.batches: dict[tuple[int, int], BatchLook] = {}
+        self.gone: set[int] = set()
+        self.calls = 0
+
+    def put(self, client: int, slot: int, batch_id: int, *requests: RequestLook, deadline_ns: int = 0) -> None:
+        self.batches[client, slot] = BatchLook(
+            client, slot, batch_id, deadline_ns, 5 * MS, 8, 0, RANK_NONE, False, requests
+        )
+
+    def notice_fd(self) -> int:
+        raise NotImplementedError
+
+    def changes(self) -> list[tuple[int, int]]:
+        raise NotImplementedError
+
+    def batch_look(self, client_id: int, slot: int) -> BatchLook | None:
+        return self.batches.get((client_id, slot))
+
+    def _of(self, client_id: int) -> list[tuple[int, int]]:
+        self.calls += 1
+        if client_id in self.gone:
+            raise OSError(errno.ENOENT, "no such client")
+        return [place for place in self.batches if place[0] == client_id]
+
+    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
+        for place in self._of(client_id):
+            if self.batches[place].batch_id == batch_id:
+                self.batches[place] = self.batches[place]._replace(rank=rank)
+
+    def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
+        for place in self._of(client_id):
+            look = self.batches[place]
+            changed = tuple(r._replace(pruned=pruned) if r.request_id == request_id else r for r in look.requests)
+            self.batches[place] = look._replace(requests=changed)
+
+    def facts(self, nic: int) -> NicFacts:
+        return NicFacts(10**9, 0.25, None)
+
+    def ranks(self) -> dict[int, int | None]:
+        return {b.batch_id: None if b.rank == RANK_NONE else b.rank for b in self.batches.values()}
+
+    def pruned(self) -> set[int]:
+        return {r.request_id for b in self.batches.values() for r in b.requests if r.pruned}
+
+
+class Link:
+    """The test double of the coordinator's link."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, object]] = []
+
+    def arrived(self, batch: BatchSummary) -> None:
+        self.said.append(("arrived", batch))
+
+    def updated(self, batch: BatchSummary) -> None:
+        self.said.append(("updated", batch))
+
+    def departed(self, batch_id: int) -> None:
+        self.said.append(("departed", batch_id))
+
+    def port_load(self, port: str, rho: float) -> None:
+        self.said.append((port, rho))
+
+    def summaries(self) -> list[tuple[str, object]]:
+        return [(what, told) for what, told in self.said if "/" not in what]
+
+
+@pytest.fixture
+def node():
+    arbiter, link = Arbiter(), Link()
+    ports = PortNames("host", {}, {"a": "10.0.0.1"}.get)  # type: ignore[arg-type]
+    batches = Batches(arbiter, ports, lambda: {0: "a", 1: "b"}, lambda c: f"unit{c}", Log("error"), lambda: NOW)
+    batches._reports = link
+    return arbiter, link, batches
+
+
+def test_local_order_is_red(node) -> None:
+    arbiter, _, batches = node
+    arbiter.put(1, 0, 10, request(1, 900))
+    arbiter.put(2, 0, 20, request(2, 100), request(3, 900))  # RED 500
+    arbiter.put(2, 1, 30, deadline_ns=NOW + 700 * MS)
+    arbiter.put(3, 0, 40, request(4))
+    batches.refresh([(1, 0), (2, 0), (2, 1), (3, 0)])
+    assert arbiter.ranks() == {20: 0, 30: 1, 10: 2, 40: None}
+    assert batches.source == OrderSource("local")
+    assert batches.red_ns(20) == NOW + 500 * MS
+    assert batches.red_ns(40) is None
+    calls = arbiter.calls
+    batches.refresh([(1, 0)])
+    assert arbiter.calls == calls  # nothing moved
+    del arbiter.batches[2, 0]
+    batches.refresh([(2, 0)])
+    assert arbiter.ranks() == {30: 0, 10: 1, 40: None}
+
+
+def test_processes_share_a_batch(node) -> None:
+    arbiter, link, batches = node
+    arbiter.put(1, 0, 10, request(1, 500, demand(100, peer=gid(9))))
+    arbiter.put(2, 3, 10, request(1, 500, demand(50, nic=1, peer=gid(9))), request(2, 800))
+    batches.refresh([(1, 0)])
+    batches.refresh([(2, 3)])
+    (first, _), (second, summary) = link.summaries()
+    assert (first, second) == ("arrived", "updated")
+    assert isinstance(summary, BatchSummary)
+    by_id = {r.request_id: r for r in summary.requests}
+    assert by_id.keys() == {1, 2}
+    assert by_id[1].budget_left_ns == 500 * MS
+    assert set(by_id[1].demands) == {
+        PortDemand("10.0.0.1/out", 100),
+        PortDemand("10.0.0.9/in", 150),
+        PortDemand("host:b/out", 50),
+    }
+    batches.client_gone(1)
+    assert link.summaries()[-1][0] == "updated"
+    batches.client_gone(2)
+    assert link.summaries()[-1] == ("departed", 10)
+
+
+def test_a_summary_says_both_ends_and_what_is_left(node) -> None:
+    arbiter, link, batches = node
+    reuse = demand(70, Stage.REUSE, gid(5), incoming=True)
+    part = demand(100, peer=gid(9))._replace(bytes_left=40)
+    done = demand(100, peer=gid(8))._replace(bytes_left=0)
+    ring = demand(11, Stage.COLLECTIVE, gid(7))
+    arbiter.put(1, 0, 10, request(1, 0, reuse, part, done, ring))
+    batches.refresh([(1, 0)])
+    ((_, summary),) = link.summaries()
+    assert isinstance(summary, BatchSummary)
+    assert (summary.unit, summary.compute_left_ns) == ("unit1", 5 * MS)
+    (only,) = summary.requests
+    assert only.budget_left_ns is None
+    assert set(only.demands) == {
+        PortDemand("10.0.0.1/in", 70),
+        PortDemand("10.0.0.5/out", 70),
+        PortDemand("10.0.0.1/out", 40),
+        PortDemand("10.0.0.9/in", 40),
+    }
+    assert set(summary.collectives) == {PortDemand("10.0.0.1/out", 11), PortDemand("10.0.0.7/in", 11)}
+    assert ("10.0.0.1/out", 0.25) in link.said
+
+
+def test_a_batch_without_requests_is_ordered_here_but_not_reported(node) -> None:
+    arbiter, link, batches = node
+    arbiter.put(1, 0, 10, deadline_ns=NOW + MS)
+    batches.refresh([(1, 0)])
+    assert link.summaries() == []
+    assert arbiter.ranks() == {10: 0}
+
+
+def test_the_coordinators_order_is_applied_and_lost(node) -> None:
+    arbiter, _, batches = node
+    arbiter.put(1, 0, 10, request(1, 100), request(2, 100))
+    arbiter.put(2, 0, 20, request(3, 900))
+    batches.refresh([(1, 0), (2, 0)])
+    batches.order(OrderChange(3, 7, True, {20: 0, 10: 5}, pruned_added=(2,)))
+    assert arbiter.ranks() == {20: 0, 10: 5}
+    assert arbiter.pruned() == {2}
+    assert batches.source == OrderSource("coordinator", 3, 7)
+    batches.order(OrderChange(3, 8, False, {10: 1}, pruned_added=(3,), pruned_removed=(2,)))
+    assert arbiter.ranks() == {20: 0, 10: 1}
+    assert arbiter.pruned() == {3}
+    arbiter.put(3, 0, 30, request(5, 1))
+    batches.refresh([(3, 0)])
+    assert arbiter.ranks()[30] is None  # until the coordinator has placed it
+    batches.order_lost()
+    assert arbiter.ranks() == {30: 0, 10: 1, 20: 2}
+    assert arbiter.pruned() == set()
+
+
+def test_a_complete_order_forgets_what_it_does_not_name(node) -> None:
+    arbiter, _, batches = node
+    arbiter.put(1, 0, 10, request(1, 100))
+    arbiter.put(2, 0, 20, request(3, 900))
+    batches.refresh([(1, 0), (2, 0)])
+    batches.order(OrderChange(1, 1, True, {20: 0, 10: 1}, pruned_added=(1, 3)))
+    batches.order(OrderChange(2, 1, True, {20: 0}, pruned_added=(3,)))
+    assert arbiter.ranks() == {20: 0, 10: None}
+    assert arbiter.pruned() == {3}
+
+
+def test_a_pruned_request_stays_so_when_its_batch_is_told_anew(node) -> None:
+    arbiter, _, batches = node
+    arbiter.put(1, 0, 10, request(1, 100))
+    batches.refresh([(1, 0)])
+    batches.order(OrderChange(1, 1, True, {10: 4}, pruned_added=(1,)))
+    arbiter.put(1, 0, 10, request(1, 200), request(2, 100))
+    batches.refresh([(1, 0)])
+    assert arbiter.pruned() == {1}
+    assert arbiter.ranks() == {10: 4}
+
+
+def test_a_slot_that_holds_another_batch_now(node) -> None:
+    arbiter, link, batches = node
+    arbiter.put(1, 0, 10, request(1, 100))
+    batches.refresh([(1, 0)])
+    arbiter.put(1, 0, 11, request(1, 100))
+    batches.refresh([(1, 0)])
+    assert {what for what, _ in link.summaries()} == {"arrived", "departed"}
+    assert ("departed", 10) in link.summaries()
+    assert batches.red_ns(10) is None
+
+
+def test_clients_that_end_meanwhile_do_no_harm(node) -> None:
+    arbiter, _, batches = node
+    arbiter.put(1, 0, 10, request(1, 100))
+    arbiter.put(2, 0, 20, request(2, 200))
+    arbiter.gone = {1}
+    batches.refresh([(1, 0), (2, 0), (9, 9)])
+    assert arbiter.batches[2, 0].rank == 1
+    batches.order(OrderChange(1, 1, True, {10: 0, 20: 3, 77: 1}, pruned_added=(1, 2, 99)))
+    assert arbiter.batches[2, 0].rank == 3
+    assert arbiter.pruned() == {2}
+    batches.client_gone(1)
+    batches.client_gone(1)

@@ -1,0 +1,224 @@
+"""Explanations say what the policy decides, with the numbers that went in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mfsd._native import RANK_NONE, NicFacts, Stage, TaskLook, Tier
+from mfsd.node.explain import RLI_UNKNOWN, Seen, Surroundings, explain, key_of, status_of, why_before
+from mfsd.policy import PolicyConfig, Variant
+
+NOW = 10**12
+S = 10**9
+NIC = NicFacts(rate_bytes_per_s=10**9, rho=0.2, unit_slack_ns=None)
+CONFIG = PolicyConfig()
+
+
+def look(**changed: Any) -> TaskLook:
+    fields: dict[str, Any] = {
+        **dict.fromkeys(TaskLook._fields, 0),
+        "task": 5 << 32 | 17,
+        "bytes": 1 << 20,
+        "submit_ns": NOW - 12_000_000,
+        "stage": Stage.P2D,
+        "tier": Tier.LAST,
+        "level": 8,
+        "wire_class": 6,
+        "queued": True,
+        "rank": RANK_NONE,
+        "in_flight": False,
+        "batch_told": False,
+        "batch_pruned": False,
+        "critical": False,
+        "lost": False,
+        "pruned": False,
+    }
+    return TaskLook(**{**fields, **changed})
+
+
+def seen(client: int = 3, **changed: Any) -> Seen:
+    return Seen(look(**changed), client, "vllm", "mlx5_0")
+
+
+def around(**changed: Any) -> Surroundings:
+    fields: dict[str, Any] = {
+        "facts": NIC,
+        "window_bytes": 2 << 20,
+        "in_flight_bytes": 2 << 20,
+        "unscheduled_bytes": 0,
+        "order": "this node's own RED order",
+    }
+    return Surroundings(**{**fields, **changed})
+
+
+def last(**changed: Any) -> Seen:
+    """0.1 GB to ship in 1 s over 0.8 GB/s: MLU 0.125, which is Q_2; level 2."""
+    fields: dict[str, Any] = {
+        "request_id": 41,
+        "batch_id": 7,
+        "bytes_left": 10**8,
+        "request_deadline_ns": NOW + S,
+        "budget_ns": 2 * S,
+        "level": 2,
+        "wire_class": 1,
+        "arrival": 9,
+    }
+    return seen(**{**fields, **changed})
+
+
+def text(subject: Seen, *others: Seen, config: PolicyConfig = CONFIG, **changed: Any) -> str:
+    return "\n".join(explain(config, subject, others, around(**changed), NOW).reasons)
+
+
+def test_mlu_with_its_numbers() -> None:
+    said = text(last())
+    assert "Task 3:17:5 of vllm on mlx5_0: p2d, 1 MiB, request 41, batch 7; waiting for 12 ms." in said
+    assert "level 2 of 8, after early stages: class 1 of 8 on the wire" in said
+    assert "MLU 0.125 = 95.37 MiB still to ship / (1 s to the deadline x 8 Gbit/s x (1 - rho 0.20))" in said
+    assert "Q_2 = 0.125 <= MLU < Q_1 = 0.5" in said
+    assert "Level 1 comes in 750 ms" in said  # 1 s - 0.1 GB / (0.5 x 0.8 GB/s)
+    assert "Laxity 900 ms: with the port to itself it would be done in 100 ms" in said
+    assert "Class 0 opens below a laxity of 100 ms (5% of budget)" in said
+    assert "The window is full: 2 MiB of 2 MiB are in flight" in said
+
+
+def test_the_facts_are_numbers() -> None:
+    facts = explain(CONFIG, last(), (), around(red_ns=NOW + 5 * S), NOW).facts
+    assert facts["mlu"] == pytest.approx(0.125)
+    assert facts["laxity_ns"] == 9 * S // 10
+    assert facts["deadline_ns"] == S
+    assert facts["red_ns"] == 5 * S
+    assert facts["thresholds"] == "0.5 0.125 0.03125 0.007812 0.001953 0.0004883 0.0001221"
+
+
+def test_compute_and_its_tail() -> None:
+    said = text(last(compute_end_ns=NOW + S // 2, bytes_tail=10**8, batch_told=True))
+    assert "computes for another 500 ms: it is promoted at layer boundaries" in said
+    assert "Laxity 400 ms: with the port to itself it would be done in 600 ms" in said
+    assert "comes in" not in said
+
+
+def test_a_lost_request() -> None:
+    said = text(last(lost=True, tier=Tier.SCAVENGER, request_deadline_ns=NOW + S // 20))
+    assert "Tier scavenger" in said
+    assert "Lost: with the port to itself it would be done in 100 ms, 50 ms too late" in said
+
+
+def test_a_deadline_that_has_passed() -> None:
+    reply = explain(CONFIG, last(request_deadline_ns=NOW - S, lost=True), (), around(), NOW)
+    assert reply.facts["mlu"] is None
+    assert any("deadline passed 1 s ago" in reason for reason in reply.reasons)
+
+
+def test_class_0_and_the_unit_that_would_wait() -> None:
+    close = {"request_deadline_ns": NOW + 15 * S // 100}  # laxity 50 ms, guard 100 ms
+    assert "Class 0 is closed to it: the unit that would wait has 60 ms" in text(
+        last(**close), facts=NIC._replace(unit_slack_ns=60_000_000)
+    )
+    assert "nearly run out" in text(last(**close, critical=True, tier=Tier.CRITICAL))
+    assert "its whole budget is not known" in text(last(budget_ns=0))
+    assert "Class 0" not in text(last(), config=PolicyConfig(variant=Variant.PAPER))
+
+
+def test_without_a_deadline() -> None:
+    assert "no deadline" in text(last(request_deadline_ns=0))
+
+
+def test_reuse_by_layers_and_rank() -> None:
+    reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=3, rank=2, batch_told=True, batch_id=7)
+    said = text(reuse, red_ns=NOW + S, order="the coordinator (term 3, epoch 77)")
+    assert "RLI 3 = layer 12, which needs it, less layer 9, which runs now" in said
+    assert "rank 2, from the coordinator (term 3, epoch 77); robust effective deadline in 1 s" in said
+    assert "RLI 0: layer 12" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=0, batch_told=True))
+    assert "not known" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=RLI_UNKNOWN + 12))
+
+
+def test_pruned_and_why() -> None:
+    said = text(last(pruned=True, tier=Tier.SCAVENGER), why_pruned="batch 9 did not fit through 10.0.0.1/out")
+    assert "pruned: batch 9 did not fit through 10.0.0.1/out: it goes when nothing else waits" in said
+    reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=0, batch_told=True, pruned=True)
+    assert "keeps its place, since its peers would stall" in text(reuse)
+
+
+def test_background() -> None:
+    assert "no claim on time" in text(seen(stage=Stage.BACKGROUND, tier=Tier.SCAVENGER))
+    assert "no claim on time" in text(seen(stage=77, tier=Tier.SCAVENGER))
+
+
+def test_who_is_ahead_and_why() -> None:
+    subject = last()
+    reuse = seen(4, stage=Stage.REUSE, tier=Tier.EARLY, rli=1, layer=4, batch_told=True, arrival=30)
+    urgent = last(task=1, level=1, arrival=31)
+    sooner = last(task=2, request_deadline_ns=NOW + S // 2, arrival=32)
+    before = last(task=3, arrival=8)
+    behind = [last(task=4, arrival=10), last(task=6, level=3), seen(stage=Stage.BACKGROUND, tier=Tier.SCAVENGER)]
+    flying = last(task=5, in_flight=True, arrival=1)
+    reply = explain(CONFIG, subject, [behind[0], before, sooner, flying, urgent, reuse, *behind[1:]], around(), NOW)
+    assert [(a.id.split(":")[0], a.why) for a in reply.ahead] == [
+        ("4", "tier early goes before last"),
+        ("3", "level 1 before 2"),
+        ("3", "its deadline is 500 ms earlier"),
+        ("3", "it came first"),
+    ]
+    assert (reply.ahead_tasks, reply.ahead_bytes) == (4, 4 << 20)
+    assert any("4 tasks with 4 MiB go before it: 4.194 ms at the port's rate" in r for r in reply.reasons)
+
+
+def test_early_ones_against_each_other() -> None:
+    key = (1, 2, 5, 2, 9)
+    assert why_before((1, 1, 9, 2, 10), key) == "RLI 1 before 2"
+    assert why_before((1, 2, 4, 2, 10), key) == "rank 4 before 5"
+    assert why_before((1, 2, 5, 1, 10), key) == "its stage goes first"
+    assert why_before((1, 2, 5, 2, 8), key) == "it came first"
+    assert why_before((1, 2, 5, 2, 8), (1, RLI_UNKNOWN + 3, 5, 2, 1)) == "RLI 2 before unknown"
+    assert why_before((1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "rank 5 before none"
+
+
+def test_many_ahead_are_counted_and_some_shown() -> None:
+    others = [last(task=i, arrival=i) for i in range(9)] + [last(task=20 + i, level=1) for i in range(9)]
+    reply = explain(CONFIG, last(arrival=100), others, around(), NOW)
+    assert reply.ahead_tasks == 18
+    assert len(reply.ahead) == 10
+
+
+def test_what_it_waits_for() -> None:
+    assert "Collectives are under way (1 KiB)" in text(last(), unscheduled_bytes=1024)
+    assert "It is the next to go." in text(last())
+    assert "The window has room: it goes at once." in text(last(), in_flight_bytes=0)
+
+
+def test_in_flight() -> None:
+    said = text(last(in_flight=True))
+    assert "in flight." in said and "on its way" in said
+
+
+def test_a_task_past_a_full_queue() -> None:
+    assert "found the daemon's queue full" in text(last(queued=False, in_flight=True))
+
+
+def test_the_line_of_a_trace() -> None:
+    status = status_of(last(), NOW)
+    assert (status.id, status.stage, status.tier, status.level, status.rli, status.rank) == (
+        "3:17:5",
+        "p2d",
+        "last",
+        2,
+        None,
+        None,
+    )
+    assert status.waited_s == pytest.approx(0.012)
+    early = status_of(seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=2, rank=1), NOW)
+    assert (early.level, early.rli, early.rank, early.request_id) == (None, 2, 1, None)
+
+
+def test_keys_are_those_of_the_policy() -> None:
+    assert key_of(CONFIG, last(), NIC, NOW) == (2, 2, NOW + S, 0, 9)
+    assert key_of(CONFIG, seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=9, rli=4, rank=3, arrival=2), NIC, NOW) == (
+        1,
+        4,
+        3,
+        2,
+        2,
+    )
