@@ -1,7 +1,7 @@
-"""What MFS costs NCCL, where a GPU is at hand: ranks on one GPU over soft RoCE, alone and with shim, profiler plugin and an
-idle daemon in turns.
+"""What MFS costs NCCL, where a GPU is at hand: ranks on one GPU over soft RoCE, alone and with shim, plugin and
+an idle daemon in turns.
 
-``ratio_*``: median time of an operation with MFS over without it, one value for each pair of runs; 1 means it costs nothing.
+``ratio_*``: median time of an operation with MFS over without it, one value for each pair of runs; 1: it costs nothing.
 """
 
 from __future__ import annotations

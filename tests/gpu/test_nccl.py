@@ -44,7 +44,7 @@ def ranks_at_rest(
 ) -> Iterator[list[dict[str, Any]]]:
     """What the ranks have said once all of them have finished their work; they end with the context."""
     shape = ("--ranks", str(ranks), "--rounds", str(ROUNDS), "--count", str(COUNT))
-    program = [sys.executable, PROGRAM, "--library", library, *shape, *more]
+    program = [sys.executable, str(PROGRAM), "--library", str(library), *shape, *more]
     process = subprocess.Popen(
         soft_roce.argv(*prefix, *program),
         env=soft_roce.environment(**environment),

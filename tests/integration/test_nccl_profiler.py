@@ -49,7 +49,7 @@ def test_every_byte_of_nccls_transport_has_its_communicator(
     """NCCL's transport, with the profiler called around it as its proxy thread does; four sends go as one message."""
     messages, size_bytes, multi = 50, 40000, 4
     shape = map(str, (messages, size_bytes, multi))
-    program = [native("nccl_net", "-ldl"), *nccl_net_arguments(version), *shape, "profile"]
+    program = [str(native("nccl_net", "-ldl")), *nccl_net_arguments(version), *shape, "profile"]
     with Daemon(folder) as daemon:
         process = soft_roce.start(*under_mfs(daemon.socket, *program), env=NCCL_ENVIRONMENT)
         (seen,) = eventually(
