@@ -66,12 +66,6 @@ def test_a_daemon_that_does_not_do_what_one_thinks(folder: Path, config: str, fi
         assert finding in doctor(daemon.socket)
 
 
-def test_a_daemon_that_turns_this_user_away(folder: Path) -> None:
-    with Daemon(folder, "[socket]\nattaches_per_s = 1\n" + LANE) as daemon:
-        first = [doctor(daemon.socket) for _ in range(2)]
-        assert all("daemon.answers" in found for found in first), "root and the daemon's user are never turned away"
-
-
 @pytest.mark.parametrize(
     ("welcome", "finding"),
     [
