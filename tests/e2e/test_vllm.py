@@ -29,7 +29,7 @@ pytestmark = [
 ]
 PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
 BLOCK_TOKENS = 128
-SOON = {"x-slo-ttft-ms": "5000"}
+SOON = {"x-slo-ttft-ms": "60000"}  # what is lost already goes last, and a busy machine takes seconds
 DEADLINE = {"x-slo-ttft-ms": "300", "x-tenant": "acme"}
 
 
