@@ -8,7 +8,7 @@ void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
 {
 	*policy = (struct mfs_policy){
 		.variant = MFS_VARIANT_MFS,
-		.early_order = MFS_EARLY_RANK,
+		.early_order = MFS_EARLY_SHORTEST,
 		.classes = classes,
 		.levels = MFS_LEVELS_MAX,
 		.rho_max = 0.95,
@@ -29,7 +29,7 @@ static bool policy_valid(const struct mfs_policy *policy)
 {
 	if (policy->variant != MFS_VARIANT_MFS && policy->variant != MFS_VARIANT_PAPER)
 		return false;
-	if (policy->early_order != MFS_EARLY_RANK && policy->early_order != MFS_EARLY_COLLECTIVE_FIRST)
+	if ((unsigned)policy->early_order > MFS_EARLY_SHORTEST)
 		return false;
 	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX)
 		return false;
@@ -94,6 +94,8 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 	lay(q, &arena, flows_max);
 	q->memory_bytes = arena.used;
 	q->policy = *policy;
+	if (policy->variant == MFS_VARIANT_PAPER)
+		q->policy.early_order = MFS_EARLY_RANK;
 	q->rate_bytes_per_s = rate_bytes_per_s;
 	mfs_slab_take(&q->batch, 0, 0);
 	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
@@ -186,18 +188,33 @@ static uint32_t first(struct mfs_rmlq *q, unsigned *tier)
 	return request_at(q, q->tier[*tier].entry[0].node)->fifo.head;
 }
 
-static uint8_t wire_class(uint32_t classes, unsigned tier, uint32_t rli, uint32_t level)
+static uint32_t lesser(uint32_t a, uint32_t b)
 {
-	if (tier == MFS_TIER_CRITICAL)
+	return a < b ? a : b;
+}
+
+/* mfsd.policy.wire: in variant mfs collectives are alone on their class and last stages below all early ones;
+ * variant paper lets both share classes. */
+static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick)
+{
+	uint32_t k = policy->classes;
+
+	if (pick->tier == MFS_TIER_CRITICAL)
 		return 0;
-	if (tier == MFS_TIER_SCAVENGER)
-		return (uint8_t)(classes - 1);
-	if (classes == 2)
-		return tier != MFS_TIER_EARLY;
-	if (tier == MFS_TIER_EARLY)
-		return (uint8_t)(1 + (rli < classes - 3 ? rli : classes - 3));
-	level = level > 2 ? level - 1 : 1;
-	return (uint8_t)(level < classes - 2 ? level : classes - 2);
+	if (pick->tier == MFS_TIER_SCAVENGER)
+		return (uint8_t)(k - 1);
+	if (k == 2)
+		return pick->tier != MFS_TIER_EARLY;
+	if (policy->variant == MFS_VARIANT_PAPER) {
+		if (pick->tier == MFS_TIER_EARLY)
+			return (uint8_t)(1 + lesser(pick->rli, k - 3));
+		return (uint8_t)lesser(pick->level > 2 ? pick->level - 1u : 1, k - 2);
+	}
+	if (pick->tier == MFS_TIER_LAST)
+		return (uint8_t)(k - 2);
+	if (stage != MFS_STAGE_REUSE || k < 5)
+		return k > 3;
+	return (uint8_t)(2 + lesser(pick->rli, k - 5));
 }
 
 static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
@@ -232,7 +249,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 		pick->wire_class = flow->wire_class;
 		return;
 	}
-	pick->wire_class = wire_class(q->policy.classes, pick->tier, pick->rli, pick->level);
+	pick->wire_class = wire_class(&q->policy, flow->stage, pick);
 }
 
 /* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */
@@ -368,6 +385,8 @@ int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes
 		return -ENOENT;
 	flow = flow_at(q, i);
 	if (bytes < flow->bytes) {
+		if (flow->state == MFS_FLOW_EARLY)
+			early_shrink(q, i, bytes);
 		flow->bytes -= bytes;
 		if (flow->state == MFS_FLOW_FLIGHT)
 			q->in_flight_bytes -= bytes;

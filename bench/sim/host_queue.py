@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.cluster import ConfigError
 from bench.sim.network import SharedNetwork
 from mfsd._native import Policy as NativePolicy
 from mfsd._native import Rmlq
@@ -28,15 +27,10 @@ WINDOW = 4  # messages in flight per NIC
 
 
 def native(config: PolicyConfig) -> NativePolicy:
-    """The same parameters for the native queue. ConfigError when it has no such rule."""
-    if config.early_order is EarlyOrder.SHORTEST:
-        raise ConfigError(
-            "early_order shortest: the native queue does not have it; "
-            "use rank or collective-first, or --fabric-classes 0"
-        )
+    """The same parameters for the native queue."""
     return NativePolicy(
         variant=1 if config.variant is Variant.PAPER else 0,
-        early_order=1 if config.early_order is EarlyOrder.COLLECTIVE_FIRST else 0,
+        early_order=list(EarlyOrder).index(config.early_order),
         classes=config.classes,
         levels=config.levels,
         threshold=thresholds(config),
@@ -47,21 +41,12 @@ def native(config: PolicyConfig) -> NativePolicy:
     )
 
 
-def separate_class(classes: int, tier: int, rli: int) -> int:
-    """A wire map under study: collectives alone on class 1, reuse below them by RLI, every last stage that is
-    not critical below all early stages. Production lets last stages of level 2 share class 1 with
-    collectives."""
-    by_tier = {0: 0, 1: max(1, min(2 + rli, classes - 3)), 2: classes - 2, 3: classes - 1}
-    return min(by_tier[tier], classes - 1)
-
-
 class RmlqNetwork(SharedNetwork):
     """Shared links behind one native queue per sending NIC."""
 
-    def __init__(self, topology: Topology, config: PolicyConfig, window: int = WINDOW, apart: bool = False) -> None:
+    def __init__(self, topology: Topology, config: PolicyConfig, window: int = WINDOW) -> None:
         super().__init__(topology)
         self.classes = config.classes
-        self.apart = apart  # the candidate map of `separate_class` instead of production's
         self.window = window
         self.policy = native(config)
         self.rate = int(topology.link)
@@ -116,8 +101,7 @@ class RmlqNetwork(SharedNetwork):
             flow, size = self.waiting.pop(pick.cookie)
             self.in_flight[nic] += 1
             self.left[flow] -= size
-            wire_class = separate_class(self.classes, pick.tier, pick.rli) if self.apart else pick.wire_class
-            number = self.fluid.add(flow.path.native, wire_class, size, flow.path.weight)
+            number = self.fluid.add(flow.path.native, pick.wire_class, size, flow.path.weight)
             self.posted[number] = (flow, pick.handle, size)
 
     def advance(self, now: float) -> list[Flow]:

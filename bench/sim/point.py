@@ -106,21 +106,28 @@ def run(point: Point) -> dict[str, Any]:
 def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
     """Statistics of the requests after the warm-up and of the collectives posted while they were there."""
     states = simulation.states[warmup:]
-    ttft = sorted(s.finish_s - s.request.arrival_s for s in states)
-    # A policy that finishes exactly at the deadline must not lose to the last digit.
-    met = [s.finish_s <= s.request.deadline_s + 1e-6 * s.request.budget_s for s in states]
     begin = states[0].request.arrival_s
     end = states[-1].request.arrival_s
-    collectives = sorted(d for posted, d in simulation.collective_s if begin <= posted <= end) or [0.0]
-    earliness = sorted(s.request.deadline_s - s.finish_s for s in states)
-    early = [e for e in earliness if e >= 0]
+    return summary(
+        [(s.finish_s - s.request.arrival_s, s.request.budget_s) for s in states],
+        [d for posted, d in simulation.collective_s if begin <= posted <= end],
+    )
+
+
+def summary(requests: Sequence[tuple[float, float]], collectives: Sequence[float]) -> dict[str, Any]:
+    """Statistics of requests given as (TTFT, budget) and of collectives' durations, all in seconds."""
+    # A policy that finishes exactly at the deadline must not lose to the last digit.
+    met = [ttft <= budget * (1 + 1e-6) for ttft, budget in requests]
+    ttft = sorted(t for t, _ in requests)
+    cct = sorted(collectives) or [0.0]
+    earliness = sorted(budget - ttft for ttft, budget in requests)
     return {
         "slo_attainment": round(sum(met) / len(met), 6),
         "ttft_s": {"mean": _mean(ttft), **_quantiles(ttft, (50, 90, 99))},
-        "cct_s": {"mean": _mean(collectives), **_quantiles(collectives, (99,))},
+        "cct_s": {"mean": _mean(cct), **_quantiles(cct, (99,))},
         "earliness_s": {
             "mean": _mean(earliness),
-            "non_negative_mean": _mean(early),
+            "non_negative_mean": _mean([e for e in earliness if e >= 0]),
             **_quantiles(earliness, (1, 10, 25, 50, 75, 90, 99)),
         },
     }

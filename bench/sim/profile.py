@@ -119,5 +119,11 @@ MODELS = {
         Model("qwen3-coder-next", 48, 2048, 16, 256, 25.0e6, 3.15e6, 512, 10, 1, 32, kv_bytes=512.0),
         Model("llama3-8b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 4, 16, sequence_parallel=4),
         Model("mixtral-8x7b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 8, 2, 1, 8, server_gpus=4, link_gbps=50.0),
+        # What bench/testbed runs: the same model on units of two GPUs, one to a server, so that a NIC carries as much
+        # per computed token as with eight; each of 8 layers stands for four, so that two cores can play them.
+        Model(
+            "mixtral-8x7b-testbed", 8, 4 * 4096, 4 * 32, 128, 4 * 41.9e6, 4 * 176.2e6, 8, 2, 1, 2,
+            kv_bytes=4 * 4096.0, server_gpus=1, link_gbps=50.0,
+        ),
     )
 }

@@ -1,17 +1,28 @@
-"""From the host's exact order to the few priorities a fabric has (paper 5, design)."""
+"""From the host's exact order to the few priorities a fabric has (paper 5, design, docs/simulation.md)."""
 
 from __future__ import annotations
 
+from mfsd.policy.config import Variant
 from mfsd.policy.words import Tier
 
 
-def wire_class(classes: int, tier: Tier, rli: int = 0, level: int = 1) -> int:
+def wire_class(
+    classes: int,
+    tier: Tier,
+    rli: int = 0,
+    level: int = 1,
+    *,
+    reuse: bool = False,
+    variant: Variant = Variant.MFS,
+) -> int:
     """The class 0..classes-1 (0 highest) that carries a message on the wire, for 2..8 classes.
 
-    classes >= 3: critical last stage 0; early stages 1 + min(RLI, classes - 3); other last stages by level,
-    level 2 on class 1 and so on, on classes 1..classes - 2; scavenger classes - 1. What does not fit folds
-    into the lowest class of its kind, so the urgent end keeps its resolution. Two classes keep the principle
-    itself: what may be deferred (last stage, scavenger) stays below what may not.
+    Variant mfs: critical last stage 0; collectives and control alone on 1; `reuse` (stage 1) on
+    2 + min(RLI, classes - 5); every last stage that is not critical on classes - 2, below all early stages;
+    scavenger classes - 1. Four classes: reuse joins collectives. Three: so does class 0, since what may be
+    deferred must stay below what may not. Two: what may be deferred shares one class.
+    Variant paper: early stages 1 + min(RLI, classes - 3); other last stages by level, level 2 on class 1 and
+    so on, on classes 1..classes - 2. What does not fit folds into the lowest class of its kind.
     """
     if not 2 <= classes <= 8:
         raise ValueError(f"classes is {classes}: use 2 to 8")
@@ -21,6 +32,13 @@ def wire_class(classes: int, tier: Tier, rli: int = 0, level: int = 1) -> int:
         return classes - 1
     if classes == 2:
         return 0 if tier is Tier.EARLY else 1
-    if tier is Tier.EARLY:
-        return 1 + min(max(rli, 0), classes - 3)
-    return min(max(level - 1, 1), classes - 2)
+    if variant is Variant.PAPER:
+        if tier is Tier.EARLY:
+            return 1 + min(max(rli, 0), classes - 3)
+        return min(max(level - 1, 1), classes - 2)
+    if tier is Tier.LAST:
+        return classes - 2
+    collectives = 0 if classes == 3 else 1
+    if not reuse or classes < 5:
+        return collectives
+    return 2 + min(max(rli, 0), classes - 5)

@@ -2,17 +2,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy import Tier, wire_class
+from mfsd.policy import Tier, Variant, wire_class
 
 all_k = st.integers(2, 8)
+variants = st.sampled_from(Variant)
 
 
-def early(k: int) -> list[int]:
-    return [wire_class(k, Tier.EARLY, rli=i) for i in range(8)]
+def reuse(k: int, variant: Variant = Variant.MFS) -> list[int]:
+    return [wire_class(k, Tier.EARLY, rli=i, reuse=True, variant=variant) for i in range(8)]
 
 
-def last(k: int) -> list[int]:
-    return [wire_class(k, Tier.LAST, level=i) for i in range(1, 9)]
+def collective(k: int, variant: Variant = Variant.MFS) -> int:
+    return wire_class(k, Tier.EARLY, variant=variant)
+
+
+def last(k: int, variant: Variant = Variant.MFS) -> list[int]:
+    return [wire_class(k, Tier.LAST, level=i, variant=variant) for i in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("k", "collectives", "reuse_by_rli", "last_stages"),
+    [
+        (8, 1, [2, 3, 4, 5, 5, 5, 5, 5], 6),
+        (6, 1, [2, 3, 3, 3, 3, 3, 3, 3], 4),
+        (5, 1, [2] * 8, 3),
+        (4, 1, [1] * 8, 2),
+        (3, 0, [0] * 8, 1),
+        (2, 0, [0] * 8, 1),
+    ],
+)
+def test_class_maps(k: int, collectives: int, reuse_by_rli: list[int], last_stages: int) -> None:
+    assert collective(k) == collectives
+    assert reuse(k) == reuse_by_rli
+    assert last(k) == [last_stages] * 8
 
 
 @pytest.mark.parametrize(
@@ -25,25 +47,33 @@ def last(k: int) -> list[int]:
         (2, [0] * 8, [1] * 8),
     ],
 )
-def test_class_maps(k: int, early_by_rli: list[int], last_by_level: list[int]) -> None:
-    assert early(k) == early_by_rli
-    assert last(k) == last_by_level
+def test_class_maps_of_the_paper(k: int, early_by_rli: list[int], last_by_level: list[int]) -> None:
+    assert reuse(k, Variant.PAPER) == early_by_rli
+    assert collective(k, Variant.PAPER) == early_by_rli[0]
+    assert last(k, Variant.PAPER) == last_by_level
 
 
-@given(all_k)
-def test_nothing_passes_class_0_and_nothing_waits_below_the_scavenger(k: int) -> None:
-    assert wire_class(k, Tier.CRITICAL) == 0
-    assert wire_class(k, Tier.SCAVENGER) == k - 1
-    used = set(early(k) + last(k))
+@given(all_k, variants)
+def test_nothing_passes_class_0_and_nothing_waits_below_the_scavenger(k: int, variant: Variant) -> None:
+    assert wire_class(k, Tier.CRITICAL, variant=variant) == 0
+    assert wire_class(k, Tier.SCAVENGER, variant=variant) == k - 1
+    used = {collective(k, variant), *reuse(k, variant), *last(k, variant)}
     assert used <= set(range(k))
-    if k > 2:
+    if k > 3:
         assert used == set(range(1, k - 1))
 
 
+@given(all_k, variants)
+def test_more_urgent_is_never_a_lower_class(k: int, variant: Variant) -> None:
+    assert reuse(k, variant) == sorted(reuse(k, variant))
+    assert last(k, variant) == sorted(last(k, variant))
+    assert collective(k, variant) <= min(reuse(k, variant))
+
+
 @given(all_k)
-def test_more_urgent_is_never_a_lower_class(k: int) -> None:
-    assert early(k) == sorted(early(k))
-    assert last(k) == sorted(last(k))
+def test_a_last_stage_that_may_wait_is_below_every_early_stage(k: int) -> None:
+    """Sharing a class with collectives stretches them: it cost more than any other choice (docs/simulation.md)."""
+    assert max(reuse(k)) < min(last(k))
 
 
 @pytest.mark.parametrize("k", [-1, 0, 1, 9])

@@ -1,0 +1,139 @@
+"""Runs a function in namespaces of its own, so that nothing it makes can outlive it.
+
+Network namespaces, mounts, processes: all are gone when the function has ended, however it ended (an exception,
+Ctrl-C, SIGKILL), because the kernel takes them down with the namespaces. Needs root, or a kernel that lets users make
+user namespaces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class CageError(Exception):
+    """This host lets us make no namespaces; the text says what is missing and how to get it."""
+
+
+def _call(what: str, result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    encoded = [text.encode() if text is not None else None for text in (source, target, kind)]
+    _call(f"mount on {target}", _libc.mount(*encoded, ctypes.c_ulong(flags), None))
+
+
+def _unshare() -> None:
+    uid, gid = os.getuid(), os.getgid()
+    flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET
+    if _libc.unshare(flags) == 0:
+        return
+    # An ordinary user, or the root of a container: becomes root of a user namespace of its own.
+    _call("unshare", _libc.unshare(flags | CLONE_NEWUSER))
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+def _furnish() -> None:
+    """Private mounts: a /proc of the new process namespace, and a /run where named network namespaces can be kept."""
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    _mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV)
+    os.environ["XDG_RUNTIME_DIR"] = "/run/user"
+    Path("/run/user").mkdir(mode=0o700)
+
+
+def run_caged(function: Callable[[], int]) -> int:
+    """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
+    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. CageError: not possible
+    here."""
+    ready, tell = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        os.close(ready)
+        _keep(function, tell)
+    os.close(tell)
+    received: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        received.append(number)
+        os.kill(keeper, signal.SIGTERM)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with os.fdopen(ready) as pipe:
+            problem = pipe.read()
+        _, status = os.waitpid(keeper, 0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if problem:
+        raise CageError(problem)
+    return 130 if received else os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def _keep(function: Callable[[], int], tell: int) -> NoReturn:
+    """Between the caller and the first process of the namespaces: waits for that and dies with the caller."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to everybody; the caller decides
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        _unshare()
+    except OSError as error:
+        os.write(tell, f"needs root or user namespaces ({error})".encode())
+        os._exit(1)
+    child = os.fork()
+    if child == 0:
+        _first(function, tell)
+    os.close(tell)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _first(function: Callable[[], int], tell: int) -> NoReturn:
+    """The first process: when it ends, the kernel ends all others of its namespace."""
+
+    me = os.getpid()
+
+    def interrupt(*_: object) -> NoReturn:
+        if os.getpid() != me:  # a child that a library forked and now ends must not tidy up for us
+            os._exit(143)
+        raise KeyboardInterrupt
+
+    code = 1
+    try:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, interrupt)
+        try:
+            _furnish()
+        except OSError as error:
+            os.write(tell, f"needs mounts of its own ({error})".encode())
+            os._exit(1)
+        os.close(tell)
+        code = function()
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,160 @@
+"""python -m bench testbed: serves generated requests with real bytes between network namespaces, once for each mode."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.fabric.lab import missing
+from bench.sim.cluster import ConfigError
+from bench.sim.workload import TraceError
+from bench.testbed import overhead, show
+from bench.testbed.build import BuildError
+from bench.testbed.cage import CageError, run_caged
+from bench.testbed.leg import LegResult
+from bench.testbed.measure import Result
+from bench.testbed.modes import MODES, Mode, parse_modes
+from bench.testbed.processes import LegError
+from bench.testbed.rounds import Moment, ResultFile, parse_seeds, run_rounds
+from bench.testbed.scale import Scale, parse_rate
+from bench.testbed.scenario import RATES, WORKLOADS, Scenario
+from bench.testbed.simulate import simulated
+
+EXAMPLES = """
+examples:
+  python -m bench testbed                                              # all modes, one seed, about six minutes
+  python -m bench testbed --modes fifo,mfs --duration 30 --seed 1,2,3 --workload agent
+  python -m bench testbed --modes fifo,dscp,static,paper,mfs --duration 60 --seed 1,2,3,4,5 --json out/testbed.json
+  python -m bench testbed --simulate --json out/with-simulator.json    # beside what the simulator expects
+  python -m bench testbed --overhead                                   # what MFS costs when nothing competes
+
+Runs as root, or as an ordinary user where the kernel allows user namespaces. Everything it makes (hosts, queues,
+processes) vanishes with it, also on Ctrl-C. docs/testbed.md says what is real and what is scaled.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench testbed",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    modes = "; ".join(f"{m.name}: {m.says}" for m in MODES.values())
+    p.add_argument("--modes", default=",".join(MODES), metavar="A,B", help=f"what is compared (default all). {modes}")
+    p.add_argument(
+        "--duration", type=float, default=60.0, metavar="S", help="time in which requests arrive (default 60)"
+    )
+    p.add_argument(
+        "--seed", default="1", metavar="S[,S...]", help="a round for each: all modes, same requests (default 1)"
+    )
+    p.add_argument(
+        "--workload", default="conversation", help=f"{', '.join(WORKLOADS)}, a generator of bench sim or a trace"
+    )
+    p.add_argument(
+        "--rate",
+        type=float,
+        metavar="R",
+        help="requests/s per prefill GPU of the cluster that is played (default: where fifo meets about half of the "
+        f"deadlines: {', '.join(f'{name} {rate:g}' for name, rate in RATES.items())})",
+    )
+    p.add_argument(
+        "--link", default="300mbit", metavar="RATE", help="of every port, stands for 50gbit (default 300mbit)"
+    )
+    p.add_argument(
+        "--time-scale", type=float, default=2.0, metavar="X", help="seconds for one of the cluster (default 2)"
+    )
+    p.add_argument("--decode-hosts", type=int, default=2, metavar="N", help="decode workers (default 2)")
+    p.add_argument("--kv-scale", type=float, default=1.0, metavar="X", help="KV bytes per token, times the model's")
+    p.add_argument(
+        "--slo-factor", type=float, default=3.0, metavar="F", help="deadline: F times the isolated TTFT (default 3)"
+    )
+    p.add_argument("--overhead", action="store_true", help="measure what MFS costs at a low load, instead")
+    p.add_argument("--simulate", action="store_true", help="show what the simulator expects beside it")
+    p.add_argument("--json", type=Path, metavar="FILE", help="results, written after every leg")
+    p.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the contended links over time, by class")
+    return p
+
+
+def scenario_of(options: argparse.Namespace) -> tuple[Scenario, Scale]:
+    scale = Scale(parse_rate(options.link), options.time_scale)
+    rate = options.rate if options.rate is not None else RATES.get(options.workload)
+    if rate is None:
+        raise ConfigError(f"--workload {options.workload}: give --rate, too: there is no default for it")
+    scenario = Scenario(
+        workload=options.workload,
+        rate=rate,
+        duration_s=options.duration / scale.time,
+        decode_hosts=options.decode_hosts,
+        kv_scale=options.kv_scale,
+        slo_factor=options.slo_factor,
+    )
+    return scenario, scale
+
+
+def run(
+    console: Console, scenario: Scenario, scale: Scale, modes: list[Mode], seeds: list[int], file: ResultFile
+) -> list[LegResult]:
+    """All legs with live progress; answers those of the last round."""
+    legs: list[LegResult] = []
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("", total=1)
+
+        def tell(moment: Moment) -> None:
+            text = f"[{moment.leg + 1}/{moment.legs}] {moment.mode}, seed {moment.seed}"
+            if moment.served == 0:
+                text += ": starting"
+            progress.update(task, description=text, completed=moment.served, total=moment.requests)
+
+        def keep(result: Result, leg: LegResult) -> None:
+            file.add(result)
+            legs.append(leg)
+            progress.console.print(show.line(result), highlight=False)
+
+        run_rounds(scenario, seeds, modes, scale, tell, keep, show.WATCHED)
+    return legs[-len(modes) :]
+
+
+def main(arguments: list[str]) -> int:
+    console = Console()
+    try:
+        options = parser().parse_args(arguments)
+        scenario, scale = scenario_of(options)
+        modes, seeds = parse_modes(options.modes), parse_seeds(options.seed)
+
+        def inside() -> int:
+            try:
+                if lack := missing():
+                    raise CageError(lack)
+                if options.overhead:
+                    return overhead.run(console, scenario, scale, seeds, ResultFile(options.json, scenario, scale))
+                file = ResultFile(options.json, scenario, scale)
+                console.print(scale.describe(), highlight=False)
+                legs = run(console, scenario, scale, modes, seeds, file)
+                show.table(console, file.results, modes)
+                show.bars(console, legs, scale)
+                if options.picture:
+                    show.picture(options.picture, legs, scale)
+                if options.simulate:
+                    rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
+                    file.content["simulated"] = [simulated(r, scale, m.name) for r in rounds for m in modes]
+                    file.save()
+                    show.cross_check(console, file.results, file.content["simulated"], modes)
+            except (ConfigError, TraceError, LegError, BuildError, CageError, OSError) as error:
+                print(f"bench testbed: {error}", file=sys.stderr)
+                return 2
+            except KeyboardInterrupt:
+                print("bench testbed: stopped; finished legs are in the --json file", file=sys.stderr)
+                return 130
+            return 0
+
+        return run_caged(inside)
+    except (ConfigError, CageError) as error:
+        print(f"bench testbed: {error}", file=sys.stderr)
+        return 2

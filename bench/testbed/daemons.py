@@ -1,0 +1,131 @@
+"""MFS itself in a leg: a daemon on every host that posts work requests, and the coordinator beside the fabric."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.testbed.hosts import CONTROL_ADDRESS, Hosts
+from bench.testbed.modes import Mode
+from bench.testbed.processes import LegError, Program
+
+COORDINATOR_PORT = 7400
+START_TIMEOUT_S = 60.0
+WINDOW_BYTES = 262_144
+"""Permitted and not completed on a NIC: two messages, so that the link never waits for a permit."""
+
+
+class Daemons:
+    """The daemons of a mode's leg, ended when the `with` block is left. Nothing for modes that schedule nothing."""
+
+    def __init__(self, hosts: Hosts, names: list[str], mode: Mode, device: str, link_bits_per_s: float) -> None:
+        self._hosts, self._names, self._mode = hosts, names, mode
+        self._device, self._link_bits_per_s = device, link_bits_per_s
+        self._cleanup = ExitStack()
+        self.nodes: dict[str, Program] = {}
+        self.coordinator: Program | None = None
+
+    def __enter__(self) -> Daemons:
+        if self._mode.scheduled:
+            try:
+                self._start()
+            except BaseException:
+                self._cleanup.close()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def socket(self, host: str) -> Path:
+        return self._hosts.folder / f"{host}.sock"
+
+    def cpu_s(self) -> float:
+        """Processor time of all daemons and the coordinator so far."""
+        programs = [*self.nodes.values(), *([self.coordinator] if self.coordinator else [])]
+        return sum(p.cpu_s() for p in programs)
+
+    def check(self) -> None:
+        """Raises LegError when one has ended by itself."""
+        for program in (*self.nodes.values(), *([self.coordinator] if self.coordinator else [])):
+            if program.ended:
+                raise LegError(
+                    f"{program.name} ended with code {program.process.returncode}. It said: {program.said()}"
+                )
+
+    def _start(self) -> None:
+        if self._mode.coordinator:
+            self.start_coordinator()
+        for host in self._names:
+            self.start_node(host)
+        for host in self._names:
+            self._wait(self.nodes[host], self.socket(host).exists)
+        if self.coordinator:
+            self._wait(self.coordinator, _listens)
+
+    def start_node(self, host: str) -> None:
+        """Also after it was killed."""
+        config = self._hosts.folder / f"{host}.toml"
+        config.write_text(self._configuration(host))
+        self.socket(host).unlink(missing_ok=True)
+        inside = ["ip", "netns", "exec", self._hosts.namespace(host)]
+        # Under the launcher, so that the daemon finds the NIC in sysfs as it would a real one.
+        device = [_tool("mfs-soft-roce"), "--netdev", "eth0", "--device", self._device, "--"]
+        command = [_tool("mfsd"), "--config", str(config), "--socket", str(self.socket(host))]
+        if self._mode.coordinator:
+            command += ["--coordinator-address", f"{CONTROL_ADDRESS}:{COORDINATOR_PORT}"]
+        program = Program(f"mfsd on {host}", [*inside, *device, *command], {})
+        self._cleanup.callback(program.stop)
+        self.nodes[host] = program
+
+    def start_coordinator(self) -> None:
+        config = self._hosts.folder / "coordinator.toml"
+        # Ports that no daemon tells of (the pool's, the decode workers') are as fast as all others.
+        config.write_text(self._policy() + f'[coordinator]\nrate_default = "{self._rate()}"\n')
+        listen = f"{CONTROL_ADDRESS}:{COORDINATOR_PORT}"
+        command = [_tool("mfsd"), "--coordinator", "--listen", listen, "--advertise", listen, "--config", str(config)]
+        self.coordinator = Program("the coordinator", command, {})
+        self._cleanup.callback(self.coordinator.stop)
+
+    def _policy(self) -> str:
+        lines = [f"{key} = {_toml(value)}" for key, value in (self._mode.policy or {}).items()]
+        return "\n".join(["[policy]", *lines, ""])
+
+    def _rate(self) -> str:
+        return f"{round(self._link_bits_per_s / 1e3)}kbit"
+
+    def _configuration(self, host: str) -> str:
+        window_us = round(WINDOW_BYTES * 8e6 / self._link_bits_per_s)
+        return (
+            f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\n'
+            f"[wire]\ndscp = {self._hosts.dscp}\n"
+            f'[nic.{self._device}]\nrate = "{self._rate()}"\n'
+            f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n' + self._policy()
+        )
+
+    def _wait(self, program: Program, condition: object) -> None:
+        end = time.monotonic() + START_TIMEOUT_S
+        assert callable(condition)
+        while not condition():
+            if program.ended or time.monotonic() > end:
+                raise LegError(f"{program.name} did not start. It said: {program.said() or 'nothing'}")
+            time.sleep(0.02)
+
+
+def _listens() -> bool:
+    try:
+        socket.create_connection((CONTROL_ADDRESS, COORDINATOR_PORT), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _tool(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,151 @@
+"""python -m bench.testbed.demo: what a newcomer sees first, as `make demo` runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from bench.sim.cluster import ConfigError
+from bench.testbed import show
+from bench.testbed.build import BuildError
+from bench.testbed.cage import CageError, run_caged
+from bench.testbed.command import run
+from bench.testbed.hosts import Hosts
+from bench.testbed.measure import Result, change, difference, machine, over_seeds
+from bench.testbed.modes import parse_modes
+from bench.testbed.processes import LegError
+from bench.testbed.rounds import ResultFile
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import RATES, Scenario
+
+MODES = "fifo,dscp,mfs"
+DURATION_S = 14.0
+NO_HOSTS = 3
+"""Exit status of the demo proper: this kernel makes no such hosts."""
+SEEDS = [1, 2, 3]
+SLACK_POINTS = 0.03
+"""By how much MFS may be below fixed priorities in deadlines met: three short rounds cannot tell less."""
+
+
+class Verdict(msgspec.Struct):
+    """MFS wins when first tokens and collectives are faster and more deadlines are met than without a scheduler, and
+    not fewer deadlines than with fixed priorities."""
+
+    ttft_change: float
+    cct_change: float
+    points_over_fifo: float
+    points_over_dscp: float
+
+    @property
+    def wins(self) -> bool:
+        return (
+            self.ttft_change < 0
+            and self.cct_change < 0
+            and self.points_over_fifo > 0
+            and self.points_over_dscp >= -SLACK_POINTS
+        )
+
+
+def verdict(results: Sequence[Result]) -> Verdict:
+    return Verdict(
+        change(results, "mfs", "fifo", "ttft_s.mean").mean,
+        change(results, "mfs", "fifo", "cct_s.mean").mean,
+        difference(results, "mfs", "fifo", "slo_attainment").mean,
+        difference(results, "mfs", "dscp", "slo_attainment").mean,
+    )
+
+
+def sentence(result: Verdict, results: Sequence[Result]) -> str:
+    fifo, mfs = (over_seeds(results, mode, "slo_attainment").mean for mode in ("fifo", "mfs"))
+    return (
+        f"MFS {'wins' if result.wins else 'does NOT win'}: first tokens {result.ttft_change:+.0%}, collectives "
+        f"{result.cct_change:+.0%}, {mfs:.0%} of the requests in time instead of {fifo:.0%} "
+        f"({result.points_over_dscp * 100:+.0f} points against fixed priorities)."
+    )
+
+
+def introduce(console: Console, scenario: Scenario, scale: Scale) -> None:
+    lines = [
+        f"{len(scenario.hosts)} hosts (network namespaces) around a switch with eight strict priorities:",
+        f"two prefill units of two ranks, a KV pool, {scenario.decode_hosts} decode workers. They compute by",
+        "profile (they wait) and move real bytes with RDMA verbs: KV fetches,",
+        "all-to-alls of each layer, KV pushes.",
+        *textwrap.wrap(f"Scale: {scale.describe()}.", 78),
+        "",
+        "The same requests are served by:",
+        *(f"  {mode.name:5} {mode.says}" for mode in parse_modes(MODES)),
+        "",
+    ]
+    console.print("[bold]A small LLM serving cluster on this machine[/bold]")
+    for text in lines:
+        console.print(text, highlight=False, markup=False)
+
+
+def serve(console: Console, json_file: Path, picture: Path) -> int:
+    """The demo itself, inside its own namespaces. Exit status: 0 MFS wins, 1 it does not, 2 it failed, NO_HOSTS."""
+    scale = Scale()
+    scenario = Scenario(rate=RATES["conversation"], duration_s=DURATION_S / scale.time)
+    started = time.monotonic()
+    introduce(console, scenario, scale)
+    try:
+        with Hosts(["probe"], scale.link_bits_per_s):
+            pass
+    except OSError as error:
+        console.print(f"This kernel makes no such hosts: {error}", highlight=False)
+        return NO_HOSTS
+    try:
+        file = ResultFile(json_file, scenario, scale)
+        modes = parse_modes(MODES)
+        legs = run(console, scenario, scale, modes, SEEDS, file)
+    except (LegError, BuildError, ConfigError, OSError) as error:
+        console.print(f"[red]The demo stopped:[/red] {error}", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("Stopped; hosts, queues and programs are gone.")
+        return 130
+    legs = sorted(legs, key=lambda leg: [m.name for m in modes].index(leg.mode))
+    show.table(console, file.results, modes)
+    show.bars(console, [leg for leg in legs if leg.mode != "dscp"], scale)
+    show.picture(picture, legs, scale)
+    result = verdict(file.results)
+    console.print(sentence(result, file.results), style="bold green" if result.wins else "bold red", highlight=False)
+    for text in (
+        f"Picture: {picture}, figures: {json_file}. {time.monotonic() - started:.0f} s on {machine()}.",
+        "Next: python -m bench testbed --help    other loads, workloads and modes",
+        "      python -m bench sim --help        the same scheduler on 2,048 GPUs, simulated",
+        "      docs/testbed.md                   what is real here, what is scaled, all figures",
+    ):
+        console.print(text, highlight=False, markup=False)
+    return 0 if result.wins else 1
+
+
+@click.command()
+@click.option("--json", "json_file", default="out/demo.json", show_default=True, type=click.Path(path_type=Path))
+@click.option("--picture", default="out/demo.png", show_default=True, type=click.Path(path_type=Path))
+def main(json_file: Path, picture: Path) -> None:
+    """A serving cluster in network namespaces: TTFT without a scheduler, with fixed priorities, and with MFS.
+
+    Needs root or user namespaces; where there are neither it falls back to two programs on one rate-limited software
+    device. Exits 0 when MFS wins, 1 when it does not, 2 when something failed.
+    """
+    console = Console()
+    try:
+        sys.exit(run_caged(lambda: serve(console, json_file, picture)))
+    except CageError as error:
+        console.print(f"This machine cannot make hosts of its own: {error}.", highlight=False)
+        console.print("Instead: two programs on one software device of 1 Gbit/s (as root you would see the cluster).")
+    command = [sys.executable, "-m", "bench.demo", "--json", str(json_file), "--picture", str(picture)]
+    sys.exit(subprocess.run(command, check=False, env=os.environ).returncode)
+
+
+if __name__ == "__main__":
+    main()

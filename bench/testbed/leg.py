@@ -1,0 +1,313 @@
+"""One leg: one mode serves the requests of one round, from the start of its programs to the last byte."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from bench.sim.cluster import Cluster, Request
+from bench.testbed.batches import Batch, Unit, batch_command, rank_host, shipped_bytes
+from bench.testbed.daemons import Daemons
+from bench.testbed.hosts import Hosts, PortSample
+from bench.testbed.modes import Mode
+from bench.testbed.processes import LegError, Switchboard, Worker
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import PREFILL_HOSTS, RANKS, UNITS, Scenario
+
+DEVICE = "mfs0"
+KV_QUEUE_PAIRS = 2
+"""To each peer and class: what Mooncake's transfer engine opens to an endpoint."""
+MESSAGE_BYTES = 131_072
+START_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 60.0
+SAMPLE_NS = 100_000_000
+
+
+class Served(msgspec.Struct):
+    """What became of a request. Times of CLOCK_MONOTONIC."""
+
+    number: int
+    arrival_ns: int
+    deadline_ns: int
+    isolated_ns: int
+    prefill_end_ns: int = 0
+    kv_ns: int = 0
+    kv_bytes: int = 0
+
+    @property
+    def first_token_ns(self) -> int:
+        return max(self.prefill_end_ns, self.kv_ns)
+
+    @property
+    def done(self) -> bool:
+        return self.prefill_end_ns > 0 and self.kv_ns > 0
+
+
+class LegResult(msgspec.Struct):
+    mode: str
+    seed: int
+    start_ns: int
+    end_ns: int
+    served: list[Served]
+    collectives: list[tuple[int, int]]
+    """When each began (its last rank had posted) and ended (its last rank had everything), ns."""
+    port_bytes: dict[str, list[int]]
+    """Bytes by class that the switch sent to each host."""
+    samples: dict[str, list[PortSample]]
+    workers_cpu_s: float
+    mfs_cpu_s: float
+    statistics: dict[str, int] = {}
+
+
+Progress = Callable[[int, int], None]
+
+
+class Leg:
+    """Owns the programs of a leg. Use as a context manager; `run` serves the requests."""
+
+    def __init__(
+        self, hosts: Hosts, program: Path, mode: Mode, scenario: Scenario, cluster: Cluster, scale: Scale
+    ) -> None:
+        self.hosts, self.program, self.mode = hosts, program, mode
+        self.scenario, self.cluster, self.scale = scenario, cluster, scale
+        self.workers: list[Worker] = []
+        self._cleanup = ExitStack()
+        self._units = [Unit(cluster, scale, u) for u in range(UNITS)]
+        self._served: dict[int, Served] = {}
+        self._collectives: dict[int, list[list[int]]] = {}
+        self._batches: dict[int, Batch] = {}
+        self._result_collectives: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Leg:
+        try:
+            self._start()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    # ---- programs ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        tools = Path(sys.executable).parent
+        prefill = self.hosts.names[:PREFILL_HOSTS]
+        link_bits_per_s = self.scale.link_bits_per_s
+        self.daemons = self._cleanup.enter_context(Daemons(self.hosts, prefill, self.mode, DEVICE, link_bits_per_s))
+        for index, name in enumerate(self.hosts.names):
+
+            def launch(control: int, index: int = index, name: str = name) -> list[str]:
+                inside = ["ip", "netns", "exec", self.hosts.namespace(name)]
+                device = [str(tools / "mfs-soft-roce"), "--netdev", "eth0", "--device", DEVICE, "--"]
+                preload = [str(tools / "mfs-run"), "--quiet", "--"] if self._asks(index) else []
+                return [*inside, *device, *preload, *self._worker_command(index, name, control)]
+
+            worker = Worker(name, launch, {"MFS_SOCKET": str(self.daemons.socket(name))})
+            self.workers.append(worker)
+            self._cleanup.callback(worker.stop, 1.0)
+        self._board = Switchboard(self.workers)
+        self._cleanup.callback(self._board.close)
+        self._introduce()
+
+    def _asks(self, index: int) -> bool:
+        """Whether the host posts work requests that a daemon schedules; the pool and decode workers post none."""
+        return self.mode.scheduled and index < PREFILL_HOSTS
+
+    def _worker_command(self, index: int, name: str, control: int) -> list[str]:
+        mode = self.mode
+        fixed = f"{mode.p2d_class},{mode.reuse_class},{mode.collective_class},{mode.p2d_class}"
+        command = [
+            str(self.program),
+            "--name",
+            name,
+            "--index",
+            str(index),
+            "--device",
+            DEVICE,
+            "--control",
+            str(control),
+        ]
+        command += ["--dscp", ",".join(map(str, self.hosts.dscp)), "--classes", fixed, "--message", str(MESSAGE_BYTES)]
+        command += ["--pool", str(self.scenario.pool_nic)]
+        if self._asks(index):
+            command.append("--scheduled")
+        if index < PREFILL_HOSTS:
+            command += ["--rank", str(index ^ 1)]
+        for link in self._links(index):
+            command += ["--link", link]
+        return command
+
+    def _links(self, index: int) -> list[str]:
+        """The queue pairs of a host, as main.c reads them."""
+
+        def link(peer: int, stage: int, pairs: int, way: str) -> str:
+            return f"{peer}:{stage}:{','.join(map(str, self.mode.lanes(stage)))}:{pairs}:{way}"
+
+        ranks, pool = range(PREFILL_HOSTS), self.scenario.pool_nic
+        if index == pool:
+            return [link(rank, 1, KV_QUEUE_PAIRS, "serve") for rank in ranks]
+        if index >= PREFILL_HOSTS:
+            return [link(rank, 3, KV_QUEUE_PAIRS, "receive") for rank in ranks]
+        decodes = range(PREFILL_HOSTS, PREFILL_HOSTS + self.scenario.decode_hosts)
+        return [
+            link(index ^ 1, 2, 1, "both"),
+            link(pool, 1, KV_QUEUE_PAIRS, "send"),
+            *(link(decode, 3, KV_QUEUE_PAIRS, "send") for decode in decodes),
+        ]
+
+    def _introduce(self) -> None:
+        """Carries every queue pair's address to its peer until all are connected."""
+        deadline_ns = time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
+        ready: set[int] = set()
+        while len(ready) < len(self.workers):
+            said = self._board.wait(deadline_ns)
+            if not said and time.monotonic_ns() >= deadline_ns:
+                missing = ", ".join(w.name for i, w in enumerate(self.workers) if i not in ready)
+                raise LegError(f"{missing}: not connected after {START_TIMEOUT_S:.0f} s")
+            for index, text in said:
+                if text.startswith("to "):
+                    _, peer, rest = text.split(" ", 2)
+                    self.workers[int(peer)].tell(f"from {index} {rest}")
+                elif text == "ready":
+                    ready.add(index)
+
+    # ---- serving -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        requests: list[Request],
+        progress: Progress | None = None,
+        watch: tuple[str, ...] = (),
+        events: Sequence[tuple[float, Callable[[], None]]] = (),
+    ) -> LegResult:
+        """Serves all requests; raises LegError when one is not served within a minute after the last arrival. `watch`:
+        hosts whose switch port is sampled over time. `events`: what else is to happen, and after how many seconds."""
+        ports_before = {name: self.hosts.port_bytes(name) for name in self.hosts.names}
+        workers_before_s, mfs_before_s = self._workers_cpu_s(), self.daemons.cpu_s()
+        zero_ns = time.monotonic_ns() + 50_000_000
+        arrivals = [(zero_ns + self.scale.ns(r.arrival_s), r) for r in requests]
+        give_up_ns = arrivals[-1][0] + int(DRAIN_TIMEOUT_S * 1e9)
+        samples: dict[str, list[PortSample]] = {name: [] for name in watch}
+        next_sample_ns = zero_ns if watch else give_up_ns
+        pending = sorted(events, key=lambda event: event[0])
+        done, at = 0, 0
+        while done < len(requests):
+            now = time.monotonic_ns()
+            while at < len(arrivals) and arrivals[at][0] <= now:
+                self._arrived(arrivals[at][1], arrivals[at][0], zero_ns)
+                at += 1
+            if now >= next_sample_ns:
+                for name in watch:
+                    samples[name].append(PortSample(now, self.hosts.port_bytes(name)))
+                next_sample_ns += SAMPLE_NS
+            while pending and zero_ns + int(pending[0][0] * 1e9) <= now:
+                pending.pop(0)[1]()
+            if now >= give_up_ns:
+                raise LegError(f"{self.mode.name}: {done} of {len(requests)} requests were served when time was up")
+            wake_ns = min(arrivals[at][0] if at < len(arrivals) else give_up_ns, next_sample_ns)
+            if pending:
+                wake_ns = min(wake_ns, zero_ns + int(pending[0][0] * 1e9))
+            for index, text in self._board.wait(wake_ns):
+                done += self._heard(index, text, zero_ns)
+                if progress:
+                    progress(done, len(requests))
+        end_ns = time.monotonic_ns()
+        return LegResult(
+            mode=self.mode.name,
+            seed=self.scenario.seed,
+            start_ns=zero_ns,
+            end_ns=end_ns,
+            served=[self._served[r.number] for r in requests],
+            collectives=self._result_collectives,
+            port_bytes={
+                name: [a - b for a, b in zip(self.hosts.port_bytes(name), before, strict=True)]
+                for name, before in ports_before.items()
+            },
+            samples=samples,
+            workers_cpu_s=self._workers_cpu_s() - workers_before_s,
+            mfs_cpu_s=self.daemons.cpu_s() - mfs_before_s,
+            statistics=self._statistics(),
+        )
+
+    def _workers_cpu_s(self) -> float:
+        return sum(w.cpu_s() for w in self.workers)
+
+    def _statistics(self) -> dict[str, int]:
+        """Counters of the prefill workers, added up."""
+        total: dict[str, int] = {}
+        for worker in self.workers[:PREFILL_HOSTS]:
+            worker.tell("statistics")
+        heard, deadline_ns = 0, time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
+        while heard < PREFILL_HOSTS:
+            said = self._board.wait(deadline_ns)
+            if not said:
+                raise LegError("a worker does not tell its statistics")
+            for _, text in said:
+                kind, *words = text.split()
+                heard += kind == "statistics"
+                for name, value in zip(words[::2], words[1::2], strict=True):
+                    total[name] = total.get(name, 0) + int(value)
+        return total
+
+    def _arrived(self, request: Request, arrival_ns: int, zero_ns: int) -> None:
+        self._served[request.number] = Served(
+            request.number,
+            arrival_ns,
+            arrival_ns + self.scale.ns(request.budget_s),
+            self.scale.ns(request.isolated_s),
+        )
+        expected = shipped_bytes(self.cluster, self.scale, request)
+        self.workers[PREFILL_HOSTS + request.decode].tell(f"expect {request.number} {expected}")
+        unit = self._units[request.unit]
+        unit.arrived(request)
+        if unit.running is None:
+            self._next(unit, zero_ns)
+
+    def _next(self, unit: Unit, zero_ns: int) -> None:
+        batch = unit.next_batch((time.monotonic_ns() - zero_ns) / 1e9 / self.scale.time)
+        if batch is None:
+            return
+        self._batches[batch.number] = batch
+        self._collectives[batch.number] = []
+        wire_s = unit.wire_s(batch)
+        for rank in range(RANKS):
+            self.workers[rank_host(unit.number, rank)].tell(batch_command(batch, rank, self.scale, zero_ns, wire_s))
+
+    def _heard(self, index: int, text: str, zero_ns: int) -> int:
+        """Takes in what a worker says; answers how many requests are served by it."""
+        kind, _, rest = text.partition(" ")
+        if kind == "kv":
+            number, at_ns, size = map(int, rest.split())
+            served = self._served[number]
+            served.kv_ns, served.kv_bytes = at_ns, size
+            return int(served.done)
+        if kind == "end":
+            number, at_ns, *times = map(int, rest.split())
+            batch = self._batches[number]
+            batch.ended_ns.append(at_ns)
+            self._collectives[number].append(times)
+            return self._ended(batch, zero_ns) if len(batch.ended_ns) == RANKS else 0
+        raise LegError(f"{self.workers[index].name} says what the controller does not know: {text[:80]}")
+
+    def _ended(self, batch: Batch, zero_ns: int) -> int:
+        unit = self._units[batch.unit]
+        unit.running = None
+        self._next(unit, zero_ns)
+        by_rank = self._collectives.pop(batch.number)
+        # Each rank tells start, end, start, end ...: it began when the last rank had posted.
+        latest = [max(times) for times in zip(*by_rank, strict=True)]
+        self._result_collectives += zip(latest[::2], latest[1::2], strict=True)
+        done = 0
+        for part in batch.requests:
+            if part.is_last:
+                served = self._served[part.request.number]
+                served.prefill_end_ns = max(batch.ended_ns)
+                done += int(served.done)
+        return done

@@ -1,0 +1,101 @@
+"""From what happened in legs to figures: the simulator's result fields, with `mode` for `policy`, and what only real
+bytes have."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bench.sim.point import summary
+from bench.testbed.leg import LegResult
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import Scenario
+
+Result = dict[str, Any]
+
+
+def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
+    """Figures of one leg. Seconds are the testbed's; divided by the scale's `time` they are the cluster's."""
+    served = leg.served
+    return {
+        "mode": leg.mode,
+        "rate": scenario.rate,
+        "seed": scenario.seed,
+        "requests": len(served),
+        **summary(
+            [((s.first_token_ns - s.arrival_ns) / 1e9, (s.deadline_ns - s.arrival_ns) / 1e9) for s in served],
+            [(end - begin) / 1e9 for begin, end in leg.collectives],
+        ),
+        "load": round(load, 4),
+        "wall_s": round((leg.end_ns - leg.start_ns) / 1e9, 3),
+        "isolated_s": round(statistics.fmean(s.isolated_ns for s in served) / 1e9, 6),
+        "kv_bytes": sum(s.kv_bytes for s in served),
+        "port_bytes": leg.port_bytes,
+        "workers_cpu_s": round(leg.workers_cpu_s, 3),
+        "mfs_cpu_s": round(leg.mfs_cpu_s, 3),
+        "permits": leg.statistics,
+    }
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A figure over the seeds: mean and standard deviation."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+    def show(self, digits: int = 0, factor: float = 1.0, sign: bool = False) -> str:
+        """Such as 12.3±0.4, the figure times `factor`."""
+        text = f"{self.mean * factor:{'+' if sign else ''}.{digits}f}"
+        return text + (f"±{self.deviation * factor:.{digits}f}" if self.deviation else "")
+
+
+def pick(result: Result, figure: str) -> float:
+    """A figure by its dotted name, such as ttft_s.mean."""
+    value: Any = result
+    for part in figure.split("."):
+        value = value[part]
+    return float(value)
+
+
+def over_seeds(results: Sequence[Result], mode: str, figure: str) -> Spread:
+    return Spread.of([pick(r, figure) for r in results if r["mode"] == mode])
+
+
+def change(results: Sequence[Result], mode: str, base: str, figure: str) -> Spread:
+    """Relative change of a figure from mode `base` to `mode`, seed by seed: the same requests in the same round."""
+    before = {r["seed"]: pick(r, figure) for r in results if r["mode"] == base}
+    return Spread.of([pick(r, figure) / before[r["seed"]] - 1 for r in results if r["mode"] == mode])
+
+
+def difference(results: Sequence[Result], mode: str, base: str, figure: str) -> Spread:
+    """Absolute difference of a figure, seed by seed."""
+    before = {r["seed"]: pick(r, figure) for r in results if r["mode"] == base}
+    return Spread.of([pick(r, figure) - before[r["seed"]] for r in results if r["mode"] == mode])
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as lines:  # noqa: PTH123
+            model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"
+
+
+def configuration(scenario: Scenario, scale: Scale) -> dict[str, Any]:
+    """What all results of a file share."""
+    shared: dict[str, Any] = {
+        "scenario": {k: v for k, v in msgspec.to_builtins(scenario).items() if k != "seed"},
+        "scale": msgspec.to_builtins(scale),
+    }
+    return shared

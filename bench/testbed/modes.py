@@ -1,0 +1,64 @@
+"""What is compared: who decides in which order bytes leave, and on which priority they travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bench.sim.cluster import ConfigError
+
+CLASSES = 8
+
+
+class Mode(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    says: str
+    reuse_class: int = CLASSES - 1
+    collective_class: int = 1
+    p2d_class: int = CLASSES - 1
+    policy: dict[str, Any] | None = None
+    """The [policy] table of the daemons; None: no daemon."""
+    coordinator: bool = False
+
+    @property
+    def scheduled(self) -> bool:
+        return self.policy is not None
+
+    def lanes(self, stage: int) -> list[int]:
+        """Classes that messages of the stage may travel on."""
+        if stage == 2:
+            return [self.collective_class]
+        if self.scheduled:
+            return list(range(CLASSES))
+        return [self.reuse_class if stage == 1 else self.p2d_class]
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(name="fifo", says="no scheduler: one queue for all", collective_class=CLASSES - 1),
+        Mode(name="dscp", says="a fixed priority for each stage on the wire", reuse_class=2, p2d_class=3),
+        Mode(
+            name="static",
+            says="stage order in host queue and on the wire, deadlines among stage 3; no coordinator",
+            policy={"variant": "mfs", "levels": 1, "critical_laxity_share": 0.0, "drop_budget": 0.0},
+        ),
+        Mode(name="paper", says="the paper's rule, with coordinator", policy={"variant": "paper"}, coordinator=True),
+        Mode(name="mfs", says="MFS's default rule, with coordinator", policy={"variant": "mfs"}, coordinator=True),
+    )
+}
+
+
+def parse_modes(text: str) -> list[Mode]:
+    """Modes of a list such as fifo,mfs, each once. Raises ConfigError naming what there is."""
+    names = list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in MODES:
+            raise ConfigError(f"--modes {text}: {name!r} is none of {', '.join(MODES)}")
+    return [MODES[name] for name in names]
+
+
+def rotated(modes: list[Mode], turn: int) -> list[Mode]:
+    """The order of a round: every mode gets every place in turn, so that a drift of the machine hits all alike."""
+    return modes[turn % len(modes) :] + modes[: turn % len(modes)]

@@ -1,0 +1,37 @@
+"""The same scenario in the simulator: the same requests, places, deadlines and batches, on ideal links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.sim import policies
+from bench.sim.engine import Flow, Simulation
+from bench.sim.point import measure
+from bench.sim.policies import Policy, pack, register
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import Scenario, cluster_of, requests_of
+
+
+@register("dscp")
+class FixedPriorities(Policy):
+    """Stage 2, then 1, then 3, and fair inside each: what a fixed DSCP for each stage makes of a switch."""
+
+    def order(self, flow: Flow) -> int:
+        return pack({2: 0, 1: 1}.get(flow.stage, 2))
+
+
+POLICIES = {"fifo": ("fs", 0), "dscp": ("dscp", 0), "static": ("static", 8), "paper": ("paper", 8), "mfs": ("mfs", 8)}
+"""Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait
+in their host queue in front of a fabric of eight classes."""
+
+
+def simulated(scenario: Scenario, scale: Scale, mode: str) -> dict[str, Any]:
+    """Figures of a mode as the simulator expects them, in the testbed's seconds."""
+    policy, fabric_classes = POLICIES[mode]
+    cluster = cluster_of(scenario, fabric_classes)
+    simulation = Simulation(cluster, requests_of(scenario, cluster), policies.find(policy))
+    simulation.run()
+    result = measure(simulation, 0)
+    for figure in ("ttft_s", "cct_s", "earliness_s"):
+        result[figure] = {name: value * scale.time for name, value in result[figure].items()}
+    return {"mode": mode, "rate": scenario.rate, "seed": scenario.seed, **result}

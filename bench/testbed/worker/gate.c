@@ -1,0 +1,331 @@
+/* Asks MFS for leave through its public interface (mfs/api.h), or gives it at once on the stage's fixed class when nobody
+ * schedules.
+ *
+ * Permits arrive on a thread that sleeps until there are some; it hands them to the event loop. A message that waits when
+ * the daemon is gone, or longer than the daemon says, goes out without a permit on the lowest class but the scavenger's.
+ */
+#define _GNU_SOURCE
+#include "worker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <mfs/api.h>
+
+enum { LOOK_NS = 20 * 1000 * 1000, WAIT_NS = 100 * 1000 * 1000 };
+#define ATTACH_NS 30000000000ull
+
+/* A batch as the daemon knows it: until its last message is out. */
+struct told {
+	struct mfs_client *client;
+	unsigned users; /* the running batch and its requests */
+	uint32_t slot;
+};
+
+static const struct mfs_api *api;
+static struct mfs_client *session;
+static int nic = -1;
+static int bell = -1;
+static _Atomic(struct message *) permitted_list;
+static struct message *waiting_first, *waiting_last; /* submitted, in that order */
+static uint64_t submitted, permitted_count, bypassed;
+
+static uint32_t fallback_class(const struct mfs_client *client)
+{
+	const struct mfs_segment *segment = client ? mfs_client_segment((struct mfs_client *)client) : NULL;
+	return segment && segment->header.classes >= 2 ? segment->header.classes - 2 : CLASSES_MAX - 2;
+}
+
+/* ---- permits ---------------------------------------------------------------------------------------------------- */
+
+/* Called from any thread that takes permits. */
+static void permitted(struct mfs_waiter *waiter, uint64_t task, uint32_t wire_class)
+{
+	struct message *message = (struct message *)waiter, *head = atomic_load(&permitted_list);
+	const uint64_t one = 1;
+
+	atomic_store(&message->permitted_task, task);
+	atomic_store(&message->permitted_class, wire_class);
+	if (atomic_exchange(&message->listed, true))
+		return;
+	do {
+		message->permitted_next = head;
+	} while (!atomic_compare_exchange_weak(&permitted_list, &head, message));
+	if (!head && write(bell, &one, sizeof(one)) != sizeof(one))
+		abort();
+}
+
+static void *wait_for_permits(void *unused)
+{
+	(void)unused;
+	pthread_setname_np(pthread_self(), "permits");
+	for (;;) {
+		struct mfs_client *client = api->client();
+
+		if (client)
+			mfs_client_wait(client, WAIT_NS);
+		else
+			usleep(WAIT_NS / 1000);
+		api->permits();
+	}
+	return NULL;
+}
+
+static void unlink_waiting(struct message *message)
+{
+	*(message->waiting_before ? &message->waiting_before->waiting_after : &waiting_first) = message->waiting_after;
+	*(message->waiting_after ? &message->waiting_after->waiting_before : &waiting_last) = message->waiting_before;
+	message->waits = false;
+}
+
+static void bell_rang(void)
+{
+	struct message *message, *next, *in_order = NULL;
+	uint64_t times;
+
+	if (read(bell, &times, sizeof(times)) != sizeof(times))
+		return;
+	for (message = atomic_exchange(&permitted_list, NULL); message; message = next) {
+		next = message->permitted_next;
+		message->permitted_next = in_order;
+		in_order = message;
+	}
+	for (message = in_order; message; message = next) {
+		next = message->permitted_next;
+		atomic_store(&message->listed, false);
+		/* A permit may cross a cancellation, and come for what the message was before. */
+		if (!message->waits || atomic_load(&message->permitted_task) != message->task)
+			continue;
+		unlink_waiting(message);
+		permitted_count++;
+		verbs_post(message, atomic_load(&message->permitted_class));
+	}
+}
+
+/* ---- session ---------------------------------------------------------------------------------------------------- */
+
+static struct mfs_client *session_now(void)
+{
+	struct mfs_client *client = api ? api->client() : NULL;
+
+	if (client != session) {
+		session = client;
+		nic = client ? mfs_client_nic(client, verbs_device_name(), verbs_device_guid(), 0) : -1;
+	}
+	return client && nic >= 0 && mfs_client_alive(client, now_ns()) ? client : NULL;
+}
+
+void gate_open(void)
+{
+	pthread_t thread;
+
+	if (!settings.scheduled)
+		return;
+	api = mfs_api();
+	if (!api)
+		fail("the shim is not preloaded");
+	bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	watch(bell, bell_rang);
+	if (pthread_create(&thread, NULL, wait_for_permits, NULL))
+		fail("no thread for permits");
+}
+
+/* On a busy machine the first attempt may time out; the shim tries again by itself. */
+void gate_attach(void)
+{
+	const uint64_t until = now_ns() + ATTACH_NS;
+
+	while (settings.scheduled && !session_now()) {
+		if (now_ns() > until)
+			fail("not attached to the daemon after %d s", (int)(ATTACH_NS / 1000000000));
+		usleep(10000);
+	}
+}
+
+void gate_lane(int wire_class)
+{
+	if (api && api->lane_set(wire_class))
+		fail("class %d is not one of the daemon's", wire_class);
+}
+
+/* ---- messages --------------------------------------------------------------------------------------------------- */
+
+void gate_submit(struct message *message)
+{
+	const struct request *request = message->request;
+	struct mfs_client *client;
+	struct mfs_task task;
+
+	if (!settings.scheduled) {
+		verbs_post(message, settings.fixed_class[message->stage]);
+		return;
+	}
+	client = session_now();
+	task = (struct mfs_task){
+		.bytes = message->bytes,
+		.request_id = request->number + 1,
+		.deadline_ns = request->deadline_ns,
+		.batch = request->told && request->told->client == client ? request->told->slot : MFS_NONE_U32,
+		.layer = (uint16_t)message->layer,
+		.stage = (uint8_t)message->stage,
+		.nic = (uint8_t)nic,
+		.role = MFS_ROLE_KV,
+	};
+	message->waiter.permitted = permitted;
+	message->submit_ns = now_ns();
+	if (!client || mfs_client_submit(client, &task, &message->waiter, &message->task)) {
+		message->client = NULL;
+		bypassed++;
+		verbs_post(message, fallback_class(client));
+		return;
+	}
+	message->client = client;
+	message->waits = true;
+	message->waiting_before = waiting_last;
+	message->waiting_after = NULL;
+	*(waiting_last ? &waiting_last->waiting_after : &waiting_first) = message;
+	waiting_last = message;
+	submitted++;
+}
+
+void gate_completed(struct message *message)
+{
+	if (message->client && !message->without_permit)
+		mfs_client_complete(message->client, message->task);
+	message->client = NULL;
+}
+
+bool gate_waits(void)
+{
+	return waiting_first;
+}
+
+/* Falls open: what waits on a session that is gone, or too long, goes out. */
+void gate_look(void)
+{
+	static uint64_t looked_ns;
+	const uint64_t now = now_ns();
+	struct mfs_client *client;
+
+	if (!waiting_first || now - looked_ns < LOOK_NS)
+		return;
+	looked_ns = now;
+	client = session_now();
+	for (struct message *message = waiting_first, *next; message; message = next) {
+		next = message->waiting_after;
+		if (message->client == client &&
+		    now - message->submit_ns < mfs_client_segment(client)->header.max_hold_ns)
+			continue;
+		mfs_client_cancel(message->client, message->task, true);
+		message->without_permit = true;
+		unlink_waiting(message);
+		bypassed++;
+		verbs_post(message, fallback_class(client));
+	}
+}
+
+/* What the shim counts the bytes as that are posted next. */
+void gate_posting(const struct message *message)
+{
+	struct mfs_context context;
+
+	if (!api)
+		return;
+	context = (struct mfs_context){ .stage = (uint8_t)message->stage, .batch = MFS_NONE_U32, .layer = (uint16_t)message->layer };
+	if (message->request)
+		context.request_id = message->request->number + 1;
+	api->context_set(&context);
+}
+
+/* ---- batches ---------------------------------------------------------------------------------------------------- */
+
+static void told_release(struct told *told)
+{
+	if (--told->users)
+		return;
+	mfs_client_batch_end(told->client, told->slot);
+	free(told);
+}
+
+static struct mfs_demand_told demand(enum stage stage, unsigned peer, uint64_t bytes, enum mfs_direction direction)
+{
+	struct mfs_demand_told told = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
+					.direction = (uint8_t)direction };
+
+	memcpy(told.peer, verbs_gid(peer), sizeof(told.peer));
+	return told;
+}
+
+void gate_batch_begin(struct batch *batch)
+{
+	static struct mfs_request_told requests[REQUESTS_MAX];
+	static struct mfs_demand_told demands[2 * REQUESTS_MAX];
+	struct mfs_client *client;
+	struct mfs_batch_told telling;
+	struct told *told;
+	int slot;
+
+	if (!settings.scheduled || !(client = session_now()))
+		return;
+	for (uint32_t i = 0, used = 0; i < batch->requests; i++) {
+		const struct request *request = batch->request[i];
+
+		requests[i] = (struct mfs_request_told){
+			.request_id = request->number + 1,
+			.deadline_ns = request->deadline_ns,
+			.budget_ns = request->budget_ns,
+			.demands = &demands[used],
+		};
+		if (request->fetch_bytes)
+			demands[used++] = demand(STAGE_REUSE, settings.pool, request->fetch_bytes * batch->layers, MFS_DIRECTION_IN);
+		if (request->push_bytes)
+			demands[used++] = demand(STAGE_P2D, request->decode, request->push_bytes * batch->layers, MFS_DIRECTION_OUT);
+		requests[i].demands_count = (uint32_t)(&demands[used] - requests[i].demands);
+	}
+	telling = (struct mfs_batch_told){
+		.batch_id = batch->number,
+		.layers = batch->layers,
+		.deadline_ns = batch->deadline_ns,
+		.compute_ns = batch->compute_ns,
+		.requests = requests,
+		.requests_count = batch->requests,
+	};
+	slot = mfs_client_batch_begin_with(client, &telling);
+	if (slot < 0 || !(told = malloc(sizeof(*told))))
+		return; /* its messages carry no batch then */
+	*told = (struct told){ .client = client, .slot = (uint32_t)slot, .users = batch->requests + 1 };
+	batch->told = told;
+	for (uint32_t i = 0; i < batch->requests; i++)
+		batch->request[i]->told = told;
+}
+
+void gate_batch_layer(struct batch *batch)
+{
+	if (batch->told)
+		mfs_client_batch_layer(batch->told->client, batch->told->slot, batch->layer);
+}
+
+void gate_batch_computed(struct batch *batch)
+{
+	if (!batch->told)
+		return;
+	gate_batch_layer(batch);
+	told_release(batch->told);
+	batch->told = NULL;
+}
+
+void gate_request_end(struct request *request)
+{
+	if (request->told)
+		told_release(request->told);
+}
+
+void gate_statistics(void)
+{
+	tell("statistics submitted %lu permitted %lu bypassed %lu", submitted, permitted_count, bypassed);
+}

@@ -1,0 +1,374 @@
+/* The device, its lanes and the messages on them.
+ *
+ * A lane is the queue pairs of one peer, stage and class; a message goes out on the one with the least to do. Every queue
+ * pair has SLOTS buffers: a message uses the next one, so at most SLOTS are on their way. A receiver posts a receive for
+ * a slot once it has checked what was there, so nothing is overwritten unread. Every message carries a stamp at its first
+ * and last bytes; a wrong one ends the worker.
+ */
+#include "worker.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LANES_MAX = 512, POLL = 64, QP_NUMBERS = 1 << 12 };
+
+struct pair {
+	struct lane *lane;
+	struct ibv_qp *qp;
+	uint8_t *memory; /* SLOTS buffers: source of writes, target of reads, landing of the peer's writes */
+	struct ibv_mr *mr;
+	struct message *slot[SLOTS];
+	uint64_t posted, done, received;
+	uint64_t peer_address;
+	uint32_t peer_key;
+	bool connected;
+};
+
+struct lane {
+	unsigned peer, wire_class, pairs;
+	enum stage stage;
+	bool sends, receives;
+	struct pair pair[LANE_QPS_MAX];
+	struct message *first, **last; /* waiting for a slot */
+};
+
+static struct lane *lanes[LANES_MAX];
+static unsigned lane_count;
+static struct pair *pair_by_number[QP_NUMBERS];
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_comp_channel *channel;
+static union ibv_gid gid, peer_gids[HOSTS_MAX];
+static uint8_t *pool_memory; /* the KV pool's blocks, each of one message */
+static struct ibv_mr *pool_mr;
+static struct message *free_messages;
+
+struct message *message_new(void)
+{
+	struct message *message = free_messages;
+
+	if (message)
+		free_messages = message->next;
+	else if (!(message = malloc(sizeof(*message))))
+		fail("no memory for a message");
+	else
+		message->listed = false;
+	/* What a permit that crosses a cancellation may still touch keeps its value: see gate.c. */
+	message->client = NULL;
+	message->task = 0;
+	message->waits = message->without_permit = false;
+	message->request = NULL;
+	message->block = 0;
+	return message;
+}
+
+void message_free(struct message *message)
+{
+	message->next = free_messages;
+	free_messages = message;
+}
+
+/* ---- stamps: who sent what -------------------------------------------------------------------------------------- */
+
+static uint64_t stamp_of(unsigned from, enum stage stage, uint32_t what, uint64_t which)
+{
+	return ((uint64_t)from << 56 ^ (uint64_t)stage << 52 ^ (uint64_t)what << 16 ^ which) * 0x9e3779b97f4a7c15u | 1;
+}
+
+static void stamp(uint8_t *data, uint32_t bytes, uint64_t value)
+{
+	memcpy(data, &value, sizeof(value));
+	memcpy(data + bytes - sizeof(value), &value, sizeof(value));
+}
+
+static void stamp_check(const uint8_t *data, uint32_t bytes, uint64_t value, const struct pair *pair)
+{
+	if (memcmp(data, &value, sizeof(value)) || memcmp(data + bytes - sizeof(value), &value, sizeof(value)))
+		fail("wrong data from host %u, stage %d, class %u", pair->lane->peer, pair->lane->stage, pair->lane->wire_class);
+}
+
+/* ---- queue pairs ------------------------------------------------------------------------------------------------ */
+
+static struct pair **pair_place(uint32_t number)
+{
+	for (uint32_t i = 0; i < QP_NUMBERS; i++) {
+		struct pair **place = &pair_by_number[(number * 2654435761u + i) % QP_NUMBERS];
+		if (!*place || (*place)->qp->qp_num == number)
+			return place;
+	}
+	fail("more than %d queue pairs", QP_NUMBERS);
+}
+
+static void receive_post(struct pair *pair)
+{
+	struct ibv_recv_wr receive = { .wr_id = 0 }, *bad;
+
+	if (ibv_post_recv(pair->qp, &receive, &bad))
+		fail("ibv_post_recv: %s", strerror(errno));
+}
+
+static void pair_create(struct pair *pair, unsigned at)
+{
+	const struct lane *lane = pair->lane;
+	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 2 * SLOTS, .max_recv_wr = 2 * SLOTS, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = (unsigned)access };
+	struct ibv_mr *remote;
+
+	gate_lane((int)lane->wire_class);
+	pair->qp = ibv_create_qp(pd, &init);
+	gate_lane(-1);
+	if (!pair->qp)
+		fail("ibv_create_qp: %s", strerror(errno));
+	if (ibv_modify_qp(pair->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		fail("ibv_modify_qp to INIT: %s", strerror(errno));
+	*pair_place(pair->qp->qp_num) = pair;
+	if (lane->sends || lane->receives) {
+		/* One half lands what comes, the other is the source of what goes. */
+		const size_t bytes = (size_t)2 * SLOTS * settings.message_bytes;
+
+		pair->memory = aligned_alloc(4096, bytes);
+		if (!pair->memory || !(pair->mr = ibv_reg_mr(pd, pair->memory, bytes, access)))
+			fail("ibv_reg_mr of %zu bytes: %s", bytes, strerror(errno));
+	}
+	if (lane->receives)
+		for (unsigned i = 0; i < SLOTS; i++)
+			receive_post(pair);
+	remote = pair->mr ? pair->mr : pool_mr;
+	tell("to %u %d %u %u %x %x %" PRIx64 " %" PRIx64 " %" PRIx64, lane->peer, lane->stage, lane->wire_class, at,
+	     pair->qp->qp_num, remote->rkey, (uint64_t)(uintptr_t)remote->addr, (uint64_t)gid.global.subnet_prefix,
+	     (uint64_t)gid.global.interface_id);
+}
+
+static void pair_connect(struct pair *pair, uint32_t peer_number, const union ibv_gid *peer_gid)
+{
+	struct ibv_qp_attr ready_to_receive = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = peer_number,
+		.max_dest_rd_atomic = SLOTS, .min_rnr_timer = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1,
+			     .grh = { .dgid = *peer_gid, .hop_limit = 255,
+				      .traffic_class = (uint8_t)(settings.dscp[pair->lane->wire_class] << 2) } },
+	};
+	struct ibv_qp_attr ready_to_send = { .qp_state = IBV_QPS_RTS, .timeout = 20, .retry_cnt = 7, .rnr_retry = 7,
+					     .max_rd_atomic = SLOTS };
+
+	if (ibv_modify_qp(pair->qp, &ready_to_receive,
+			  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+		fail("ibv_modify_qp to RTR: %s", strerror(errno));
+	if (ibv_modify_qp(pair->qp, &ready_to_send,
+			  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				  IBV_QP_MAX_QP_RD_ATOMIC))
+		fail("ibv_modify_qp to RTS: %s", strerror(errno));
+	pair->connected = true;
+}
+
+static struct lane *lane_of(unsigned peer, enum stage stage, unsigned wire_class)
+{
+	for (unsigned i = 0; i < lane_count; i++)
+		if (lanes[i]->peer == peer && lanes[i]->stage == stage && lanes[i]->wire_class == wire_class)
+			return lanes[i];
+	fail("no lane to host %u for stage %d on class %u", peer, stage, wire_class);
+}
+
+void verbs_link(unsigned peer, enum stage stage, unsigned wire_class, unsigned queue_pairs, bool sends, bool receives)
+{
+	struct lane *lane = calloc(1, sizeof(*lane));
+
+	if (!lane || lane_count == LANES_MAX || wire_class >= CLASSES_MAX || !queue_pairs || queue_pairs > LANE_QPS_MAX)
+		fail("cannot make %u queue pairs to host %u on class %u", queue_pairs, peer, wire_class);
+	*lane = (struct lane){ .peer = peer, .stage = stage, .wire_class = wire_class, .pairs = queue_pairs,
+			       .sends = sends, .receives = receives, .last = &lane->first };
+	lanes[lane_count++] = lane;
+	for (unsigned i = 0; i < queue_pairs; i++) {
+		lane->pair[i].lane = lane;
+		pair_create(&lane->pair[i], i);
+	}
+}
+
+/* STAGE CLASS INDEX QP_NUMBER KEY ADDRESS GID GID */
+void verbs_peer(unsigned peer, char *words)
+{
+	unsigned stage, wire_class, at, number, key;
+	uint64_t address;
+	union ibv_gid peer_gid;
+	struct pair *pair;
+
+	if (sscanf(words, "%u %u %u %x %x %" SCNx64 " %" SCNx64 " %" SCNx64, &stage, &wire_class, &at, &number, &key, &address,
+		   (uint64_t *)&peer_gid.global.subnet_prefix, (uint64_t *)&peer_gid.global.interface_id) != 8 ||
+	    at >= LANE_QPS_MAX)
+		fail("host %u describes a queue pair that I cannot read: %s", peer, words);
+	if (peer < HOSTS_MAX)
+		peer_gids[peer] = peer_gid;
+	pair = &lane_of(peer, (enum stage)stage, wire_class)->pair[at];
+	pair->peer_key = key;
+	pair->peer_address = address;
+	pair_connect(pair, number, &peer_gid);
+}
+
+const char *verbs_device_name(void)
+{
+	return ibv_get_device_name(context->device);
+}
+
+uint64_t verbs_device_guid(void)
+{
+	return ibv_get_device_guid(context->device);
+}
+
+const union ibv_gid *verbs_gid(unsigned peer)
+{
+	return &peer_gids[peer % HOSTS_MAX];
+}
+
+bool verbs_connected(void)
+{
+	for (unsigned i = 0; i < lane_count; i++)
+		for (unsigned p = 0; p < lanes[i]->pairs; p++)
+			if (!lanes[i]->pair[p].connected)
+				return false;
+	return true;
+}
+
+/* ---- messages --------------------------------------------------------------------------------------------------- */
+
+static void pair_post(struct pair *pair, struct message *message)
+{
+	const unsigned slot = pair->posted % SLOTS;
+	uint8_t *data = pair->memory + (size_t)(SLOTS + slot) * settings.message_bytes;
+	struct ibv_sge sge = { .addr = (uintptr_t)data, .length = message->bytes, .lkey = pair->mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	wr.wr.rdma.rkey = pair->peer_key;
+	if (message->stage == STAGE_REUSE) {
+		wr.opcode = IBV_WR_RDMA_READ;
+		wr.wr.rdma.remote_addr = pair->peer_address + message->block * settings.message_bytes;
+	} else {
+		stamp(data, message->bytes, stamp_of(settings.index, message->stage, message->immediate, pair->posted));
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = message->immediate;
+		wr.wr.rdma.remote_addr = pair->peer_address + (uint64_t)slot * settings.message_bytes;
+	}
+	gate_posting(message);
+	if (ibv_post_send(pair->qp, &wr, &bad))
+		fail("ibv_post_send to host %u: %s", pair->lane->peer, strerror(errno));
+	pair->slot[slot] = message;
+	pair->posted++;
+}
+
+static void lane_pump(struct lane *lane)
+{
+	while (lane->first) {
+		struct message *message = lane->first;
+		struct pair *best = &lane->pair[0];
+
+		for (unsigned i = 1; i < lane->pairs; i++)
+			if (lane->pair[i].posted - lane->pair[i].done < best->posted - best->done)
+				best = &lane->pair[i];
+		if (best->posted - best->done == SLOTS)
+			return;
+		if (!(lane->first = message->next))
+			lane->last = &lane->first;
+		pair_post(best, message);
+	}
+}
+
+void verbs_post(struct message *message, unsigned wire_class)
+{
+	struct lane *lane = lane_of(message->peer, message->stage, wire_class);
+
+	message->wire_class = wire_class;
+	message->next = NULL;
+	*lane->last = message;
+	lane->last = &message->next;
+	lane_pump(lane);
+}
+
+static void completed(const struct ibv_wc *wc, struct pair *pair)
+{
+	struct message *message;
+
+	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+		const unsigned slot = pair->received % SLOTS;
+		const enum stage stage = pair->lane->stage;
+
+		stamp_check(pair->memory + (size_t)slot * settings.message_bytes, wc->byte_len,
+			    stamp_of(pair->lane->peer, stage, wc->imm_data, pair->received), pair);
+		pair->received++;
+		receive_post(pair);
+		if (stage == STAGE_COLLECTIVE)
+			prefill_collective_received(wc->imm_data, wc->byte_len);
+		else
+			decode_received(wc->imm_data, wc->byte_len);
+		return;
+	}
+	message = pair->slot[wc->wr_id % SLOTS];
+	if (message->stage == STAGE_REUSE)
+		stamp_check(pair->memory + (size_t)(SLOTS + wc->wr_id) * settings.message_bytes, message->bytes,
+			    stamp_of(settings.pool, STAGE_REUSE, 0, message->block), pair);
+	pair->slot[wc->wr_id % SLOTS] = NULL;
+	pair->done++;
+	lane_pump(pair->lane);
+	gate_completed(message);
+	prefill_completed(message);
+	message_free(message);
+}
+
+static void channel_ready(void)
+{
+	struct ibv_wc wc[POLL];
+	struct ibv_cq *from;
+	void *context_of_cq;
+	int n;
+
+	if (ibv_get_cq_event(channel, &from, &context_of_cq))
+		return;
+	ibv_ack_cq_events(from, 1);
+	if (ibv_req_notify_cq(cq, 0))
+		fail("ibv_req_notify_cq: %s", strerror(errno));
+	do {
+		n = ibv_poll_cq(cq, POLL, wc);
+		if (n < 0)
+			fail("ibv_poll_cq: %s", strerror(errno));
+		for (int i = 0; i < n; i++) {
+			struct pair *pair = *pair_place(wc[i].qp_num);
+
+			if (wc[i].status != IBV_WC_SUCCESS)
+				fail("a work request to host %u failed: %s", pair->lane->peer, ibv_wc_status_str(wc[i].status));
+			completed(&wc[i], pair);
+		}
+	} while (n == POLL); /* what comes after the request for notification rings again */
+}
+
+void verbs_open(void)
+{
+	int n = 0;
+	struct ibv_device **list = ibv_get_device_list(&n), *device = NULL;
+
+	for (int i = 0; i < n && !device; i++)
+		if (!settings.device || !strcmp(ibv_get_device_name(list[i]), settings.device))
+			device = list[i];
+	if (!device)
+		fail("no RDMA device%s%s", settings.device ? " named " : "", settings.device ? settings.device : "");
+	if (!(context = ibv_open_device(device)) || !(pd = ibv_alloc_pd(context)) ||
+	    !(channel = ibv_create_comp_channel(context)) || !(cq = ibv_create_cq(context, 16384, NULL, channel, 0)) ||
+	    ibv_query_gid(context, 1, 0, &gid) || ibv_req_notify_cq(cq, 0))
+		fail("cannot open the device: %s", strerror(errno));
+	watch(channel->fd, channel_ready);
+	if (settings.index == settings.pool) {
+		const size_t bytes = (size_t)POOL_BLOCKS * settings.message_bytes;
+
+		pool_memory = aligned_alloc(4096, bytes);
+		if (!pool_memory || !(pool_mr = ibv_reg_mr(pd, pool_memory, bytes, IBV_ACCESS_REMOTE_READ)))
+			fail("ibv_reg_mr of %zu bytes: %s", bytes, strerror(errno));
+		for (uint64_t *word = (uint64_t *)pool_memory, i = 0; i < bytes / 8; i++)
+			word[i] = stamp_of(settings.index, STAGE_REUSE, 0, i * 8 / settings.message_bytes);
+	}
+}

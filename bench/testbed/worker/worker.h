@@ -1,0 +1,136 @@
+/* A host of the testbed: one event-driven process that computes by profile and moves real bytes with verbs.
+ *
+ * main.c owns the event loop and talks to the controller; verbs.c owns the device, its lanes (queue pairs of one peer,
+ * stage and class) and the messages on them; prefill.c plays a rank of a prefill unit; decode.c counts what arrives;
+ * gate.c asks MFS for permits, or answers at once when nobody schedules. One thread; no lock; nothing here knows modes.
+ */
+#ifndef TESTBED_WORKER_H
+#define TESTBED_WORKER_H
+
+#include <infiniband/verbs.h>
+#include <mfs/api.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	HOSTS_MAX = 32,
+	CLASSES_MAX = 8,
+	LANE_QPS_MAX = 4,
+	SLOTS = 8, /* messages of one queue pair on their way at once, and receives posted for them */
+	REQUESTS_MAX = 256, /* of one batch */
+	LAYERS_MAX = 128,
+	POOL_BLOCKS = 128, /* that are hot: of one message each */
+};
+
+enum stage { STAGE_REUSE = 1, STAGE_COLLECTIVE = 2, STAGE_P2D = 3 };
+
+struct request;
+struct told;
+
+/* One message. It lives from its submission until its completion. */
+struct message {
+	struct mfs_waiter waiter; /* first: it is the cookie of the task. The rest up to `next` is gate.c's */
+	struct mfs_client *client; /* NULL: not submitted */
+	uint64_t task, submit_ns;
+	bool waits, without_permit;
+	struct message *waiting_before, *waiting_after;
+	struct message *permitted_next;
+	_Atomic uint64_t permitted_task;
+	_Atomic uint32_t permitted_class;
+	_Atomic bool listed;
+
+	struct message *next; /* in a lane's queue, or in the free list */
+	struct request *request; /* NULL: of a collective */
+	uint32_t bytes;
+	uint32_t immediate;
+	uint32_t layer;
+	uint32_t peer;
+	enum stage stage;
+	uint32_t wire_class;
+	uint64_t block; /* reads: the pool's block */
+};
+
+/* The part of a request that this rank computes in a batch. */
+struct request {
+	struct request *next;
+	struct batch *batch; /* NULL once the batch has ended */
+	struct told *told; /* of gate.c */
+	uint64_t deadline_ns, budget_ns;
+	uint64_t fetch_bytes, push_bytes; /* of one layer */
+	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
+	uint32_t number, decode;
+	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
+	bool is_last; /* no later batch computes more of it */
+};
+
+struct batch {
+	uint64_t number;
+	uint64_t attention_ns, experts_ns;
+	uint64_t send_bytes[2], receive_bytes[2]; /* dispatch, combine */
+	uint64_t deadline_ns, compute_ns;
+	uint32_t layers, layer, requests;
+	struct told *told; /* of gate.c */
+	struct request *request[REQUESTS_MAX];
+};
+
+struct settings {
+	const char *name;
+	const char *device;
+	unsigned index;
+	unsigned pool; /* host that owns the cached blocks */
+	unsigned peer_rank; /* the other rank of the unit */
+	unsigned dscp[CLASSES_MAX];
+	unsigned fixed_class[4]; /* by stage, when nobody schedules */
+	uint32_t message_bytes;
+	bool scheduled; /* ask MFS */
+	int control_fd;
+};
+extern struct settings settings;
+
+/* ---- main.c */
+uint64_t now_ns(void);
+_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void tell(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line to the controller */
+void timer_set(uint64_t due_ns); /* prefill_timer is called then */
+void watch(int fd, void (*ready)(void));
+
+/* ---- verbs.c */
+void verbs_open(void);
+void verbs_link(unsigned peer, enum stage stage, unsigned wire_class, unsigned queue_pairs, bool sends, bool receives);
+void verbs_peer(unsigned peer, char *words); /* what the peer said of one of its queue pairs */
+bool verbs_connected(void);
+const char *verbs_device_name(void);
+uint64_t verbs_device_guid(void);
+const union ibv_gid *verbs_gid(unsigned peer); /* all zero while unknown */
+void verbs_post(struct message *message, unsigned wire_class); /* as soon as the lane has room */
+struct message *message_new(void);
+void message_free(struct message *message);
+
+/* ---- gate.c: submit -> permit(class) -> post on the lane of that class -> complete */
+void gate_open(void);
+void gate_attach(void); /* waits until the daemon schedules this worker */
+void gate_submit(struct message *message); /* verbs_post follows, now or later */
+void gate_completed(struct message *message);
+void gate_batch_begin(struct batch *batch);
+void gate_batch_layer(struct batch *batch);
+void gate_batch_computed(struct batch *batch); /* may still have KV to send */
+void gate_request_end(struct request *request); /* has nothing left to send */
+bool gate_waits(void); /* messages wait for permits: call gate_look every now and then */
+void gate_look(void);
+void gate_posting(const struct message *message);
+void gate_lane(int wire_class); /* queue pairs made from now on are lanes of that class; -1: no more */
+void gate_statistics(void);
+
+/* ---- prefill.c */
+void prefill_batch(char *words);
+void prefill_timer(void);
+void prefill_completed(struct message *message); /* a read or a write of ours */
+void prefill_collective_received(uint32_t phase, uint64_t bytes);
+
+/* ---- decode.c */
+void decode_expect(char *words);
+void decode_received(uint32_t request, uint64_t bytes);
+
+#endif

@@ -1,0 +1,96 @@
+"""Namespaces of one's own: what runs in them leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.testbed.cage import CageError, run_caged
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def possible() -> str:
+    try:
+        return "" if run_caged(lambda: 0) == 0 else "the cage is broken"
+    except CageError as error:
+        return str(error)
+
+
+pytestmark = pytest.mark.skipif(bool(possible()), reason=f"{possible()}")
+
+
+def test_answers_what_the_function_answers() -> None:
+    assert run_caged(lambda: 7) == 7
+
+
+def test_an_exception_is_shown_and_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    def raises() -> int:
+        raise LookupError("such a thing")
+
+    assert run_caged(raises) == 1
+    assert "such a thing" in capfd.readouterr().err
+
+
+def test_network_processes_and_mounts_are_its_own() -> None:
+    def look() -> int:
+        assert os.getpid() == 1 and os.geteuid() == 0
+        subprocess.run(["ip", "link", "add", "name", "cagebr", "type", "bridge"], check=True)
+        subprocess.run(["ip", "netns", "add", "caged"], check=True)
+        return 0
+
+    assert run_caged(look) == 0
+    assert "cagebr" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+    assert "caged" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+
+
+SCRIPT = """
+import subprocess, sys
+from bench.testbed.cage import run_caged
+
+def wait():
+    child = subprocess.Popen(["sleep", "1000.125"])
+    print("up", flush=True)
+    try:
+        child.wait()
+    finally:
+        print("tidied", flush=True)
+    return 0
+
+sys.exit(run_caged(wait))
+"""
+
+
+def sleepers() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"1000.125" in path.read_bytes() and b"sleep\0" in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_tidies_up_and_exits_130(number: signal.Signals) -> None:
+    program = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    program.send_signal(number)
+    assert program.stdout.read() == "tidied\n"
+    assert program.wait(20) == 130
+    assert not sleepers()
+
+
+def test_nothing_outlives_a_kill() -> None:
+    program = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    program.kill()
+    program.wait(20)
+    assert program.stdout.read() == "", "the pipe ends when the last process of the cage has"
+    assert not sleepers()

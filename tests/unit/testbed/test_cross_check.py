@@ -1,0 +1,60 @@
+"""The recorded measurement (docs/testbed-results.json) and today's simulator agree about the same requests."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.testbed.measure import change, over_seeds
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import WORKLOADS, Scenario
+from bench.testbed.simulate import POLICIES, simulated
+from bench.testbed.study import PAGE, page
+
+RECORDED = json.loads((Path(__file__).resolve().parents[3] / "docs" / "testbed-results.json").read_text())
+SCALE = msgspec.convert(RECORDED["scale"], Scale)
+SEEDS = 2  # of those recorded: the simulator's part of this test takes a few seconds
+# The simulator's links are ideal, its senders never wait for a processor; TCP and two busy cores are neither.
+APART_MOST = {"ttft_s.mean": 0.35, "cct_s.mean": 0.35}
+POINTS_MOST = 0.15
+
+
+@cache
+def both(workload: str, mode: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    part = RECORDED["workloads"][workload]
+    scenario = msgspec.convert(part["scenario"], Scenario)
+    seeds = sorted({r["seed"] for r in part["results"]})[:SEEDS]
+    measured = [r for r in part["results"] if r["mode"] == mode and r["seed"] in seeds]
+    return measured, [simulated(msgspec.structs.replace(scenario, seed=s), SCALE, mode) for s in seeds]
+
+
+@pytest.mark.parametrize("mode", POLICIES)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_measured_and_simulated_are_close(workload: str, mode: str) -> None:
+    measured, expected = both(workload, mode)
+    assert [r["seed"] for r in measured] and len(measured) == len(expected)
+    for figure, most in APART_MOST.items():
+        here, there = over_seeds(measured, mode, figure).mean, over_seeds(expected, mode, figure).mean
+        assert abs(here / there - 1) <= most, f"{figure}: measured {here:.3f} s, simulated {there:.3f} s"
+    here, there = (over_seeds(r, mode, "slo_attainment").mean for r in (measured, expected))
+    assert abs(here - there) <= POINTS_MOST, f"in time: measured {here:.0%}, simulated {there:.0%}"
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_both_say_by_how_much_priorities_shorten_collectives(workload: str) -> None:
+    gains = []
+    for at in (0, 1):
+        results = [r for mode in ("fifo", "dscp", "mfs") for r in both(workload, mode)[at]]
+        gains.append([change(results, mode, "fifo", "cct_s.mean").mean for mode in ("dscp", "mfs")])
+    assert all(gain < -0.1 for of_one in gains for gain in of_one)
+    assert statistics.fmean(abs(a - b) for a, b in zip(*gains, strict=True)) < 0.15
+
+
+def test_the_page_shows_the_recorded_figures() -> None:
+    assert page(RECORDED) in PAGE.read_text(), "write it again: python -m bench.testbed.study --from-results"

@@ -1,0 +1,87 @@
+"""From legs to figures, seed by seed, and the demo's verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.testbed.demo import verdict
+from bench.testbed.hosts import PortSample
+from bench.testbed.leg import LegResult, Served
+from bench.testbed.measure import change, difference, over_seeds, result_of
+from bench.testbed.overhead import costs, sentences
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import Scenario
+from bench.testbed.show import shares
+
+MS = 1_000_000
+
+
+def leg(mode: str, seed: int, ttft_ms: list[int], cct_ms: int = 10) -> LegResult:
+    served = [
+        Served(
+            i, 100 * MS, 400 * MS, 100 * MS, prefill_end_ns=90 * MS + ttft * MS, kv_ns=100 * MS + ttft * MS, kv_bytes=8
+        )
+        for i, ttft in enumerate(ttft_ms)
+    ]
+    return LegResult(mode, seed, 0, 10**9, served, [(0, cct_ms * MS)], {}, {}, 1.0, 0.02)
+
+
+def result(mode: str, seed: int, ttft_ms: list[int], cct_ms: int = 10) -> dict[str, Any]:
+    return result_of(leg(mode, seed, ttft_ms, cct_ms), Scenario(seed=seed), 0.5)
+
+
+def test_first_token_needs_both_the_end_of_prefill_and_all_kv() -> None:
+    served = Served(0, 100, 1000, 50, prefill_end_ns=300, kv_ns=0)
+    assert not served.done
+    served.kv_ns = 200
+    assert served.done and served.first_token_ns == 300
+    served.kv_ns = 700
+    assert served.first_token_ns == 700
+
+
+def test_figures_are_those_of_the_simulator() -> None:
+    figures = result("mfs", 1, [200, 300, 400])
+    assert figures["mode"] == "mfs" and figures["requests"] == 3
+    assert figures["slo_attainment"] == pytest.approx(2 / 3), "the budget is 300 ms"
+    assert figures["ttft_s"]["mean"] == pytest.approx(0.3) and figures["cct_s"]["mean"] == pytest.approx(0.01)
+    assert figures["earliness_s"]["mean"] == pytest.approx(0.0) and figures["kv_bytes"] == 24
+
+
+def test_changes_are_taken_seed_by_seed() -> None:
+    results = [result("fifo", 1, [200]), result("fifo", 2, [1000]), result("mfs", 2, [500]), result("mfs", 1, [100])]
+    halved = change(results, "mfs", "fifo", "ttft_s.mean")
+    assert halved.mean == pytest.approx(-0.5) and halved.deviation == pytest.approx(0.0)
+    assert difference(results, "mfs", "fifo", "slo_attainment").mean == pytest.approx(0.0)
+    assert over_seeds(results, "fifo", "ttft_s.mean").mean == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("mfs_ms", "cct_ms", "wins"),
+    [([150, 250], 8, True), ([350, 350], 8, False), ([150, 250], 12, False), ([250, 500], 8, False)],
+)
+def test_mfs_wins_only_when_it_does(mfs_ms: list[int], cct_ms: int, wins: bool) -> None:
+    results = [result("fifo", 1, [250, 350]), result("dscp", 1, [200, 290]), result("mfs", 1, mfs_ms, cct_ms)]
+    assert verdict(results).wins is wins
+
+
+def test_overhead_is_told_with_its_bounds() -> None:
+    results = [result("dscp", 1, [100]), result("mfs", 1, [105])]
+    ttft, share, core = costs(results)
+    assert ttft.mean == pytest.approx(0.05) and share.mean == pytest.approx(0.02) and core.mean == pytest.approx(0.02)
+    (sentence,) = sentences(results)
+    assert (
+        "+5.00 % (at most +1%: **missed**)" in sentence
+        and "2 % of what the workers used (at most 5%: holds)" in sentence
+    )
+
+
+def test_shares_of_a_link_are_rates_between_samples() -> None:
+    scale = Scale(link_bits_per_s=8e6)  # a byte per microsecond
+    samples = [
+        PortSample(0, [0] * 8),
+        PortSample(10**9, [500_000] + [0] * 7),
+        PortSample(3 * 10**9, [500_000, 10**6] + [0] * 6),
+    ]
+    assert [(at, rates[:2]) for at, rates in shares(samples, scale)] == [(1.0, [0.5, 0.0]), (3.0, [0.0, 0.5])]

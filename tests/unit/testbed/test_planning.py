@@ -1,0 +1,157 @@
+"""What the testbed plans: the same work for every mode, cut into batches and bytes as the simulator does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.sim.cluster import ConfigError
+from bench.sim.workload import TraceError
+from bench.testbed.batches import Unit, batch_command, shipped_bytes
+from bench.testbed.modes import MODES, parse_modes, rotated
+from bench.testbed.rounds import parse_seeds
+from bench.testbed.scale import Scale, parse_rate
+from bench.testbed.scenario import PREFILL_HOSTS, RATES, UNITS, WORKLOADS, Scenario, cluster_of, requests_of
+
+SCALE = Scale()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_requests_are_the_same_for_every_mode_and_differ_between_seeds(workload: str) -> None:
+    scenario = Scenario(workload=workload, rate=RATES[workload], duration_s=3)
+
+    def planned(seed: int) -> list[object]:
+        this = Scenario(workload=workload, rate=RATES[workload], duration_s=3, seed=seed)
+        return [
+            (r.arrival_s, r.new_tokens, r.unit, r.decode, r.deadline_s) for r in requests_of(this, cluster_of(this))
+        ]
+
+    assert planned(1) == planned(1) != planned(2)
+    requests = requests_of(scenario, cluster_of(scenario))
+    assert len(requests) == round(RATES[workload] * PREFILL_HOSTS * 3)
+    for request in requests:
+        assert request.owners == (((scenario.pool_nic, 1.0),) if request.context_tokens else ())
+        assert 0 <= request.unit < UNITS and 0 <= request.decode < scenario.decode_hosts
+        assert request.deadline_s == pytest.approx(request.arrival_s + 3 * request.isolated_s)
+    assert {r.decode for r in requests} == set(range(scenario.decode_hosts))
+    assert scenario.hosts.index("pool") == scenario.pool_nic
+
+
+def test_requests_may_come_from_a_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "mine.jsonl"
+    rows = [
+        {"timestamp": i / 2, "input_length": 600 + i, "output_length": 5, "hash_ids": [1, 2 + i]} for i in range(30)
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    scenario = Scenario(workload=str(trace), rate=1.0, duration_s=5, longest_tokens=610)
+    requests = requests_of(scenario, cluster_of(scenario))
+    assert len(requests) == 20
+    lengths = [r.new_tokens + r.context_tokens for r in requests]
+    assert lengths == [min(610, 600 + i) for i in range(20)]
+    assert requests[0].context_tokens == 0 and all(r.context_tokens > 0 for r in requests[1:])
+    with pytest.raises(TraceError, match="need 40"):
+        requests_of(too_long := Scenario(workload=str(trace), rate=1.0, duration_s=10), cluster_of(too_long))
+
+
+def test_batches_hold_every_token_once_and_ship_every_byte() -> None:
+    scenario = Scenario(rate=3.0, duration_s=6)
+    cluster = cluster_of(scenario)
+    requests = requests_of(scenario, cluster)
+    units = [Unit(cluster, SCALE, u) for u in range(UNITS)]
+    for request in requests:
+        units[request.unit].arrived(request)
+    shipped: dict[int, int] = {}
+    fetched: dict[int, int] = {}
+    ended: set[int] = set()
+    numbers: set[int] = set()
+    for unit in units:
+        while batch := unit.next_batch(0.0):
+            assert batch.number not in numbers
+            numbers.add(batch.number)
+            assert len(batch.requests) <= scenario.batch_tokens
+            for part in batch.requests:
+                number = part.request.number
+                assert number not in ended
+                shipped[number] = shipped.get(number, 0) + part.push_bytes * batch.layers
+                fetched[number] = fetched.get(number, 0) + part.fetch_bytes
+                ended |= {number} if part.is_last else set()
+    assert any(r.new_tokens > scenario.batch_tokens for r in requests), "no prompt is cut: the test sees too little"
+    assert ended == {r.number for r in requests}
+    for request in requests:
+        assert shipped[request.number] == shipped_bytes(cluster, SCALE, request)
+        assert fetched[request.number] == SCALE.size(request.remote_tokens * cluster.kv_bytes)
+
+
+def test_ranks_of_a_unit_agree_about_their_collectives() -> None:
+    scenario = Scenario(rate=2.0, duration_s=3)
+    cluster = cluster_of(scenario)
+    unit = Unit(cluster, SCALE, 0)
+    for request in requests_of(scenario, cluster)[:4]:
+        unit.arrived(request)
+    batch = unit.next_batch(0.0)
+    assert batch is not None
+    words = [batch_command(batch, rank, SCALE, 10**9, unit.wire_s(batch)).split("\n")[0].split() for rank in range(2)]
+    sent = [list(map(int, w[5:9])) for w in words]  # send, receive of dispatch; send, receive of combine
+    for first, second in (sent, sent[::-1]):
+        assert (first[0], first[2]) == (second[1], second[3])
+    for rank, w in enumerate(words):
+        assert int(w[-1]) == len(batch.parts[rank])
+        assert int(w[-3]) > 10**9, "deadlines are moments of this machine's clock"
+
+
+def test_scaling_keeps_the_ratio_of_transfer_to_compute() -> None:
+    fast_s = 1e6 / (50e9 / 8)
+    for scale in (Scale(), Scale(100e6, 5.0), Scale(1e9, 0.5)):
+        slow_s = scale.size(1e6) / (scale.link_bits_per_s / 8)
+        assert slow_s / scale.time == pytest.approx(fast_s, rel=0.01)
+        assert scale.ns(fast_s) == pytest.approx(slow_s * 1e9, rel=0.01)
+    assert SCALE.size(0) == 0 and SCALE.size(1) == 64 and SCALE.size(12345.6) % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"), [("300mbit", 300e6), ("1gbit", 1e9), ("2.5 Gbit/s", 2.5e9), ("900kbit", 9e5)]
+)
+def test_rates_are_read(text: str, bits: float) -> None:
+    assert parse_rate(text) == bits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: parse_rate("300"), "--link 300: write a number and kbit"),
+        (lambda: Scale(link_bits_per_s=1e3), "--link 0.001mbit: use 1mbit"),
+        (lambda: Scale(time=0), "--time-scale 0: use"),
+        (lambda: parse_modes("fifo,fast"), "'fast' is none of fifo, dscp, static, paper, mfs"),
+        (lambda: parse_seeds("1,two"), "--seed 1,two: use whole numbers"),
+        (lambda: Scenario(rate=0), "--rate 0: must be above 0"),
+        (lambda: Scenario(duration_s=float("nan")), "--duration nan"),
+        (lambda: Scenario(decode_hosts=0), "--decode-hosts 0: use 1 to 8"),
+        (lambda: requests_of(s := Scenario(rate=50, duration_s=1), cluster_of(s)), "--rate 50: the GPUs can compute"),
+        (lambda: requests_of(s := Scenario(workload="nope"), cluster_of(s)), "--workload nope: use one of"),
+    ],
+)
+def test_mistakes_get_one_line_with_option_value_and_remedy(wrong: object, says: str) -> None:
+    assert callable(wrong)
+    with pytest.raises(ConfigError) as raised:
+        wrong()
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_every_mode_has_every_place_in_turn() -> None:
+    modes = parse_modes("fifo,dscp,mfs,fifo")
+    assert [m.name for m in modes] == ["fifo", "dscp", "mfs"]
+    orders = [[m.name for m in rotated(modes, turn)] for turn in range(3)]
+    assert all(sorted(order) == ["dscp", "fifo", "mfs"] for order in orders)
+    for place in range(3):
+        assert len({order[place] for order in orders}) == 3
+
+
+def test_only_scheduled_modes_have_lanes_to_choose_from() -> None:
+    for mode in MODES.values():
+        for stage in (1, 3):
+            assert len(mode.lanes(stage)) == (8 if mode.scheduled else 1)
+        assert mode.lanes(2) == [mode.collective_class]
+    assert {MODES["fifo"].lanes(stage)[0] for stage in (1, 2, 3)} == {7}
+    assert len({MODES["dscp"].lanes(stage)[0] for stage in (1, 2, 3)}) == 3
