@@ -185,8 +185,14 @@ class Cluster:
 
     # ---- what the adapters did ---------------------------------------------------------------------------------------
 
-    def logged(self) -> str:
-        return "".join(path.read_text() for path in sorted(self.folder.glob("adapter-*.log")))
+    def marked(self) -> dict[Path, int]:
+        """How long each process's log is now."""
+        return {path: path.stat().st_size for path in self.folder.glob("adapter-*.log")}
+
+    def logged(self, since: dict[Path, int]) -> str:
+        """What they wrote since then."""
+        parts = [path.read_bytes()[since.get(path, 0) :] for path in sorted(self.folder.glob("adapter-*.log"))]
+        return b"".join(parts).decode()
 
     def messages(self, log: str) -> list[tuple[int, int, int, int, int]]:
         """(bytes, stage, request, deadline, layer) of each message in a part of the log."""

@@ -29,7 +29,7 @@ pytestmark = [
 ]
 PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
 BLOCK_TOKENS = 128
-SOON = {"x-slo-ttft-ms": "5000"}
+SOON = {"x-slo-ttft-ms": "60000"}  # what is lost already goes last, and a busy machine takes seconds
 DEADLINE = {"x-slo-ttft-ms": "300", "x-tenant": "acme"}
 
 
@@ -72,13 +72,13 @@ def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Clust
     def posted() -> int:
         return sum(client.posted_bytes.get("p2d", 0) for client in cluster.status().clients)
 
-    log_before, granted_before, posted_before = len(cluster.logged()), granted(), posted()
+    log_before, granted_before, posted_before = cluster.marked(), granted(), posted()
     lengths = (200, 700)
     names = [cluster.disaggregated(prompt(n, n), headers=DEADLINE)[2] for n in lengths]
     blocks = [-(-n // BLOCK_TOKENS) for n in lengths]
     wanted = sum(blocks) * BLOCK_TOKENS * TOKEN_BYTES
     until(lambda: granted() - granted_before >= wanted, "the daemon's count")
-    messages = cluster.messages(cluster.logged()[log_before:])
+    messages = cluster.messages(cluster.logged(log_before))
     by_request: dict[int, Counter[int]] = defaultdict(Counter)
     for size, stage, request, deadline_ns, layer in messages:
         assert stage == 3
@@ -93,20 +93,20 @@ def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Clust
 
 
 def test_layer_boundaries_are_counted(cluster: Cluster) -> None:
-    before = len(cluster.logged())
+    before = cluster.marked()
     cluster.disaggregated(prompt(900, 3))
-    until(lambda: BATCH.search(cluster.logged()[before:]), "the end of the batch")
-    steps = BATCH.findall(cluster.logged()[before:])
+    until(lambda: BATCH.search(cluster.logged(before)), "the end of the batch")
+    steps = BATCH.findall(cluster.logged(before))
     assert steps
     assert all((int(layers), int(reached)) == (LAYERS, LAYERS) for _, layers, reached in steps)
 
 
 @pytest.mark.parametrize("objective", ["soon", "-5", "1e300"])
 def test_a_malformed_objective_changes_nothing(cluster: Cluster, objective: str) -> None:
-    before = len(cluster.logged())
+    before = cluster.marked()
     one = prompt(200, 11)
     assert cluster.disaggregated(one, headers={"x-slo-ttft-ms": objective})[0] == cluster.alone(one)
-    assert all(deadline_ns == 0 for _, _, _, deadline_ns, _ in cluster.messages(cluster.logged()[before:]))
+    assert all(deadline_ns == 0 for _, _, _, deadline_ns, _ in cluster.messages(cluster.logged(before)))
 
 
 def test_deadlines_are_met_better_beside_bulk(cluster: Cluster) -> None:
@@ -147,10 +147,10 @@ def test_killing_mfsd_in_the_middle_changes_no_token(cluster: Cluster) -> None:
     prompts = [prompt(1400, 50 + seed) for seed in range(3)]
     wanted = [cluster.alone(one) for one in prompts]
     assert cluster.daemon is not None
-    before = len(cluster.logged())
+    before = cluster.marked()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(cluster.disaggregated, one) for one in prompts]
-        until(lambda: cluster.messages(cluster.logged()[before:]), "the first message")
+        until(lambda: cluster.messages(cluster.logged(before)), "the first message")
         cluster.processes.remove(cluster.daemon)
         cluster.daemon.kill()
         cluster.daemon.wait()
