@@ -1,5 +1,5 @@
 # Two commands matter: `make demo` and `make test`. Both set up what they need first.
-# The rest: make lint, make bench, make sanitize, make clean. `make help` lists them.
+# The rest: make lint, make bench, make sanitize, make rdma-vm, make clean. `make help` lists them.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench sanitize clean
+.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,6 +20,10 @@ $(VENV)/system: tools/system-packages
 
 $(VENV)/bench-system: tools/system-packages
 	tools/system-packages bench
+	@mkdir -p $(VENV) && touch $@
+
+$(VENV)/rdma-vm-system: tools/system-packages
+	tools/system-packages rdma-vm
 	@mkdir -p $(VENV) && touch $@
 
 $(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
@@ -43,6 +47,10 @@ demo: setup ## a serving cluster in network namespaces, without MFS and with it 
 test: setup ## set up and run every test
 	$(BIN)/python -m pytest
 
+e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 3.6 GB, ten minutes)
+	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
+	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e
+
 lint: setup ## formatters and type checkers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,9 +59,25 @@ lint: setup ## formatters and type checkers
 bench: setup $(VENV)/bench-system ## measure everything beside its peers, write docs/benchmarks.md
 	$(BIN)/python -m bench.report
 
+dist: setup ## build sdist and wheel into dist/, check metadata, tags and configuration
+	rm -rf dist && $(BIN)/python -m build --outdir dist . >build/dist.log 2>&1 || { tail -30 build/dist.log; exit 1; }
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/auditwheel show dist/*.whl
+	$(BIN)/cibuildwheel --platform linux --archs x86_64 --print-build-identifiers
+
+man: setup ## write the manual pages from the commands' help
+	$(BIN)/python -m mfsd.cli.manual docs/man
+
 sanitize: setup ## build and run the native parts under address, undefined and thread sanitizers
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
+
+FUZZ_SECONDS ?= 600
+fuzz: setup ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage (needs clang)
+	$(BIN)/python -m tests.fuzz.test_fuzz $(FUZZ_SECONDS)
+
+rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's own Soft-RoCE, in a virtual machine (five minutes)
+	$(BIN)/python tests/rdma_vm/run.py
 
 clean: ## remove what was built
 	rm -rf $(VENV) build out *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so

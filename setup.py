@@ -14,6 +14,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-Icsrc/include"]
@@ -103,4 +104,13 @@ class Build(build_ext):
         return [] if isinstance(ext, SharedLibrary) else super().get_export_symbols(ext)
 
 
-setup(ext_modules=[BINDING, *LIBRARIES], cmdclass={"build_ext": Build})
+class BuildPython(build_py):
+    """Puts the line that adapts Mooncake under mfs-run where Python looks for such lines at its start."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            self.copy_file("mooncake_adapter/mfs_adapter.pth", str(Path(self.build_lib) / "mfs_adapter.pth"))
+
+
+setup(ext_modules=[BINDING, *LIBRARIES], cmdclass={"build_ext": Build, "build_py": BuildPython})

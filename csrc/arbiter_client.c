@@ -253,15 +253,25 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		return 0;
 	}
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
-	if (task->request)
-		request_submitted(arbiter, session, task->request - 1, message->nic);
+	task->deadline_ns = message->deadline_ns;
+	task->batch = message->batch;
+	if (task->request) { /* what the task does not say, its request has said */
+		const struct request *request = &session->request[task->request - 1];
+
+		if (task->deadline_ns == 0)
+			task->deadline_ns = request->deadline_ns;
+		if (task->batch == MFS_NONE_U32)
+			task->batch = request->batch;
+		if (message->stage == MFS_STAGE_P2D)
+			request_submitted(arbiter, session, task->request - 1, message->nic);
+	}
 
 	struct nic *nic = &arbiter->nic[message->nic];
 	struct mfs_flow flow = {
 		.bytes = message->bytes,
 		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
-		.batch = message->batch != MFS_NONE_U32 ? batch_key(arbiter, session, message->batch, message->nic) : 0,
-		.deadline_ns = message->deadline_ns,
+		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, message->nic) : 0,
+		.deadline_ns = task->deadline_ns,
 		.cookie = (uintptr_t)task,
 		.layer = message->layer,
 		.stage = message->stage,
@@ -271,8 +281,6 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->bytes = message->bytes;
 	task->submit_ns = message->submit_ns;
 	task->request_id = message->request_id;
-	task->deadline_ns = message->deadline_ns;
-	task->batch = message->batch;
 	task->layer = message->layer;
 	task->stage = message->stage;
 	task->phase = TASK_WAITING;

@@ -364,11 +364,15 @@ static void request_prune_at(struct mfs_arbiter *arbiter, struct request *reques
 	arbiter->nic[nic].dirty = true;
 }
 
-/* A flow of the request came to a NIC that may not have been there when the request was pruned. */
+/* A last-stage flow of the request came to a NIC for which none was told, or that was not there when it was pruned. */
 void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic)
 {
 	struct request *request = &session->request[slot];
+	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns, .budget_ns = request->budget_ns};
 
+	if (!(request->told >> nic & 1) &&
+	    mfs_rmlq_request(arbiter->nic[nic].queue, request->key, &context, arbiter->now_ns) == 0)
+		request->told |= (uint16_t)(1u << nic);
 	if (request->pruned && !(request->pruned_told >> nic & 1))
 		request_prune_at(arbiter, request, nic);
 }

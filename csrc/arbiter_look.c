@@ -134,6 +134,51 @@ int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, st
 	return arbiter_command(arbiter, run_client_stats, &a);
 }
 
+struct communicators_argument {
+	uint32_t client_id;
+	struct mfs_communicator_look *looks;
+};
+
+static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct communicators_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+	int found = 0;
+
+	if (!session)
+		return -ENOENT;
+	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++) {
+		struct mfs_communicator *from = &session->segment->communicator[i];
+		struct mfs_communicator_look *to = &a->looks[found];
+		uint64_t id = atomic_load_explicit(&from->id, memory_order_acquire);
+
+		if (!id)
+			continue;
+		found++;
+		to->id = id;
+		memcpy(to->name, from->name, sizeof(to->name));
+		to->name[sizeof(to->name) - 1] = 0;
+		to->rank = atomic_load_explicit(&from->rank, memory_order_relaxed);
+		to->ranks = atomic_load_explicit(&from->ranks, memory_order_relaxed);
+		to->operations = atomic_load_explicit(&from->operations, memory_order_relaxed);
+		to->operation_bytes = atomic_load_explicit(&from->operation_bytes, memory_order_relaxed);
+		to->work_requests = atomic_load_explicit(&from->work_requests, memory_order_relaxed);
+		to->batch_bytes = atomic_load_explicit(&from->batch_bytes, memory_order_relaxed);
+		for (int o = 0; o < MFS_OPERATIONS_MAX; o++)
+			to->bytes[o] = atomic_load_explicit(&from->bytes[o], memory_order_relaxed);
+		to->batch = atomic_load_explicit(&from->batch, memory_order_relaxed);
+		to->layer = atomic_load_explicit(&from->layer, memory_order_relaxed);
+	}
+	return found;
+}
+
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_look *looks)
+{
+	struct communicators_argument a = {.client_id = client_id, .looks = looks};
+
+	return arbiter_command(arbiter, run_communicators, &a);
+}
+
 /* ---- contexts ---------------------------------------------------------------------------------------------------- */
 
 struct batch_look_argument {

@@ -57,7 +57,6 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
 	uint64_t heartbeat_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
 
 	return atomic_load_explicit(&header->state, memory_order_relaxed) == MFS_SEGMENT_ACTIVE &&
-	       !atomic_load_explicit(&client->gone, memory_order_relaxed) &&
 	       (int64_t)(now_ns - heartbeat_ns) < (int64_t)client->stale_after_ns;
 }
 

@@ -248,11 +248,6 @@ unmap:
 	return rc;
 }
 
-void mfs_client_lend(struct mfs_client *client)
-{
-	atomic_store_explicit(&client->lent, 1, memory_order_release);
-}
-
 void mfs_client_forget(struct mfs_client *client)
 {
 	munmap(client->segment, sizeof(struct mfs_segment));
@@ -263,11 +258,6 @@ void mfs_client_forget(struct mfs_client *client)
 
 void mfs_client_detach(struct mfs_client *client)
 {
-	if (atomic_load_explicit(&client->lent, memory_order_acquire)) {
-		atomic_store_explicit(&client->gone, 1, memory_order_release);
-		shutdown(client->socket, SHUT_RDWR); /* tells the daemon */
-		return;
-	}
 	mfs_client_forget(client); /* the closed socket tells the daemon */
 }
 

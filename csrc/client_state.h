@@ -42,8 +42,6 @@ struct mfs_client {
 	int doorbell;
 	unsigned timeout_ms;
 	_Atomic uint32_t socket_busy;
-	_Atomic uint32_t lent;	/* others beside its owner may be inside a call at any time */
-	_Atomic uint32_t gone;	/* lent, and its owner has detached */
 	_Atomic uint32_t request_hint, demand_hint; /* where a free slot may be */
 	_Atomic uint32_t owed; /* bits set in the maps below */
 	_Atomic uint64_t owed_batches;

@@ -1,4 +1,4 @@
-/* Pairing heaps of a batch's groups, smallest `order` first. They live in the groups themselves, since a
+/* Pairing heaps of a batch's groups, smallest `group_order` first. They live in the groups themselves, since a
  * batch cannot have an array of its own: nothing is allocated after creation. Orders in one heap differ. A
  * heap is its root, 0 if empty. O(1) insert, O(log n) amortised remove. */
 #ifndef MFS_PAIRING_H
@@ -6,13 +6,19 @@
 
 #include "rmlq_state.h"
 
+/* Due: by arrival of the head; ahead: by layer. */
+static inline uint64_t group_order(const struct group *group)
+{
+	return group->due ? group->head_arrival : group->layer;
+}
+
 static inline uint32_t pairing_meld(const struct mfs_rmlq *q, uint32_t a, uint32_t b)
 {
 	struct group *first, *second;
 
 	if (!a || !b)
 		return a | b;
-	if (group_at(q, b)->order < group_at(q, a)->order) {
+	if (group_order(group_at(q, b)) < group_order(group_at(q, a))) {
 		uint32_t t = a;
 
 		a = b;

@@ -48,8 +48,10 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->ppm = config->drop_budget_ppm;
 	plan->margin = config->readmission_margin;
 	plan->ports = n;
-	plan->load = table(n, sizeof(*plan->load), &failed);
-	plan->within = table(n, sizeof(*plan->within), &failed);
+	plan->walk.load = table(n, sizeof(*plan->walk.load), &failed);
+	plan->walk.within = table(n, sizeof(*plan->walk.within), &failed);
+	plan->fixed.load = table(n, sizeof(*plan->fixed.load), &failed);
+	plan->fixed.within = table(n, sizeof(*plan->fixed.within), &failed);
 	plan->spare = table(n, sizeof(*plan->spare), &failed);
 	plan->class = table(n, sizeof(*plan->class), &failed);
 	plan->capacity = table(n, sizeof(*plan->capacity), &failed);
@@ -70,7 +72,7 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 		mfs_plan_destroy(plan);
 		return rc;
 	}
-	plan_walk_init(plan);
+	plan->runs = plan_runs();
 	*out = plan;
 	return 0;
 }
@@ -83,8 +85,17 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 		free(plan->order.at[i]);
 	for (uint32_t u = 0; plan->touch && u < plan->ports; u++)
 		free(plan->touch[u].at);
-	free(plan->load);
-	free(plan->within);
+	for (uint32_t c = 0; c < plan->chunk.n; c++)
+		free(plan->chunk.at[c]);
+	free(plan->chunk.at);
+	free(plan->spare_chunk[0]);
+	free(plan->spare_chunk[1]);
+	free(plan->staging);
+	free(plan->row_at.at);
+	free(plan->walk.load);
+	free(plan->walk.within);
+	free(plan->fixed.load);
+	free(plan->fixed.within);
 	free(plan->spare);
 	free(plan->class);
 	free(plan->capacity);
@@ -119,10 +130,10 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 
 static void totals_add(struct mfs_plan *plan, const struct plan_batch *batch, int sign)
 {
-	for (uint32_t c = 0; c < batch->column[batch->n]; c++)
-		plan->total[plan_port(batch, batch->cell[c].k)] += sign * batch->cell[c].amount;
-	for (uint32_t k = 0; batch->fixed && k < batch->n; k++)
-		plan->total[plan_port(batch, k)] += sign * batch->fixed[k];
+	for (uint32_t c = 0; c < batch->column[batch->row->n]; c++)
+		plan->total[plan_port(batch->row, batch->cell[c].k)] += sign * batch->cell[c].amount;
+	for (uint32_t k = 0; batch->fixed && k < batch->row->n; k++)
+		plan->total[plan_port(batch->row, k)] += sign * batch->fixed[k];
 }
 
 /* Puts the new batch's loads in the place of the old one's. -ERANGE. */
@@ -133,8 +144,8 @@ static int totals_replace(struct mfs_plan *plan, const struct plan_batch *old, c
 	if (old)
 		totals_add(plan, old, -1);
 	/* sums of up to 2^32 cells of 2^61 each overflow: check each on its way */
-	for (uint32_t k = 0; k < batch->n; k++) {
-		uint32_t u = plan_port(batch, k);
+	for (uint32_t k = 0; k < batch->row->n; k++) {
+		uint32_t u = plan_port(batch->row, k);
 		int64_t left = plan->limit[u] - plan->total[u] - (batch->fixed ? batch->fixed[k] : 0);
 
 		for (uint32_t c = batch->column[k]; left >= 0 && c < batch->column[k + 1]; c++)
@@ -154,8 +165,8 @@ static int totals_replace(struct mfs_plan *plan, const struct plan_batch *old, c
 
 static void touches_add(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	for (uint32_t k = 0; k < batch->n; k++) {
-		struct plan_touches *touches = &plan->touch[plan_port(batch, k)];
+	for (uint32_t k = 0; k < batch->row->n; k++) {
+		struct plan_touches *touches = &plan->touch[plan_port(batch->row, k)];
 
 		if (batch->column[k] == batch->column[k + 1])
 			continue;
@@ -166,8 +177,8 @@ static void touches_add(struct mfs_plan *plan, struct plan_batch *batch)
 
 static void touches_remove(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	for (uint32_t k = 0; k < batch->n; k++) {
-		struct plan_touches *touches = &plan->touch[plan_port(batch, k)];
+	for (uint32_t k = 0; k < batch->row->n; k++) {
+		struct plan_touches *touches = &plan->touch[plan_port(batch->row, k)];
 		struct plan_touch last;
 
 		if (batch->touch_at[k] == PLAN_NONE)
@@ -220,6 +231,7 @@ static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 	touches_remove(plan, batch);
 	plan->requests -= batch->requests;
 	plan->batches_with_fixed -= !!batch->fixed;
+	plan_chunk_remove(plan, batch);
 	free(batch);
 }
 
@@ -236,6 +248,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch, bool keeps_r
 {
 	uint32_t at = position(plan, batch);
 
+	plan_chunk_insert(plan, batch, at);
 	memmove(plan->order.at + at + 1, plan->order.at + at, (plan->order.n++ - at) * sizeof(*plan->order.at));
 	plan->order.at[at] = batch;
 	plan_rank_assign(plan, at, keeps_rank);
@@ -266,6 +279,8 @@ static int reserve(struct mfs_plan *plan, const struct plan_batch *batch)
 	uint64_t batches = (uint64_t)plan->order.n + 1, requests = (uint64_t)plan->requests + batch->requests;
 	int rc = PLAN_RESERVE(plan->order, batches);
 
+	rc = rc ? rc : plan_chunk_reserve(plan, batch->row->bytes);
+	rc = rc ? rc : PLAN_RESERVE(plan->row_at, batches);
 	rc = rc ? rc : PLAN_RESERVE(plan->longest_at, batches);
 	rc = rc ? rc : PLAN_RESERVE(plan->moved, batches);
 	rc = rc ? rc : PLAN_RESERVE(plan->departed, batches);
@@ -277,9 +292,9 @@ static int reserve(struct mfs_plan *plan, const struct plan_batch *batch)
 	rc = rc ? rc : PLAN_RESERVE(plan->lost, requests);
 	rc = rc ? rc : plan_map_reserve(&plan->batch_of, batches);
 	rc = rc ? rc : plan_map_reserve(&plan->request_of, requests);
-	for (uint32_t k = 0; !rc && k < batch->n; k++)
+	for (uint32_t k = 0; !rc && k < batch->row->n; k++)
 		if (batch->column[k] < batch->column[k + 1]) {
-			struct plan_touches *touches = &plan->touch[plan_port(batch, k)];
+			struct plan_touches *touches = &plan->touch[plan_port(batch->row, k)];
 
 			rc = PLAN_RESERVE(*touches, (uint64_t)touches->n + 1);
 		}
@@ -376,16 +391,16 @@ struct mfs_plan_counts mfs_plan_counts(const struct mfs_plan *plan)
 
 void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 {
-	plan_walk_reset(plan);
+	plan_walk_reset(plan, &plan->walk);
 	for (uint32_t i = 0; i < plan->order.n; i++) {
 		const struct plan_batch *batch = plan->order.at[i];
 
-		plan_walk_add(plan, batch);
+		plan_walk_add(plan, &plan->walk, batch->row, batch->row->amounts, batch->row->wide);
 		out[i] = (struct mfs_plan_place){ batch->id,
 						  batch->red,
 						  batch->loose,
-						  plan->now + batch->compute + plan->longest,
-						  plan->slowest,
+						  plan->now + batch->compute + plan->walk.longest,
+						  plan->walk.slowest,
 						  batch->rank };
 	}
 }

@@ -4,11 +4,14 @@
 
 #include "plan_state.h"
 
-#define RUN_MIN 16 /* ports: below, a row is as fast */
+#define RUN_MIN 16 /* ports: below, single ones are as fast */
+#define RUN_GAP 8  /* ports without load in a row that do not end a run */
 
 struct scratch {
-	uint32_t *port;
+	bool wide; /* some port has more than UINT32_MAX */
+	uint32_t *port; /* ascending, the run's cut out once it is known */
 	uint32_t ports;
+	uint32_t run, first; /* ports of the run, with the gaps */
 	int64_t *word; /* by request */
 };
 
@@ -49,10 +52,15 @@ static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, 
 			return -EINVAL;
 		if (load[i].amount > plan->limit[u])
 			return -ERANGE;
-		if (plan->stamp[u] < first_stamp)
+		if (plan->stamp[u] < first_stamp) {
 			scratch->port[scratch->ports++] = u;
+			plan->taken[u] = 0;
+		}
 		plan->stamp[u] = stamp;
 		*cells += load[i].amount > 0;
+		if (plan->taken[u] <= UINT32_MAX)
+			plan->taken[u] += load[i].amount;
+		scratch->wide |= plan->taken[u] > UINT32_MAX;
 	}
 	return 0;
 }
@@ -116,34 +124,63 @@ static void *cut(char **at, size_t bytes)
 	return piece;
 }
 
-/* The block with its arrays. A run spans ports without load where that wastes little: adding it needs no
- * port numbers, and vectors. */
-static struct plan_batch *lay(const struct mfs_plan_batch *from, const struct scratch *scratch, uint64_t cells)
+/* Cuts the longest run out of the ports. It spans those without load where that wastes little. */
+static void cut_run(struct scratch *scratch)
 {
-	uint32_t n = scratch->ports, first = n ? scratch->port[0] : 0;
-	uint32_t span = n ? scratch->port[n - 1] - first + 1 : 0;
-	bool run = n >= RUN_MIN && span <= 2 * (uint64_t)n;
+	uint32_t best = 0, most = 0, *port = scratch->port;
+
+	for (uint32_t i = 0, begin = 0; i < scratch->ports; i++) {
+		if (i && port[i] - port[i - 1] > RUN_GAP)
+			begin = i;
+		if (i - begin + 1 > most) {
+			most = i - begin + 1;
+			best = begin;
+		}
+	}
+	if (most < RUN_MIN || port[best + most - 1] - port[best] >= 2 * most)
+		return;
+	scratch->first = port[best];
+	scratch->run = port[best + most - 1] - port[best] + 1;
+	memmove(port + best, port + best + most, (scratch->ports - best - most) * sizeof(*port));
+	scratch->ports -= most;
+}
+
+/* The block with its arrays, and its row in plan->staging. */
+static struct plan_batch *lay(struct mfs_plan *plan, const struct mfs_plan_batch *from, const struct scratch *scratch, uint64_t cells)
+{
+	uint32_t n = scratch->run + scratch->ports;
+	bool wide = scratch->wide;
 	struct plan_batch *batch;
+	struct plan_row *row;
 	char *at = NULL;
 	size_t bytes;
 
-	if (run)
-		n = span;
-	bytes = sizeof(*batch) + (size_t)n * (8 + 4 + 8 + 3 * 4) + from->requests * sizeof(struct plan_request) +
+	bytes = sizeof(*row) + (size_t)n * (wide ? 8 : 4) + scratch->ports * sizeof(uint32_t) + 8;
+	if (bytes > plan->staging_room) {
+		at = realloc(plan->staging, bytes);
+		if (!at)
+			return NULL;
+		plan->staging = at;
+		plan->staging_room = bytes;
+	}
+	row = (struct plan_row *)plan->staging;
+	memset(row, 0, bytes);
+	bytes = sizeof(*batch) + (size_t)n * (8 + 3 * 4) + from->requests * sizeof(struct plan_request) +
 		cells * (sizeof(struct plan_cell) + 4) + 64;
 	batch = calloc(1, bytes);
 	if (!batch)
 		return NULL;
-	batch->n = n;
-	batch->first = first;
+	row->n = n;
+	row->first = scratch->first;
+	row->run = scratch->run;
+	row->wide = wide;
+	row->batch = batch;
+	memcpy(plan_row_ports(row), scratch->port, scratch->ports * sizeof(*scratch->port));
+	at = (char *)(plan_row_ports(row) + scratch->ports);
+	row->bytes = (uint32_t)(((size_t)(at - plan->staging) + 7) & ~(size_t)7);
+	batch->row = row;
 	batch->requests = from->requests;
 	at = (char *)(batch + 1);
-	batch->amount = cut(&at, n * sizeof(*batch->amount));
-	if (!run) {
-		batch->port = cut(&at, n * sizeof(*batch->port));
-		if (n)
-			memcpy(batch->port, scratch->port, n * sizeof(*batch->port));
-	}
 	if (from->fixed_loads)
 		batch->fixed = cut(&at, n * sizeof(*batch->fixed));
 	batch->request = cut(&at, from->requests * sizeof(*batch->request));
@@ -160,12 +197,13 @@ static void sort_cells(struct plan_batch *batch, const struct mfs_plan_batch *fr
 {
 	uint32_t *part = (uint32_t *)batch->request[0].part;
 	const struct mfs_plan_load *load = from->load + from->fixed_loads;
+	uint32_t n = batch->row->n;
 
 	for (uint32_t r = 0; r < from->requests; r++)
 		for (uint32_t i = 0; i < from->request[r].loads; i++, load++)
 			if (load->amount)
 				batch->column[k_of[load->port] + 1]++;
-	for (uint32_t k = 0; k < batch->n; k++) {
+	for (uint32_t k = 0; k < n; k++) {
 		batch->column[k + 1] += batch->column[k];
 		batch->cursor[k] = batch->column[k];
 	}
@@ -181,14 +219,14 @@ static void sort_cells(struct plan_batch *batch, const struct mfs_plan_batch *fr
 			part++;
 		}
 	}
-	for (uint32_t k = 0; k < batch->n; k++) {
+	for (uint32_t k = 0; k < n; k++) {
 		uint32_t begin = batch->column[k], cells = batch->column[k + 1] - begin;
 
 		batch->cursor[k] = begin;
 		if (cells > 1)
 			qsort_r(batch->cell + begin, cells, sizeof(*batch->cell), compare_cell, batch->request);
 	}
-	for (uint32_t c = 0; c < batch->column[batch->n]; c++) {
+	for (uint32_t c = 0; c < batch->column[n]; c++) {
 		struct plan_request *request = &batch->request[batch->cell[c].request];
 
 		((uint32_t *)request->part)[request->parts++] = c;
@@ -199,17 +237,23 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 		 const struct scratch *scratch)
 {
 	const struct mfs_plan_load *load = from->load;
+	struct plan_row *row = batch->row;
 
 	for (uint32_t i = 0; i < scratch->ports; i++)
-		plan->k_of[scratch->port[i]] = batch->port ? i : scratch->port[i] - batch->first;
-	if (!batch->port && batch->n) {
-		batch->class = plan->class[batch->first];
-		for (uint32_t k = 1; k < batch->n; k++)
-			if (plan->class[batch->first + k] != batch->class)
-				batch->class = PLAN_NONE;
+		plan->k_of[scratch->port[i]] = row->run + i;
+	for (uint32_t k = 0; k < row->run; k++)
+		plan->k_of[row->first + k] = k;
+	if (row->run)
+		row->class = plan->class[row->first];
+	for (uint32_t k = 1; k < row->run; k++)
+		if (plan->class[row->first + k] != row->class)
+			row->class = PLAN_NONE;
+	for (uint32_t i = 0; i < from->fixed_loads; i++, load++) {
+		uint32_t k = plan->k_of[load->port];
+
+		batch->fixed[k] = load->amount;
+		plan_row_change(row, k, load->amount);
 	}
-	for (uint32_t i = 0; i < from->fixed_loads; i++, load++)
-		batch->amount[plan->k_of[load->port]] = batch->fixed[plan->k_of[load->port]] = load->amount;
 	for (uint32_t r = 0; r < from->requests; r++) {
 		struct plan_request *request = &batch->request[r];
 		int64_t alone = 0;
@@ -227,9 +271,10 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	batch->id = from->id;
 	batch->compute = from->compute_ns;
 	score(batch, scratch->word, from->requests);
-	batch->due = batch->loose - batch->compute;
+	row->loose = batch->loose;
+	row->due = batch->loose - batch->compute;
 	sort_cells(batch, from, plan->k_of);
-	for (uint32_t k = 0; k < batch->n; k++)
+	for (uint32_t k = 0; k < row->n; k++)
 		batch->touch_at[k] = PLAN_NONE;
 }
 
@@ -249,7 +294,8 @@ int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, s
 	rc = scratch.port && scratch.word ? check(plan, from, &scratch, &cells) : -ENOMEM;
 	if (!rc) {
 		qsort(scratch.port, scratch.ports, sizeof(*scratch.port), compare_u32);
-		*out = lay(from, &scratch, cells);
+		cut_run(&scratch);
+		*out = lay(plan, from, &scratch, cells);
 		if (*out)
 			fill(plan, *out, from, &scratch);
 		else

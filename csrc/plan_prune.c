@@ -21,9 +21,9 @@ void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
 	for (uint32_t i = 0; i < request->parts; i++) {
 		uint32_t c = request->part[i], k = batch->cell[c].k;
 		int64_t amount = batch->cell[c].amount;
-		struct plan_touch *touch = &plan->touch[plan_port(batch, k)].at[batch->touch_at[k]];
+		struct plan_touch *touch = &plan->touch[plan_port(batch->row, k)].at[batch->touch_at[k]];
 
-		batch->amount[k] += amount;
+		plan_row_change(batch->row, k, amount);
 		if (c < batch->cursor[k])
 			batch->cursor[k] = c;
 		if (amount > touch->top)
@@ -38,7 +38,7 @@ void plan_load_out(struct plan_request *request)
 	for (uint32_t i = 0; i < request->parts; i++) {
 		const struct plan_cell *cell = &batch->cell[request->part[i]];
 
-		batch->amount[cell->k] -= cell->amount;
+		plan_row_change(batch->row, cell->k, -cell->amount);
 	}
 }
 
@@ -74,12 +74,19 @@ static void trim(struct mfs_plan *plan)
 }
 
 /* H_i: what the longest port may take with the margin kept. */
-static int64_t room(const struct mfs_plan *plan, const struct plan_batch *batch)
+static int64_t room(const struct mfs_plan *plan, const struct plan_row *row)
 {
-	__int128 time = (__int128)batch->due - plan->now;
+	__int128 time;
 
-	if (batch->loose > plan->now)
-		time -= (uint64_t)((double)((uint64_t)batch->loose - (uint64_t)plan->now) * plan->margin);
+	if (row->loose <= MFS_PLAN_TIME_MAX) {
+		int64_t left = row->loose - plan->now, room = row->due - plan->now;
+
+		room -= left > 0 ? (int64_t)((double)left * plan->margin) : 0;
+		return room < 0 ? 0 : room;
+	}
+	time = (__int128)row->due - plan->now;
+	if (row->loose > plan->now)
+		time -= (uint64_t)((double)((uint64_t)row->loose - (uint64_t)plan->now) * plan->margin);
 	if (time > 2 * MFS_PLAN_TIME_MAX)
 		return 2 * MFS_PLAN_TIME_MAX;
 	return time < 0 ? 0 : (int64_t)time;
@@ -93,7 +100,7 @@ static bool fits_alone(const struct mfs_plan *plan, struct plan_request *request
 	for (uint32_t i = 0; i < request->parts; i++) {
 		struct plan_cell *cell = &batch->cell[request->part[i]];
 
-		cell->spare = plan->spare[plan_port(batch, cell->k)];
+		cell->spare = plan->spare[plan_port(batch->row, cell->k)];
 		if (cell->spare < cell->amount)
 			return false;
 	}
@@ -107,10 +114,23 @@ static bool fits(const struct mfs_plan *plan, const struct plan_request *request
 	for (uint32_t i = 0; i < request->parts; i++) {
 		const struct plan_cell *cell = &batch->cell[request->part[i]];
 
-		if (cell->spare - plan->taken[plan_port(batch, cell->k)] < cell->amount)
+		if (cell->spare - plan->taken[plan_port(batch->row, cell->k)] < cell->amount)
 			return false;
 	}
 	return true;
+}
+
+/* Fetches into the cache what fits_alone() will look at in a few turns: pointer by pointer, each in time for the
+ * next. */
+static inline void fetch(struct plan_request *const *pruned, uint32_t left)
+{
+	if (left < 12)
+		return;
+	__builtin_prefetch(pruned[left - 12]);
+	__builtin_prefetch(pruned[left - 8]->part);
+	__builtin_prefetch(pruned[left - 8]->batch);
+	__builtin_prefetch(pruned[left - 4]->batch->cell);
+	__builtin_prefetch(pruned[left - 4]->batch->row);
 }
 
 /* Brings back, most urgent first, what fits. Follows plan_walk, and uses up its S. */
@@ -124,19 +144,19 @@ static void readmit(struct mfs_plan *plan)
 	for (uint32_t i = 0; i < plan->classes; i++)
 		plan->class_time[i] = -1;
 	for (uint32_t i = plan->order.n; left; i--) {
-		const struct plan_batch *batch = plan->order.at[i - 1];
-		int64_t margin = room(plan, batch), longest = plan->longest_at.at[i - 1];
-		int64_t time = margin > longest ? margin : longest;
+		struct plan_row *row = plan->row_at.at[i - 1];
+		int64_t margin, longest = plan->longest_at.at[i - 1], time;
 
-		if (i > 8) {
-			__builtin_prefetch(plan->order.at[i - 8]);
-			__builtin_prefetch(plan->order.at[i - 5] + 1);
-		}
+		plan_row_fetch(row, -PLAN_AHEAD);
+		margin = room(plan, row);
+		time = margin > longest ? margin : longest;
 		least = time < least ? time : least;
-		plan_walk_back(plan, batch, least);
-		for (; left && plan->pruned.at[left - 1]->batch == batch; left--)
+		plan_walk_back(plan, row, least);
+		for (; left && plan->pruned.at[left - 1]->batch == row->batch; left--) {
+			fetch(plan->pruned.at, left);
 			if (fits_alone(plan, plan->pruned.at[left - 1]))
 				plan->fresh.at[candidates++] = plan->pruned.at[left - 1];
+		}
 	}
 	if (!candidates)
 		return;
@@ -151,7 +171,7 @@ static void readmit(struct mfs_plan *plan)
 		for (uint32_t i = 0; i < request->parts; i++) {
 			const struct plan_cell *cell = &batch->cell[request->part[i]];
 
-			plan->taken[plan_port(batch, cell->k)] += cell->amount;
+			plan->taken[plan_port(batch->row, cell->k)] += cell->amount;
 		}
 	}
 	compact(plan);
@@ -168,9 +188,10 @@ static uint32_t top_cell(const struct mfs_plan *plan, struct plan_batch *batch, 
 	return c;
 }
 
-/* The request with the most load on the port, of batches up to position `at`: of equal ones the least urgent
+/* The request with the most load on the port, of batches up to `last`: of equal ones the least urgent
  * batch's, then the greater number. NULL: none has any. */
-static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, uint32_t at, int64_t *amount)
+static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, const struct plan_batch *last,
+					int64_t *amount)
 {
 	struct plan_touches *touches = &plan->touch[port];
 	struct plan_batch *best = NULL;
@@ -182,11 +203,11 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, ui
 		struct plan_batch *batch = touch->batch;
 		uint32_t c;
 
-		if (touch->top < most || !touch->top || batch->at > at)
+		if (touch->top < most || !touch->top || plan_batch_before(last, batch))
 			continue;
 		c = top_cell(plan, batch, touch->k);
 		touch->top = c < batch->column[touch->k + 1] ? batch->cell[c].amount : 0;
-		if (touch->top > most || (best && touch->top == most && batch->at > best->at)) {
+		if (touch->top > most || (best && touch->top == most && plan_batch_before(best, batch))) {
 			most = touch->top;
 			best = batch;
 			best_cell = c;
@@ -196,41 +217,29 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, ui
 	return best ? &best->request[best->cell[best_cell].request] : NULL;
 }
 
-/* The fixed loads of batches before position `at`, and the longest port under them. */
-struct fixed {
-	uint32_t at;
-	int64_t longest;
-};
-
-/* Variant mfs: late even with every request of everybody pruned. */
-static bool hopeless(struct mfs_plan *plan, struct fixed *fixed, uint32_t at)
+/* Variant mfs: late even with every request of everybody pruned. `done`: batches whose fixed loads are counted. */
+static bool hopeless(struct mfs_plan *plan, uint32_t at, uint32_t *done)
 {
-	const struct plan_batch *batch = plan->order.at[at];
-
 	if (plan->paper)
 		return false;
-	for (; plan->batches_with_fixed && fixed->at <= at; fixed->at++) {
-		const struct plan_batch *next = plan->order.at[fixed->at];
+	for (; plan->batches_with_fixed && *done <= at; ++*done) {
+		struct plan_row *row = plan->row_at.at[*done];
 
-		for (uint32_t k = 0; next->fixed && k < next->n; k++) {
-			uint32_t u = plan_port(next, k);
-			int64_t time;
-
-			if (!next->fixed[k])
-				continue;
-			plan->taken[u] += next->fixed[k];
-			time = plan_time(plan, u, plan->taken[u]);
-			fixed->longest = time > fixed->longest ? time : fixed->longest;
+		if (*done + 8 < plan->order.n) {
+			__builtin_prefetch(plan->row_at.at[*done + 8]->batch);
+			__builtin_prefetch(plan->row_at.at[*done + 4]->batch->fixed);
 		}
+		if (row->batch->fixed)
+			plan_walk_add(plan, &plan->fixed, row, row->batch->fixed, true);
 	}
-	return fixed->longest + plan->now > batch->due;
+	return plan->fixed.longest + plan->now > plan->row_at.at[at]->due;
 }
 
 /* A port without candidates stays so until a batch brings one. */
 static void clear_barren(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	for (uint32_t k = 0; plan->barrens && k < batch->n; k++) {
-		uint32_t u = plan_port(batch, k);
+	for (uint32_t k = 0; plan->barrens && k < batch->row->n; k++) {
+		uint32_t u = plan_port(batch->row, k);
 
 		if (plan->barren[u] && top_cell(plan, batch, k) < batch->column[k + 1]) {
 			plan->barren[u] = 0;
@@ -239,23 +248,23 @@ static void clear_barren(struct mfs_plan *plan, struct plan_batch *batch)
 	}
 }
 
-/* Prunes one request for the batch at `at`; false when that cannot help. */
-static bool prune_one(struct mfs_plan *plan, uint32_t at, uint32_t *victims)
+/* Prunes one request for the batch; false when that cannot help. */
+static bool prune_one(struct mfs_plan *plan, const struct plan_batch *batch, uint32_t *victims)
 {
-	uint32_t port = plan->slowest;
+	uint32_t port = plan->walk.slowest;
 	struct plan_request *victim;
 	int64_t amount;
 
 	if (port == MFS_PLAN_NO_PORT || plan->barren[port])
 		return false;
-	victim = find_victim(plan, port, at, &amount);
+	victim = find_victim(plan, port, batch, &amount);
 	if (!victim) {
 		plan->barren[port] = 1;
 		plan->barrens++;
 		return false;
 	}
 	victim->flags |= PLAN_PRUNED;
-	victim->for_batch = plan->order.at[at]->id;
+	victim->for_batch = batch->id;
 	victim->port = port;
 	victim->amount = amount;
 	plan->fresh.at[(*victims)++] = victim;
@@ -263,7 +272,7 @@ static bool prune_one(struct mfs_plan *plan, uint32_t at, uint32_t *victims)
 	for (uint32_t i = 0; i < victim->parts; i++) {
 		const struct plan_cell *cell = &victim->batch->cell[victim->part[i]];
 
-		plan->load[plan_port(victim->batch, cell->k)] -= cell->amount;
+		plan->walk.load[plan_port(victim->batch->row, cell->k)] -= cell->amount;
 	}
 	plan_walk_longest(plan);
 	plan_mark(plan, victim);
@@ -291,22 +300,22 @@ static void merge(struct mfs_plan *plan, uint32_t victims)
 /* Walks on from the first batch that does not fit, and prunes where one does not. */
 static void prune(struct mfs_plan *plan)
 {
-	struct fixed fixed = { 0 };
-	uint32_t victims = 0;
+	uint32_t victims = 0, done = 0;
 
-	memset(plan->taken, 0, plan->ports * sizeof(*plan->taken));
+	plan_walk_reset(plan, &plan->fixed);
 	memset(plan->barren, 0, plan->ports * sizeof(*plan->barren));
 	plan->barrens = 0;
 	plan_walk_to(plan, plan->first_unfit);
 	for (uint32_t at = plan->first_unfit; at < plan->order.n && plan->pruned.n + victims < plan->budget; at++) {
-		struct plan_batch *batch = plan->order.at[at];
+		struct plan_row *row = plan->row_at.at[at];
 
-		plan_walk_add(plan, batch);
-		clear_barren(plan, batch);
-		if (plan->longest + plan->now <= batch->due || hopeless(plan, &fixed, at))
+		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
+		if (plan->barrens)
+			clear_barren(plan, row->batch);
+		if (plan->walk.longest + plan->now <= row->due || hopeless(plan, at, &done))
 			continue;
-		while (plan->longest + plan->now > batch->due && plan->pruned.n + victims < plan->budget)
-			if (!prune_one(plan, at, &victims))
+		while (plan->walk.longest + plan->now > row->due && plan->pruned.n + victims < plan->budget)
+			if (!prune_one(plan, row->batch, &victims))
 				break;
 	}
 	if (victims)

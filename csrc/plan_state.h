@@ -44,19 +44,33 @@ struct plan_cell {
 	uint32_t k;
 };
 
-/* Ports of a row ascend. A run is a row over all of first..first+n-1, some with nothing on them. */
-struct plan_batch {
-	int64_t *amount; /* L_i: fixed loads and those of the requests that count */
-	uint32_t *port;	 /* NULL: a run */
-	uint32_t n, first;
+/*
+ * What a batch has on each of its ports, and all else that a walk reads. Rows lie packed in chunks in the order
+ * of their batches: a walk streams. The first `run` entries are the ports from `first` on, some with nothing on
+ * them, which vectors add up; the others have port numbers.
+ */
+struct plan_row {
 	int64_t due; /* D^Lo less compute: what the longest port may take, plus now */
-	uint32_t at; /* position in the order, as of the last walk */
-	uint32_t class; /* of all ports of a run; PLAN_NONE: they differ */
+	int64_t loose;
+	struct plan_batch *batch;
+	uint32_t bytes;
+	uint32_t n, run, first;
+	uint32_t class; /* of all ports of the run; PLAN_NONE: they differ */
+	bool wide;	/* amounts are int64_t; else uint32_t, as nearly all are: half the memory to walk through */
+	_Alignas(int64_t) char amounts[]; /* L_i: fixed loads and those of the requests that count; then n - run ports */
+};
+
+struct plan_chunk {
+	uint32_t used, room;
+	_Alignas(struct plan_row) char rows[];
+};
+
+struct plan_batch {
+	struct plan_row *row;
+	struct plan_chunk *chunk;
 	uint64_t id;
-	int64_t red, loose;
-	/* ^ one cache line: all that a walk reads, with the arrays that follow the structure */
-	int64_t compute;
-	int64_t *fixed;		/* by k; NULL: none */
+	int64_t red, loose, compute;
+	int64_t *fixed;		/* the fixed loads alone, by k; NULL: none */
 	struct plan_cell *cell; /* by k, then the greatest amount, then the greatest request first */
 	uint32_t *column;	/* n + 1 bounds in cell */
 	uint32_t *cursor;	/* no cell of column k before cursor[k] counts */
@@ -96,6 +110,23 @@ struct plan_heap {
 		uint32_t n, room;   \
 	}
 
+/* S(u) along the order, and the longest port. */
+struct plan_walk {
+	int64_t *load;	 /* S(u) */
+	int64_t *within; /* load up to this takes less than the longest port */
+	int64_t longest; /* in time */
+	uint32_t slowest; /* the first port that takes it */
+};
+
+/* What is done with a run, for the vectors that this processor has. `amounts` as in a row. */
+struct plan_runs {
+	/* load += amounts; whether any is now beyond `within`, the greatest */
+	bool (*add)(int64_t *load, const int64_t *within, const void *amounts, bool wide, uint32_t n);
+	int64_t (*most)(int64_t *load, const void *amounts, bool wide, uint32_t n);
+	/* spare = min(spare, within - load), then load -= amounts */
+	void (*spare)(int64_t *load, int64_t *spare, const void *amounts, bool wide, int64_t within, uint32_t n);
+};
+
 struct mfs_plan {
 	bool paper;
 	uint32_t ppm;
@@ -104,15 +135,13 @@ struct mfs_plan {
 	int64_t now;
 
 	/* by port */
-	int64_t *load;	 /* S(u) of the walk that runs */
-	int64_t *within; /* load up to this is known not to be the longest */
 	int64_t *spare;	 /* readmission: what still fits, from the position of the walk on */
 	uint32_t *class; /* ports of equal capacity */
 	int64_t *capacity;
 	double *ns_per_unit, *units_per_ns;
 	int64_t *limit; /* of total */
 	int64_t *total; /* promised, counted or not */
-	int64_t *taken; /* readmitted in this event; prune: fixed loads so far */
+	int64_t *taken; /* readmitted in this event */
 	uint8_t *barren; /* prune: no candidate has load there */
 	struct plan_touches *touch;
 	uint32_t *stamp, *k_of; /* building a row */
@@ -122,11 +151,17 @@ struct mfs_plan {
 	int64_t *class_within;	/* what fits into class_time */
 	int64_t *class_time;
 
-	int64_t longest; /* max_u S(u) in time, and the first port that takes it */
-	uint32_t slowest;
+	struct plan_walk walk;	/* of all that counts */
+	struct plan_walk fixed; /* prune: of the fixed loads alone */
 	uint32_t barrens;
 
 	PLAN_VECTOR(struct plan_batch *) order;
+	PLAN_VECTOR(struct plan_chunk *) chunk;
+	struct plan_chunk *spare_chunk[2];
+	uint32_t chunk_room; /* of new chunks: the largest row has fitted */
+	char *staging; /* the row of the batch that arrives */
+	size_t staging_room;
+	PLAN_VECTOR(struct plan_row *) row_at;	 /* by position, of the last walk */
 	PLAN_VECTOR(int64_t) longest_at; /* by position: longest, of the last walk */
 	uint32_t first_unfit;		 /* position; order.n: every batch fits or is beyond help */
 	uint32_t requests, batches_with_fixed;
@@ -145,16 +180,42 @@ struct mfs_plan {
 	PLAN_VECTOR(struct plan_request *) dirty;
 	PLAN_VECTOR(uint64_t) gone;
 
-	bool (*add_run)(int64_t *load, const int64_t *within, const int64_t *amount, uint32_t n);
-	void (*spare_run)(int64_t *load, int64_t *spare, const int64_t *amount, int64_t within, uint32_t n);
+	struct plan_runs runs;
 };
 
 int plan_grow(void *vector, size_t size, uint64_t need); /* -ENOMEM */
 #define PLAN_RESERVE(vector, need) plan_grow(&(vector), sizeof(*(vector).at), (need))
 
-static inline uint32_t plan_port(const struct plan_batch *batch, uint32_t k)
+static inline uint32_t *plan_row_ports(struct plan_row *row)
 {
-	return batch->port ? batch->port[k] : batch->first + k;
+	return (uint32_t *)(row->amounts + (row->wide ? 8 : 4) * (size_t)row->n);
+}
+
+/* Fetches into the cache what lies that far from the row: rows are packed, so it is one of the next. */
+#define PLAN_AHEAD 2048
+static inline void plan_row_fetch(const struct plan_row *row, intptr_t bytes)
+{
+	for (uint32_t line = 0; line < row->bytes; line += 64)
+		__builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)bytes + line));
+}
+
+/* The amounts behind those of the run. */
+static inline const void *plan_few(const struct plan_row *row, const void *amounts, bool wide)
+{
+	return (const char *)amounts + (wide ? 8 : 4) * (size_t)row->run;
+}
+
+static inline void plan_row_change(struct plan_row *row, uint32_t k, int64_t by)
+{
+	if (row->wide)
+		((int64_t *)row->amounts)[k] += by;
+	else
+		((uint32_t *)row->amounts)[k] += (uint32_t)by;
+}
+
+static inline uint32_t plan_port(struct plan_row *row, uint32_t k)
+{
+	return k < row->run ? row->first + k : plan_row_ports(row)[k - row->run];
 }
 
 static inline bool plan_counts(const struct mfs_plan *plan, const struct plan_request *request)
@@ -184,14 +245,21 @@ int64_t plan_within(const struct mfs_plan *plan, uint32_t port, int64_t time);
 /* plan_batch.c: one batch's block, apart from everything else */
 int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, struct plan_batch **out);
 
+/* plan_chunk.c: rows in order */
+int plan_chunk_reserve(struct mfs_plan *plan, uint32_t bytes);
+void plan_chunk_insert(struct mfs_plan *plan, struct plan_batch *batch, uint32_t at);
+void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch);
+
+struct plan_runs plan_runs(void); /* plan_run.c */
+
 /* plan_walk.c */
-void plan_walk_init(struct mfs_plan *plan);
-void plan_walk_reset(struct mfs_plan *plan);
-void plan_walk_add(struct mfs_plan *plan, const struct plan_batch *batch);
+void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk);
+void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts,
+		   bool wide);
 void plan_walk(struct mfs_plan *plan);
 void plan_walk_to(struct mfs_plan *plan, uint32_t end);
 void plan_walk_longest(struct mfs_plan *plan);
-void plan_walk_back(struct mfs_plan *plan, const struct plan_batch *batch, int64_t time);
+void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time);
 
 /* plan_prune.c */
 void plan_event(struct mfs_plan *plan);

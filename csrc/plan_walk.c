@@ -6,234 +6,216 @@
 
 #include "plan_state.h"
 
-#define AHEAD 6 /* batches fetched into the cache before their turn */
-
-/* Eight words at a time; the compiler splits them where registers are narrower. */
-typedef int64_t words __attribute__((vector_size(64), aligned(8), may_alias));
-#define LANES 8
-
-static inline __attribute__((always_inline)) bool add_run(int64_t *load, const int64_t *within,
-							   const int64_t *amount, uint32_t n)
+void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk)
 {
-	words over = { 0 };
-	int64_t any = 0;
-	uint32_t k = 0;
-
-	for (; k + LANES <= n; k += LANES) {
-		words sum = *(words *)(load + k) + *(const words *)(amount + k);
-
-		*(words *)(load + k) = sum;
-		over |= sum > *(const words *)(within + k);
-	}
-	for (; k < n; k++) {
-		load[k] += amount[k];
-		any |= load[k] > within[k];
-	}
-	for (uint32_t lane = 0; lane < LANES; lane++)
-		any |= over[lane];
-	return any;
-}
-
-static inline __attribute__((always_inline)) void spare_run(int64_t *load, int64_t *spare, const int64_t *amount,
-							    int64_t within, uint32_t n)
-{
-	uint32_t k = 0;
-
-	for (; k + LANES <= n; k += LANES) {
-		words sum = *(words *)(load + k), old = *(words *)(spare + k), fits = within - sum;
-		words less = fits < old;
-
-		*(words *)(spare + k) = (fits & less) | (old & ~less);
-		*(words *)(load + k) = sum - *(const words *)(amount + k);
-	}
-	for (; k < n; k++) {
-		if (within - load[k] < spare[k])
-			spare[k] = within - load[k];
-		load[k] -= amount[k];
-	}
-}
-
-#define VERSION(name, ...)                                                                                       \
-	__VA_ARGS__ static bool add_run_##name(int64_t *load, const int64_t *within, const int64_t *amount,     \
-					       uint32_t n)                                                       \
-	{                                                                                                        \
-		return add_run(load, within, amount, n);                                                         \
-	}                                                                                                        \
-	__VA_ARGS__ static void spare_run_##name(int64_t *load, int64_t *spare, const int64_t *amount,          \
-						 int64_t within, uint32_t n)                                     \
-	{                                                                                                        \
-		spare_run(load, spare, amount, within, n);                                                       \
-	}
-
-VERSION(any)
-#ifdef __x86_64__
-VERSION(avx2, __attribute__((target("avx2"))))
-VERSION(avx512, __attribute__((target("avx512f"))))
-#endif
-
-void plan_walk_init(struct mfs_plan *plan)
-{
-	plan->add_run = add_run_any;
-	plan->spare_run = spare_run_any;
-#ifdef __x86_64__
-	if (__builtin_cpu_supports("avx512f")) {
-		plan->add_run = add_run_avx512;
-		plan->spare_run = spare_run_avx512;
-	} else if (__builtin_cpu_supports("avx2")) {
-		plan->add_run = add_run_avx2;
-		plan->spare_run = spare_run_avx2;
-	}
-#endif
-}
-
-void plan_walk_reset(struct mfs_plan *plan)
-{
-	memset(plan->load, 0, plan->ports * sizeof(*plan->load));
-	memset(plan->within, 0, plan->ports * sizeof(*plan->within));
-	plan->longest = 0;
-	plan->slowest = MFS_PLAN_NO_PORT;
+	memset(walk->load, 0, plan->ports * sizeof(*walk->load));
+	memset(walk->within, 0, plan->ports * sizeof(*walk->within));
+	walk->longest = 0;
+	walk->slowest = MFS_PLAN_NO_PORT;
 }
 
 /* The port has left `within`: is it the longest? Of equal ones the first is. */
-static void look(struct mfs_plan *plan, uint32_t port)
+static void look(const struct mfs_plan *plan, struct plan_walk *walk, uint32_t port)
 {
-	int64_t time = plan_time(plan, port, plan->load[port]);
+	int64_t time = plan_time(plan, port, walk->load[port]);
 
-	if (time > plan->longest || (time == plan->longest && port < plan->slowest)) {
-		plan->longest = time;
-		plan->slowest = port;
+	if (time > walk->longest || (time == walk->longest && port < walk->slowest)) {
+		walk->longest = time;
+		walk->slowest = port;
 	}
-	plan->within[port] = plan_within(plan, port, plan->longest - 1);
+	walk->within[port] = plan_within(plan, port, walk->longest - 1);
 }
 
-/* S += L_i. */
-void plan_walk_add(struct mfs_plan *plan, const struct plan_batch *batch)
+static inline int64_t amount_at(const void *amounts, bool wide, uint32_t k)
 {
-	int64_t *load = plan->load;
-	const int64_t *within = plan->within, *amount = batch->amount;
-	uint32_t n = batch->n;
+	return wide ? ((const int64_t *)amounts)[k] : ((const uint32_t *)amounts)[k];
+}
 
-	if (batch->port) {
-		for (uint32_t k = 0; k < n; k++) {
-			uint32_t u = batch->port[k];
-			int64_t sum = load[u] + amount[k];
+/* S += `amounts`, by the ports of the row. */
+void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts,
+		   bool wide)
+{
+	const uint32_t *port = plan_row_ports(row);
+	const void *few = plan_few(row, amounts, wide);
+	int64_t *load = walk->load, *within = walk->within;
+	uint32_t run = row->run, first = row->first, n = row->n - run;
 
-			load[u] = sum;
-			if (__builtin_expect(sum > within[u], 0))
-				look(plan, u);
+	if (run && plan->runs.add(load + first, within + first, amounts, wide, run))
+		for (uint32_t u = first; u < first + run; u++)
+			if (load[u] > within[u])
+				look(plan, walk, u);
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t u = port[k];
+		int64_t sum = load[u] + amount_at(few, wide, k);
+
+		load[u] = sum;
+		if (__builtin_expect(sum > within[u], 0))
+			look(plan, walk, u);
+	}
+}
+
+static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan, struct plan_row *row, bool wide,
+							   int64_t *within)
+{
+	const uint32_t *port = plan_row_ports(row);
+	const void *few = plan_few(row, row->amounts, wide);
+	int64_t *load = plan->walk.load, top = *within;
+
+	for (uint32_t k = 0, n = row->n - row->run; k < n; k++) {
+		int64_t sum = load[port[k]] + amount_at(few, wide, k);
+
+		load[port[k]] = sum;
+		if (__builtin_expect(sum > top, 0)) {
+			plan->walk.longest = plan_time(plan, 0, sum);
+			top = plan_within(plan, 0, plan->walk.longest);
 		}
-	} else if (n) {
-		load += batch->first;
-		within += batch->first;
-		if (plan->add_run(load, within, amount, n))
-			for (uint32_t k = 0; k < n; k++)
-				if (load[k] > within[k])
-					look(plan, batch->first + k);
 	}
+	*within = top;
 }
 
-static inline void fetch(struct plan_batch *const *batch, int step)
+/* S += L_i without telling which port is the slowest. Among ports of one class the greatest load takes longest:
+ * `*within`, what is no longer than the longest so far, is one number for them. */
+static inline void add(struct mfs_plan *plan, struct plan_row *row, int64_t *within)
 {
-	const char *row = (const char *)(batch[step / 2] + 1);
+	if (plan->classes > 1) {
+		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
+		return;
+	}
+	if (row->run) {
+		int64_t most = plan->runs.most(plan->walk.load + row->first, row->amounts, row->wide, row->run);
 
-	__builtin_prefetch(batch[step]);
-	__builtin_prefetch(row);
-	__builtin_prefetch(row + 64);
+		if (most > *within) {
+			plan->walk.longest = plan_time(plan, 0, most);
+			*within = plan_within(plan, 0, plan->walk.longest);
+		}
+	}
+	if (row->wide)
+		add_few(plan, row, true, within);
+	else
+		add_few(plan, row, false, within);
 }
 
-/* All batches: their positions, the longest port after each, and the first that prune() must look at. In
+/* All batches: their rows by position, the longest port after each, and the first that prune() must look at. In
  * variant mfs one that is late with nothing ahead of it prunes nobody. */
 void plan_walk(struct mfs_plan *plan)
 {
-	uint32_t n = plan->order.n;
-	int64_t now = plan->now;
+	struct plan_walk *walk = &plan->walk;
+	int64_t now = plan->now, within = 0;
+	uint32_t i = 0;
 
-	plan_walk_reset(plan);
-	plan->first_unfit = n;
-	for (uint32_t i = 0; i < n; i++) {
-		struct plan_batch *batch = plan->order.at[i];
+	plan_walk_reset(plan, walk);
+	plan->first_unfit = plan->order.n;
+	for (uint32_t c = 0; c < plan->chunk.n; c++) {
+		char *at = plan->chunk.at[c]->rows, *end = at + plan->chunk.at[c]->used;
 
-		if (i + AHEAD < n)
-			fetch(plan->order.at + i, AHEAD);
-		plan_walk_add(plan, batch);
-		batch->at = i;
-		plan->longest_at.at[i] = plan->longest;
-		if (plan->longest + now > batch->due && plan->first_unfit == n && (plan->paper || now <= batch->due))
-			plan->first_unfit = i;
+		for (; at < end; at += ((struct plan_row *)at)->bytes, i++) {
+			struct plan_row *row = (struct plan_row *)at;
+
+			plan_row_fetch(row, PLAN_AHEAD);
+			add(plan, row, &within);
+			plan->row_at.at[i] = row;
+			plan->longest_at.at[i] = walk->longest;
+			if (walk->longest + now > row->due && plan->first_unfit == plan->order.n &&
+			    (plan->paper || now <= row->due))
+				plan->first_unfit = i;
+		}
 	}
 }
 
-/* S of the batches before position `end`. */
+/* S of the batches before position `end`, without looking for the longest port on the way. */
 void plan_walk_to(struct mfs_plan *plan, uint32_t end)
 {
-	plan_walk_reset(plan);
-	for (uint32_t i = 0; i < end; i++) {
-		const struct plan_batch *batch = plan->order.at[i];
+	struct plan_walk *walk = &plan->walk;
 
-		if (i + AHEAD < end)
-			fetch(plan->order.at + i, AHEAD);
-		if (batch->port)
-			for (uint32_t k = 0; k < batch->n; k++)
-				plan->load[batch->port[k]] += batch->amount[k];
-		else if (batch->n)
-			plan->add_run(plan->load + batch->first, plan->within + batch->first, batch->amount, batch->n);
+	plan_walk_reset(plan, walk);
+	for (uint32_t i = 0; i < end; i++) {
+		struct plan_row *row = plan->row_at.at[i];
+		const uint32_t *port = plan_row_ports(row);
+		const void *few = plan_few(row, row->amounts, row->wide);
+
+		if (row->run)
+			plan->runs.most(walk->load + row->first, row->amounts, row->wide, row->run);
+		for (uint32_t k = 0; k < row->n - row->run; k++)
+			walk->load[port[k]] += amount_at(few, row->wide, k);
 	}
 	plan_walk_longest(plan);
+}
+
+/* The most that passes in `time` on ports of the class, worked out once per time. */
+static inline int64_t class_within(struct mfs_plan *plan, uint32_t class, int64_t time)
+{
+	if (plan->class_time[class] != time) {
+		plan->class_time[class] = time;
+		plan->class_within[class] = plan_within(plan, plan->class_port[class], time);
+	}
+	return plan->class_within[class];
 }
 
 /* Finds the longest port again, since load was taken away. */
 void plan_walk_longest(struct mfs_plan *plan)
 {
+	struct plan_walk *walk = &plan->walk;
 	double candidate = 0;
 
-	memset(plan->within, 0, plan->ports * sizeof(*plan->within));
-	plan->longest = 0;
-	plan->slowest = MFS_PLAN_NO_PORT;
+	walk->longest = 0;
+	walk->slowest = MFS_PLAN_NO_PORT;
 	for (uint32_t u = 0; u < plan->ports; u++) {
 		int64_t time;
 
 		/* off by a few units in the last place: leave out only what is clearly less */
-		if (!plan->load[u] || (double)plan->load[u] * plan->ns_per_unit[u] < candidate)
+		if (!walk->load[u] || (double)walk->load[u] * plan->ns_per_unit[u] < candidate)
 			continue;
-		time = plan_time(plan, u, plan->load[u]);
-		if (time > plan->longest) {
-			plan->longest = time;
-			plan->slowest = u;
+		time = plan_time(plan, u, walk->load[u]);
+		if (time > walk->longest) {
+			walk->longest = time;
+			walk->slowest = u;
 			candidate = (double)time * (1 - 0x1p-48);
 		}
 	}
+	for (uint32_t u = 0; u < plan->ports; u++)
+		walk->within[u] = walk->longest ? class_within(plan, plan->class[u], walk->longest - 1) : 0;
+}
+
+static inline void back(int64_t *load, int64_t *spare, int64_t amount, int64_t within)
+{
+	int64_t sum = *load, fits = within - sum, old = *spare;
+
+	*spare = fits < old ? fits : old; /* always stored: no branch to guess */
+	*load = sum - amount;
+}
+
+static inline __attribute__((always_inline)) void back_few(struct mfs_plan *plan, struct plan_row *row, bool wide,
+							    int64_t within)
+{
+	const uint32_t *port = plan_row_ports(row);
+	const void *few = plan_few(row, row->amounts, wide);
+	int64_t *load = plan->walk.load, *spare = plan->spare;
+
+	for (uint32_t k = 0, n = row->n - row->run; k < n; k++)
+		back(&load[port[k]], &spare[port[k]], amount_at(few, wide, k), within);
 }
 
 /* S -= L_i, after noting for each port of the batch what still fits on it within `time`. */
-void plan_walk_back(struct mfs_plan *plan, const struct plan_batch *batch, int64_t time)
+void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time)
 {
-	for (uint32_t k = 0; batch->port && k < batch->n; k++) {
-		uint32_t u = batch->port[k], class = plan->class[u];
-		int64_t fits;
+	int64_t *load = plan->walk.load, *spare = plan->spare, within;
+	uint32_t k = 0;
 
-		if (plan->class_time[class] != time) {
-			plan->class_time[class] = time;
-			plan->class_within[class] = plan_within(plan, plan->class_port[class], time);
+	if (row->run && row->class != PLAN_NONE) {
+		within = class_within(plan, row->class, time);
+		plan->runs.spare(load + row->first, spare + row->first, row->amounts, row->wide, within, row->run);
+		k = row->run;
+	}
+	if (plan->classes > 1) {
+		for (; k < row->n; k++) {
+			uint32_t u = plan_port(row, k);
+
+			within = class_within(plan, plan->class[u], time);
+			back(&load[u], &spare[u], amount_at(row->amounts, row->wide, k), within);
 		}
-		fits = plan->class_within[class] - plan->load[u];
-		if (fits < plan->spare[u])
-			plan->spare[u] = fits;
-		plan->load[u] -= batch->amount[k];
-	}
-	if (batch->port || !batch->n)
-		return;
-	if (batch->class != PLAN_NONE) {
-		int64_t within = plan_within(plan, plan->class_port[batch->class], time);
-
-		plan->spare_run(plan->load + batch->first, plan->spare + batch->first, batch->amount, within, batch->n);
-		return;
-	}
-	for (uint32_t k = 0; k < batch->n; k++) {
-		uint32_t u = batch->first + k;
-		int64_t fits = plan_within(plan, u, time) - plan->load[u];
-
-		if (fits < plan->spare[u])
-			plan->spare[u] = fits;
-		plan->load[u] -= batch->amount[k];
+	} else if (row->wide) {
+		back_few(plan, row, true, class_within(plan, 0, time));
+	} else {
+		back_few(plan, row, false, class_within(plan, 0, time));
 	}
 }

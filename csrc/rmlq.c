@@ -8,7 +8,7 @@ void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
 {
 	*policy = (struct mfs_policy){
 		.variant = MFS_VARIANT_MFS,
-		.early_order = MFS_EARLY_RANK,
+		.early_order = MFS_EARLY_SHORTEST,
 		.classes = classes,
 		.levels = MFS_LEVELS_MAX,
 		.rho_max = 0.95,
@@ -29,7 +29,7 @@ static bool policy_valid(const struct mfs_policy *policy)
 {
 	if (policy->variant != MFS_VARIANT_MFS && policy->variant != MFS_VARIANT_PAPER)
 		return false;
-	if (policy->early_order != MFS_EARLY_RANK && policy->early_order != MFS_EARLY_COLLECTIVE_FIRST)
+	if ((unsigned)policy->early_order > MFS_EARLY_SHORTEST)
 		return false;
 	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX)
 		return false;
@@ -94,6 +94,8 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 	lay(q, &arena, flows_max);
 	q->memory_bytes = arena.used;
 	q->policy = *policy;
+	if (policy->variant == MFS_VARIANT_PAPER)
+		q->policy.early_order = MFS_EARLY_RANK;
 	q->rate_bytes_per_s = rate_bytes_per_s;
 	mfs_slab_take(&q->batch, 0, 0);
 	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
@@ -383,6 +385,8 @@ int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes
 		return -ENOENT;
 	flow = flow_at(q, i);
 	if (bytes < flow->bytes) {
+		if (flow->state == MFS_FLOW_EARLY)
+			early_shrink(q, i, bytes);
 		flow->bytes -= bytes;
 		if (flow->state == MFS_FLOW_FLIGHT)
 			q->in_flight_bytes -= bytes;

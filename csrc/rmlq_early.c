@@ -50,12 +50,22 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
+/* What comes after RLI: the rank, or (shortest) the KiB that the batch has waiting at that RLI. What does not
+ * run has no claim to go before what does. */
+static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch, uint64_t bytes)
+{
+	if (q->policy.early_order != MFS_EARLY_SHORTEST)
+		return batch->rank;
+	bytes >>= 10;
+	return batch->told && bytes < UINT32_MAX ? bytes : UINT32_MAX;
+}
+
 /* Gives the batch the key of its first flow. */
 static void batch_place(struct mfs_rmlq *q, uint32_t b)
 {
 	struct batch *batch = batch_at(q, b);
 	uint32_t rli = 0, stage = batch->urgent[0].head ? 0 : 1, head = batch->urgent[stage].head;
-	uint64_t arrival;
+	uint64_t arrival, bytes = batch->bytes_due;
 
 	if (head) {
 		arrival = flow_at(q, head)->arrival;
@@ -71,9 +81,32 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 		arrival = group->head_arrival;
 		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
 		stage = 2;
+		if (!group->due)
+			bytes = group->bytes;
 	}
 	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     (uint64_t)rli << 34 | (uint64_t)batch->rank << 2 | stage, arrival, head);
+		     (uint64_t)rli << 34 | batch_second(q, batch, bytes) << 2 | stage, arrival, head);
+}
+
+/* Bytes more or (as two's complement) fewer of a waiting flow. */
+static void bytes_count(struct mfs_rmlq *q, const struct flow *flow, uint64_t bytes)
+{
+	struct group *group;
+
+	if (flow->stage != MFS_STAGE_REUSE) {
+		batch_at(q, flow->owner)->bytes_due += bytes;
+		return;
+	}
+	group = group_at(q, flow->owner);
+	group->bytes += bytes;
+	if (group->due)
+		batch_at(q, group->batch)->bytes_due += bytes;
+}
+
+/* Whether the key of the flow's batch depends on bytes that changed. */
+static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
+{
+	return q->policy.early_order == MFS_EARLY_SHORTEST && batch_at(q, b)->told;
 }
 
 uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
@@ -159,7 +192,8 @@ static void group_insert(struct mfs_rmlq *q, uint32_t g)
 	struct batch *batch = batch_at(q, group->batch);
 
 	group->due = batch->told && group->layer <= batch->layer_current;
-	group->order = group->due ? group->head_arrival : group->layer;
+	if (group->due)
+		batch->bytes_due += group->bytes;
 	pairing_insert(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
@@ -168,6 +202,8 @@ static void group_remove(struct mfs_rmlq *q, uint32_t g)
 	struct group *group = group_at(q, g);
 	struct batch *batch = batch_at(q, group->batch);
 
+	if (group->due)
+		batch->bytes_due -= group->bytes;
 	pairing_remove(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
@@ -176,14 +212,12 @@ static void group_head_set(struct mfs_rmlq *q, uint32_t g, uint64_t arrival)
 {
 	struct group *group = group_at(q, g);
 
-	group->head_arrival = arrival;
-	if (!group->due)
-		return;
-	if (batch_at(q, group->batch)->due == g && !group->child) { /* alone */
-		group->order = arrival;
+	if (!group->due || (batch_at(q, group->batch)->due == g && !group->child)) { /* no order, or alone */
+		group->head_arrival = arrival;
 		return;
 	}
 	group_remove(q, g);
+	group->head_arrival = arrival;
 	group_insert(q, g);
 }
 
@@ -202,7 +236,8 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 		first = !fifo->head;
 		flow->owner = b;
 		fifo_append(q, fifo, i, flow);
-		if (first)
+		bytes_count(q, flow, flow->bytes);
+		if (first || bytes_matter(q, b))
 			batch_place(q, b);
 		return;
 	}
@@ -210,6 +245,9 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 	if (g) {
 		flow->owner = g;
 		fifo_append(q, &group_at(q, g)->fifo, i, flow);
+		bytes_count(q, flow, flow->bytes);
+		if (bytes_matter(q, group_at(q, g)->batch))
+			batch_place(q, group_at(q, g)->batch);
 		return;
 	}
 	b = early_batch(q, batch_key);
@@ -217,8 +255,9 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 	flow->owner = g;
 	fifo_append(q, &group_at(q, g)->fifo, i, flow);
 	group_at(q, g)->head_arrival = flow->arrival;
+	group_at(q, g)->bytes = flow->bytes;
 	group_insert(q, g);
-	if (batch_head(q, batch_at(q, b)) == i)
+	if (batch_head(q, batch_at(q, b)) == i || bytes_matter(q, b))
 		batch_place(q, b);
 }
 
@@ -229,6 +268,7 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 	uint32_t b = flow->owner;
 	bool head;
 
+	bytes_count(q, flow, -flow->bytes);
 	if (flow->stage != MFS_STAGE_REUSE) {
 		struct mfs_fifo *fifo = &batch_at(q, b)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
 
@@ -249,7 +289,7 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 			group_head_set(q, g, flow->next_arrival);
 		}
 	}
-	if (head) {
+	if (head || bytes_matter(q, b)) {
 		batch_place(q, b);
 		if (!keep && !q->tier[MFS_TIER_EARLY].position[q->node_batch + b])
 			early_batch_release(q, b);
@@ -259,6 +299,16 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 void early_remove(struct mfs_rmlq *q, uint32_t i)
 {
 	early_detach(q, i, false);
+}
+
+void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes)
+{
+	const struct flow *flow = flow_at(q, i);
+	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
+
+	bytes_count(q, flow, -bytes);
+	if (bytes_matter(q, b))
+		batch_place(q, b);
 }
 
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
@@ -381,10 +431,13 @@ static void aside_return(struct mfs_rmlq *q, uint32_t r)
 	flow->owner = g;
 	fifo_insert_in_order(q, &group_at(q, g)->fifo, i);
 	if (made) {
+		group_at(q, g)->bytes = flow->bytes;
 		group_at(q, g)->head_arrival = flow->arrival;
 		group_insert(q, g);
-	} else if (group_at(q, g)->fifo.head == i) {
-		group_head_set(q, g, flow->arrival);
+	} else {
+		bytes_count(q, flow, flow->bytes);
+		if (group_at(q, g)->fifo.head == i)
+			group_head_set(q, g, flow->arrival);
 	}
 	batch_place(q, b);
 }

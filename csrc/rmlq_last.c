@@ -136,14 +136,26 @@ void last_look(struct mfs_rmlq *q, uint32_t r)
 		timer_set(q, r, next);
 }
 
+/* A lost request of variant mfs is due again this much after its deadline (mfsd.policy.order). */
+static uint64_t renewed_ns(const struct request *request)
+{
+	if (!request->budget_ns || request->budget_ns > (MFS_TIME_MAX - request->deadline_ns) / MFS_RENEWAL_BUDGETS)
+		return MFS_TIME_MAX;
+	return request->deadline_ns + MFS_RENEWAL_BUDGETS * request->budget_ns;
+}
+
 void last_place(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
+	const bool mfs = q->policy.variant == MFS_VARIANT_MFS;
 	uint64_t high = request->deadline_ns;
 	uint8_t tier;
 
-	if (request->pruned || request->lost || (request->batch && batch_at(q, request->batch)->pruned))
+	if (request->pruned || (request->lost && !mfs) ||
+	    (request->batch && batch_at(q, request->batch)->pruned))
 		tier = MFS_TIER_SCAVENGER;
+	else if (request->lost)
+		tier = MFS_TIER_LAST;
 	else
 		tier = request->critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
 	if (tier != request->tier) {
@@ -152,8 +164,12 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 	}
 	if (!request->fifo.head)
 		return;
-	if (tier == MFS_TIER_LAST)
-		high |= (uint64_t)request->level << 60;
+	if (tier == MFS_TIER_LAST) {
+		if (!mfs)
+			high |= (uint64_t)request->level << 60;
+		else if (request->lost)
+			high = renewed_ns(request);
+	}
 	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival,
 		     request->fifo.head);
 }

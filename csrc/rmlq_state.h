@@ -50,8 +50,8 @@ _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
  * with the layer as second part, so that a flow finds its group without a look at the batch. */
 struct group {
 	struct mfs_record record;
-	uint64_t order;	       /* due: arrival of the head; ahead: layer */
 	uint64_t head_arrival; /* of the first flow */
+	uint64_t bytes;	       /* waiting */
 	uint32_t child, next, prev;
 	struct mfs_fifo fifo;
 	uint32_t batch;
@@ -74,7 +74,8 @@ struct batch {
 	uint32_t members; /* chain of requests and lone reuse flows */
 	/* seldom below */
 	uint64_t deadline_ns; /* 0: none */
-	uint8_t reserved[56];
+	uint64_t bytes_due;   /* waiting at RLI 0: urgent flows and groups whose layer has come */
+	uint8_t reserved[48];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
 _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
@@ -183,6 +184,7 @@ void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
 void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key);
 void early_remove(struct mfs_rmlq *q, uint32_t i);
+void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes); /* of a waiting flow have arrived */
 uint32_t
 early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);

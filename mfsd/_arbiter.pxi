@@ -26,6 +26,12 @@ cdef task_look_write(const mfs_task_look *t):
     )
 
 
+CommunicatorLook = namedtuple(
+    "CommunicatorLook",
+    "id name rank ranks operations operation_bytes work_requests batch_bytes sent_bytes batch layer",
+)
+
+
 cdef class Arbiter:
     cdef mfs_arbiter *arbiter
     cdef readonly uint64_t epoch
@@ -300,6 +306,23 @@ cdef class Arbiter:
             "wait_ns": s.wait_ns,
             "load": s.load,
         }
+
+    def communicators(self, uint32_t client_id):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_communicator_look looks[MFS_COMMUNICATORS_MAX]
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_communicators(arbiter, client_id, looks)
+        self.leave(rc)
+        return [
+            CommunicatorLook(
+                looks[i].id, name_read(looks[i].name, 32), looks[i].rank, looks[i].ranks, looks[i].operations,
+                looks[i].operation_bytes, looks[i].work_requests, looks[i].batch_bytes,
+                numbers_u64(looks[i].bytes, MFS_OPERATIONS_MAX),
+                None if looks[i].batch == mfs_none_u32 else looks[i].batch, looks[i].layer,
+            )
+            for i in range(rc)
+        ]
 
     def client_stats(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter = self.enter()

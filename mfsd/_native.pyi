@@ -206,12 +206,14 @@ class Rule(NamedTuple):
     dscp: int = 255
     """0..63, or DSCP_KEEP."""
     set_role: int = 0
+    communicator: str = ""
+    """Part of the name of NCCL's communicator; at most 31 bytes."""
 
 class Policy(NamedTuple):
     """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
 
     variant: int = 0
-    early_order: int = 0
+    early_order: int = 2
     classes: int = 8
     levels: int = 8
     threshold: tuple[float, ...] = ()
@@ -270,6 +272,25 @@ class ClientStats(TypedDict):
     bypassed_hold: int
     bypassed_stale: int
     hold_ns: int
+
+class CommunicatorLook(NamedTuple):
+    """What a client's NCCL profiler plugin says of a communicator (struct mfs_communicator)."""
+
+    id: int
+    name: str
+    rank: int
+    ranks: int
+    operations: int
+    operation_bytes: int
+    """With which they were called."""
+    work_requests: int
+    batch_bytes: int
+    """Of those sent, with a batch."""
+    sent_bytes: list[int]
+    """By operation (enum mfs_operation)."""
+    batch: int | None
+    """Slot of the latest send."""
+    layer: int
 
 class DemandLook(NamedTuple):
     """The daemon's copy of a demand; `bytes_left` is what was told less what was completed."""
@@ -434,6 +455,9 @@ class Arbiter:
     def client_stats(self, client_id: int) -> ClientStats:
         """ENOENT: no such client."""
 
+    def communicators(self, client_id: int) -> list[CommunicatorLook]:
+        """NCCL's, as the client reports them. ENOENT: no such client."""
+
 # ---- client ----------------------------------------------------------------------------------------------------------
 
 class DemandTold(NamedTuple):
@@ -469,8 +493,8 @@ class Client:
 
     @staticmethod
     def borrow(address: int) -> Client:
-        """The client that another copy of the native code in this process owns and has lent (`mfs_client_lend`). Detach
-        and forget then only let go of it."""
+        """The client that another copy of the native code in this process owns and never unmaps (the shim's, api.h).
+        Detach and forget then only let go of it."""
 
     @property
     def borrowed(self) -> bool: ...
@@ -687,8 +711,8 @@ class PlanDelta(NamedTuple):
     be in use again."""
 
     moved: list[tuple[int, int]]
-    """(batch, rank) of batches that are new or have another rank. The smaller rank goes first; ranks leave gaps, differ,
-    and are below 2**32 - 1 (NO_RANK)."""
+    """(batch, rank) of batches that are new or have another rank. The smaller rank goes first; ranks leave gaps,
+    differ, and are below 2**32 - 1 (NO_RANK)."""
     departed: list[int]
     pruned: list[Pruned]
     """Requests in the scavenger, new there or for another reason."""
@@ -703,11 +727,11 @@ class PlanCounts(NamedTuple):
     drop_budget: int
 
 class PlanCore:
-    """Order and pruning under events, kept up to date (plan.h): a mfsd.policy.core.Core with the plans of ReferenceCore.
+    """Order and pruning under events, kept up to date (plan.h): a mfsd.policy.core.Core with ReferenceCore's plans.
 
-    Beyond what ReferenceCore refuses (ValueError), numbers of batches and requests are 0 to 2**64 - 1; times (the clock,
-    compute, deadlines other than NO_DEADLINE), amounts, capacities, and all that is promised on one resource, in units
-    and in ns, are at most 2**61.
+    Beyond what ReferenceCore refuses (ValueError), numbers of batches and requests are 0 to 2**64 - 1; times (the
+    clock, compute, deadlines other than NO_DEADLINE), amounts, capacities, and all that is promised on one resource,
+    in units and in ns, are at most 2**61; all are whole numbers.
     """
 
     def __init__(self, config: PolicyConfig, capacity_per_s: Mapping[int, int]) -> None: ...

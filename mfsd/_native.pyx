@@ -73,7 +73,7 @@ cdef extern from * nogil:
 cdef extern from "mfs/abi.h" nogil:
     enum:
         MFS_ABI_MAJOR, MFS_ABI_MINOR, MFS_NICS_MAX, MFS_STAGES_MAX, MFS_CLASSES_MAX, MFS_ROLES_MAX, MFS_TASKS_MAX
-        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_DSCP_KEEP, MFS_LANES, MFS_LANE_SLOTS, MFS_LANE_SHARED, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
+        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_COMMUNICATORS_MAX, MFS_OPERATIONS_MAX, MFS_DSCP_KEEP, MFS_LANES, MFS_LANE_SLOTS, MFS_LANE_SHARED, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
         MFS_STAGE_CONTROL, MFS_STAGE_REUSE, MFS_STAGE_COLLECTIVE, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND
         MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
         MFS_SEGMENT_ACTIVE, MFS_SEGMENT_DETACHED, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL
@@ -122,6 +122,7 @@ cdef extern from "mfs/abi.h" nogil:
         uint8_t stage
         uint8_t dscp
         uint8_t set_role
+        char *communicator
     struct mfs_hello:
         uint64_t magic
         uint16_t major
@@ -353,6 +354,19 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t bypassed_hold
         uint64_t bypassed_stale
         uint64_t hold_ns
+    struct mfs_communicator_look:
+        uint64_t id
+        char *name
+        uint32_t rank
+        uint32_t ranks
+        uint64_t operations
+        uint64_t operation_bytes
+        uint64_t work_requests
+        uint64_t batch_bytes
+        uint64_t *bytes
+        uint32_t batch
+        uint32_t layer
+    int mfs_arbiter_communicators(mfs_arbiter *arbiter, uint32_t client_id, mfs_communicator_look *looks)
     struct mfs_arbiter_stats_t "mfs_arbiter_stats":
         uint64_t loops
         uint64_t wakeups
@@ -692,13 +706,13 @@ def nic_reply_decode(bytes data):
 # ---- policy and rules ------------------------------------------------------------------------------------------------
 
 Rule = namedtuple(
-    "Rule", "library process peer peer_prefix_bits role action stage dscp set_role",
-    defaults=("", "", b"", 0, 0, 0, 0, MFS_DSCP_KEEP, 0),
+    "Rule", "library process peer peer_prefix_bits role action stage dscp set_role communicator",
+    defaults=("", "", b"", 0, 0, 0, 0, MFS_DSCP_KEEP, 0, ""),
 )
 Policy = namedtuple(
     "Policy",
     "variant early_order classes levels threshold rho_max critical_laxity_share readmission_share promotion_interval_ns",
-    defaults=(0, 0, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000),
+    defaults=(0, 2, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000),
 )
 
 
@@ -730,6 +744,7 @@ cdef int rule_read(mfs_rule *to, rule) except -1:
     memset(to, 0, sizeof(mfs_rule))
     name_copy(to.library, 32, rule.library, "rule.library")
     name_copy(to.process, 32, rule.process, "rule.process")
+    name_copy(to.communicator, 32, rule.communicator, "rule.communicator")
     memcpy(to.peer, <const char *><bytes>rule.peer, len(rule.peer))
     to.peer_prefix_bits = rule.peer_prefix_bits
     to.role = rule.role
@@ -743,7 +758,7 @@ cdef int rule_read(mfs_rule *to, rule) except -1:
 cdef rule_write(const mfs_rule *rule):
     return Rule(
         name_read(rule.library, 32), name_read(rule.process, 32), (<const char *>rule.peer)[:16], rule.peer_prefix_bits,
-        rule.role, rule.action, rule.stage, rule.dscp, rule.set_role,
+        rule.role, rule.action, rule.stage, rule.dscp, rule.set_role, name_read(rule.communicator, 32),
     )
 
 

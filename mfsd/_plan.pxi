@@ -71,6 +71,13 @@ cdef void *plan_table(size_t n, size_t size) except NULL:
     return at
 
 
+cdef int plan_whole(str what, value) except -1:
+    """ValueError: a float, which would be cut off, or no number at all. True and numpy's integers pass."""
+    if not hasattr(value, "__index__"):
+        raise ValueError(f"{what} is {value!r}: use a whole number")
+    return 0
+
+
 cdef class PlanCore:
     """Order and pruning, incremental; equal to mfsd.policy.ReferenceCore (_native.pyi)."""
 
@@ -95,6 +102,7 @@ cdef class PlanCore:
         try:
             for resource in self.resources:
                 value = capacity_per_s[resource]
+                plan_whole(f"capacity of resource {resource}", value)
                 if value < 1:
                     raise ValueError(f"resource {resource} has capacity {value}: use at least 1 per second")
                 if value > MFS_PLAN_AMOUNT_MAX:
@@ -167,11 +175,15 @@ cdef class PlanCore:
         return 0
 
     cdef int64_t _time(self, str what, value) except? -1:
+        if type(value) is not int:
+            plan_whole(what, value)
         if not (-MFS_PLAN_TIME_MAX <= value <= MFS_PLAN_TIME_MAX):
             raise ValueError(f"{what} is {value}: use {-MFS_PLAN_TIME_MAX} to {MFS_PLAN_TIME_MAX}")
         return value
 
     cdef uint64_t _number(self, str what, value) except? 1:
+        if type(value) is not int:
+            plan_whole(what, value)
         if not (0 <= value < 1 << 64):
             raise ValueError(f"{what} {value}: use a number of 0 to {(1 << 64) - 1}")
         return value
@@ -188,6 +200,8 @@ cdef class PlanCore:
         requests = len(batch.requests)
         if not requests:
             raise ValueError(f"{name} has no requests: give at least one")
+        if type(batch.compute_ns) is not int:
+            plan_whole(f"{name}: compute_ns", batch.compute_ns)
         if batch.compute_ns < 0:
             raise ValueError(f"{name}: compute_ns is {batch.compute_ns}: use 0 or more")
         made.compute_ns = self._time(f"{name}: compute_ns", batch.compute_ns)
@@ -239,6 +253,8 @@ cdef class PlanCore:
             port = self.port_of.get(resource)
             if port is None:
                 raise ValueError(f"{where}: resource {resource} is unknown: name one that has a capacity")
+            if type(amount) is not int:
+                plan_whole(f"{where}: the amount on resource {resource}", amount)
             if amount < 0:
                 raise ValueError(f"{where}: {amount} on resource {resource}: use 0 or more")
             if amount > MFS_PLAN_AMOUNT_MAX:

@@ -7,11 +7,13 @@ import shutil
 import stat
 import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 LIBRARY = Path(__file__).with_name("libmfs_shim.so")
+NCCL_DEFAULT_PLUGIN = "libnccl-profiler.so"
 DEFAULT_SOCKET = "/run/mfs/mfsd.sock"
 MODES = ("enforce", "observe", "off")
 ELFCLASS64, PT_INTERP = 2, 3
@@ -22,6 +24,16 @@ def preload(library: Path, before: str | None) -> str:
     """The value of LD_PRELOAD with the library first and what was there kept, each once."""
     others = [part for part in (before or "").replace(":", " ").split() if part != str(library)]
     return " ".join([str(library), *others])
+
+
+def other_profiler(environment: Mapping[str, str]) -> str | None:
+    """What keeps the shim from being NCCL's profiler plugin, in words; None when its place is free."""
+    if plugin := environment.get("NCCL_PROFILER_PLUGIN"):
+        return None if plugin == str(LIBRARY) else f"NCCL_PROFILER_PLUGIN={plugin} is set"
+    for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder and (found := Path(folder) / NCCL_DEFAULT_PLUGIN).is_file():
+            return f"NCCL would load {found}"
+    return None
 
 
 def unreachable(program: Path) -> str | None:
@@ -75,8 +87,9 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
 def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, ...]) -> None:
     """Run COMMAND so that its RDMA traffic is scheduled by this node's mfsd.
 
-    It preloads libmfs_shim.so (LD_PRELOAD, in front of what is there) and sets MFS_MODE and MFS_SOCKET; children of
-    COMMAND inherit both. Nothing else changes: without a daemon the program runs as it would alone, and is scheduled as
+    It preloads libmfs_shim.so (LD_PRELOAD, in front of what is there), sets MFS_MODE and MFS_SOCKET, and names the same
+    library to NCCL as its profiler plugin (NCCL_PROFILER_PLUGIN) unless there is another; children of COMMAND inherit
+    all of it. Nothing else changes: without a daemon the program runs as it would alone, and is scheduled as
     soon as one starts.
 
     \b
@@ -111,6 +124,11 @@ def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, 
     os.environ["MFS_SOCKET"] = str(Path.cwd() / socket)
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
+    profiler = other_profiler(os.environ) if mode != "off" else "MFS_MODE=off"
+    if profiler is None:
+        os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
+    elif mode != "off":
+        say(f"{profiler}: left alone; NCCL's traffic is scheduled, but not told apart by communicator and batch")
     say(f"LD_PRELOAD={os.environ['LD_PRELOAD']} MFS_MODE={mode} MFS_SOCKET={os.environ['MFS_SOCKET']}")
     for warning in warnings(command[0], socket, mode):
         say(f"warning: {warning}")

@@ -1,18 +1,16 @@
-"""RDMA flows for the lab: unmodified perftest over the soft RoCE device, counted by the switch's own class
-counters."""
+"""RDMA flows for the lab: unmodified perftest over the soft RoCE device."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from types import TracebackType
 
 from bench.fabric.lab import Lab
-from mfsd.fabric.qdisc import interface_index, open_netlink
 
 LAUNCHER = "mfsd.soft_roce.launcher"
 FIRST_PORT = 18_515
@@ -33,37 +31,22 @@ class RdmaFlow:
 
     def __init__(self, lab: Lab, source: str, target: str, dscp: int) -> None:
         self._lab, self._source, self._target = lab, source, target
-        self._dscp = dscp
-        self._switch_port = f"p{lab.names.index(target)}"
-        self.minor = 16 + lab.plan.dscp_to_priority[dscp]
+        self.dscp = dscp
         self._tcp_port = FIRST_PORT + dscp
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._cleanup = ExitStack()
 
-    @property
-    def received_bytes(self) -> int:
-        """Bytes of this flow's class that left the switch towards the target."""
-        return self.class_bytes()[self.minor]
+    def pause(self) -> None:
+        """Stops both programs where they are, until `go`; what is in the sender's socket still leaves."""
+        self._signal(signal.SIGSTOP)
 
-    def class_bytes(self) -> dict[int, int]:
-        """Bytes of every class at the target's switch port, in one answer of the kernel."""
-        return {
-            c["handle"] & 0xFFFF: int(c.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
-            for c in self._netlink.get_classes(index=self._index)
-        }
+    def go(self) -> None:
+        self._signal(signal.SIGCONT)
 
-    def wait_for(self, more_bytes: int, timeout_s: float = 30) -> int:
-        """Waits until `more_bytes` more have left the switch; returns the count. Raises TimeoutError."""
-        target = self.received_bytes + more_bytes
-        end = time.monotonic() + timeout_s
-        while (now := self.received_bytes) < target:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{target - now} of {more_bytes} bytes did not pass the switch in {timeout_s} s")
-            for process in self._processes:
-                if process.poll() is not None:
-                    raise OSError(f"ib_write_bw ended with {process.returncode}: {self._log()}")
-            time.sleep(0.002)
-        return now
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.poll() is not None:
+                raise OSError(f"ib_write_bw ended with {process.returncode}: {self._log()}")
+            process.send_signal(number)
 
     def _log(self) -> str:
         ended = [p.stdout.read() for p in self._processes if p.stdout and p.poll() is not None]
@@ -71,8 +54,6 @@ class RdmaFlow:
 
     def __enter__(self) -> RdmaFlow:
         try:
-            self._netlink = self._cleanup.enter_context(open_netlink(self._lab.switch))
-            self._index = interface_index(self._netlink, self._switch_port)
             server = self._start(self._target)
             self._wait_listening(server)
             self._start(self._source, self._lab.address(self._target))
@@ -97,7 +78,7 @@ class RdmaFlow:
             str(self._tcp_port),
         )
         process = subprocess.Popen(
-            [*launcher, "--netdev", "eth0", "--", *test, "--tclass", str(self._dscp << 2), *peer],
+            [*launcher, "--netdev", "eth0", "--", *test, "--tclass", str(self.dscp << 2), *peer],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -125,15 +106,8 @@ class RdmaFlow:
             process.wait(10)
             if process.stdout:
                 process.stdout.close()
-        self._cleanup.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def switch_counts(high: RdmaFlow, low: RdmaFlow) -> tuple[int, int]:
-    """Bytes of two flows of different classes to one host, at one moment."""
-    counted = high.class_bytes()
-    return counted[high.minor], counted[low.minor]

@@ -31,6 +31,7 @@ BARS = (
     Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
     Bar("permit", "wake_us_p50", "permit round trip that wakes a sleeping arbiter (median)", "us", 60),
     Bar("rmlq", "ops_per_s", "reverse multi-level queue, submit + pick at 100,000 queued", "/s", 5e6, at_most=False),
+    Bar("plan", "event_cpu_ms_p99", "plan core, one event at 10,000 batches over 2,048 ports (p99)", "ms", 1),
     Bar("idle", "cpu_fraction", "idle daemon, share of one core", "", 0.01),
     Bar("idle", "rss_mib", "idle daemon, resident memory", "MiB", 60),
 )

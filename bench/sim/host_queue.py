@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.cluster import ConfigError
 from bench.sim.network import SharedNetwork
 from mfsd._native import Policy as NativePolicy
 from mfsd._native import Rmlq
@@ -28,15 +27,10 @@ WINDOW = 4  # messages in flight per NIC
 
 
 def native(config: PolicyConfig) -> NativePolicy:
-    """The same parameters for the native queue. ConfigError when it has no such rule."""
-    if config.early_order is EarlyOrder.SHORTEST:
-        raise ConfigError(
-            "early_order shortest: the native queue does not have it; "
-            "use rank or collective-first, or --fabric-classes 0"
-        )
+    """The same parameters for the native queue."""
     return NativePolicy(
         variant=1 if config.variant is Variant.PAPER else 0,
-        early_order=1 if config.early_order is EarlyOrder.COLLECTIVE_FIRST else 0,
+        early_order=list(EarlyOrder).index(config.early_order),
         classes=config.classes,
         levels=config.levels,
         threshold=thresholds(config),

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 from mfsd.proto.wire import TlsFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mfsd.coordinator.settings import Settings
     from mfsd.node.config import Config
+    from mfsd.proto import mfs_pb2 as pb
+
+DEFAULT_ADDRESS = "localhost:7400"
+ANSWER_S = 3.0
 
 
 def coordinator_settings(config: Config) -> Settings:
@@ -39,3 +45,66 @@ def tls_files(ca: str, certificate: str, key: str, server_name: str = "") -> Tls
     if not ca:
         return None
     return TlsFiles(ca=Path(ca), certificate=Path(certificate), key=Path(key), server_name=server_name)
+
+
+def cluster_access(addresses: str | None, config_file: Path | None) -> tuple[Sequence[str], TlsFiles | None]:
+    """Which coordinators to ask, and with which certificates. ConfigError."""
+    from mfsd.node.config import Config
+    from mfsd.node.config_file import load
+    from mfsd.node.options import addresses as parse_addresses
+
+    config = load(config_file) if config_file is not None else Config()
+    own = config.cluster
+    found: Sequence[str] = parse_addresses("--address", addresses) or own.coordinators or [DEFAULT_ADDRESS]
+    return found, tls_files(own.ca, own.certificate, own.key, own.server_name)
+
+
+def ask_leader(
+    addresses: Sequence[str], tls: TlsFiles | None, batches_max: int
+) -> tuple[pb.StatusReply | None, list[str]]:
+    """The status of the leader, else of the last coordinator that answered; and what went wrong on the way."""
+    waiting, asked = list(addresses), set[str]()
+    best: pb.StatusReply | None = None
+    problems = []
+    while waiting:
+        address = waiting.pop(0)
+        if address in asked:
+            continue
+        asked.add(address)
+        reply, problem = _ask(address, tls, batches_max)
+        if reply is None:
+            problems.append(f"{address}: {problem}")
+            continue
+        best = reply
+        if reply.leads:
+            break
+        if reply.leader:
+            waiting.insert(0, reply.leader)
+    return best, problems
+
+
+def _ask(address: str, tls: TlsFiles | None, batches_max: int) -> tuple[pb.StatusReply | None, str]:
+    import grpc
+
+    from mfsd.proto import mfs_pb2 as pb
+    from mfsd.proto.wire import STATUS, TlsError, channel_credentials, channel_options
+
+    options = channel_options(tls)
+    try:
+        channel = (
+            grpc.secure_channel(address, channel_credentials(tls), options)
+            if tls is not None
+            else grpc.insecure_channel(address, options)
+        )
+    except TlsError as error:
+        return None, str(error)
+    with channel:
+        call = channel.unary_unary(
+            STATUS,
+            request_serializer=pb.StatusRequest.SerializeToString,
+            response_deserializer=pb.StatusReply.FromString,
+        )
+        try:
+            return call(pb.StatusRequest(batches_max=batches_max), timeout=ANSWER_S), ""
+        except grpc.RpcError as error:
+            return None, " ".join((error.details() or error.code().name).split())

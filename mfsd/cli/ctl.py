@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.coordinator import coordinator
+from mfsd.cli.commands.doctor import doctor
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
@@ -14,6 +16,7 @@ from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
 from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
+from mfsd.cli.commands.top import top
 from mfsd.cli.commands.trace import trace
 from mfsd.node.control_client import default_socket
 
@@ -26,6 +29,7 @@ Exit codes:
   1  the daemon refused, or the request failed
   2  wrong usage
   3  no daemon answers
+  4  the doctor cannot tell
 """,
 )
 @click.option(
@@ -42,7 +46,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
     context.obj = socket_path or default_socket()
 
 
-for command in (status, trace, rules, mode, reload, switch, host, fabric, completion):
+for command in (status, top, trace, rules, mode, reload, coordinator, switch, host, fabric, doctor, completion):
     main.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -42,10 +43,12 @@ class Attachment:
     def client(self) -> Client | None:
         """The client while its daemon lives; two loads. None: none does, and it is being looked for."""
         client = self._client
-        if client is not None and client.alive():
-            return client
-        self._want()
-        return None
+        if client is None or not client.alive():
+            self._want()
+            return None
+        if self._shim is not None and not client.borrowed and self._shim.client() is not None:
+            self._want()  # the shim has a session now: this process needs no second one
+        return client
 
     def try_now(self) -> None:
         """One attempt, at most the native timeout (200 ms) long."""
@@ -90,39 +93,36 @@ class Attachment:
                 return
             with self._attempt_lock:
                 self._attempt()
-            client = self._client
-            if client is not None and client.alive():
+            if self._client is not None and self._client.alive():
                 self._wanted.clear()
             else:
                 self._closed.wait(RETRY_S)
 
     def _attempt(self) -> None:
-        client = self._client
-        if client is not None:
-            if not client.hung_up() and not client.detached():
+        client, shared = self._client, self._shim.client() if self._shim is not None else None
+        if client is not None and not client.hung_up() and not client.detached():
+            if client.borrowed or shared is None:
                 return  # it beats again, or its daemon is stopped: the session outlives that
+        else:
             self._client = None
         try:
-            client = self._new_client()
+            client = self._new_client(shared)
         except OSError as error:
             self._say(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
-            return
-        if client is None:
             return
         self._prepare(client)
         self._client = client
         self._attached(client)
         self._say("attached")
 
-    def _new_client(self) -> Client | None:
-        if self._shim is None:
+    def _new_client(self, shared: int | None) -> Client:
+        """The shim's, once it has one: it attaches when the program opens its first RDMA device."""
+        if shared is None:
             return Client.attach(self._socket_path, process=self._process, mode=self._mode)
-        address = self._shim.client()
-        if address is None:
-            self._say("the preloaded shim has no daemon; transfers go unscheduled until it has one")
-            return None
-        client = Client.borrow(address)
-        return client if client.alive() else None
+        client = Client.borrow(shared)
+        if not client.alive():
+            raise OSError(errno.ENOTCONN, "the preloaded shim's does not answer")
+        return client
 
     def _say(self, what: str) -> None:
         """What repeats is said once."""

@@ -17,6 +17,8 @@ from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.words import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
 
+NIC_NAME_BYTES_MAX = 31
+
 
 class Session:
     """Tells the daemon what this process's transfers are for, and asks it for leave to send.
@@ -90,6 +92,8 @@ class Session:
     def nic(self, name: str, *, guid: int = 0, rate_bytes_per_s: int = 0) -> int:
         """The number by which this session knows a device (`ibv_devices`); it stays when the daemon is restarted. The
         rate is believed where neither the configuration nor the host knows it."""
+        if not 0 < len(name.encode()) <= NIC_NAME_BYTES_MAX:
+            self._checker.refuse("nic", name, f"a device name has 1 to {NIC_NAME_BYTES_MAX} bytes (see ibv_devices)")
         with self._lock:
             known = [n for n, _, _ in self._nics]
             if name in known:
@@ -288,6 +292,8 @@ class Session:
                 batch.tell(client, self._native_nic)
 
     def _name_nic(self, client: Client, number: int) -> None:
+        if not 0 < len(self._nics[number][0].encode()) <= NIC_NAME_BYTES_MAX:
+            return  # refused when it was told
         try:
             self._native_nic[number] = client.nic(*self._nics[number])
         except (OSError, ValueError) as error:

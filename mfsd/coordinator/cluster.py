@@ -273,23 +273,31 @@ class Cluster:
         if problem is not None:
             self.odd(node.name, report.batch_id, problem)
             return
-        active = self.batches.get(report.batch_id)
-        fresh = active is None
-        if active is None:
-            active = Active(report.batch_id)
+        self._make_room(now_ns)
+        known = self.batches.get(report.batch_id)
+        active = known or Active(report.batch_id)
         before = active.told.get(node.name)
         active.told[node.name] = _told(report, before, now_ns)
-        if fresh:
-            self.batches[active.batch_id] = active
-        if active.batch_id not in node.batches:  # others may have reported it before
+        active.compute_first_ns = max(active.compute_first_ns, active.told[node.name].compute_ns)
+        batch, key_ns, numbers = self._merged(active, now_ns)
+        try:
+            change = (self.planner.update if known else self.planner.arrive)(batch, now_ns)
+        except ValueError as error:  # more is promised on a port than the core can count
+            if before is not None:
+                active.told[node.name] = before
+            else:
+                del active.told[node.name]
+            self.odd(node.name, report.batch_id, str(error))
+            return
+        self.batches[active.batch_id] = active
+        if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
-            for request_id, number in active.numbers.items():
+            for request_id, number in active.numbers.items():  # others may have reported it before
                 if number in self._pruned:
                     node.judged[active.batch_id, request_id] = None
             self._mark(node)
         node.refused.pop(active.batch_id, None)
-        active.compute_first_ns = max(active.compute_first_ns, active.told[node.name].compute_ns)
-        self._plan(active, fresh, now_ns)
+        self._settle(active, key_ns, numbers, change)
 
     def _withdraw(self, node: Node, batch_id: int, now_ns: int) -> None:
         """This node has nothing of the batch any more. The last one to leave ends it."""
@@ -300,7 +308,8 @@ class Cluster:
         active = self.batches[batch_id]
         del active.told[node.name]
         if active.told:
-            self._plan(active, False, now_ns)
+            batch, key_ns, numbers = self._merged(active, now_ns)
+            self._settle(active, key_ns, numbers, self.planner.update(batch, now_ns))
             return
         del self.batches[batch_id]
         for number in active.numbers.values():
@@ -309,25 +318,28 @@ class Cluster:
         self.epoch += 1
         self._apply(self.planner.depart(batch_id, now_ns))
 
-    def _plan(self, active: Active, fresh: bool, now_ns: int) -> None:
-        """Gives the batch to the core as it is now."""
-        if len(self.ports) > self._resources:
-            while self._resources < len(self.ports):
-                self._resources *= 2
-            self._rebuild(now_ns)
-            return
-        batch, key_ns = self._merged(active, now_ns)
+    def _settle(self, active: Active, key_ns: int, numbers: dict[int, int], change: Change) -> None:
+        """The core has taken the batch as it is now: notes what that means, for each daemon."""
         self.epoch += 1
-        if fresh or key_ns != active.key_ns:
+        for request_id, number in active.numbers.items():
+            if request_id not in numbers:
+                del self._owner[number]
+                if self._pruned.pop(number, None) is not None:
+                    self._judged(active.batch_id, request_id)
+        for request_id, number in numbers.items():
+            self._owner[number] = (active.batch_id, request_id)
+        active.numbers = numbers
+        if key_ns != active.key_ns:
             active.key_ns = key_ns
             for name in active.told:
                 self.nodes[name].keys[active.batch_id] = None
                 self._mark(self.nodes[name])
-        self._apply((self.planner.arrive if fresh else self.planner.update)(batch, now_ns))
+        self._apply(change)
 
-    def _merged(self, active: Active, now_ns: int) -> tuple[Batch, int]:
-        """The batch as the core takes it, and its RED. Demands add up; the earliest deadline and the longest
-        compute hold. A request without a deadline counts as its batch's last."""
+    def _merged(self, active: Active, now_ns: int) -> tuple[Batch, int, dict[int, int]]:
+        """The batch as the core takes it, its RED, and its requests' numbers there, which those that stay keep.
+        Demands add up; the earliest deadline and the longest compute hold. A request without a deadline counts as
+        its batch's last."""
         deadlines: dict[int, int | None] = {}
         loads: dict[int, dict[int, int]] = {}
         time_ns = self.ports.time_ns
@@ -341,7 +353,7 @@ class Cluster:
                     amounts[port] = amounts.get(port, 0) + time_ns(port, size)
         given = [d for d in deadlines.values() if d is not None]
         latest_ns = max(given) if given else now_ns + NO_DEADLINE_NS
-        numbers = self._number(active, deadlines)
+        numbers = {r: active.numbers.get(r) or self._new_number() for r in deadlines}
         requests = tuple(
             Request(numbers[request_id], latest_ns if deadline_ns is None else deadline_ns, loads[request_id])
             for request_id, deadline_ns in deadlines.items()
@@ -349,24 +361,11 @@ class Cluster:
         compute_ns = max(t.compute_ns for t in active.told.values())
         batch = Batch(active.batch_id, requests, compute_ns, self._collectives(active, compute_ns))
         key_ns = robust_effective_deadline(r.deadline_ns for r in requests).red_ns
-        return batch, active.key_ns if not given and active.key_ns else key_ns
+        return batch, active.key_ns if not given and active.key_ns else key_ns, numbers
 
-    def _number(self, active: Active, requests: Iterable[int]) -> dict[int, int]:
-        """The core's numbers of a batch's requests: kept for those that stay."""
-        numbers, gone = {}, active.numbers
-        for request_id in requests:
-            number = gone.pop(request_id, None)
-            if number is None:
-                self._numbers_given += 1
-                number = self._numbers_given
-                self._owner[number] = (active.batch_id, request_id)
-            numbers[request_id] = number
-        for request_id, number in gone.items():
-            del self._owner[number]
-            if self._pruned.pop(number, None) is not None:
-                self._judged(active.batch_id, request_id)
-        active.numbers = numbers
-        return numbers
+    def _new_number(self) -> int:
+        self._numbers_given += 1
+        return self._numbers_given
 
     def _collectives(self, active: Active, compute_ns: int) -> dict[int, int]:
         """Time on each port of what pruning cannot take away: as declared, else as the unit's history says of the
@@ -398,17 +397,21 @@ class Cluster:
         batch_id, request_id = self._owner[pruned.request_id]
         return Entry(batch_id, request_id, pruned.for_batch, pruned.resource)
 
+    def _make_room(self, now_ns: int) -> None:
+        """For ports that were spoken of since the core was made."""
+        if len(self.ports) > self._resources:
+            while self._resources < len(self.ports):
+                self._resources *= 2
+            self._rebuild(now_ns)
+
     def _rebuild(self, now_ns: int) -> None:
         """A new core from what the nodes have told: for more ports, or another policy."""
         was_pruned = [self._owner[number] for number in self._pruned]
         self.planner = new_planner(self.policy, self._resources)
         self._pruned.clear()
         for active in self.order():
-            batch, active.key_ns = self._merged(active, now_ns)
-            self._apply(self.planner.arrive(batch, now_ns))
-            for name in active.told:
-                self.nodes[name].keys[active.batch_id] = None
-                self._mark(self.nodes[name])
+            batch, key_ns, numbers = self._merged(active, now_ns)
+            self._settle(active, key_ns, numbers, self.planner.arrive(batch, now_ns))
         for batch_id, request_id in was_pruned:
             self._judged(batch_id, request_id)
         self.epoch += 1

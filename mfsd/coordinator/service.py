@@ -242,6 +242,14 @@ class Service:
             self._number_ports(session, report.ports)
         except PortsExhausted as error:
             raise Refused(pb.Refusal.HELLO, str(error)) from error
+        for load in report.loads:
+            if load.port < len(session.ports):
+                cluster.load(session.ports[load.port], load.rho)
+        for routed in report.routed:
+            try:
+                cluster.history.observe(routed.unit, messages.demands(routed, session.ports))
+            except ValueError:
+                cluster.oddities["routing history that cannot be read: ignored"] += 1
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
         for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):
@@ -252,14 +260,6 @@ class Service:
                     cluster.odd(session.node, row.batch_id, str(error))
                 else:
                     take(session.node, batch, now_ns)
-        for load in report.loads:
-            if load.port < len(session.ports):
-                cluster.load(session.ports[load.port], load.rho)
-        for routed in report.routed:
-            try:
-                cluster.history.observe(routed.unit, messages.demands(routed, session.ports))
-            except ValueError:
-                cluster.oddities["routing history that cannot be read: ignored"] += 1
         if report.snapshot_end:
             cluster.synchronise(session.node, now_ns)
 

@@ -131,7 +131,14 @@ def _helpers(plan: Plan) -> dict[str, Callable[..., int] | dict[int, int] | int]
         "fill": lambda size: min(98, max(1, round(100 * size / ASSUMED_PORT_MEMORY_BYTES))),
         "groups": nxos_groups(plan),
         "queue_bytes": linux_queue_bytes,
+        "eos_poll_ms": eos_poll_ms,
     }
+
+
+def eos_poll_ms(plan: Plan) -> int:
+    """EOS takes no polling interval above half of the shorter of the watchdog's timeout and recovery time."""
+    w = plan.watchdog
+    return min(w.poll_ms, w.detection_ms // 2, w.restoration_ms // 2)
 
 
 def rate_bytes_per_s(port: Port, percent: int) -> int:
@@ -200,6 +207,22 @@ def shortfalls(nos: str, plan: Plan) -> list[Shortfall]:
                 "floor_percent of dwrr classes",
                 "an EOS uc-tx-queue has either a bandwidth share or a guarantee",
                 "raise weight_percent",
+            )
+        )
+    if nos == "eos" and plan.lossless and plan.watchdog.action == "forward":
+        found.append(
+            Shortfall(
+                "pfc_watchdog.action forward",
+                "EOS drops, shuts the port, or only notifies; it is told to notify",
+                "a pause storm then lasts until somebody acts: prefer drop",
+            )
+        )
+    if nos == "eos" and plan.lossless and eos_poll_ms(plan) != plan.watchdog.poll_ms:
+        found.append(
+            Shortfall(
+                f"pfc_watchdog.poll_ms {plan.watchdog.poll_ms}",
+                "EOS polls at least twice within the shorter of detection_ms and restoration_ms",
+                f"none needed: it polls every {eos_poll_ms(plan)} ms",
             )
         )
     if capped and not system.ceilings:

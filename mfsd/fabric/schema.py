@@ -4,6 +4,7 @@
 - cumulus: NVUE's OpenAPI description as Pydantic models, package nvueschema
 - eos: Arista's AVD schema and its own command generator, package pyavd
 - junos: the statement tree of Junos 24.4, package junoscfg
+- nxos: Cisco's YANG model of the objects that commands make, through `yanglint` (`nxos_yang.py`)
 - nxos, onyx: none is published for the command line; `grammar.py` holds the manuals' forms instead
 - linux: the kernel, by `mfsctl switch diff --apply` on a port
 
@@ -16,31 +17,31 @@ import functools
 import importlib
 import json
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mfsd.fabric import yang
 from mfsd.fabric.findings import Finding
 from mfsd.fabric.grammar import check_grammar
+from mfsd.fabric.nxos_yang import MODULE, NxosInstance
 
 YANG_ON_SWITCH = Path("/usr/local/yang-models")
 NVUE_VERSION = "v5_16"
 INSTALL = "pip install 'mfsd[switch-check]'"
 
 
-def check_schema(nos: str, text: str, yang: Path | None = None) -> list[Finding]:
-    """Findings of the schema check of configuration `text`; `yang` is a folder of SONiC's YANG models."""
+def check_schema(nos: str, text: str, models: Path | None = None) -> list[Finding]:
+    """Findings of the schema check of configuration `text`; `models` is a folder of the vendor's YANG models."""
     if nos == "sonic":
-        return [check_sonic(text, yang or YANG_ON_SWITCH)]
+        return [check_sonic(text, models or YANG_ON_SWITCH)]
+    if nos == "nxos":
+        return [_check_documented("nxos", text), check_nxos(text, models)]
     checks: dict[str, Callable[[str], Finding]] = {
         "cumulus": check_cumulus,
         "eos": check_eos,
         "junos": check_junos,
-        "nxos": lambda t: _check_documented("nxos", t),
         "onyx": lambda t: _check_documented("onyx", t),
         "linux": lambda t: Finding(
             "schema",
@@ -129,36 +130,42 @@ def _leaf(name: str, value: str) -> str | int | bool:
     return int(value) if name in _NUMBERS and value.isdigit() else value
 
 
-def check_sonic(text: str, yang: Path) -> Finding:
+def check_sonic(text: str, models: Path) -> Finding:
     check = "SONiC YANG (yanglint)"
-    if not (yang / "sonic-scheduler.yang").is_file():
+    if not (models / "sonic-scheduler.yang").is_file():
         return Finding(
             check,
             "not checked",
-            f"no SONiC YANG models in {yang}",
+            f"no SONiC YANG models in {models}",
             "run this on the switch, or copy its /usr/local/yang-models here and give --yang FOLDER",
         )
-    if shutil.which("yanglint") is None:
-        return Finding(check, "not checked", "yanglint is not installed", "apt-get install libyang-tools")
+    if not yang.installed():
+        return Finding(check, "not checked", yang.MISSING, yang.INSTALL)
     try:
         instance, modules = sonic_instance(json.loads(text))
     except (json.JSONDecodeError, KeyError, ValueError, AttributeError) as error:
         return Finding(check, "fail", f"not the tables MFS writes: {error!r}", "render it again")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_text(json.dumps(instance))
-        command = ["yanglint", "-i", "-p", str(yang), "-t", "config", "-f", "json"]
-        command += [str(yang / f"{m}.yang") for m in modules]
-        result = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=60, check=False)
-    errors = [s for s in result.stderr.splitlines() if "err" in s.lower()]
-    if result.returncode == 0 and not errors:
-        return Finding(check, "pass", f"valid against {len(modules)} SONiC modules")
-    return Finding(
-        check,
-        "fail",
-        "; ".join(errors[:3]) or f"yanglint ended with {result.returncode}",
-        "fix the field named",
-    )
+    errors = yang.lint(models, modules, instance)
+    return _verdict(check, errors, f"valid against {len(modules)} SONiC modules")
+
+
+# NX-OS: the documented forms of commands, and Cisco's model of the objects that they make.
+
+
+def check_nxos(text: str, models: Path | None) -> Finding:
+    check = "NX-OS YANG (yanglint)"
+    if models is None or not (models / f"{MODULE}.yang").is_file():
+        return Finding(
+            check,
+            "not checked",
+            f"no {MODULE}.yang in {models}" if models else "no folder of models was given",
+            "--yang FOLDER with the model of the switch's release, as YangModels publishes it (vendor/cisco/nx)",
+        )
+    if not yang.installed():
+        return Finding(check, "not checked", yang.MISSING, yang.INSTALL)
+    instance = NxosInstance(text)
+    problems = instance.problems or yang.lint(models, [MODULE], instance.data())
+    return _verdict(check, problems, "the objects that these commands make are valid in Cisco's device model")
 
 
 # Cumulus: NVUE's published OpenAPI description.

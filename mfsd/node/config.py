@@ -155,6 +155,13 @@ class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ""
     )
     process: Annotated[str, doc("part of the program's name")] = ""
+    communicator: Annotated[
+        str,
+        doc(
+            "part of the name of NCCL's communicator (`ncclConfig_t.commName`); needs the profiler plugin",
+            max_length=31,
+        ),
+    ] = ""
     peer: Annotated[PeerNetwork | None, doc("remote address or network, e.g. `10.1.0.0/16`")] = None
     role: Annotated[Role, doc("role that the shim found from the queue pair's capabilities")] = "any"
     action: Annotated[Literal["pass", "hold"], doc("`pass`: post at once; `hold`: wait for a permit")]

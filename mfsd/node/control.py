@@ -80,6 +80,29 @@ class DaemonStatus(Struct, frozen=True):
     log_lines_dropped: int
 
 
+class CommunicatorStatus(Struct, frozen=True):
+    """An NCCL communicator of one process, as its profiler plugin reports it a few times a second."""
+
+    id: str
+    """NCCL's hash of it: the same in all its ranks."""
+    name: str
+    rank: int
+    ranks: int
+    operations: int
+    called_bytes: int
+    """With which they were called."""
+    sent_bytes: int
+    """By this rank, over the network."""
+    operation_bytes: dict[str, int]
+    """The same by operation."""
+    work_requests: int
+    batch_bytes: int
+    """Of those sent, of a known batch."""
+    batch: int | None
+    """Slot of the latest batch."""
+    layer: int | None
+
+
 class ClientStatus(Struct, frozen=True):
     client_id: int
     pid: int
@@ -108,6 +131,7 @@ class ClientStatus(Struct, frozen=True):
     """Summed over the requests that were held."""
     torn_slots: int
     bad_messages: int
+    communicators: list[CommunicatorStatus] = []
 
 
 class ProcessTotals(Struct, frozen=True):
@@ -173,6 +197,7 @@ class RuleStatus(Struct, frozen=True):
     stage: str
     dscp: int | None
     set_role: str
+    communicator: str = ""
 
 
 class RulesReply(Struct, frozen=True, tag_field="reply", tag="rules"):

@@ -191,7 +191,12 @@ class Daemon:
         )
 
     def _client_status(self, session: Session, now_s: float) -> ClientStatus:
-        return client_status(session, self._arbiter.client_stats(session.client_id), now_s)
+        return client_status(
+            session,
+            self._arbiter.client_stats(session.client_id),
+            self._arbiter.communicators(session.client_id),
+            now_s,
+        )
 
     def _unit_of(self, client_id: int) -> str:
         session = self._server.sessions.get(client_id)

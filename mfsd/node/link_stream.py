@@ -130,7 +130,7 @@ class LinkStream:
             await asyncio.wait_for(call.write(self._state.hello()), ANSWER_S)
             await self._read(call, address, tasks)
         except grpc.aio.AioRpcError as error:
-            raise _Ended(_explained(error)) from error
+            raise _Ended(_explained(error, self._credentials is not None)) from error
         except (asyncio.TimeoutError, TimeoutError) as error:
             raise _Ended(f"no answer within {ANSWER_S:g} s") from error
         except asyncio.InvalidStateError as error:  # written to after its end, whose reason reading tells
@@ -236,10 +236,19 @@ def _silence_s(heartbeat_ns: int) -> float:
     return max(ANSWER_S / 2, SILENT_HEARTBEATS * heartbeat_ns / 1e9)
 
 
-def _explained(error: grpc.aio.AioRpcError) -> str:
-    """gRPC's details, with a remedy where certificates are the reason."""
-    details = " ".join((error.details() or error.code().name).split())
+def _explained(error: grpc.aio.AioRpcError, tls: bool) -> str:
+    """gRPC's details, with the remedy where certificates are the reason. A server that does not accept a client's
+    certificate just closes the connection (TLS 1.3)."""
+    details = " ".join((error.details() or error.code().name).split())[:300]
     lower = details.lower()
-    if "certificate" in lower or "ssl" in lower or "tls" in lower or "handshake" in lower:
-        return f"TLS handshake failed: {details[:300]}; check ca, certificate and key at both ends"
-    return details[:300]
+    if "hostname verification" in lower:
+        return (
+            f"its certificate is for another name: {details}; check ca, certificate and key at both ends, "
+            "or set [cluster] server_name"
+        )
+    if any(word in lower for word in ("certificate", "ssl", "tls", "handshake")):
+        return f"TLS handshake failed: {details}; check ca, certificate and key at both ends"
+    if "socket closed" in lower or "connection reset" in lower or "end of tcp stream" in lower:
+        hint = "check ca, certificate and key at both ends" if tls else "does it expect certificates ([cluster] ca)?"
+        return f"it closed the connection at once: {details}; {hint}"
+    return details

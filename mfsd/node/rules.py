@@ -44,6 +44,7 @@ def _native_rule(rule: RuleConfig, wire: WireConfig) -> Rule:
         stage=Stage[rule.stage.upper()],
         dscp=DSCP_KEEP if dscp is None else dscp,
         set_role=_role(rule.set_role),
+        communicator=rule.communicator,
     )
 
 

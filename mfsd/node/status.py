@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 
 from mfsd._native import Role, Stage
 from mfsd.node.config import Config
-from mfsd.node.control import ClassStatus, ClientStatus, NicStatus, RuleStatus
+from mfsd.node.control import ClassStatus, ClientStatus, CommunicatorStatus, NicStatus, RuleStatus
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.session import Session
 
 if TYPE_CHECKING:
-    from mfsd._native import Arbiter, ClientStats, NicStats
+    from mfsd._native import Arbiter, ClientStats, CommunicatorLook, NicStats
 
 ROLES = tuple(role.name.lower().replace("_", "-") for role in Role)
+OPERATIONS = ("other", "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce", "all-to-all", "send")
+"""enum mfs_operation."""
 STAGES = tuple(stage.name.lower() for stage in Stage)
 
 
-def client_status(session: Session, stats: ClientStats, now_s: float) -> ClientStatus:
+def client_status(
+    session: Session, stats: ClientStats, communicators: Sequence[CommunicatorLook], now_s: float
+) -> ClientStatus:
     detached = stats["detach_reason"] != 0
     return ClientStatus(
         client_id=session.client_id,
@@ -45,6 +49,24 @@ def client_status(session: Session, stats: ClientStats, now_s: float) -> ClientS
         hold_s=stats["hold_ns"] / 1e9,
         torn_slots=stats["torn_slots"],
         bad_messages=stats["bad_messages"],
+        communicators=[_communicator_status(look) for look in communicators],
+    )
+
+
+def _communicator_status(look: CommunicatorLook) -> CommunicatorStatus:
+    return CommunicatorStatus(
+        id=f"{look.id:016x}",
+        name=look.name,
+        rank=look.rank,
+        ranks=look.ranks,
+        operations=look.operations,
+        called_bytes=look.operation_bytes,
+        sent_bytes=sum(look.sent_bytes),
+        operation_bytes=_named(OPERATIONS, look.sent_bytes),
+        work_requests=look.work_requests,
+        batch_bytes=look.batch_bytes,
+        batch=look.batch,
+        layer=None if look.batch is None else look.layer,
     )
 
 
@@ -91,6 +113,7 @@ def rule_statuses(config: Config) -> list[RuleStatus]:
             stage=rule.stage,
             dscp=dscp_of(rule, config.wire),
             set_role=rule.set_role,
+            communicator=rule.communicator,
         )
         for source, rule in [*configured, *(("built-in", rule) for rule in BUILT_IN)]
     ]

@@ -14,6 +14,10 @@ from mfsd.node.explain import Seen, Surroundings, explain, key_of, status_of
 from mfsd.policy.config import PolicyConfig
 
 
+TASKS_MAX = 10_000
+"""In one reply, which must fit a line."""
+
+
 class Client(Protocol):
     """A session, by what is shown of it."""
 
@@ -47,7 +51,7 @@ class Tracer:
                 key_of(self._policy, s, facts[s.look.nic], now_ns) if not s.look.in_flight else (s.look.submit_ns,),
             )
         )
-        return TraceReply([status_of(s, now_ns) for s in seen[: max(0, request.limit)]], len(seen))
+        return TraceReply([status_of(s, now_ns) for s in seen[: min(max(0, request.limit), TASKS_MAX)]], len(seen))
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""

@@ -18,14 +18,14 @@ class Variant(str, Enum):
 
 
 class EarlyOrder(str, Enum):
-    """How early-stage flows are ordered (design: candidates which the simulator compares)."""
+    """How early-stage flows are ordered in variant mfs; the paper's is by rank (docs/simulation.md compares)."""
 
     RANK = "rank"
     """RLI, then the batch's rank, then stage 2 before stage 1 (paper 4.5)."""
     COLLECTIVE_FIRST = "collective-first"
     """Every stage 2 before every stage 1; stage 1 by RLI, then rank."""
     SHORTEST = "shortest"
-    """RLI, then the shortest remaining isolated time."""
+    """RLI, then the fewest bytes that the batch waits for on this port: the shortest remaining time."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,8 +39,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     classes: int = 8
     """K: priorities on the wire, 2..8; 0 is highest."""
     levels: int = 8
-    """Levels of last-stage flows in the host's queue, 1..8 (paper: P_1..P_K); 1 turns MLU off (variant mfs).
-    """
+    """Levels of last-stage flows in the host's queue, 1..8 (paper: P_1..P_K); they order variant paper
+    only (variant mfs reports them)."""
     threshold_base: float = 4.0
     """E > 1: ratio of neighbouring thresholds (paper 4.3)."""
     threshold_top: float = 0.5
@@ -53,7 +53,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Time between two looks at a last-stage flow whose compute has ended (paper 4.5)."""
     critical_laxity_share: float = 0.05
     """Variant mfs: class 0 needs a laxity below this share of the request's budget; 0 turns class 0 off."""
-    early_order: EarlyOrder = EarlyOrder.RANK
+    early_order: EarlyOrder = EarlyOrder.SHORTEST
+    """Variant mfs: who goes first among early-stage flows of equal RLI."""
     drop_budget: float = 0.05
     """Share of active requests that may be pruned at once (paper: B); 0 turns pruning off."""
     readmission_margin: float = 0.05

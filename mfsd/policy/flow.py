@@ -19,7 +19,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about one flow. The caller keeps them true; the policy never changes them.
 
     For the last stage the sizes are those of the whole request on its bottleneck port: everything it still
-    has to ship, since all its flows share one deadline (paper 4.3).
+    has to ship, since all its flows share one deadline (paper 4.3). For early stages: what its batch still
+    has waiting there at the same RLI (the whole stall, not one message of it).
     """
 
     stage: int

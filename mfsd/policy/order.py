@@ -6,15 +6,18 @@ The native queue implements the same order; a differential test holds both to ea
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
-from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.flow import Decision, Flow
 from mfsd.policy.urgency import relative_layer_index
-from mfsd.policy.words import Stage, Tier, known_stage
+from mfsd.policy.words import NO_DEADLINE, NO_RANK, Stage, Tier, known_stage
 
 Key = tuple[int, int, int, int, int]
 """(tier, first, second, stage order, sequence). The smallest goes first; sequence makes each unique."""
+
+RENEWAL_BUDGETS: Final = 4
+"""Variant mfs: how many budgets after its deadline a lost request is due again."""
 
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2}
 
@@ -22,16 +25,19 @@ _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2}
 def tier_of(config: PolicyConfig, flow: Flow, decision: Decision) -> Tier:
     """The floor a flow is on.
 
-    Scavenger: pruned or infeasible last stages, background and unknown stages, and stage 1 of a pruned
-    request unless (variant mfs) its batch runs, since its peers would stall with it (design). Collectives
-    belong to the whole batch and are never demoted.
+    Scavenger: pruned last stages, background and unknown stages, and stage 1 of a pruned request unless
+    (variant mfs) its batch runs, since its peers would stall with it (design). Collectives belong to the
+    whole batch and are never demoted. An infeasible last stage is a scavenger in variant paper; in variant
+    mfs it stays among the last stages with a renewed deadline.
     """
     stage = known_stage(flow.stage)
     if stage is Stage.BACKGROUND:
         return Tier.SCAVENGER
     if stage is Stage.P2D:
-        if flow.pruned or decision.infeasible:
+        if flow.pruned or (decision.infeasible and config.variant is Variant.PAPER):
             return Tier.SCAVENGER
+        if decision.infeasible:
+            return Tier.LAST
         return Tier.CRITICAL if decision.critical else Tier.LAST
     if stage is Stage.REUSE and flow.pruned and not (config.variant is Variant.MFS and flow.batch_running):
         return Tier.SCAVENGER
@@ -45,29 +51,48 @@ def rli_of(flow: Flow, layer_current: int) -> int:
     return 0
 
 
+def due_ns(config: PolicyConfig, flow: Flow, decision: Decision) -> int:
+    """By what a last-stage flow is sorted: its deadline, or (variant mfs) the renewed one of a lost request.
+
+    A lost request can make nobody else late who is due before its renewed deadline, and waits behind them for
+    no longer than that: served dead last, small ones starve for seconds and the mean TTFT with them
+    (docs/simulation.md). Without a known budget: NO_DEADLINE.
+    """
+    if config.variant is Variant.PAPER or not decision.infeasible:
+        return flow.deadline_ns
+    if flow.budget_ns <= 0:
+        return NO_DEADLINE
+    return min(flow.deadline_ns + RENEWAL_BUDGETS * flow.budget_ns, NO_DEADLINE)
+
+
 def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_current: int = 0) -> Key:
     """The flow's place in the queue.
 
     CRITICAL   (0, 0,     deadline, 0,     sequence)
-    EARLY      (1, RLI,   rank,     stage, sequence)  stage: control 0, collective 1, reuse 2
-    LAST       (2, level, deadline, 0,     sequence)
+    EARLY      (1, RLI,   KiB,      stage, sequence)  stage: control 0, collective 1, reuse 2
+    LAST       (2, 0,     due,      0,     sequence)
     SCAVENGER  (3, 0,     deadline, 0,     sequence)
 
-    A missing deadline is NO_DEADLINE, a missing rank NO_RANK. `early_order` changes the EARLY row:
-    collective-first puts 0 for control and collectives and 1 + RLI for reuse in place of RLI; shortest puts
-    the remaining isolated time (ns) in place of rank, so the key changes as bytes are served.
+    A missing deadline is NO_DEADLINE. KiB are those of `remaining_bytes`, at most NO_RANK, and NO_RANK for
+    what is of no running batch: the batch that needs the port for the shortest time stalls the shortest
+    (early_order shortest). The key changes as bytes are served. `early_order` rank puts the rank there;
+    collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI.
+    Variant paper orders early stages by rank, and LAST by (level, deadline).
     """
     tier = tier_of(config, flow, decision)
+    paper = config.variant is Variant.PAPER
     if tier is Tier.EARLY:
         stage = known_stage(flow.stage)
         first, second = rli_of(flow, layer_current), flow.rank
-        if config.early_order is EarlyOrder.COLLECTIVE_FIRST and stage is Stage.REUSE:
+        order = EarlyOrder.RANK if paper else config.early_order
+        if order is EarlyOrder.COLLECTIVE_FIRST and stage is Stage.REUSE:
             first += 1
-        elif config.early_order is EarlyOrder.SHORTEST:
-            second = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s)
+        elif order is EarlyOrder.SHORTEST:
+            second = min(flow.remaining_bytes >> 10, NO_RANK) if flow.batch_running else NO_RANK
         return (tier.value, first, second, _STAGE_ORDER[stage], flow.sequence)
-    first = decision.level if tier is Tier.LAST else 0
-    return (tier.value, first, flow.deadline_ns, 0, flow.sequence)
+    if tier is Tier.LAST:
+        return (tier.value, decision.level if paper else 0, due_ns(config, flow, decision), 0, flow.sequence)
+    return (tier.value, 0, flow.deadline_ns, 0, flow.sequence)
 
 
 def first_in_order(keys: Iterable[Key]) -> Key | None:

@@ -10,5 +10,4 @@ const struct mfs_api mfs_api_v1 = {
 	.range_remove = shim_range_remove,
 	.lane_set = shim_lane_set,
 	.client = shim_client_share,
-	.permits = shim_permits,
 };

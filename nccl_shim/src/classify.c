@@ -34,10 +34,21 @@ uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 	return MFS_ROLE_UNKNOWN;
 }
 
+/* NCCL says nothing when it connects a queue pair: see profiler.c for whose it is then thought to be. */
+void shim_communicator_at_connect(struct shim_qp *q)
+{
+	if (q->found_role == MFS_ROLE_NCCL_DATA || q->found_role == MFS_ROLE_NCCL_CTS)
+		q->communicator = shim_communicator_connecting();
+}
+
 /* Until 2.28 NCCL gives both ends of a connection the same shape. The first post tells them apart: data ends with an
- * immediate, clear-to-send is a plain write. The DSCP stays as it was given at RTR, before anything was posted. */
+ * immediate, clear-to-send is a plain write. It tells the communicator, too, where NCCL has said what it sends. The DSCP
+ * stays as it was given at RTR, before anything was posted. */
 void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 {
+	uint8_t dscp = q->dscp, role = q->found_role;
+	int communicator = q->communicator;
+
 	if (!atomic_exchange(&q->unsure, 0))
 		return;
 	while (wr->next)
@@ -45,8 +56,17 @@ void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 	if (wr->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
 		return;
 	q->found_role = MFS_ROLE_NCCL_DATA;
+	if (shim_collective.given)
+		q->communicator = shim_collective.communicator;
+	if (q->found_role == role && q->communicator == communicator)
+		return;
 	if (!shim_classify(q)) /* busy: the next post tries again */
 		atomic_store(&q->unsure, 1);
+	else if (q->communicator != communicator && q->dscp != dscp)
+		shim_log(SHIM_REASON_CLASS,
+			 "a queue pair of NCCL communicator \"%s\" was connected while it was not clear whose it is: it keeps "
+			 "the DSCP that it has",
+			 shim_communicator_name(q->communicator));
 }
 
 static bool contains(const char *text, const char *part, size_t size)
@@ -68,12 +88,16 @@ static bool same_prefix(const uint8_t *a, const uint8_t *b, unsigned bits)
 
 static const struct mfs_rule *match(const struct shim_qp *q)
 {
+	int communicator = atomic_load(&q->communicator);
+	const char *name = communicator >= 0 ? shim_communicator_name(communicator) : NULL;
+
 	for (int i = 0; i < rules_count; i++) {
 		const struct mfs_rule *rule = &rules[i];
 
 		if ((!rule->role || rule->role == q->found_role) &&
 		    contains(q->library, rule->library, sizeof(rule->library)) &&
 		    contains(program_invocation_short_name, rule->process, sizeof(rule->process)) &&
+		    (!rule->communicator[0] || (name && contains(name, rule->communicator, sizeof(rule->communicator)))) &&
 		    same_prefix(q->peer.raw, rule->peer, rule->peer_prefix_bits))
 			return rule;
 	}

@@ -194,6 +194,29 @@ struct mfs_client *shim_client_share(void)
 	return atomic_load(&shim.client);
 }
 
+/* The batch of this process and its layer, when there is exactly one. Only an engine that knows the session has any. */
+void shim_batch_now(uint32_t *batch, uint16_t *layer)
+{
+	struct mfs_client *client = atomic_load_explicit(&shared, memory_order_relaxed) ? atomic_load(&shim.client) : NULL;
+	struct mfs_segment *segment;
+	uint32_t found = MFS_NONE_U32;
+
+	if (!client)
+		return;
+	segment = mfs_client_segment(client);
+	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++) {
+		if (!atomic_load_explicit(&segment->batch[i].batch_id, memory_order_relaxed))
+			continue;
+		if (found != MFS_NONE_U32)
+			return;
+		found = i;
+	}
+	if (found == MFS_NONE_U32)
+		return;
+	*batch = found;
+	*layer = (uint16_t)atomic_load_explicit(&segment->batch[found].layer_current, memory_order_relaxed);
+}
+
 void shim_bind_current(struct shim_qp *q)
 {
 	pthread_mutex_lock(&attach_lock);
@@ -246,6 +269,7 @@ static void tick(struct mfs_client *client, bool busy)
 		classify_all();
 	if (!busy)
 		bind_all(client);
+	shim_communicators_report(segment);
 	sweep(now_ns, segment->header.max_hold_ns);
 }
 
@@ -343,6 +367,7 @@ static void after_fork(void)
 	shim_context_after_fork();
 	shim_table_after_fork();
 	shim_metadata_after_fork();
+	shim_profiler_after_fork();
 	if (client)
 		mfs_client_forget(client);
 }

@@ -152,13 +152,32 @@ static struct shim_tag tag_of(const struct ibv_send_wr *wr)
 	return shim_tag_find(any, any ? wr->sg_list[0].addr : 0);
 }
 
+/* NCCL has said what this thread sends: counted by communicator, never held. Clear-to-send has its own queue pairs. */
+static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct shim_tag tag = {.batch = shim_collective.batch, .layer = shim_collective.layer};
+	uint64_t bytes = 0, requests = 0;
+	int rc = post(q, wr, &tag, bad);
+
+	for (; !rc && wr; wr = wr->next) {
+		bytes += shim_wr_bytes(wr);
+		requests++;
+	}
+	if (!rc)
+		shim_collective_sent(bytes, requests);
+	return rc;
+}
+
 /* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. */
 static __attribute__((noinline)) int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-	struct shim_tag tag = tag_of(wr), next_tag;
+	struct shim_tag tag, next_tag;
 	struct ibv_send_wr *last, *next;
 	int rc;
 
+	if (shim_collective.given && atomic_load_explicit(&q->role, memory_order_relaxed) == MFS_ROLE_NCCL_DATA)
+		return post_collective(q, wr, bad);
+	tag = tag_of(wr);
 	do {
 		for (last = wr; (next = last->next); last = next) {
 			next_tag = tag_of(next);

@@ -100,19 +100,6 @@ void shim_flush(struct shim_qp *q)
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------------------- */
 
-static void task_permitted(struct mfs_waiter *waiter, uint64_t task_id, uint32_t wire_class)
-{
-	struct shim_task *t = (struct shim_task *)waiter;
-	uint64_t id = atomic_load_explicit(&t->id, memory_order_acquire);
-
-	(void)wire_class; /* that of a queue pair is given when it is connected */
-	if (id && id != task_id)
-		return;
-	atomic_store_explicit(&t->permitted, 1, memory_order_release);
-	if (atomic_load(&t->q->permitted_sequence) < t->sequence)
-		atomic_store(&t->q->permitted_sequence, t->sequence);
-}
-
 static void submit(struct shim_qp *q, struct shim_task *t)
 {
 	struct mfs_task task = {.bytes = t->bytes,
@@ -135,7 +122,7 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 	}
 	task.nic = (uint8_t)nic;
 	t->bypass = 0;
-	rc = mfs_client_submit(q->client, &task, &t->waiter, &id);
+	rc = mfs_client_submit(q->client, &task, t, &id);
 	if (!rc) {
 		atomic_store_explicit(&t->id, id, memory_order_release);
 		return;
@@ -173,7 +160,6 @@ static void form_tasks(struct shim_qp *q)
 		}
 		if (first == index)
 			return;
-		t->waiter.permitted = task_permitted;
 		t->q = q;
 		t->sequence = formed + 1;
 		t->end = index;
@@ -379,13 +365,15 @@ void shim_permits(void)
 		n = client && mfs_client_permits_pending(client) ? mfs_client_permits(client, permits, 32) : 0;
 		queue_pairs = 0;
 		for (int i = 0; i < n; i++) {
-			struct mfs_waiter *waiter = permits[i].cookie; /* ours, or of an engine: mfs/api.h */
-			struct shim_qp *q;
+			struct shim_task *t = permits[i].cookie;
+			struct shim_qp *q = t->q;
+			uint64_t id = atomic_load_explicit(&t->id, memory_order_acquire);
 
-			waiter->permitted(waiter, permits[i].task_id, permits[i].wire_class);
-			if (waiter->permitted != task_permitted)
+			if (id && id != permits[i].task_id)
 				continue;
-			q = ((struct shim_task *)waiter)->q;
+			atomic_store_explicit(&t->permitted, 1, memory_order_release);
+			if (atomic_load(&q->permitted_sequence) < t->sequence)
+				atomic_store(&q->permitted_sequence, t->sequence);
 			if (!queue_pairs || pump[queue_pairs - 1] != q)
 				pump[queue_pairs++] = q;
 		}

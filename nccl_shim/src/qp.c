@@ -101,6 +101,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
 	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
 		      shim_mode() == MFS_MODE_ENFORCE;
+	q->communicator = -1;
 	q->lane = shim_lane_now() >= 0 ? shim_lane_now() : context->lane;
 	q->dscp = MFS_DSCP_KEEP;
 	q->library[0] = 0;
@@ -111,7 +112,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 		strcpy(q->library, object.dli_fname + (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
 	}
 	q->found_role = q->role = shim_role_at_create(q->library, asked);
-	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS);
+	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS || q->found_role == MFS_ROLE_NCCL_DATA);
 	q->stage = MFS_STAGE_CONTROL;
 	claim(q, false);
 	shim_table_insert(q);

@@ -113,7 +113,6 @@ struct shim_qp;
 
 /* Consecutive held work requests of one queue pair, of one tag, that need one permit. */
 struct shim_task {
-	struct mfs_waiter waiter;
 	struct shim_qp *q;
 	_Atomic uint64_t id;	  /* 0: not (yet) known */
 	_Atomic uint32_t permitted;
@@ -216,7 +215,8 @@ struct shim_qp {
 	uint8_t found_role;
 	bool may_hold; /* nothing about this queue pair forbids holding */
 	bool shared_receive;
-	int lane; /* class on the wire, or -1 */
+	int lane;	  /* class on the wire, or -1 */
+	_Atomic int communicator; /* NCCL's, see profiler.c; -1: unknown */
 	union ibv_gid peer;
 	struct shim_qp *free_next;
 };
@@ -296,6 +296,8 @@ enum shim_reason {
 	SHIM_REASON_THREAD,
 	SHIM_REASON_NIC,
 	SHIM_REASON_POST,
+	SHIM_REASON_COMMUNICATORS,
+	SHIM_REASON_CLASS,
 	SHIM_REASON_MAX
 };
 void shim_log(enum shim_reason reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -345,6 +347,7 @@ int shim_qp_to_error(struct shim_qp *q);
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked);
 bool shim_classify(struct shim_qp *q);
 void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr);
+void shim_communicator_at_connect(struct shim_qp *q);
 int shim_rules_load(struct mfs_client *client);
 bool shim_rules_changed(struct mfs_client *client);
 void shim_rules_after_fork(void);
@@ -385,10 +388,26 @@ extern __thread bool shim_context_given __attribute__((tls_model("initial-exec")
 struct shim_ranges;
 extern _Atomic(struct shim_ranges *) shim_ranges;
 
-/* True when a work request of this thread may have a tag. Two loads. */
+/* profiler.c: what NCCL says */
+struct shim_collective { /* what this thread sends next */
+	bool given;
+	uint8_t communicator;
+	uint8_t operation; /* enum mfs_operation */
+	uint16_t layer;
+	uint32_t batch;
+};
+extern __thread struct shim_collective shim_collective __attribute__((tls_model("initial-exec")));
+void shim_collective_sent(uint64_t bytes, uint64_t requests);
+int shim_communicator_connecting(void);
+const char *shim_communicator_name(int communicator);
+bool shim_communicators_exist(void);
+void shim_communicators_report(struct mfs_segment *segment);
+void shim_profiler_after_fork(void);
+
+/* True when a work request of this thread may have a tag. Three loads. */
 static inline bool shim_tags_exist(void)
 {
-	return shim_context_given || atomic_load_explicit(&shim_ranges, memory_order_relaxed);
+	return shim_context_given || shim_collective.given || atomic_load_explicit(&shim_ranges, memory_order_relaxed);
 }
 
 /* A tag's stage stands in for that of the rules, except that nobody turns NCCL's traffic into something that waits. */
@@ -493,5 +512,6 @@ void shim_wake(void);
 void shim_bind_current(struct shim_qp *q);
 enum mfs_mode shim_mode(void);
 struct mfs_client *shim_client_share(void);
+void shim_batch_now(uint32_t *batch, uint16_t *layer);
 
 #endif

@@ -1,24 +1,32 @@
-"""Real bytes through a Linux switch that was configured from the shipped policy file."""
+"""Real bytes through a Linux switch that was configured from the shipped policy file.
+
+A pair of classes is measured up to TRIES times: a busy machine delays senders and readings now and then, a switch that
+breaks its promise breaks it every time. What is promised is in bench/fabric/separation.py; it does not depend on the
+machine's speed.
+"""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from bench.fabric.lab import Flow, Lab, missing, share_of_higher, slow_profile
+from bench.fabric import rdma
+from bench.fabric.lab import Flow, Lab, Pair, missing, share_of_higher, slow_profile
+from bench.fabric.separation import measure, problem
 from mfsd.fabric.policy import Profile, mark_dscps
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 MEASURE_BYTES = 2_000_000
+TRIES = 5
 
 
 def share(lab: Lab, higher_dscp: int, lower_dscp: int) -> float:
-    """Part of the link the first flow takes from the second, which must come back when the first ends."""
+    """Part of the link the first flow takes from the second."""
     with Flow(lab, "low", "sink", lower_dscp) as low:
         low.wait_for(500_000)
         with Flow(lab, "high", "sink", higher_dscp) as high:
-            found = share_of_higher(high, low, MEASURE_BYTES)
-        low.wait_for(300_000)
-    return found
+            return share_of_higher(high, low, MEASURE_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +34,42 @@ def paper() -> Profile:
     return slow_profile("paper-k8", 0.04)
 
 
-def test_the_papers_classes_are_strict(paper: Profile) -> None:
+def broken(transport: str, name: str, profile: Profile, pairs: list[tuple[int, int]]) -> list[str]:
+    """What is not as promised: share, way back, floor."""
+    found = measure(transport, name, profile, pairs, TRIES, MEASURE_BYTES)
+    return [text for (upper, lower), pair in found.items() if (text := problem(profile, upper, lower, pair))]
+
+
+def test_neighbours_and_ends_of_the_papers_classes(paper: Profile) -> None:
+    assert not broken("tcp", "paper-k8", paper, [*((c, c + 1) for c in range(7)), (0, 7), (1, 6)])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(rdma.missing()), reason=rdma.missing())
+def test_rdma_of_every_pair_of_the_papers_classes(paper: Profile) -> None:
+    assert not broken("rdma", "paper-k8", paper, list(itertools.combinations(range(8), 2)))
+
+
+@pytest.mark.parametrize("name", ["rocev2-2-lossless", "rocev2-lossy-ecn"])
+def test_floors_and_weights_of_the_other_profiles(name: str) -> None:
+    profile = slow_profile(name, 0.04)
+    pairs = list(itertools.combinations(range(len(profile.classes)), 2))
+    assert not broken("tcp", name, profile, pairs)
+
+
+def test_two_flows_of_one_class_share_it(paper: Profile) -> None:
+    """So the measurement can tell one class from two."""
     dscps = mark_dscps(paper)
     with Lab(["low", "high", "sink"], paper) as lab:
-        pairs = [*((c, c + 1) for c in range(7)), (0, 7), (1, 6)]
-        shares = {pair: share(lab, dscps[pair[0]], dscps[pair[1]]) for pair in pairs}
-        assert min(shares.values()) >= 0.95, shares
         same = share(lab, dscps[3], dscps[3])
-        assert 0.15 < same < 0.85, "two flows of one class share it: the measurement can tell"
+    assert 0.15 < same < 0.85
 
 
-def test_floors_keep_a_lower_class_alive() -> None:
-    profile = slow_profile("rocev2-2-lossless", 0.04)
-    urgent, bulk, _ = (c.dscp for c in profile.classes)
-    with Lab(["low", "high", "sink"], profile) as lab:
-        found = share(lab, urgent, bulk)
-    assert 0.80 <= found <= 0.95, "bulk has a floor of 10 %"
-
-
-def test_weights_share_what_is_left() -> None:
-    profile = slow_profile("rocev2-lossy-ecn", 0.04)
-    _, _, low, scavenger = (c.dscp for c in profile.classes)
-    with Lab(["low", "high", "sink"], profile) as lab:
-        found = share(lab, low, scavenger)
-    assert 0.75 <= found <= 0.95, "70 to 10"
+def test_what_breaks_a_promise(paper: Profile) -> None:
+    assert not problem(paper, 0, 1, Pair(0.99, 0.02))
+    assert "got 0.940" in problem(paper, 0, 1, Pair(0.94, 0.02))
+    assert "got 1.000" in problem(paper, 0, 1, Pair(1.0, 0.02)), "its floor is 1 %"
+    assert "came back after 101 ms" in problem(paper, 0, 1, Pair(0.99, 0.101))
+    two = slow_profile("rocev2-2-lossless", 0.04)
+    assert not problem(two, 0, 1, Pair(0.9, 0.02)), "bulk has a floor of 10 %"
+    assert "got 0.950" in problem(two, 0, 1, Pair(0.95, 0.02))

@@ -115,6 +115,7 @@ def test_rules_show_what_is_in_force(folder: Path) -> None:
             "stage": "p2d",
             "dscp": 26,
             "set_role": "any",
+            "communicator": "",
         }
         assert {r["source"] for r in rules[1:]} == {"built-in"}
         text = mfsctl(daemon.socket, "rules").stdout

@@ -137,6 +137,41 @@ static void finish_some(struct worker *w)
 		mfs_client_wait(w->client, 1000000);
 }
 
+/* A batch's life on a client that others use for tasks with cookies: told, asked for, complete, over. */
+static void engine(struct worker *w)
+{
+	struct mfs_demand_told demands[3];
+	struct mfs_request_told requests[2];
+	const struct mfs_batch_told told = {.batch_id = 100 + (uint64_t)(rand_r(&w->seed) % 4), .layers = 8,
+					    .compute_ns = 1000000, .requests = requests, .requests_count = 2};
+	uint64_t id;
+	int slot, rc;
+
+	for (int i = 0; i < 3; i++)
+		demands[i] = (struct mfs_demand_told){.bytes = (uint64_t)(rand_r(&w->seed) % 100000), .stage = MFS_STAGE_P2D,
+						      .nic = (uint8_t)(rand_r(&w->seed) % NICS), .layer = (uint16_t)i};
+	for (int i = 0; i < 2; i++)
+		requests[i] = (struct mfs_request_told){.request_id = 1 + (uint64_t)(rand_r(&w->seed) % 50),
+							.demands = demands, .demands_count = 3};
+	slot = mfs_client_batch_begin_with(w->client, &told);
+	CHECK(slot >= 0);
+
+	const struct mfs_task task = {.bytes = 1000, .request_id = requests[0].request_id, .batch = (uint32_t)slot,
+				      .stage = MFS_STAGE_P2D, .nic = demands[0].nic};
+
+	rc = mfs_client_submit(w->client, &task, MFS_COOKIE_NONE, &id);
+	CHECK(rc == 0 || rc == -EAGAIN);
+	if (rc == 0) {
+		/* what is in the way of its permit is taken by those who hold the window */
+		while ((rc = mfs_client_permit_wait(w->client, id, 1000000)) == -ETIMEDOUT)
+			finish_some(w);
+		CHECK(rc >= 0 && rc < MFS_CLASSES_MAX && mfs_client_permit(w->client, id) == rc);
+		mfs_client_complete(w->client, id);
+		CHECK(mfs_client_permit(w->client, id) == -ENOENT);
+	}
+	CHECK(mfs_client_batch_end(w->client, (uint32_t)slot) == 0);
+}
+
 static void *work(void *argument)
 {
 	struct worker *w = argument;
@@ -159,6 +194,8 @@ static void *work(void *argument)
 			finish_some(w);
 		if (rand_r(&w->seed) % 16 == 0)
 			mfs_client_batch_layer(w->client, (uint32_t)w->batch, (uint32_t)(rand_r(&w->seed) % 8));
+		if (rand_r(&w->seed) % 16 == 0)
+			engine(w);
 	}
 	while (atomic_load(w->ended) < THREADS * tasks_each)
 		finish_some(w);
@@ -186,6 +223,25 @@ static void *come_and_go(void *path)
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+static void look(uint32_t client_id)
+{
+	static struct mfs_request_look requests[MFS_REQUESTS_MAX];
+	static struct mfs_demand_look demands[MFS_DEMANDS_MAX];
+	static struct mfs_task_look tasks[64];
+	struct mfs_change changes[8];
+	struct mfs_batch_look batch;
+	struct mfs_rmlq_facts facts;
+	uint32_t slot = 0;
+
+	CHECK(mfs_arbiter_changes(arbiter, changes, 8) >= 0);
+	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
+		if (mfs_arbiter_batch_look(arbiter, client_id, i, &batch, requests, demands) == 0)
+			CHECK(batch.requests <= 2 && batch.demands <= 6);
+	while (slot < MFS_TASKS_MAX)
+		CHECK(mfs_arbiter_tasks(arbiter, client_id, slot, tasks, 64, &slot) >= 0);
+	CHECK(mfs_arbiter_facts(arbiter, 0, &facts) == 0);
+}
+
 static void meddle(unsigned *seed)
 {
 	struct mfs_rule rules[3] = {{.library = "libnccl"}, {.process = "vllm"}};
@@ -201,6 +257,9 @@ static void meddle(unsigned *seed)
 	CHECK(mfs_arbiter_rules(arbiter, rules, rand_r(seed) % 4) == 0);
 	mfs_arbiter_batch_rank(arbiter, 1 + (uint32_t)(rand_r(seed) % 3), 1 + (uint64_t)(rand_r(seed) % 3),
 			       (uint32_t)(rand_r(seed) % 9), rand_r(seed) % 2);
+	mfs_arbiter_request_prune(arbiter, 1 + (uint32_t)(rand_r(seed) % 3), 1 + (uint64_t)(rand_r(seed) % 50),
+				  rand_r(seed) % 2);
+	look(1 + (uint32_t)(rand_r(seed) % 3));
 	CHECK(mfs_arbiter_mode(arbiter, rand_r(seed) % 8 ? MFS_MODE_ENFORCE : MFS_MODE_OBSERVE) == 0);
 }
 

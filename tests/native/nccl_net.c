@@ -1,8 +1,9 @@
 /*
  * Drives the InfiniBand transport inside a shipped libnccl.so.2 between two processes, without a GPU.
- *   nccl_net LIBRARY OFFSET_OF_ncclNetIb OFFSET_OF_ncclGetVersion MESSAGES BYTES MULTI
+ *   nccl_net LIBRARY OFFSET_OF_ncclNetIb OFFSET_OF_ncclGetVersion MESSAGES BYTES MULTI [profile]
  * `ncclNetIb` is a local symbol: the caller reads both offsets from the symbol table. MULTI messages go into
- * one receive.
+ * one receive. With `profile` the sender calls the plugin that NCCL_PROFILER_PLUGIN names around every send, as
+ * NCCL's proxy thread does, and stays until it is ended.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -58,6 +59,69 @@ struct net {
 			exit(1);                                                                             \
 		}                                                                                            \
 	} while (0)
+
+/* Version 5 of the profiler interface, as far as it is used here. */
+struct profiler {
+	const char *name;
+	int (*init)(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+		    void *log);
+	int (*start)(void *context, void **handle, void *event);
+	int (*stop)(void *handle);
+	int (*state)(void *handle, int state, void *arguments);
+};
+struct event {
+	uint64_t type;
+	void *parent;
+	int rank;
+	union {
+		struct {
+			uint64_t sequence;
+			const char *function;
+			const void *send;
+			void *receive;
+			size_t count;
+			int root;
+			const char *type;
+		} coll;
+		struct {
+			pid_t pid;
+			uint8_t channel;
+			int peer, steps, chunk, is_send;
+		} op;
+		char rest[128];
+	};
+};
+enum { COLL = 2, PROXY_OP = 8, PROXY_STEP = 16, SEND_WAIT = 9, SEND_PEER_WAIT = 20 };
+
+static const struct profiler *profiler;
+static void *profiled_step;
+
+static void profile(void)
+{
+	struct event coll = { .type = COLL, .coll = { .function = "AllReduce", .count = 1, .type = "ncclInt8" } };
+	struct event op = { .type = PROXY_OP, .op = { .pid = getpid(), .steps = 1, .is_send = 1 } };
+	struct event step = { .type = PROXY_STEP };
+	void *library = dlopen(getenv("NCCL_PROFILER_PLUGIN"), RTLD_NOW | RTLD_LOCAL), *context;
+	int mask;
+
+	profiler = library ? dlsym(library, "ncclProfiler_v5") : NULL;
+	if (!profiler || profiler->init(&context, COMMUNICATOR, &mask, "tensor", 1, 2, 1, NULL)) {
+		fprintf(stderr, "no profiler plugin\n");
+		exit(1);
+	}
+	profiler->start(context, &op.parent, &coll);
+	profiler->stop(op.parent);
+	profiler->start(context, &step.parent, &op);
+	profiler->start(context, &profiled_step, &step);
+}
+
+static void profile_state(int state)
+{
+	uint64_t arguments = 0;
+
+	if (profiler)
+		profiler->state(profiled_step, state, &arguments);
+}
 
 static int messages, multi;
 static size_t size;
@@ -200,9 +264,11 @@ static void send_all(const struct net *net, void *context, int to_peer, int from
 
 			for (size_t at = 0; at < size; at++)
 				data[at] = byte_of(posted, parts, at);
+			profile_state(SEND_PEER_WAIT);
 			CHECK(net->send(sender, data, size, FIRST_TAG + parts, memory, NULL, &request));
 			if (!request)
 				break;
+			profile_state(SEND_WAIT);
 			requests[posted % DEPTH][parts++] = request;
 			if (parts == multi)
 				parts = 0, posted++;
@@ -224,6 +290,8 @@ static void send_all(const struct net *net, void *context, int to_peer, int from
 	}
 	if (read(from_peer, &word, 1) != 1)
 		exit(1);
+	while (profiler && read(from_peer, &word, 1) > 0)
+		; /* until the receiver is ended */
 	CHECK(net->deregister_memory(sender, memory));
 	CHECK(net->close_send(sender));
 	if (write(to_peer, "y", 1) != 1)
@@ -236,7 +304,7 @@ int main(int argc, char **argv)
 	void *context;
 	pid_t child;
 
-	if (argc != 7 || pipe(down) || pipe(up))
+	if (argc < 7 || argc > 8 || pipe(down) || pipe(up))
 		return 2;
 	messages = atoi(argv[4]);
 	size = strtoull(argv[5], NULL, 10);
@@ -247,6 +315,8 @@ int main(int argc, char **argv)
 		setenv("NCCL_HOSTID", "other", 1);
 		const struct net *net = load(argv, &context);
 
+		if (argc == 8)
+			profile();
 		send_all(net, context, up[1], down[0]);
 		exit(0);
 	}

@@ -345,20 +345,7 @@ static void lanes(void)
 	CHECK_EQUAL(daemon_segment(d)->report.queue_pairs[MFS_ROLE_KV], 4);
 }
 
-struct own_task {
-	struct mfs_waiter waiter;
-	_Atomic uint64_t permitted;
-};
-
-static void own_permitted(struct mfs_waiter *waiter, uint64_t task_id, uint32_t wire_class)
-{
-	struct own_task *t = (struct own_task *)waiter;
-
-	CHECK_EQUAL(wire_class, 0);
-	CHECK_EQUAL(atomic_exchange(&t->permitted, task_id), 0);
-}
-
-/* An engine's own tasks and held work requests on one session: permits reach whom they belong to, whoever takes them. */
+/* An engine's own tasks and held work requests on one session: each gets its own permits, whoever takes them. */
 static void session(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -367,7 +354,6 @@ static void session(void)
 	struct rig *r;
 	struct ibv_qp *qp;
 	struct mfs_task task = {.bytes = 1000, .request_id = 5, .batch = MFS_NONE_U32, .stage = MFS_STAGE_REUSE};
-	static struct own_task own[8];
 	uint64_t id[8];
 
 	CHECK(api->client() == NULL);
@@ -377,15 +363,14 @@ static void session(void)
 	client = api->client();
 	CHECK(client);
 	for (int i = 0; i < 8; i++) {
-		own[i].waiter.permitted = own_permitted;
-		CHECK(mfs_client_submit(client, &task, &own[i].waiter, &id[i]) == 0);
+		CHECK(mfs_client_submit(client, &task, MFS_COOKIE_NONE, &id[i]) == 0);
 		post(r, qp, (uint64_t)i, 64, IBV_SEND_SIGNALED);
 	}
 	WAIT(daemon_counts(d).submitted == 16);
+	CHECK_EQUAL(mfs_client_permit(client, id[0]), -EAGAIN);
 	daemon_grant(d, 16);
 	for (int i = 0; i < 8; i++) {
-		WAIT((api->permits(), atomic_load(&own[i].permitted)));
-		CHECK_EQUAL(own[i].permitted, id[i]);
+		CHECK_EQUAL(mfs_client_permit_wait(client, id[i], 20000000000ull), 0);
 		mfs_client_complete(client, id[i]);
 	}
 	WAIT(posted(qp) == 8);
@@ -393,15 +378,14 @@ static void session(void)
 
 	daemon_kill(d);
 	WAIT(!api->client());
-	CHECK_EQUAL(mfs_client_submit(client, &task, &own[0].waiter, &id[0]), -ENOTCONN);
+	CHECK_EQUAL(mfs_client_submit(client, &task, MFS_COOKIE_NONE, &id[0]), -ENOTCONN);
 	d = daemon_with(hold_rule(), GATE_ALL);
 	WAIT(api->client());
 	CHECK(api->client() != client);
-	CHECK_EQUAL(mfs_client_submit(client, &task, &own[0].waiter, &id[0]), -ENOTCONN);
-	own[0].permitted = 0;
-	CHECK(mfs_client_submit(api->client(), &task, &own[0].waiter, &id[0]) == 0);
+	CHECK_EQUAL(mfs_client_submit(client, &task, MFS_COOKIE_NONE, &id[0]), -ENOTCONN);
+	CHECK(mfs_client_submit(api->client(), &task, MFS_COOKIE_NONE, &id[0]) == 0);
 	daemon_grant(d, 1);
-	WAIT((api->permits(), atomic_load(&own[0].permitted)) == id[0]);
+	CHECK_EQUAL(mfs_client_permit_wait(api->client(), id[0], 20000000000ull), 0);
 }
 
 static void without_a_daemon(void)
@@ -415,7 +399,6 @@ static void without_a_daemon(void)
 	CHECK(api->range_add(4096, 10, &c) == 0);
 	CHECK(api->lane_set(0) == 0);
 	CHECK(api->client() == NULL);
-	api->permits();
 	r = rig_open(64);
 	qp = ready(r);
 	post(r, qp, 0, 64, 0);

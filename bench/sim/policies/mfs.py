@@ -34,15 +34,9 @@ CONFIGS = {
     "mfs-red": DEFAULT,
     "mfs-prune": msgspec.structs.replace(DEFAULT, drop_budget=0.0),
     "mfs-class0": msgspec.structs.replace(DEFAULT, critical_laxity_share=0.0),
-    # The candidates for the order of blocking early flows that are not the default.
+    # The other orders of blocking early flows.
     "mfs-rank": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.RANK),
     "mfs-collective-first": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.COLLECTIVE_FIRST),
-    "mfs-shortest": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.SHORTEST),
-    # What the study found best so far (docs/simulation.md): early stages by remaining time, last
-    # stages by deadline alone.
-    "mfs-shortest-edf": msgspec.structs.replace(
-        DEFAULT, early_order=rules.EarlyOrder.SHORTEST, levels=1, critical_laxity_share=0.0
-    ),
 }
 
 
@@ -56,11 +50,13 @@ class Mfs(Policy):
         super().__init__(simulation)
         self.config = self.configure(simulation)
         self.tick_s = self.config.promotion_interval_ns / NS
+        self.levels_order = self.config.variant is rules.Variant.PAPER  # in mfs nobody asks for them, nor for rho
         self.loads: dict[int, tuple[rules.Load, int]] = {}  # per link: load and when it was measured
         self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
         self.queues: RmlqNetwork | None = None
         self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
         self.pruned: tuple[rules.Pruned, ...] = ()
+        self.rate = int(simulation.cluster.link)  # of every NIC
         self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
 
     def configure(self, simulation: Simulation) -> rules.PolicyConfig:
@@ -96,8 +92,10 @@ class Mfs(Policy):
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
-            remaining_bytes=int(self.simulation.network.remaining(flow) or flow.message_bytes),
-            rate_bytes_per_s=int(flow.path.isolated_rate),
+            remaining_bytes=int(
+                (self.simulation.network.remaining(flow) or flow.message_bytes) * max(flow.path.shares.values())
+            ),
+            rate_bytes_per_s=self.rate,
             layer_target=0 if self.variant == "mfs-rli" else flow.layer,
             rank=self.rank(flow.batch),
             batch_running=True,
@@ -160,7 +158,7 @@ class Mfs(Policy):
         self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, simulation.layers)
         for chunk in batch.chunks:
             flow = chunk.state.p2d
-            if flow is not None and self.config.levels > 1:
+            if flow is not None and self.levels_order:
                 self.queues.tell_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
 
     def layer_began(self, batch: Batch) -> None:
@@ -185,7 +183,7 @@ class Mfs(Policy):
             slack = None
             if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(config, facts):
                 slack = self.unit_slack_ns(state.request.unit)
-            rho = self.rho(flow) if config.levels > 1 else 0.0
+            rho = self.rho(flow) if self.levels_order else 0.0
             decision = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
             state.policy, layer = decision, 0
             self.next_look[flow] = rules.next_look_ns(config, facts, decision, now_ns, rho)
@@ -196,8 +194,8 @@ class Mfs(Policy):
         flow.wire_class = rules.wire_class(
             config.classes, rules.Tier(tier), rli, decision.level, reuse=flow.stage == 1, variant=config.variant
         )
-        by_rank = tier == rules.Tier.EARLY and config.early_order is not rules.EarlyOrder.SHORTEST
-        return pack(tier, first, second * 1e-6 if by_rank else second / NS, third, sequence)
+        ticks = second * 1e-6 if tier == rules.Tier.EARLY else second / NS  # rank or KiB; time
+        return pack(tier, first, ticks, third, sequence)
 
     def tick(self) -> None:
         """Looks again at last stages whose compute has ended, when that can change anything."""

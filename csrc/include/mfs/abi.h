@@ -50,6 +50,7 @@
 #define MFS_DEMANDS_MAX 4096 /* what those will move */
 #define MFS_REQUEST_DEMANDS_MAX 256 /* of one request */
 #define MFS_RULES_MAX 64     /* classification rules */
+#define MFS_COMMUNICATORS_MAX 32 /* NCCL communicators of one process told apart */
 #define MFS_NONE_U32 UINT32_MAX
 
 /* What a flow is for. Open-ended: a value that the daemon does not know is served as MFS_STAGE_BACKGROUND. */
@@ -306,7 +307,8 @@ struct mfs_rule {
 	uint8_t stage;	/* enum mfs_stage given to flows of the queue pair */
 	uint8_t dscp;	/* 0..63, or MFS_DSCP_KEEP */
 	uint8_t set_role; /* enum mfs_role to record; 0: keep what was found */
-	uint8_t reserved[42];
+	char communicator[32]; /* part of the name of NCCL's communicator */
+	uint8_t reserved[10];
 };
 _Static_assert(sizeof(struct mfs_rule) == 128, "rule: two cache lines");
 
@@ -317,6 +319,36 @@ struct mfs_rules {
 	uint8_t reserved[56];
 	struct mfs_rule rule[MFS_RULES_MAX];
 };
+
+/* ---- NCCL communicators: written by the client for people, believed by nobody else ------------------------------ */
+
+enum mfs_operation {
+	MFS_OPERATION_OTHER = 0,
+	MFS_OPERATION_ALL_REDUCE = 1,
+	MFS_OPERATION_ALL_GATHER = 2,
+	MFS_OPERATION_REDUCE_SCATTER = 3,
+	MFS_OPERATION_BROADCAST = 4,
+	MFS_OPERATION_REDUCE = 5,
+	MFS_OPERATION_ALL_TO_ALL = 6,
+	MFS_OPERATION_SEND = 7,
+};
+#define MFS_OPERATIONS_MAX 8
+
+/* What NCCL's profiler interface told the shim. Updated a few times a second. */
+struct mfs_communicator {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t id; /* 0: free */
+	char name[32];		      /* as its maker called it, may be empty */
+	_Atomic uint32_t rank, ranks;
+	_Atomic uint64_t operations;	  /* begun */
+	_Atomic uint64_t operation_bytes; /* that they were called with */
+	_Atomic uint64_t bytes[MFS_OPERATIONS_MAX]; /* sent by this rank, by operation */
+	_Atomic uint64_t work_requests;
+	_Atomic uint64_t batch_bytes;	/* of those sent, with a batch */
+	_Atomic uint32_t batch;		/* slot of the latest; MFS_NONE_U32: none */
+	_Atomic uint32_t layer;
+	uint8_t reserved[40];
+};
+_Static_assert(sizeof(struct mfs_communicator) == 192, "communicator: three cache lines");
 
 /* ---- NIC table: written by the daemon before its index is told to the client ----------------------------------- */
 
@@ -345,6 +377,7 @@ struct mfs_segment {
 	/* since minor 1 */
 	struct mfs_request request[MFS_REQUESTS_MAX];
 	struct mfs_demand demand[MFS_DEMANDS_MAX];
+	struct mfs_communicator communicator[MFS_COMMUNICATORS_MAX];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
 _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");

@@ -32,14 +32,6 @@ _Static_assert(sizeof(struct mfs_context) == 32, "context");
 
 #define MFS_RANGES_MAX 4096 /* address ranges of one process at once */
 
-/* Permits of one session arrive in one queue, whoever submitted the task. So the cookie of every task that is submitted on
- * the shim's session begins with this. `permitted` is called once, unless the task was cancelled before, from any thread
- * that takes permits: it must neither block nor call back into this interface. The waiter's memory stays readable as long
- * as the session may be in use (take it from a pool that only grows): a permit may cross a cancellation. */
-struct mfs_waiter {
-	void (*permitted)(struct mfs_waiter *waiter, uint64_t task_id, uint32_t wire_class);
-};
-
 struct mfs_api {
 	uint32_t version; /* 1; grows when a function is added at the end */
 	uint32_t bytes;	  /* of this structure */
@@ -60,12 +52,9 @@ struct mfs_api {
 	int (*lane_set)(int wire_class);
 
 	/* The shim's session with the daemon; NULL while there is none. Use it for as long as you like: when the daemon is gone
-	 * its functions answer -ENOTCONN (ask again for the new one), its memory stays. Do not detach it, and do not call
-	 * mfs_client_permits on it: permits below takes them for everyone. */
+	 * its functions answer -ENOTCONN (ask again for the new one), its memory stays. Submit with MFS_COOKIE_NONE and ask
+	 * for the permit by mfs_client_permit: what mfs_client_permits hands out is the shim's. Do not detach it. */
 	struct mfs_client *(*client)(void);
-
-	/* Takes the permits that have arrived and calls their waiters. Call it after mfs_client_wait, or while polling. */
-	void (*permits)(void);
 };
 
 /* The preloaded shim's functions, or NULL. Costs a symbol lookup once in each file that uses it. */

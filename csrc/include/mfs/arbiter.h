@@ -61,6 +61,16 @@ struct mfs_client_stats {
 	uint64_t report_held_bytes, report_permits, bypassed_overflow, bypassed_hold, bypassed_stale, hold_ns;
 };
 
+/* What the client says of an NCCL communicator: struct mfs_communicator. */
+struct mfs_communicator_look {
+	uint64_t id;
+	char name[32];
+	uint32_t rank, ranks;
+	uint64_t operations, operation_bytes, work_requests, batch_bytes;
+	uint64_t bytes[MFS_OPERATIONS_MAX];
+	uint32_t batch, layer;
+};
+
 struct mfs_arbiter_stats {
 	uint64_t loops, wakeups, messages, grants;
 	uint64_t cpu_ns;
@@ -160,5 +170,7 @@ int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_rmlq
 int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats);
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats); /* -ENOENT */
 int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats);
+/* Answers how many there are, at most MFS_COMMUNICATORS_MAX. */
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_look *looks);
 
 #endif

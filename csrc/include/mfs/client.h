@@ -41,11 +41,6 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 /* Gives the segment back. The caller guarantees that no other thread is inside a call. */
 void mfs_client_detach(struct mfs_client *client);
 
-/* From now on others than the owner may be inside a call at any time, in particular in another copy of this code (the
- * shim's client, used by an engine's own code through api.h). Detach then tells the daemon, but keeps the memory and
- * the descriptors for the life of the process: under two mebibytes and two descriptors for each daemon that went away. */
-void mfs_client_lend(struct mfs_client *client);
-
 /* In a child after fork: unmaps and closes without telling the daemon anything. Async-signal-safe. */
 void mfs_client_forget(struct mfs_client *client);
 

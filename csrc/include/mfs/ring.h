@@ -43,6 +43,7 @@
 
 /* ---- MPSC, producer ---------------------------------------------------------------------------------------------- */
 
+#define MFS_LOOKS_MAX 64      /* at a ring whose ends make no sense together, before it counts as full */
 #define MFS_PREFETCH_SLOTS 24 /* how far ahead a slot's line is asked for; measured: bench micro ring */
 
 typedef uint64_t mfs_two_words __attribute__((vector_size(16), aligned(8), may_alias));
@@ -76,6 +77,7 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 {
 	uint32_t quarantine[MFS_QUARANTINE_MAX];
 	uint32_t quarantined;
+	unsigned looks = 0;
 	uint64_t ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 
 	for (;;) {
@@ -87,8 +89,11 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 			atomic_store_explicit(&ring->head_seen, head, memory_order_release);
 			ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 			room = size - (ticket - head);
-			if (room > size) /* others claimed and the consumer passed them meanwhile: look again */
+			if (room > size) { /* others claimed and the consumer passed them meanwhile: look again */
+				if (++looks == MFS_LOOKS_MAX) /* or a stray write has hit the ring */
+					return -EAGAIN;
 				continue;
+			}
 			if (room == 0)
 				return -EAGAIN;
 			if (room < n)

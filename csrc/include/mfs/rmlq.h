@@ -7,11 +7,13 @@
  *
  * Order, first to last (mfsd.policy is the executable specification; tests compare both):
  *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: by deadline, then arrival
- *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), rank of the batch,
- *                      control before collective before reuse, then arrival
- *  MFS_TIER_LAST       other last-stage requests: by level, deadline, then arrival
- *  MFS_TIER_SCAVENGER  background, unknown stages, pruned and lost requests: by deadline (none: last), then
- *                      arrival
+ *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), KiB that the batch has
+ *                      waiting at that RLI (variant paper: its rank), control before collective before
+ *                      reuse, then arrival. A batch that was not told goes after those that were
+ *  MFS_TIER_LAST       other last-stage requests: by deadline (variant paper: level, deadline), then arrival;
+ *                      lost ones by a renewed deadline
+ *  MFS_TIER_SCAVENGER  background, unknown stages, pruned requests, in variant paper lost ones: by deadline
+ *                      (none: last), then arrival
  *
  * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and
  * MFS_RLI_UNKNOWN + layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow
@@ -40,6 +42,7 @@
 #define MFS_RLI_UNKNOWN	   (1u << 16)	/* above every layer */
 #define MFS_TIME_NEVER	   UINT64_MAX
 #define MFS_RANK_NONE	   UINT32_MAX /* a batch without a rank goes after those that have one */
+#define MFS_RENEWAL_BUDGETS 4u	   /* a lost request is due again this many budgets after its deadline */
 #define MFS_LEVEL_CRITICAL 0u	      /* promote: straight to MFS_TIER_CRITICAL */
 
 enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
@@ -47,11 +50,12 @@ enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
 enum mfs_early_order {
 	MFS_EARLY_RANK = 0,		/* RLI, rank, stage */
 	MFS_EARLY_COLLECTIVE_FIRST = 1, /* every collective before every reuse; reuse by RLI, rank */
+	MFS_EARLY_SHORTEST = 2,		/* RLI, fewest bytes the batch has waiting there, stage; the default */
 };
 
 struct mfs_policy {
 	enum mfs_variant variant;
-	enum mfs_early_order early_order;
+	enum mfs_early_order early_order; /* variant mfs; the paper's is by rank */
 	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
 	uint32_t levels;		  /* last-stage levels, 1..MFS_LEVELS_MAX */
 	double threshold[MFS_LEVELS_MAX]; /* Q_i = U * E^-(i-1), falling; levels - 1 of them are used */

@@ -33,7 +33,7 @@ def rules(path: Path, as_json: bool) -> None:
         table.add_row(
             "config" if rule.source == "configuration" else "built-in",
             rule.library or "*",
-            rule.process or "*",
+            " ".join(filter(None, (rule.process, rule.communicator and f"comm:{rule.communicator}"))) or "*",
             rule.peer or "*",
             "*" if rule.role == "any" else rule.role,
             f"[bold]{rule.action}[/]" if rule.action == "hold" else rule.action,

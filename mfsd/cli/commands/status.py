@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from mfsd.cli.asking import ask_or_exit
-from mfsd.cli.format import bit_rate, byte_count, count, duration
 from mfsd.node.control import ClientStatus, DaemonStatus, NicStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
+from mfsd.observe.format import bit_rate, byte_count, count, duration
 
 _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "unknown": "other"}
 

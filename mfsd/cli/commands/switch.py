@@ -192,7 +192,7 @@ def _warn(rendered: Rendered) -> None:
 @plan_options
 @click.option("--config", type=PATH, help="Check this file instead of a fresh rendering.")
 @click.option("--asic", type=click.Choice(list(ASICS)), help="Add up headroom against this chip's packet memory.")
-@click.option("--yang", type=click.Path(path_type=Path, file_okay=False), help="Folder of SONiC YANG models.")
+@click.option("--yang", type=click.Path(path_type=Path, file_okay=False), help="Folder of YANG models (sonic, nxos).")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @fail_clearly
 def check(

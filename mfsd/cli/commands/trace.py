@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from mfsd.cli.asking import ask_or_exit
-from mfsd.cli.format import byte_count, duration
 from mfsd.node.control import ExplainReply, ExplainRequest, TaskStatus, TraceReply, TraceRequest
+from mfsd.observe.format import byte_count, duration
 
 
 @click.command(

@@ -259,6 +259,16 @@ def test_what_cannot_be_is_unknown_and_said_once(serve, session, caplog, kind: s
     assert server.arbiter.client_stats(client_id)["state"] == 1
 
 
+@pytest.mark.parametrize("name", ["", "x" * 32])
+def test_a_nic_that_cannot_be_is_not_told(serve, session, name: str) -> None:
+    serve()
+    s = session()
+    with s.submit(10, stage=Stage.P2D, nic=s.nic(name)) as task:
+        assert task.wire_class == 6
+    assert s.scheduled
+    assert s.refused == {"nic": 2}
+
+
 def test_an_ended_batch_is_no_batch(serve, session) -> None:
     serve()
     s = session()

@@ -175,6 +175,16 @@ def test_a_pruned_request_goes_last_and_comes_back(full, eventually: Eventually)
     assert raised.value.errno == errno.ENOENT
 
 
+def test_a_task_has_what_its_request_has(full, eventually: Eventually) -> None:
+    server, client, nic = full
+    due_ns = time.monotonic_ns() + 1000 * S
+    batch, _ = client.batch_begin_with(1, 4, [RequestTold(7, deadline_ns=due_ns, budget_ns=2000 * S)])
+    client.submit(100, stage=Stage.P2D, nic=nic, request_id=7)
+    task = the_task(server, client, eventually)
+    assert (task.batch_id, task.batch_told, task.request_deadline_ns, task.budget_ns) == (1, True, due_ns, 2000 * S)
+    client.batch_end(batch)
+
+
 def test_what_is_pruned_is_so_on_a_nic_that_comes_later(full, eventually: Eventually) -> None:
     server, client, nic = full
     client.request_begin(RequestTold(7))

@@ -230,6 +230,16 @@ def crowd(pair) -> Iterator[None]:
         thread.join()
 
 
+def test_a_stray_write_into_a_ring_hangs_nobody(pair, crowd: None) -> None:
+    """The program posts natively then; the daemon gives it up when it sees the same."""
+    _, hostile, lane = pair
+    lane.store("submit.head_seen", 2**62)
+    lane.store("submit.head", 2**62)
+    with pytest.raises(OSError) as caught:
+        hostile.submit(KIB, stage=Stage.P2D)
+    assert caught.value.errno in (errno.EAGAIN, errno.ENOTCONN)
+
+
 def test_a_torn_slot_is_passed_by_and_delivered_late(pair, crowd: None, eventually: Eventually) -> None:
     server, hostile, lane = pair
     before = eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"])

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mfsd.fabric.findings import failed
 from mfsd.fabric.limits import check_limits
+from mfsd.fabric.nxos_yang import NxosInstance
 from mfsd.fabric.plan import Plan, expand_ports, headroom_bytes, make_plan, parse_ports
-from mfsd.fabric.policy import load_profile, load_profiles
+from mfsd.fabric.policy import PfcWatchdog, load_profile, load_profiles
 from mfsd.fabric.render import SYSTEMS, render
 from mfsd.fabric.schema import check_schema, junos_problem, sonic_instance
 
@@ -56,7 +58,7 @@ def test_shipped_profiles_pass_every_check_there_is(nos: str, name: str) -> None
 
 @pytest.mark.parametrize("nos", ["cumulus", "eos", "junos", "nxos", "onyx"])
 def test_an_installed_schema_is_really_used(nos: str) -> None:
-    (finding,) = check_schema(nos, render(nos, plan_for(nos, "rocev2-2-lossless")).text)
+    finding = check_schema(nos, render(nos, plan_for(nos, "rocev2-2-lossless")).text)[0]
     assert finding.status == "pass", finding
 
 
@@ -87,8 +89,7 @@ BAD = [
 def test_a_wrong_line_fails_the_check(nos: str, good: str, bad: str) -> None:
     text = render(nos, plan_for(nos, "rocev2-2-lossless")).text
     assert good in text
-    (finding,) = check_schema(nos, text.replace(good, bad, 1))
-    assert finding.status == "fail"
+    assert check_schema(nos, text.replace(good, bad, 1))[0].status == "fail"
 
 
 SONIC_YANG = os.environ.get("MFS_SONIC_YANG", "/usr/local/yang-models")
@@ -112,6 +113,52 @@ def test_sonic_yang(good: str, bad: str) -> None:
     assert good in text
     (finding,) = check_schema("sonic", text.replace(good, bad, 1), Path(SONIC_YANG))
     assert finding.status == ("fail" if bad else "pass"), finding
+
+
+NXOS_YANG = os.environ.get("MFS_NXOS_YANG", "")
+NXOS_BAD = [
+    ("", ""),
+    ("match dscp 48", "match dscp 64"),
+    ("set qos-group 7", "set qos-group 8"),
+    ("mtu 9216", "mtu 9300"),
+    ("priority level 1", "priority level 9"),
+    ("drop-probability 10", "drop-probability 101"),
+    ("weight 0", "weight 16"),
+    ("kbytes maximum", "pounds maximum"),
+    ("class MFS-bulk", "class MFS-nowhere"),
+    ("pause pfc-cos 3", "pause pfc-cos 8"),
+]
+
+
+@pytest.mark.skipif(
+    not Path(NXOS_YANG, "Cisco-NX-OS-device.yang").is_file(),
+    reason="Cisco's YANG models are in no package: set MFS_NXOS_YANG to a folder with Cisco-NX-OS-device.yang",
+)
+@pytest.mark.parametrize(("good", "bad"), NXOS_BAD)
+def test_nxos_yang(good: str, bad: str) -> None:
+    text = render("nxos", plan_for("nxos", "rocev2-2-lossless")).text
+    assert good in text
+    _, finding = check_schema("nxos", text.replace(good, bad, 1), Path(NXOS_YANG))
+    assert finding.status == ("fail" if bad else "pass"), finding
+
+
+@pytest.mark.parametrize("name", list(load_profiles()))
+def test_nxos_commands_make_objects(name: str) -> None:
+    """Without the model: every line but comments is some object, and every class of a policy is defined."""
+    text = render("nxos", plan_for("nxos", name)).text
+    instance = NxosInstance(text)
+    assert not instance.problems
+    system = instance.data()["Cisco-NX-OS-device:System"]
+    queues = system["ipqos-items"]["queuing-items"]["p-items"]["name-items"]["PMapInst-list"]
+    assert all(len(q["cmap-items"]["MatchCMap-list"]) == 8 for q in queues), "all eight queues are spoken of"
+    assert NxosInstance(text.replace("set qos-group", "set qos-grope", 1)).problems
+
+
+def test_missing_nxos_models_are_not_a_pass(tmp_path: Path) -> None:
+    for folder in (None, tmp_path):
+        _, finding = check_schema("nxos", "", folder)
+        assert finding.status == "not checked"
+        assert "vendor/cisco/nx" in finding.remedy
 
 
 def test_missing_sonic_models_are_not_a_pass(tmp_path: Path) -> None:
@@ -198,3 +245,16 @@ def test_port_ranges(text: str, names: list[str]) -> None:
 def test_bad_ports_are_refused(value: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_ports(load_profile("rocev2-2-lossless"), (value,))
+
+
+def test_eos_polls_often_enough_for_its_own_rule() -> None:
+    """Arista: the polling interval is at most half of the shorter of timeout and recovery time."""
+    profile = load_profile("rocev2-2-lossless")
+    hasty = PfcWatchdog(poll_ms=200, detection_ms=200, restoration_ms=300, action="forward")
+    profile = msgspec.structs.replace(profile, pfc_watchdog=hasty)
+    rendered = render("eos", make_plan("hasty", profile, {"hosts": ["Ethernet1/1"]}))
+    assert "polling-interval 0.100" in rendered.text
+    assert "action notify-only" in rendered.text
+    told = " ".join(s.what for s in rendered.shortfalls)
+    assert "poll_ms 200" in told and "forward" in told
+    assert check_schema("eos", rendered.text)[0].status == "pass"

@@ -311,8 +311,8 @@ def test_the_policy_section_is_checked_like_the_rest() -> None:
     assert problem('[policy]\nvariant = "best"') == (
         'mfsd.toml: policy.variant = "best": must be one of "mfs", "paper"'
     )
-    assert problem('[policy]\nearly_order = "shortest"') == (
-        'mfsd.toml: policy.early_order = "shortest": the node daemon always uses "rank"; only the simulator can vary it'
+    assert problem('[policy]\nearly_order = "rank"') == (
+        'mfsd.toml: policy.early_order = "rank": the node daemon always uses "shortest"; only the simulator can vary it'
     )
     assert parse("[policy]\nload_time_constant_ns = 5000", "mfsd.toml").policy.load_time_constant_ns == 5000
     assert problem("[policy]\nclases = 4").startswith(

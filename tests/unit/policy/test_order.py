@@ -24,6 +24,7 @@ from mfsd.policy import (
 )
 
 MFS, PAPER = PolicyConfig(), PolicyConfig(variant=Variant.PAPER)
+BY_RANK = PolicyConfig(early_order=EarlyOrder.RANK)
 NEUTRAL = Decision(8)
 
 configs = st.builds(PolicyConfig, variant=st.sampled_from(Variant), early_order=st.sampled_from(EarlyOrder))
@@ -89,7 +90,7 @@ def test_tiers_come_first(config: PolicyConfig, queue: list[tuple[Flow, Decision
     assert tiers == sorted(tiers)
 
 
-@given(st.sampled_from([MFS, PAPER]), queues)
+@given(st.sampled_from([BY_RANK, PAPER]), queues)
 def test_early_stages_follow_rli_then_rank(config: PolicyConfig, queue: list[tuple[Flow, Decision, int]]) -> None:
     early = [
         (0 if f.stage != Stage.REUSE else max(0, f.layer_target - layer), f.rank)
@@ -99,8 +100,14 @@ def test_early_stages_follow_rli_then_rank(config: PolicyConfig, queue: list[tup
     assert early == sorted(early)
 
 
-@pytest.mark.parametrize("config", [MFS, PAPER])
-def test_the_whole_ladder(config: PolicyConfig) -> None:
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (PAPER, [1, 0, 4, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]),
+        (BY_RANK, [1, 0, 4, 2, 3, 5, 7, 8, 6, 9, 10, 11, 12]),  # last stages by deadline, lost ones among them
+    ],
+)
+def test_the_whole_ladder(config: PolicyConfig, expected: list[int]) -> None:
     critical = Decision(1, critical=True)
     queue = [
         (flow(Stage.P2D, 0, deadline_ns=20), critical),
@@ -117,36 +124,55 @@ def test_the_whole_ladder(config: PolicyConfig) -> None:
         (flow(Stage.BACKGROUND, 11), NEUTRAL),
         (flow(99, 12), NEUTRAL),
     ]
-    assert served(config, queue, layer=4) == [1, 0, 4, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert served(config, queue, layer=4) == expected
 
 
 def test_keys_in_numbers() -> None:
     """What another implementation must produce."""
-    reuse = flow(Stage.REUSE, 7, layer_target=9, rank=3)
-    assert order_key(MFS, reuse, NEUTRAL, 4) == (1, 5, 3, 2, 7)
-    assert order_key(MFS, flow(Stage.REUSE, 7, layer_target=2), NEUTRAL, 4) == (1, 0, NO_RANK, 2, 7)
-    assert order_key(MFS, flow(Stage.COLLECTIVE, 8, layer_target=9, rank=3), NEUTRAL, 4) == (1, 0, 3, 1, 8)
+    reuse = flow(Stage.REUSE, 7, layer_target=9, rank=3, remaining_bytes=5000)
+    running = msgspec.structs.replace(reuse, batch_running=True)
+    assert order_key(MFS, running, NEUTRAL, 4) == (1, 5, 4, 2, 7)
+    assert order_key(MFS, reuse, NEUTRAL, 4) == (1, 5, NO_RANK, 2, 7)
+    large = msgspec.structs.replace(running, remaining_bytes=2**60)
+    assert order_key(MFS, large, NEUTRAL, 4) == (1, 5, NO_RANK, 2, 7)
     assert order_key(MFS, flow(Stage.CONTROL, 9), NEUTRAL, 4) == (1, 0, NO_RANK, 0, 9)
-    assert order_key(MFS, flow(Stage.P2D, 1, deadline_ns=50), Decision(3)) == (2, 3, 50, 0, 1)
-    assert order_key(MFS, flow(Stage.P2D, 1, deadline_ns=50), Decision(3, True)) == (0, 0, 50, 0, 1)
-    assert order_key(MFS, flow(Stage.P2D, 1, deadline_ns=50), Decision(3, True, True)) == (3, 0, 50, 0, 1)
-    assert order_key(MFS, flow(Stage.BACKGROUND, 1), NEUTRAL) == (3, 0, NO_DEADLINE, 0, 1)
-    assert order_key(PolicyConfig(early_order=EarlyOrder.SHORTEST), reuse, NEUTRAL, 4) == (1, 5, 10**9, 2, 7)
+    for by_rank in (PAPER, BY_RANK):
+        assert order_key(by_rank, running, NEUTRAL, 4) == (1, 5, 3, 2, 7)
+        assert order_key(by_rank, flow(Stage.REUSE, 7, layer_target=2), NEUTRAL, 4) == (1, 0, NO_RANK, 2, 7)
+        assert order_key(by_rank, flow(Stage.COLLECTIVE, 8, layer_target=9, rank=3), NEUTRAL, 4) == (1, 0, 3, 1, 8)
     collective_first = PolicyConfig(early_order=EarlyOrder.COLLECTIVE_FIRST)
     assert order_key(collective_first, reuse, NEUTRAL, 4) == (1, 6, 3, 2, 7)
     assert order_key(collective_first, flow(Stage.COLLECTIVE, 8), NEUTRAL, 4) == (1, 0, NO_RANK, 1, 8)
+    last = flow(Stage.P2D, 1, deadline_ns=50)
+    assert order_key(MFS, last, Decision(3)) == (2, 0, 50, 0, 1)
+    assert order_key(PAPER, last, Decision(3)) == (2, 3, 50, 0, 1)
+    assert order_key(MFS, last, Decision(3, True)) == (0, 0, 50, 0, 1)
+    assert order_key(PAPER, last, Decision(3, True, True)) == (3, 0, 50, 0, 1)
+    assert order_key(MFS, flow(Stage.BACKGROUND, 1), NEUTRAL) == (3, 0, NO_DEADLINE, 0, 1)
+
+
+def test_a_lost_request_is_due_again_four_budgets_later() -> None:
+    """It delays nobody who is due before, and is not starved by those who are due after."""
+    lost = Decision(1, critical=True, infeasible=True)
+    last = flow(Stage.P2D, 1, deadline_ns=50, budget_ns=40)
+    assert order_key(MFS, last, lost) == (2, 0, 50 + 4 * 40, 0, 1)
+    assert order_key(MFS, flow(Stage.P2D, 1, deadline_ns=50), lost) == (2, 0, NO_DEADLINE, 0, 1)
+    others = [(flow(Stage.P2D, n, deadline_ns=d), NEUTRAL) for n, d in [(2, 209), (3, 211)]]
+    assert served(MFS, [(last, lost), *others]) == [2, 1, 3]
+    assert served(PAPER, [(last, lost), *others]) == [2, 3, 1]
+    assert tier_of(MFS, msgspec.structs.replace(last, pruned=True), lost) is Tier.SCAVENGER
 
 
 def test_stage_2_before_stage_1_of_the_same_batch_then_arrival() -> None:
     queue = [(flow(stage, i, rank=1), NEUTRAL) for i, stage in enumerate([1, 2, 1, 2, 0])]
-    assert served(MFS, queue) == [4, 1, 3, 0, 2]
+    assert served(BY_RANK, queue) == [4, 1, 3, 0, 2]
 
 
 def test_early_orders_differ_where_they_should() -> None:
     queue = [
-        (flow(Stage.REUSE, 0, rank=0, remaining_bytes=30), NEUTRAL),
-        (flow(Stage.REUSE, 1, rank=1, remaining_bytes=10), NEUTRAL),
-        (flow(Stage.COLLECTIVE, 2, rank=2, remaining_bytes=20), NEUTRAL),
+        (flow(Stage.REUSE, 0, rank=0, remaining_bytes=30 << 10, batch_running=True), NEUTRAL),
+        (flow(Stage.REUSE, 1, rank=1, remaining_bytes=10 << 10, batch_running=True), NEUTRAL),
+        (flow(Stage.COLLECTIVE, 2, rank=2, remaining_bytes=20 << 10, batch_running=True), NEUTRAL),
     ]
     by = {order: served(PolicyConfig(early_order=order), queue) for order in EarlyOrder}
     assert by == {

@@ -298,7 +298,27 @@ def test_more_bytes_may_make_a_waiting_request_critical(native):
 
 
 def test_a_request_is_lost_by_one_nanosecond(native):
-    for deadline, tier in [(333_333_334, 0), (333_333_333, 3)]:
-        queue = native.queue(rate=3)  # one byte takes 333,333,333.3 ns
+    for variant, deadline, tier in [(0, 333_333_334, 0), (0, 333_333_333, 2), (1, 333_333_333, 3)]:
+        queue = native.queue(native.policy(8, variant=variant), rate=3)  # one byte takes 333,333,333.3 ns
         queue.submit(bytes=1, stage=P2D, deadline_ns=deadline)
         assert queue.peek()[1].tier == tier
+
+
+def test_a_lost_request_is_due_again_four_budgets_later(native):
+    queue = native.queue(rate=S)
+    lost = queue.submit(bytes=1000, stage=P2D, request=1, deadline_ns=100)[1]  # budget 100, due again at 500
+    before = queue.submit(bytes=1, stage=P2D, request=2, deadline_ns=499)[1]
+    after = queue.submit(bytes=1, stage=P2D, request=3, deadline_ns=501)[1]
+    assert [queue.pick()[1].handle for _ in range(3)] == [before, lost, after]
+
+
+def test_the_batch_that_stalls_for_the_shortest_time_goes_first(native):
+    queue = native.queue()
+    for batch, rank in [(1, 0), (2, 1)]:
+        queue.batch(batch, layer_current=0, layers=10, rank=rank)
+    big = [queue.submit(bytes=6000, stage=REUSE, batch=1)[1] for _ in range(2)]
+    small = queue.submit(bytes=8000, stage=REUSE, batch=2)[1]
+    assert queue.pick()[1].handle == small  # 8,000 bytes against 12,000 in two messages
+    queue.submit(bytes=8000, stage=REUSE, batch=2)
+    assert queue.complete(big[1], 5000) == 0
+    assert [queue.pick()[1].handle for _ in range(2)] == big  # 7,000 against 8,000

@@ -44,7 +44,7 @@ RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
 FLOWS_MAX = 64
 EXAMPLES = 100
-EARLY_ORDERS = [EarlyOrder.RANK, EarlyOrder.COLLECTIVE_FIRST]
+EARLY_ORDERS = [EarlyOrder.RANK, EarlyOrder.COLLECTIVE_FIRST, EarlyOrder.SHORTEST]
 
 
 @dataclass
@@ -123,6 +123,23 @@ class Model:
             pruned=request.pruned or (batch is not None and batch.pruned),
         )
 
+    def rli(self, flow: Waiting) -> int:
+        if flow.stage is not Stage.REUSE:
+            return 0
+        batch = self.batches.get(flow.batch)
+        return max(0, flow.layer - batch.layer_current) if batch else RLI_UNKNOWN + flow.layer
+
+    def stall(self, flow: Waiting) -> int:
+        """Bytes that the flow's batch has waiting at the same RLI."""
+        return sum(
+            f.size
+            for f in self.flows.values()
+            if not f.in_flight
+            and f.stage in (Stage.CONTROL, Stage.COLLECTIVE, Stage.REUSE)
+            and f.batch == flow.batch
+            and self.rli(f) == self.rli(flow)
+        )
+
     def place(self, flow: Waiting) -> tuple[Flow, Decision, int]:
         """Facts, decision and L_curr of a waiting flow."""
         batch = self.batches.get(flow.batch)
@@ -133,7 +150,7 @@ class Model:
         facts = Flow(
             stage=flow.stage,
             sequence=flow.sequence,
-            remaining_bytes=flow.size,
+            remaining_bytes=self.stall(flow),
             rate_bytes_per_s=self.rate,
             layer_target=flow.layer if batch else RLI_UNKNOWN + flow.layer,
             rank=batch.rank if batch else NO_RANK,

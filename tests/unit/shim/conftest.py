@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "tests/native"
 SHIM = ROOT / "nccl_shim/libmfs_shim.so"
 CALLERS = ("libnccl.so.2", "mooncake/store.so", "mooncake/engine.so", "libother.so")
+PROGRAMS = ("shim_hold", "shim_fault", "shim_threads", "shim_trace", "shim_roles", "shim_metadata", "shim_profiler")
 TIMEOUT_S = 100
 
 
@@ -49,7 +50,7 @@ class Native:
         for client in sorted(ROOT.glob("csrc/client*.c")):  # an engine has a copy of its own
             helpers.append(self.folder / f"engine_{client.stem}.o")
             cc(*self.sanitize, include, "-c", client, "-o", helpers[-1])
-        for program in ("shim_hold", "shim_fault", "shim_threads", "shim_trace", "shim_roles", "shim_metadata"):
+        for program in PROGRAMS:
             cc(
                 *(*self.sanitize, "-Werror", include, NATIVE / f"{program}.c", *helpers, fake),
                 *("-o", self.folder / program, f"-Wl,-rpath,{self.folder}", "-lpthread", "-ldl"),

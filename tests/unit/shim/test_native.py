@@ -7,7 +7,8 @@ import pytest
 from tests.unit.shim.conftest import Native, names_of
 
 HOLD, FAULT, THREADS = names_of("shim_hold"), names_of("shim_fault"), names_of("shim_threads")
-METADATA = names_of("shim_metadata")
+METADATA, PROFILER = names_of("shim_metadata"), names_of("shim_profiler")
+PROFILER_VERSIONS = (4, 5, 6, 7)
 FORKS_AND_STARTS_THREADS = {"opened_after_fork"}  # what the thread sanitizer does not support
 FEW = {"PER_QP": "5000"}
 
@@ -36,6 +37,12 @@ def test_metadata(native: Native, test: str) -> None:
     native.run("shim_metadata", test)
 
 
+@pytest.mark.parametrize("version", PROFILER_VERSIONS)
+@pytest.mark.parametrize("test", PROFILER)
+def test_nccl_profiler(native: Native, test: str, version: int) -> None:
+    native.run("shim_profiler", test, str(version), str(native.shim))
+
+
 def test_roles_and_classes(native: Native) -> None:
     native.run("shim_roles", "roles", str(native.folder))
 
@@ -61,6 +68,12 @@ def test_a_caller_sees_no_difference(native: Native, seed: int) -> None:
 def test_address_sanitizer(with_asan: Native, test: str) -> None:
     program, name = test.split()
     with_asan.run(program, name, **mode_of(name))
+
+
+@pytest.mark.parametrize("test", PROFILER)
+def test_address_sanitizer_profiler(with_asan: Native, test: str) -> None:
+    for version in PROFILER_VERSIONS:
+        with_asan.run("shim_profiler", test, str(version), str(with_asan.shim))
 
 
 @pytest.mark.parametrize("test", THREADS)

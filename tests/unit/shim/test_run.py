@@ -16,7 +16,8 @@ from nccl_shim.run import LIBRARY, preload, unreachable
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("MFS_")}
+    ours = ("LD_PRELOAD", "NCCL_PROFILER_PLUGIN")
+    clean = {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("MFS_")}
     return subprocess.run(
         [sys.executable, "-m", "nccl_shim.run", *arguments],
         env={**clean, **environment},
@@ -53,6 +54,23 @@ def test_environment() -> None:
     assert environment_of()["MFS_MODE"] == "enforce"
     assert environment_of(MFS_MODE="observe", MFS_SOCKET="/a/b")["MFS_SOCKET"] == "/a/b"
     assert environment_of("--quiet")["MFS_LOG"] == "quiet"
+
+
+def test_nccls_profiler_plugin_is_ours_where_the_place_is_free(tmp_path: Path) -> None:
+    assert environment_of()["NCCL_PROFILER_PLUGIN"] == str(LIBRARY)
+    assert environment_of(NCCL_PROFILER_PLUGIN=str(LIBRARY))["NCCL_PROFILER_PLUGIN"] == str(LIBRARY)
+    assert "NCCL_PROFILER_PLUGIN" not in environment_of("--mode", "off")
+    assert "NCCL_PROFILER_PLUGIN" not in run("--", "true").stderr
+
+
+def test_another_profiler_plugin_is_left_alone(tmp_path: Path) -> None:
+    done = run("--", "env", NCCL_PROFILER_PLUGIN="inspector")
+    assert "NCCL_PROFILER_PLUGIN=inspector\n" in done.stdout
+    assert "NCCL_PROFILER_PLUGIN=inspector is set: left alone" in done.stderr
+    (tmp_path / "libnccl-profiler.so").touch()
+    done = run("--", "env", LD_LIBRARY_PATH=f"/nowhere:{tmp_path}")
+    assert "NCCL_PROFILER_PLUGIN" not in done.stdout
+    assert f"NCCL would load {tmp_path}/libnccl-profiler.so: left alone" in done.stderr
 
 
 def test_says_what_it_does(tmp_path: Path) -> None:

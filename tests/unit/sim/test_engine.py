@@ -55,7 +55,7 @@ def test_a_request_alone_takes_its_isolated_time(name: str, new: int, context: i
 
 
 EVERY_POLICY = [(name, 0) for name in policies.names()]
-WITH_CLASSES = [(name, 4) for name in ("static", "karuna", "paper", "mfs", "mfs-wire")]
+WITH_CLASSES = [(name, 4) for name in ("static", "karuna", "paper", "mfs")]
 
 
 @pytest.mark.parametrize(("policy", "classes"), EVERY_POLICY + WITH_CLASSES)

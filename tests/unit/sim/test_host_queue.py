@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.sim.cluster import Cluster, Config, ConfigError, Request
+from bench.sim.cluster import Cluster, Config, Request
 from bench.sim.engine import Batch, Chunk, Flow, State
 from bench.sim.host_queue import NS, RmlqNetwork
 from bench.sim.network import HostQueuedNetwork
-from mfsd.policy import EarlyOrder, PolicyConfig
+from mfsd.policy import PolicyConfig
 
 CLUSTER = Cluster(Config(model="dbrx", gpus=128))
 SIZE = 25e6  # a millisecond of one NIC, for the whole message over two
@@ -80,11 +80,6 @@ def test_messages_of_a_stream_are_reported_once_when_all_have_arrived() -> None:
     assert network.remaining(stream) == pytest.approx(5 * SIZE)
     assert finish_order(network) == [stream]
     assert network.remaining(stream) == 0
-
-
-def test_what_the_native_queue_lacks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="early_order shortest"):
-        RmlqNetwork(CLUSTER.topology, PolicyConfig(early_order=EarlyOrder.SHORTEST))
 
 
 def test_other_policies_wait_at_the_sender_in_exact_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mfsd.cli.format import bit_rate, byte_count, count, duration
+from mfsd.observe.format import bit_rate, byte_count, count, duration
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,180 @@
+"""The measured coordinator of the benchmark ``coordinator``: a real one, with most of its daemons inside.
+
+Speaks lines of JSON with :mod:`bench.micro.coordinator`: says when it leads, fills itself when told, measures when
+told, and prints the results. Its clock is virtual, so that ten thousand batches live about a second each, whatever
+this machine can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections import deque
+
+import numpy as np
+
+from bench.micro.coordinator_load import Load, ports_of
+from mfsd.coordinator import messages
+from mfsd.coordinator.cluster import Cluster
+from mfsd.coordinator.election import Election
+from mfsd.coordinator.etcd import Etcd
+from mfsd.coordinator.process import GC_THRESHOLDS
+from mfsd.coordinator.service import Service, Session, new_server
+from mfsd.coordinator.settings import Settings
+from mfsd.node.link import BatchSummary, Identity
+from mfsd.node.link_state import LinkState
+from mfsd.policy.load import Loads
+from mfsd.policy.pruning import plan
+from mfsd.proto import mfs_pb2 as pb
+
+EVENT_NS = 33_000
+"""Virtual time between events: 10,000 batches, a third of the events arrivals, so each lives a second."""
+EVENTS = 6_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Quiet:
+    def info(self, event: str, **values: object) -> None: ...
+    def warning(self, event: str, **values: object) -> None: ...
+    def error(self, event: str, **values: object) -> None:
+        print(f"{event}: {values}", file=sys.stderr)
+
+
+class Inside:
+    """Daemons without a connection: their reports are real bytes, read and answered as those of a stream."""
+
+    def __init__(self, service: Service, cluster: Cluster, clock: Clock, numbers: range, seed: int) -> None:
+        self.service, self.cluster, self.clock = service, cluster, clock
+        self.nodes = numbers
+        self.load = Load(seed, first_batch=1_000_000)
+        self.states: dict[int, LinkState] = {}
+        self.sessions: dict[str, Session] = {}
+        self.active: dict[int, deque[BatchSummary]] = {}
+        for number in numbers:
+            state = LinkState(Identity(f"node-{number}", "bench", 1), ports_of(number), 10**9)
+            session = Session(state.hello().hello, "inside", None)  # type: ignore[arg-type]  # nothing is written to it
+            cluster.connect(session.node, ports_of(number), clock())
+            service._number_ports(session, session.hello.ports)
+            session.welcomed_term = 1
+            state.follow("bench", 1, 0)
+            state.start_snapshot()
+            self.states[number], self.sessions[session.node] = state, session
+            self.active[number] = deque()
+            cluster.synchronise(session.node, clock())
+            cluster.take(session.node)
+
+    def event(self, number: int) -> tuple[int, int]:
+        """One report of this node as it is now: time to handle it and to write all that it changes (ns), and bytes
+        both ways."""
+        report = self.states[number].report(self.clock())
+        assert report is not None
+        raw = report.SerializeToString()
+        session = self.sessions[f"node-{number}"]
+        size = len(raw)
+        start_ns = time.perf_counter_ns()
+        self.service._report(session, self.cluster, pb.FromNode.FromString(raw).report)
+        for name in list(self.cluster.dirty):
+            if name in self.sessions and (delta := self.cluster.take(name)) is not None:
+                size += len(messages.order(delta, 1, self.cluster.ports))
+        took_ns = time.perf_counter_ns() - start_ns
+        self.service._wake(self.cluster)  # the real streams'
+        self.clock.now_ns += EVENT_NS
+        return took_ns, size
+
+    def arrive(self, number: int) -> tuple[int, int]:
+        batch = self.load.batch(number)
+        self.active[number].append(batch)
+        self.states[number].put(batch, self.clock())
+        return self.event(number)
+
+    def depart(self, number: int) -> tuple[int, int]:
+        self.states[number].depart(self.active[number].popleft().batch_id)
+        return self.event(number)
+
+    def update(self, number: int) -> tuple[int, int]:
+        active = self.active[number]
+        batch = self.load.later(active.popleft())
+        active.append(batch)
+        self.states[number].put(batch, self.clock())
+        return self.event(number)
+
+    def next(self) -> tuple[int, int]:
+        """A third each of arrivals, departures and updates."""
+        number = self.load.node(self.nodes)
+        kind = self.load.random()
+        if kind < 1 / 3 or not self.active[number]:
+            return self.arrive(number)
+        return self.depart(number) if kind < 2 / 3 else self.update(number)
+
+
+def reference_ms(cluster: Cluster, now_ns: int) -> float:
+    """What planning afresh takes, as ReferenceCore does for every event."""
+    batches = [cluster._merged(active, now_ns)[0] for active in cluster.batches.values()]
+    capacities: Loads = dict.fromkeys(range(len(cluster.ports)), 10**9)
+    start_s = time.perf_counter()
+    plan(cluster.policy, batches, capacities, now_ns)
+    return (time.perf_counter() - start_s) * 1e3
+
+
+def rss_mib() -> float:
+    with open("/proc/self/status") as file:  # noqa: PTH123
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
+
+
+async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> None:
+    gc.set_threshold(*GC_THRESHOLDS)
+    clock = Clock()
+    address = f"127.0.0.1:{port}"
+    settings = Settings(listen=address, advertise=address, version="bench", etcd=(etcd,))
+    election = Election(Etcd([etcd]), address, settings.lease_ttl_s, Quiet())
+    service = Service(settings, election, Quiet(), clock_ns=clock)
+    server, _ = new_server(service, address, None)
+    await server.start()
+    background = [asyncio.create_task(election.run(service.role_changed)), asyncio.create_task(service.beat())]
+    while service.cluster is None:
+        await asyncio.sleep(0.01)
+    print(json.dumps({"leads": True}), flush=True)
+
+    await asyncio.to_thread(sys.stdin.readline)  # "fill"
+    inside = Inside(service, service.cluster, clock, range(outside, nodes), seed=1)
+    for at in range(batches - len(service.cluster.batches)):
+        inside.arrive(outside + at % (nodes - outside))
+        await asyncio.sleep(0)
+    print(json.dumps({"filled": len(service.cluster.batches)}), flush=True)
+
+    await asyncio.to_thread(sys.stdin.readline)  # "measure"
+    took_ns, sizes = np.zeros(EVENTS), np.zeros(EVENTS)
+    for at in range(EVENTS):
+        took_ns[at], sizes[at] = inside.next()
+        await asyncio.sleep(0)
+    result = {
+        "event_ms_p50": float(np.percentile(took_ns, 50)) / 1e6,
+        "event_ms_p99": float(np.percentile(took_ns, 99)) / 1e6,
+        "event_ms_max": float(took_ns.max()) / 1e6,
+        "bytes_per_event": float(sizes.mean()),
+        "rss_mib": rss_mib(),
+        "batches": len(service.cluster.batches),
+        "requests": service.cluster.requests_active(),
+        "ports": len(service.cluster.ports),
+        "pruned": len(service.cluster.pruned()),
+        "events": EVENTS,
+    }
+    print(json.dumps(result), flush=True)
+
+    await asyncio.to_thread(sys.stdin.readline)  # "reference"
+    print(json.dumps({"reference_event_ms": reference_ms(service.cluster, clock())}), flush=True)
+    await asyncio.gather(*background)  # until killed
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))

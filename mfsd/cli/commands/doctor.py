@@ -1,0 +1,104 @@
+"""``mfsctl doctor``: will programs on this node really be scheduled?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
+
+if TYPE_CHECKING:
+    from mfsd.observe.doctor.finding import Report
+
+EXIT = {"scheduled": 0, "not scheduled": 1, "cannot tell": 4}
+COLOURS = {"fail": "red", "warn": "yellow", "unknown": "cyan", "info": "blue", "ok": "green"}
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False},
+    epilog="""\b
+Exit codes:
+  0  scheduled: nothing failed (read the warnings all the same)
+  1  not scheduled: at least one finding of severity fail
+  2  wrong usage
+  4  cannot tell: nothing failed, and something that matters could not be read
+
+\b
+Examples:
+  mfsctl doctor
+  mfsctl doctor -- vllm serve MODEL           examine the program, do not run it
+  sudo mfsctl doctor --pid $(pgrep -f vllm)   a running one
+  mfsctl doctor --peer decode-7 --json
+""",
+)
+@click.option("--pid", type=click.IntRange(min=1), help="Examine this running process, too.")
+@click.option("--peer", metavar="ADDR", help="Also test the path to ADDR, which runs `mfsctl fabric serve` for DSCPs.")
+@click.option(
+    "--dev", "interfaces", multiple=True, metavar="IF", help="Interfaces to examine; those of RDMA devices if left out."
+)
+@click.option("--coordinator", "coordinators", multiple=True, metavar="HOST:PORT", help="Coordinator to reach.")
+@click.option("--group", help="Port group of the policy that the interfaces belong to; the first one if left out.")
+@click.option("--quiet", is_flag=True, help="Leave out what is in order.")
+@click.option("--json", "as_json", is_flag=True, help="For machines; docs/doctor.md has the schema.")
+@policy_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+@fail_clearly
+def doctor(
+    socket_path: Path,
+    pid: int | None,
+    peer: str | None,
+    interfaces: tuple[str, ...],
+    coordinators: tuple[str, ...],
+    group: str | None,
+    quiet: bool,
+    as_json: bool,
+    policy: str,
+    policy_file: Path | None,
+    command: tuple[str, ...],
+) -> None:
+    """Tell whether programs on this node will really be scheduled, and what to do if not.
+
+    It looks at the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
+    classes, the NIC against the fabric policy, the path, clocks and limits. COMMAND is examined, not run.
+    Nothing is changed. As root it sees more.
+    """
+    from mfsd.fabric.policy import load_profile
+    from mfsd.observe.doctor.examine import examine
+    from mfsd.observe.doctor.host import Host
+
+    profile = load_profile(policy, policy_file)
+    if group is not None and group not in profile.port_groups:
+        raise ValueError(f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}")
+    host = Host(
+        socket_path.absolute(),
+        policy,
+        profile,
+        port_group=group,
+        pid=pid,
+        command=command,
+        peer=peer,
+        interfaces=interfaces,
+        coordinators=coordinators,
+    )
+    report = examine(host)
+    if as_json:
+        print_json(report)
+    else:
+        show(report, quiet)
+    sys.exit(EXIT[report.verdict])
+
+
+def show(report: Report, quiet: bool) -> None:
+    for f in report.findings:
+        if quiet and f.severity == "ok":
+            continue
+        subject = f"{f.subject}: " if f.subject else ""
+        click.echo(click.style(f"{f.severity:8}", COLOURS[f.severity]) + f"{f.id}  {subject}{f.reason}")
+        if f.remedy and f.severity != "ok":
+            click.echo(f"{'':8}-> {f.remedy}")
+    counted = ", ".join(f"{count} {severity}" for severity, count in report.counts.items() if count)
+    click.echo(f"{report.verdict}: {counted}", err=True)

@@ -1,0 +1,42 @@
+"""``mfsctl top``: queues, NICs and programs, live."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control_client import ask
+
+
+@click.command()
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
+)
+@click.pass_obj
+def top(path: Path, interval: float) -> None:
+    """Watch classes, NICs, programs and stages live.
+
+    \b
+    1-4    choose the table          space  pause
+    s, r   sort by the next column,  + -    look less or more often
+           reverse the order         q      leave
+    /      show only rows with a text
+
+    For programs use `mfsctl status --watch --json`.
+    """
+    ask_or_exit(path, StatusRequest(), StatusReply)  # a wrong socket is an error, not an empty screen
+    if not sys.stdout.isatty():
+        click.echo("mfsctl: top needs a terminal; for programs use mfsctl status --watch --json", err=True)
+        sys.exit(EXIT_REFUSED)
+    from mfsd.observe.top import Top
+
+    def status() -> StatusReply:
+        reply = ask(path, StatusRequest())
+        assert isinstance(reply, StatusReply)
+        return reply
+
+    Top(status, interval).run()

@@ -1,0 +1,146 @@
+"""Writes the manual pages from the commands' own help, so that they cannot differ.
+
+``python -m mfsd.cli.manual docs/man`` brings the pages there up to date; a distribution installs them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+
+class Page(NamedTuple):
+    """One manual page: its name, section and text (man(7) macros)."""
+
+    name: str
+    section: int
+    text: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}.{self.section}"
+
+
+def pages() -> list[Page]:
+    """Every command, and every subcommand of mfsctl as a page of its own (mfsctl-status)."""
+    from mfsd.cli import ctl, daemon
+    from mfsd.soft_roce import launcher
+    from nccl_shim import run
+
+    commands: list[tuple[str, int, click.Command]] = [
+        ("mfsd", 8, daemon.main),
+        ("mfs-run", 1, run.main),
+        ("mfs-soft-roce", 1, launcher.main),
+        *_tree("mfsctl", 8, ctl.main),
+    ]
+    names = {name: section for name, section, _ in commands}
+    return [Page(name, section, _page(name, section, command, names)) for name, section, command in commands]
+
+
+def _tree(name: str, section: int, command: click.Command) -> Iterator[tuple[str, int, click.Command]]:
+    yield name, section, command
+    if isinstance(command, click.Group):
+        for word, child in sorted(command.commands.items()):
+            yield from _tree(f"{name}-{word}", section, child)
+
+
+def _page(name: str, section: int, command: click.Command, names: dict[str, int]) -> str:
+    words = name.replace("mfsctl-", "mfsctl ").replace("-", " ") if name.startswith("mfsctl-") else name
+    context = click.Context(command, info_name=words)
+    help_text = inspect.cleandoc(command.help or "").partition("\f")[0]
+    # The date is left out: a page must not change without its text.
+    lines = [f'.TH "{name.upper()}" {section} "" "MFS {version("mfsd")}" "MFS Manual"', ".SH NAME"]
+    lines += [f"{_escape(name)} \\- {_escape(_summary(help_text))}", ".SH SYNOPSIS"]
+    lines += [f".B {_escape(words)}", _escape(" ".join(command.collect_usage_pieces(context))), ".SH DESCRIPTION"]
+    lines += _paragraphs(help_text)
+    options = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
+    if options:
+        lines.append(".SH OPTIONS")
+        for flags, text in options:
+            lines += [".TP", f".B {_escape(flags)}", *_filled(text)]
+    if isinstance(command, click.Group):
+        lines.append(".SH COMMANDS")
+        for word, child in sorted(command.commands.items()):
+            lines += [".TP", f".BR {_escape(f'{name}-{word}')} ({section})"]
+            lines.append(_escape(_summary(inspect.cleandoc(child.help or ""))))
+    if command.epilog:
+        lines += _epilog(inspect.cleandoc(command.epilog))
+    others = [other for other in names if other != name and _related(other, name)]
+    if others:
+        lines += [
+            ".SH SEE ALSO",
+            ",\n".join(f".BR {_escape(o)} ({names[o]})" for o in sorted(others)).replace(",\n", " ,\n"),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _related(other: str, name: str) -> bool:
+    """The main commands, and the parent of a subcommand."""
+    return other.count("-") == 0 or other in ("mfs-run", "mfs-soft-roce") or name.startswith(f"{other}-")
+
+
+def _summary(help_text: str) -> str:
+    """The first sentence, as a phrase."""
+    first = " ".join(help_text.split("\n\n")[0].split())
+    return re.split(r"(?<=[a-z)])[.:;] ?", first)[0].rstrip(".")
+
+
+def _paragraphs(text: str) -> list[str]:
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        literal = paragraph.startswith("\b\n")
+        body = paragraph.removeprefix("\b\n")
+        if lines:
+            lines.append(".PP")
+        lines += [".nf", *map(_escape, body.split("\n")), ".fi"] if literal else _filled(body)
+    return lines
+
+
+def _epilog(text: str) -> list[str]:
+    """Blocks of the form `\\b / Title: / lines`; each becomes a section."""
+    lines: list[str] = []
+    for block in text.split("\n\n"):
+        title, _, body = block.removeprefix("\b\n").partition("\n")
+        if body and title.endswith(":"):
+            lines += [
+                f".SH {_escape(title[:-1].upper())}",
+                ".nf",
+                *map(_escape, inspect.cleandoc(body).split("\n")),
+                ".fi",
+            ]
+        else:
+            lines += [".PP", *_filled(block.removeprefix("\b\n"))]
+    return lines
+
+
+def _filled(text: str) -> list[str]:
+    """One source line for each line that fits, so that a change shows where it is."""
+    return [_escape(line) for line in textwrap.wrap(" ".join(text.split()), 72, break_on_hyphens=False)]
+
+
+def _escape(text: str) -> str:
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^([.'])", r"\\&\1", text)
+
+
+def write(folder: Path) -> None:
+    """Replaces the pages in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {page.file_name: page.text for page in pages()}
+    for old in folder.iterdir():
+        if old.name not in wanted:
+            old.unlink()
+    for file_name, text in wanted.items():
+        (folder / file_name).write_text(text)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

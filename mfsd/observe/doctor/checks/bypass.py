@@ -1,0 +1,147 @@
+"""Paths on which the GPU or a library drives the NIC itself, past libibverbs and so past the shim.
+
+Seen by the environment (of --pid, else of this shell), by what --pid has mapped, by packages, and by the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from mfsd.observe.doctor.finding import Finding, Kind
+from mfsd.observe.doctor.host import Host, NoAnswer, read_line
+from mfsd.observe.doctor.launching import ask_probe, python
+from mfsd.observe.doctor.running import mapped_files
+from nccl_shim.run import LIBRARY
+
+TITLE = "Paths past the shim"
+TRUE = ("1", "true", "yes", "on", "y", "t")
+UCX_VERBS_ONLY = {
+    "rc_verbs",
+    "ud_verbs",
+    "rc_v",
+    "ud_v",
+    "tcp",
+    "sm",
+    "shm",
+    "mm",
+    "posix",
+    "sysv",
+    "self",
+    "cma",
+    "knem",
+}
+UCX_VERBS_ONLY |= {"xpmem", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc"}
+
+IBGDA = Kind(
+    "bypass.ibgda",
+    "fail",
+    "NVSHMEM's IBGDA lets GPU threads ring the NIC's doorbell: those bytes are neither counted nor held.",
+    "NVSHMEM_IB_ENABLE_IBGDA=0 (proxy transport), or give this traffic a NIC or a switch class of its own",
+)
+GIN = Kind(
+    "bypass.nccl-gin",
+    "fail",
+    "NCCL's GPU-initiated networking posts from the GPU (GDAKI): those bytes are neither counted nor held.",
+    "NCCL_GIN_TYPE=2: NCCL's own proxy thread posts instead, through libibverbs",
+)
+GIN_POSSIBLE = Kind(
+    "bypass.nccl-gin-possible",
+    "info",
+    "This NCCL chooses by itself whether device-side collectives post from the GPU. Ordinary collectives never do.",
+    "if kernels use NCCL's device API: NCCL_GIN_TYPE=2; otherwise nothing is to be done",
+)
+DEEPEP = Kind(
+    "bypass.deepep",
+    "warn",
+    "DeepEP's all-to-all posts from the GPU (IBGDA or GIN); MFS sees neither its bytes nor its stage.",
+    "keep its NICs or classes apart from KV traffic, or use an all-to-all backend on NCCL or CPU-driven verbs",
+)
+UCX = Kind(
+    "bypass.ucx",
+    "warn",
+    "On ConnectX, UCX drives the NIC's queues itself (rc_mlx5, dc_mlx5) unless it is told to use verbs.",
+    "UCX_TLS=rc_verbs,cuda,sm,self (NIXL uses UCX, too)",
+)
+DIRECT = Kind(
+    "bypass.direct-mapped",
+    "fail",
+    "The process has mapped a library that drives the NIC from the GPU.",
+    "see bypass.ibgda and bypass.nccl-gin for the switches of each library",
+)
+ASYNC = Kind(
+    "bypass.gpu-async",
+    "info",
+    "The GPU driver lets GPU threads write to the NIC (PeerMappingOverride), as IBGDA and GPUDirect Async need.",
+    'nothing, if no program uses them; the driver option is NVreg_RegistryDwords="PeerMappingOverride=1;"',
+)
+NONE = Kind("bypass.none", "ok", "Nothing was seen that drives the NIC past the shim.")
+MAPPED_DIRECT = ("nvshmem_transport_ibgda", "libdoca_gpunetio", "deep_ep_cpp")
+
+
+def run(host: Host) -> Iterator[Finding]:
+    owner, environ = host.program_environ
+    mapped = _mapped(host)
+    problems = [*_nvshmem(environ, owner), *_gin(environ, owner, mapped), *_ucx(environ, owner, mapped)]
+    problems += _direct(mapped, host.pid)
+    problems += _deepep(host)
+    problems += _driver(host)
+    yield from problems
+    if not any(p.severity in ("fail", "warn") for p in problems):
+        yield NONE(f"environment of {owner}" + (f", {len(mapped)} mapped files" if mapped else ""))
+
+
+def _mapped(host: Host) -> list[str]:
+    if host.pid is None:
+        return []
+    try:
+        return [str(m.path) for m in mapped_files(host.proc / str(host.pid))]
+    except OSError:
+        return []
+
+
+def _nvshmem(environ: Mapping[str, str], owner: str) -> Iterator[Finding]:
+    value = environ.get("NVSHMEM_IB_ENABLE_IBGDA", "")
+    if value.lower() in TRUE:
+        yield IBGDA(f"NVSHMEM_IB_ENABLE_IBGDA={value} ({owner})", "NVSHMEM")
+
+
+def _gin(environ: Mapping[str, str], owner: str, mapped: list[str]) -> Iterator[Finding]:
+    kind = environ.get("NCCL_GIN_TYPE", "")
+    enabled = environ.get("NCCL_GIN_ENABLE", "1") != "0"
+    if enabled and kind == "3":
+        yield GIN(f"NCCL_GIN_TYPE=3 ({owner})", "NCCL")
+    elif enabled and kind in ("", "-1") and any("libnccl.so" in name for name in mapped):
+        yield GIN_POSSIBLE("libnccl is mapped, NCCL_GIN_TYPE is not set", "NCCL")
+
+
+def _ucx(environ: Mapping[str, str], owner: str, mapped: list[str]) -> Iterator[Finding]:
+    transports = {t.strip() for t in environ.get("UCX_TLS", "").lower().split(",") if t.strip()}
+    direct = [name for name in mapped if "libuct_ib" in name]
+    if transports and not transports <= UCX_VERBS_ONLY:
+        yield UCX(f"UCX_TLS={environ['UCX_TLS']} ({owner})", "UCX")
+    elif direct and not transports:
+        yield UCX(f"{direct[0]} is mapped, UCX_TLS is not set", "UCX")
+
+
+def _direct(mapped: list[str], pid: int | None) -> Iterator[Finding]:
+    for name in mapped:
+        if any(part in name for part in MAPPED_DIRECT):
+            yield DIRECT(f"{name} is mapped", f"pid {pid}")
+
+
+def _deepep(host: Host) -> Iterator[Finding]:
+    if not LIBRARY.is_file():
+        return
+    try:
+        packages = ask_probe(host).packages
+    except NoAnswer:
+        return  # preload.probe-failed says it
+    if "deep_ep" in packages:
+        yield DEEPEP(f"{packages['deep_ep']} is installed for {python(host)}", "DeepEP")
+
+
+def _driver(host: Host) -> Iterator[Finding]:
+    parameters = read_line(host.proc / "driver/nvidia/params")
+    if (found := re.search(r"PeerMappingOverride=(\d+)", parameters)) and found[1] != "0":
+        yield ASYNC(f"{host.proc / 'driver/nvidia/params'}: PeerMappingOverride={found[1]}", "GPU driver")

@@ -1,0 +1,199 @@
+"""The coordinators: reachable from this node, of this version, with a leader, and this node's daemon linked to it.
+
+Their addresses are those of --coordinator, else those of the daemon's command line and configuration file.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from mfsd.node.config_file import ConfigError, load
+from mfsd.observe.doctor.finding import Finding, Kind
+from mfsd.observe.doctor.host import Host, version
+from mfsd.proto import wire
+
+TITLE = "Coordinator"
+CONNECT_S = 2.0
+STATUS_S = 3.0
+ADDRESS_OPTION = "--coordinator-address"
+
+NONE = Kind(
+    "coordinator.none",
+    "info",
+    "No coordinator is configured: this node orders batches by itself and prunes nothing.",
+    "for one order over all nodes: mfsd --coordinator-address HOST:PORT, or --coordinator HOST:PORT here",
+)
+BAD_ADDRESS = Kind(
+    "coordinator.bad-address", "fail", "The coordinator's address cannot be used.", "write HOST:PORT, e.g. coord:7400"
+)
+BAD_CONFIG = Kind(
+    "coordinator.bad-config",
+    "unknown",
+    "The daemon's configuration cannot be read, so it is not known which coordinators it uses.",
+    "mfsd --check-config --config FILE, as a user who may read it; or give --coordinator HOST:PORT",
+)
+UNREACHABLE = Kind(
+    "coordinator.unreachable",
+    "fail",
+    "No connection to the coordinator: after its time to live the last order is dropped, and this node decides alone.",
+    "start the coordinator, open its TCP port in the firewall, and check name and route",
+)
+NO_STATUS = Kind(
+    "coordinator.no-status",
+    "fail",
+    "Something accepts connections there and does not speak the coordinators' protocol with this node.",
+    "check the port, and that both ends use TLS or neither does ([cluster] ca, certificate, key)",
+)
+OTHER_VERSION = Kind(
+    "coordinator.version",
+    "warn",
+    "Coordinator and installation are of different versions. They agree on a protocol, but behaviour may differ.",
+    "upgrade coordinators first, then the nodes",
+)
+NO_LEADER = Kind(
+    "coordinator.no-leader",
+    "fail",
+    "None of the coordinators that answer leads: nobody orders batches.",
+    "mfsctl coordinator status on each; with several coordinators look at etcd",
+)
+NOT_LINKED = Kind(
+    "coordinator.not-linked",
+    "fail",
+    "The leader does not know this node's daemon as connected: its batches have no place in the order.",
+    "see the daemon's log for the reason; [cluster] node must be unique in the cluster",
+)
+LEADS = Kind("coordinator.leads", "ok", "A coordinator leads, and this node reaches it.")
+
+
+class Cluster(Struct, frozen=True):
+    """Where the coordinators are, and how this node's daemon would talk to them."""
+
+    addresses: tuple[str, ...] = ()
+    tls: wire.TlsFiles | None = None
+    node: str = ""
+    """Name of this node; empty: the addresses were given by hand, and no daemon need be linked."""
+
+
+class Answer(Struct, frozen=True):
+    """What a coordinator says of itself."""
+
+    address: str
+    version: str
+    leads: bool
+    leader: str
+    term: int
+    epoch: int
+    nodes: tuple[str, ...]
+    """Those connected."""
+
+
+def run(host: Host) -> Iterator[Finding]:
+    try:
+        cluster = find_cluster(host)
+    except (ConfigError, OSError) as error:
+        yield BAD_CONFIG(str(error))
+        return
+    if not cluster.addresses:
+        yield NONE("no coordinator address is given, to the daemon or here")
+        return
+    answers = []
+    for text in cluster.addresses:
+        try:
+            answers.append(_ask(text, cluster.tls))
+        except Unusable as error:
+            yield error.kind(error.reason, text)
+    here = version()
+    for answer in answers:
+        if answer.version != here:
+            yield OTHER_VERSION(f"it is version {answer.version}, this installation {here}", answer.address)
+    leaders = [a for a in answers if a.leads]
+    if answers and not leaders:
+        told = ", ".join(sorted({a.leader for a in answers if a.leader})) or "none"
+        yield NO_LEADER(f"{len(answers)} answer, leader they know of: {told}")
+    for leader in leaders:
+        if cluster.node and cluster.node not in leader.nodes:
+            yield NOT_LINKED(f"connected there: {', '.join(leader.nodes) or 'none'}; this node is {cluster.node}")
+        else:
+            yield LEADS(
+                f"version {leader.version}, term {leader.term}, epoch {leader.epoch}, "
+                f"{len(leader.nodes)} nodes connected",
+                leader.address,
+            )
+
+
+def find_cluster(host: Host) -> Cluster:
+    """Coordinators and certificates. ConfigError or OSError when the daemon's configuration cannot be read."""
+    daemon = host.daemon()
+    file = daemon.daemon.config_file if daemon else None
+    config = load(Path(file)).cluster if file else None
+    tls = None
+    if config and config.ca:
+        ca, certificate, key = (Path(name) for name in (config.ca, config.certificate, config.key))
+        tls = wire.TlsFiles(ca=ca, certificate=certificate, key=key, server_name=config.server_name)
+    if host.coordinators:
+        return Cluster(host.coordinators, tls)
+    given = _option(host.proc / str(daemon.daemon.pid)) if daemon else None
+    addresses = given if given is not None else tuple(map(str, config.coordinators)) if config else ()
+    return Cluster(addresses, tls, (config.node if config else "") or socket.gethostname())
+
+
+def _option(folder: Path) -> tuple[str, ...] | None:
+    """The coordinators of the daemon's command line, which go before its file; None where it names none."""
+    try:
+        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == ADDRESS_OPTION:
+            return tuple(part.strip() for part in following.split(",") if part.strip())
+        if word.startswith(f"{ADDRESS_OPTION}="):
+            return tuple(part.strip() for part in word.partition("=")[2].split(",") if part.strip())
+    return None
+
+
+class Unusable(Exception):
+    """No answer from a coordinator: the finding that says why, and its reason."""
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(reason)
+
+
+def _ask(text: str, tls: wire.TlsFiles | None) -> Answer:
+    """Connects, then asks for the status. Raises Unusable."""
+    if (problem := wire.address_problem(text)) is not None:
+        raise Unusable(BAD_ADDRESS, f"{text!r}: {problem}")
+    name, _, port = text.rpartition(":")
+    try:
+        socket.create_connection((name.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise Unusable(UNREACHABLE, f"TCP connection failed: {error.strerror or error}") from error
+    try:
+        import grpc
+
+        from mfsd.proto import mfs_pb2
+    except ImportError as error:
+        raise Unusable(NO_STATUS, f"the protocol's package is missing here: {error}") from error
+    try:
+        options = wire.channel_options(tls)
+        if tls is not None:
+            channel = grpc.secure_channel(text, wire.channel_credentials(tls), options)
+        else:
+            channel = grpc.insecure_channel(text, options)
+        with channel:
+            question = channel.unary_unary(
+                wire.STATUS,
+                request_serializer=mfs_pb2.StatusRequest.SerializeToString,
+                response_deserializer=mfs_pb2.StatusReply.FromString,
+            )
+            reply: mfs_pb2.StatusReply = question(mfs_pb2.StatusRequest(batches_max=1), timeout=STATUS_S)
+    except wire.TlsError as error:
+        raise Unusable(NO_STATUS, str(error)) from error
+    except grpc.RpcError as error:
+        raise Unusable(NO_STATUS, f"{error.code().name}: {error.details()}") from error
+    nodes = tuple(sorted(n.node for n in reply.nodes if n.connected))
+    return Answer(text, reply.version, reply.leads, reply.leader, reply.term, reply.epoch, nodes)

@@ -1,0 +1,146 @@
+"""The node daemon: it answers, it is of this version and ABI, it may hold, and it lets programs attach."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+
+from mfsd import _native
+from mfsd.node.control import StatusReply
+from mfsd.node.control_client import Refused, Unreachable
+from mfsd.observe.doctor.finding import Finding, Kind
+from mfsd.observe.doctor.host import Host, version
+
+TITLE = "Daemon"
+ATTACH_S = 2.0
+
+UNREACHABLE = Kind(
+    "daemon.unreachable",
+    "fail",
+    "No daemon answers on the socket: programs under mfs-run go on as if MFS were not there.",
+    "start it: systemctl start mfsd; or name its socket with --socket or MFS_SOCKET",
+)
+DENIED = Kind(
+    "daemon.attach-refused",
+    "fail",
+    "The daemon does not let this user attach, so programs of this user run unscheduled.",
+    "add the user to socket.allowed_uids or its group to socket.allowed_gids, or run as another user",
+)
+ABI = Kind(
+    "daemon.abi",
+    "fail",
+    "Daemon and shim lay out shared memory differently: the daemon refuses every program of this installation.",
+    "install the same MFS version for both, then restart mfsd and the programs",
+)
+VERSION = Kind(
+    "daemon.version",
+    "warn",
+    "Daemon and installation are of different versions. They understand each other, but behaviour may differ.",
+    "restart mfsd after an upgrade: systemctl restart mfsd",
+)
+OFF = Kind(
+    "daemon.off", "fail", "The daemon's mode is off: the shim does nothing.", 'set mode = "enforce" and reload mfsd'
+)
+OBSERVE = Kind(
+    "daemon.observe",
+    "warn",
+    "The daemon only counts and times: nothing waits for a permit, and queue pairs keep their own DSCP.",
+    "mfsctl mode enforce",
+)
+REFUSALS = Kind(
+    "daemon.refusals",
+    "warn",
+    "Programs tried to attach and were turned away since the daemon started; they run unscheduled.",
+    "see the daemon's log for pid, user and reason",
+)
+UNMARKED = Kind(
+    "daemon.no-dscp",
+    "warn",
+    "No rule writes a DSCP: MFS orders what this host posts, and the network between hosts sees one class.",
+    "set wire.dscp and rules with `class` in mfsd.toml from the fabric policy (mfsctl switch policy NAME)",
+)
+FOREIGN_DSCP = Kind(
+    "daemon.foreign-dscp",
+    "fail",
+    "A rule writes a DSCP that the fabric policy does not know: switches treat those packets as best effort.",
+    "use the DSCPs of the policy, or give the policy that the switches run with --policy and --policy-file",
+)
+ANSWERS = Kind("daemon.answers", "ok", "The daemon answers, lets this user attach, and enforces.")
+
+
+def run(host: Host) -> Iterator[Finding]:
+    try:
+        status = host.status
+    except Unreachable as error:
+        yield UNREACHABLE(str(error))
+        return
+    except Refused as error:
+        yield UNREACHABLE(f"mfsd at {host.socket} refuses to say its state: {error}")
+        return
+    problems = [*_attach(host), *_mode(status), *_refusals(status), *_marks(host)]
+    here, there = version(), status.daemon.version
+    if here != there:
+        problems.append(VERSION(f"mfsd is version {there}, this installation {here}"))
+    yield from problems
+    if not any(p.severity == "fail" for p in problems):
+        yield ANSWERS(
+            f"mfsd {there} (pid {status.daemon.pid}, mode {status.daemon.mode}) at {host.socket}, "
+            f"{len(status.clients)} programs attached"
+        )
+
+
+def _attach(host: Host) -> Iterator[Finding]:
+    """Attaches as a program would, with this installation's own greeting, and lets go at once."""
+    hello = _native.hello_encode(_native.HelloKind.ATTACH, pid=os.getpid(), mode=1, process="mfsctl-doctor")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(ATTACH_S)
+            connection.connect(str(host.socket))
+            connection.send(hello)
+            packet, descriptors, _, _ = socket.recv_fds(connection, _native.WELCOME_BYTES, 2)
+            for descriptor in descriptors:
+                os.close(descriptor)
+    except OSError as error:
+        yield DENIED(f"attaching at {host.socket} failed: {error.strerror or error}")
+        return
+    try:
+        welcome = _native.welcome_decode(packet)
+    except ValueError as error:
+        yield ABI(f"mfsd's welcome cannot be read: {error}")
+        return
+    if (welcome.major, welcome.segment_bytes or _native.SEGMENT_BYTES) != (_native.ABI_MAJOR, _native.SEGMENT_BYTES):
+        yield ABI(
+            f"mfsd speaks ABI {welcome.major}.{welcome.minor} with {welcome.segment_bytes} bytes a program, this "
+            f"installation {_native.ABI_MAJOR}.{_native.ABI_MINOR} with {_native.SEGMENT_BYTES}"
+        )
+    elif welcome.error == -errno.EPROTO:
+        yield ABI(f"mfsd refused: {welcome.reason or os.strerror(errno.EPROTO)}")
+    elif welcome.error:
+        yield DENIED(f"mfsd refused: {welcome.reason or os.strerror(-welcome.error)}")
+
+
+def _mode(status: StatusReply) -> Iterator[Finding]:
+    if status.daemon.mode == "off":
+        yield OFF("mode off")
+    elif status.daemon.mode == "observe":
+        yield OBSERVE("mode observe")
+
+
+def _refusals(status: StatusReply) -> Iterator[Finding]:
+    refused = {name: count for name, count in status.daemon.refused.items() if count}
+    if refused:
+        yield REFUSALS(", ".join(f"{count} with {name}" for name, count in refused.items()))
+
+
+def _marks(host: Host) -> Iterator[Finding]:
+    if host.rules is None:
+        return
+    marks = {rule.dscp for rule in host.rules.rules if rule.dscp is not None}
+    known = {d for c in host.profile.classes for d in (c.dscp, *c.also_dscp)} | set(host.profile.control.dscp)
+    if not marks:
+        yield UNMARKED(f"none of {len(host.rules.rules)} rules has a DSCP")
+    elif foreign := sorted(marks - known):
+        named = ", ".join(map(str, foreign))
+        yield FOREIGN_DSCP(f"DSCP {named} in rules; policy {host.policy_name} has {sorted(known)}")

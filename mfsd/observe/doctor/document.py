@@ -1,0 +1,49 @@
+"""Writes the generated part of a page: ``python -m mfsd.observe.doctor.document docs/doctor.md``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mfsd.observe.doctor.checks import CHECKS, kinds_of, name_of
+from mfsd.observe.doctor.examine import BROKEN
+from mfsd.observe.doctor.finding import Kind, Report
+
+BEGIN, END = "<!-- begin of generated text -->", "<!-- end of generated text -->"
+
+
+def text() -> str:
+    """Every check with every finding, then the JSON schema of the report."""
+    parts = ["## What is looked at", ""]
+    for check in CHECKS:
+        about = " ".join((check.__doc__ or "").split())
+        parts += [f"### {check.TITLE} (`{name_of(check)}`)", "", about, "", *_table(kinds_of(check)), ""]
+    parts += ["### The doctor itself", "", *_table([BROKEN]), ""]
+    schema = msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Report)), indent=2).decode()
+    parts += ["## JSON schema", "", "```json", schema, "```", ""]
+    return "\n".join(parts)
+
+
+def _table(kinds: list[Kind]) -> list[str]:
+    rows = ["| id | severity | what it means | remedy |", "|---|---|---|---|"]
+    return rows + [f"| `{k.id}` | {k.severity} | {_cell(k.meaning)} | {_cell(k.remedy)} |" for k in kinds]
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|")
+
+
+def updated(page: str) -> str:
+    """The page with its generated part made anew. ValueError when it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n\n{text()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(updated(file.read_text()))

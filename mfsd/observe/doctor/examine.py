@@ -1,0 +1,25 @@
+"""Runs the checks."""
+
+from __future__ import annotations
+
+from mfsd.observe.doctor.checks import CHECKS, Check, name_of
+from mfsd.observe.doctor.finding import Finding, Kind, Report, make_report
+from mfsd.observe.doctor.host import Host
+
+BROKEN = Kind(
+    "doctor.check-failed",
+    "unknown",
+    "A check ended with an error of its own; what it looks at is not known.",
+    "report it, with the reason",
+)
+
+
+def examine(host: Host, checks: tuple[Check, ...] = CHECKS) -> Report:
+    """Every check, one after the other. A check that fails is a finding and keeps none of the others from running."""
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            findings.extend(check.run(host))
+        except Exception as error:  # a surprise in one corner of the host must not hide the rest
+            findings.append(BROKEN(f"{type(error).__name__}: {error}", name_of(check)))
+    return make_report(findings)

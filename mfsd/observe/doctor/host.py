@@ -1,0 +1,151 @@
+"""The ways a check looks into this host. Tests give other roots and answers."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mfsd.fabric.dcb import Exchange
+from mfsd.fabric.policy import Profile
+from mfsd.node.control import RulesReply, RulesRequest, StatusReply, StatusRequest
+from mfsd.node.control_client import Refused, Unreachable, ask
+
+COMMAND_S = 20.0
+
+
+class NoAnswer(Exception):
+    """A program that a check asks is missing, failed, or took too long; the text says which."""
+
+
+def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """Standard output of a program. Raises NoAnswer."""
+    try:
+        result = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_S,
+            env=None if environment is None else dict(environment),
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise NoAnswer(f"{argv[0]} is not installed") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoAnswer(f"{argv[0]}: {error}") from error
+    if result.returncode:
+        said = " ".join(result.stderr.split())[-300:]
+        raise NoAnswer(f"{argv[0]} ended with {result.returncode}" + (f": {said}" if said else ""))
+    return result.stdout
+
+
+@dataclass
+class Host:
+    """What is examined, and where it is read.
+
+    Given: ``socket`` of the daemon, ``policy_name`` and ``profile`` of the fabric, ``pid`` of a running program,
+    ``command`` that is to run, ``peer`` address, ``interfaces`` (none: those of the RDMA devices) and
+    ``coordinators`` as HOST:PORT.
+    """
+
+    socket: Path
+    policy_name: str
+    profile: Profile
+    port_group: str | None = None
+    pid: int | None = None
+    command: tuple[str, ...] = ()
+    peer: str | None = None
+    interfaces: tuple[str, ...] = ()
+    coordinators: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    root: Path = Path("/")
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    dev: Path = Path("/dev")
+    configfs: Path = Path("/sys/kernel/config")
+    exchange: Exchange | None = None
+    """DCB netlink; None: the kernel's."""
+    run: Callable[[list[str]], str] = run_program
+    probed: dict[tuple[str, ...], object] = field(default_factory=dict)
+    """What the probe answered (:mod:`mfsd.observe.doctor.launching`), by the libraries it loaded."""
+
+    @functools.cached_property
+    def status(self) -> StatusReply:
+        """What the daemon says of itself. Raises Unreachable or Refused, each time again."""
+        reply = ask(self.socket, StatusRequest())
+        if not isinstance(reply, StatusReply):
+            raise Unreachable(f"mfsd at {self.socket} answered {type(reply).__name__}: is this another version?")
+        return reply
+
+    @functools.cached_property
+    def rules(self) -> RulesReply | None:
+        """The rules in force, or None without a daemon."""
+        try:
+            reply = ask(self.socket, RulesRequest())
+        except (Unreachable, Refused):
+            return None
+        return reply if isinstance(reply, RulesReply) else None
+
+    def daemon(self) -> StatusReply | None:
+        try:
+            return self.status
+        except (Unreachable, Refused):
+            return None
+
+    @functools.cached_property
+    def devices(self) -> list[str]:
+        """Names of the RDMA devices that sysfs shows."""
+        return names_in(self.sys / "class/infiniband")
+
+    def netdevs(self, device: str) -> list[str]:
+        """Network interfaces whose addresses are GIDs of the device, or that share its PCI function."""
+        found: dict[str, None] = {}
+        for file in sorted((self.sys / "class/infiniband" / device / "ports").glob("*/gid_attrs/ndevs/*")):
+            if (name := read_line(file)) and (self.sys / "class/net" / name).exists():
+                found[name] = None
+        for name in names_in(self.sys / "class/infiniband" / device / "device/net"):
+            found[name] = None
+        return list(found)
+
+    @functools.cached_property
+    def links(self) -> list[str]:
+        """The interfaces to examine: those asked for, else those behind RDMA devices. Loopback is no NIC."""
+        found = self.interfaces or [n for device in self.devices for n in self.netdevs(device) if n != "lo"]
+        return list(dict.fromkeys(found))
+
+    @functools.cached_property
+    def program_environ(self) -> tuple[str, Mapping[str, str]]:
+        """The environment programs get, and whose it is: that of ``pid`` as it was started, else this shell's."""
+        if self.pid is None:
+            return "this shell", self.environ
+        try:
+            data = (self.proc / str(self.pid) / "environ").read_bytes()
+        except OSError:
+            return f"pid {self.pid}, unreadable", {}
+        pairs = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
+        return f"pid {self.pid}", {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def version() -> str:
+    """Of this installation."""
+    return importlib.metadata.version("mfsd")
+
+
+def read_line(path: Path) -> str:
+    """The stripped text of a small file; empty when it cannot be read, as sysfs does for what is not there."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,86 @@
+"""Adapts Mooncake's classes when their modules are imported, now or later, by whomever."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mooncake_adapter.process import Process
+
+MODULES = ("mooncake.engine", "mooncake.store")
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads as the module's own loader does, then adapts."""
+
+    def __init__(self, own: importlib.abc.Loader, process: Process | None) -> None:
+        self._own, self._process = own, process
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._own.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._own
+        module.__loader__ = self._own
+        _adapt(module, self._process)
+
+
+def _adapt(module: ModuleType, process: Process | None) -> None:
+    """Adapts the module's class. The rest of the adapter is imported only now: most processes never need it."""
+    try:
+        from mooncake_adapter.process import PROCESS
+
+        (process or PROCESS).adapt(module)
+    except Exception as error:
+        logging.getLogger("mfs.adapter").warning(
+            "%s cannot be adapted (%s: %s); it runs unscheduled", module.__name__, type(error).__name__, error
+        )
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds Mooncake's modules where they are, and puts our loader in front of theirs."""
+
+    def __init__(self, process: Process | None) -> None:
+        self._process = process
+        self._finding = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in MODULES or self._finding:
+            return None
+        self._finding = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        except (ImportError, ValueError):
+            return None
+        finally:
+            self._finding = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._process)
+        return spec
+
+
+def install(process: Process | None = None) -> bool:
+    """Adapts Mooncake's classes in this process: those imported already and those that will be. May be called again.
+
+    False when MFS_MODE=off says to leave the process alone. Without Mooncake nothing happens.
+    """
+    if os.environ.get("MFS_MODE") == "off":
+        return False
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(process))
+    for name in MODULES:
+        if name in sys.modules:
+            _adapt(sys.modules[name], process)
+    return True

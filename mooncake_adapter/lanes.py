@@ -1,0 +1,257 @@
+"""Lanes: one engine per class on the wire, opened when a class is first used, never while a transfer waits.
+
+A transfer is sent through a lane only when that lane is open at both ends; until then, and to peers without an adapter,
+it takes the engine that the program made. So a message never changes lane, and nothing waits for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mooncake_adapter import marking
+from mooncake_adapter.directory import Directory, LanePorts, ask, join, split
+from mooncake_adapter.once import Once
+from mooncake_adapter.session import Session
+
+P2P = "P2PHANDSHAKE"
+OPEN_TRIES, OPEN_PAUSE_S = 100, 0.05
+AGAIN_S = 10.0
+"""How long a peer that has no lane is not asked again."""
+SCRATCH_BYTES = 4096
+CONNECTIONS = 16
+"""One-byte reads at once that make Mooncake open all its connections to a peer."""
+_initializing = threading.Lock()
+
+
+def shim_present() -> bool:
+    """Whether libmfs_shim.so is preloaded: it marks queue pairs."""
+    return hasattr(ctypes.CDLL(None), "mfs_api_v1")
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One engine whose traffic carries one class."""
+
+    wire_class: int
+    engine: Any
+    ports: LanePorts
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the program initialized its engine, so that a lane can be made alike."""
+
+    arguments: tuple[str, ...]
+    """As given to initialize(); the third is the protocol."""
+    method: str
+    host: str
+    tcp: bool
+
+
+class Lanes:
+    """The lanes of one engine."""
+
+    def __init__(self, base: type, engine: Any, session: Session, wire_class: int, once: Once) -> None:
+        """``wire_class`` is that of the program's own engine."""
+        self._base, self._engine = base, weakref.ref(engine)
+        self._session, self._once = session, once
+        self.wire_class = wire_class
+        self._setting: Setting | None = None
+        self._open: dict[int, Lane] = {}
+        self._memory: dict[int, tuple[int, str]] = {}
+        self._routes: dict[tuple[str, int], tuple[Any, str]] = {}
+        self._asked: dict[tuple[str, int], float] = {}
+        self._lock = threading.Lock()
+        self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._directory: Directory | None = None
+        self._scratch = ctypes.create_string_buffer(SCRATCH_BYTES)
+
+    # ---- set-up ------------------------------------------------------------------------------------------------------
+
+    def initialize(self, engine: Any, method: str, arguments: tuple[str, ...], tcp: bool) -> int:
+        """Initializes the program's own engine in its class; what Mooncake answers."""
+        result, ports = self._initialize(engine, method, arguments, self.wire_class, tcp)
+        if result != 0 or arguments[1] != P2P:
+            return result  # with a metadata server an engine has one name, and lanes would need names of their own
+        if not tcp and not shim_present():
+            return result
+        host = split(arguments[0])[0] if arguments[0].rpartition(":")[2].isdigit() else arguments[0].strip("[]")
+        self._setting = Setting(arguments, method, host, tcp)
+        self._open[self.wire_class] = Lane(self.wire_class, None, ports)
+        try:
+            self._directory = Directory(host, ports.rpc_port, self._answer)
+            weakref.finalize(engine, self._directory.close)
+        except OSError as error:
+            self._once.warn("directory", "no lane directory at %s (%s); peers send to us unmarked", host, error)
+        return result
+
+    def _initialize(
+        self, engine: Any, method: str, arguments: tuple[str, ...], wire_class: int, tcp: bool
+    ) -> tuple[int, LanePorts]:
+        with _initializing, self._session.lane(wire_class):
+            before = marking.listening_ports() if tcp else set()
+            result: int = getattr(self._base, method)(engine, *arguments)
+            if result != 0:
+                return result, LanePorts(0)
+            rpc_port = int(self._base.get_rpc_port(engine))  # type: ignore[attr-defined]
+            if not tcp:
+                return result, LanePorts(rpc_port)
+            new = marking.listening_ports() - before - {rpc_port}
+        dscp = marking.dscp_of(self._session.dscp, wire_class)
+        if dscp is not None:
+            marking.mark_listening(new, dscp)
+        return result, LanePorts(rpc_port, min(new, default=0))
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def registered(self, address: int, size_bytes: int, location: str = "*") -> None:
+        """The program's engine has registered this; every lane does, too."""
+        with self._lock:
+            self._memory[address] = (size_bytes, location)
+            for lane in [one for one in self._open.values() if one.engine is not None]:
+                if self._base.register_memory(lane.engine, address, size_bytes, location) != 0:  # type: ignore[attr-defined]
+                    self._drop(lane, f"memory at {address:#x} cannot be registered")
+
+    def unregistered(self, address: int) -> None:
+        with self._lock:
+            if self._memory.pop(address, None) is not None:
+                for lane in self._open.values():
+                    if lane.engine is not None:
+                        self._base.unregister_memory(lane.engine, address)  # type: ignore[attr-defined]
+
+    def _drop(self, lane: Lane, reason: str) -> None:
+        self._once.warn("lane-drop", "lane of class %d is given up: %s", lane.wire_class, reason)
+        self._open.pop(lane.wire_class, None)
+        self._routes = {k: v for k, v in self._routes.items() if v[0] is not lane.engine}
+
+    # ---- routes ------------------------------------------------------------------------------------------------------
+
+    def engines(self) -> list[Any]:
+        """The lanes' engines, without the program's own."""
+        return [lane.engine for lane in list(self._open.values()) if lane.engine is not None]
+
+    def route(self, peer: str, wire_class: int, peer_address: int) -> tuple[Any, str] | None:
+        """The lane's engine and the peer's name in that lane; None: the program's own engine. Never waits."""
+        found = self._routes.get((peer, wire_class))
+        if found is not None:
+            return found if found[0] is not None else None
+        if self._setting is None or (wire_class == self.wire_class and not self._setting.tcp):
+            return None
+        if marking.dscp_of(self._session.dscp, wire_class) is not None:  # a class without a mark needs no lane
+            self._ask_later(peer, wire_class, peer_address)
+        return None
+
+    def failed(self, peer: str) -> None:
+        """A transfer to the peer failed: its lanes may be those of a process that has ended."""
+        with self._lock:
+            self._routes = {k: v for k, v in self._routes.items() if k[0] != peer}
+            self._asked = {k: v for k, v in self._asked.items() if k[0] != peer}
+
+    def _ask_later(self, peer: str, wire_class: int, peer_address: int) -> None:
+        key = (peer, wire_class)
+        now_s = time.monotonic()
+        if self._asked.get(key, 0.0) > now_s:
+            return
+        with self._lock:
+            if self._asked.get(key, 0.0) > now_s:
+                return
+            self._asked[key] = now_s + AGAIN_S
+        self._later(lambda: self._establish(peer, wire_class, peer_address))
+
+    def _later(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._worker is None:
+                self._worker = threading.Thread(
+                    target=_work, args=(self._wanted, self._once), name="mfs-lane", daemon=True
+                )
+                self._worker.start()
+                weakref.finalize(self, self._wanted.put, None)
+        self._wanted.put(work)
+
+    def _answer(self, wire_class: int) -> LanePorts | None:
+        """For the directory: the lane's ports, opening it if need be."""
+        lane = self._open.get(wire_class)
+        if lane is None and 0 <= wire_class < self._session.classes:
+            self._later(lambda: self._open_one(wire_class))
+        return lane.ports if lane is not None else None
+
+    def _open_one(self, wire_class: int) -> None:
+        self._opened(wire_class)
+
+    def _opened(self, wire_class: int) -> Lane | None:
+        """Opens a lane unless it is open. Worker thread only."""
+        lane = self._open.get(wire_class)
+        setting, engine = self._setting, self._engine()
+        if lane is not None or setting is None or engine is None:
+            return lane
+        made = self._base()
+        arguments = (setting.host, *setting.arguments[1:])
+        result, ports = self._initialize(made, setting.method, arguments, wire_class, setting.tcp)
+        if result != 0:
+            self._once.warn("lane", "a lane of class %d cannot be opened: Mooncake answers %d", wire_class, result)
+            return None
+        lane = Lane(wire_class, made, ports)
+        with self._lock:
+            for address, (size_bytes, location) in self._memory.items():
+                if made.register_memory(address, size_bytes, location) != 0:
+                    self._once.warn("lane", "a lane of class %d cannot register the memory", wire_class)
+                    return None
+            self._open[wire_class] = lane
+        return lane
+
+    def _establish(self, peer: str, wire_class: int, peer_address: int) -> None:
+        lane = self._opened(wire_class)
+        if lane is None or self._setting is None:
+            return
+        try:
+            host, port = split(peer)
+            for _ in range(OPEN_TRIES):
+                there = ask(host, port, wire_class)
+                if there is not None:
+                    break
+                time.sleep(OPEN_PAUSE_S)
+            else:
+                return
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return  # no adapter there
+        name = join(host, there.rpc_port)
+        engine = lane.engine or self._engine()
+        if engine is None:
+            return
+        if self._setting.tcp:
+            self._connect(engine, name, host, there.data_port, wire_class, peer_address)
+        with self._lock:
+            self._routes = {**self._routes, (peer, wire_class): (lane.engine, name)}
+
+    def _connect(self, engine: Any, name: str, host: str, port: int, wire_class: int, peer_address: int) -> None:
+        """Makes Mooncake open its connections to the peer (by reading a byte of what it will send to), marks them."""
+        dscp = marking.dscp_of(self._session.dscp, wire_class)
+        if dscp is None:
+            return
+        base: Any = self._base
+        scratch = ctypes.addressof(self._scratch)
+        reads = [
+            base.batch_transfer_async_read(engine, name, [scratch], [peer_address], [1]) for _ in range(CONNECTIONS)
+        ]
+        base.get_batch_transfer_status(engine, [read for read in reads if read])
+        hosts = {info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        marking.mark_connected(port, {str(one) for one in hosts}, dscp)
+
+
+def _work(wanted: queue.SimpleQueue[Callable[[], None] | None], once: Once) -> None:
+    while (work := wanted.get()) is not None:
+        try:
+            work()
+        except Exception as error:
+            once.warn("lane-worker", "a lane cannot be opened (%s: %s)", type(error).__name__, error)

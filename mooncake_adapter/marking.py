@@ -1,0 +1,81 @@
+"""Gives the TCP sockets of a transfer engine their DSCP, from outside the library that owns them.
+
+A listening socket hands its mark to every connection it accepts, so that marking it once marks the passive side for
+good. The active side's connections are found by where they lead. Linux only; what cannot be marked stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+def dscp_of(table: Sequence[int | None], wire_class: int) -> int | None:
+    """The DSCP of a class by the daemon's table; None where it marks none."""
+    return table[wire_class] if 0 <= wire_class < len(table) else None
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """The socket object of somebody else's descriptor; leaves it open."""
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
+
+
+def _tcp_sockets() -> Iterator[socket.socket]:
+    for entry in list(DESCRIPTORS.iterdir()):
+        try:
+            if not str(entry.readlink()).startswith("socket:"):
+                continue
+            with _borrowed(int(entry.name)) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.type & socket.SOCK_STREAM:
+                    yield found
+        except OSError:
+            continue  # closed meanwhile
+
+
+def _mark(tcp: socket.socket, dscp: int) -> bool:
+    traffic_class = dscp << 2
+    marked = False
+    with contextlib.suppress(OSError):
+        if tcp.family == socket.AF_INET6:
+            tcp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, traffic_class)
+            marked = True
+    with contextlib.suppress(OSError):  # of a v6 socket: for its mapped IPv4 peers
+        tcp.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, traffic_class)
+        marked = True
+    return marked
+
+
+def listening_ports() -> set[int]:
+    """The TCP ports that this process listens on."""
+    return {
+        int(tcp.getsockname()[1]) for tcp in _tcp_sockets() if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    }
+
+
+def mark_listening(ports: set[int], dscp: int) -> int:
+    """Marks the listening sockets of these ports; how many there were."""
+    return sum(
+        _mark(tcp, dscp)
+        for tcp in _tcp_sockets()
+        if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and tcp.getsockname()[1] in ports
+    )
+
+
+def mark_connected(port: int, hosts: set[str], dscp: int) -> int:
+    """Marks the connections that lead to this remote port of one of these addresses; how many there were."""
+    count = 0
+    for tcp in _tcp_sockets():
+        with contextlib.suppress(OSError):
+            host, remote_port = tcp.getpeername()[:2]
+            if remote_port == port and host.removeprefix("::ffff:") in hosts:
+                count += _mark(tcp, dscp)
+    return count

@@ -1,0 +1,175 @@
+"""What a transfer is for: told by a context manager, by pointer ranges, or not at all (then by rules).
+
+Nothing here raises into a transfer: a field that makes no sense is reported once and taken as unknown.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol
+
+from mooncake_adapter.once import Once
+from mooncake_adapter.session import Batch
+
+STAGES = range(8)
+LAYERS_MAX = 0xFFFF
+U64 = 0xFFFF_FFFF_FFFF_FFFF
+HORIZON_NS = 24 * 3600 * 10**9
+"""A deadline further away than a day is a mistake of units, not a deadline."""
+
+
+class Metadata(NamedTuple):
+    """What one transfer is for. Zero, None and "" mean unknown."""
+
+    request_id: int = 0
+    stage: int | None = None
+    """None: by the operation (stage 3 for writes, 1 for reads, background for store writes)."""
+    layer: int = 0
+    deadline_ns: int = 0
+    """CLOCK_MONOTONIC of this host."""
+    batch: Batch | None = None
+
+
+UNKNOWN = Metadata()
+
+
+def request_number(name: str | int) -> int:
+    """A request's 64-bit number: an integer is itself, an engine's textual id its hash. Never 0."""
+    if isinstance(name, int):
+        return name & U64
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
+
+
+def checked(metadata: Metadata, once: Once, now_ns: int | None = None) -> Metadata:
+    """The same with every impossible field taken as unknown; one warning per kind."""
+    request_id, stage, layer, deadline_ns, batch = metadata
+    if not isinstance(request_id, int) or not 0 <= request_id <= U64:
+        once.warn("request_id", "request_id=%r is not a 64-bit number; taken as unknown", request_id)
+        request_id = 0
+    if stage is not None and (not isinstance(stage, int) or stage not in STAGES):
+        once.warn("stage", "stage=%r is not one of 0 to 7; taken by the kind of operation", stage)
+        stage = None
+    if not isinstance(layer, int) or not 0 <= layer <= LAYERS_MAX:
+        once.warn("layer", "layer=%r is not one of 0 to %d; taken as 0", layer, LAYERS_MAX)
+        layer = 0
+    if not isinstance(deadline_ns, int) or deadline_ns < 0:
+        once.warn("deadline", "deadline_ns=%r is not a time of CLOCK_MONOTONIC; taken as none", deadline_ns)
+        deadline_ns = 0
+    elif deadline_ns and deadline_ns > (time.monotonic_ns() if now_ns is None else now_ns) + HORIZON_NS:
+        once.warn(
+            "deadline-far",
+            "deadline_ns=%d is more than a day ahead (CLOCK_MONOTONIC is meant, in nanoseconds); taken as none",
+            deadline_ns,
+        )
+        deadline_ns = 0
+    return Metadata(request_id, stage, layer, deadline_ns, batch)
+
+
+class Ranges:
+    """Which request the memory belongs to. Readers take no lock: writers replace the whole table.
+
+    Ranges do not overlap: a new one takes the place of those that it touches (a block given to the next request).
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table: tuple[list[int], list[int], list[Metadata]] = ([], [], [])
+
+    def __len__(self) -> int:
+        return len(self._table[0])
+
+    def add(self, address: int, size_bytes: int, metadata: Metadata) -> None:
+        self.add_many([(address, size_bytes)], metadata)
+
+    def add_many(self, spans: list[tuple[int, int]], metadata: Metadata) -> None:
+        """Gives every (address, bytes) span to ``metadata``."""
+        new = sorted((a, a + n) for a, n in spans if n > 0)
+        with self._lock:
+            kept = self._without(new)
+            entries = sorted([*kept, *((a, b, metadata) for a, b in new)], key=lambda e: e[0])
+            self._publish(entries)
+
+    def remove(self, metadata: Metadata) -> None:
+        """Forgets every range of exactly this metadata object."""
+        with self._lock:
+            self._publish([e for e in self._entries() if e[2] is not metadata])
+
+    def remove_request(self, request_id: int) -> None:
+        with self._lock:
+            self._publish([e for e in self._entries() if e[2].request_id != request_id])
+
+    def clear(self) -> None:
+        with self._lock:
+            self._publish([])
+
+    def find(self, address: int) -> Metadata | None:
+        starts, ends, metadata = self._table
+        at = bisect.bisect_right(starts, address) - 1
+        return metadata[at] if at >= 0 and address < ends[at] else None
+
+    def _entries(self) -> list[tuple[int, int, Metadata]]:
+        return list(zip(*self._table, strict=True))
+
+    def _without(self, spans: list[tuple[int, int]]) -> list[tuple[int, int, Metadata]]:
+        starts = [a for a, _ in spans]
+
+        def touched(start: int, end: int) -> bool:
+            at = bisect.bisect_right(starts, start) - 1
+            if at >= 0 and spans[at][1] > start:
+                return True
+            return at + 1 < len(spans) and spans[at + 1][0] < end
+
+        return [e for e in self._entries() if not touched(e[0], e[1])]
+
+    def _publish(self, entries: list[tuple[int, int, Metadata]]) -> None:
+        self._table = ([e[0] for e in entries], [e[1] for e in entries], [e[2] for e in entries])
+
+
+class Finder(Protocol):
+    """Something that knows whose an address is."""
+
+    def __len__(self) -> int: ...
+    def find(self, address: int) -> Metadata | None: ...
+
+
+class Words:
+    """The metadata of a process: the context of the running code, and the ranges."""
+
+    def __init__(self, once: Once) -> None:
+        self._once = once
+        self._context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
+        self.ranges = Ranges()
+        self._finders: tuple[Finder, ...] = ()
+
+    def add_finder(self, finder: Finder) -> None:
+        """Asks this, too, whose an address is."""
+        self._finders = (*self._finders, finder)
+
+    def told_by_address(self) -> bool:
+        """Whether any address may have an owner."""
+        return len(self.ranges) > 0 or any(len(finder) for finder in self._finders)
+
+    def current(self) -> Metadata:
+        return self._context.get() or UNKNOWN
+
+    @contextmanager
+    def transfer(self, metadata: Metadata) -> Iterator[None]:
+        """Transfers that the code inside starts carry this metadata, unless their memory is in a range."""
+        token = self._context.set(checked(metadata, self._once))
+        try:
+            yield
+        finally:
+            self._context.reset(token)
+
+    def of(self, address: int) -> Metadata:
+        """The metadata of a transfer from or to this local address."""
+        found = self.ranges.find(address)
+        for finder in self._finders:
+            found = found or finder.find(address)
+        return found or self._context.get() or UNKNOWN

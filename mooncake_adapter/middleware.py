@@ -1,0 +1,83 @@
+"""ASGI middleware: copies what a client promised in headers into the request's body, where the engine keeps it.
+
+    vllm serve ... --middleware mooncake_adapter.middleware.SloHeaders
+
+x-slo-ttft-ms, x-qos-class, x-tenant and x-session-id become ttft_slo_ms, qos, tenant and session of `vllm_xargs`. What
+the body says already stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from mooncake_adapter.once import Once
+from mooncake_adapter.slo import ttft_ms
+
+HEADERS = {b"x-qos-class": "qos", b"x-tenant": "tenant", b"x-session-id": "session"}
+TTFT = b"x-slo-ttft-ms"
+FIELD = "vllm_xargs"
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+def told(headers: list[tuple[bytes, bytes]], once: Once) -> dict[str, Any]:
+    """What the headers say, by the names that the body uses."""
+    words: dict[str, Any] = {}
+    for name, value in headers:
+        lower = name.lower()
+        if lower in HEADERS:
+            words[HEADERS[lower]] = value.decode("latin-1")
+        elif lower == TTFT and (objective := ttft_ms(value.decode("latin-1"), once)) is not None:
+            words["ttft_slo_ms"] = objective
+    return words
+
+
+def with_words(body: bytes, words: dict[str, Any]) -> bytes:
+    """The JSON body with the words added; a body of another kind as it was."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return body
+    if not isinstance(document, dict) or not isinstance(document.get(FIELD) or {}, dict):
+        return body
+    document[FIELD] = {**words, **(document.get(FIELD) or {})}
+    return json.dumps(document).encode()
+
+
+class SloHeaders:
+    """The middleware; touches POST requests that carry one of the headers, and nothing else."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._once = Once()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        words = told(scope["headers"], self._once) if scope["type"] == "http" and scope["method"] == "POST" else {}
+        if not words:
+            await self._app(scope, receive, send)
+            return
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return  # the client has gone
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        body = with_words(body, words)
+        length = (b"content-length", str(len(body)).encode())
+        scope["headers"] = [(n, v) for n, v in scope["headers"] if n.lower() != b"content-length"] + [length]
+        given = False
+
+        async def replay() -> MutableMapping[str, Any]:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, replay, send)

@@ -1,0 +1,290 @@
+"""Asks for permits for the calls of one engine and issues them: the heart of the engine's adapter."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from mooncake_adapter.calls import READ, Call
+from mooncake_adapter.lanes import Lanes
+from mooncake_adapter.metadata import Metadata, Words
+from mooncake_adapter.once import Once
+from mooncake_adapter.permits import HOLD_MAX_S, submitted
+from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
+from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Session, Task
+
+AHEAD = 8
+"""Pieces of one call that ask for permits at once."""
+POLL_S = 50e-6
+SPINS = 20
+DEFERRED_MAX = 32
+DONE, PENDING, FAILED = 1, 0, -1
+"""What transfer_check_status answers."""
+SYNTHETIC = 1 << 62
+"""Ids of calls that wait for a permit; Mooncake's own are addresses."""
+
+
+@dataclass
+class Issued:
+    """A piece that is under way in Mooncake."""
+
+    engine: Any
+    batch: int
+    task: Task
+
+
+@dataclass
+class Pending:
+    """An asynchronous call: some of its pieces under way, some waiting for a permit."""
+
+    peer: str
+    waiting: int = 0
+    issued: list[Issued] = field(default_factory=list)
+    failed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def transfer_timeout_s() -> float:
+    """After how long Mooncake gives a transfer up, so that a call in pieces does, too."""
+    text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
+    return float(text) if text.isdigit() and int(text) > 0 else 30.0
+
+
+class Scheduling:
+    """The calls of one engine. Errors of MFS never reach the caller: the call then goes as it would without."""
+
+    def __init__(self, base: Any, engine: Any, session: Session, words: Words, lanes: Lanes, once: Once) -> None:
+        self._base, self._session, self._words, self._lanes, self._once = base, session, words, lanes, once
+        self.nic = 0
+        self._pending: dict[int, Pending] = {}
+        self._synthetic = SYNTHETIC
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    # ---- permits -----------------------------------------------------------------------------------------------------
+
+    def _submit(self, call: Call, metadata: Metadata, size_bytes: int) -> Task:
+        request_id, stage, layer, deadline_ns, batch = metadata
+        if stage is None:
+            stage = STAGE_REUSE if call.operation == READ else STAGE_P2D
+        return submitted(
+            self._session,
+            self._once,
+            size_bytes,
+            stage=stage,
+            nic=self.nic,
+            request_id=request_id,
+            deadline_ns=deadline_ns,
+            batch=batch,
+            layer=layer,
+            peer=host_of(call.peer),
+        )
+
+    def _whole(self, call: Call) -> Metadata | None:
+        """The metadata of a call that is one message; None when it has to be cut."""
+        if call.size_bytes > PIECE_BYTES or hasattr(call.addresses, "owners") or self._words.told_by_address():
+            return None
+        return self._words.current()
+
+    def _pieces(self, call: Call) -> list[Piece]:
+        owners = getattr(call.addresses, "owners", None)
+        if owners is None:
+            return cut(call.addresses, call.peer_addresses, call.lengths, self._words.of)
+        by_address = dict(zip(call.addresses, owners, strict=True))
+        return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__)
+
+    def _route(self, engine: Any, call: Call, wire_class: int) -> tuple[Any, str]:
+        return self._lanes.route(call.peer, wire_class, call.peer_addresses[0]) or (engine, call.peer)
+
+    # ---- synchronous calls -------------------------------------------------------------------------------------------
+
+    def synchronous(self, engine: Any, method: Any, call: Call, arguments: tuple[Any, ...], keywords: Any) -> int:
+        """Issues the call when it is permitted; what Mooncake answers."""
+        metadata = self._whole(call)
+        if metadata is None:
+            pieces = self._pieces(call)
+            if len(pieces) > 1 and call.notify is None:
+                return self._in_pieces(engine, call, pieces)
+            metadata = pieces[0].metadata
+        task = self._submit(call, metadata, call.size_bytes)
+        try:
+            lane, peer = self._route(engine, call, task.wait(HOLD_MAX_S))
+            if lane is engine:
+                return int(method(engine, *arguments, **keywords))
+            result = int(_renamed(method, lane, peer, arguments, keywords))
+            if result != 0:  # the lane may lead to a process that has ended: the program's own engine knows
+                self._lanes.failed(call.peer)
+                result = int(method(engine, *arguments, **keywords))
+            return result
+        finally:
+            task.complete()
+
+    def _in_pieces(self, engine: Any, call: Call, pieces: list[Piece]) -> int:
+        todo = deque(pieces)
+        waiting: deque[tuple[Task, Piece]] = deque()
+        running: deque[Issued] = deque()
+        worst = 0
+        give_up_s = time.monotonic() + HOLD_MAX_S * len(pieces) + transfer_timeout_s()
+        try:
+            while todo or waiting or running:
+                while todo and len(waiting) < AHEAD:
+                    waiting.append((self._submit(call, todo[0].metadata, todo[0].size_bytes), todo.popleft()))
+                ready = next((one for one in waiting if one[0].ready()), None)
+                if ready is None and waiting and not running:
+                    waiting[0][0].wait(HOLD_MAX_S)
+                    ready = waiting[0]
+                if ready is not None:
+                    waiting.remove(ready)
+                    if not self._issue(engine, call, ready[1], ready[0], running):
+                        worst = FAILED
+                        todo.clear()
+                elif running:
+                    status = int(self._base.transfer_check_status(running[0].engine, running[0].batch))
+                    if status == PENDING and time.monotonic() < give_up_s:
+                        time.sleep(POLL_S)
+                        continue
+                    running.popleft().task.complete()
+                    if status != DONE:
+                        worst = FAILED
+                        todo.clear()
+        finally:
+            for task, _ in waiting:
+                task.cancel()
+            for issued in running:
+                issued.task.complete()
+        if worst != 0:
+            self._lanes.failed(call.peer)
+        return worst
+
+    def _issue(self, engine: Any, call: Call, piece: Piece, task: Task, running: Any) -> bool:
+        """Hands a permitted piece to Mooncake; False where it will not take it."""
+        lane, peer = self._route(engine, call, task.wait(HOLD_MAX_S))
+        name = f"batch_transfer_async_{call.operation}"
+        lists = (piece.addresses, piece.peer_addresses, piece.lengths)
+        batch = int(getattr(self._base, name)(lane, peer, *lists, call.hint))
+        if batch <= 0 and lane is not engine:
+            self._lanes.failed(call.peer)
+            lane = engine
+            batch = int(getattr(self._base, name)(engine, call.peer, *lists, call.hint))
+        if batch <= 0:
+            task.complete()
+            return False
+        running.append(Issued(lane, batch, task))
+        return True
+
+    # ---- asynchronous calls ------------------------------------------------------------------------------------------
+
+    def asynchronous(self, engine: Any, call: Call) -> int:
+        """Issues what is permitted at once, leaves the rest to a thread; an id for the status calls, never waits."""
+        pending = Pending(call.peer)
+        later: list[tuple[Task, Piece]] = []
+        for piece in self._pieces(call):
+            task = self._submit(call, piece.metadata, piece.size_bytes)
+            if _soon(task):
+                if not self._issue(engine, call, piece, task, pending.issued):
+                    pending.failed = True
+                    break
+            else:
+                later.append((task, piece))
+        if pending.failed and not pending.issued and not later:
+            return 0  # what Mooncake answers for a call that it does not take
+        pending.waiting = len(later)
+        with self._lock:
+            if later or len(pending.issued) != 1:
+                self._synthetic += 1
+                number = self._synthetic
+            else:
+                number = pending.issued[0].batch
+            self._pending[number] = pending
+            if later and self._pool is None:
+                self._pool = ThreadPoolExecutor(DEFERRED_MAX, thread_name_prefix="mfs-deferred")
+        for task, piece in later:
+            assert self._pool is not None
+            self._pool.submit(self._issue_later, engine, call, piece, task, pending)
+        return number
+
+    def _issue_later(self, engine: Any, call: Call, piece: Piece, task: Task, pending: Pending) -> None:
+        issued: list[Issued] = []
+        try:
+            task.wait(HOLD_MAX_S)
+            taken = self._issue(engine, call, piece, task, issued)
+        except Exception as error:
+            self._once.warn("deferred", "a deferred transfer failed (%s)", error)
+            task.complete()
+            taken = False
+        with pending.lock:
+            pending.waiting -= 1
+            pending.issued += issued
+            pending.failed = pending.failed or not taken
+
+    def check(self, engine: Any, batch: int) -> int:
+        """transfer_check_status: 0 while it runs, 1 when it is done, negative when it failed."""
+        pending = self._pending.get(batch)
+        if pending is None:
+            return int(self._base.transfer_check_status(engine, batch))
+        with pending.lock:
+            left = []
+            for issued in pending.issued:
+                status = int(self._base.transfer_check_status(issued.engine, issued.batch))
+                if status == PENDING:
+                    left.append(issued)
+                    continue
+                issued.task.complete()
+                pending.failed = pending.failed or status != DONE
+            pending.issued = left
+            if left or pending.waiting:
+                return PENDING
+            self._pending.pop(batch, None)
+        if pending.failed:
+            self._lanes.failed(pending.peer)
+        return FAILED if pending.failed else DONE
+
+    def status(self, engine: Any, batches: list[int]) -> int:
+        """get_batch_transfer_status: waits for all of them; 0, or -1 when one failed."""
+        foreign = [batch for batch in batches if batch not in self._pending]
+        ours = [batch for batch in batches if batch in self._pending]
+        result = int(self._base.get_batch_transfer_status(engine, foreign)) if foreign or not ours else 0
+        for batch in ours:
+            if not self._finished(batch):
+                result = FAILED
+        return result
+
+    def _finished(self, batch: int) -> bool:
+        """Waits for one of our calls as Mooncake would."""
+        pending = self._pending[batch]
+        give_up_s = time.monotonic() + HOLD_MAX_S + transfer_timeout_s()
+        while pending.waiting and time.monotonic() < give_up_s:
+            time.sleep(POLL_S)
+        with pending.lock:
+            for issued in pending.issued:
+                status = int(self._base.get_batch_transfer_status(issued.engine, [issued.batch]))
+                issued.task.complete()
+                pending.failed = pending.failed or status != 0
+            pending.issued = []
+            if pending.waiting == 0:
+                self._pending.pop(batch, None)
+        if pending.failed:
+            self._lanes.failed(pending.peer)
+        return not pending.failed and pending.waiting == 0
+
+
+@lru_cache(maxsize=4096)
+def host_of(peer: str) -> str:
+    """The host of a segment's name."""
+    return peer.rpartition(":")[0].strip("[]") or peer
+
+
+def _soon(task: Task) -> bool:
+    return any(task.ready() for _ in range(SPINS))
+
+
+def _renamed(method: Any, lane: Any, peer: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if arguments:
+        return method(lane, peer, *arguments[1:], **keywords)
+    return method(lane, **{**keywords, "target_hostname": peer})

@@ -1,0 +1,107 @@
+"""What a request was promised: TTFT objective, class of service, tenant and session, from wherever the engine got them.
+
+Sources, strongest first: the request's own words (vllm_xargs, kv_transfer_params, SGLang's custom params; headers
+arrive there through the middleware), then the configuration: the class of service, the model, the default.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mooncake_adapter.once import Once
+
+TTFT_KEYS = ("ttft_slo_ms", "slo_ttft_ms")
+TTFT_MS_MAX = 24 * 3600 * 1000.0
+
+
+class Default(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What holds where a request does not say."""
+
+    ttft_slo_ms: float | None = None
+    qos: str = ""
+
+
+class Defaults(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Table "mfs" of the connector's configuration."""
+
+    default: Default = Default()
+    models: dict[str, Default] = {}
+    """By the model's name, as served or as loaded."""
+    classes: dict[str, Default] = {}
+    """By class of service."""
+
+
+class Promise(NamedTuple):
+    """What one request was promised."""
+
+    ttft_slo_ms: float | None = None
+    qos: str = ""
+    tenant: str = ""
+    session: str = ""
+
+    def deadline_unix_ns(self, arrival_s: float) -> int:
+        """When the first token is due, on the wall clock, for a request that arrived then; 0: nothing was promised."""
+        return 0 if self.ttft_slo_ms is None else int(arrival_s * 1e9 + self.ttft_slo_ms * 1e6)
+
+
+def monotonic_ns(unix_ns: int) -> int:
+    """A wall-clock time on this host's CLOCK_MONOTONIC; 0 stays 0. A time before the boot becomes 1: long past."""
+    return 0 if unix_ns == 0 else max(1, unix_ns - time.time_ns() + time.monotonic_ns())
+
+
+def ttft_ms(value: Any, once: Once) -> float | None:
+    """The objective in milliseconds; None with one warning where the value cannot be one."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        once.warn("slo", "ttft_slo_ms=%r is not a number of milliseconds; the request has no deadline", value)
+        return None
+    if not math.isfinite(number) or number <= 0:
+        once.warn("slo-sign", "ttft_slo_ms=%r is not above zero; the request has no deadline", value)
+        return None
+    if number > TTFT_MS_MAX:
+        once.warn(
+            "slo-far", "ttft_slo_ms=%r is more than a day (milliseconds are meant); the request has no deadline", value
+        )
+        return None
+    return number
+
+
+def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
+    for source in sources:
+        for name in names:
+            if isinstance(source.get(name), str | int):
+                return str(source[name])
+    return ""
+
+
+def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: Once) -> Promise:
+    """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
+    told = [source for source in sources if isinstance(source, Mapping)]
+    told += [source["mfs"] for source in told if isinstance(source.get("mfs"), Mapping)]
+    value = next((source[key] for source in told for key in TTFT_KEYS if key in source), None)
+    by_model = defaults.models.get(model, Default())
+    qos = _text(told, "qos", "qos_class") or by_model.qos or defaults.default.qos
+    objective = ttft_ms(value, once)
+    for fallback in (defaults.classes.get(qos, Default()), by_model, defaults.default):
+        if objective is None and value is None:
+            objective = fallback.ttft_slo_ms
+    return Promise(objective, qos, _text(told, "tenant"), _text(told, "session", "session_id", "program_id"))
+
+
+def defaults_of(config: Any, once: Once) -> Defaults:
+    """The configured defaults; what cannot be read is reported with its path, and none hold."""
+    if config is None:
+        return Defaults()
+    try:
+        return msgspec.convert(config, Defaults)
+    except msgspec.ValidationError as error:
+        once.warn("defaults", 'kv_connector_extra_config["mfs"]: %s; no default objectives hold', error)
+        return Defaults()

@@ -1,0 +1,290 @@
+"""A drop-in subclass of mooncake.store.MooncakeDistributedStore: reads are stage 1, writes go when nothing else waits.
+
+Two lanes: the program's own client, whose class is that of blocking reuse (who holds a segment answers reads through
+it), and a second client without a segment, opened in the background at the first write, whose class is the scavenger.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from mooncake_adapter import marking
+from mooncake_adapter.lanes import shim_present
+from mooncake_adapter.metadata import Metadata, Words
+from mooncake_adapter.network import nic_of
+from mooncake_adapter.once import Once
+from mooncake_adapter.permits import HOLD_MAX_S, submitted
+from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session
+
+READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
+WRITES = re.compile(r"(batch_)?(put|upsert|pub)(_|$)")
+NO_BYTES = re.compile(r"_session_|_replica_")
+SPLIT = frozenset(
+    f"batch_{kind}"
+    for kind in ("get_into", "get_into_multi_buffers", "put_from", "put_from_multi_buffers", "upsert_from")
+)
+"""Calls whose lists run parallel to their keys, one answer a key: they can be cut by request."""
+READ_CLASS = 1
+SIZES, KEYS = ("sizes", "all_sizes", "size", "metadata_size"), ("keys", "base_keys", "key", "arg0")
+CONTENTS = ("value", "values", "tensor", "tensors_list", "parts")
+POINTERS = ("buffer_ptrs", "all_buffer_ptrs", "buffer_ptr")
+SETUP = (
+    *("local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices"),
+    *("master_server_addr", "engine"),
+)
+"""The first parameters of setup()."""
+_setting_up = threading.Lock()
+
+
+def parameters(method: Any) -> list[str]:
+    """The names of the parameters after self, from the method's first documented signature."""
+    text = (method.__doc__ or "").partition("(")[2].partition(") ->")[0]
+    return ["parts" if name == "*args" else name for name in re.findall(r"(?:^|, )(\*?\w+)(?=[:,]|$)", text)[1:]]
+
+
+def total(sizes: Any) -> int:
+    """The sum of a number or of lists of numbers, however deep."""
+    return sum(map(total, sizes)) if isinstance(sizes, (list, tuple)) else int(sizes)
+
+
+def content_bytes(content: Any) -> int:
+    """How many bytes a buffer, a tensor or a list of them has; 0 when it does not tell."""
+    if isinstance(content, (list, tuple)):
+        return sum(map(content_bytes, content))
+    size = getattr(content, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    try:
+        return len(content)
+    except TypeError:
+        return 0
+
+
+def first_pointer(pointers: Any) -> int:
+    while isinstance(pointers, (list, tuple)):
+        pointers = pointers[0]
+    return int(pointers)
+
+
+class Stored:
+    """What the adapter keeps for one store."""
+
+    def __init__(self, base: Any, session: Session, words: Words, once: Once, nic: int) -> None:
+        self._base, self._session, self._words, self._once, self._nic = base, session, words, once, nic
+        self._lock = threading.Lock()
+        self._buffers: dict[int, int] = {}
+        self._writer: Any = None
+        self._opening = False
+        self.writer_arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def registered(self, address: int, size_bytes: int) -> None:
+        with self._lock:
+            self._buffers[address] = size_bytes
+            if self._writer is not None and self._base.register_buffer(self._writer, address, size_bytes) != 0:
+                self._writer = None
+
+    def unregistered(self, address: int) -> None:
+        with self._lock:
+            self._buffers.pop(address, None)
+            if self._writer is not None:
+                self._base.unregister_buffer(self._writer, address)
+
+    def writer(self, own: Any) -> Any:
+        """The client that writes: the second one once it is open."""
+        if self._writer is None and self.writer_arguments is not None:
+            with self._lock:
+                start, self._opening = not self._opening, True
+            if start:
+                threading.Thread(target=self._open_writer, name="mfs-store-lane", daemon=True).start()
+        return self._writer or own
+
+    def _open_writer(self) -> None:
+        assert self.writer_arguments is not None
+        arguments, keywords = self.writer_arguments
+        try:
+            made = self._base()
+            with _setting_up, self._session.lane(self._session.classes - 1):
+                if self._base.setup(made, *arguments, **keywords) != 0:
+                    return
+            with self._lock:
+                if all(self._base.register_buffer(made, a, n) == 0 for a, n in self._buffers.items()):
+                    self._writer = made
+        except Exception as error:
+            self._once.warn("store-lane", "the lane of store writes cannot be opened (%s)", error)
+
+    def close(self) -> None:
+        with self._lock:
+            writer, self._writer, self.writer_arguments = self._writer, None, None
+        if writer is not None:
+            self._base.close(writer)
+
+    def size_bytes(self, own: Any, given: dict[str, Any]) -> int:
+        """How many bytes the call moves. Where only keys are given, the first one's size counts for all."""
+        found = sum(total(given[name]) for name in SIZES if name in given)
+        found = found or sum(content_bytes(given[name]) for name in CONTENTS if name in given)
+        if found == 0 and (keys := next((given[name] for name in KEYS if name in given), None)):
+            names = keys if isinstance(keys, list) else [keys]
+            found = max(0, int(self._base.get_size(own, names[0]))) * len(names)
+        return found
+
+    def run(self, own: Any, original: Any, stage: int, given: dict[str, Any], arguments: Any, keywords: Any) -> Any:
+        """Issues the call when it is permitted; what Mooncake answers."""
+        pointers = next((given[name] for name in POINTERS if name in given), None)
+        ranged = pointers is not None and self._words.told_by_address()
+        metadata = self._words.of(first_pointer(pointers)) if ranged else self._words.current()
+        task = submitted(
+            self._session,
+            self._once,
+            self.size_bytes(own, given),
+            stage=stage if metadata.stage is None else metadata.stage,
+            nic=self._nic,
+            request_id=metadata.request_id,
+            deadline_ns=metadata.deadline_ns,
+            batch=metadata.batch,
+            layer=metadata.layer,
+        )
+        try:
+            task.wait(HOLD_MAX_S)
+            client = self.writer(own) if stage == STAGE_BACKGROUND else own
+            return original(client, *arguments, **keywords)
+        finally:
+            task.complete()
+
+    def split(self, own: Any, original: Any, stage: int, given: dict[str, Any], rest: dict[str, Any]) -> Any:
+        """As run, cut by request; the answers in the order of the keys."""
+        pointers = next(given[name] for name in POINTERS if name in given)
+        groups: dict[Metadata, list[int]] = {}
+        for index, pointer in enumerate(pointers):
+            groups.setdefault(self._words.of(first_pointer(pointer)), []).append(index)
+        answers: list[Any] = [None] * len(pointers)
+        for indices in groups.values():
+            part = {name: [value[i] for i in indices] for name, value in given.items()}
+            for index, answer in zip(indices, self.run(own, original, stage, part, (), {**part, **rest}), strict=True):
+                answers[index] = answer
+        return answers
+
+
+def writer_setup(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Arguments for a second client like this one, without a segment of its own; None where that cannot be."""
+    if arguments and isinstance(arguments[0], dict):
+        config = {**arguments[0], "global_segment_size": 0, "enable_ssd_offload": False}
+        config.pop("client_http_port", None)
+        config["enable_client_http_server"] = False
+        return (config,), {}
+    names = SETUP
+    given = {**dict(zip(names, arguments, strict=False)), **keywords}
+    if given.get("engine") is not None or given.get("metadata_server") != "P2PHANDSHAKE":
+        return None
+    host, _, port = str(given["local_hostname"]).rpartition(":")
+    given["local_hostname"] = host if port.isdigit() and host.count(":") == 0 and host else given["local_hostname"]
+    kept = {name: given[name] for name in names[:7] if name in given}
+    return (), {**kept, "global_segment_size": 0}
+
+
+def adapted_store(base: type, holder: Holder, words: Words, once: Once) -> type:
+    """The subclass of this MooncakeDistributedStore."""
+    original_class: Any = base
+
+    def stored_of(self: Any) -> Stored | None:
+        stored: Stored | None = self.__dict__.get("_mfs_stored")
+        session = holder.get()
+        return stored if stored is not None and session is not None and session.scheduled else None
+
+    def moving(name: str, stage: int) -> Callable[..., Any]:
+        original = getattr(base, name)
+        names = parameters(original)
+
+        def given_of(arguments: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+            if "parts" in names:
+                return {"key": arguments[0], "parts": arguments[1:]}
+            return {**dict(zip(names, arguments, strict=False)), **keywords}
+
+        @wraps(original)
+        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            stored = stored_of(self)
+            if stored is None:
+                return original(self, *arguments, **keywords)
+            try:
+                given = given_of(arguments, keywords)
+                cuttable = name in SPLIT and words.told_by_address()
+                lists = {k: v for k, v in given.items() if isinstance(v, list)}
+                cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
+                if cuttable:
+                    pointers = next(given[k] for k in POINTERS if k in given)
+                    cuttable = len({words.of(first_pointer(pointer)) for pointer in pointers}) > 1
+                total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
+            except Exception:
+                return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
+            if cuttable:
+                rest = {k: v for k, v in given.items() if k not in lists}
+                return stored.split(self, original, stage, lists, rest)
+            return stored.run(self, original, stage, given, arguments, keywords)
+
+        return method
+
+    members: dict[str, Any] = {}
+    for name in dir(base):
+        if name.startswith("_") or NO_BYTES.search(name) or name == "get_size":
+            continue
+        if READS.match(name):
+            members[name] = moving(name, STAGE_REUSE)
+        elif WRITES.match(name):
+            members[name] = moving(name, STAGE_BACKGROUND)
+
+    def override(method: Callable[..., Any]) -> None:
+        if hasattr(base, method.__name__):
+            members[method.__name__] = wraps(getattr(base, method.__name__))(method)
+
+    @override
+    def setup(self: Any, *arguments: Any, **keywords: Any) -> int:
+        session = holder.get()
+        if session is None:
+            return int(original_class.setup(self, *arguments, **keywords))
+        read_class = min(READ_CLASS, session.classes - 1)
+        first = arguments[0] if arguments else None
+        given = first if isinstance(first, dict) else {**dict(zip(SETUP, arguments, strict=False)), **keywords}
+        protocol, host = str(given.get("protocol", "tcp")), str(given.get("local_hostname", ""))
+        with _setting_up, session.lane(read_class):
+            before = marking.listening_ports() if protocol == "tcp" else set()
+            result = int(original_class.setup(self, *arguments, **keywords))
+            new = marking.listening_ports() - before if protocol == "tcp" else set()
+        if result == 0:
+            dscp = marking.dscp_of(session.dscp, read_class)
+            if dscp is not None and new:
+                marking.mark_listening(new, dscp)
+            nic = nic_of(session, str(given.get("rdma_devices", "")), host, protocol == "tcp")
+            self._mfs_stored = Stored(base, session, words, once, nic)
+            if protocol != "tcp" and shim_present():
+                self._mfs_stored.writer_arguments = writer_setup(arguments, keywords)
+        return result
+
+    @override
+    def register_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
+        result = int(original_class.register_buffer(self, *arguments, **keywords))
+        stored: Stored | None = self.__dict__.get("_mfs_stored")
+        if result == 0 and stored is not None:
+            given = {**dict(zip(("buffer_ptr", "size"), arguments, strict=False)), **keywords}
+            stored.registered(given["buffer_ptr"], given["size"])
+        return result
+
+    @override
+    def unregister_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
+        stored: Stored | None = self.__dict__.get("_mfs_stored")
+        if stored is not None and (arguments or keywords):
+            stored.unregistered(arguments[0] if arguments else keywords["buffer_ptr"])
+        return int(original_class.unregister_buffer(self, *arguments, **keywords))
+
+    @override
+    def close(self: Any) -> int:
+        stored: Stored | None = self.__dict__.get("_mfs_stored")
+        if stored is not None:
+            stored.close()
+        return int(original_class.close(self))
+
+    members |= {"__doc__": base.__doc__, "__module__": base.__module__, "__qualname__": base.__qualname__}
+    members["_mfs_adapted"] = True
+    return type(base.__name__, (base,), members)

@@ -1,0 +1,44 @@
+"""Tells, for vLLM's own Mooncake connector, whose every pointer of a transfer is.
+
+It sends the blocks of several requests in one call. Its list of pointers is built request by request, so that each can
+be given its owner and layer; blocks of a shared prefix count for the request that sends them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mooncake_adapter.blocks import Owned
+from mooncake_adapter.metadata import Metadata, request_number
+from mooncake_adapter.once import Once
+from mooncake_adapter.vllm_worker import Steps
+
+BUILD, WORKER = "_build_transfer_params", "connector_worker"
+
+
+def tell_owners(connector: Any, steps: Steps, once: Once) -> bool:
+    """Makes the connector's worker build transfers whose pointers know their owners; False where it cannot be done."""
+    worker = getattr(connector, WORKER, None)
+    build = getattr(worker, BUILD, None)
+    if worker is None or build is None:
+        once.warn("mooncake-owners", "%s has no %s; requests are told by their blocks", type(connector).__name__, BUILD)
+        return False
+
+    async def told(ready: list[Any], *arguments: Any) -> tuple[Any, ...]:
+        addresses, peer_addresses, lengths, owners = [], [], [], []
+        failed: list[Any] = []
+        message = None
+        for one in ready:
+            some, peers, sizes, errors, text = await build([one], *arguments)
+            name, transfer = one[1].p_req_id, one[1].transfer_id
+            metadata = steps.known(name) or Metadata(request_number(str(transfer)))
+            owners += [steps.blocks.at_layer(metadata, steps.blocks.layer_of(address)) for address in some]
+            addresses += some
+            peer_addresses += peers
+            lengths += sizes
+            failed += errors
+            message = message or text
+        return Owned(addresses, owners), peer_addresses, lengths, failed, message
+
+    setattr(worker, BUILD, told)
+    return True

@@ -1,0 +1,127 @@
+"""What the scheduler's connector knows of its requests and ships to the workers' connector. No vLLM in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from mooncake_adapter.metadata import request_number
+from mooncake_adapter.once import Once
+from mooncake_adapter.slo import Defaults, promise_of
+
+TESTED_VERSIONS = ("0.32.0",)
+TESTED_CONNECTORS = ("MooncakeConnector",)
+
+
+def judged(version: str, connector: str, once: Once) -> bool:
+    """Whether this vLLM is one that was tested; warns once where it, or the inner connector, is not."""
+    if connector not in TESTED_CONNECTORS:
+        once.warn(
+            "connector",
+            "connector %r was not tested (tested: %s); its batches, layers and blocks are reported all the same",
+            connector,
+            ", ".join(TESTED_CONNECTORS),
+        )
+    if version.partition("+")[0] not in TESTED_VERSIONS:
+        tested = ", ".join(TESTED_VERSIONS)
+        once.warn("vllm", "vLLM %s was not tested (tested: %s); requests run unscheduled", version, tested)
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Told:
+    """One request, as told by the engine."""
+
+    request: str
+    number: int
+    """Of the transfer, so that both ends of a prefill-to-decode transfer say the same."""
+    deadline_unix_ns: int = 0
+    program_id: int = 0
+    budget_ns: int = 0
+    sends: bool = False
+    """Its KV goes to a decode instance."""
+    loads: bool = False
+    """Its KV comes from somewhere."""
+
+
+class Chunk(NamedTuple):
+    """The part of one request that runs in one step."""
+
+    told: Told
+    blocks: tuple[int, ...]
+    """Blocks that it was given since its last chunk."""
+    first_token: int
+    tokens: int
+    prompt_tokens: int
+
+    @property
+    def prefill(self) -> bool:
+        return self.first_token < self.prompt_tokens
+
+    @property
+    def last(self) -> bool:
+        """The prompt ends in this step."""
+        return self.prefill and self.first_token + self.tokens >= self.prompt_tokens
+
+
+def numbers_of(ids: Any) -> tuple[int, ...]:
+    """The blocks of all groups in one row."""
+    return tuple(block for group in ids or () for block in group)
+
+
+@dataclass
+class Requests:
+    """The requests that the scheduler has not seen the end of."""
+
+    defaults: Defaults
+    model: str
+    once: Once
+    pruned: Callable[[int], bool] = lambda number: False
+    _told: dict[str, tuple[Told, int]] = field(default_factory=dict)
+
+    def arrived(self, request: Any) -> Told:
+        """A new request, or one not seen before; reads what it was promised."""
+        found = self._told.get(request.request_id)
+        if found is not None:
+            return found[0]
+        parameters = getattr(request, "kv_transfer_params", None)
+        parameters = parameters if isinstance(parameters, Mapping) else {}
+        sampling = getattr(request, "sampling_params", None)
+        promise = promise_of([getattr(sampling, "extra_args", None), parameters], self.defaults, self.model, self.once)
+        session = promise.session or str(getattr(request, "session_id", "") or "") or promise.tenant
+        told = Told(
+            request.request_id,
+            request_number(str(parameters.get("transfer_id") or request.request_id)),
+            promise.deadline_unix_ns(float(getattr(request, "arrival_time", 0.0) or 0.0)),
+            request_number(session) if session else 0,
+            int((promise.ttft_slo_ms or 0.0) * 1e6),
+            bool(parameters.get("do_remote_decode")),
+            bool(parameters.get("do_remote_prefill")),
+        )
+        self._told[request.request_id] = (told, int(request.num_prompt_tokens))
+        return told
+
+    def chunks(self, output: Any) -> list[Chunk]:
+        """What runs in the step that this scheduler output describes."""
+        first: dict[str, tuple[int, tuple[int, ...]]] = {
+            new.req_id: (new.num_computed_tokens, numbers_of(new.block_ids)) for new in output.scheduled_new_reqs
+        }
+        cached = output.scheduled_cached_reqs
+        for index, request in enumerate(cached.req_ids):
+            first[request] = (cached.num_computed_tokens[index], numbers_of(cached.new_block_ids[index]))
+        chunks = []
+        for request, tokens in output.num_scheduled_tokens.items():
+            if request in self._told and request in first:
+                told, prompt_tokens = self._told[request]
+                chunks.append(Chunk(told, first[request][1], first[request][0], tokens, prompt_tokens))
+        return chunks
+
+    def is_pruned(self, request: str) -> bool:
+        found = self._told.get(request)
+        return found is not None and self.pruned(found[0].number)
+
+    def ended(self, request: str) -> Told | None:
+        found = self._told.pop(request, None)
+        return found[0] if found else None

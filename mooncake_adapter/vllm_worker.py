@@ -1,0 +1,144 @@
+"""What the connector does in a worker: batches, layer boundaries, owners of blocks, step by step. No vLLM here."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mfsd.client import Flow, Request
+from mooncake_adapter.blocks import Blocks, Region
+from mooncake_adapter.metadata import Metadata, Words, request_number
+from mooncake_adapter.once import LOG, Once
+from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
+from mooncake_adapter.slo import monotonic_ns
+from mooncake_adapter.vllm_told import Chunk, Told
+
+LAYER = re.compile(r"\.(\d+)(?:\.|$)")
+
+
+def layer_number(name: str, otherwise: int = 0) -> int:
+    """The layer's number in a module's name such as "model.layers.7.self_attn.attn"."""
+    found = LAYER.search(name)
+    return int(found.group(1)) if found else otherwise
+
+
+def regions_of(caches: Mapping[str, Any]) -> list[Region]:
+    """The memory of each layer's cache: its first dimension counts blocks (tensors of vLLM's layouts)."""
+    regions = []
+    for name, cache in caches.items():
+        try:
+            block_bytes = int(cache.stride(0)) * int(cache.element_size())
+            regions.append(Region(int(cache.data_ptr()), block_bytes, int(cache.shape[0]), layer_number(name)))
+        except (AttributeError, IndexError, TypeError):
+            continue
+    return [region for region in regions if region.block_bytes > 0]
+
+
+class Steps:
+    """The steps of one worker."""
+
+    def __init__(self, session: Session, words: Words, once: Once, unit: str) -> None:
+        """``unit`` names the prefill unit in the cluster."""
+        self._session, self._words, self._once, self._unit = session, words, once, unit
+        self.blocks = Blocks()
+        words.add_finder(self.blocks)
+        self.layers = 0
+        self._step = 0
+        self._batch: Batch | None = None
+        self._layer = -1
+        self._known: dict[str, Metadata] = {}
+        self._sending: dict[str, Batch] = {}
+        self._begun_ns, self._tokens, self._token_ns = 0, 0, 0.0
+        self._block_bytes = 0
+
+    def register(self, caches: Mapping[str, Any]) -> None:
+        regions = regions_of(caches)
+        self.blocks.register(regions)
+        self.layers = len({region.layer for region in regions}) or len(caches)
+        self._block_bytes = sum(region.block_bytes for region in regions)
+
+    def metadata(self, told: Told) -> Metadata:
+        """What transfers of this request carry, whoever starts them."""
+        found = self._known.get(told.request)
+        if found is None:
+            found = Metadata(told.number, deadline_ns=monotonic_ns(told.deadline_unix_ns))
+            self._known[told.request] = found
+        return found
+
+    def known(self, request: str) -> Metadata | None:
+        """The same by the engine's name of it; None for one that this worker has not run or that has ended."""
+        return self._known.get(request)
+
+    def begin(self, chunks: list[Chunk]) -> None:
+        """A step starts: its prefills are a batch, and its blocks have owners."""
+        self.end()
+        prefills = [chunk for chunk in chunks if chunk.prefill]
+        if prefills and self.layers:
+            self._open(prefills)
+        for chunk in chunks:
+            self.blocks.give(chunk.blocks, self.metadata(chunk.told))
+
+    def _open(self, prefills: list[Chunk]) -> None:
+        self._step += 1
+        self._layer = -1
+        self._tokens = sum(chunk.tokens for chunk in prefills)
+        self._begun_ns = time.monotonic_ns()
+        deadlines = [d for d in (self.metadata(chunk.told).deadline_ns for chunk in prefills) if d]
+        self._batch = self._session.batch(
+            request_number(f"{self._unit}/{self._step}"),
+            layers=self.layers,
+            requests=[self._request(chunk) for chunk in prefills],
+            compute_ns=int(self._token_ns * self._tokens),
+            deadline_ns=min(deadlines, default=0),
+        )
+        for chunk in prefills:
+            if chunk.told.sends and chunk.last:  # its batch lasts until it has sent
+                self._sending[chunk.told.request] = self._batch
+                self._known[chunk.told.request] = self.metadata(chunk.told)._replace(batch=self._batch)
+
+    def _request(self, chunk: Chunk) -> object:
+        told = chunk.told
+        size_bytes = len(chunk.blocks) * self._block_bytes
+        flows = [Flow(STAGE_P2D, "", size_bytes, layer=self.layers - 1)] if told.sends and size_bytes else []
+        flows += [Flow(STAGE_REUSE, "", size_bytes, incoming=True)] if told.loads and size_bytes else []
+        deadline_ns = self.metadata(told).deadline_ns
+        return Request(told.number, deadline_ns, told.budget_ns, told.program_id, tuple(flows))
+
+    def layer(self, number: int) -> None:
+        """The step is about to run this layer; told once, and never backwards."""
+        if self._batch is not None and number > self._layer:
+            self._layer = number
+            self._batch.layer(number)
+
+    @property
+    def batch(self) -> Batch | None:
+        return self._batch
+
+    def end(self) -> None:
+        """The step is over. Its batch is, too, unless one of its requests still has to send."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        LOG.debug("batch step=%d layers=%d reached=%d", self._step, self.layers, self._layer)
+        token_ns = (time.monotonic_ns() - self._begun_ns) / max(1, self._tokens)
+        self._token_ns = token_ns if self._token_ns == 0 else 0.8 * self._token_ns + 0.2 * token_ns
+        if not any(one is batch for one in self._sending.values()):
+            batch.end()
+
+    def finished(self, requests: Iterable[str], sent: Iterable[str]) -> None:
+        """These requests have run; these have sent. One that still has to send stays known until then."""
+        for request in requests:
+            if request not in self._sending:
+                self._forget(request)
+        for request in sent:
+            self._forget(request)
+
+    def _forget(self, request: str) -> None:
+        metadata = self._known.pop(request, None)
+        if metadata is not None:
+            self.blocks.take(metadata)
+        batch = self._sending.pop(request, None)
+        if batch is not None and batch is not self._batch and not any(b is batch for b in self._sending.values()):
+            batch.end()

@@ -1,0 +1,226 @@
+"""A prefill and a decode instance of vLLM with Mooncake over soft RoCE, a daemon and a coordinator; and its client."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control_client import ask
+from tests.conftest import free_port
+from tests.e2e.model import LAYERS
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / "build/e2e-vllm/venv/bin/python"
+MODEL = ROOT / "build/e2e-vllm/model"
+START_S = 420.0
+"""Two engines on two busy cores."""
+DSCP = [48, 40, 34, 26, 18, 10, 8, 1]
+TOKEN_BYTES = LAYERS * 2 * 4 * 32 * 2
+"""Keys and values, heads, width, two bytes a number."""
+MESSAGE = re.compile(r"message bytes=(\d+) stage=(\d+) nic=\d+ request_id=(\d+) deadline_ns=(\d+) layer=(\d+)")
+BATCH = re.compile(r"batch step=(\d+) layers=(\d+) reached=(-?\d+)")
+
+
+@dataclass
+class Cluster:
+    """Everything that was started, and how to talk to it."""
+
+    folder: Path
+    rate: str
+    bootstrap: int = field(default_factory=free_port)
+    ports: dict[str, int] = field(default_factory=lambda: {"P": free_port(), "D": free_port()})
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    daemon: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "mfsd.sock"
+
+    def environment(self) -> dict[str, str]:
+        topology = self.folder / "topology.json"
+        topology.write_text('{"cpu:0": [["mfs0"], []]}')
+        return {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XDG_RUNTIME_DIR": str(self.folder),
+            "MFS_E2E_FOLDER": str(self.folder),
+            "MC_GID_INDEX": "0",
+            "MC_CUSTOM_TOPO_JSON": str(topology),
+            "MC_WORKERS_PER_CTX": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.bootstrap),
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.PIPE,  # open as long as we are: the bulk write goes on until it is closed
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def start_daemon(self) -> None:
+        (self.folder / "mfsd.toml").write_text(f"[wire]\ndscp = {DSCP}\n")
+        arguments = ("--config", self.folder / "mfsd.toml", "--socket", self.socket)
+        coordinator = ("--coordinator-address", f"127.0.0.1:{self.coordinator_port}")
+        self.daemon = self.start("mfsd", sys.executable, "-m", "mfsd.cli.daemon", *arguments, *coordinator)
+        until(self.answers, "mfsd")
+
+    def start_coordinator(self) -> None:
+        self.coordinator_port = free_port()
+        listen = f"127.0.0.1:{self.coordinator_port}"
+        self.start("coordinator", sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--listen", listen)
+
+    def on_device(self, *command: str | Path, mfs: bool = True) -> list[str | Path]:
+        """The command on this cluster's soft RoCE device, under mfs-run."""
+        shim = (sys.executable, "-m", "nccl_shim.run", "--socket", self.socket, "--") if mfs else ()
+        device = ("--address", "127.0.0.1", "--rate", self.rate, "--")
+        return [sys.executable, "-m", "mfsd.soft_roce.launcher", *device, *shim, *command]
+
+    def start_engine(self, name: str, role: str) -> None:
+        inner = {
+            "kv_connector": "MooncakeConnector",
+            "kv_connector_module_path": "tests.e2e.cpu_mooncake",
+            "kv_connector_extra_config": {"mooncake_protocol": "rdma"},
+        }
+        transfer = {
+            "kv_connector": "MfsConnector",
+            "kv_connector_module_path": "mooncake_adapter.vllm_connector",
+            "kv_role": role,
+            "engine_id": name,
+            "kv_connector_extra_config": {"inner": inner},
+        }
+        self.start(
+            name,
+            *self.on_device(PYTHON, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", MODEL, "--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager"),
+            *("--host", "127.0.0.1", "--port", str(self.ports[name]), "--no-enable-prefix-caching"),
+            *("--max-model-len", "2048", "--max-num-seqs", "8"),
+            *("--middleware", "mooncake_adapter.middleware.SloHeaders"),
+            *("--kv-transfer-config", json.dumps(transfer)),
+        )
+
+    def answers(self) -> bool:
+        with contextlib.suppress(Exception):
+            return isinstance(ask(self.socket, StatusRequest(), 2.0), StatusReply)
+        return False
+
+    def status(self) -> StatusReply:
+        reply = ask(self.socket, StatusRequest(), 10.0)
+        assert isinstance(reply, StatusReply)
+        return reply
+
+    def healthy(self, name: str) -> bool:
+        for process in self.processes:
+            assert process.poll() is None, f"{process.args} ended: see {self.folder}"
+        with contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.ports[name]}/health", timeout=2).status == 200)
+        return False
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def complete(self, engine: str, prompt: list[int], headers: dict[str, str], **more: Any) -> list[int]:
+        body = {"model": "tiny", "prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.ports[engine]}/v1/completions",
+            json.dumps({**body, **more}).encode(),
+            {"Content-Type": "application/json", **headers},
+        )
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            tokens: list[int] = json.load(answer)["choices"][0]["token_ids"]
+        return tokens
+
+    def alone(self, prompt: list[int], tokens: int = 8) -> list[int]:
+        """What the decode instance says without a prefill instance."""
+        return self.complete("D", prompt, {}, max_tokens=tokens)
+
+    def disaggregated(
+        self, prompt: list[int], tokens: int = 8, headers: dict[str, str] | None = None
+    ) -> tuple[list[int], float, str]:
+        """The tokens by both instances, how long until they were there (s), and the transfer's name.
+
+        The proxy's part: prefill, then decode with the cache of the prefill instance.
+        """
+        transfer = f"x-{uuid.uuid4().hex}"
+        sends = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
+        fetches = {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": transfer,
+            "remote_bootstrap_addr": f"http://127.0.0.1:{self.bootstrap}",
+            "remote_engine_id": "P",
+        }
+        start_s = time.monotonic()
+        self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
+        said = self.complete("D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches)
+        return said, time.monotonic() - start_s, transfer
+
+    def together(self, prompts: list[list[int]]) -> list[list[int]]:
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return [said for said, _, _ in pool.map(self.disaggregated, prompts)]
+
+    # ---- what the adapters did ---------------------------------------------------------------------------------------
+
+    def logged(self) -> str:
+        return "".join(path.read_text() for path in sorted(self.folder.glob("adapter-*.log")))
+
+    def messages(self, log: str) -> list[tuple[int, int, int, int, int]]:
+        """(bytes, stage, request, deadline, layer) of each message in a part of the log."""
+        return [tuple(map(int, found)) for found in MESSAGE.findall(log)]  # type: ignore[misc]
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in reversed(self.processes):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def until(look: Any, what: str, limit_s: float = 240.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not look():
+        assert time.monotonic() < end_s, f"{what}: not within {limit_s:g} s"
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def running(folder: Path, rate: str) -> Iterator[Cluster]:
+    cluster = Cluster(folder, rate)
+    try:
+        cluster.start_coordinator()
+        cluster.start_daemon()
+        cluster.start_engine("P", "kv_producer")
+        cluster.start_engine("D", "kv_consumer")
+        for name in "PD":
+            until(lambda name=name: cluster.healthy(name), f"vLLM {name} (see {folder})", START_S)
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,160 @@
+"""vLLM with Mooncake over RDMA, prefill and decode apart, scheduled by MFS: make e2e-vllm.
+
+Run by that target alone, which installs what is needed (3.6 GB); skipped otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mooncake_adapter.metadata import request_number
+from tests.e2e.cluster import BATCH, PYTHON, ROOT, TOKEN_BYTES, Cluster, running, until
+from tests.e2e.model import LAYERS, VOCABULARY
+
+pytestmark = [
+    pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-vllm"),
+    pytest.mark.timeout(1500),
+]
+PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
+BLOCK_TOKENS = 128
+SOON = {"x-slo-ttft-ms": "5000"}
+DEADLINE = {"x-slo-ttft-ms": "300", "x-tenant": "acme"}
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    return [3 + (i * 7 + seed * 131 + i // 97 * 13) % (VOCABULARY - 3) for i in range(length)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-", dir="/tmp"))
+    with running(folder, os.environ.get("MFS_E2E_RATE", "400mbit")) as made:
+        yield made
+    shutil.rmtree(folder)
+
+
+def test_same_tokens_as_without_disaggregation(cluster: Cluster) -> None:
+    prompts = [prompt(length, seed) for seed, length in enumerate((40, 128, 500, 1400))]
+    wanted = [cluster.alone(one) for one in prompts]
+    assert [cluster.disaggregated(one)[0] for one in prompts] == wanted
+    assert cluster.together(prompts) == wanted
+
+
+def test_other_tokens_when_the_cache_is_emptied(cluster: Cluster) -> None:
+    """Else the tests above could not see a transfer that moves nothing."""
+    prompts = [prompt(length, 7 + length) for length in (300, 600, 900, 1200)]
+    wanted = [cluster.alone(one) for one in prompts]
+    (cluster.folder / "zero").touch()
+    try:
+        said = [cluster.disaggregated(one)[0] for one in prompts]
+    finally:
+        (cluster.folder / "zero").unlink()
+    assert all(one != other for one, other in zip(said, wanted, strict=True))
+    assert [cluster.disaggregated(one)[0] for one in prompts] == wanted
+
+
+def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Cluster) -> None:
+    def granted() -> int:
+        return sum(c.granted_bytes for nic in cluster.status().nics for c in nic.classes)
+
+    def posted() -> int:
+        return sum(client.posted_bytes.get("p2d", 0) for client in cluster.status().clients)
+
+    log_before, granted_before, posted_before = len(cluster.logged()), granted(), posted()
+    lengths = (200, 700)
+    names = [cluster.disaggregated(prompt(n, n), headers=DEADLINE)[2] for n in lengths]
+    blocks = [-(-n // BLOCK_TOKENS) for n in lengths]
+    wanted = sum(blocks) * BLOCK_TOKENS * TOKEN_BYTES
+    until(lambda: granted() - granted_before >= wanted, "the daemon's count")
+    messages = cluster.messages(cluster.logged()[log_before:])
+    by_request: dict[int, Counter[int]] = defaultdict(Counter)
+    for size, stage, request, deadline_ns, layer in messages:
+        assert stage == 3
+        assert deadline_ns > 0, "the header's deadline has arrived"
+        by_request[request][layer] += size
+    assert dict(by_request) == {
+        request_number(name): Counter(dict.fromkeys(range(LAYERS), count * BLOCK_TOKENS * TOKEN_BYTES // LAYERS))
+        for name, count in zip(names, blocks, strict=True)
+    }
+    assert granted() - granted_before == wanted
+    assert posted() - posted_before == wanted, "what the shim saw on the wire"
+
+
+def test_layer_boundaries_are_counted(cluster: Cluster) -> None:
+    before = len(cluster.logged())
+    cluster.disaggregated(prompt(900, 3))
+    until(lambda: BATCH.search(cluster.logged()[before:]), "the end of the batch")
+    steps = BATCH.findall(cluster.logged()[before:])
+    assert steps
+    assert all((int(layers), int(reached)) == (LAYERS, LAYERS) for _, layers, reached in steps)
+
+
+@pytest.mark.parametrize("objective", ["soon", "-5", "1e300"])
+def test_a_malformed_objective_changes_nothing(cluster: Cluster, objective: str) -> None:
+    before = len(cluster.logged())
+    one = prompt(200, 11)
+    assert cluster.disaggregated(one, headers={"x-slo-ttft-ms": objective})[0] == cluster.alone(one)
+    assert all(deadline_ns == 0 for _, _, _, deadline_ns, _ in cluster.messages(cluster.logged()[before:]))
+
+
+def test_deadlines_are_met_better_beside_bulk(cluster: Cluster) -> None:
+    """A bulk write shares the rate of the NIC. Each pair is one request with MFS and one without, in turns."""
+    bulk = cluster.start(
+        "bulk", *cluster.on_device(PYTHON, ROOT / "bench/programs/bulk_write.py", "--mib", "8", "--threads", "2")
+    )
+    try:
+        until(lambda: b'"end_ns"' in (cluster.folder / "bulk.log").read_bytes(), "the bulk write")
+        times: dict[str, list[float]] = {"enforce": [], "observe": []}
+        for pair in range(PAIRS):
+            for mode in ("enforce", "observe") if pair % 2 else ("observe", "enforce"):
+                control = (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(cluster.socket), "mode", mode)
+                subprocess.run(control, check=True, capture_output=True)
+                times[mode].append(cluster.disaggregated(prompt(1400, pair), tokens=1, headers=SOON)[1])
+    finally:
+        subprocess.run(
+            (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(cluster.socket), "mode", "enforce"), check=True
+        )
+        cluster.processes.remove(bulk)
+        os.killpg(bulk.pid, 15)
+        bulk.wait()
+    ratios = sorted(a / b for a, b in zip(times["enforce"], times["observe"], strict=True))
+    report = {
+        "pairs": PAIRS,
+        "ttft_with_s": sorted(round(one, 3) for one in times["enforce"]),
+        "ttft_without_s": sorted(round(one, 3) for one in times["observe"]),
+        "ratio_median": round(statistics.median(ratios), 3),
+        "ratio_spread": [round(ratios[0], 3), round(ratios[-1], 3)],
+    }
+    print(json.dumps(report))
+    (ROOT / "out").mkdir(exist_ok=True)
+    (ROOT / "out/e2e-vllm.json").write_text(json.dumps(report, indent=2) + "\n")
+    assert report["ratio_median"] < 1
+
+
+def test_killing_mfsd_in_the_middle_changes_no_token(cluster: Cluster) -> None:
+    prompts = [prompt(1400, 50 + seed) for seed in range(3)]
+    wanted = [cluster.alone(one) for one in prompts]
+    assert cluster.daemon is not None
+    before = len(cluster.logged())
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(cluster.disaggregated, one) for one in prompts]
+        until(lambda: cluster.messages(cluster.logged()[before:]), "the first message")
+        cluster.processes.remove(cluster.daemon)
+        cluster.daemon.kill()
+        cluster.daemon.wait()
+        assert [one.result()[0] for one in waiting] == wanted
+    assert cluster.together(prompts) == wanted  # without any daemon
+    cluster.start_daemon()
+    assert cluster.together(prompts) == wanted

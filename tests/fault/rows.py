@@ -1,0 +1,212 @@
+"""Every fault that must be survived, what happens then, and the tests that prove it.
+
+``python -m tests.fault.rows docs/operations.md`` brings the table of that page up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
+
+HOSTILE = "tests/unit/core/test_hostile.py"
+ATTACH = "tests/unit/core/test_attach.py"
+DAEMON = "tests/fault/test_daemon_fails.py"
+COORDINATOR = "tests/fault/test_coordinator_fails.py"
+LINK = "tests/integration/test_coordinator_link.py"
+LIFE = "tests/integration/test_node_lifecycle.py"
+NODE = "tests/integration/test_node_attach.py"
+SHIM = "tests/native/shim_fault.c"
+
+
+class Fault(NamedTuple):
+    """`tests` are FILE::NAME; of a C file, NAME is that of the case."""
+
+    what: str
+    answer: str
+    tests: tuple[str, ...]
+
+
+FAULTS = (
+    Fault(
+        "`mfsd` killed with work requests held",
+        "within 50 ms they are posted, in order of each queue pair, none lost or doubled; later ones pass",
+        (f"{DAEMON}::test_daemon_killed_in_the_middle", f"{SHIM}::daemon_killed"),
+    ),
+    Fault(
+        "`mfsd` hangs or is stopped",
+        "the same; the service manager's watchdog restarts it; one that comes back is believed again",
+        (
+            f"{DAEMON}::test_daemon_stopped_for_ever",
+            f"{DAEMON}::test_daemon_stopped_and_continued_schedules_again",
+            f"{SHIM}::daemon_hangs",
+            f"{LIFE}::test_a_stopped_daemon_is_taken_for_dead_and_believed_again",
+            f"{LIFE}::test_the_service_manager_is_told",
+        ),
+    ),
+    Fault(
+        "`mfsd` restarted",
+        "a new epoch; programs attach again by themselves; permits of the old epoch are ignored",
+        (
+            f"{DAEMON}::test_daemon_killed_and_restarted_schedules_again",
+            f"{SHIM}::daemon_restarts_often",
+            f"{LIFE}::test_a_restart_has_a_new_epoch_and_clients_attach_again",
+        ),
+    ),
+    Fault(
+        "a program killed with requests held",
+        "its tasks and bytes in flight are given back at once; nobody waits for them",
+        (
+            f"{DAEMON}::test_clients_killed_anywhere_leave_nothing_behind",
+            f"{NODE}::test_a_killed_client_leaves_nothing_behind",
+            "tests/unit/core/test_permits.py::test_a_client_that_left_blocks_nobody",
+        ),
+    ),
+    Fault(
+        "a program's thread dies in the middle of a message",
+        "the slot is passed by and counted; a late message is still taken",
+        (
+            f"{HOSTILE}::test_a_torn_slot_is_passed_by_and_delivered_late",
+            f"{HOSTILE}::test_a_lane_outlives_its_thread",
+            "tests/model/test_models.py::test_no_interleaving_breaks_the_protocol",
+        ),
+    ),
+    Fault(
+        "coordinator out of reach",
+        "the last order holds until its time is over, then nodes order for themselves and prune nothing",
+        (
+            f"{LINK}::test_the_order_expires_when_nobody_confirms_it",
+            "tests/fault/test_cluster_hosts.py::test_leader_killed_host_cut_off_and_healed",
+        ),
+    ),
+    Fault(
+        "coordinator fails over",
+        "another leads within 3 s; decisions of the former leader are refused by their term",
+        (
+            f"{COORDINATOR}::test_a_killed_leader_is_replaced_in_time",
+            f"{COORDINATOR}::test_a_stopped_leader_decides_nothing_when_it_wakes",
+            f"{COORDINATOR}::test_terms_only_grow_over_many_failovers",
+        ),
+    ),
+    Fault(
+        "clocks differ between hosts, or jump",
+        "only remaining budgets cross the network; each host reckons with its own monotonic clock",
+        (
+            f"{LINK}::test_a_lone_coordinator_whose_clock_went_back_outbids_its_former_life",
+            "tests/unit/policy/test_red.py::test_shifting_the_clock_shifts_red",
+        ),
+    ),
+    Fault(
+        "shared memory corrupted",
+        "that program is given up and passes through; the daemon and others go on",
+        (
+            f"{HOSTILE}::test_random_bytes_anywhere",
+            f"{HOSTILE}::test_an_absurd_index_detaches",
+            f"{SHIM}::daemon_detaches",
+            "tests/fuzz/test_fuzz.py::test_random_inputs",
+        ),
+    ),
+    Fault(
+        "another version of the library",
+        "refused with the reason, passes through; living memory is never laid out anew",
+        (
+            f"{SHIM}::other_version",
+            f"{NODE}::test_another_abi_is_refused_with_the_reason",
+            f"{ATTACH}::test_segments_that_cannot_be_trusted",
+        ),
+    ),
+    Fault(
+        "a hostile program",
+        "has a segment of its own; everything is copied, then checked; quotas by user",
+        (
+            "tests/integration/test_node_hostile.py::test_random_bytes_all_over_the_segment",
+            "tests/integration/test_node_hostile.py::test_a_flood_of_connections_is_refused_by_user",
+            f"{NODE}::test_one_user_cannot_take_all_clients",
+        ),
+    ),
+    Fault(
+        "segment truncated",
+        "impossible: it is sealed",
+        ("tests/integration/test_node_hostile.py::test_a_segment_cannot_be_truncated_under_the_daemon",),
+    ),
+    Fault(
+        "no memory, no descriptors, no room for log lines",
+        "the program starts and passes through; log lines are dropped and counted, work requests never",
+        (
+            f"{SHIM}::no_memory",
+            f"{NODE}::test_a_host_that_is_out_of_memory_or_descriptors",
+            "tests/unit/node/test_log.py::test_a_full_pipe_and_a_closed_one_cost_lines_only",
+        ),
+    ),
+    Fault(
+        "ring or table full",
+        "posted without a permit, behind the earlier ones of its queue pair; counted",
+        (
+            "tests/native/shim_hold.c::overflow",
+            "tests/unit/core/test_permits.py::test_what_finds_the_ring_full_is_told_later",
+            "tests/unit/core/test_permits.py::test_tasks_run_out_and_come_back",
+        ),
+    ),
+    Fault(
+        "`fork()` in a program under the library",
+        "the child passes through, without the parent's memory or threads",
+        (f"{SHIM}::forked", "tests/native/shim_metadata.c::child_starts_without"),
+    ),
+    Fault(
+        "`exec()`, setuid programs",
+        "descriptors close on exec; the library does nothing in secure execution, and `mfs-run` says so",
+        ("tests/unit/shim/test_run.py::test_programs_that_cannot_be_reached", f"{ATTACH}::test_nothing_leaks"),
+    ),
+    Fault(
+        "libibverbs opened late, several times, or after a fork",
+        "every device context is patched once, whoever opened it and how",
+        (f"{SHIM}::opened_after_fork", "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name"),
+    ),
+    Fault(
+        "posts from signal handlers; threads that are cancelled",
+        "no lock and no allocation on the way; nothing is left half done",
+        ("tests/native/shim_threads.c::posts_in_handler", "tests/native/shim_threads.c::million_unruly"),
+    ),
+    Fault(
+        "queue pair in error, reset or destroyed with requests held",
+        "they are posted or flushed first, in order, with the completions that the provider would give",
+        (
+            f"{SHIM}::error_with_held",
+            f"{SHIM}::destroy_with_held",
+            f"{SHIM}::reset_with_held",
+            f"{SHIM}::key_goes_away",
+        ),
+    ),
+    Fault(
+        "bad configuration on reload; a host-wide traffic class that overrides lanes",
+        "the old configuration stays in force; `mfsctl doctor` fails with the reason",
+        (
+            f"{LIFE}::test_a_reload_of_a_bad_file_changes_nothing",
+            "tests/unit/doctor/test_hardware_files.py::test_rdma_cms_default_must_be_the_policys",
+        ),
+    ),
+)
+
+
+def table() -> str:
+    lines = ["| # | fault | what happens | tests |", "|---|---|---|---|"]
+    for number, fault in enumerate(FAULTS, 1):
+        names = ", ".join(f"`{test.rpartition('::')[2]}`" for test in fault.tests)
+        lines.append(f"| {number} | {fault.what} | {fault.answer} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def updated(page: str) -> str:
+    """The page with the table between its two marks written anew."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(updated(target.read_text()))

@@ -1,0 +1,384 @@
+"""Daemons' links and a real coordinator process over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from mfsd.node.link import PortDemand
+from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.wire import LINK, PROTOCOL, REQUESTS_PER_BATCH_MAX, TlsFiles
+from tests.support.cluster import Authority, Coordinator, Node, batch, in_loop, until
+
+FAST = '[coordinator]\nheartbeat = "100ms"\ngrace = "500ms"\n'
+
+
+@in_loop
+async def test_two_daemons_get_one_order_and_a_pruned_request(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST + "[policy]\ndrop_budget = 0.5\n") as coordinator:
+        async with Node("a", coordinator.address) as a, Node("b", coordinator.address) as b:
+            a.arrive(1, 6000)
+            a.arrive(2, 3000)
+            await until(lambda: a.heard.batches() == [2, 1], "a's order")
+            a.arrive(3, 1000, port="b/in", size=900 * 10**9)  # 900 s of b's port
+            await until(lambda: a.heard.batches() == [3, 2, 1], "a's order")
+            b.arrive(4, 1200, port="b/in", size=400 * 10**9)
+            await until(lambda: a.heard.pruned == {3000}, "the request with most on the port is pruned")
+            assert a.link.why_pruned(3000) == "batch 4 would have been late by port b/in"
+            assert b.heard.batches() == [4]
+            assert b.heard.pruned == set()
+            b.link.departed(4)
+            await until(lambda: a.heard.pruned == set(), "it comes back")
+            assert a.link.why_pruned(3000) is None
+
+
+@in_loop
+async def test_status_shows_it_all(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST + "[policy]\ndrop_budget = 0.5\n") as coordinator:
+        async with Node("a", coordinator.address) as a, Node("b", coordinator.address) as b:
+            a.arrive(3, 1000, port="b/in", size=900 * 10**9)
+            a.link.port_load("a/out", 0.25)
+            a.link.port_load("a/in", float("nan"))
+            await until(lambda: a.heard.batches() == [3], "a's order")
+            b.arrive(4, 1200, port="b/in", size=400 * 10**9)
+            await until(lambda: 3000 in a.heard.pruned, "pruned")
+            await until(lambda: all(n.lag_ns for n in coordinator.status().nodes), "an echo of each daemon")
+            for options in ([], ["--json"]):
+                said = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--address", coordinator.address),
+                    *options,
+                    stdout=subprocess.PIPE,
+                    env={"COLUMNS": "120"},
+                )
+                text = (await said.communicate())[0].decode()
+                assert said.returncode == 0, text
+                if options:
+                    reply = json.loads(text)
+                    assert [row["batch_id"] for row in reply["batches"]] == [3, 4]
+                    assert reply["pruned"] == [{"batch_id": 3, "request_id": 3000, "for_batch": 4, "port": "b/in"}]
+                    assert [row["node"] for row in reply["nodes"]] == ["a", "b"]
+                    assert reply["nodes"][0]["ports"][1] == {"name": "a/out", "rate_bytes_per_s": 10**9, "rho": 0.25}
+                    assert reply["leads"] is True
+                else:
+                    assert "batch 4 would be late by b/in" in text
+                    assert "a/out 8 Gbit/s 25%" in text
+
+
+@in_loop
+async def test_a_restarted_coordinator_hears_everything_again(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as first:
+        async with Node("a", first.address) as a:
+            a.arrive(1, 60)
+            a.arrive(2, 30)
+            await until(lambda: a.heard.batches() == [2, 1], "the order")
+            term = a.link.status().term
+            first.process.kill()
+            first.process.wait()
+            await until(lambda: not a.link.status().connected, "the link notices")
+            a.link.departed(2)
+            a.arrive(3, 10)
+            with Coordinator(tmp_path, config=FAST, port=first.port):
+                await until(lambda: a.link.status().term > term and a.heard.batches() == [3, 1], "the order again")
+            assert a.heard.lost == 0
+
+
+@in_loop
+async def test_a_lone_coordinator_whose_clock_went_back_outbids_its_former_life(tmp_path: Path) -> None:
+    """A wall clock that is an hour late after a restart: daemons would refuse the smaller term for ever."""
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        ahead = time.time_ns() + 3600 * 10**9
+        node = Node("a", coordinator.address)
+        node.link._state.follow("alone", ahead, 0)
+        async with node as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            assert a.link.status().term == ahead + 1
+
+
+@in_loop
+async def test_the_order_expires_when_nobody_confirms_it(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("a", coordinator.address, ttl_s=1.0) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            confirmed = len(a.heard.changes)
+            await asyncio.sleep(1.5)  # longer than the time to live: heartbeats alone must keep the order
+            assert (a.heard.lost, len(a.heard.changes)) == (0, confirmed)
+            coordinator.process.send_signal(signal.SIGSTOP)
+            try:
+                await until(lambda: a.heard.lost == 1, "the order is lost")
+            finally:
+                coordinator.process.send_signal(signal.SIGCONT)
+            await until(lambda: a.heard.batches() == [1], "the order again")
+
+
+@in_loop
+async def test_batches_of_a_daemon_that_is_gone_stay_for_the_grace(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "100ms"\ngrace = "1s"\n') as coordinator:
+        async with Node("a", coordinator.address) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+        assert [b.batch_id for b in coordinator.status().batches] == [1]
+        await until(lambda: not coordinator.status().nodes, "the grace ends")
+        assert not coordinator.status().batches
+
+
+@in_loop
+async def test_a_second_stream_of_a_node_replaces_the_first(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("a", coordinator.address) as first:
+            await until(lambda: first.link.status().connected, "a connection")
+            async with Node("a", coordinator.address) as second:
+                await until(lambda: second.link.status().connected, "a connection")
+                coordinator.wait_line("another stream of node a")
+
+
+@in_loop
+async def test_a_batch_of_100_000_requests_is_told_to_nobody_and_harms_nobody(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("a", coordinator.address) as a:
+            a.arrive(1, 60, requests=100_000)
+            a.arrive(2, 60, requests=REQUESTS_PER_BATCH_MAX)
+            await until(lambda: a.heard.batches() == [2], "the order of the other")
+        (line,) = a.log.events("batch-not-reported")
+        assert line["problem"] == f"100000 requests: give 1 to {REQUESTS_PER_BATCH_MAX}"
+
+
+@in_loop
+async def test_updates_in_quick_succession_are_told_as_one(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("a", coordinator.address) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            before = coordinator.status().events
+            for budget_s in range(100, 1100):
+                a.link.updated(batch(1, budget_s))
+            a.arrive(2, 800)
+            await until(lambda: set(a.heard.ranks) == {1, 2}, "both")
+            assert a.heard.batches() == [2, 1]
+            assert coordinator.status().events - before <= 3
+
+
+@in_loop
+async def test_routing_history_reaches_the_coordinator(tmp_path: Path) -> None:
+    """Collectives that nobody declares make a batch late that would be in time without them."""
+    with Coordinator(tmp_path, config=FAST + "[policy]\ndrop_budget = 0.5\n") as coordinator:
+        async with Node("a", coordinator.address) as a:
+            a.arrive(1, 900, port="a/in", size=80 * 10**9, requests=2)  # 160 s of the port
+            await until(lambda: a.heard.batches() == [1], "the order")
+            assert a.heard.pruned == set()
+            a.link.routed("unit", [PortDemand("a/in", 800 * 10**9)])
+            a.link.updated(batch(1, 900, port="a/in", size=80 * 10**9, requests=2))
+            await until(lambda: len(a.heard.pruned) == 1, "one request is pruned")
+
+
+# ---- bad streams --------------------------------------------------------------------------------------
+
+
+async def answers(address: str, *messages: pb.FromNode) -> list[pb.ToNode]:
+    """Everything that the coordinator says to these messages until it ends the stream."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.stream_stream(LINK, request_serializer=lambda m: m, response_deserializer=pb.ToNode.FromString)()
+        for message in messages:
+            await call.write(message if isinstance(message, bytes) else message.SerializeToString())
+        await call.done_writing()
+        return [message async for message in call]
+
+
+@in_loop
+async def test_a_foreign_protocol_version_is_refused_with_the_reason(tmp_path: Path) -> None:
+    hello = pb.Hello(protocol=PROTOCOL + 2, protocol_oldest=PROTOCOL + 1, node="a", version="9.9")
+    with Coordinator(tmp_path) as coordinator:
+        (answer,) = await answers(coordinator.address, pb.FromNode(hello=hello))
+        assert answer.refusal.code == pb.Refusal.PROTOCOL
+        assert "mfsd 9.9 speaks protocol 2 to 3, this coordinator 1 to 1: upgrade the older" in answer.refusal.reason
+
+
+@in_loop
+async def test_a_later_version_that_still_speaks_ours_is_welcome(tmp_path: Path) -> None:
+    """It sends fields and messages that we do not know."""
+    hello = pb.FromNode(hello=pb.Hello(protocol=PROTOCOL + 1, protocol_oldest=PROTOCOL, node="a"))
+    unknown_field = hello.SerializeToString() + b"\xfa\x7d\x03abc"  # field 2015
+    unknown_message = b"\xfa\x7d\x03abc"
+    with Coordinator(tmp_path) as coordinator:
+        got = await answers(coordinator.address, unknown_field, unknown_message)  # type: ignore[arg-type]
+        assert [m.WhichOneof("kind") for m in got] == ["welcome"]
+        assert got[0].welcome.protocol == PROTOCOL
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        (pb.FromNode(report=pb.Report()), "the first message must be a hello"),
+        (pb.FromNode(), "the first message must be a hello"),
+        (pb.FromNode(hello=pb.Hello(protocol=1, protocol_oldest=1)), "the node has no name"),
+    ],
+)
+def test_a_stream_without_a_proper_hello_is_refused(tmp_path: Path, first: pb.FromNode, reason: str) -> None:
+    with Coordinator(tmp_path) as coordinator:
+        (answer,) = asyncio.run(answers(coordinator.address, first))
+        assert answer.refusal.code == pb.Refusal.HELLO
+        assert reason in answer.refusal.reason
+
+
+@in_loop
+async def test_reports_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
+    hello = pb.FromNode(hello=pb.Hello(protocol=1, protocol_oldest=1, node="bad"))
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("good", coordinator.address) as good:
+            good.arrive(1, 60)
+            await until(lambda: good.heard.batches() == [1], "the order")
+            term = good.link.status().term
+            request = pb.Request(request_id=1, budget_left_ns=-(2**63), port=[7], size_bytes=[1])
+            uneven = pb.Request(request_id=1, port=[], size_bytes=[1])
+            report = pb.Report(
+                term=term,
+                departed=[1, 5],
+                arrived=[pb.Batch(batch_id=5, requests=[request]), pb.Batch(batch_id=6, requests=[uneven])],
+                updated=[pb.Batch(batch_id=7)],
+                loads=[pb.Load(port=99, rho=1.0)],
+                routed=[pb.Routing(unit="u", port=[1])],
+                snapshot_end=True,
+            )
+            got = await answers(coordinator.address, hello, pb.FromNode(report=report))
+            refused = {row.batch_id: row.reason for m in got for row in m.order.refused}
+            assert refused[5] == "it uses port number 7, which the stream has not named"
+            assert refused[6] == "it has 0 ports and 1 sizes: they must be as many"
+            assert refused[7].startswith("it has no requests")
+            assert good.heard.batches() == [1]
+            assert [b.batch_id for b in coordinator.status().batches] == [1]
+
+
+@in_loop
+async def test_garbage_ends_only_its_own_stream(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("good", coordinator.address) as good:
+            await until(lambda: good.link.status().connected, "a connection")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await answers(coordinator.address, b"\xff" * 100)  # type: ignore[arg-type]
+            good.arrive(1, 60)
+            await until(lambda: good.heard.batches() == [1], "the order")
+
+
+# ---- certificates -------------------------------------------------------------------------------------
+
+
+def tls_config(files: TlsFiles) -> str:
+    return FAST + f'ca = "{files.ca}"\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+
+
+@in_loop
+async def test_mutual_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with Coordinator(tmp_path, config=tls_config(authority.issue("coordinator"))) as coordinator:
+        node = authority.issue("node")
+        async with Node("a", coordinator.address, tls=node) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            config = tmp_path / "node.toml"
+            config.write_text(
+                f'[cluster]\ncoordinators = ["{coordinator.address}"]\nca = "{node.ca}"\n'
+                f'certificate = "{node.certificate}"\nkey = "{node.key}"\n'
+            )
+            said = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--config", str(config)),
+                stdout=subprocess.PIPE,
+            )
+            assert b"1 batches" in (await said.communicate())[0]
+            assert said.returncode == 0
+
+
+@pytest.mark.parametrize("fault", ["other authority", "no certificate", "server of another authority", "wrong name"])
+def test_wrong_certificates_are_refused_with_one_clear_line(tmp_path: Path, fault: str) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "stranger")
+    server = authority.issue("coordinator", "coord.example" if fault == "wrong name" else "127.0.0.1")
+    node: TlsFiles | None = authority.issue("node")
+    if fault == "other authority":
+        files = other.issue("node")
+        node = TlsFiles(ca=authority.ca, certificate=files.certificate, key=files.key)
+    elif fault == "no certificate":
+        node = None
+    elif fault == "server of another authority":
+        files = other.issue("coordinator")
+        server = TlsFiles(ca=authority.ca, certificate=files.certificate, key=files.key)
+
+    async def check(coordinator: Coordinator) -> None:
+        async with Node("a", coordinator.address, tls=node) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.log.events("coordinator-lost"), "the daemon says why")
+            await asyncio.sleep(0.5)  # several attempts
+            lines = a.log.events("coordinator-lost")
+            assert len(lines) == 1, "one line, however often it is tried"
+            hint = "check ca, certificate and key at both ends" if node else "does it expect certificates"
+            assert hint in str(lines[0]["problem"])
+            assert not a.link.status().connected
+            assert not a.heard.changes
+
+    with Coordinator(tmp_path, config=tls_config(server)) as coordinator:
+        asyncio.run(check(coordinator))
+
+
+@pytest.mark.parametrize("broken", ["missing", "garbage", "key of another"])
+def test_unusable_certificate_files_are_named_at_start(tmp_path: Path, broken: str) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("coordinator")
+    if broken == "missing":
+        files.certificate.unlink()
+    elif broken == "garbage":
+        files.ca.write_text("garbage")
+    else:
+        files.key.write_bytes(authority.issue("another").key.read_bytes())
+    coordinator = Coordinator(tmp_path, config=tls_config(files))
+    try:
+        assert coordinator.wait_end() == 1
+        (line,) = coordinator.lines
+        named = {"missing": files.certificate, "garbage": files.ca, "key of another": files.key}[broken]
+        assert str(named) in line
+    finally:
+        coordinator.__exit__(None, None, None)
+
+
+# ---- the process --------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with Coordinator(tmp_path) as coordinator:
+        second = Coordinator(tmp_path, port=coordinator.port)
+        try:
+            assert second.wait_end() == 1
+            assert f"cannot listen on {coordinator.address}: is another coordinator running" in second.lines[-1]
+        finally:
+            second.__exit__(None, None, None)
+
+
+@in_loop
+async def test_reload_replaces_the_policy_and_keeps_a_bad_file_out(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST + "[policy]\ndrop_budget = 0.5\n") as coordinator:
+        async with Node("a", coordinator.address) as a, Node("b", coordinator.address) as b:
+            a.arrive(3, 1000, port="b/in", size=900 * 10**9)
+            await until(lambda: a.heard.batches() == [3], "the order")
+            b.arrive(4, 1200, port="b/in", size=400 * 10**9)
+            await until(lambda: a.heard.pruned == {3000}, "pruned")
+            coordinator.config_file.write_text("[policy]\ndrop_budget = 7\n")
+            coordinator.process.send_signal(signal.SIGHUP)
+            coordinator.wait_line("event=reload-failed")
+            assert a.heard.pruned == {3000}
+            coordinator.config_file.write_text("[policy]\ndrop_budget = 0.0\n")
+            coordinator.process.send_signal(signal.SIGHUP)
+            await until(lambda: a.heard.pruned == set(), "nobody is pruned under the new policy")
+
+
+def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:
+    with Coordinator(tmp_path) as coordinator:
+        coordinator.process.terminate()
+        assert coordinator.wait_end() == 0
+        assert "event=stopped" in coordinator.lines[-1]

@@ -1,0 +1,95 @@
+"""A session that grants by script and remembers what it was asked: for what a real daemon cannot be made to do at will
+(answer a certain class now, hold one task and let another go)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+DSCP = (48, 40, 34, 26, 18, 10, 8, 1)
+
+
+@dataclass
+class ScriptedTask:
+    """One submitted message and its life, as the names of the calls in order."""
+
+    size_bytes: int
+    metadata: dict[str, Any]
+    wire_class: int
+    permitted: threading.Event
+    life: list[str] = field(default_factory=list)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        self.permitted.wait(timeout_s)
+        self.life.append("wait")
+        return self.wire_class
+
+    def ready(self) -> bool:
+        return self.permitted.is_set()
+
+    def complete(self) -> None:
+        self.life.append("complete")
+
+    def cancel(self) -> None:
+        self.life.append("cancel")
+
+
+class ScriptedBatch:
+    def __init__(self, slot: int) -> None:
+        self.slot, self.layers, self.ended = slot, [], False
+
+    def layer(self, number: int) -> None:
+        self.layers.append(number)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class ScriptedSession:
+    """Grants every task at once in class 6 unless told otherwise by ``classes_of`` and ``hold``."""
+
+    classes = 8
+
+    def __init__(self) -> None:
+        self.scheduled = True
+        self.tasks: list[ScriptedTask] = []
+        self.batches: list[tuple[dict[str, Any], ScriptedBatch]] = []
+        self.lanes: list[int] = []
+        self.pruned_requests: set[int] = set()
+        self.class_of: Callable[[dict[str, Any]], int] = lambda metadata: 6
+        self.hold: Callable[[dict[str, Any]], bool] = lambda metadata: False
+
+    def submit(self, size_bytes: int, **metadata: Any) -> ScriptedTask:
+        task = ScriptedTask(size_bytes, metadata, self.class_of(metadata), threading.Event())
+        if not self.hold(metadata):
+            task.permitted.set()
+        self.tasks.append(task)
+        return task
+
+    def nic(self, name: str, *, guid: int = 0) -> int:
+        return 0
+
+    @property
+    def dscp(self) -> list[int | None]:
+        return list(DSCP)
+
+    def batch(self, batch_id: int, **what: Any) -> ScriptedBatch:
+        batch = ScriptedBatch(len(self.batches))
+        self.batches.append(({"batch_id": batch_id, **what}, batch))
+        return batch
+
+    def pruned(self, request_id: int) -> bool:
+        return request_id in self.pruned_requests
+
+    @contextmanager
+    def lane(self, wire_class: int) -> Iterator[None]:
+        self.lanes.append(wire_class)
+        yield
+
+    def close(self) -> None: ...
+
+    def requests(self) -> Sequence[int]:
+        return [task.metadata["request_id"] for task in self.tasks]

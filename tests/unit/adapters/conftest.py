@@ -1,0 +1,53 @@
+"""Stock and adapted Mooncake engines over its TCP transport on loopback: no device, no root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mooncake.engine
+import pytest
+
+from mooncake_adapter.engine import adapted_engine
+from mooncake_adapter.metadata import Words
+from mooncake_adapter.once import Once
+from mooncake_adapter.session import Holder
+from tests.support.mooncake_peer import Peer, memory, started
+from tests.support.scripted_session import ScriptedSession
+
+
+@dataclass
+class Side:
+    """This process's end: an engine, its memory, and the session that schedules it."""
+
+    engine: Any
+    area: Any
+    address: int
+    session: ScriptedSession
+    words: Words
+
+
+@pytest.fixture(scope="session")
+def stock_peer() -> Iterator[Peer]:
+    with Peer(adapted=False) as peer:
+        yield peer
+
+
+@pytest.fixture(scope="module")
+def shared_side() -> Side:
+    """Made once a module: an engine takes a second to end."""
+    session, once = ScriptedSession(), Once()
+    words = Words(once)
+    kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: session), words, once)
+    area, address = memory()
+    return Side(started(kind(), address), area, address, session, words)
+
+
+@pytest.fixture
+def side(shared_side: Side) -> Side:
+    """The shared side as if nothing had been sent or told yet."""
+    shared_side.session.__init__()  # type: ignore[misc]
+    vars(shared_side.session).pop("submit", None)
+    shared_side.words.ranges.clear()
+    return shared_side

@@ -1,0 +1,150 @@
+"""Lanes over Mooncake's TCP transport: each class on connections of its own, marked in both directions on the wire."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from mooncake_adapter import directory, marking
+from mooncake_adapter.directory import Directory, LanePorts
+from mooncake_adapter.metadata import Metadata
+from tests.support.capture import Capture, capture
+from tests.support.daemon import eventually
+from tests.support.mooncake_peer import Peer, memory
+from tests.support.scripted_session import DSCP
+from tests.unit.adapters.conftest import Side
+from tests.unit.adapters.test_engine import content
+
+
+@pytest.fixture(scope="module")
+def adapted_peer() -> Iterator[Peer]:
+    with Peer(adapted=True) as peer:
+        yield peer
+
+
+def send(side: Side, peer: Peer, wire_class: int, seed: int = 1) -> None:
+    side.session.class_of = lambda metadata: wire_class
+    side.area[:65536] = content(seed, 65536)
+    assert side.engine.transfer_sync_write(peer.name, side.address, peer.address, 65536) == 0
+    assert peer.read(0, 65536) == content(seed, 65536)
+
+
+def classes_of_the_bytes(wire: Capture) -> set[int]:
+    """TOS of the connections of this process that carried most of a transfer."""
+    ours = {port for tcp in marking._tcp_sockets() for port in tcp.getsockname()[1:2]}
+    return {tos for (tos, a, b), carried in wire.carried.items() if carried > 32768 and {a, b} & ours}
+
+
+def routes(side: Side) -> set[int]:
+    return {wire_class for _, wire_class in side.engine._mfs_lanes._routes}
+
+
+def test_each_class_has_connections_of_its_own_marked_both_ways(side: Side, adapted_peer: Peer) -> None:
+    for wire_class in (6, 0, 3):
+        send(side, adapted_peer, wire_class)  # opens the lane behind our back
+        eventually(lambda wanted=wire_class: wanted in routes(side), f"a lane of class {wire_class}")
+    for wire_class in (6, 0, 3):
+        with capture() as wire:
+            send(side, adapted_peer, wire_class, seed=wire_class + 2)
+            tos = DSCP[wire_class] << 2
+            eventually(partial(wire.both_ways, tos, tos), f"class {wire_class} both ways")
+            assert classes_of_the_bytes(wire) == {tos}, "all bytes of the transfer carry its class"
+
+
+def test_reads_come_back_in_their_class(side: Side, adapted_peer: Peer) -> None:
+    send(side, adapted_peer, 1)
+    eventually(lambda: 1 in routes(side))
+    adapted_peer.ask("write", 0, content(9, 65536))
+    with capture() as wire:
+        assert side.engine.transfer_sync_read(adapted_peer.name, side.address, adapted_peer.address, 65536) == 0
+        assert eventually(lambda: classes_of_the_bytes(wire)) == {DSCP[1] << 2}
+    assert side.area[:65536] == content(9, 65536)
+
+
+def test_memory_registered_later_is_known_in_every_lane(side: Side, adapted_peer: Peer) -> None:
+    send(side, adapted_peer, 2)
+    eventually(lambda: 2 in routes(side))
+    area, address = memory(1 << 20)
+    area[:4096] = content(4, 4096)
+    assert side.engine.register_memory(address, 1 << 20) == 0
+    assert side.engine.transfer_sync_write(adapted_peer.name, address, adapted_peer.address, 4096) == 0
+    assert adapted_peer.read(0, 4096) == content(4, 4096)
+    assert side.engine.unregister_memory(address) == 0
+
+
+def test_a_peer_without_an_adapter_is_sent_to_as_ever(side: Side, stock_peer: Peer) -> None:
+    for _ in range(3):
+        send(side, stock_peer, 0)
+    assert not any(peer == stock_peer.name for peer, _ in side.engine._mfs_lanes._routes)
+
+
+def test_a_lane_to_a_process_that_has_ended_falls_back(side: Side) -> None:
+    """The peer's lanes are gone and the peer is back on its port: the program's own engine decides."""
+    with Peer(adapted=True) as peer:
+        send(side, peer, 4)
+        eventually(lambda: (peer.name, 4) in side.engine._mfs_lanes._routes)
+        lanes = side.engine._mfs_lanes
+        engine, _ = lanes._routes[peer.name, 4]
+        lanes._routes = {**lanes._routes, (peer.name, 4): (engine, "127.0.0.1:1")}
+        send(side, peer, 4, seed=8)
+        assert (peer.name, 4) not in lanes._routes
+
+
+def test_asynchronous_calls_take_the_lane_of_their_permit(side: Side, adapted_peer: Peer) -> None:
+    send(side, adapted_peer, 5)
+    eventually(lambda: (adapted_peer.name, 5) in side.engine._mfs_lanes._routes)
+    side.words.ranges.add(side.address, 4096, Metadata(1))
+    side.area[:4096] = content(11, 4096)
+    call = ([side.address], [adapted_peer.address], [4096])
+    batch = side.engine.batch_transfer_async_write(adapted_peer.name, *call)
+    assert side.engine.get_batch_transfer_status([batch]) == 0
+    assert adapted_peer.read(0, 4096) == content(11, 4096)
+
+
+# ---- the directory ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = probe.getsockname()[1]
+    engine = free - directory.PORT_OFFSET if free > directory.PORT_OFFSET else free + directory.PORT_OFFSET
+    table = {3: LanePorts(15001, 15002)}
+    server = Directory("127.0.0.1", engine, table.get)
+    yield engine
+    server.close()
+
+
+def test_the_directory_answers_for_its_engine_only(listed: int) -> None:
+    assert directory.ask("127.0.0.1", listed, 3) == LanePorts(15001, 15002)
+    assert directory.ask("127.0.0.1", listed, 4) is None
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{}\n", b"\xff" * 4096, b'{"mfs_lanes": "x"}\n', b""])
+def test_the_directory_survives_strangers(line: bytes, listed: int) -> None:
+    with socket.create_connection(("127.0.0.1", directory.port_of(listed))) as connection:
+        connection.sendall(line)
+    assert directory.ask("127.0.0.1", listed, 3) == LanePorts(15001, 15002)
+
+
+def test_peers_names() -> None:
+    assert directory.split("[fe80::1]:15000") == ("fe80::1", 15000)
+    assert directory.join("fe80::1", 15000) == "[fe80::1]:15000"
+    assert directory.split(directory.join("10.0.0.1", 15000)) == ("10.0.0.1", 15000)
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        directory.split("segment")
+
+
+def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert marking.mark_listening({port}, 34) == 1
+        with socket.create_connection(("127.0.0.1", port)) as out:
+            accepted, _ = listener.accept()
+            assert accepted.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 34 << 2
+            assert marking.mark_connected(port, {"127.0.0.1"}, 10) == 1
+            assert out.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 10 << 2
+            accepted.close()

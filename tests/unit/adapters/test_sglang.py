@@ -1,0 +1,64 @@
+"""The SGLang plugin on its published interface (registry, names and attributes of 0.5): SGLang itself needs a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Thing
+
+import pytest
+
+from mooncake_adapter.metadata import Words, request_number
+from mooncake_adapter.once import Once
+from mooncake_adapter.sglang_plugin import Rooms, hooks
+
+ITEM = 1000
+
+
+@pytest.fixture
+def words() -> Words:
+    return Words(Once())
+
+
+@pytest.fixture
+def hooked(words: Words) -> dict[str, object]:
+    once = Once()
+    return {target.rpartition(".")[2]: function for target, function, _ in hooks(Rooms(words, once), once)}
+
+
+def manager() -> Thing:
+    """Two layers: keys of both, then values of both, ten pages each."""
+    pointers = [10_000, 30_000, 50_000, 70_000]
+    return Thing(kv_args=Thing(kv_data_ptrs=pointers, kv_data_lens=[10 * ITEM] * 4, kv_item_lens=[ITEM] * 4))
+
+
+def test_pages_belong_to_their_room_with_its_deadline(words: Words, hooked: dict[str, object]) -> None:
+    sampling = Thing(custom_params={"ttft_slo_ms": 250})
+    hooked["handle_generate_request"](None, Thing(bootstrap_room=7, sampling_params=sampling))  # type: ignore[operator]
+    hooked["register_buffer_to_engine"](None, manager())  # type: ignore[operator]
+    hooked["add_transfer_request"](manager(), 7, [2, 3], slice(0, 2), True)  # type: ignore[operator]
+    for pointer, layer in ((10_000, 0), (30_000, 1), (50_000, 0), (70_000, 1)):
+        found = words.of(pointer + 2 * ITEM + 5)
+        assert (found.request_id, found.layer) == (request_number("room-7"), layer)
+        assert found.deadline_ns > 0
+    assert words.of(10_000 + 5 * ITEM).request_id == 0
+
+
+def test_a_room_that_never_arrived_has_no_deadline(words: Words, hooked: dict[str, object]) -> None:
+    hooked["register_buffer_to_engine"](None, manager())  # type: ignore[operator]
+    hooked["add_transfer_request"](manager(), 8, [0], slice(0, 1), True)  # type: ignore[operator]
+    assert words.of(10_000).request_id == request_number("room-8")
+    assert words.of(10_000).deadline_ns == 0
+
+
+def test_an_unexpected_sglang_is_told_once_and_goes_on(
+    hooked: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        hooked["register_buffer_to_engine"](None, Thing())  # type: ignore[operator]
+        hooked["add_transfer_request"](manager(), 9, None, None, True)  # type: ignore[operator]
+        hooked["handle_generate_request"](None, Thing())  # type: ignore[operator]
+    assert len(caplog.records) == 2
+
+
+def test_hooks_are_of_the_registrys_kinds() -> None:
+    once = Once()
+    assert [kind for _, _, kind in hooks(Rooms(Words(once), once), once)] == ["BEFORE", "AFTER", "BEFORE"]

@@ -1,0 +1,233 @@
+"""What the vLLM connector tells: batches, layers, owners. On plain stand-ins for vLLM's objects; the engine itself runs
+in tests/e2e."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace as Thing
+from typing import Any
+
+import pytest
+
+from mooncake_adapter.metadata import Metadata, Words, request_number
+from mooncake_adapter.once import Once
+from mooncake_adapter.slo import Defaults
+from mooncake_adapter.vllm_mooncake import tell_owners
+from mooncake_adapter.vllm_told import Requests, judged
+from mooncake_adapter.vllm_worker import Steps, layer_number, regions_of
+from tests.support.scripted_session import ScriptedSession
+
+BLOCK, BLOCKS = 4096, 16
+
+
+class Cache:
+    """The part of a tensor that the connector looks at."""
+
+    shape = (BLOCKS, 2)
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+    def stride(self, dimension: int) -> int:
+        return BLOCK // 2
+
+    def element_size(self) -> int:
+        return 2
+
+
+CACHES = {f"model.layers.{n}.self_attn.attn": Cache(0x10000 + n * BLOCK * BLOCKS) for n in range(4)}
+
+
+def address(layer: int, block: int) -> int:
+    return 0x10000 + layer * BLOCK * BLOCKS + block * BLOCK
+
+
+def request(name: str, tokens: int = 32, **more: Any) -> Any:
+    parameters = {"transfer_id": f"x-{name}", "do_remote_decode": True}
+    sampling = Thing(extra_args=more or None)
+    return Thing(
+        request_id=name,
+        num_prompt_tokens=tokens,
+        kv_transfer_params=parameters,
+        sampling_params=sampling,
+        arrival_time=time.time(),
+        session_id=None,
+    )
+
+
+def output(
+    new: dict[str, tuple[int, list[int]]], cached: dict[str, tuple[int, list[int] | None]], **tokens: int
+) -> Any:
+    return Thing(
+        scheduled_new_reqs=[Thing(req_id=n, num_computed_tokens=c, block_ids=(b,)) for n, (c, b) in new.items()],
+        scheduled_cached_reqs=Thing(
+            req_ids=list(cached),
+            num_computed_tokens=[c for c, _ in cached.values()],
+            new_block_ids=[None if b is None else (b,) for _, b in cached.values()],
+        ),
+        num_scheduled_tokens=tokens,
+    )
+
+
+@pytest.fixture
+def session() -> ScriptedSession:
+    return ScriptedSession()
+
+
+@pytest.fixture
+def steps(session: ScriptedSession) -> Steps:
+    once = Once()
+    made = Steps(session, Words(once), once, "P")  # type: ignore[arg-type]
+    made.register(CACHES)
+    return made
+
+
+@pytest.fixture
+def requests() -> Requests:
+    return Requests(Defaults(), "tiny", Once())
+
+
+def test_names_and_memory_of_layers() -> None:
+    assert [layer_number(name) for name in CACHES] == [0, 1, 2, 3]
+    assert layer_number("encoder", 7) == 7
+    assert [(r.address, r.block_bytes, r.blocks, r.layer) for r in regions_of(CACHES)][1] == (0x20000, BLOCK, BLOCKS, 1)
+    assert regions_of({"mamba": (1, 2)}) == []
+
+
+def test_a_batch_has_its_requests_deadlines_and_every_layer_once(
+    steps: Steps, requests: Requests, session: ScriptedSession
+) -> None:
+    for name, slo in (("a", 500), ("b", 100)):
+        requests.arrived(request(name, ttft_slo_ms=slo, session="s"))
+    steps.begin(requests.chunks(output({"a": (0, [1, 2]), "b": (0, [3])}, {}, a=32, b=16)))
+    for layer in (0, 0, 1, 1, 2, 3, 4, 2):
+        steps.layer(layer)
+    told, batch = session.batches[0]
+    assert batch.layers == [0, 1, 2, 3, 4]
+    assert told["layers"] == 4
+    a, b = told["requests"]
+    assert (a.request_id, b.request_id) == (request_number("x-a"), request_number("x-b"))
+    assert 0 < b.deadline_ns - time.monotonic_ns() <= 100_000_000 < a.deadline_ns - time.monotonic_ns() <= 500_000_000
+    assert told["deadline_ns"] == b.deadline_ns
+    assert a.budget_ns == 500_000_000
+    assert a.program_id == request_number("s")
+    assert [(f.stage, f.size_bytes) for f in a.flows] == [(3, 2 * 4 * BLOCK)]
+
+
+def test_a_batch_lasts_until_its_requests_have_sent(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
+    requests.arrived(request("a"))
+    steps.begin(requests.chunks(output({"a": (0, [1])}, {}, a=16)))  # half of the prompt
+    steps.end()
+    assert session.batches[0][1].ended
+    steps.begin(requests.chunks(output({}, {"a": (16, [2])}, a=16)))
+    steps.end()
+    assert not session.batches[1][1].ended
+    metadata = steps.known("a")
+    assert metadata is not None
+    assert metadata.batch is session.batches[1][1]
+    steps.finished({"a"}, ())
+    assert not session.batches[1][1].ended
+    steps.finished(set(), {"a"})
+    assert session.batches[1][1].ended
+    assert steps.known("a") is None
+
+
+def test_decode_steps_are_no_batch(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
+    requests.arrived(request("a", tokens=8))
+    steps.begin(requests.chunks(output({}, {"a": (8, None)}, a=1)))
+    steps.layer(1)
+    steps.end()
+    assert session.batches == []
+
+
+def test_blocks_belong_to_their_request_and_layer(steps: Steps, requests: Requests) -> None:
+    requests.arrived(request("a"))
+    requests.arrived(request("b"))
+    steps.begin(requests.chunks(output({"a": (0, [1, 2]), "b": (0, [5])}, {}, a=32, b=16)))
+    found = steps.blocks.find(address(3, 2) + 100)
+    assert found is not None
+    assert (found.request_id, found.layer) == (request_number("x-a"), 3)
+    assert steps.blocks.find(address(0, 9)) is None
+    assert steps.blocks.find(5) is None
+    steps.begin(requests.chunks(output({}, {"b": (16, [2])}, b=16)))  # the block goes to the next request
+    moved = steps.blocks.find(address(1, 2))
+    assert moved is not None
+    assert moved.request_id == request_number("x-b")
+
+
+def test_metadata_of_an_ended_request_is_taken_as_unknown(steps: Steps, requests: Requests) -> None:
+    told = requests.arrived(request("a"))
+    steps.begin(requests.chunks(output({"a": (0, [1])}, {}, a=32)))
+    steps.end()
+    assert requests.ended("a") == told
+    assert requests.ended("a") is None
+    steps.finished({"a"}, {"a"})
+    steps.finished({"a"}, {"a"})
+    assert requests.chunks(output({}, {"a": (32, None)}, a=1)) == []
+    assert steps.blocks.find(address(0, 1)) is None
+
+
+def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) -> None:
+    """One call of vLLM's Mooncake worker mixes requests that share a block: each pointer counts for its own request."""
+    for name in "ab":
+        requests.arrived(request(name))
+    steps.begin(requests.chunks(output({"a": (0, [1, 2]), "b": (0, [1, 3])}, {}, a=32, b=32)))
+    blocks = {"a": [1, 2], "b": [1, 3]}
+
+    class Worker:
+        async def _build_transfer_params(self, ready: list[Any], *rest: Any) -> tuple[Any, ...]:
+            addresses = [address(layer, block) for d, m in ready for layer in range(4) for block in blocks[m.p_req_id]]
+            return addresses, [one + 1 for one in addresses], [BLOCK] * len(addresses), [], None
+
+    worker = Worker()
+    assert tell_owners(Thing(connector_worker=worker), steps, Once())
+    ready = [("da", Thing(p_req_id="a", transfer_id="x-a")), ("db", Thing(p_req_id="b", transfer_id="x-b"))]
+    addresses, peers, lengths, failed, message = asyncio.run(worker._build_transfer_params(ready, None, None, None))
+    assert len(addresses) == len(peers) == len(lengths) == len(addresses.owners) == 16
+    assert [(o.request_id, o.layer) for o in addresses.owners] == [
+        (request_number(f"x-{name}"), layer) for name in "ab" for layer in range(4) for _ in range(2)
+    ]
+    assert (failed, message) == ([], None)
+
+
+def test_another_mooncake_worker_is_told_by_blocks(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    for _ in range(2):
+        assert not tell_owners(Thing(connector_worker=Thing()), steps, once)
+    assert len(caplog.records) == 1
+
+
+def test_an_unknown_connector_is_told_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    assert all(judged("0.32.0", "NewConnector", once) for _ in range(3))
+    assert len(caplog.records) == 1
+    assert "'NewConnector' was not tested" in caplog.text
+
+
+def test_another_vllm_is_told_once_and_runs_unscheduled(caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    assert judged("0.32.0+cpu", "MooncakeConnector", once)
+    assert not any(judged("0.99.0", "MooncakeConnector", once) for _ in range(3))
+    assert len(caplog.records) == 1
+    assert "tested: 0.32.0" in caplog.text
+
+
+def test_pruned_requests_are_reported() -> None:
+    session = ScriptedSession()
+    requests = Requests(Defaults(), "tiny", Once(), session.pruned)
+    told = requests.arrived(request("a"))
+    assert not requests.is_pruned("a")
+    session.pruned_requests.add(told.number)
+    assert requests.is_pruned("a")
+    assert not requests.is_pruned("nobody")
+
+
+def test_a_finder_that_owns_nothing_costs_no_look() -> None:
+    words = Words(Once())
+    assert not words.told_by_address()
+    words.ranges.add(1, 1, Metadata(1))
+    assert words.told_by_address()

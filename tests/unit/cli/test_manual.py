@@ -1,0 +1,38 @@
+"""The manual pages say what the commands' help says, and a strict reader finds nothing wrong with them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mfsd.cli.manual import Page, pages
+
+MAN = Path(__file__).resolve().parents[3] / "docs" / "man"
+PAGES = {page.file_name: page for page in pages()}
+
+
+def essence(text: str) -> list[str]:
+    """The words, without what another version of the command-line library would write differently."""
+    kept = [line for line in text.splitlines() if not line.startswith(("[OPTIONS]", ".TH"))]
+    options = [re.sub(r"^\.B (.*)$", lambda m: " ".join(re.findall(r"\\-[a-z\\-]+", m[1])), line) for line in kept]
+    return re.sub(r"\[(default|env|required|\d)[^]]*\]", "", " ".join(options)).split()
+
+
+def test_there_is_a_page_for_every_command_and_no_other() -> None:
+    assert {path.name for path in MAN.iterdir()} == set(PAGES), "run: make man"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_up_to_date(name: str) -> None:
+    assert essence((MAN / name).read_text()) == essence(PAGES[name].text), "run: make man"
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=list(PAGES))
+def test_a_strict_reader_accepts_the_page(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / page.file_name
+    file.write_text(page.text)
+    complaints = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", file], capture_output=True, text=True).stdout
+    assert [line for line in complaints.splitlines() if "missing date" not in line] == []

@@ -1,0 +1,86 @@
+"""Which coordinators the doctor asks, and what it makes of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mfsd.node.control import DaemonStatus, StatusReply
+from mfsd.observe.doctor.checks import Check, coordinator
+from mfsd.observe.doctor.checks.coordinator import Answer
+from mfsd.observe.doctor.host import version
+
+Checks = Callable[[str], Check]
+PID = 77
+
+
+def daemon(look: Any, *, config: str | None = None, arguments: tuple[str, ...] = ()) -> None:
+    """A daemon with this configuration file and command line, as far as the doctor can see."""
+    file = None
+    if config is not None:
+        look.write("mfsd.toml", config)
+        file = str(look.folder / "mfsd.toml")
+    (look.folder / f"proc/{PID}").mkdir(parents=True)
+    (look.folder / f"proc/{PID}/cmdline").write_text("\0".join(("mfsd", *arguments, "")))
+    values: dict[str, Any] = dict.fromkeys(DaemonStatus.__struct_fields__, 0)
+    values |= {"version": "0", "mode": "enforce", "socket": "", "config_file": file, "pid": PID, "refused": {}}
+    look.host.__dict__["status"] = StatusReply(DaemonStatus(**values), [], [])
+
+
+def test_addresses_come_from_here_then_the_command_line_then_the_file(look: Any) -> None:
+    daemon(look, config='[cluster]\ncoordinators = ["file:1"]\nnode = "n1"', arguments=())
+    assert coordinator.find_cluster(look.host).addresses == ("file:1",)
+    assert coordinator.find_cluster(look.host).node == "n1"
+    (look.folder / f"proc/{PID}/cmdline").write_text("mfsd\0--coordinator-address\0one:1, two:2\0")
+    assert coordinator.find_cluster(look.host).addresses == ("one:1", "two:2")
+    (look.folder / f"proc/{PID}/cmdline").write_text("mfsd\0--coordinator-address=three:3\0")
+    assert coordinator.find_cluster(look.host).addresses == ("three:3",)
+    look.host.coordinators = ("mine:1",)
+    cluster = coordinator.find_cluster(look.host)
+    assert (cluster.addresses, cluster.node) == (("mine:1",), ""), "no daemon need be linked to it"
+
+
+def test_certificates_are_those_of_the_daemon(look: Any) -> None:
+    files = 'ca = "/a"\ncertificate = "/b"\nkey = "/c"'
+    daemon(look, config=f'[cluster]\ncoordinators = ["file:1"]\n{files}')
+    tls = coordinator.find_cluster(look.host).tls
+    assert tls is not None and (str(tls.ca), str(tls.certificate), str(tls.key)) == ("/a", "/b", "/c")
+
+
+def test_a_configuration_that_cannot_be_read_is_not_no_configuration(look: Any, checks: Checks) -> None:
+    daemon(look, config="[cluster\n")
+    assert set(look(checks("coordinator"))) == {"coordinator.bad-config"}
+
+
+def answer(**changes: Any) -> Answer:
+    values: dict[str, Any] = {
+        "address": "a:1",
+        "version": version(),
+        "leads": True,
+        "leader": "a:1",
+        "term": 3,
+        "epoch": 9,
+    }
+    return Answer(**{**values, "nodes": ("n1", "n2"), **changes})
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ([answer()], {"coordinator.leads"}),
+        ([answer(), answer(address="b:1", leads=False)], {"coordinator.leads"}),
+        ([answer(nodes=("n2",))], {"coordinator.not-linked"}),
+        ([answer(leads=False), answer(address="b:1", leads=False)], {"coordinator.no-leader"}),
+        ([answer(version="0.0.9")], {"coordinator.leads", "coordinator.version"}),
+    ],
+)
+def test_what_coordinators_answer(
+    look: Any, checks: Checks, monkeypatch: Any, answers: list[Answer], found: set[str]
+) -> None:
+    addresses = ", ".join(f'"{a.address}"' for a in answers)
+    daemon(look, config=f'[cluster]\nnode = "n1"\ncoordinators = [{addresses}]')
+    by_address = {a.address: a for a in answers}
+    monkeypatch.setattr(coordinator, "_ask", lambda text, tls: by_address[text])
+    assert set(look(checks("coordinator"))) == found

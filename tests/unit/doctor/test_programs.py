@@ -1,0 +1,366 @@
+"""Checks of programs: environment, mapped files, limits, paths past the shim; with real programs where possible."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mfsd.node.control import ClientStatus, DaemonStatus, StatusReply
+from mfsd.observe.doctor.checks import Check
+from mfsd.observe.doctor.checks.limits import read_limits
+from mfsd.observe.doctor.elf import read_elf
+from mfsd.observe.doctor.launching import INTERPOSED
+from nccl_shim.run import LIBRARY
+
+Checks = Callable[[str], Check]
+PID = 4711
+VERBS = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("NCCL_IB_TC", "106", "environment.class"),
+        ("MC_IB_TC", "0x6a", "environment.class"),
+        ("NCCL_IB_FIFO_TC", "0", "environment.clear"),
+        ("UCX_IB_TRAFFIC_CLASS", "auto", "environment.clear"),
+        ("UCX_IB_TRAFFIC_CLASS", "106", "environment.class-unseen"),
+        ("NVSHMEM_IB_TRAFFIC_CLASS", "136", "environment.class-unseen"),
+        ("MFS_MODE", "off", "environment.shim-off"),
+        ("MFS_MODE", "observe", "environment.shim-observes"),
+        ("MFS_SOCKET", "/elsewhere", "environment.other-socket"),
+        ("NCCL_IB_DISABLE", "1", "environment.no-rdma"),
+        ("NCCL_NET", "Socket", "environment.no-rdma"),
+        ("NCCL_NET", "IB", "environment.clear"),
+        ("MC_FORCE_TCP", "true", "environment.no-rdma"),
+        ("NCCL_IBVERBS_LIB", "/opt/libibverbs.so", "environment.other-verbs"),
+        ("NCCL_NET_PLUGIN", "ofi", "environment.net-plugin"),
+        ("NCCL_NET_PLUGIN", "none", "environment.clear"),
+    ],
+)
+def test_a_variable(look: Any, checks: Checks, name: str, value: str, found: str) -> None:
+    look.host.environ = {name: value}
+    findings = look(checks("environment"))
+    assert set(findings) == {found}
+    assert found == "environment.clear" or f"{name}={value}" in findings[found].reason
+
+
+def test_nccls_own_file_counts_and_the_environment_goes_before_it(look: Any, checks: Checks) -> None:
+    look.write("nccl.conf", "# a comment\nNCCL_IB_TC = 106")
+    look.host.environ = {"NCCL_CONF_FILE": str(look.folder / "nccl.conf")}
+    assert set(look(checks("environment"))) == {"environment.class"}
+    look.host.environ = {**look.host.environ, "NCCL_IB_TC": "0"}
+    assert set(look(checks("environment"))) == {"environment.clear"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("NVSHMEM_IB_ENABLE_IBGDA", "1", "bypass.ibgda"),
+        ("NVSHMEM_IB_ENABLE_IBGDA", "0", "bypass.none"),
+        ("NCCL_GIN_TYPE", "3", "bypass.nccl-gin"),
+        ("NCCL_GIN_TYPE", "2", "bypass.none"),
+        ("UCX_TLS", "rc_mlx5,cuda", "bypass.ucx"),
+        ("UCX_TLS", "rc_verbs,cuda,sm,self", "bypass.none"),
+    ],
+)
+def test_a_path_past_the_shim(look: Any, checks: Checks, name: str, value: str, found: str) -> None:
+    look.host.environ = {"PATH": os.environ["PATH"], name: value}
+    assert set(look(checks("bypass"))) == {found}
+
+
+def process(
+    look: Any, *mapped: str, environ: dict[str, str] | None = None, secure: bool = False, device: bool = False
+) -> None:
+    """A process in the made-up /proc."""
+    look.host.pid = PID
+    lines = [f"7f0000000000-7f0000001000 r-xp 00000000 08:01 {i}   {name}" for i, name in enumerate(mapped)]
+    look.write(f"proc/{PID}/maps", "\n".join(lines))
+    look.write(f"proc/{PID}/comm", "vllm")
+    text = "\0".join(f"{k}={v}" for k, v in (environ or {}).items())
+    (look.folder / f"proc/{PID}/environ").write_text(text)
+    (look.folder / f"proc/{PID}/auxv").write_bytes(struct.pack("=QQ", 23, secure) + struct.pack("=QQ", 0, 0))
+    (look.folder / f"proc/{PID}/fd").mkdir(exist_ok=True)
+    if device:
+        (look.folder / f"proc/{PID}/fd/{len(mapped)}").symlink_to("/dev/infiniband/uverbs0")
+
+
+def client(**changes: Any) -> ClientStatus:
+    numbers = dict.fromkeys(ClientStatus.__struct_fields__, 0)
+    words = {"process": "vllm", "state": "active", "detach_reason": None, "nics": ["mlx5_0"]}
+    tables: dict[str, Any] = {"queue_pairs": {"kv": 4}, "posted_bytes": {"p2d": 10}, "completed_bytes": {}}
+    return ClientStatus(**{**numbers, **words, **tables, "pid": PID, "permits": 3, **changes})
+
+
+def daemon_with(look: Any, *clients: ClientStatus) -> None:
+    status = DaemonStatus("0", 1, 0, "enforce", 0.0, "", None, 0.0, 0, 0, 0, {}, 0)
+    look.host.__dict__["status"] = StatusReply(status, [], list(clients))
+
+
+def test_a_process_without_the_shim(look: Any, checks: Checks) -> None:
+    look.host.pid = PID
+    assert set(look(checks("process"))) == {"process.gone"}
+    process(look, "/usr/lib/libc.so.6", environ={"A": "b"})
+    assert "LD_PRELOAD=(unset)" in look(checks("process"))["process.not-preloaded"].reason
+    process(look, "/usr/lib/libc.so.6", environ={"LD_PRELOAD": str(LIBRARY)})
+    assert "although" in look(checks("process"))["process.not-preloaded"].reason
+    process(look, "/usr/lib/libc.so.6", secure=True)
+    assert set(look(checks("process"))) == {"process.secure"}
+
+
+@pytest.mark.parametrize(
+    ("clients", "device", "found"),
+    [
+        ((client(),), True, {"process.scheduled"}),
+        ((client(bypassed_hold=2),), True, {"process.scheduled", "process.bypasses"}),
+        ((client(state="detached", detach_reason="EPROTO"),), True, {"process.detached"}),
+        ((client(nics=[]),), True, {"process.unseen-device"}),
+        ((), True, {"process.not-attached"}),
+        ((), False, {"process.no-device"}),
+        ((client(pid=1),), True, {"process.not-attached"}),
+    ],
+)
+def test_a_process_and_what_the_daemon_knows_of_it(
+    look: Any, checks: Checks, clients: tuple[ClientStatus, ...], device: bool, found: set[str]
+) -> None:
+    process(look, str(LIBRARY), VERBS, device=device)
+    daemon_with(look, *clients)
+    assert set(look(checks("process"))) == found
+
+
+def test_old_shims_and_several_libraries(look: Any, checks: Checks) -> None:
+    process(look, f"{LIBRARY} (deleted)", VERBS, "/opt/wheel.libs/libibverbs-9.so.1")
+    daemon_with(look, client())
+    assert {"process.old-shim", "process.several-verbs", "process.scheduled"} == set(look(checks("process")))
+
+
+@pytest.mark.parametrize("name", ["libnvshmem_transport_ibgda", "nvshmem_transport_ibgda", "libdoca_gpunetio"])
+def test_mapped_libraries_that_drive_the_nic(look: Any, checks: Checks, name: str) -> None:
+    process(look, f"/opt/{name}.so.3")
+    assert "bypass.direct-mapped" in look(checks("bypass"))
+    process(look, "/opt/libuct_ib.so.0", "/opt/libnccl.so.2")
+    assert {"bypass.ucx", "bypass.nccl-gin-possible"} == set(look(checks("bypass")))
+
+
+def test_the_gpu_driver_lets_kernels_write_to_the_nic(look: Any, checks: Checks) -> None:
+    look.write("proc/driver/nvidia/params", 'RegistryDwords: "PeerMappingOverride=1;"')
+    assert "bypass.gpu-async" in look(checks("bypass"))
+
+
+def test_other_programs(look: Any, checks: Checks) -> None:
+    process(look, VERBS, device=True)
+    look.host.pid = None
+    finding = look(checks("others"))["others.unscheduled"]
+    assert finding.subject == f"pid {PID}" and "vllm" in finding.reason
+    process(look, VERBS, str(LIBRARY), device=True)
+    look.host.pid = None
+    assert set(look(checks("others"))) == {"others.none"}
+
+
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max locked memory         {memlock:<20} unlimited            bytes
+Max open files            {files:<20} 1048576              files"""
+
+
+@pytest.mark.parametrize(
+    ("memlock", "files", "capabilities", "found"),
+    [
+        ("unlimited", "65536", 0, set()),
+        ("8388608", "65536", 0, {"limits.memlock"}),
+        ("8388608", "65536", 1 << 14, set()),
+        ("1073741824", "65536", 0, {"limits.memlock-bound"}),
+        ("unlimited", "1024", 0, {"limits.files-few"}),
+        ("unlimited", "64", 0, {"limits.files"}),
+    ],
+)
+def test_limits(look: Any, checks: Checks, memlock: str, files: str, capabilities: int, found: set[str]) -> None:
+    look.host.pid = PID
+    look.write(f"proc/{PID}/limits", LIMITS.format(memlock=memlock, files=files))
+    look.write(f"proc/{PID}/status", f"Name:\tx\nCapEff:\t{capabilities:016x}")
+    findings = set(look(checks("limits"))) - {"limits.shm", "limits.shm-small"}  # of the disk that tests run on
+    assert findings - {"limits.enough"} == found
+
+
+def test_shared_memory_that_is_not_there(look: Any, checks: Checks) -> None:
+    look.host.pid = PID
+    look.write(f"proc/{PID}/limits", LIMITS.format(memlock="unlimited", files="65536"))
+    shutil.rmtree(look.folder / "dev")
+    assert "limits.shm" in look(checks("limits"))
+
+
+def test_limits_are_read_as_the_kernel_writes_them() -> None:
+    limits = read_limits(Path("/proc/self"))
+    assert limits["Max open files"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert limits["Max locked memory"] == resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+
+
+def test_time_namespaces(look: Any, checks: Checks) -> None:
+    status = DaemonStatus("0", 99, 0, "enforce", 0.0, "", None, 0.0, 0, 0, 0, {}, 0)
+    look.host.__dict__["status"] = StatusReply(status, [], [])
+    look.host.pid = PID
+    for name, number in (("self", 1), ("99", 1), (str(PID), 2)):
+        (look.folder / f"proc/{name}/ns").mkdir(parents=True)
+        (look.folder / f"proc/{name}/ns/time").symlink_to(f"time:[{number}]")
+    assert look(checks("clock"))["clock.time-namespace"].subject == f"pid {PID}"
+
+
+def test_slow_clock_source(look: Any, checks: Checks) -> None:
+    look.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
+    assert "clock.slow-source" in look(checks("clock"))
+
+
+# ---- real programs -------------------------------------------------------------------------------
+
+
+def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
+    (folder / f"{name}.c").write_text(source)
+    program = folder / name
+    subprocess.run(["gcc", str(folder / f"{name}.c"), "-o", str(program), *flags], check=True)
+    return program
+
+
+OPENS = (
+    "#include <infiniband/verbs.h>\nint main(void) { int n; return !ibv_get_device_list(&n) || !ibv_open_device(0); }"
+)
+
+
+def test_programs_that_the_loader_gives_no_shim(look: Any, checks: Checks, tmp_path: Path) -> None:
+    plain = compiled(tmp_path, "plain", "int main(void) { return 0; }")
+    static = compiled(tmp_path, "static", "int main(void) { return 0; }", "-static")
+    privileged = tmp_path / "privileged"
+    shutil.copy(plain, privileged)
+    privileged.chmod(0o4755)
+    script = tmp_path / "script"
+    script.write_text(f"#!{plain} -x\n")
+    script.chmod(0o755)
+    for program, found in (
+        (plain, "preloadable"),
+        (static, "not-preloadable"),
+        (privileged, "not-preloadable"),
+        (script, "preloadable"),
+        (tmp_path / "none", "not-found"),
+    ):
+        look.host.command = (str(program), "--an-argument")
+        assert set(look(checks("program"))) == {f"program.{found}"}, program
+    assert str(plain) in look_reason(look, checks, script)
+
+
+def look_reason(look: Any, checks: Checks, program: Path) -> str:
+    look.host.command = (str(program),)
+    return str(look(checks("program"))["program.preloadable"].reason)
+
+
+def test_a_program_that_carries_libibverbs(look: Any, checks: Checks, tmp_path: Path) -> None:
+    archive = Path("/usr/lib/x86_64-linux-gnu/libibverbs.a")
+    if not archive.exists():
+        pytest.skip("no static libibverbs")
+    carries = compiled(tmp_path, "carries", OPENS, str(archive), "-lnl-route-3", "-lnl-3", "-lpthread", "-ldl")
+    links = compiled(tmp_path, "links", OPENS, "-libverbs")
+    look.host.command = (str(carries),)
+    assert set(look(checks("program"))) == {"program.static-verbs"}
+    look.host.command = (str(links),)
+    assert set(look(checks("program"))) == {"program.preloadable"}
+    process(look, str(carries), str(LIBRARY))
+    daemon_with(look)
+    assert "process.static-verbs" in look(checks("process"))
+
+
+def test_elf_files_are_told_apart(tmp_path: Path) -> None:
+    shim = read_elf(LIBRARY)
+    assert shim and shim.dynamic and not shim.carries_verbs
+    assert set(INTERPOSED) <= shim.defines, "what the doctor looks for is what the shim has"
+    verbs = read_elf(Path(VERBS)) if Path(VERBS).exists() else None
+    assert verbs is None or (verbs.dynamic and not verbs.carries_verbs and not verbs.loads_verbs)
+    text = tmp_path / "text"
+    text.write_text("no ELF file")
+    assert read_elf(text) is None
+
+
+def test_the_shim_comes_first(look: Any, checks: Checks) -> None:
+    look.host.environ = dict(os.environ)
+    findings = look(checks("preload"))
+    assert set(findings) == {"preload.reaches"}
+    assert all(way in findings["preload.reaches"].reason for way in ("linked", "dlsym", "dlvsym"))
+
+
+def test_a_library_that_comes_before_the_shim(look: Any, checks: Checks, tmp_path: Path, monkeypatch: Any) -> None:
+    first = compiled(tmp_path, "first.so", "void *ibv_open_device(void *d) { return d; }", "-shared", "-fPIC")
+    preloads = f"{first} {LIBRARY}"
+    monkeypatch.setattr("mfsd.observe.doctor.launching.preload", lambda library, before: preloads)
+    look.host.environ = dict(os.environ)
+    assert str(first) in look(checks("preload"))["preload.not-first"].reason
+    monkeypatch.setattr("mfsd.observe.doctor.launching.preload", lambda library, before: "/nonexistent.so")
+    assert set(look(checks("preload"))) == {"preload.ignored"}
+
+
+def test_a_program_whose_python_cannot_run_the_probe(look: Any, checks: Checks, tmp_path: Path) -> None:
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    look.host.environ = {**os.environ}
+    look.host.command = (str(broken), "serve")
+    assert "ended with 3" in look(checks("preload"))["preload.probe-failed"].reason
+    assert set(look(checks("libraries"))) == {"libraries.unknown"}
+
+
+DLVSYM = """#include <dlfcn.h>
+void *f(void) { return dlvsym(dlopen("libibverbs.so.1", RTLD_NOW), "ibv_open_device", "IBVERBS_1.1"); }"""
+
+
+def packages(folder: Path) -> Path:
+    """Packages as wheels install them: linked with libibverbs, loading it by name, and linked without calling it."""
+    mooncake, nccl = folder / "site/mooncake", folder / "site/nvidia/nccl/lib"
+    for package in (mooncake, nccl):
+        package.mkdir(parents=True)
+    (mooncake / "__init__.py").touch()
+    shared = ("-shared", "-fPIC", "-D_GNU_SOURCE")
+    compiled(mooncake, "engine.so", OPENS.replace("main", "engine"), *shared, "-libverbs")
+    compiled(mooncake, "idle.so", "int f(void) { return 0; }", *shared, "-Wl,--no-as-needed", "-libverbs")
+    compiled(nccl, "libnccl.so.2", DLVSYM, *shared)
+    return folder / "site"
+
+
+def test_libraries_by_what_the_loader_binds(look: Any, checks: Checks, tmp_path: Path, monkeypatch: Any) -> None:
+    look.host.environ = {**os.environ, "PYTHONPATH": str(packages(tmp_path))}
+
+    def found() -> dict[str, str]:
+        look.host.probed.clear()
+        return {Path(f.subject).name: f.id for f in checks("libraries").run(look.host)}
+
+    assert found() == {"engine.so": "libraries.reached", "libnccl.so.2": "libraries.reached"}
+    first = compiled(tmp_path, "first.so", "void *ibv_open_device(void *d) { return d; }", "-shared", "-fPIC")
+    monkeypatch.setattr("mfsd.observe.doctor.launching.preload", lambda library, before: f"{first} {LIBRARY}")
+    assert found() == {"engine.so": "libraries.unreached", "libnccl.so.2": "libraries.reached"}
+    (tmp_path / "site/mooncake/engine.so").unlink()
+    missing = compiled(tmp_path, "libneeded.so", "int needed(void) { return 0; }", "-shared", "-fPIC")
+    calls = OPENS.replace("main(void) {", "engine(void) { extern int needed(void); needed();")
+    engine = compiled(tmp_path / "site/mooncake", "engine.so", calls, "-shared", "-fPIC", str(missing), "-libverbs")
+    missing.unlink()
+    assert found()[engine.name] == "libraries.not-loaded"
+
+
+def test_without_nccl_and_mooncake(look: Any, checks: Checks, tmp_path: Path) -> None:
+    bare = tmp_path / "python3"
+    bare.symlink_to(Path(sys.executable).resolve())
+    look.host.environ = {"PATH": os.environ["PATH"], "PYTHONNOUSERSITE": "1"}
+    look.host.command = (str(bare),)
+    found = set(look(checks("libraries")))
+    assert found == {"libraries.none"}, found
+
+
+def test_reports_are_json(look: Any) -> None:
+    from mfsd.observe.doctor.examine import examine
+
+    report = examine(look.host)
+    assert msgspec.json.decode(msgspec.json.encode(report))["schema"] == 1
+    assert {"fail", "warn", "unknown", "info", "ok"} == set(report.counts)

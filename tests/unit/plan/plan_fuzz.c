@@ -1,0 +1,212 @@
+/*
+ * Random events on plan.h for the sanitizers, with numbers at the edges of their ranges, refused input, and
+ * allocations that fail. A refusal must change nothing, and deltas must add up to the state.
+ * usage: plan_fuzz SEED ROUNDS
+ */
+#undef malloc /* of csrc alone: the command line names them fuzz_... */
+#undef calloc
+#undef realloc
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mfs/plan.h>
+
+#define BATCHES	 40
+#define REQUESTS 200 /* numbers in use: 1000 + these */
+#define PORTS	 70
+#define CHECK(what)                                                              \
+	do {                                                                     \
+		if (!(what)) {                                                   \
+			fprintf(stderr, "line %d: %s\n", __LINE__, #what);       \
+			exit(1);                                                 \
+		}                                                                \
+	} while (0)
+
+static uint64_t state;
+static int fail_in; /* this many allocations from now; 0: never */
+
+static uint32_t pick(uint32_t below)
+{
+	state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+	return (uint32_t)(state >> 33) % below;
+}
+
+static int fails(void)
+{
+	return fail_in && !--fail_in;
+}
+
+void *fuzz_malloc(size_t bytes)
+{
+	return fails() ? NULL : malloc(bytes);
+}
+
+void *fuzz_calloc(size_t n, size_t bytes)
+{
+	return fails() ? NULL : calloc(n, bytes);
+}
+
+void *fuzz_realloc(void *at, size_t bytes)
+{
+	return fails() ? NULL : realloc(at, bytes);
+}
+
+struct snapshot {
+	struct mfs_plan_counts counts;
+	struct mfs_plan_place place[BATCHES];
+	struct mfs_plan_pruned pruned[REQUESTS];
+	uint64_t infeasible[REQUESTS];
+};
+
+static struct snapshot look(struct mfs_plan *plan)
+{
+	struct snapshot seen;
+
+	memset(&seen, 0, sizeof(seen)); /* padding is compared */
+	seen.counts = mfs_plan_counts(plan);
+	mfs_plan_places(plan, seen.place);
+	mfs_plan_pruned(plan, seen.pruned);
+	mfs_plan_infeasible(plan, seen.infeasible);
+	return seen;
+}
+
+/* What the deltas have told: ranks by batch number, pruned by request number. */
+static struct {
+	uint32_t rank[BATCHES];
+	bool here[BATCHES], pruned[REQUESTS];
+} told;
+
+static void take_delta(struct mfs_plan *plan)
+{
+	struct mfs_plan_delta bounds = mfs_plan_delta_bounds(plan), n;
+	struct mfs_plan_rank *moved = calloc(bounds.moved + 1, sizeof(*moved));
+	struct mfs_plan_pruned *pruned = calloc(bounds.pruned + 1, sizeof(*pruned));
+	uint64_t *departed = calloc(bounds.departed + 1, 8), *restored = calloc(bounds.restored + 1, 8);
+	struct snapshot seen = look(plan);
+	uint32_t here = 0, gone = 0;
+
+	n = mfs_plan_delta_take(plan, moved, departed, pruned, restored);
+	for (uint32_t i = 0; i < n.departed; i++) {
+		CHECK(told.here[departed[i]]);
+		told.here[departed[i]] = false;
+	}
+	for (uint32_t i = 0; i < n.moved; i++) {
+		told.here[moved[i].batch] = true;
+		told.rank[moved[i].batch] = moved[i].rank;
+	}
+	for (uint32_t i = 0; i < n.restored; i++) {
+		CHECK(told.pruned[restored[i] - 1000]);
+		told.pruned[restored[i] - 1000] = false;
+	}
+	for (uint32_t i = 0; i < n.pruned; i++)
+		told.pruned[pruned[i].request - 1000] = true;
+	for (uint32_t i = 0; i < BATCHES; i++)
+		here += told.here[i];
+	CHECK(here == seen.counts.batches);
+	for (uint32_t i = 0; i < seen.counts.batches; i++) {
+		CHECK(told.here[seen.place[i].batch] && told.rank[seen.place[i].batch] == seen.place[i].rank);
+		CHECK(!i || seen.place[i].rank > seen.place[i - 1].rank);
+	}
+	for (uint32_t i = 0; i < REQUESTS; i++)
+		gone += told.pruned[i];
+	CHECK(gone == seen.counts.pruned);
+	for (uint32_t i = 0; i < seen.counts.pruned; i++)
+		CHECK(told.pruned[seen.pruned[i].request - 1000]);
+	free(moved);
+	free(pruned);
+	free(departed);
+	free(restored);
+}
+
+static int64_t amount(uint32_t wild)
+{
+	static const int64_t edge[] = { 0, 1, UINT32_MAX, (int64_t)UINT32_MAX + 1, INT64_C(1) << 60, MFS_PLAN_AMOUNT_MAX,
+					INT64_MAX, -1 };
+
+	return pick(1000) < wild ? edge[pick(8)] : (int64_t)pick(100000);
+}
+
+static uint32_t add_loads(struct mfs_plan_load *load, uint32_t wild)
+{
+	uint32_t n = 0, first = pick(PORTS), span = pick(3) ? pick(4) : pick(PORTS);
+
+	for (uint32_t u = first; u < PORTS && u < first + span; u++)
+		if (pick(8))
+			load[n++] = (struct mfs_plan_load){ u, amount(wild) };
+	if (n && pick(1000) < wild)
+		load[0].port = pick(2) ? PORTS : load[n - 1].port;
+	return n;
+}
+
+static int put(struct mfs_plan *plan, uint64_t batch, int64_t now, uint32_t wild)
+{
+	static struct mfs_plan_load load[8 * PORTS];
+	struct mfs_plan_request request[6];
+	struct mfs_plan_batch from = { .id = batch, .compute_ns = pick(20000), .request = request, .load = load };
+	uint32_t n = 0;
+
+	if (pick(3) == 0)
+		from.fixed_loads = n = add_loads(load, wild);
+	from.requests = pick(1000) < wild ? 0 : 1 + pick(5);
+	for (uint32_t r = 0; r < from.requests; r++) {
+		uint32_t loads = add_loads(load + n, wild);
+
+		request[r] = (struct mfs_plan_request){ 1000 + batch * 5 + r, now + pick(3000000), loads };
+		if (pick(1000) < wild)
+			request[r].id = 1000 + pick(REQUESTS);
+		if (pick(1000) < wild)
+			request[r].deadline_ns = pick(2) ? INT64_MAX : INT64_MIN;
+		n += loads;
+	}
+	return mfs_plan_put(plan, &from, now);
+}
+
+static void round_of(uint32_t steps)
+{
+	int64_t capacity[PORTS], now = pick(2) ? 0 : -1000000;
+	struct mfs_plan_config config = { pick(2), pick(2) ? 100000 : pick(1000001), pick(5) / 4.0, PORTS, capacity };
+	struct mfs_plan *plan = NULL;
+	uint32_t wild = pick(2) ? 0 : 20, rates = 1 + pick(3);
+
+	memset(&told, 0, sizeof(told));
+	for (uint32_t u = 0; u < PORTS; u++)
+		capacity[u] = pick(50) ? 1000000000 * (int64_t)(1 + pick(rates)) : rates > 2 ? 1 : 1000000000;
+	fail_in = pick(2) ? 1 + (int)pick(30) : 0;
+	for (int rc = -1; rc; fail_in = 0) {
+		rc = mfs_plan_create(&plan, &config);
+		CHECK(!rc || rc == -ENOMEM);
+	}
+	while (steps--) {
+		uint64_t batch = pick(BATCHES);
+		struct snapshot before = look(plan), after;
+		int rc;
+
+		now += pick(40000);
+		if (pick(50) == 0)
+			now -= 500000;
+		fail_in = pick(4) ? 0 : 1 + (int)pick(12);
+		rc = pick(3) == 0 ? mfs_plan_remove(plan, batch, now) :
+				    put(plan, batch, pick(1000) < wild ? INT64_MIN : now, wild);
+		fail_in = 0;
+		after = look(plan);
+		if (rc) {
+			CHECK(rc == -EINVAL || rc == -EEXIST || rc == -ERANGE || rc == -ENOMEM || rc == -ENOENT);
+			CHECK(!memcmp(&before, &after, sizeof(before)));
+		}
+		if (pick(3) == 0)
+			take_delta(plan);
+	}
+	mfs_plan_destroy(plan);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 3);
+	state = strtoull(argv[1], NULL, 10);
+	for (int rounds = atoi(argv[2]); rounds; rounds--)
+		round_of(150);
+	puts("ok");
+	return 0;
+}

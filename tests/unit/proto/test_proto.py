@@ -1,0 +1,71 @@
+"""The checked-in message classes, addresses, and what is loaded without a coordinator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mfsd.proto import generate
+from mfsd.proto.wire import address_problem
+
+
+def test_generating_the_message_classes_again_gives_the_same(tmp_path: Path) -> None:
+    """In another process: a protocol file can be loaded only once."""
+    subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            f"from pathlib import Path; from mfsd.proto.generate import generate; generate(Path({str(tmp_path)!r}))",
+        ],
+        check=True,
+    )
+    names = {p.name for p in (tmp_path / "mfsd/proto").iterdir()}
+    assert names == {f"{name}_pb2.{kind}" for name in generate.FILES for kind in ("py", "pyi")}
+    for name in names:
+        assert (tmp_path / "mfsd/proto" / name).read_text() == (generate.PACKAGE / name).read_text(), (
+            f"{name} is out of date: run python -m mfsd.proto.generate"
+        )
+
+
+def test_field_numbers_are_never_reused() -> None:
+    """What version 1 has given out, for good: change this list only by adding to it."""
+    from mfsd.proto import mfs_pb2 as pb
+
+    known = {
+        "Hello": "protocol protocol_oldest node version epoch ports authority term",
+        "Report": "ports departed arrived updated loads routed snapshot_end term",
+        "Batch": "batch_id unit compute_left_ns requests port size_bytes",
+        "Request": "request_id budget_left_ns port size_bytes",
+        "Welcome": "protocol authority term heartbeat_ns",
+        "Standby": "leader authority term heartbeat_ns",
+        "Order": "term epoch snapshot batch_id key pruned restored_batch_id restored_request_id refused",
+        "Pruned": "batch_id request_id for_batch port",
+        "Heartbeat": "term epoch stamp_ns",
+        "FromNode": "hello report echo",
+        "ToNode": "welcome standby refusal order heartbeat",
+    }
+    for message, fields in known.items():
+        numbers = {f.name: f.number for f in pb.DESCRIPTOR.message_types_by_name[message].fields}
+        for number, name in enumerate(fields.split(), start=1):
+            assert numbers[name] == number, f"{message}.{name}"
+
+
+def test_a_daemon_without_a_coordinator_loads_neither_grpc_nor_protobuf() -> None:
+    program = (
+        "import sys, mfsd.cli.daemon, mfsd.node.daemon, mfsd.node.link, mfsd.cli.ctl; "
+        "print([m for m in sys.modules if m.startswith(('grpc', 'google.protobuf.internal'))])"
+    )
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("good", ["a:1", "10.0.0.1:7400", "[::]:7400", "[fd00::1]:65535", "coord.example.com:0"])
+def test_addresses(good: str) -> None:
+    assert address_problem(good) is None
+
+
+@pytest.mark.parametrize("bad", ["", "a", ":1", "a:", "::1:7400", "a:x", "a:65536", "a:-1", "a:١"])
+def test_what_is_no_address(bad: str) -> None:
+    assert address_problem(bad) is not None
