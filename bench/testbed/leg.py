@@ -219,6 +219,8 @@ class Leg:
                 if progress:
                     progress(done, len(requests))
         end_ns = time.monotonic_ns()
+        if not events:
+            self.daemons.check()
         return LegResult(
             mode=self.mode.name,
             seed=self.scenario.seed,
