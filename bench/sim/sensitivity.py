@@ -1,8 +1,10 @@
-"""python -m bench sim sensitivity FILE [--what k,error,...] [--seeds N]: how far the findings depend on numbers nobody knows.
+"""python -m bench sim sensitivity FILE [--what k,error,...] [--seeds N]: how far the findings depend on
+numbers nobody knows.
 
-Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO attainment above
-`static` with the standard error over the paired seeds, mean TTFT relative to `static`, and the share of the gap to `nocont`
-that is closed. FILE keeps every point (JSON lines); a sweep that was stopped goes on."""
+Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
+attainment above `static` with the standard error over the paired seeds, mean TTFT relative to `static`, and
+the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was stopped
+goes on."""
 
 from __future__ import annotations
 
