@@ -112,7 +112,9 @@ def main(arguments: list[str]) -> int:
     if unknown:
         p.error(f"--what {','.join(unknown)}: use {', '.join(WHAT)}, or none for the default parameters alone")
     results = Results(options.file)
-    chosen = [("defaults", {})] + [row for name in options.what.split(",") if name != "none" for row in WHAT[name]]
+    chosen: list[tuple[str, dict[str, Any]]] = [("defaults", {})] + [
+        row for name in options.what.split(",") if name != "none" for row in WHAT[name]
+    ]
     for model in options.model.split(","):
         for workload in options.workload.split(","):
             for setting in options.setting.split(","):
