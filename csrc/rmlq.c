@@ -168,14 +168,21 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	return 0;
 }
 
+/* Critical requests have keys of the early tier, the shortest goes first; else they are before all of it. */
+static bool critical_among_early(const struct mfs_rmlq *q)
+{
+	return q->policy.variant == MFS_VARIANT_MFS && q->policy.early_order == MFS_EARLY_SHORTEST;
+}
+
 /* The first flow in order, 0 if nothing waits. */
 static uint32_t first(struct mfs_rmlq *q, unsigned *tier)
 {
-	uint32_t i;
+	const struct mfs_heap *critical = &q->tier[MFS_TIER_CRITICAL], *early = &q->tier[MFS_TIER_EARLY];
+	uint32_t i = early_head(q);
 
-	if (q->tier[MFS_TIER_CRITICAL].n) {
+	if (critical->n && (!i || !critical_among_early(q) || critical->entry[0].high < early->entry[0].high)) {
 		*tier = MFS_TIER_CRITICAL;
-	} else if ((i = early_head(q))) {
+	} else if (i) {
 		*tier = MFS_TIER_EARLY;
 		return i;
 	} else if (q->tier[MFS_TIER_LAST].n) {
@@ -391,7 +398,7 @@ int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes
 		if (flow->state == MFS_FLOW_FLIGHT)
 			q->in_flight_bytes -= bytes;
 		if (flow->stage == MFS_STAGE_P2D)
-			request_at(q, flow->owner)->bytes_left -= bytes;
+			last_shrink(q, flow->owner, bytes);
 		return 0;
 	}
 	forget(q, i);
@@ -511,7 +518,7 @@ int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
 		return -ENOENT;
 	unprune(q, r);
 	request_at(q, r)->told = false;
-	request_at(q, r)->bytes_left -= request_at(q, r)->bytes_ahead;
+	last_shrink(q, r, request_at(q, r)->bytes_ahead);
 	request_at(q, r)->bytes_ahead = 0;
 	q->requests_told--;
 	last_request_release(q, r);

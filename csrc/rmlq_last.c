@@ -164,7 +164,11 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 	}
 	if (!request->fifo.head)
 		return;
-	if (tier == MFS_TIER_LAST) {
+	if (tier == MFS_TIER_CRITICAL && mfs && q->policy.early_order == MFS_EARLY_SHORTEST) {
+		uint64_t kib = request->bytes_left >> 10; /* a key of the early tier, behind its stages */
+
+		high = (kib < UINT32_MAX ? kib : UINT32_MAX) << 2 | 3;
+	} else if (tier == MFS_TIER_LAST) {
 		if (!mfs)
 			high |= (uint64_t)request->level << 60;
 		else if (request->lost)
@@ -245,7 +249,7 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 			request->budget_ns = request->deadline_ns - q->now_ns;
 	}
 	last_look(q, r);
-	if (!waited || request->level != level_before || request->critical != critical_before ||
+	if (!waited || request->critical || request->level != level_before || request->critical != critical_before ||
 	    request->lost != lost_before || request->deadline_ns != deadline_before ||
 	    request->batch != batch_before)
 		last_place(q, r);
@@ -267,6 +271,13 @@ void last_remove(struct mfs_rmlq *q, uint32_t i)
 			     request->fifo.head);
 }
 
+void last_shrink(struct mfs_rmlq *q, uint32_t r, uint64_t bytes)
+{
+	request_at(q, r)->bytes_left -= bytes;
+	if (request_at(q, r)->critical)
+		last_place(q, r);
+}
+
 void last_forget(struct mfs_rmlq *q, uint32_t i)
 {
 	struct flow *flow = flow_at(q, i);
@@ -276,4 +287,6 @@ void last_forget(struct mfs_rmlq *q, uint32_t i)
 	request->bytes_left -= flow->bytes;
 	if (--request->flows == 0)
 		last_request_release(q, r);
+	else if (request->critical)
+		last_place(q, r);
 }

@@ -201,6 +201,7 @@ uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the r
 void last_request_release(struct mfs_rmlq *q, uint32_t request);
 void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
 void last_remove(struct mfs_rmlq *q, uint32_t i);      /* out of the waiting set */
+void last_shrink(struct mfs_rmlq *q, uint32_t request, uint64_t bytes); /* have arrived */
 void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any more */
 void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */

@@ -19,7 +19,7 @@ Key = tuple[int, int, int, int, int]
 RENEWAL_BUDGETS: Final = 4
 """Variant mfs: how many budgets after its deadline a lost request is due again."""
 
-_STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2}
+_STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
 
 def tier_of(config: PolicyConfig, flow: Flow, decision: Decision) -> Tier:
@@ -68,7 +68,7 @@ def due_ns(config: PolicyConfig, flow: Flow, decision: Decision) -> int:
 def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_current: int = 0) -> Key:
     """The flow's place in the queue.
 
-    CRITICAL   (0, 0,     deadline, 0,     sequence)
+    CRITICAL   (1, 0,     KiB,      3,     sequence)  among the early stages
     EARLY      (1, RLI,   KiB,      stage, sequence)  stage: control 0, collective 1, reuse 2
     LAST       (2, 0,     due,      0,     sequence)
     SCAVENGER  (3, 0,     deadline, 0,     sequence)
@@ -77,7 +77,9 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     what is of no running batch: the batch that needs the port for the shortest time stalls the shortest
     (early_order shortest). The key changes as bytes are served. `early_order` rank puts the rank there;
     collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI.
-    Variant paper orders early stages by rank, and LAST by (level, deadline).
+    A critical last stage is one more urgent transfer, and the shortest goes first: before all of them it
+    would stretch long collectives for single requests. Variant paper orders early stages by rank and LAST by
+    (level, deadline); there, and in the other early orders, CRITICAL is (0, 0, deadline, 0, sequence).
     """
     tier = tier_of(config, flow, decision)
     paper = config.variant is Variant.PAPER
@@ -90,6 +92,8 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
         elif order is EarlyOrder.SHORTEST:
             second = min(flow.remaining_bytes >> 10, NO_RANK) if flow.batch_running else NO_RANK
         return (tier.value, first, second, _STAGE_ORDER[stage], flow.sequence)
+    if tier is Tier.CRITICAL and not paper and config.early_order is EarlyOrder.SHORTEST:
+        return (Tier.EARLY.value, 0, min(flow.remaining_bytes >> 10, NO_RANK), _STAGE_ORDER[Stage.P2D], flow.sequence)
     if tier is Tier.LAST:
         return (tier.value, decision.level if paper else 0, due_ns(config, flow, decision), 0, flow.sequence)
     return (tier.value, 0, flow.deadline_ns, 0, flow.sequence)

@@ -6,7 +6,8 @@
  * afterwards. Not thread-safe: one owner.
  *
  * Order, first to last (mfsd.policy is the executable specification; tests compare both):
- *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: by deadline, then arrival
+ *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: among the early ones of RLI 0 by KiB
+ *                      left, then arrival (variant paper, other early orders: before all, by deadline)
  *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), KiB that the batch has
  *                      waiting at that RLI (variant paper: its rank), control before collective before
  *                      reuse, then arrival. A batch that was not told goes after those that were

@@ -33,6 +33,7 @@ from mfsd.policy import (
     look,
     next_look_ns,
     order_key,
+    tier_of,
     wire_class,
 )
 from mfsd.policy.estimate import effective_rate_bytes_per_s
@@ -173,7 +174,7 @@ class Model:
         if flow.in_flight:
             return flow.granted
         facts, decision, layer_current = self.place(flow)
-        tier = Tier(self.key(flow)[0])
+        tier = tier_of(self.config, facts, decision)
         level = decision.level if flow.stage is Stage.P2D else 0
         rli = rli_of(facts, layer_current) if tier is Tier.EARLY else 0
         reuse = flow.stage is Stage.REUSE

@@ -169,3 +169,17 @@ def test_a_figure_is_plotted(tmp_path: Path) -> None:
     for ending in ("png", "svg", "json"):
         assert (tmp_path / f"figure-9-quick.{ending}").stat().st_size > 500
     assert (tmp_path / "figure-9-quick.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_sensitivity_compares_on_the_same_seeds_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bench.sim import sensitivity
+
+    file = tmp_path / "s.jsonl"
+    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress": 0.15}')
+    arguments = [str(file), "--what", "drop", "--setting", "egress", "--seeds", "1", "--requests", "9"]
+    assert sensitivity.main(arguments) == 0
+    first, points = capsys.readouterr().out, file.read_text()
+    assert first.count("drop budget") == 3
+    assert len(points.splitlines()) == 3 + 1 + 1 + 1  # three budgets and the default; static and nocont once
+    assert sensitivity.main(arguments) == 0
+    assert (capsys.readouterr().out, file.read_text()) == (first, points)
