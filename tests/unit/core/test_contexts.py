@@ -186,7 +186,7 @@ def test_a_task_has_what_its_request_has(full, eventually: Eventually) -> None:
 
 
 def test_what_is_pruned_is_so_on_a_nic_that_comes_later(full, eventually: Eventually) -> None:
-    server, client, nic = full
+    server, client, _ = full
     client.request_begin(RequestTold(7))
     eventually(lambda: server.arbiter.stats()["messages"] >= 2)
     server.arbiter.request_prune(client.client_id, 7, True)
