@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -11,11 +14,48 @@ import click
 from mfsd.cli.cluster import coordinator_settings
 
 if TYPE_CHECKING:
+    from mfsd.coordinator.service import Service
     from mfsd.coordinator.settings import Settings
     from mfsd.node.config import Config
+    from mfsd.node.log import Log
     from mfsd.node.options import Options
 
 EXIT_CANNOT_START = 1
+PAGE_BATCHES = 200
+"""Shown on the page; mfsctl coordinator status shows all."""
+
+
+class CannotShow(Exception):
+    """The web page's address cannot be listened on."""
+
+
+def _observers(config: Config, log: Log) -> list[Callable[[Service], AbstractContextManager[object]]]:
+    """What the configuration asks to be served beside the coordinator's own port."""
+    listen = config.coordinator.web
+    if listen is None:
+        return []
+    host, _, port = listen.rpartition(":")
+
+    @contextmanager
+    def web(service: Service) -> Iterator[None]:
+        from mfsd.cli.plain import plain
+        from mfsd.observe.web import serve
+
+        with ExitStack() as stack:
+            try:
+                served = stack.enter_context(
+                    serve(
+                        host.strip("[]"),
+                        int(port),
+                        lambda: json.dumps(plain(service.seen(PAGE_BATCHES), texts=True)).encode(),
+                    )
+                )
+            except OSError as error:
+                raise CannotShow(f"coordinator.web = {listen}: {error.strerror or error}") from error
+            log.info("web", listen=listen, port=served)
+            yield
+
+    return [web]
 
 
 def serve(options: Options, config: Config) -> int:
@@ -43,8 +83,8 @@ def serve(options: Options, config: Config) -> int:
         return coordinator_settings(new)
 
     try:
-        asyncio.run(run(coordinator_settings(config), log, Notifier(os.environ), reload))
-    except (CannotListen, TlsError) as error:
+        asyncio.run(run(coordinator_settings(config), log, Notifier(os.environ), reload, _observers(config, log)))
+    except (CannotListen, CannotShow, TlsError) as error:
         click.echo(f"mfsd: {error}", err=True)
         return EXIT_CANNOT_START
     return 0

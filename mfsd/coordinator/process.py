@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol
 
 from mfsd.coordinator.election import Alone, Election, Electorate, Logger
@@ -30,11 +31,17 @@ class Notifier(Protocol):
     def alive(self) -> None: ...
 
 
-async def run(settings: Settings, log: Logger, notifier: Notifier, reload: Callable[[], Settings | None]) -> None:
+async def run(
+    settings: Settings,
+    log: Logger,
+    notifier: Notifier,
+    reload: Callable[[], Settings | None],
+    observers: Sequence[Callable[[Service], AbstractContextManager[object]]] = (),
+) -> None:
     """Serves until SIGTERM or SIGINT. CannotListen or TlsError when it cannot start.
 
     reload: called on SIGHUP; the new settings, or None when they are bad. Policy and grace change at once, the rest
-    needs a restart.
+    needs a restart. observers: entered once there is something to see, left at the end.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -45,6 +52,7 @@ async def run(settings: Settings, log: Logger, notifier: Notifier, reload: Calla
     service = Service(settings, electorate, log)
     server, port = new_server(service, settings.listen, settings.tls)
     await server.start()
+    observing = ExitStack()
 
     def hangup() -> None:
         notifier.reloading()
@@ -64,6 +72,8 @@ async def run(settings: Settings, log: Logger, notifier: Notifier, reload: Calla
     if notifier.watchdog_interval_s is not None:
         tasks.append(asyncio.create_task(_watchdog(notifier, notifier.watchdog_interval_s)))
     stopping = asyncio.create_task(stop.wait())
+    for observer in observers:
+        observing.enter_context(observer(service))
     log.info("ready", listen=settings.listen, port=port, address=settings.advertise, etcd=",".join(settings.etcd))
     notifier.ready(f"serving {settings.listen}")
     try:
@@ -72,6 +82,7 @@ async def run(settings: Settings, log: Logger, notifier: Notifier, reload: Calla
             task.result()  # a background task ends only by a defect
     finally:
         notifier.stopping()
+        await loop.run_in_executor(None, observing.close)  # a request under way still needs this loop
         service.stop()
         for task in (stopping, *tasks):
             task.cancel()

@@ -316,6 +316,10 @@ class Service:
     # ---- operators -------------------------------------------------------------------------------
 
     async def status(self, request: pb.StatusRequest, _context: object) -> pb.StatusReply:
+        return self.seen(request.batches_max)
+
+    def seen(self, batches_max: int) -> pb.StatusReply:
+        """What operators are shown; at most so many batches, 0: all."""
         role = self._electorate.role
         now_ns = self._clock_ns()
         reply = pb.StatusReply(
@@ -328,7 +332,7 @@ class Service:
             uptime_ns=now_ns - self._started_ns,
         )
         if self.cluster is not None:
-            messages.fill_status(reply, self.cluster, request.batches_max)
+            messages.fill_status(reply, self.cluster, batches_max)
             for row in reply.nodes:
                 session = self.sessions.get(row.node)
                 if session is not None:

@@ -241,6 +241,10 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         RateBytesPerS,
         doc("rate of a port that no daemon has declared", between(RateBytesPerS, "1mbit", "10tbit")),
     ] = field(name="rate_default", default=RateBytesPerS.parse("100gbit"))
+    web: Annotated[
+        HostPort | None,
+        doc("address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; unset: none"),
+    ] = None
     ca: Annotated[str, doc("PEM file with who signs the daemons' certificates; set: mutual TLS")] = ""
     certificate: Annotated[str, doc("PEM file with this coordinator's certificate")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""

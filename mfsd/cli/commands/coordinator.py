@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from google.protobuf.message import Message
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 from mfsd.cli.asking import EXIT_UNREACHABLE
 from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
+from mfsd.cli.plain import plain
 from mfsd.observe.format import bit_rate, duration
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def status(address: str | None, config_file: Path | None, batches: int, as_json:
         )
         sys.exit(EXIT_UNREACHABLE)
     if as_json:
-        click.echo(msgspec.json.encode(_plain(reply)))
+        click.echo(msgspec.json.encode(plain(reply)))
     else:
         Console().print(_view(reply))
     if not reply.leads:
@@ -94,21 +93,6 @@ def status(address: str | None, config_file: Path | None, batches: int, as_json:
             f"mfsctl: {reply.address} stands by and {leader}: look at etcd and at the other coordinators", err=True
         )
         sys.exit(EXIT_NO_LEADER)
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    """Every field by its name; 64-bit numbers stay numbers, as in the other commands' JSON."""
-    return {field.name: _plain_value(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Message):
-        return _plain(value)
-    if isinstance(value, (str, int, float)):
-        return value
-    return [_plain_value(item) for item in value]
 
 
 def _view(reply: pb.StatusReply) -> RenderableType:
