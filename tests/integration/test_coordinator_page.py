@@ -22,8 +22,8 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
     with Coordinator(tmp_path, config=FAST) as coordinator:
         port = coordinator.wait_line("event=web").rpartition("port=")[2]
         async with Node("node-a", coordinator.address) as a, Node("node-b", coordinator.address) as b:
-            a.arrive(2**53 + 1, 1000, port="b/in", size=900 * 10**9)  # a browser's numbers end below
-            b.arrive(4, 1200, port="b/in", size=400 * 10**9)
+            a.arrive(2**53 + 1, 1000, port="node-b/in", size=900 * 10**9)  # a browser's numbers end below
+            b.arrive(4, 1200, port="node-b/in", size=400 * 10**9)
             await until(lambda: a.heard.pruned, "pruned")
 
             def status() -> bytes:
@@ -40,7 +40,7 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
                 stderr=subprocess.DEVNULL,
             )
             page = (await process.communicate())[0].decode()
-        for word in ("9007199254740993", "node-a", "node-b", "batch 4", "b/in", "leader"):
+        for word in ("9007199254740993", "node-a", "node-b", "batch 4", "node-b/in", "leader"):
             assert word in page, word
 
 
