@@ -136,7 +136,7 @@ def batch_command(batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: f
     )
     lines = [
         f"{p.request.number} {zero_ns + scale.ns(p.request.deadline_s)} {scale.ns(p.request.budget_s)} "
-        f"{PREFILL_HOSTS + p.request.decode} {p.fetch_bytes} {p.push_bytes} {int(p.is_last)}"
+        f"{PREFILL_HOSTS + p.request.decode} {p.fetch_bytes} {p.push_bytes}"
         for p in batch.parts[rank]
     ]
     return "\n".join([head, *lines])

@@ -25,8 +25,11 @@ def measure(console: Console, scenario: Scenario, scale: Scale, seeds: Sequence[
     """Figures of dscp (the same priorities, no daemons) and mfs at a tenth of the usual load."""
     low = msgspec.structs.replace(scenario, rate=LOAD * RATES.get(scenario.workload, scenario.rate))
 
+    told: set[int] = set()
+
     def tell(moment: Moment) -> None:
-        if moment.served == 0:
+        if moment.served == 0 and moment.leg not in told:
+            told.add(moment.leg)
             which = f"{moment.leg + 1}/{moment.legs} {moment.mode}, seed {moment.seed}"
             console.print(f"{which}, {moment.requests} requests", highlight=False)
 

@@ -9,7 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -31,9 +31,9 @@ static const struct mfs_api *api;
 static struct mfs_client *session;
 static int nic = -1;
 static int bell = -1;
-static _Atomic(struct message *) permitted_list;
+static sem_t taken;
 static struct message *waiting_first, *waiting_last; /* submitted, in that order */
-static uint64_t submitted, permitted_count, bypassed;
+static uint64_t submitted, permitted, bypassed;
 
 static uint32_t fallback_class(const struct mfs_client *client)
 {
@@ -43,35 +43,24 @@ static uint32_t fallback_class(const struct mfs_client *client)
 
 /* ---- permits ---------------------------------------------------------------------------------------------------- */
 
-/* Called from any thread that takes permits. */
-static void permitted(struct mfs_waiter *waiter, uint64_t task, uint32_t wire_class)
-{
-	struct message *message = (struct message *)waiter, *head = atomic_load(&permitted_list);
-	const uint64_t one = 1;
-
-	atomic_store(&message->permitted_task, task);
-	atomic_store(&message->permitted_class, wire_class);
-	if (atomic_exchange(&message->listed, true))
-		return;
-	do {
-		message->permitted_next = head;
-	} while (!atomic_compare_exchange_weak(&permitted_list, &head, message));
-	if (!head && write(bell, &one, sizeof(one)) != sizeof(one))
-		abort();
-}
-
+/* Rings the bell when permits have arrived, and lets the event loop take them before it sleeps again. */
 static void *wait_for_permits(void *unused)
 {
+	const uint64_t one = 1;
+
 	(void)unused;
 	pthread_setname_np(pthread_self(), "permits");
 	for (;;) {
 		struct mfs_client *client = api->client();
 
-		if (client)
-			mfs_client_wait(client, WAIT_NS);
-		else
+		if (!client) {
 			usleep(WAIT_NS / 1000);
-		api->permits();
+		} else if (!mfs_client_wait(client, WAIT_NS)) {
+			if (write(bell, &one, sizeof(one)) != sizeof(one))
+				abort();
+			while (sem_wait(&taken) && errno == EINTR)
+				;
+		}
 	}
 	return NULL;
 }
@@ -85,26 +74,21 @@ static void unlink_waiting(struct message *message)
 
 static void bell_rang(void)
 {
-	struct message *message, *next, *in_order = NULL;
 	uint64_t times;
 
 	if (read(bell, &times, sizeof(times)) != sizeof(times))
 		return;
-	for (message = atomic_exchange(&permitted_list, NULL); message; message = next) {
-		next = message->permitted_next;
-		message->permitted_next = in_order;
-		in_order = message;
-	}
-	for (message = in_order; message; message = next) {
-		next = message->permitted_next;
-		atomic_store(&message->listed, false);
-		/* A permit may cross a cancellation, and come for what the message was before. */
-		if (!message->waits || atomic_load(&message->permitted_task) != message->task)
+	for (struct message *message = waiting_first, *next; message; message = next) {
+		const int wire_class = mfs_client_permit(message->client, message->task);
+
+		next = message->waiting_after;
+		if (wire_class < 0)
 			continue;
 		unlink_waiting(message);
-		permitted_count++;
-		verbs_post(message, atomic_load(&message->permitted_class));
+		permitted++;
+		verbs_post(message, (unsigned)wire_class);
 	}
+	sem_post(&taken);
 }
 
 /* ---- session ---------------------------------------------------------------------------------------------------- */
@@ -131,6 +115,7 @@ void gate_open(void)
 		fail("the shim is not preloaded");
 	bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	watch(bell, bell_rang);
+	sem_init(&taken, 0, 0);
 	if (pthread_create(&thread, NULL, wait_for_permits, NULL))
 		fail("no thread for permits");
 }
@@ -176,9 +161,8 @@ void gate_submit(struct message *message)
 		.nic = (uint8_t)nic,
 		.role = MFS_ROLE_KV,
 	};
-	message->waiter.permitted = permitted;
 	message->submit_ns = now_ns();
-	if (!client || mfs_client_submit(client, &task, &message->waiter, &message->task)) {
+	if (!client || mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task)) {
 		message->client = NULL;
 		bypassed++;
 		verbs_post(message, fallback_class(client));
@@ -327,5 +311,5 @@ void gate_request_end(struct request *request)
 
 void gate_statistics(void)
 {
-	tell("statistics submitted %lu permitted %lu bypassed %lu", submitted, permitted_count, bypassed);
+	tell("statistics submitted %lu permitted %lu bypassed %lu", submitted, permitted, bypassed);
 }

@@ -159,7 +159,7 @@ void prefill_collective_received(uint32_t of_phase, uint64_t bytes)
 }
 
 /* NUMBER LAYERS ATTENTION EXPERTS SEND RECEIVE SEND RECEIVE DEADLINE COMPUTE REQUESTS, then for each request a line
- * NUMBER DEADLINE BUDGET DECODE FETCH PUSH LAST. Bytes are of one layer, times nanoseconds. */
+ * NUMBER DEADLINE BUDGET DECODE FETCH PUSH. Bytes are of one layer, times nanoseconds. */
 void prefill_batch(char *words)
 {
 	char *line = strchr(words, '\n');
@@ -177,14 +177,12 @@ void prefill_batch(char *words)
 		fail("a batch that I cannot read: %.80s", words);
 	for (uint32_t i = 0; i < batch.requests; i++) {
 		struct request *request = calloc(1, sizeof(*request));
-		unsigned last;
 
 		if (!request || !line ||
-		    sscanf(line + 1, "%u %" SCNu64 " %" SCNu64 " %u %" SCNu64 " %" SCNu64 " %u", &request->number,
+		    sscanf(line + 1, "%u %" SCNu64 " %" SCNu64 " %u %" SCNu64 " %" SCNu64, &request->number,
 			   &request->deadline_ns, &request->budget_ns, &request->decode, &request->fetch_bytes,
-			   &request->push_bytes, &last) != 7)
+			   &request->push_bytes) != 6)
 			fail("request %u of batch %" PRIu64 " cannot be read", i, batch.number);
-		request->is_last = last;
 		request->batch = &batch;
 		batch.request[i] = request;
 		line = strchr(line + 1, '\n');

