@@ -19,6 +19,8 @@ from tests.support.daemon import Daemon, eventually
 from tests.support.engine import Engine
 
 CONFIG = """
+[policy]
+early_order = "rank"
 [arbiter]
 max_hold = "25s"
 [nic."slow"]
