@@ -95,6 +95,11 @@ class _Told(NamedTuple):
     """Request -> deadline on this coordinator's clock, bytes per port."""
     collectives: Mapping[int, int]
 
+    def uses(self, ports: set[int]) -> bool:
+        return not ports.isdisjoint(self.collectives) or any(
+            not ports.isdisjoint(demands) for _, demands in self.requests.values()
+        )
+
 
 class Active(Struct):
     """One batch, and what each node says of it."""
@@ -161,8 +166,10 @@ class Cluster:
             self.dirty.discard(name)
 
     def tick(self, now_ns: int) -> None:
-        """Ends graces. To be called a few times a second."""
+        """Ends graces, reckons anew with rates that came later than loads. To be called a few times a second."""
         now_ns = self._time(now_ns)
+        if changed := self.ports.take_changed():
+            self._reckon(changed, now_ns)
         gap_ns = 0 if self._tick_ns is None else now_ns - self._tick_ns
         self._tick_ns = now_ns
         for node in [n for n in self.nodes.values() if not n.connected]:
@@ -298,6 +305,20 @@ class Cluster:
             self._mark(node)
         node.refused.pop(active.batch_id, None)
         self._settle(active, key_ns, numbers, change)
+
+    def _reckon(self, changed: set[int], now_ns: int) -> None:
+        """Batches are often told before the daemons at the other ends of their flows: all of them are, to a new
+        leader. Done together, since it looks at every batch."""
+        for active in list(self.batches.values()):
+            if not any(told.uses(changed) for told in active.told.values()):
+                continue
+            batch, key_ns, numbers = self._merged(active, now_ns)
+            try:
+                change = self.planner.update(batch, now_ns)
+            except ValueError:  # more than the core can count: it stays as it was taken
+                self.oddities["slower port: the batch is kept as it was"] += 1
+                continue
+            self._settle(active, key_ns, numbers, change)
 
     def _withdraw(self, node: Node, batch_id: int, now_ns: int) -> None:
         """This node has nothing of the batch any more. The last one to leave ends it."""

@@ -38,6 +38,7 @@ class PortTable:
         self._rate_default_bytes_per_s = rate_default_bytes_per_s
         self._number: dict[str, int] = {}
         self.ports: list[Port] = []
+        self._changed: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.ports)
@@ -54,11 +55,20 @@ class PortTable:
 
     def declare(self, name: str, rate_bytes_per_s: int) -> int:
         """A daemon's own port. Loads that are converted from now on use the new rate; rate 0 means unknown."""
+        spoken_of = name in self._number
         number = self.number(name)
+        port = self.ports[number]
         if rate_bytes_per_s > 0:
-            self.ports[number].rate_bytes_per_s = rate_bytes_per_s
-            self.ports[number].declared = True
+            if spoken_of and port.rate_bytes_per_s != rate_bytes_per_s:
+                self._changed.add(number)
+            port.rate_bytes_per_s = rate_bytes_per_s
+            port.declared = True
         return number
+
+    def take_changed(self) -> set[int]:
+        """Ports that have another rate than loads may have been converted with, since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def time_ns(self, number: int, size_bytes: int) -> int:
         """Time that the bytes take on the port alone, at most `TIME_MAX_NS`."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -21,14 +22,22 @@ SILENT_HEARTBEATS = 2.5
 UPDATE_INTERVAL_S = 0.01
 """Updates of a batch within it become one report. Arrivals and departures do not wait."""
 BACKOFF_MIN_S = 0.05
+REPLACED_WAIT_S = 5.0
+"""Another daemon came with this node's name. Two that share one would throw each other out at full speed."""
 FAILED_FOR_S = 1.0
 """An address that has just failed is not followed for so long when another coordinator names it as leader."""
 
 _Call = grpc.aio.StreamStreamCall[pb.FromNode, pb.ToNode]
 
+T = TypeVar("T")
+
 
 class _Ended(Exception):
-    """This stream has ended; try the next address. ``str()`` says why."""
+    """This stream has ended; try the next address, not before `wait_s`. ``str()`` says why."""
+
+    def __init__(self, why: str, wait_s: float = 0.0) -> None:
+        self.wait_s = wait_s
+        super().__init__(why)
 
 
 class _Redirect(Exception):
@@ -99,6 +108,7 @@ class LinkStream:
                 self._not_connected(address, str(ended))
                 self._failed_at_s[address] = loop.time()
                 failures = 0 if was_connected else failures + 1
+                await asyncio.sleep(ended.wait_s)
             address = next(rotation)
             if failures:  # a leader that was just lost is looked for at once
                 longest_s = min(self._settings.backoff_max_s, BACKOFF_MIN_S * 2 ** min(failures, 16))
@@ -127,11 +137,11 @@ class LinkStream:
             call: _Call = channel.stream_stream(  # type: ignore[assignment]  # the stubs lose the request's type
                 LINK, request_serializer=pb.FromNode.SerializeToString, response_deserializer=pb.ToNode.FromString
             )()
-            await asyncio.wait_for(call.write(self._state.hello()), ANSWER_S)
+            await _within(call.write(self._state.hello()), ANSWER_S)
             await self._read(call, address, tasks)
         except grpc.aio.AioRpcError as error:
             raise _Ended(_explained(error, self._credentials is not None)) from error
-        except (asyncio.TimeoutError, TimeoutError) as error:
+        except TimeoutError as error:
             raise _Ended(f"no answer within {ANSWER_S:g} s") from error
         except asyncio.InvalidStateError as error:  # written to after its end, whose reason reading tells
             raise _Ended("the stream has ended") from error
@@ -152,8 +162,8 @@ class LinkStream:
         silence_s = ANSWER_S
         while True:
             try:
-                message = await asyncio.wait_for(call.read(), silence_s)
-            except (asyncio.TimeoutError, TimeoutError) as error:
+                message = await _within(call.read(), silence_s)
+            except TimeoutError as error:
                 raise _Ended(f"silent for {silence_s:g} s") from error
             if not isinstance(message, pb.ToNode):
                 code, details = await call.code(), await call.details()
@@ -171,7 +181,8 @@ class LinkStream:
                         echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                         await call.write(pb.FromNode(echo=echo))
                 case "refusal":
-                    raise _Ended(f"refused: {message.refusal.reason}")
+                    replaced = message.refusal.code == pb.Refusal.REPLACED
+                    raise _Ended(f"refused: {message.refusal.reason}", REPLACED_WAIT_S if replaced else 0.0)
                 case _:
                     pass  # of a later version
 
@@ -230,6 +241,20 @@ class LinkStream:
                     remedy="batches are ordered locally and none is pruned until a coordinator answers",
                 )
                 self._listener.order_lost()
+
+
+async def _within(awaitable: Awaitable[T], limit_s: float) -> T:
+    """Its result, or TimeoutError. Unlike asyncio.wait_for (before Python 3.12) it never loses a cancellation that
+    comes together with the result."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=limit_s)
+    finally:
+        if not task.done():
+            task.cancel()
+    if not done:
+        raise TimeoutError
+    return task.result()
 
 
 def _silence_s(heartbeat_ns: int) -> float:

@@ -139,7 +139,9 @@ async def test_a_second_stream_of_a_node_replaces_the_first(tmp_path: Path) -> N
             await until(lambda: first.link.status().connected, "a connection")
             async with Node("a", coordinator.address) as second:
                 await until(lambda: second.link.status().connected, "a connection")
-                coordinator.wait_line("another stream of node a")
+                await until(lambda: not first.link.status().connected, "the first one's end")
+            coordinator.wait_line("another stream of node a")
+            assert "another stream" in first.link.status().problem
 
 
 @in_loop

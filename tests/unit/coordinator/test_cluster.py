@@ -319,6 +319,19 @@ def test_a_pruned_request_is_told_to_its_daemon_with_the_reason_and_comes_back()
     assert world.pruned["a"] == set()
 
 
+def test_a_rate_that_comes_after_the_load_counts() -> None:
+    world = World("a")
+    port = world.port("b/in")
+    world.arrive("a", heavy(1, 600 * MS, 500_000_000, port))
+    world.arrive("a", heavy(2, 800 * MS, 400_000_000, port))  # together 900 ms of a port of the default rate
+    assert world.pruned["a"] == {(1, 100)}
+    world.cluster.connect("b", {"b/in": 10 * RATE}, 0)
+    world.cluster.synchronise("b", 0)
+    world.cluster.tick(0)
+    world.tell()
+    assert world.pruned["a"] == set(), "the port is ten times as fast as was thought"
+
+
 def test_a_request_may_be_in_two_batches() -> None:
     """Chunked prefill: the next chunk's batch begins before the last one has ended."""
     world = World("a")
