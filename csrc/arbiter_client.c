@@ -284,6 +284,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->layer = message->layer;
 	task->stage = message->stage;
 	task->phase = TASK_WAITING;
+	task->laned = message->flags & MFS_TASK_LANED;
 	task->nic = message->nic;
 	session->held_bytes += task->bytes;
 	nic->dirty = true;

@@ -127,6 +127,16 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
 	session_grant(arbiter, session, (uint64_t)task->generation << 32 | (uint32_t)(task - session->task), wire_class);
 }
 
+/* Whether NIC and switches hold the task back behind collectives by themselves, because it travels in a lower class. Then
+ * it need not wait here until they are done, and fills what they leave of the link. */
+static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick *pick)
+{
+	const struct task *task = (struct task *)(uintptr_t)pick->cookie;
+	uint8_t collectives = arbiter->dscp[arbiter->config.policy.classes > 3 ? 1 : 0], own = arbiter->dscp[pick->wire_class];
+
+	return task->laned && own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
+}
+
 void nic_grant(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct nic *nic = &arbiter->nic[index];
@@ -157,7 +167,7 @@ void nic_grant(struct mfs_arbiter *arbiter, uint32_t index)
 			if (nic->unscheduled_bytes == 0)
 				nic_bell_set(arbiter, index, false);
 		}
-		if (busy && pick.tier != MFS_TIER_CRITICAL) {
+		if (busy && pick.tier != MFS_TIER_CRITICAL && !kept_apart(arbiter, &pick)) {
 			uint64_t promotion_ns = mfs_rmlq_advance(nic->queue, arbiter->now_ns);
 
 			nic->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + arbiter->config.stuck_ns

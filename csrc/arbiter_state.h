@@ -37,6 +37,7 @@ struct task {
 	uint8_t phase; /* enum task_phase */
 	uint8_t nic;
 	uint8_t wire_class; /* when in flight */
+	bool laned;	    /* goes out on the lane of its class */
 	bool counted;	    /* when in flight: its bytes fill the window */
 	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
 };

@@ -545,10 +545,13 @@ class Client:
         layer: int = 0,
         role: int = 0,
         asked: bool = False,
+        laned: bool = False,
     ) -> int:
         """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
 
-        `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`."""
+        `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`. `laned`: it
+        will go out on the lane of the permitted class, so it need not wait for collectives where the wire has classes.
+        """
 
     def permit(self, task_id: int) -> int | None:
         """The class of a permitted task; None while it waits. ENOENT: it has ended."""

@@ -415,6 +415,7 @@ cdef extern from "mfs/client.h" nogil:
         uint8_t stage
         uint8_t nic
         uint8_t role
+        bint laned
     struct mfs_permit:
         uint64_t task_id
         void *cookie

@@ -14,8 +14,9 @@ from bench.testbed.processes import LegError, Program
 
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
-WINDOW_BYTES = 262_144
-"""Permitted and not completed on a NIC: two messages, so that the link never waits for a permit."""
+WINDOW_BYTES = 1 << 20
+"""Permitted and not completed on a NIC, both directions together: eight messages, so that reads which wait at a busy pool
+leave room for writes the other way."""
 
 
 class Daemons:

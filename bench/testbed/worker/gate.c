@@ -160,6 +160,7 @@ void gate_submit(struct message *message)
 		.stage = (uint8_t)message->stage,
 		.nic = (uint8_t)nic,
 		.role = MFS_ROLE_KV,
+		.laned = true,
 	};
 	message->submit_ns = now_ns();
 	if (!client || mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task)) {

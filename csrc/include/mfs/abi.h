@@ -97,6 +97,7 @@ enum mfs_message_kind {
 
 enum mfs_message_flags {
 	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
+	MFS_TASK_LANED = 1 << 1,    /* with SUBMIT: it will go out on the lane of the permitted class */
 };
 
 /* Every thread of the process sends through a lane of its own while there are any; the last lane is for all others. So

@@ -31,6 +31,7 @@ struct mfs_task {
 	uint8_t stage;
 	uint8_t nic;
 	uint8_t role;
+	bool laned; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
 };
 
 /* Connects, checks versions and maps the segment, within timeout_ms.

@@ -265,6 +265,31 @@ def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually
         eventually(lambda: not collective.gate(nic) >> 31)
 
 
+@pytest.mark.parametrize(
+    ("dscp", "laned", "waits"),
+    [
+        ([46, 34, 26, 18, 10, 9, 8, 1], True, False),
+        ([46, 34, 26, 18, 10, 9, 8, 1], False, True),  # posted who knows where
+        ([], True, True),  # no classes on the wire
+        ([46, 34, 34, 34, 34, 34, 34, 34], True, True),  # the wire does not tell them apart
+    ],
+)
+def test_what_the_wire_keeps_apart_does_not_wait_for_collectives(
+    serve, take: Take, eventually: Eventually, dscp: list[int], laned: bool, waits: bool
+) -> None:
+    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    server.arbiter.wire(dscp)
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        client.count_posted(nic, Stage.COLLECTIVE, 1_000_000)
+        task = client.submit(KIB, stage=Stage.P2D, nic=nic, laned=laned)
+        if waits:
+            eventually(lambda: client.gate(nic) >> 31)
+            assert client.permits() == []
+        else:
+            assert take(client, 1) == [task]
+
+
 def test_critical_flows_do_not_wait_for_collectives(serve, take: Take, eventually: Eventually) -> None:
     server = serve(policy=Policy(variant=_native.Variant.PAPER), stuck_ns=3600 * 10**9)
     with server.attach() as client:
