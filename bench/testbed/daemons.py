@@ -15,8 +15,8 @@ from bench.testbed.processes import LegError, Program
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
 WINDOW_BYTES = 1 << 20
-"""Permitted and not completed on a NIC, both directions together: eight messages, so that reads which wait at a busy pool
-leave room for writes the other way."""
+"""Permitted and not completed on a NIC, both directions together: eight messages, so that reads that wait at a
+busy pool leave room for writes the other way."""
 
 
 class Daemons:

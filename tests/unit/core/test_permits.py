@@ -120,7 +120,8 @@ def test_a_layer_boundary_promotes_what_waits(serve, take: Take, eventually: Eve
 
 
 def test_the_coordinators_rank_decides_between_batches(serve, take: Take, eventually: Eventually) -> None:
-    server = serve(window_ns=0, window_bytes_min=1)
+    policy = Policy(early_order=_native.EarlyOrder.RANK)
+    server = serve(window_ns=0, window_bytes_min=1, policy=policy)
     with server.attach() as client:
         nic = client.nic("rdma0")
         batches = [client.batch_begin(batch_id, layers=10) for batch_id in (11, 12)]
