@@ -44,8 +44,10 @@ setup: $(VENV)/built ## install system packages (as root), Python packages, buil
 demo: setup ## a serving cluster in network namespaces, without MFS and with it (three minutes)
 	$(BIN)/python -m bench.testbed.demo
 
+# Unit tests share the cores; the others have queues, links and daemons of their own, which must not disturb each other.
 test: setup ## set up and run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/model tests/fuzz
+	$(BIN)/python -m pytest -q tests/fault tests/integration tests/e2e tests/gpu
 
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 3.6 GB, ten minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
