@@ -32,7 +32,7 @@ DURATION_S = 14.0
 NO_HOSTS = 3
 """Exit status of the demo proper: this kernel makes no such hosts."""
 SEEDS = [1, 2, 3]
-SLACK_POINTS = 0.06
+SLACK_POINTS = 0.08
 """By how much MFS may be below fixed priorities in deadlines met: seeds differ by as much, so three short rounds cannot
 tell less. What was measured is printed."""
 
