@@ -111,7 +111,9 @@ async def test_the_order_expires_when_nobody_confirms_it(tmp_path: Path) -> None
             a.arrive(1, 60)
             await until(lambda: a.heard.batches() == [1], "the order")
             confirmed = len(a.heard.changes)
-            await asyncio.sleep(1.5)  # longer than the time to live: heartbeats alone must keep the order
+            told_ns = a.link._state.heard_ns or 0
+            # heard again, later than the time to live: heartbeats alone keep the order
+            await until(lambda: (a.link._state.heard_ns or 0) > told_ns + 1_200_000_000, "a late heartbeat")
             assert (a.heard.lost, len(a.heard.changes)) == (0, confirmed)
             coordinator.process.send_signal(signal.SIGSTOP)
             try:
