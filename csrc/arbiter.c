@@ -65,8 +65,8 @@ static void heartbeats_write(struct mfs_arbiter *arbiter)
 		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
 		session_contexts_refresh(arbiter, arbiter->session[i]);
 	}
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		idle &= arbiter->nic[i].in_flight_bytes == 0 && mfs_rmlq_waiting(arbiter->nic[i].queue) == 0;
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		idle &= way_at(arbiter, i)->in_flight_bytes == 0 && mfs_rmlq_waiting(way_at(arbiter, i)->queue) == 0;
 	if (idle && ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK != 0)
 		return;
 	nic_tick(arbiter);
@@ -95,9 +95,9 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	worked = command_run(arbiter);
 	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		if (arbiter->nic[i].dirty || arbiter->now_ns >= arbiter->nic[i].look_ns)
-			nic_grant(arbiter, i);
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
+			way_grant(arbiter, i);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
 		session_announce(arbiter->session[i]);
 	heartbeats_write(arbiter);
@@ -120,9 +120,9 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
 	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
 
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		if (arbiter->nic[i].look_ns < until_ns)
-			until_ns = arbiter->nic[i].look_ns;
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		if (way_at(arbiter, i)->look_ns < until_ns)
+			until_ns = way_at(arbiter, i)->look_ns;
 	if (until_ns <= now_ns)
 		return false;
 	timeout.tv_sec = (time_t)((until_ns - now_ns) / 1000000000u);
@@ -133,9 +133,8 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	while (epoll_wait(arbiter->epoll, events, 64, 0) == 64)
 		;
 	arbiter->wakeups++;
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		if (arbiter->nic[i].bell)
-			arbiter->nic[i].dirty = true;
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		way_at(arbiter, i)->dirty |= way_at(arbiter, i)->waits;
 	return true;
 }
 
@@ -303,14 +302,14 @@ struct nic_argument {
 	const char *name;
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	struct mfs_rmlq *queue;
+	struct mfs_rmlq *queues[MFS_DIRECTIONS];
 };
 
 static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct nic_argument *a = argument;
 
-	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->queue);
+	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, a->queues);
 }
 
 int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
@@ -324,13 +323,15 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 	if (rc != -ENOENT)
 		return rc;
 	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
-	rc = mfs_rmlq_create(&arbiter->config.policy,
-			     rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s,
-			     arbiter->config.tasks_max, &a.queue);
-	if (rc < 0)
-		return rc;
-	rc = arbiter_command(arbiter, run_nic, &a);
-	mfs_rmlq_destroy(a.queue); /* NULL, unless another thread has added the NIC meanwhile */
+	rc = 0;
+	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++)
+		rc = mfs_rmlq_create(&arbiter->config.policy,
+				     rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s,
+				     arbiter->config.tasks_max, &a.queues[d]);
+	if (rc == 0)
+		rc = arbiter_command(arbiter, run_nic, &a);
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
+		mfs_rmlq_destroy(a.queues[d]); /* NULL, unless another thread has added the NIC meanwhile */
 	return rc;
 }
 
@@ -368,10 +369,10 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 	arbiter->gate_mask = gate_mask(arbiter->config.mode);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
 		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
-	for (uint32_t i = 0; i < MFS_NICS_MAX; i++) {
+	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
 		nic_gates_write(arbiter, i);
-		arbiter->nic[i].dirty = i < arbiter->nics;
-	}
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		way_at(arbiter, i)->dirty = true;
 	return 0;
 }
 
@@ -475,8 +476,8 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		session_detach(arbiter, session, -ESHUTDOWN);
 		session_destroy(session);
 	}
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		mfs_rmlq_destroy(arbiter->nic[i].queue);
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		mfs_rmlq_destroy(way_at(arbiter, i)->queue);
 	if (arbiter->epoll >= 0)
 		close(arbiter->epoll);
 	if (arbiter->command_bell >= 0)

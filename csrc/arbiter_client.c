@@ -126,13 +126,13 @@ struct session *session_find(struct mfs_arbiter *arbiter, uint32_t client_id)
 static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	if (task->handle)
-		mfs_rmlq_cancel(arbiter->nic[task->nic].queue, task->handle);
+		mfs_rmlq_cancel(way_at(arbiter, task->way)->queue, task->handle);
 	if (task->phase == TASK_IN_FLIGHT)
 		nic_released(arbiter, task, complete);
 	else
 		task->session->held_bytes -= task->bytes;
 	task->phase = TASK_FREE;
-	arbiter->nic[task->nic].dirty = true;
+	way_at(arbiter, task->way)->dirty = true;
 }
 
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason)
@@ -252,6 +252,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		task->ended_generation = 0;
 		return 0;
 	}
+	task->way = (uint8_t)way_of(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
 	task->deadline_ns = message->deadline_ns;
 	task->batch = message->batch;
@@ -263,14 +264,14 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		if (task->batch == MFS_NONE_U32)
 			task->batch = request->batch;
 		if (message->stage == MFS_STAGE_P2D)
-			request_submitted(arbiter, session, task->request - 1, message->nic);
+			request_submitted(arbiter, session, task->request - 1, task->way);
 	}
 
-	struct nic *nic = &arbiter->nic[message->nic];
+	struct way *way = way_at(arbiter, task->way);
 	struct mfs_flow flow = {
 		.bytes = message->bytes,
 		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
-		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, message->nic) : 0,
+		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->way) : 0,
 		.deadline_ns = task->deadline_ns,
 		.cookie = (uintptr_t)task,
 		.layer = message->layer,
@@ -285,10 +286,9 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->stage = message->stage;
 	task->phase = TASK_WAITING;
 	task->laned = message->flags & MFS_TASK_LANED;
-	task->nic = message->nic;
 	session->held_bytes += task->bytes;
-	nic->dirty = true;
-	if (mfs_rmlq_submit(nic->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
+	way->dirty = true;
+	if (mfs_rmlq_submit(way->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
 		task->handle = 0; /* full: better now than never */
 		nic_granted(arbiter, task, &(struct mfs_pick){.tier = MFS_TIER_SCAVENGER,
 							       .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)});
@@ -320,7 +320,7 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	if (ahead != 0)
 		return 0;
 	if (complete && task->handle) {
-		mfs_rmlq_complete(arbiter->nic[task->nic].queue, task->handle, UINT64_MAX);
+		mfs_rmlq_complete(way_at(arbiter, task->way)->queue, task->handle, UINT64_MAX);
 		task->handle = 0;
 	}
 	if (complete && task->request)

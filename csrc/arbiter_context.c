@@ -61,23 +61,24 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 	return deadline_ns;
 }
 
-static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint16_t nics)
+static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t ways)
 {
 	struct mfs_batch_context context = {
 		.layer_current = batch->layer_current,
 		.layers = batch->layers,
 		.rank = batch->rank,
 		.pruned = batch->pruned,
-		.deadline_ns = nics ? batch_deadline_ns(session, batch) : 0,
+		.deadline_ns = ways ? batch_deadline_ns(session, batch) : 0,
 		.compute_left_ns = batch_compute_left_ns(batch, arbiter->now_ns),
 	};
 
-	for (; nics; nics &= (uint16_t)(nics - 1)) {
-		uint32_t i = (uint32_t)__builtin_ctz(nics);
+	for (; ways; ways &= ways - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(ways);
+		struct way *way = way_at(arbiter, i);
 
-		if (mfs_rmlq_batch(arbiter->nic[i].queue, batch->key, &context, arbiter->now_ns) == 0)
-			batch->told |= (uint16_t)(1u << i);
-		arbiter->nic[i].dirty = true;
+		if (mfs_rmlq_batch(way->queue, batch->key, &context, arbiter->now_ns) == 0)
+			batch->told |= 1u << i;
+		way->dirty = true;
 	}
 }
 
@@ -86,11 +87,12 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 	uint32_t slot = (uint32_t)(batch - session->batch);
 
 	session->batches_known &= ~(1ull << slot);
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		if (batch->told >> i & 1) {
-			mfs_rmlq_batch_end(arbiter->nic[i].queue, batch->key);
-			arbiter->nic[i].dirty = true;
-		}
+	for (uint32_t told = batch->told; told; told &= told - 1) {
+		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
+
+		mfs_rmlq_batch_end(way->queue, batch->key);
+		way->dirty = true;
+	}
 	memset(batch, 0, sizeof(*batch));
 	notice(arbiter, session, slot, true);
 }
@@ -136,12 +138,12 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 	return batch;
 }
 
-uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic)
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way)
 {
 	struct batch *batch = batch_refresh(arbiter, session, slot);
 
-	if (batch->id && !(batch->told >> nic & 1))
-		batch_tell(arbiter, session, batch, (uint16_t)(1u << nic));
+	if (batch->id && !(batch->told >> way & 1))
+		batch_tell(arbiter, session, batch, 1u << way);
 	return batch->id ? batch->key : 0;
 }
 
@@ -222,11 +224,11 @@ static void request_forget(struct mfs_arbiter *arbiter, struct session *session,
 	struct request *request = &session->request[slot];
 	uint32_t batch = request->batch, d = request->demand;
 
-	for (uint16_t told = request->told | request->pruned_told; told; told &= (uint16_t)(told - 1)) {
-		struct nic *nic = &arbiter->nic[__builtin_ctz(told)];
+	for (uint32_t told = request->told | request->pruned_told; told; told &= told - 1) {
+		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
 
-		mfs_rmlq_request_end(nic->queue, request->key);
-		nic->dirty = true;
+		mfs_rmlq_request_end(way->queue, request->key);
+		way->dirty = true;
 	}
 	while (d) {
 		struct demand *demand = &session->demand[d - 1];
@@ -261,6 +263,7 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 		struct demand *demand = &session->demand[next - 1];
 		uint64_t peer[2] = {atomic_load_explicit(&shared->peer[0], memory_order_relaxed),
 				    atomic_load_explicit(&shared->peer[1], memory_order_relaxed)};
+		uint8_t nic;
 
 		if (atomic_load_explicit(&shared->request, memory_order_relaxed) != slot + 1)
 			return;
@@ -271,10 +274,10 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 		demand->bytes = atomic_load_explicit(&shared->bytes, memory_order_relaxed);
 		demand->layer = atomic_load_explicit(&shared->layer, memory_order_relaxed);
 		demand->stage = atomic_load_explicit(&shared->stage, memory_order_relaxed);
-		demand->nic = atomic_load_explicit(&shared->nic, memory_order_relaxed);
-		demand->direction = atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1;
+		nic = atomic_load_explicit(&shared->nic, memory_order_relaxed);
+		demand->way = (uint8_t)way_of(nic % MFS_NICS_MAX, atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
 		memcpy(demand->peer, peer, sizeof(peer));
-		if (demand->bytes > MFS_FLOW_BYTES_MAX || demand->nic >= arbiter->nics)
+		if (demand->bytes > MFS_FLOW_BYTES_MAX || nic >= arbiter->nics)
 			demand->bytes = 0;
 		demand->bytes_left = demand->bytes;
 		demand->owner = slot + 1;
@@ -286,27 +289,27 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 	}
 }
 
-/* Last-stage bytes that leave by each NIC, and the part that exists only once the last layer is computed. */
+/* Last-stage bytes that take each way, and the part that exists only once the last layer is computed. */
 static void request_tell(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
 {
-	uint32_t layers = 0;
-	uint16_t nics = 0;
-	uint64_t ahead[MFS_NICS_MAX] = {0}, tail[MFS_NICS_MAX] = {0};
+	uint32_t layers = 0, ways = 0;
+	uint64_t ahead[WAYS_MAX] = {0}, tail[WAYS_MAX] = {0};
 
 	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
 		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers, memory_order_relaxed);
 	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
 		const struct demand *demand = &session->demand[d - 1];
 
-		if (demand->stage != MFS_STAGE_P2D || demand->direction != MFS_DIRECTION_OUT || !demand->bytes)
+		if (demand->stage != MFS_STAGE_P2D || !demand->bytes)
 			continue;
-		nics |= (uint16_t)(1u << demand->nic);
-		ahead[demand->nic] += demand->bytes;
+		ways |= 1u << demand->way;
+		ahead[demand->way] += demand->bytes;
 		if (layers && demand->layer + 1u >= layers)
-			tail[demand->nic] += demand->bytes;
+			tail[demand->way] += demand->bytes;
 	}
-	for (; nics; nics &= (uint16_t)(nics - 1)) {
-		uint32_t i = (uint32_t)__builtin_ctz(nics);
+	for (; ways; ways &= ways - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(ways);
+		struct way *way = way_at(arbiter, i);
 		struct mfs_request_context context = {
 			.deadline_ns = request->deadline_ns,
 			.budget_ns = request->budget_ns,
@@ -314,9 +317,9 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 			.bytes_tail = tail[i],
 		};
 
-		if (mfs_rmlq_request(arbiter->nic[i].queue, request->key, &context, arbiter->now_ns) == 0)
-			request->told |= (uint16_t)(1u << i);
-		arbiter->nic[i].dirty = true;
+		if (mfs_rmlq_request(way->queue, request->key, &context, arbiter->now_ns) == 0)
+			request->told |= 1u << i;
+		way->dirty = true;
 	}
 }
 
@@ -357,31 +360,32 @@ void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint3
 	request_notice(arbiter, session, request->batch);
 }
 
-static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t nic)
+static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t i)
 {
-	if (mfs_rmlq_prune(arbiter->nic[nic].queue, request->key) == 0)
-		request->pruned_told |= (uint16_t)(1u << nic);
-	arbiter->nic[nic].dirty = true;
+	struct way *way = way_at(arbiter, i);
+
+	if (mfs_rmlq_prune(way->queue, request->key) == 0)
+		request->pruned_told |= 1u << i;
+	way->dirty = true;
 }
 
-/* A last-stage flow of the request came to a NIC for which none was told, or that was not there when it was pruned. */
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic)
+/* A last-stage flow of the request came to a way for which none was told, or that was not there when it was pruned. */
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way)
 {
 	struct request *request = &session->request[slot];
 	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns, .budget_ns = request->budget_ns};
 
-	if (!(request->told >> nic & 1) &&
-	    mfs_rmlq_request(arbiter->nic[nic].queue, request->key, &context, arbiter->now_ns) == 0)
-		request->told |= (uint16_t)(1u << nic);
-	if (request->pruned && !(request->pruned_told >> nic & 1))
-		request_prune_at(arbiter, request, nic);
+	if (!(request->told >> way & 1) &&
+	    mfs_rmlq_request(way_at(arbiter, way)->queue, request->key, &context, arbiter->now_ns) == 0)
+		request->told |= 1u << way;
+	if (request->pruned && !(request->pruned_told >> way & 1))
+		request_prune_at(arbiter, request, way);
 }
 
 /* Takes the task's bytes off what its request has told: off its own layer's first, then off the same stage's. */
 void request_completed(struct session *session, const struct task *task)
 {
 	struct request *request = &session->request[task->request - 1];
-	uint8_t direction = task->stage == MFS_STAGE_REUSE ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT;
 	uint64_t bytes = task->bytes;
 
 	if (request->id != task->request_id)
@@ -391,7 +395,7 @@ void request_completed(struct session *session, const struct task *task)
 			struct demand *demand = &session->demand[d - 1];
 			uint64_t part = bytes < demand->bytes_left ? bytes : demand->bytes_left;
 
-			if (demand->stage != task->stage || demand->nic != task->nic || demand->direction != direction ||
+			if (demand->stage != task->stage || demand->way != task->way ||
 			    (pass == 0 && demand->layer != task->layer))
 				continue;
 			demand->bytes_left -= part;
@@ -464,12 +468,12 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 	if (request->pruned == a->pruned)
 		return 0;
 	request->pruned = a->pruned;
-	for (uint32_t i = 0; i < arbiter->nics; i++) {
+	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
 		if (a->pruned) {
 			request_prune_at(arbiter, request, i);
 		} else if (request->pruned_told >> i & 1) {
-			mfs_rmlq_unprune(arbiter->nic[i].queue, request->key);
-			arbiter->nic[i].dirty = true;
+			mfs_rmlq_unprune(way_at(arbiter, i)->queue, request->key);
+			way_at(arbiter, i)->dirty = true;
 		}
 	}
 	if (!a->pruned)

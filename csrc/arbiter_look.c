@@ -47,27 +47,31 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	struct nic_stats_argument *a = argument;
 	struct mfs_nic_stats *stats = a->stats;
 	struct mfs_rmlq_stats queue;
-	const struct nic *nic;
+	struct nic *nic;
 
 	if (a->nic >= arbiter->nics)
 		return -ENOENT;
 	nic = &arbiter->nic[a->nic];
-	mfs_rmlq_stats(nic->queue, &queue);
 	memset(stats, 0, sizeof(*stats));
 	memcpy(stats->name, nic->name, sizeof(stats->name));
 	stats->guid = nic->guid;
 	stats->rate_bytes_per_s = nic->rate_bytes_per_s;
 	stats->window_bytes = nic->window_bytes;
-	stats->in_flight_bytes = nic->in_flight_bytes;
 	stats->unscheduled_in_flight_bytes = nic->unscheduled_bytes;
-	memcpy(stats->held_bytes, queue.waiting_bytes, sizeof(stats->held_bytes));
-	memcpy(stats->held_tasks, queue.waiting_tasks, sizeof(stats->held_tasks));
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+		mfs_rmlq_stats(nic->way[d].queue, &queue);
+		stats->in_flight_bytes[d] = nic->way[d].in_flight_bytes;
+		stats->load[d] = nic->way[d].load;
+		stats->promotions += queue.promotions;
+		for (unsigned c = 0; c < MFS_CLASSES_MAX; c++) {
+			stats->held_bytes[c] += queue.waiting_bytes[c];
+			stats->held_tasks[c] += queue.waiting_tasks[c];
+		}
+	}
 	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
 	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
 	memcpy(stats->grants, nic->grants, sizeof(stats->grants));
-	stats->promotions = queue.promotions;
 	stats->wait_ns = nic->wait_ns;
-	stats->load = nic->load;
 	return 0;
 }
 
@@ -209,8 +213,8 @@ static void request_copy(const struct session *session, const struct request *re
 			.bytes_left = demand->bytes_left,
 			.layer = demand->layer,
 			.stage = demand->stage,
-			.nic = demand->nic,
-			.direction = demand->direction,
+			.nic = demand->way / MFS_DIRECTIONS,
+			.direction = demand->way % MFS_DIRECTIONS,
 		};
 		memcpy(copy->peer, demand->peer, sizeof(copy->peer));
 	}
@@ -273,11 +277,12 @@ static void task_copy(struct mfs_arbiter *arbiter, const struct session *session
 		.in_flight = task->phase == TASK_IN_FLIGHT,
 		.layer = task->layer,
 		.stage = task->stage,
-		.nic = task->nic,
+		.nic = task->way / MFS_DIRECTIONS,
+		.direction = task->way % MFS_DIRECTIONS,
 		.wire_class = task->wire_class,
 		.why.rank = MFS_RANK_NONE,
 	};
-	if (task->handle && mfs_rmlq_look(arbiter->nic[task->nic].queue, task->handle, arbiter->now_ns, &to->why) == 0) {
+	if (task->handle && mfs_rmlq_look(way_at(arbiter, task->way)->queue, task->handle, arbiter->now_ns, &to->why) == 0) {
 		to->queued = 1;
 		to->wire_class = to->why.place.wire_class;
 	}
@@ -312,7 +317,7 @@ int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t 
 }
 
 struct facts_argument {
-	uint32_t nic;
+	uint32_t nic, direction;
 	struct mfs_rmlq_facts *facts;
 };
 
@@ -320,15 +325,15 @@ static int run_facts(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct facts_argument *a = argument;
 
-	if (a->nic >= arbiter->nics)
+	if (a->nic >= arbiter->nics || a->direction >= MFS_DIRECTIONS)
 		return -ENOENT;
-	mfs_rmlq_facts(arbiter->nic[a->nic].queue, arbiter->now_ns, a->facts);
+	mfs_rmlq_facts(arbiter->nic[a->nic].way[a->direction].queue, arbiter->now_ns, a->facts);
 	return 0;
 }
 
-int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_rmlq_facts *facts)
+int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, struct mfs_rmlq_facts *facts)
 {
-	struct facts_argument a = {nic, facts};
+	struct facts_argument a = {nic, direction, facts};
 
 	return arbiter_command(arbiter, run_facts, &a);
 }

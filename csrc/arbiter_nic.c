@@ -1,4 +1,4 @@
-/* The arbiter's view of a NIC: what is in flight, whether held flows may go, which goes first. */
+/* The arbiter's view of a NIC: what is in flight each way, whether held flows may go, which goes first. */
 #include "arbiter_state.h"
 
 #include <errno.h>
@@ -10,8 +10,6 @@
 /* A client that has bytes in flight should finish some within this plus four times their time on the wire. */
 #define PROGRESS_NS 1e9
 #define PROGRESS_BYTES_MAX (1ull << 31) /* the largest RDMA message */
-/* Completed bytes of these stages go before the last stage, whatever promotion does. */
-#define STAGES_LOAD (MFS_STAGES_UNSCHEDULED | 1u << MFS_STAGE_REUSE)
 
 static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
 {
@@ -70,40 +68,56 @@ void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-static void nic_bell_set(struct mfs_arbiter *arbiter, uint32_t index, bool bell)
+static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool waits)
 {
-	if (arbiter->nic[index].bell == bell)
+	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
+	bool bell = false;
+
+	way_at(arbiter, index)->waits = waits;
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
+		bell |= nic->way[d].waits;
+	if (nic->bell == bell)
 		return;
-	arbiter->nic[index].bell = bell;
-	nic_gates_write(arbiter, index);
+	nic->bell = bell;
+	nic_gates_write(arbiter, index / MFS_DIRECTIONS);
+}
+
+/* The task's bytes fill the window no more. */
+static void window_leave(struct mfs_arbiter *arbiter, struct task *task)
+{
+	struct way *way = way_at(arbiter, task->way);
+
+	if (!task->counted)
+		return;
+	task->counted = false;
+	way->in_flight_bytes -= task->bytes;
+	arbiter->nic[task->way / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
+	way->dirty = true;
 }
 
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
-	struct nic *nic = &arbiter->nic[task->nic];
-	struct session_nic *share = &task->session->nic[task->nic];
+	struct way *way = way_at(arbiter, task->way);
+	struct session_nic *share = &task->session->nic[task->way / MFS_DIRECTIONS];
 
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
 	share->progress_ns = arbiter->now_ns;
-	if (complete && task->load)
-		nic->load_bytes += task->bytes;
+	if (complete && task->stage == MFS_STAGE_REUSE && task->way % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
+		arbiter->nic[task->way / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
+	else if (complete && task->load)
+		way->load_bytes += task->bytes;
 	if (share->in_flight_tasks == 0)
 		share->written_off = false;
-	if (!task->counted)
-		return;
-	task->counted = false;
-	nic->in_flight_bytes -= task->bytes;
-	nic->in_flight_class_bytes[task->wire_class] -= task->bytes;
-	nic->dirty = true;
+	window_leave(arbiter, task);
 }
 
 void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
 	uint32_t wire_class = pick->wire_class;
 	struct session *session = task->session;
-	struct nic *nic = &arbiter->nic[task->nic];
-	struct session_nic *share = &session->nic[task->nic];
+	struct nic *nic = &arbiter->nic[task->way / MFS_DIRECTIONS];
+	struct session_nic *share = &session->nic[task->way / MFS_DIRECTIONS];
 
 	task->phase = TASK_IN_FLIGHT;
 	task->wire_class = (uint8_t)wire_class;
@@ -117,7 +131,7 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
 	share->progress_ns = arbiter->now_ns;
 	arbiter->grants++;
 	if (task->counted) {
-		nic->in_flight_bytes += task->bytes;
+		way_at(arbiter, task->way)->in_flight_bytes += task->bytes;
 		nic->in_flight_class_bytes[wire_class] += task->bytes;
 	}
 	nic->granted_bytes[wire_class] += task->bytes;
@@ -137,54 +151,82 @@ static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick 
 	return task->laned && own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
 }
 
-void nic_grant(struct mfs_arbiter *arbiter, uint32_t index)
+/* Unscheduled bytes are counted where they are sent, and collectives receive about what they send: while some are under
+ * way, both directions are theirs. */
+void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
 {
-	struct nic *nic = &arbiter->nic[index];
+	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
+	struct way *way = way_at(arbiter, index);
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
 	bool looked = false, busy = false;
 	struct mfs_pick pick;
 
-	nic->dirty = false;
-	nic->look_ns = MFS_TIME_NEVER;
+	way->dirty = false;
+	way->look_ns = MFS_TIME_NEVER;
 	for (unsigned n = 0;; n++) {
-		if (mfs_rmlq_peek(nic->queue, arbiter->now_ns, &pick) < 0) {
-			nic_bell_set(arbiter, index, false);
+		if (mfs_rmlq_peek(way->queue, arbiter->now_ns, &pick) < 0) {
+			way_waits_set(arbiter, index, false);
 			return;
 		}
 		if (n == GRANTS_PER_LOOP) {
-			nic->dirty = true;
+			way->dirty = true;
 			return;
 		}
-		if (enforce && nic->in_flight_bytes > 0 && nic->in_flight_bytes + pick.bytes > nic->window_bytes)
+		if (enforce && way->in_flight_bytes > 0 && way->in_flight_bytes + pick.bytes > nic->window_bytes)
 			return; /* a completion will come */
 		if (enforce && !looked) {
 			looked = true;
-			busy = nic_unscheduled_busy(arbiter, index);
+			busy = nic_unscheduled_busy(arbiter, index / MFS_DIRECTIONS);
 			if (nic->unscheduled_bytes > 0 && !nic->bell) {
-				nic_bell_set(arbiter, index, true);
-				busy = nic_unscheduled_busy(arbiter, index);
+				way_waits_set(arbiter, index, true);
+				busy = nic_unscheduled_busy(arbiter, index / MFS_DIRECTIONS);
 			}
-			if (nic->unscheduled_bytes == 0)
-				nic_bell_set(arbiter, index, false);
+			way_waits_set(arbiter, index, nic->unscheduled_bytes > 0);
 		}
 		if (busy && pick.tier != MFS_TIER_CRITICAL && !kept_apart(arbiter, &pick)) {
-			uint64_t promotion_ns = mfs_rmlq_advance(nic->queue, arbiter->now_ns);
+			uint64_t promotion_ns = mfs_rmlq_advance(way->queue, arbiter->now_ns);
 
-			nic->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + arbiter->config.stuck_ns
+			way->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + arbiter->config.stuck_ns
 							      : nic->unscheduled_ns + arbiter->config.quiet_ns;
-			if (promotion_ns < nic->look_ns)
-				nic->look_ns = promotion_ns;
-			if (nic->look_ns <= arbiter->now_ns)
-				nic->look_ns = arbiter->now_ns + 1;
+			if (promotion_ns < way->look_ns)
+				way->look_ns = promotion_ns;
+			if (way->look_ns <= arbiter->now_ns)
+				way->look_ns = arbiter->now_ns + 1;
 			return;
 		}
-		mfs_rmlq_pick(nic->queue, arbiter->now_ns, &pick);
+		mfs_rmlq_pick(way->queue, arbiter->now_ns, &pick);
 		nic_granted(arbiter, (struct task *)(uintptr_t)pick.cookie, &pick);
 	}
 }
 
+/* The clients' counters of completed bytes since they were last read: of stages that never wait, and of stage 1. */
+static void nic_counters_read(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *unscheduled, uint64_t *reuse)
+{
+	*unscheduled = *reuse = 0;
+	for (uint32_t j = 0; j < arbiter->sessions; j++) {
+		struct session *session = arbiter->session[j];
+		struct session_nic *last = &session->nic[index];
+
+		if (session->state != MFS_SEGMENT_ACTIVE)
+			continue;
+
+		const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
+		uint64_t sums[2] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE)};
+
+		if (sums[0] - last->load_bytes < UNSCHEDULED_ABSURD_BYTES)
+			*unscheduled += sums[0] - last->load_bytes;
+		if (sums[1] - last->reuse_bytes < UNSCHEDULED_ABSURD_BYTES)
+			*reuse += sums[1] - last->reuse_bytes;
+		last->load_bytes = sums[0];
+		last->reuse_bytes = sums[1];
+	}
+}
+
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
- * mfsd.policy's Load.observe: one long look and several short ones come to the same. */
+ * mfsd.policy's Load.observe: one long look and several short ones come to the same.
+ *
+ * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
+ * as far as no outgoing task of that stage says otherwise. */
 static void nic_loads_measure(struct mfs_arbiter *arbiter)
 {
 	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
@@ -195,27 +237,23 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	arbiter->load_read_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct nic *nic = &arbiter->nic[i];
-		uint64_t bytes = nic->load_bytes;
+		struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
+		uint64_t unscheduled, reuse, reuse_out;
 
-		nic->load_bytes = 0;
-		for (uint32_t j = 0; j < arbiter->sessions; j++) {
-			struct session *session = arbiter->session[j];
+		nic_counters_read(arbiter, i, &unscheduled, &reuse);
+		reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
+		nic->reuse_out_bytes = 0;
+		out->load_bytes += reuse_out;
+		in->load_bytes += reuse - reuse_out;
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+			struct way *way = &nic->way[d];
+			double share = (double)(unscheduled + way->load_bytes) * 1e9 /
+				       ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
 
-			if (session->state != MFS_SEGMENT_ACTIVE)
-				continue;
-
-			uint64_t sum = usage_sum(&session->segment->usage[i].completed, STAGES_LOAD);
-			uint64_t more = sum - session->nic[i].load_bytes;
-
-			session->nic[i].load_bytes = sum;
-			if (more < UNSCHEDULED_ABSURD_BYTES)
-				bytes += more;
+			way->load_bytes = 0;
+			way->load += weight * ((share < 1.0 ? share : 1.0) - way->load);
+			mfs_rmlq_set_load(way->queue, way->load);
 		}
-
-		double share = (double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
-
-		nic->load += weight * ((share < 1.0 ? share : 1.0) - nic->load);
-		mfs_rmlq_set_load(nic->queue, nic->load);
 	}
 }
 
@@ -234,13 +272,9 @@ static void nic_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct se
 	for (unsigned i = 0; i < MFS_TASKS_MAX; i++) {
 		struct task *task = &session->task[i];
 
-		if (task->phase != TASK_IN_FLIGHT || task->nic != index || !task->counted)
-			continue;
-		task->counted = false;
-		nic->in_flight_bytes -= task->bytes;
-		nic->in_flight_class_bytes[task->wire_class] -= task->bytes;
+		if (task->phase == TASK_IN_FLIGHT && task->way / MFS_DIRECTIONS == index)
+			window_leave(arbiter, task);
 	}
-	nic->dirty = true;
 }
 
 void nic_tick(struct mfs_arbiter *arbiter)
@@ -264,7 +298,7 @@ static void nic_rate_set(struct mfs_arbiter *arbiter, struct nic *nic, uint64_t 
 }
 
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
-		    struct mfs_rmlq **queue)
+		    struct mfs_rmlq *queues[MFS_DIRECTIONS])
 {
 	struct nic *nic;
 	uint32_t i;
@@ -277,22 +311,25 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		return -ENOSPC;
 	nic = &arbiter->nic[i];
 	if (i == arbiter->nics) {
-		if (!*queue)
+		if (!queues[0])
 			return -ENOENT;
-		nic->queue = *queue;
-		*queue = NULL;
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+			nic->way[d] = (struct way){.queue = queues[d], .look_ns = MFS_TIME_NEVER};
+			queues[d] = NULL;
+		}
 		memcpy(nic->name, name, strlen(name) + 1);
 		nic->guid = guid;
-		nic->look_ns = MFS_TIME_NEVER;
 		nic->unscheduled_ns = arbiter->now_ns - arbiter->config.quiet_ns;
 		nic_rate_set(arbiter, nic, rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s);
 		arbiter->nics++;
 	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
-		rc = mfs_rmlq_set_rate(nic->queue, rate_bytes_per_s);
-		if (rc < 0)
-			return rc;
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+			rc = mfs_rmlq_set_rate(nic->way[d].queue, rate_bytes_per_s);
+			if (rc < 0)
+				return rc;
+			nic->way[d].dirty = true;
+		}
 		nic_rate_set(arbiter, nic, rate_bytes_per_s);
-		nic->dirty = true;
 	}
 	for (uint32_t j = 0; j < arbiter->sessions; j++)
 		session_nic_write(arbiter, arbiter->session[j], i);

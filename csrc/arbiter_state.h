@@ -35,7 +35,7 @@ struct task {
 	uint16_t layer;
 	uint8_t stage;
 	uint8_t phase; /* enum task_phase */
-	uint8_t nic;
+	uint8_t way;
 	uint8_t wire_class; /* when in flight */
 	bool laned;	    /* goes out on the lane of its class */
 	bool counted;	    /* when in flight: its bytes fill the window */
@@ -54,7 +54,7 @@ struct batch {
 	uint32_t layer_current;
 	uint32_t rank;
 	bool pruned;
-	uint16_t told; /* NICs whose queue knows it, one bit each */
+	uint32_t told; /* ways whose queue knows it, one bit each */
 };
 
 /* The daemon's copy of a request. Slots of it and of its demands are those of the segment, plus one in links. */
@@ -72,8 +72,8 @@ struct request {
 	uint32_t demands;	  /* length of the chain */
 	uint32_t next, prev;	  /* of the same batch */
 	uint32_t hash_next;	  /* of the same bucket */
-	uint16_t told;		  /* NICs whose queue knows it, one bit each */
-	uint16_t pruned_told;	  /* NICs whose queue knows that it is pruned */
+	uint32_t told;		  /* ways whose queue knows it, one bit each */
+	uint32_t pruned_told;	  /* ways whose queue knows that it is pruned */
 	bool pruned;
 };
 
@@ -85,8 +85,7 @@ struct demand {
 	uint32_t next;
 	uint16_t layer;
 	uint8_t stage;
-	uint8_t nic;
-	uint8_t direction;
+	uint8_t way;
 };
 
 #define REQUEST_BUCKETS 1024u
@@ -97,7 +96,8 @@ struct session_nic {
 	uint64_t posted;
 	uint64_t completed;
 	uint64_t changed_ns;
-	uint64_t load_bytes; /* completed bytes that count as load, as last read */
+	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
+	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
 	/* what it was granted */
 	uint32_t in_flight_tasks;
 	uint64_t in_flight_bytes;
@@ -128,25 +128,36 @@ struct session {
 	struct task task[MFS_TASKS_MAX];
 };
 
+/* One direction of a NIC's link. The link is full duplex: what is read waits for nothing that is written, nor the
+ * reverse. */
+struct way {
+	struct mfs_rmlq *queue;
+	uint64_t in_flight_bytes;
+	uint64_t look_ns;    /* when to try to grant again though no message comes; MFS_TIME_NEVER */
+	bool dirty;	     /* something changed that may allow a grant */
+	bool waits;	     /* its first flow waits for unscheduled traffic to end */
+	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this way */
+	double load;
+};
+
 struct nic {
 	char name[32];
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	struct mfs_rmlq *queue;
-	uint64_t window_bytes;
-	uint64_t in_flight_bytes;
+	uint64_t window_bytes; /* of either way */
+	struct way way[MFS_DIRECTIONS];
 	uint64_t in_flight_class_bytes[MFS_CLASSES_MAX];
 	uint64_t granted_bytes[MFS_CLASSES_MAX];
 	uint64_t grants[MFS_CLASSES_MAX];
 	uint64_t wait_ns;
 	uint64_t unscheduled_bytes;
 	uint64_t unscheduled_ns; /* when unscheduled traffic was last seen */
-	uint64_t look_ns;	 /* when to try to grant again though no message comes; MFS_TIME_NEVER */
-	bool dirty;		 /* something changed that may allow a grant */
+	uint64_t reuse_out_bytes; /* completed by outgoing tasks of stage 1 since the load was last measured */
 	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
-	uint64_t load_bytes;	 /* completed by tasks with `load` since it was last measured */
-	double load;
 };
+
+#define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
+_Static_assert(WAYS_MAX <= 32, "contexts keep one bit a way in a word");
 
 struct command {
 	int (*run)(struct mfs_arbiter *arbiter, void *argument);
@@ -188,6 +199,22 @@ struct mfs_arbiter {
 	_Atomic(struct command *) command;
 };
 
+/* A way's number is that of its NIC and its direction. */
+static inline uint32_t way_of(uint32_t nic, uint32_t direction)
+{
+	return nic * MFS_DIRECTIONS + direction;
+}
+
+static inline struct way *way_at(struct mfs_arbiter *arbiter, uint32_t way)
+{
+	return &arbiter->nic[way / MFS_DIRECTIONS].way[way % MFS_DIRECTIONS];
+}
+
+static inline uint32_t ways_count(const struct mfs_arbiter *arbiter)
+{
+	return arbiter->nics * MFS_DIRECTIONS;
+}
+
 /* arbiter.c */
 void arbiter_futex_wake(_Atomic uint32_t *word);
 /* Runs the function on the arbiter's thread, or right here while there is none. */
@@ -213,21 +240,21 @@ uint64_t key_mix(uint64_t salt, uint64_t id);
 /* arbiter_context.c */
 struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
 void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
-/* The batch of a flow that is submitted to the NIC, known to its queue; 0: none. */
-uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic);
+/* The batch of a flow that is submitted to the way, known to its queue; 0: none. */
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
 uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t nic);
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
 void request_completed(struct session *session, const struct task *task);
 uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns);
 void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session);
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* arbiter_nic.c */
-/* A new NIC takes the queue and leaves NULL; -ENOENT when it is new and there is no queue to take. */
+/* A new NIC takes the queues and leaves NULL; -ENOENT when it is new and there are no queues to take. */
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
-		    struct mfs_rmlq **queue);
+		    struct mfs_rmlq *queues[MFS_DIRECTIONS]);
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
-void nic_grant(struct mfs_arbiter *arbiter, uint32_t nic); /* grants what may go now, and sets look_ns */
+void way_grant(struct mfs_arbiter *arbiter, uint32_t way); /* grants what may go now, and sets look_ns */
 void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books and sends a grant */
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete); /* the task is in flight no more */
 void nic_tick(struct mfs_arbiter *arbiter); /* with every heartbeat: load, activity, clients that finish nothing */

@@ -272,7 +272,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.stage = task->stage,
 		.nic = task->nic,
 		.role = task->role,
-		.flags = task->laned ? MFS_TASK_LANED : 0,
+		.flags = (uint8_t)((task->laned ? MFS_TASK_LANED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0)),
 	};
 
 	atomic_store_explicit(&entry->cookie, cookie, memory_order_relaxed);

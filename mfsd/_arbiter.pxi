@@ -8,7 +8,7 @@ BatchLook = namedtuple(
 )
 TaskLook = namedtuple(
     "TaskLook",
-    "task bytes submit_ns request_id batch_id deadline_ns in_flight layer stage nic wire_class queued tier rli arrival "
+    "task bytes submit_ns request_id batch_id deadline_ns in_flight layer stage nic direction wire_class queued tier rli arrival "
     "rank batch_told batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail level "
     "critical lost pruned",
 )
@@ -19,7 +19,7 @@ cdef task_look_write(const mfs_task_look *t):
     cdef const mfs_rmlq_look *why = &t.why
     return TaskLook(
         t.task, t.bytes, t.submit_ns, t.request_id, t.batch_id, t.deadline_ns, bool(t.in_flight), t.layer, t.stage,
-        t.nic, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
+        t.nic, t.direction, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
         bool(why.batch_told), bool(why.batch_pruned), why.compute_end_ns, why.deadline_ns, why.budget_ns,
         why.bytes_left, why.bytes_ahead, why.bytes_tail, why.level, bool(why.critical), bool(why.lost),
         bool(why.pruned),
@@ -263,12 +263,12 @@ cdef class Arbiter:
             free(t)
         return found
 
-    def facts(self, uint32_t nic):
+    def facts(self, uint32_t nic, uint32_t direction):
         cdef mfs_arbiter *arbiter = self.enter()
         cdef mfs_rmlq_facts facts
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_facts(arbiter, nic, &facts)
+            rc = mfs_arbiter_facts(arbiter, nic, direction, &facts)
         self.leave(rc)
         return NicFacts(
             facts.rate_bytes_per_s, facts.rho, None if facts.unit_slack_ns == INT64_MAX else facts.unit_slack_ns
@@ -295,7 +295,7 @@ cdef class Arbiter:
             "guid": s.guid,
             "rate_bytes_per_s": s.rate_bytes_per_s,
             "window_bytes": s.window_bytes,
-            "in_flight_bytes": s.in_flight_bytes,
+            "in_flight_bytes": numbers_u64(s.in_flight_bytes, MFS_DIRECTIONS),
             "unscheduled_in_flight_bytes": s.unscheduled_in_flight_bytes,
             "held_bytes": numbers_u64(s.held_bytes, MFS_CLASSES_MAX),
             "held_tasks": numbers_u64(s.held_tasks, MFS_CLASSES_MAX),
@@ -304,7 +304,7 @@ cdef class Arbiter:
             "grants": numbers_u64(s.grants, MFS_CLASSES_MAX),
             "promotions": s.promotions,
             "wait_ns": s.wait_ns,
-            "load": s.load,
+            "load": [s.load[d] for d in range(MFS_DIRECTIONS)],
         }
 
     def communicators(self, uint32_t client_id):

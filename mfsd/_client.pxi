@@ -161,7 +161,8 @@ cdef class Client:
         return check(rc)
 
     def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
-               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False, bint laned=False):
+               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False, bint laned=False,
+               bint incoming=False):
         cdef mfs_task task
         cdef uint64_t task_id = 0
         memset(&task, 0, sizeof(task))
@@ -174,6 +175,7 @@ cdef class Client:
         task.nic = nic
         task.role = role
         task.laned = laned
+        task.incoming = incoming
         check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
         return task_id
 

@@ -238,17 +238,20 @@ class NicStats(TypedDict):
     guid: int
     rate_bytes_per_s: int
     window_bytes: int
-    in_flight_bytes: int
+    """Of either direction."""
+    in_flight_bytes: list[int]
+    """By direction: going out, coming in."""
     unscheduled_in_flight_bytes: int
     held_bytes: list[int]
-    """By class, as the next five lists."""
+    """By class, as the next four lists."""
     held_tasks: list[int]
     in_flight_class_bytes: list[int]
     granted_bytes: list[int]
     grants: list[int]
     promotions: int
     wait_ns: int
-    load: float
+    load: list[float]
+    """By direction."""
 
 class ClientStats(TypedDict):
     client_id: int
@@ -347,6 +350,8 @@ class TaskLook(NamedTuple):
     layer: int
     stage: int
     nic: int
+    direction: int
+    """0: out, 1: in."""
     wire_class: int
     queued: bool
     """False: it found the queue full and what follows is empty."""
@@ -446,8 +451,8 @@ class Arbiter:
     def tasks(self, client_id: int) -> list[TaskLook]:
         """The client's tasks that wait or are in flight. ENOENT: no such client."""
 
-    def facts(self, nic: int) -> NicFacts:
-        """ENOENT: no such NIC."""
+    def facts(self, nic: int, direction: int) -> NicFacts:
+        """What the queue of one direction (0: out, 1: in) reckons with. ENOENT: no such NIC or direction."""
 
     def stats(self) -> ArbiterStats: ...
     def nic_stats(self, nic: int) -> NicStats:
@@ -546,11 +551,13 @@ class Client:
         role: int = 0,
         asked: bool = False,
         laned: bool = False,
+        incoming: bool = False,
     ) -> int:
         """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
 
         `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`. `laned`: it
         will go out on the lane of the permitted class, so it need not wait for collectives where the wire has classes.
+        `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the link only.
         """
 
     def permit(self, task_id: int) -> int | None:

@@ -72,7 +72,7 @@ cdef extern from * nogil:
 
 cdef extern from "mfs/abi.h" nogil:
     enum:
-        MFS_ABI_MAJOR, MFS_ABI_MINOR, MFS_NICS_MAX, MFS_STAGES_MAX, MFS_CLASSES_MAX, MFS_ROLES_MAX, MFS_TASKS_MAX
+        MFS_ABI_MAJOR, MFS_ABI_MINOR, MFS_NICS_MAX, MFS_STAGES_MAX, MFS_CLASSES_MAX, MFS_ROLES_MAX, MFS_TASKS_MAX, MFS_DIRECTIONS
         MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_COMMUNICATORS_MAX, MFS_OPERATIONS_MAX, MFS_DSCP_KEEP, MFS_LANES, MFS_LANE_SLOTS, MFS_LANE_SHARED, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
         MFS_STAGE_CONTROL, MFS_STAGE_REUSE, MFS_STAGE_COLLECTIVE, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND
         MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
@@ -315,6 +315,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint16_t layer
         uint8_t stage
         uint8_t nic
+        uint8_t direction
         uint8_t wire_class
         uint8_t queued
         mfs_rmlq_look why
@@ -323,7 +324,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t guid
         uint64_t rate_bytes_per_s
         uint64_t window_bytes
-        uint64_t in_flight_bytes
+        uint64_t *in_flight_bytes
         uint64_t unscheduled_in_flight_bytes
         uint64_t *held_bytes
         uint64_t *held_tasks
@@ -332,7 +333,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t *grants
         uint64_t promotions
         uint64_t wait_ns
-        double load
+        double *load
     struct mfs_client_stats_t "mfs_client_stats":
         uint32_t client_id
         uint32_t state
@@ -392,7 +393,7 @@ cdef extern from "mfs/arbiter.h" nogil:
     int mfs_arbiter_request_prune(mfs_arbiter *arbiter, uint32_t client, uint64_t request, int pruned)
     int mfs_arbiter_tasks(mfs_arbiter *arbiter, uint32_t client, uint32_t first, mfs_task_look *tasks, int n,
                           uint32_t *next)
-    int mfs_arbiter_facts(mfs_arbiter *arbiter, uint32_t nic, mfs_rmlq_facts *facts)
+    int mfs_arbiter_facts(mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, mfs_rmlq_facts *facts)
     int mfs_arbiter_stats_read "mfs_arbiter_stats"(mfs_arbiter *arbiter, mfs_arbiter_stats_t *stats)
     int mfs_arbiter_nic_stats_read "mfs_arbiter_nic_stats"(mfs_arbiter *arbiter, uint32_t nic, mfs_nic_stats_t *stats)
     int mfs_arbiter_client_stats_read "mfs_arbiter_client_stats"(
@@ -416,6 +417,7 @@ cdef extern from "mfs/client.h" nogil:
         uint8_t nic
         uint8_t role
         bint laned
+        bint incoming
     struct mfs_permit:
         uint64_t task_id
         void *cookie

@@ -41,8 +41,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 30.0
     """Time in which requests arrive, of the cluster."""
     seed: int = 1
-    decode_hosts: int = 2
-    kv_scale: float = 1.0
+    decode_hosts: int = 1
+    kv_scale: float = 1.5
     """KV bytes per token, times the model's."""
     copies: float = 1.0
     """All-to-all bytes, times one copy per expert."""

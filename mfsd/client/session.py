@@ -160,11 +160,13 @@ class Session:
         batch: Batch | None = None,
         layer: int = 0,
         peer: str = "",
+        incoming: bool = False,
     ) -> Task:
         """Asks for leave to send bytes of one message, or of several that go together. Does not sleep.
 
         What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
-        them. A stage that never waits (control, collective) is permitted at once and counted.
+        them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
+        come here (an RDMA READ), and wait for that direction of the link only.
         """
         check = self._checker
         size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)
@@ -189,6 +191,7 @@ class Session:
                         batch=self._slot_of(batch, client),
                         layer=layer,
                         asked=True,
+                        incoming=incoming,
                     )
         open_class = class_without_permit(self._classes)
         return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, open_class)

@@ -36,7 +36,7 @@ class Contexts(Protocol):
     def batch_look(self, client_id: int, slot: int) -> BatchLook | None: ...
     def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None: ...
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None: ...
-    def facts(self, nic: int) -> NicFacts: ...
+    def facts(self, nic: int, direction: int) -> NicFacts: ...
 
 
 class Reports(Protocol):
@@ -178,10 +178,11 @@ class Batches:
             return  # by its deadline alone it can be ordered here, but not weighed against others
         summary = self.summary(batch_id, members)
         (self._reports.updated if known else self._reports.arrived)(summary)
-        for nic in {d.nic for look in members for r in look.requests for d in r.demands}:
+        for nic, direction in {(d.nic, d.direction) for look in members for r in look.requests for d in r.demands}:
             name = self._nic_names().get(nic)
             if name is not None:
-                self._reports.port_load(f"{self._ports.own(name)}/out", self._contexts.facts(nic).rho)
+                port = f"{self._ports.own(name)}/{'in' if direction else 'out'}"
+                self._reports.port_load(port, self._contexts.facts(nic, direction).rho)
 
     def summary(self, batch_id: int, members: Sequence[BatchLook]) -> BatchSummary:
         """What is left of the batch in all of this node's processes."""

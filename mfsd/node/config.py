@@ -74,7 +74,8 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     window_ns: Annotated[
         DurationNs,
         doc(
-            "bytes permitted and not completed on a NIC, as time at its rate: what a collective may find ahead of it",
+            "bytes permitted and not completed in each direction of a NIC, as time at its rate: what a collective may "
+            "find ahead of it",
             between(DurationNs, "1us", "1s"),
         ),
     ] = field(name="window", default=DurationNs.parse("200us"))

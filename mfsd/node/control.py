@@ -169,9 +169,14 @@ class NicStatus(Struct, frozen=True):
     guid: str
     rate_bytes_per_s: int
     window_bytes: int
+    """Of either direction."""
     in_flight_bytes: int
+    """Going out."""
+    incoming_in_flight_bytes: int
     unscheduled_in_flight_bytes: int
     load: float
+    """Of the way out."""
+    incoming_load: float
     promotions: int
     wait_s: float
     """From submission to permit, summed over permits."""

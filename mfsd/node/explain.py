@@ -35,9 +35,14 @@ class Seen(Struct, frozen=True):
     def id(self) -> str:
         return f"{self.client_id}:{self.look.task & 0xFFFFFFFF}:{self.look.task >> 32}"
 
+    @property
+    def way(self) -> tuple[int, int]:
+        """NIC and direction: what waits in one queue."""
+        return self.look.nic, self.look.direction
+
 
 class Surroundings(Struct, frozen=True):
-    """What else went into the order of a NIC."""
+    """What else went into the order of one direction of a NIC."""
 
     facts: NicFacts
     window_bytes: int

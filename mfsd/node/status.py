@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mfsd._native import Role, Stage
+from mfsd._native import Direction, Role, Stage
 from mfsd.node.config import Config
 from mfsd.node.control import ClassStatus, ClientStatus, CommunicatorStatus, NicStatus, RuleStatus
 from mfsd.node.rules import BUILT_IN, dscp_of
@@ -77,9 +77,11 @@ def nic_status(index: int, stats: NicStats) -> NicStatus:
         guid=f"{stats['guid']:016x}",
         rate_bytes_per_s=stats["rate_bytes_per_s"],
         window_bytes=stats["window_bytes"],
-        in_flight_bytes=stats["in_flight_bytes"],
+        in_flight_bytes=stats["in_flight_bytes"][Direction.OUT],
+        incoming_in_flight_bytes=stats["in_flight_bytes"][Direction.IN],
         unscheduled_in_flight_bytes=stats["unscheduled_in_flight_bytes"],
-        load=stats["load"],
+        load=stats["load"][Direction.OUT],
+        incoming_load=stats["load"][Direction.IN],
         promotions=stats["promotions"],
         wait_s=stats["wait_ns"] / 1e9,
         classes=[

@@ -42,12 +42,12 @@ class Tracer:
     def trace(self, request: TraceRequest) -> TraceReply:
         now_ns = time.monotonic_ns()
         seen = self._all()
-        facts = {nic: self._arbiter.facts(nic) for nic in {s.look.nic for s in seen}}
+        facts = {way: self._arbiter.facts(*way) for way in {s.way for s in seen}}
         seen.sort(
             key=lambda s: (
-                s.look.nic,
+                s.way,
                 not s.look.in_flight,
-                key_of(self._policy, s, facts[s.look.nic], now_ns) if not s.look.in_flight else (s.look.submit_ns,),
+                key_of(self._policy, s, facts[s.way], now_ns) if not s.look.in_flight else (s.look.submit_ns,),
             )
         )
         return TraceReply([status_of(s, now_ns) for s in seen[: min(max(0, request.limit), TASKS_MAX)]], len(seen))
@@ -59,15 +59,15 @@ class Tracer:
         look = subject.look
         nic = self._arbiter.nic_stats(look.nic)
         around = Surroundings(
-            facts=self._arbiter.facts(look.nic),
+            facts=self._arbiter.facts(*subject.way),
             window_bytes=nic["window_bytes"],
-            in_flight_bytes=nic["in_flight_bytes"],
+            in_flight_bytes=nic["in_flight_bytes"][look.direction],
             unscheduled_bytes=nic["unscheduled_in_flight_bytes"],
             order=self._order(),
             red_ns=self._batches.red_ns(look.batch_id) if look.batch_id else None,
             why_pruned=self._why_pruned(look.request_id) if look.request_id else None,
         )
-        others = [s for s in self._all() if s.look.nic == look.nic and s.id != subject.id]
+        others = [s for s in self._all() if s.way == subject.way and s.id != subject.id]
         return explain(self._policy, subject, others, around, now_ns)
 
     def _order(self) -> str:

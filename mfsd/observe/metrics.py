@@ -59,10 +59,16 @@ def _daemon(status: StatusReply) -> Iterator[Metric]:
 
 _NIC_GAUGES = (
     ("rate_bytes_per_s", "mfs_nic_rate_bytes_per_second", "Rate that the daemon plans with."),
-    ("window_bytes", "mfs_nic_window_bytes", "Most bytes permitted and not completed."),
-    ("in_flight_bytes", "mfs_nic_in_flight_bytes", "Bytes permitted and not completed."),
+    ("window_bytes", "mfs_nic_window_bytes", "Most bytes permitted and not completed, in either direction."),
+    ("in_flight_bytes", "mfs_nic_in_flight_bytes", "Outgoing bytes permitted and not completed."),
+    (
+        "incoming_in_flight_bytes",
+        "mfs_nic_incoming_in_flight_bytes",
+        "Bytes of RDMA reads permitted and not completed.",
+    ),
     ("unscheduled_in_flight_bytes", "mfs_nic_unscheduled_in_flight_bytes", "Bytes in flight of what never waits."),
-    ("load", "mfs_nic_load_ratio", "Share of the rate taken by what goes first (rho)."),
+    ("load", "mfs_nic_load_ratio", "Share of the outgoing rate taken by what goes first (rho)."),
+    ("incoming_load", "mfs_nic_incoming_load_ratio", "Share of the incoming rate taken by what goes first (rho)."),
 )
 _NIC_COUNTERS = (
     ("promotions", "mfs_nic_promotions", "Flows that moved to a more urgent level."),

@@ -93,7 +93,7 @@ def _nics(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterator
                 _text(nic.name),
                 Cell(nic.rate_bytes_per_s, bit_rate(nic.rate_bytes_per_s)),
                 Cell(nic.load, f"{nic.load:.0%}"),
-                _bytes(nic.in_flight_bytes),
+                _bytes(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
                 _bytes(nic.window_bytes),
                 _bytes(nic.unscheduled_in_flight_bytes),
                 _mean_wait(old, nic),

@@ -108,7 +108,8 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 				.batch = t->tag.batch,
 				.layer = t->tag.layer,
 				.stage = shim_stage_of(q, &t->tag),
-				.role = q->role};
+				.role = q->role,
+				.incoming = t->incoming};
 	int nic = atomic_load(&q->context)->nic;
 	uint64_t id = 0;
 	int rc;
@@ -134,6 +135,13 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 		shim_count(&q->report->bypassed_stale, 1);
 }
 
+/* Its bytes come here. */
+static bool reads(const struct shim_held *held)
+{
+	return !held->hole && held->wr.opcode == IBV_WR_RDMA_READ;
+}
+
+/* A task is of one tag and one direction. */
 static void form_tasks(struct shim_qp *q)
 {
 	uint64_t index = atomic_load(&q->wr_formed), formed = atomic_load(&q->task_formed);
@@ -151,8 +159,9 @@ static void form_tasks(struct shim_qp *q)
 			if (first == index) {
 				enqueued_ns = held->enqueued_ns;
 				t->tag = held->tag;
+				t->incoming = reads(held);
 			} else if (bytes + held->bytes > SHIM_QUANTUM_BYTES ||
-				   (!held->hole && memcmp(&held->tag, &t->tag, sizeof(t->tag)))) {
+				   (!held->hole && (reads(held) != t->incoming || memcmp(&held->tag, &t->tag, sizeof(t->tag))))) {
 				break;
 			}
 			bytes += held->bytes;

@@ -123,6 +123,7 @@ struct shim_task {
 	uint64_t bytes;
 	uint64_t enqueued_ns;
 	struct shim_tag tag;
+	bool incoming; /* RDMA reads */
 	bool owed; /* the arbiter counts it in flight: tell it when it is complete */
 };
 

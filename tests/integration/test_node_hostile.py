@@ -82,10 +82,13 @@ def test_random_packets_after_the_welcome(daemon: Daemon, bystander: Bystander) 
 
 
 def test_descriptors_sent_along_are_not_taken(daemon: Daemon, bystander: Bystander) -> None:
+    daemon.wait_clients(1)  # those of earlier tests are gone
     before = daemon.descriptors()
     with Path(os.devnull).open("rb") as null, RawClient(daemon.socket) as raw:
         hello = _native.hello_encode(HelloKind.NIC, nic_name="soft0", nic_guid=7)
         assert raw.attach().error == 0
+        raw.socket.send(hello)
+        raw.socket.recv(4096)  # answered: the daemon has closed what it handed over with the welcome
         attached = daemon.descriptors()
         for _ in range(20):
             socket.send_fds(raw.socket, [hello], [null.fileno()] * 10)

@@ -239,7 +239,7 @@ static void look(uint32_t client_id)
 			CHECK(batch.requests <= 2 && batch.demands <= 6);
 	while (slot < MFS_TASKS_MAX)
 		CHECK(mfs_arbiter_tasks(arbiter, client_id, slot, tasks, 64, &slot) >= 0);
-	CHECK(mfs_arbiter_facts(arbiter, 0, &facts) == 0);
+	CHECK(mfs_arbiter_facts(arbiter, 0, MFS_DIRECTION_OUT, &facts) == 0);
 }
 
 static void meddle(unsigned *seed)
@@ -319,7 +319,8 @@ int main(int argc, char **argv)
 	CHECK(stats.grants > 0 && stats.grants <= stats.messages);
 	for (uint32_t i = 0; i < NICS; i++) {
 		CHECK(mfs_arbiter_nic_stats(arbiter, i, &nic) == 0);
-		CHECK(nic.in_flight_bytes == 0);
+		CHECK(nic.in_flight_bytes[MFS_DIRECTION_OUT] == 0);
+		CHECK(nic.in_flight_bytes[MFS_DIRECTION_IN] == 0);
 		for (int k = 0; k < MFS_CLASSES_MAX; k++)
 			CHECK(nic.held_tasks[k] == 0 && nic.held_bytes[k] == 0 && nic.in_flight_class_bytes[k] == 0);
 	}

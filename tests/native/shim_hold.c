@@ -106,6 +106,35 @@ static void order_is_kept(void)
 	CHECK_EQUAL(daemon_counts(d).bypassed, 2); /* their bytes did go */
 }
 
+/* A chain of writes and reads is asked for by direction, since each waits for a direction of the link of its own. */
+static void directions(void)
+{
+	const bool incoming[] = {false, true, true, false};
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_send_wr wr[4], *bad;
+	struct ibv_sge sge[4];
+	struct mfs_message m;
+
+	rig_ready(qp);
+	for (unsigned i = 0; i < 4; i++) {
+		wr[i] = rig_write(r, &sge[i], i, 64, IBV_SEND_SIGNALED);
+		if (incoming[i])
+			wr[i].opcode = IBV_WR_RDMA_READ;
+		wr[i].next = i < 3 ? &wr[i + 1] : NULL;
+	}
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	WAIT(daemon_counts(d).submitted == 3);
+	for (unsigned i = 0; i < 3; i++) {
+		m = daemon_submitted(d, i);
+		CHECK_EQUAL(m.bytes, i == 1 ? 128 : 64);
+		CHECK_EQUAL(m.flags, i == 1 ? MFS_TASK_INCOMING : 0);
+	}
+	daemon_grant(d, 3);
+	WAIT(posted(qp) == 4);
+}
+
 /* An open gate: nothing is submitted, nothing copied, everything counted. */
 static void open_gate(void)
 {
@@ -317,6 +346,7 @@ int main(int argc, char **argv)
 	static const struct test tests[] = {
 		{"held_until_granted", held_until_granted},
 		{"order_is_kept", order_is_kept},
+		{"directions", directions},
 		{"open_gate", open_gate},
 		{"unsignaled", unsignaled},
 		{"forced_signal_in_error", forced_signal_in_error},

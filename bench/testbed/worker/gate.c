@@ -161,6 +161,7 @@ void gate_submit(struct message *message)
 		.nic = (uint8_t)nic,
 		.role = MFS_ROLE_KV,
 		.laned = true,
+		.incoming = message->stage == STAGE_REUSE,
 	};
 	message->submit_ns = now_ns();
 	if (!client || mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task)) {

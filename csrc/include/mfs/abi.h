@@ -98,6 +98,7 @@ enum mfs_message_kind {
 enum mfs_message_flags {
 	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
 	MFS_TASK_LANED = 1 << 1,    /* with SUBMIT: it will go out on the lane of the permitted class */
+	MFS_TASK_INCOMING = 1 << 2, /* with SUBMIT: its bytes come to this node, as those of an RDMA READ */
 };
 
 /* Every thread of the process sends through a lane of its own while there are any; the last lane is for all others. So
@@ -277,6 +278,7 @@ struct mfs_request {
 _Static_assert(sizeof(struct mfs_request) == 64, "request: one cache line");
 
 enum mfs_direction { MFS_DIRECTION_OUT = 0, MFS_DIRECTION_IN = 1 };
+#define MFS_DIRECTIONS 2
 
 /* Bytes of one stage and layer between one NIC of this node and one port elsewhere. */
 struct mfs_demand {

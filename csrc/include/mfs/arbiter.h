@@ -1,5 +1,5 @@
 /* The arbiter: the daemon's one native thread. It drains the clients' submit rings, keeps one reverse multi-level queue
- * and one in-flight window per NIC, and grants the first flow in order while the window has room.
+ * and one in-flight window for each direction of each NIC, and grants the first flow in order while the window has room.
  *
  * Control functions are called by the daemon's Python thread; they hand a command to the arbiter thread and wait for
  * its answer, so that the data path needs no lock. They return 0 or -errno.
@@ -36,8 +36,8 @@ struct mfs_nic_stats {
 	char name[32];
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	uint64_t window_bytes;
-	uint64_t in_flight_bytes;		   /* granted and not completed */
+	uint64_t window_bytes; /* of either direction */
+	uint64_t in_flight_bytes[MFS_DIRECTIONS];  /* granted and not completed */
 	uint64_t unscheduled_in_flight_bytes;	   /* stages that never wait */
 	uint64_t held_bytes[MFS_CLASSES_MAX];	   /* queued, by class */
 	uint64_t held_tasks[MFS_CLASSES_MAX];
@@ -46,7 +46,7 @@ struct mfs_nic_stats {
 	uint64_t grants[MFS_CLASSES_MAX];
 	uint64_t promotions;
 	uint64_t wait_ns;			   /* summed over grants: submit to grant */
-	double load;				   /* rho: share of the rate taken by what goes before, 0..1 */
+	double load[MFS_DIRECTIONS];		   /* rho: share of the rate taken by what goes before, 0..1 */
 };
 
 struct mfs_client_stats {
@@ -155,7 +155,7 @@ struct mfs_task_look {
 	uint64_t deadline_ns;	       /* as told with the task; 0: none */
 	uint32_t in_flight;
 	uint16_t layer;
-	uint8_t stage, nic;
+	uint8_t stage, nic, direction;
 	uint8_t wire_class;
 	uint8_t queued;		    /* 0: it found the queue full; `why` is empty */
 	struct mfs_rmlq_look why;
@@ -165,7 +165,8 @@ struct mfs_task_look {
  * slots. *next: where to go on; MFS_TASKS_MAX: that was all. Answers how many were written. -ENOENT. */
 int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_look *tasks, int n,
 		      uint32_t *next);
-int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_rmlq_facts *facts); /* -ENOENT */
+/* -ENOENT: no such NIC or direction. */
+int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, struct mfs_rmlq_facts *facts);
 
 int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats);
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats); /* -ENOENT */

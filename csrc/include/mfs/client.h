@@ -32,6 +32,7 @@ struct mfs_task {
 	uint8_t nic;
 	uint8_t role;
 	bool laned; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
+	bool incoming; /* its bytes come to this node (RDMA READ): it waits for that direction of the link only */
 };
 
 /* Connects, checks versions and maps the segment, within timeout_ms.

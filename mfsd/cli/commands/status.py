@@ -113,7 +113,7 @@ def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:
 
 
 def _nic_table(nics: list[NicStatus]) -> Table:
-    table = _table(("NIC",), ("RATE", "WINDOW", "IN FLIGHT", "UNSCHED", "LOAD", "MEAN WAIT"))
+    table = _table(("NIC",), ("RATE", "WINDOW", "OUT", "IN", "UNSCHED", "LOAD", "LOAD IN", "MEAN WAIT"))
     for nic in nics:
         grants = sum(c.grants for c in nic.classes)
         table.add_row(
@@ -121,8 +121,10 @@ def _nic_table(nics: list[NicStatus]) -> Table:
             bit_rate(nic.rate_bytes_per_s),
             byte_count(nic.window_bytes),
             byte_count(nic.in_flight_bytes),
+            byte_count(nic.incoming_in_flight_bytes),
             byte_count(nic.unscheduled_in_flight_bytes),
             f"{nic.load:.0%}",
+            f"{nic.incoming_load:.0%}",
             duration(nic.wait_s / grants) if grants else "-",
         )
     return table

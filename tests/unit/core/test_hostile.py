@@ -118,7 +118,7 @@ def test_a_slot_submitted_twice_detaches(pair, eventually: Eventually) -> None:
     lane.send(message(slot=5, generation=2))
     lane.send(message(slot=5, generation=2))
     eventually(lambda: detached(server, hostile))
-    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == 0
+    assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == 0
 
 
 def test_a_task_ended_twice_is_counted(pair, eventually: Eventually) -> None:
@@ -160,7 +160,7 @@ def test_lanes_are_read_in_any_order(pair, eventually: Eventually, order: list[s
         )
     )
     assert (stats["in_flight_bytes"], stats["bad_messages"]) == (KIB, 0)
-    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == KIB
+    assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == KIB
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_nothing_is_left_of_a_slot_whose_tasks_have_ended(pair, eventually: Even
         )
     )
     assert (stats["held_bytes"], stats["in_flight_bytes"]) == (0, 0)
-    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == 0
+    assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == 0
 
 
 @pytest.mark.parametrize("stage", [5, 7, 8, 255])
@@ -360,5 +360,5 @@ def test_random_messages(pair, eventually: Eventually) -> None:
         eventually(lambda: server.arbiter.stats()["loops"] > loops + 2)  # noqa: B023
         client.detach()
     eventually(lambda: server.arbiter.stats()["clients"] == 2)
-    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == 0
+    assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == 0
     assert sum(server.arbiter.nic_stats(0)["held_tasks"]) == 0

@@ -25,9 +25,9 @@ def test_one_task(serve, take: Take, eventually: Eventually) -> None:
         assert take(client, 1) == [task]
         stats = server.arbiter.nic_stats(nic)
         assert (stats["name"], stats["rate_bytes_per_s"]) == ("rdma0", 10**9)
-        assert stats["in_flight_bytes"] == sum(stats["in_flight_class_bytes"]) == 64 * KIB
+        assert stats["in_flight_bytes"] == [sum(stats["in_flight_class_bytes"]), 0] == [64 * KIB, 0]
         client.complete(task)
-        eventually(lambda: server.arbiter.nic_stats(nic)["in_flight_bytes"] == 0)
+        eventually(lambda: sum(server.arbiter.nic_stats(nic)["in_flight_bytes"]) == 0)
         seen = server.arbiter.client_stats(client.client_id)
         assert (seen["submits"], seen["grants"], seen["completes"], seen["cancels"]) == (1, 1, 1, 0)
         assert seen["state"] == SegmentState.ACTIVE
@@ -42,11 +42,11 @@ def test_the_window_bounds_what_is_in_flight(serve, take: Take, eventually: Even
         # The arbiter has read all ten and granted three: the fourth would be 120,000 bytes.
         eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 10)
         assert client.permits() == []
-        assert server.arbiter.nic_stats(nic)["in_flight_bytes"] == 90_000
+        assert sum(server.arbiter.nic_stats(nic)["in_flight_bytes"]) == 90_000
         while len(granted) < 10:
             client.complete(granted[-1])
             granted += take(client, 1)
-            assert server.arbiter.nic_stats(nic)["in_flight_bytes"] <= WINDOW_BYTES
+            assert sum(server.arbiter.nic_stats(nic)["in_flight_bytes"]) <= WINDOW_BYTES
         assert sorted(granted) == sorted(tasks)
 
 
@@ -70,6 +70,43 @@ def test_nics_have_windows_of_their_own(serve, take: Take) -> None:
         assert client.nic("rdma1") == 1
         tasks = {client.submit(WINDOW_BYTES, stage=Stage.P2D, nic=nic) for nic in nics}
         assert set(take(client, 3)) == tasks
+
+
+def test_directions_have_windows_of_their_own(serve, take: Take, eventually: Eventually) -> None:
+    """A link is full duplex: reads that wait at a busy peer hold no write up, nor the reverse."""
+    server = serve(window_ns=0, window_bytes_min=WINDOW_BYTES)
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        first = {
+            incoming: client.submit(WINDOW_BYTES, stage=Stage.P2D, nic=nic, incoming=incoming)
+            for incoming in (True, False)
+        }
+        assert set(take(client, 2)) == set(first.values())
+        assert server.arbiter.nic_stats(nic)["in_flight_bytes"] == [WINDOW_BYTES, WINDOW_BYTES]
+        second = {
+            incoming: client.submit(KIB, stage=Stage.P2D, nic=nic, incoming=incoming) for incoming in (True, False)
+        }
+        eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 4)
+        assert client.permits() == []
+        client.complete(first[True])
+        assert take(client, 1) == [second[True]]
+        assert client.permits() == []
+        client.complete(first[False])
+        assert take(client, 1) == [second[False]]
+
+
+def test_collectives_hold_both_directions_up(serve, take: Take, eventually: Eventually) -> None:
+    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        client.count_posted(nic, Stage.COLLECTIVE, 1_000_000)
+        tasks = {client.submit(KIB, stage=Stage.P2D, nic=nic, incoming=incoming) for incoming in (True, False)}
+        eventually(lambda: client.gate(nic) >> 31)
+        eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 2)
+        assert client.permits() == []
+        client.count_completed(nic, Stage.COLLECTIVE, 1_000_000)
+        assert set(take(client, 2)) == tasks
+        eventually(lambda: not client.gate(nic) >> 31)
 
 
 def hold_with_one(client: Client, take: Take, nic: int) -> int:
@@ -181,7 +218,7 @@ def test_a_permit_under_way_to_a_cancelled_task_is_swallowed(serve, take: Take, 
         reused = client.submit(KIB, stage=Stage.P2D, nic=nic)  # the same slot, another generation
         assert reused & 0xFFFFFFFF == gone & 0xFFFFFFFF
         assert take(client, 1) == [reused]
-        eventually(lambda: server.arbiter.nic_stats(nic)["in_flight_bytes"] == KIB)
+        eventually(lambda: sum(server.arbiter.nic_stats(nic)["in_flight_bytes"]) == KIB)
 
 
 def submit_when_there_is_room(client: Client, nic: int) -> int:
@@ -343,7 +380,7 @@ def test_a_client_that_finishes_nothing_blocks_nobody_for_ever(serve, take: Take
         client.complete(task)
         task = client.submit(WINDOW_BYTES, stage=Stage.P2D, nic=nic)
         assert take(client, 1) == [task]
-        assert server.arbiter.nic_stats(nic)["in_flight_bytes"] == WINDOW_BYTES  # counted once, released once
+        assert sum(server.arbiter.nic_stats(nic)["in_flight_bytes"]) == WINDOW_BYTES  # counted once, released once
 
 
 def test_modes_and_gates(serve, take: Take, eventually: Eventually) -> None:
@@ -390,9 +427,9 @@ def test_load_is_what_goes_before(serve, eventually: Eventually) -> None:
         client.count_completed(nic, Stage.BACKGROUND, 10**9)
         loops = server.arbiter.stats()["loops"]
         eventually(lambda: server.arbiter.stats()["loops"] > loops + 50)
-        assert server.arbiter.nic_stats(nic)["load"] == 0
+        assert server.arbiter.nic_stats(nic)["load"] == [0, 0]
         client.count_completed(nic, Stage.COLLECTIVE, 10**9)
-        eventually(lambda: server.arbiter.nic_stats(nic)["load"] > 0)
+        eventually(lambda: server.arbiter.nic_stats(nic)["load"][0] > 0)
 
 
 def test_waiting_ends_when_the_daemon_gives_up(serve) -> None:

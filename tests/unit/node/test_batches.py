@@ -67,7 +67,7 @@ class Arbiter:
             changed = tuple(r._replace(pruned=pruned) if r.request_id == request_id else r for r in look.requests)
             self.batches[place] = look._replace(requests=changed)
 
-    def facts(self, nic: int) -> NicFacts:
+    def facts(self, nic: int, direction: int) -> NicFacts:
         return NicFacts(10**9, 0.25, None)
 
     def ranks(self) -> dict[int, int | None]:

@@ -45,8 +45,10 @@ NIC = NicStatus(
     rate_bytes_per_s=12_500_000_000,
     window_bytes=2_500_000,
     in_flight_bytes=7,
+    incoming_in_flight_bytes=5,
     unscheduled_in_flight_bytes=3,
     load=0.25,
+    incoming_load=0.5,
     promotions=4,
     wait_s=1.5,
     classes=[ClassStatus(11, 1, 0, 22, 2), ClassStatus(0, 0, 7, 33, 3)],
@@ -99,6 +101,8 @@ def test_values_carry_their_labels() -> None:
     assert samples["mfs_class_held_bytes", (("class", "0"), ("nic", "mlx5_0"))] == 11
     assert samples["mfs_class_permitted_bytes_total", (("class", "1"), ("nic", "mlx5_0"))] == 33
     assert samples["mfs_nic_load_ratio", (("nic", "mlx5_0"),)] == 0.25
+    assert samples["mfs_nic_incoming_load_ratio", (("nic", "mlx5_0"),)] == 0.5
+    assert samples["mfs_nic_incoming_in_flight_bytes", (("nic", "mlx5_0"),)] == 5
     assert samples["mfs_posted_bytes_total", (("process", "vllm"), ("stage", "p2d"))] == 4096
     assert samples["mfs_failed_open_total", (("process", "vllm"), ("reason", "daemon_gone"))] == 3
     assert samples["mfs_refused_clients_total", (("error", "EPROTO"),)] == 1
