@@ -19,7 +19,7 @@ static int socket_given;
 #include <stdio.h>
 #include <sys/eventfd.h>
 
-enum { TIMEOUT_MS = 3, TASKS = 8 };
+enum { TIMEOUT_MS = 1, TASKS = 8, STEPS = 64 };
 
 /* ---- what the classification needs of the rest of the shim ---------------------------------------------------------- */
 
@@ -211,7 +211,7 @@ static void act(struct input *in, struct mfs_client *client, uint64_t *task)
 		mfs_client_permit(client, *one);
 		break;
 	case 4:
-		mfs_client_permit_wait(client, *one, 1000000);
+		mfs_client_permit_wait(client, *one, 100000);
 		break;
 	case 5:
 		mfs_client_complete(client, *one);
@@ -293,7 +293,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	close(memfd);
 	rc = mfs_client_attach(&options, &client, &why);
 	require(rc == 0 || (rc < 0 && rc > -4096 && why && !strchr(why, '\n')), "one line says why");
-	while (rc == 0 && in.left) {
+	for (int n = 0; rc == 0 && in.left && n < STEPS; n++) {
 		unsigned step = (unsigned)take(&in, 1) % 8;
 
 		if (step == 0)

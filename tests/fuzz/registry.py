@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.targets import files
+from tests.fuzz.targets import cluster, files, node, shim
 
 
 class Target(NamedTuple):
@@ -21,9 +21,15 @@ class Target(NamedTuple):
 
 
 TARGETS: dict[str, Target] = {
-    "configuration": Target(lambda: files.CONFIGURATIONS, files.configuration, 1500),
+    "handshake-socket": Target(lambda: node.HANDSHAKES, node.handshake, 250),
+    "control-socket": Target(lambda: node.REQUESTS, node.control, 400),
+    "control-messages": Target(lambda: node.REQUESTS + node.REPLIES, node.replies, 3000),
+    "coordinator-link": Target(lambda: cluster.FROM_NODE, cluster.coordinator, 300),
+    "daemon-link": Target(lambda: cluster.TO_NODE, cluster.link, 1000),
+    "environment": Target(lambda: shim.GOOD, shim.environment, 100),
+    "configuration": Target(lambda: files.CONFIGURATIONS, files.configuration, 400),
     "policy": Target(files.policies, files.policy, 400),
-    "switch": Target(files.switches, files.switch, 300),
-    "trace": Target(lambda: files.TRACES, files.trace, 3000),
-    "parquet-trace": Target(files.parquet_traces, files.parquet_trace, 1500),
+    "switch": Target(files.switches, files.switch, 120),
+    "trace": Target(lambda: files.TRACES, files.trace, 1000),
+    "parquet-trace": Target(files.parquet_traces, files.parquet_trace, 600),
 }
