@@ -86,7 +86,7 @@ fuzz: setup $(VENV)/fuzz-system ## feed the parsers of foreign bytes for FUZZ_SE
 
 SOAK_SECONDS ?= 3600
 soak: setup ## move bytes for SOAK_SECONDS while daemons, coordinators, etcd and programs are killed at random
-	$(BIN)/python -m bench.soak --seconds $(SOAK_SECONDS)
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS)
 
 rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's own Soft-RoCE, in a virtual machine (five minutes)
 	$(BIN)/python tests/rdma_vm/run.py
