@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -111,6 +112,7 @@ def main() -> int:
         parser.error(f"--seconds: {asked.seconds:g} is no time; give 1 or more")
     if not 1 <= asked.nodes <= 8:
         parser.error(f"--nodes: {asked.nodes} daemons; give 1 to 8")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background has it ignored
     seed = asked.seed if asked.seed is not None else int(time.time())
     print(f"seed {seed}: repeat with --seed {seed}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="mfs-soak-", dir="/tmp") as folder:

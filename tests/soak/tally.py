@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -47,6 +48,7 @@ class Tally:
     def problem(self, kind: str, what: str) -> None:
         with self._lock:
             self.problems.append((kind, what))
+        print(f"{kind}: {what}", file=sys.stderr, flush=True)
 
     def killed(self, what: str) -> None:
         with self._lock:
