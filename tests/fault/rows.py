@@ -175,7 +175,11 @@ FAULTS = (
     Fault(
         "libibverbs opened late, several times, or after a fork",
         "every device context is patched once, whoever opened it and how",
-        (f"{SHIM}::opened_after_fork", "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name"),
+        (
+            f"{SHIM}::opened_after_fork",
+            "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name",
+            "tests/unit/shim/test_native.py::test_several_copies_of_the_library_in_one_program",
+        ),
     ),
     Fault(
         "posts from signal handlers; threads that are cancelled",
