@@ -234,7 +234,9 @@ class LinkState:
             if row.batch_id in self._batches:
                 if row.request_id not in self._pruned:
                     added.append(row.request_id)
-                self._pruned.setdefault(row.request_id, {})[row.batch_id] = _Why(row.for_batch, one_line(row.port, NAME_LENGTH_MAX))
+                self._pruned.setdefault(row.request_id, {})[row.batch_id] = _Why(
+                    row.for_batch, one_line(row.port, NAME_LENGTH_MAX)
+                )
         restored = zip(order.restored_batch_id, order.restored_request_id, strict=False)
         removed = [request for batch, request in restored if self._restore(batch, request)]
         self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}

@@ -109,7 +109,7 @@ def test_a_poisoned_ring_is_given_up_and_its_program_passes_through(
     assert poison(process.pid, random.Random(1).randbytes(4096))
     eventually(lambda: (c := daemon.client(process.pid)) and c.state == "detached", "it is given up")
     assert_ends_well(process, "1500000")
-    permits = [c.permits for c in daemon.status().clients if c.pid == other.pid][0]
+    permits = next(c.permits for c in daemon.status().clients if c.pid == other.pid)
     eventually(lambda: (c := daemon.client(other.pid)) and c.permits > permits + 100, "the other one is scheduled")
 
 

@@ -34,8 +34,7 @@ int main(void)
 
 
 def open_files() -> dict[str, str]:
-    folder = Path("/proc/self/fd")
-    return {name: os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).is_symlink()}
+    return {fd.name: str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
 
 
 def test_no_descriptor_survives_exec(folder: Path) -> None:
@@ -55,10 +54,11 @@ def test_no_descriptor_survives_exec(folder: Path) -> None:
                 check=True,
             ).stdout.split()
             assert not set(mine) & set(shown)
-        for info in Path(f"/proc/{daemon.process.pid}/fdinfo").iterdir():
+        process = Path(f"/proc/{daemon.process.pid}")
+        for info in (process / "fdinfo").iterdir():
             flags = next(line for line in info.read_text().splitlines() if line.startswith("flags:"))
             if int(info.name) > 2:
-                assert int(flags.split()[1], 8) & os.O_CLOEXEC, (info.name, os.readlink(f"/proc/{daemon.process.pid}/fd/{info.name}"))
+                assert int(flags.split()[1], 8) & os.O_CLOEXEC, (process / "fd" / info.name).readlink()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of another user's")

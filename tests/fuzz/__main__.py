@@ -1,7 +1,7 @@
-"""Feeds every target for long: ``python -m tests.fuzz [--seconds N] [TARGET ...]``. What is learned stays under build/fuzz.
+"""Feeds every target for long: ``python -m tests.fuzz [--seconds N] [TARGET ...]``.
 
-By coverage: clang's libFuzzer for C, atheris for Python; without a wheel of atheris, mutations of good inputs, each time
-others.
+By coverage: clang's libFuzzer for C, atheris for Python; without a wheel of atheris, mutations of good inputs, each
+time others. What is learned stays under build/fuzz.
 """
 
 from __future__ import annotations

@@ -9,9 +9,36 @@ BETWEEN = b"\x00|\x00"
 """Stands between the messages of one input, for targets that read several."""
 INPUT_BYTES_MAX = 65536
 WORDS = (
-    *(b"\x00", b"\xff", b"\x80", b"\n", b"\r\n", b"\x1b[31m", b'"', b"'", b"{", b"}", b"[", b"]", b"]]", b"=", b"-", b".", b","),
+    *(
+        b"\x00",
+        b"\xff",
+        b"\x80",
+        b"\n",
+        b"\r\n",
+        b"\x1b[31m",
+        b'"',
+        b"'",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"]]",
+        b"=",
+        b"-",
+        b".",
+        b",",
+    ),
     *(b"0", b"-1", b"1e999", b"nan", b"inf", b"true", b"null", b"9" * 400, b"9" * 5000, b"18446744073709551616"),
-    *(b"[" * 3000, b'{"a":' * 3000, b"\xed\xa0\x80", b"\xf0\x9f\x92\xa9", "\u2028".encode(), b"../", b"%s%n", b"A" * 300),
+    *(
+        b"[" * 3000,
+        b'{"a":' * 3000,
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\x92\xa9",
+        "\u2028".encode(),
+        b"../",
+        b"%s%n",
+        b"A" * 300,
+    ),
 )
 
 

@@ -52,5 +52,12 @@ def run_guided(name: str, folder: Path, seconds: int) -> bool:
     """By coverage; what it learns stays under `folder`. False when an input broke a promise."""
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     build(name, folder / "fuzz", "clang", "-fsanitize=fuzzer")
-    command = [folder / "fuzz", f"-max_total_time={seconds}", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "corpus"]
+    command = [
+        folder / "fuzz",
+        f"-max_total_time={seconds}",
+        "-max_len=4096",
+        "-timeout=10",
+        "-rss_limit_mb=2048",
+        "corpus",
+    ]
     return subprocess.run(command, cwd=folder).returncode == 0

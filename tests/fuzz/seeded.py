@@ -1,4 +1,4 @@
-"""Runs a target in Python: ``python -m tests.fuzz.seeded TARGET SEED INPUTS``, or by coverage where atheris is there."""
+"""Runs a target in Python with mutated inputs: ``python -m tests.fuzz.seeded TARGET SEED INPUTS``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def run(name: str, seed: int, inputs: int) -> None:
                 check(data)
             except BaseException as error:
                 shown = data if len(data) < 2000 else data[:2000] + b"..."
-                raise AssertionError(f"{name}, seed {seed}, input {number}: {error!r:.500}\ninput: {shown!r}") from error
+                raise AssertionError(
+                    f"{name}, seed {seed}, input {number}: {error!r:.500}\ninput: {shown!r}"
+                ) from error
             assert time.monotonic() - began_s < INPUT_S_MAX, f"{name}, seed {seed}, input {number} hangs"
         assert peak_bytes() - before < MEMORY_BYTES_MAX, f"{name}: memory grew by {peak_bytes() - before} bytes"
 

@@ -118,7 +118,7 @@ class Chaos:
             os.killpg(pid, signal.SIGCONT)
 
     def _poison(self) -> None:
-        """Random bytes over the rings that a living program shares with its daemon: it is given up, and passes through."""
+        """Random bytes over the rings of a living program: its daemon gives it up, and it passes through."""
         pid = self._chance.choice(self._slots).pid()
         node = self._chance.choice(self._cluster.nodes)
         if pid is None or not poison(pid, self._chance.randbytes(4096)):

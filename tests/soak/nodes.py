@@ -91,7 +91,7 @@ class Growth:
             fields = dict(line.split(":", 1) for line in lines if ":" in line)
             now = (
                 int(fields["VmRSS"].split()[0]) * 1024,
-                len(os.listdir(f"/proc/{pid}/fd")),
+                sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
                 int(fields["Threads"]),
             )
             first = self._first.setdefault(pid, now)
@@ -125,8 +125,8 @@ class Node:
 
     def write_config(self, max_hold: str, extra: str = "") -> None:
         self.config.write_text(
-            f'[arbiter]\nmax_hold = "{max_hold}"\n[cluster]\ncoordinators = {self._coordinators!r}\nnode = "{self.name}"\n'
-            f'ttl = "3s"\n[nic."mfs0"]\nrate = "2gbit"\naddress = "{self.address}"\n'
+            f'[arbiter]\nmax_hold = "{max_hold}"\n[cluster]\ncoordinators = {self._coordinators!r}\n'
+            f'node = "{self.name}"\nttl = "3s"\n[nic."mfs0"]\nrate = "2gbit"\naddress = "{self.address}"\n'
             f'[[rule]]\naction = "hold"\nstage = "p2d"\n{extra}'
         )
 

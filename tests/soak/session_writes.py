@@ -1,5 +1,5 @@
-"""Writes and reads blocks between two processes by a Mooncake engine whose transfers ask for permits through a session of
-`mfsd.client`, and compares digests. Run under mfs-soft-roce and mfs-run.
+"""Writes and reads blocks between two processes by a Mooncake engine whose transfers ask for permits through a session
+of `mfsd.client`, and compares digests. Run under mfs-soft-roce and mfs-run.
 
 Prints one JSON line; exits 0 when every byte is as it should be, 2 on wrong data, 1 otherwise.
 """
@@ -42,7 +42,9 @@ def main() -> int:
             data = chance.randbytes(size)
             with session.batch(number + 1, layers=4) as batch:
                 stage = chance.choice(STAGES)
-                with mooncake_adapter.transfer(request_id=number + 1, stage=stage, batch=batch, layer=chance.randrange(4)):
+                with mooncake_adapter.transfer(
+                    request_id=number + 1, stage=stage, batch=batch, layer=chance.randrange(4)
+                ):
                     if number % 2:
                         peer.ask("write", 0, data)
                         code = engine.transfer_sync_read(peer.name, address, peer.address, size)

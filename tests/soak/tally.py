@@ -88,7 +88,11 @@ class Tally:
                 },
                 "faults": dict(sorted(self._kills.items())),
                 "recovery_s": {
-                    what: {"median": round(statistics.median(all_s), 3), "longest": round(max(all_s), 3), "count": len(all_s)}
+                    what: {
+                        "median": round(statistics.median(all_s), 3),
+                        "longest": round(max(all_s), 3),
+                        "count": len(all_s),
+                    }
                     for what, all_s in sorted(self._recovered_s.items())
                 },
                 "growth": growth,
@@ -100,14 +104,16 @@ class Tally:
 def text(report: dict[str, Any]) -> str:
     """For people."""
     lines = [
-        f"{report['seconds']:g} s, seed {report['seed']}: {report['transfers']:,} transfers, {report['bytes'] / 1e9:.2f} GB",
+        f"{report['seconds']:g} s, seed {report['seed']}: {report['transfers']:,} transfers, "
+        f"{report['bytes'] / 1e9:.2f} GB",
         f"lost = {report['lost']}, corrupted = {report['corrupted']}",
         "",
         f"{'program':28} {'runs':>6} {'killed':>7} {'transfers':>12} {'GB':>8}",
     ]
     for who, row in report["programs"].items():
         lines.append(
-            f"{who:28} {row['runs']:6} {row['ended_with_their_killer']:7} {row['transfers']:12,} {row['bytes'] / 1e9:8.2f}"
+            f"{who:28} {row['runs']:6} {row['ended_with_their_killer']:7} {row['transfers']:12,} "
+            f"{row['bytes'] / 1e9:8.2f}"
         )
     lines += ["", f"{'fault':28} {'count':>6} {'recovery, median':>17} {'longest':>9}"]
     for what, count in report["faults"].items():
@@ -116,8 +122,6 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"{what:28} {count:6} {times}")
     lines += ["", f"{'daemon, most in one life':28} {'memory':>9} {'descriptors':>12} {'threads':>8}"]
     for name, row in report["growth"].items():
-        lines.append(
-            f"{name:28} {row['memory_bytes'] / 2**20:+7.1f}MB {row['descriptors']:+12} {row['threads']:+8}"
-        )
+        lines.append(f"{name:28} {row['memory_bytes'] / 2**20:+7.1f}MB {row['descriptors']:+12} {row['threads']:+8}")
     lines += [f"{p['kind']}: {p['what']}" for p in report["problems"]]
     return "\n".join(lines)

@@ -53,7 +53,9 @@ def _batch(batch_id: int, *requests: int, left_ns: int = 2 * S) -> pb.Batch:
         batch_id=batch_id,
         unit="prefill-0",
         compute_left_ns=S,
-        requests=[pb.Request(request_id=r, budget_left_ns=left_ns, port=[0, 1], size_bytes=[10**8, 10**8]) for r in requests],
+        requests=[
+            pb.Request(request_id=r, budget_left_ns=left_ns, port=[0, 1], size_bytes=[10**8, 10**8]) for r in requests
+        ],
         port=[0],
         size_bytes=[10**7],
     )

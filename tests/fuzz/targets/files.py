@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
 
 from bench.sim.workload import TraceError, ideal_reuse, read_trace
@@ -36,7 +35,8 @@ def one_line(error: Exception, *parts: str) -> None:
 
 CONFIGURATIONS = (
     default_toml().encode(),
-    b'mode = "observe"\n[socket]\npath = "/run/mfs/a.sock"\nmode = "0660"\nallowed_uids = [0, "root"]\ngroup = "root"\n',
+    b'mode = "observe"\n[socket]\npath = "/run/mfs/a.sock"\nmode = "0660"\nallowed_uids = [0, "root"]\n'
+    b'group = "root"\n',
     b'[arbiter]\nheartbeat = "10ms"\nstale_after = "40ms"\nmax_hold = "10s"\nwindow = "200us"\nwindow_min = "128kib"\n',
     b'[[rule]]\nlibrary = "libnccl"\npeer = "10.1.0.0/16"\nrole = "kv"\naction = "hold"\nstage = "p2d"\nclass = 1\n'
     b"[wire]\ndscp = [46, 34, 26]\n",
@@ -44,7 +44,8 @@ CONFIGURATIONS = (
     b'address = "10.0.0.7"\n[nic.b]\nrate = "1.5tbit"\n',
     b'[cluster]\ncoordinators = ["c1:7400", "[::1]:7400"]\nnode = "n"\nunit = "u"\nttl = "5s"\n'
     b'ca = "/a.pem"\ncertificate = "/b.pem"\nkey = "/c.pem"\n',
-    b'[coordinator]\nlisten = "[::]:7400"\nadvertise = "c1:7400"\netcd = ["e1:2379"]\nlease = "2s"\nweb = "127.0.0.1:7480"\n'
+    b'[coordinator]\nlisten = "[::]:7400"\nadvertise = "c1:7400"\netcd = ["e1:2379"]\nlease = "2s"\n'
+    b'web = "127.0.0.1:7480"\n'
     b"[policy]\ndrop_budget = 0.05\nlevels = 6\nclasses = 8\n",
 )
 
@@ -70,8 +71,14 @@ def configuration(folder: Path) -> Iterator[Check]:
 
 def policies() -> tuple[bytes, ...]:
     whole = shipped_policy()
-    starts = [at for at in range(len(whole)) if whole.startswith("[profiles.", at) and whole[at:].split("]")[0].count(".") == 1]
-    return tuple(whole[a:b].encode() for a, b in zip(starts, [*starts[1:], len(whole)], strict=True)) or (whole.encode(),)
+    starts = [
+        at
+        for at in range(len(whole))
+        if whole.startswith("[profiles.", at) and whole[at:].split("]")[0].count(".") == 1
+    ]
+    return tuple(whole[a:b].encode() for a, b in zip(starts, [*starts[1:], len(whole)], strict=True)) or (
+        whole.encode(),
+    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The daemon's sockets: a whole daemon in this process, whose sockets get the inputs while an honest client is served."""
+"""The daemon's sockets: a whole daemon in this process gets the inputs while an honest client is served."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Bystander:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 # ---- the attach socket ---------------------------------------------------------------------------
@@ -190,7 +190,10 @@ def handshake(folder: Path) -> Iterator[Check]:
 
 REQUESTS = (
     *(encode(r) for r in (StatusRequest(), RulesRequest(), ReloadRequest(), TraceRequest(), TraceRequest(limit=0))),
-    *(encode(r) for r in (ModeRequest("observe"), ModeRequest("enforce"), ExplainRequest("1:2"), ExplainRequest("1:2:3"))),
+    *(
+        encode(r)
+        for r in (ModeRequest("observe"), ModeRequest("enforce"), ExplainRequest("1:2"), ExplainRequest("1:2:3"))
+    ),
     encode(StatusRequest()) + encode(ExplainRequest("0:0")) + encode(TraceRequest(limit=-5)),
     b'{"version":2,"request":"status"}\n',
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import errno
+import struct
 import time
 from collections.abc import Callable
 
