@@ -31,9 +31,8 @@ def told(message: pb.ToNode) -> bytes:
 
 
 FOUND = {
-    "a line separator in a value": ("configuration", '[cluster]\nnode = "a"\nunit = 7\nx\u2028 = 1\n'.encode()),
+    "a line separator in a value": ("configuration", '[coordinator]\netcd = ["e1:2\u2028379"]\n'.encode()),
     "a number that Python does not read": ("configuration", b"a = " + b"9" * 5000),
-    "tables without end": ("configuration", b"a = " + b"[" * 5000),
     "a policy that is not UTF-8": ("policy", b'[profiles.a]\nsummary = "\xff"'),
     "a policy with tables without end": ("policy", b"a = " + b"[" * 5000),
     "a policy with a line break in a name": ("policy", b'"a\\nb" = 1\n'),
@@ -46,7 +45,10 @@ FOUND = {
     "block ids that are no list": ("trace", ROW + b'"hash_ids": 5}'),
     "block ids that are lists": ("trace", b'{"chat_id": 1, "timestamp": 0, "input_length": 9, "hash_ids": [[1]]}'),
     "block sizes that are text": ("trace", ROW + b'"hash_ids": [1], "block_tokens": ["a"]}'),
-    "Parquet with a broken end": ("parquet-trace", parquet_traces()[0][:-9] + b"PAR1"),
+    "Parquet with a broken footer": (
+        "parquet-trace",
+        parquet_traces()[0].replace(b"\x15\x00\x12\x00\x00", b"\x15\x00\xff\x00\x00"),
+    ),
     "Parquet with a name that is not UTF-8": ("parquet-trace", parquet_traces()[1].replace(b"chat_id", b"chat\xc2id")),
     "a request with a line separator": ("control-messages", '{"version":1,"request":"a\u2028"}'.encode()),
     "a hello that a later leader cannot number": ("coordinator-link", hello("n1")),

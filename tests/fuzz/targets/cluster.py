@@ -18,7 +18,7 @@ from mfsd.node.link import BatchSummary, Identity, LinkSettings, OrderChange, Po
 from mfsd.node.link_state import LinkState
 from mfsd.node.link_stream import LinkStream, _Ended, _Redirect
 from mfsd.proto import mfs_pb2 as pb
-from mfsd.proto.wire import PROTOCOL, address_problem
+from mfsd.proto.wire import PROTOCOL, address_problem, is_name
 from tests.fuzz.inputs import BETWEEN, messages
 
 Check = Callable[[bytes], None]
@@ -137,9 +137,12 @@ async def _tell_coordinator(data: bytes) -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert service.cluster is not None
+    seen = service.seen(0)
+    seen.SerializeToString()
+    names = [node.node for node in seen.nodes] + [batch.unit for batch in seen.batches]
+    for name in [*names, *(port.name for node in seen.nodes for port in node.ports)]:
+        assert is_name(name), name
     service.cluster.tick(2**60)
-    reply = service.seen(0)
-    reply.SerializeToString()
     assert not service.sessions
     for stream in (*streams, waits):
         for message in stream.sent:
