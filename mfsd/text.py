@@ -27,11 +27,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     """ValueError, with one line, for all that is wrong with it: TOML's own errors, tables within tables without end,
     and numbers that Python refuses to read."""
     try:
-        return tomllib.loads(text)
+        tables: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("not TOML: lists or tables within each other without end") from error
     except ValueError as error:
         raise ValueError(one_line(f"not TOML: {error}")) from error
+    return tables
 
 
 def _shown(character: str) -> str:
