@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz rdma-vm clean
+.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,6 +21,12 @@ $(VENV)/system: tools/system-packages
 $(VENV)/bench-system: tools/system-packages
 	tools/system-packages bench
 	@mkdir -p $(VENV) && touch $@
+
+# atheris has wheels for some Pythons only; without it the targets in Python get random mutations.
+$(VENV)/fuzz-system: tools/system-packages
+	tools/system-packages fuzz
+	$(BIN)/python tools/dependencies.py fuzz | $(BIN)/pip install --quiet --only-binary :all: -r /dev/stdin || echo "No wheel of atheris for this Python: mutations instead of coverage."
+	@touch $@
 
 $(VENV)/rdma-vm-system: tools/system-packages
 	tools/system-packages rdma-vm
@@ -75,8 +81,12 @@ sanitize: setup ## build and run the native parts under address, undefined and t
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
 
 FUZZ_SECONDS ?= 600
-fuzz: setup ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage (needs clang)
-	$(BIN)/python -m tests.fuzz.test_fuzz $(FUZZ_SECONDS)
+fuzz: setup $(VENV)/fuzz-system ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+SOAK_SECONDS ?= 3600
+soak: setup ## move bytes for SOAK_SECONDS while daemons, coordinators, etcd and programs are killed at random
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS)
 
 rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's own Soft-RoCE, in a virtual machine (five minutes)
 	$(BIN)/python tests/rdma_vm/run.py

@@ -278,8 +278,8 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 			return -ETIMEDOUT;
 		sched_yield();
 	}
-	/* the answer to a request that timed out before */
-	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0)
+	/* the answer to a request that timed out before; a daemon that sends without end is not listened to without end */
+	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0 && client_clock_ns() < deadline_ns)
 		;
 	rc = socket_exchange(client->socket, &hello, &reply, sizeof(reply), descriptors, deadline_ns);
 	atomic_store_explicit(&client->socket_busy, 0, memory_order_release);

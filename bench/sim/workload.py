@@ -16,9 +16,14 @@ from typing import Any
 
 import msgspec
 
+from mfsd.text import one_line
+
 
 class TraceError(Exception):
     """A trace that cannot be used; the message names file, row, field and value in one line."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(one_line(problem))
 
 
 class Row(msgspec.Struct):
@@ -39,6 +44,11 @@ class Row(msgspec.Struct):
         return min(self.input_tokens, blocks * self.block_tokens)
 
 
+LARGEST = 2**63 - 1
+"""Of any number in a trace."""
+PARQUET_ROWS = 8192
+"""Read at once."""
+
 # Names under which the fields are found: this project's own, Mooncake's, Qwen's, Azure's (as JSON).
 ARRIVAL = ("timestamp", "arrival_s", "TIMESTAMP")
 INPUT = ("input_length", "input_tokens", "ContextTokens", "num_prefill_tokens")
@@ -57,9 +67,17 @@ def _field(row: Mapping[str, Any], names: tuple[str, ...], where: str, default: 
 
 
 def _number(value: Any, where: str, name: str, kind: type, least: float) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < float("inf"):
-        raise TraceError(f"{where}: {name} is {value!r}; expected a number of at least {least:g}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= LARGEST:
+        raise TraceError(f"{where}: {name} is {value!r:.80}; expected a number from {least:g} to {LARGEST:g}")
     return kind(value)
+
+
+def _integers(value: Any, where: str, name: str, least: int) -> tuple[int, ...]:
+    """A list of integers; a field that is not there is an empty one."""
+    numbers = () if value is None else value
+    if not isinstance(numbers, (list, tuple)) or not all(type(n) is int and least <= n <= LARGEST for n in numbers):
+        raise TraceError(f"{where}: {name} is {value!r:.80}; expected a list of integers from {least} to {LARGEST:g}")
+    return tuple(numbers)
 
 
 def _chain(content: Iterable[int], seen: dict[tuple[int, int], int]) -> tuple[int, ...]:
@@ -74,21 +92,23 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
+        number = 0
         try:
-            table = parquet.read_table(path)
-        except Exception as error:
+            for batch in parquet.ParquetFile(path).iter_batches(PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path} row {number}", row
+        except Exception as error:  # Arrow's own, of many kinds, and text in it that is not UTF-8
             raise TraceError(f"{path}: not a readable Parquet file: {error}") from error
-        for number, row in enumerate(table.to_pylist(), 1):
-            yield f"{path} row {number}", row
         return
-    with path.open() as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             where = f"{path} line {number}"
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise TraceError(f"{where}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise TraceError(f"{where}: expected an object with fields, found {type(row).__name__}")
@@ -111,7 +131,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
             break
         qwen = "chat_id" in row
         tokens = _number(_field(row, INPUT, where), where, "input length", int, 1)
-        blocks = list(_field(row, BLOCKS, where, default=()))
+        blocks = _integers(_field(row, BLOCKS, where, default=()), where, "block ids", -LARGEST)
         if not rows and not qwen and isinstance(row.get("timestamp"), int) and "req_id" not in row:
             scale = 1e-3  # Mooncake's own files count milliseconds
         arrival = _number(_field(row, ARRIVAL, where), where, "arrival time", float, 0) * scale
@@ -120,7 +140,8 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
                 f"{where}: arrives at {arrival} s, before the row above it "
                 f"({rows[-1].arrival_s} s); sort the trace by time"
             )
-        lengths = tuple(row.get("block_tokens") or ()) if isinstance(row.get("block_tokens"), (list, tuple)) else ()
+        told = row.get("block_tokens")  # a number where all blocks are alike
+        lengths = () if isinstance(told, (int, float)) else _integers(told, where, "block_tokens", 0)
         if lengths and len(lengths) != len(blocks):
             raise TraceError(f"{where}: {len(lengths)} block_tokens for {len(blocks)} blocks")
         size = 16 if qwen else 512
@@ -129,7 +150,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
             size = next(fits, -(-tokens // len(blocks)))
         output = _number(_field(row, OUTPUT, where, default=1), where, "output length", int, 0)
         session = _field(row, SESSION, where, default=-1)
-        chained = _chain(blocks, seen) if qwen else tuple(blocks)
+        chained = _chain(blocks, seen) if qwen else blocks
         number = session if isinstance(session, int) else sessions.setdefault(str(session), len(sessions))
         rows.append(Row(arrival, tokens, output, chained, size, number, lengths))
     if not rows:

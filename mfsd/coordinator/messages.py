@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mfsd.coordinator.cluster import BatchReport, Cluster, Delta, RequestReport
 from mfsd.coordinator.ports import PortTable
 from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.wire import NAME_LENGTH_MAX, is_name
 
 if TYPE_CHECKING:
     Ports = Iterable[pb.Port]
@@ -31,6 +32,8 @@ def demands(row: pb.Batch | pb.Request | pb.Routing, ports: Sequence[int]) -> di
 
 def batch_report(row: pb.Batch, ports: Sequence[int]) -> BatchReport:
     """ValueError says what is wrong with it."""
+    if not is_name(row.unit):
+        raise ValueError(f"its unit's name has more than {NAME_LENGTH_MAX} characters, or some that cannot be printed")
     return BatchReport(
         row.batch_id,
         row.unit,

@@ -24,10 +24,12 @@ from mfsd.coordinator.settings import Settings
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     CHANNEL_OPTIONS,
+    NAME_LENGTH_MAX,
     PROTOCOL,
     PROTOCOL_OLDEST,
     SERVICE,
     TlsFiles,
+    is_name,
     server_credentials,
 )
 
@@ -176,8 +178,15 @@ class Service:
                 f"mfsd {hello.version} speaks protocol {hello.protocol_oldest} to {hello.protocol}, this coordinator "
                 f"{PROTOCOL_OLDEST} to {PROTOCOL}: upgrade the older of the two",
             )
-        if not 1 <= len(hello.node) <= 253:
-            raise Refused(pb.Refusal.HELLO, "the node has no name, or one above 253 characters: set [cluster] node")
+        if not (1 <= len(hello.node) <= 253 and hello.node.isprintable()):
+            raise Refused(
+                pb.Refusal.HELLO,
+                "the node has no name, or one above 253 characters, or with some that cannot be printed: "
+                "set [cluster] node",
+            )
+        if not is_name(hello.version):
+            raise Refused(pb.Refusal.HELLO, "its version is no version: is this another protocol?")
+        _check_ports(hello.ports, 0)  # now: what is wrong with one stream must not surface in a change of roles
         return Session(hello, context.peer(), context)
 
     def _add(self, session: Session) -> None:
@@ -231,13 +240,12 @@ class Service:
     def _number_ports(self, session: Session, ports: messages.Ports) -> None:
         assert self.cluster is not None
         for port in ports:
-            if port.number != len(session.ports):
-                raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is this another protocol?")
             session.ports.append(self.cluster.ports.number(port.name))
 
     def _report(self, session: Session, cluster: Cluster, report: pb.Report) -> None:
         """Applies one report; each part of it is an event."""
         now_ns = self._clock_ns()
+        _check_ports(report.ports, len(session.ports))
         try:
             self._number_ports(session, report.ports)
         except PortsExhausted as error:
@@ -357,6 +365,15 @@ class Service:
         """Tells the daemons to look elsewhere."""
         for session in self.sessions.values():
             session.end(pb.Refusal.STOPPING, "this coordinator is going down")
+
+
+def _check_ports(ports: messages.Ports, first: int) -> None:
+    """Refused when they do not count up from `first`, or have no proper name."""
+    for number, port in enumerate(ports, first):
+        if port.number != number:
+            raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is this another protocol?")
+        if not is_name(port.name):
+            raise Refused(pb.Refusal.HELLO, f"a port's name has at most {NAME_LENGTH_MAX} printable characters")
 
 
 class CannotListen(Exception):

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from mfsd.text import one_line
+
 Path = tuple[str, ...]
 
 
@@ -35,7 +37,7 @@ def diff_config(nos: str, rendered: str, running: str) -> list[Change]:
     if nos == "sonic":
         return _diff_trees(_json(rendered, "rendered"), _json(running, "running"), _owned_sonic)
     if nos == "cumulus":
-        return _diff_trees(_nvue(rendered), _nvue(running), _owned_nvue)
+        return _diff_trees(nvue_tree(rendered), nvue_tree(running), _owned_nvue)
     if nos == "junos":
         return _diff_lines(
             {(line,) for line in _lines(rendered, "#")},
@@ -52,18 +54,19 @@ def diff_config(nos: str, rendered: str, running: str) -> list[Change]:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{what} configuration: not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(one_line(f"{what} configuration: not JSON: {error}")) from error
 
 
-def _nvue(text: str) -> Any:
-    """The tree under `set` of an NVUE file: a list of header/set objects, or the bare tree."""
+def nvue_tree(text: str) -> Any:
+    """The tree under `set` of an NVUE file: a list of header/set objects, or the bare tree. ValueError, with one
+    line, when it is not YAML."""
     import yaml
 
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"NVUE configuration: not YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(one_line(f"NVUE configuration: not YAML: {error}")) from error
     if isinstance(data, list):
         return next((entry["set"] for entry in data if isinstance(entry, dict) and "set" in entry), {})
     return data or {}

@@ -8,7 +8,6 @@ are milliseconds.
 from __future__ import annotations
 
 import hashlib
-import sys
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,10 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from mfsd.text import one_line, parse_toml
 
 Dscp = Annotated[int, Meta(ge=0, le=63)]
 Priority = Annotated[int, Meta(ge=0, le=7)]
@@ -32,7 +28,10 @@ MFS_CLASSES = 8
 
 
 class PolicyError(ValueError):
-    """A policy file that cannot be used. The message starts with the path of the field at fault."""
+    """A policy file that cannot be used. One line, which starts with the path of the field at fault."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(one_line(problem))
 
 
 class FabricClass(Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,11 +157,13 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     """Every profile of a policy file, by name; the shipped file when `path` is None. Raises PolicyError."""
     label = str(path) if path else SHIPPED
     try:
-        data = tomllib.loads(path.read_text() if path else shipped_policy())
+        data = parse_toml(path.read_bytes().decode() if path else shipped_policy())
     except OSError as error:
         raise PolicyError(f"{label}: cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PolicyError(f"{label}: not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{label}: byte {error.start} is not UTF-8; TOML files are UTF-8") from error
+    except ValueError as error:
+        raise PolicyError(f"{label}: {error}") from error
     unknown = sorted(set(data) - {"profiles"})
     if unknown:
         raise PolicyError(f"{label}: {unknown[0]}: unknown field; everything lives under [profiles.NAME]")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mfsd.fabric import yang
+from mfsd.fabric.diff import nvue_tree
 from mfsd.fabric.findings import Finding
 from mfsd.fabric.grammar import check_grammar
 from mfsd.fabric.nxos_yang import MODULE, NxosInstance
@@ -177,9 +178,10 @@ def check_cumulus(text: str) -> Finding:
         models = importlib.import_module(f"nvueschema.models.{NVUE_VERSION}")
     except ImportError:
         return Finding(check, "not checked", "package nvueschema is not installed", INSTALL)
-    import yaml
-
-    tree: dict[str, Any] = next((entry["set"] for entry in yaml.safe_load(text) if "set" in entry), {})
+    try:
+        tree = nvue_tree(text)
+    except ValueError as error:
+        return Finding(check, "fail", str(error), "render it again")
     problems: list[str] = []
     try:
         model = models.NvueConfig.model_validate(tree, strict=False)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -16,11 +15,7 @@ from msgspec import UNSET, Struct
 
 from mfsd.node.config import Config, NicConfig
 from mfsd.node.schema import Key, allowed, keys, struct_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+from mfsd.text import one_line, parse_toml
 
 NAME_BYTES_MAX = 31
 """Names cross the shared-memory ABI in 32 bytes with their end."""
@@ -34,7 +29,7 @@ class ConfigError(Exception):
     def __init__(self, file: str, key: str, value: object, problem: str) -> None:
         self.file, self.key, self.value, self.problem = file, key, value, problem
         shown = "" if value is UNSET else f" = {toml_value(value)}"
-        super().__init__(f"{file}: {key}{shown}: {problem}" if key else f"{file}: {problem}")
+        super().__init__(one_line(f"{file}: {key}{shown}: {problem}" if key else f"{file}: {problem}"))
 
 
 def load(path: Path) -> Config:
@@ -51,9 +46,9 @@ def load(path: Path) -> Config:
 def parse(text: str, file: str) -> Config:
     """Reads and checks TOML text; ``file`` is its name in errors."""
     try:
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(file, "", UNSET, f"not TOML: {error}") from error
+        raw = parse_toml(text)
+    except ValueError as error:
+        raise ConfigError(file, "", UNSET, str(error)) from error
     try:
         config = msgspec.convert(raw, Config, dec_hook=_parse_value)
     except msgspec.ValidationError as error:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from mfsd.node.config import Mode
+from mfsd.text import one_line
 
 VERSION = 1
 LINE_BYTES_MAX = 1 << 22
@@ -291,7 +292,7 @@ class ProtocolError(Exception):
 
     def __init__(self, code: Literal["malformed", "version"], message: str) -> None:
         self.code = code
-        super().__init__(message)
+        super().__init__(one_line(message))
 
 
 class _AnyVersion(Struct, frozen=True):

@@ -30,6 +30,7 @@ from mfsd.node.control import (
 )
 from mfsd.node.log import Log
 from mfsd.node.peer import peer_of
+from mfsd.text import one_line
 
 CONNECTIONS_PER_UID = 16
 CONNECTIONS_MAX = 64
@@ -102,7 +103,7 @@ class ControlServer:
                 reply = ErrorReply(error.code, str(error))
             except Exception as error:  # a defect here must cost one answer, not the connection
                 self._log.error("control-failed", error=repr(error))
-                reply = ErrorReply("failed", f"mfsd could not do it: {error}")
+                reply = ErrorReply("failed", one_line(f"mfsd could not do it: {error}"))
             writer.write(encode(reply))
             await asyncio.wait_for(writer.drain(), WRITE_S)
 
@@ -122,4 +123,4 @@ class ControlServer:
         except ConfigError as error:
             return ErrorReply("config", f"the old configuration stays in force: {error}")
         except LookupError as error:
-            return ErrorReply("not-found", str(error))
+            return ErrorReply("not-found", one_line(str(error)))

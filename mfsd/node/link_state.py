@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from mfsd.node.link import BatchSummary, Identity, OrderChange, PortDemand
 from mfsd.proto import mfs_pb2 as pb
-from mfsd.proto.wire import DEMANDS_PER_REPORT_MAX, PROTOCOL, PROTOCOL_OLDEST, REQUESTS_PER_BATCH_MAX
+from mfsd.proto.wire import (
+    DEMANDS_PER_REPORT_MAX,
+    NAME_LENGTH_MAX,
+    PROTOCOL,
+    PROTOCOL_OLDEST,
+    REQUESTS_PER_BATCH_MAX,
+)
+from mfsd.text import one_line
 
 U64_MAX = 2**64 - 1
 BUDGET_MAX_NS = 2**62
@@ -227,7 +234,9 @@ class LinkState:
             if row.batch_id in self._batches:
                 if row.request_id not in self._pruned:
                     added.append(row.request_id)
-                self._pruned.setdefault(row.request_id, {})[row.batch_id] = _Why(row.for_batch, row.port)
+                self._pruned.setdefault(row.request_id, {})[row.batch_id] = _Why(
+                    row.for_batch, one_line(row.port, NAME_LENGTH_MAX)
+                )
         restored = zip(order.restored_batch_id, order.restored_request_id, strict=False)
         removed = [request for batch, request in restored if self._restore(batch, request)]
         self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}

@@ -13,7 +13,8 @@ import grpc.aio
 from mfsd.node.link import LinkSettings, Listener, Logger
 from mfsd.node.link_state import LinkState
 from mfsd.proto import mfs_pb2 as pb
-from mfsd.proto.wire import LINK, channel_credentials, channel_options
+from mfsd.proto.wire import LINK, address_problem, channel_credentials, channel_options
+from mfsd.text import one_line
 
 ANSWER_S = 1.0
 """A coordinator that says nothing for so long after a hello is taken for dead."""
@@ -24,6 +25,10 @@ UPDATE_INTERVAL_S = 0.01
 BACKOFF_MIN_S = 0.05
 REPLACED_WAIT_S = 5.0
 """Another daemon came with this node's name. Two that share one would throw each other out at full speed."""
+SILENCE_MAX_S = 25.0
+"""Whatever a coordinator says of its heartbeat: the slowest that can be configured is 10 s."""
+REDIRECTS_AT_ONCE = 3
+"""So many are followed without a pause: coordinators that name each other would be asked without end."""
 FAILED_FOR_S = 1.0
 """An address that has just failed is not followed for so long when another coordinator names it as leader."""
 
@@ -37,7 +42,7 @@ class _Ended(Exception):
 
     def __init__(self, why: str, wait_s: float = 0.0) -> None:
         self.wait_s = wait_s
-        super().__init__(why)
+        super().__init__(one_line(why, 300))
 
 
 class _Redirect(Exception):
@@ -95,15 +100,18 @@ class LinkStream:
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         rotation = self._addresses()
-        address, failures = next(rotation), 0
+        address, failures, redirects = next(rotation), 0, 0
         while True:
             try:
                 await self._attempt(address)
             except _Redirect as redirect:
                 self._log.info("coordinator-redirects", asked=address, leader=redirect.leader)
                 address = redirect.leader
+                redirects += 1
+                await asyncio.sleep(BACKOFF_MIN_S if redirects > REDIRECTS_AT_ONCE else 0.0)
                 continue
             except _Ended as ended:
+                redirects = 0
                 was_connected = self.connected
                 self._not_connected(address, str(ended))
                 self._failed_at_s[address] = loop.time()
@@ -205,7 +213,7 @@ class LinkStream:
             self._not_connected(address, "leads no more")
         failed_at_s = self._failed_at_s.get(standby.leader)
         fresh = failed_at_s is not None and asyncio.get_running_loop().time() - failed_at_s < FAILED_FOR_S
-        if standby.leader and standby.leader != address and not fresh:
+        if address_problem(standby.leader) is None and standby.leader != address and not fresh:
             raise _Redirect(standby.leader)
         self.problem = f"{address} stands by and knows of no leader that answers"
         return _silence_s(standby.heartbeat_ns)
@@ -258,7 +266,7 @@ async def _within(awaitable: Awaitable[T], limit_s: float) -> T:
 
 
 def _silence_s(heartbeat_ns: int) -> float:
-    return max(ANSWER_S / 2, SILENT_HEARTBEATS * heartbeat_ns / 1e9)
+    return min(max(ANSWER_S / 2, SILENT_HEARTBEATS * heartbeat_ns / 1e9), SILENCE_MAX_S)
 
 
 def _explained(error: grpc.aio.AioRpcError, tls: bool) -> str:

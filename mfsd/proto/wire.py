@@ -25,6 +25,8 @@ MESSAGE_BYTES_MAX = 16 << 20
 REQUESTS_PER_BATCH_MAX = 16_384
 """A batch with more requests is refused: no unit runs so many together, and one such batch would hold up the
 order of all others."""
+NAME_LENGTH_MAX = 300
+"""Of a node, a unit or a port, in characters, all of them printable: names are kept, logged and shown."""
 DEMANDS_PER_REPORT_MAX = 16_384
 """Where a daemon cuts a report in two: about 128 KiB."""
 
@@ -99,6 +101,11 @@ def _read(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
     except ssl.SSLError as error:
         raise TlsError(f"ca {files.ca} holds no PEM certificate ({error.reason})") from error
     return files.ca.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes()
+
+
+def is_name(text: str) -> bool:
+    """Whether the text may be the name of a node, a unit or a port; an empty one may."""
+    return len(text) <= NAME_LENGTH_MAX and text.isprintable()
 
 
 def address_problem(text: str) -> str | None:

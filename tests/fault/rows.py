@@ -19,6 +19,9 @@ LINK = "tests/integration/test_coordinator_link.py"
 LIFE = "tests/integration/test_node_lifecycle.py"
 NODE = "tests/integration/test_node_attach.py"
 SHIM = "tests/native/shim_fault.c"
+HARDWARE = "tests/unit/doctor/test_hardware_files.py"
+FUZZ = "tests/fuzz/test_fuzz.py"
+SOAK = "tests/fault/test_soak.py::test_nothing_is_lost_while_everything_dies"
 
 
 class Fault(NamedTuple):
@@ -53,6 +56,7 @@ FAULTS = (
             f"{DAEMON}::test_daemon_killed_and_restarted_schedules_again",
             f"{SHIM}::daemon_restarts_often",
             f"{LIFE}::test_a_restart_has_a_new_epoch_and_clients_attach_again",
+            "tests/unit/core/test_permits.py::test_a_permit_of_another_epoch_is_ignored",
         ),
     ),
     Fault(
@@ -79,6 +83,7 @@ FAULTS = (
         (
             f"{LINK}::test_the_order_expires_when_nobody_confirms_it",
             "tests/fault/test_cluster_hosts.py::test_leader_killed_host_cut_off_and_healed",
+            f"{COORDINATOR}::test_a_leader_without_etcd_stops_before_its_lease_can_end",
         ),
     ),
     Fault(
@@ -94,8 +99,10 @@ FAULTS = (
         "clocks differ between hosts, or jump",
         "only remaining budgets cross the network; each host reckons with its own monotonic clock",
         (
+            "tests/fault/test_clocks.py::test_hosts_whose_clocks_are_days_apart_are_ordered_by_their_budgets",
+            "tests/unit/coordinator/test_cluster.py::test_the_clock_may_jump_back",
+            "tests/unit/coordinator/test_cluster.py::test_a_clock_that_jumps_ahead_takes_no_batch_away",
             f"{LINK}::test_a_lone_coordinator_whose_clock_went_back_outbids_its_former_life",
-            "tests/unit/policy/test_red.py::test_shifting_the_clock_shifts_red",
         ),
     ),
     Fault(
@@ -105,7 +112,8 @@ FAULTS = (
             f"{HOSTILE}::test_random_bytes_anywhere",
             f"{HOSTILE}::test_an_absurd_index_detaches",
             f"{SHIM}::daemon_detaches",
-            "tests/fuzz/test_fuzz.py::test_random_inputs",
+            f"{DAEMON}::test_a_poisoned_ring_is_given_up_and_its_program_passes_through",
+            f"{FUZZ}::test_random_inputs",
         ),
     ),
     Fault(
@@ -124,6 +132,7 @@ FAULTS = (
             "tests/integration/test_node_hostile.py::test_random_bytes_all_over_the_segment",
             "tests/integration/test_node_hostile.py::test_a_flood_of_connections_is_refused_by_user",
             f"{NODE}::test_one_user_cannot_take_all_clients",
+            f"{FUZZ}::test_mutated_inputs",
         ),
     ),
     Fault(
@@ -157,17 +166,29 @@ FAULTS = (
     Fault(
         "`exec()`, setuid programs",
         "descriptors close on exec; the library does nothing in secure execution, and `mfs-run` says so",
-        ("tests/unit/shim/test_run.py::test_programs_that_cannot_be_reached", f"{ATTACH}::test_nothing_leaks"),
+        (
+            "tests/fault/test_exec.py::test_no_descriptor_survives_exec",
+            "tests/fault/test_exec.py::test_a_set_user_id_program_does_not_attach",
+            "tests/unit/shim/test_run.py::test_programs_that_cannot_be_reached",
+        ),
     ),
     Fault(
         "libibverbs opened late, several times, or after a fork",
         "every device context is patched once, whoever opened it and how",
-        (f"{SHIM}::opened_after_fork", "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name"),
+        (
+            f"{SHIM}::opened_after_fork",
+            "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name",
+            "tests/unit/shim/test_native.py::test_several_copies_of_the_library_in_one_program",
+        ),
     ),
     Fault(
         "posts from signal handlers; threads that are cancelled",
         "no lock and no allocation on the way; nothing is left half done",
-        ("tests/native/shim_threads.c::posts_in_handler", "tests/native/shim_threads.c::million_unruly"),
+        (
+            "tests/native/shim_threads.c::posts_in_handler",
+            "tests/native/shim_threads.c::cancelled_while_posting",
+            "tests/unit/core/test_hostile.py::test_a_lane_outlives_its_thread",
+        ),
     ),
     Fault(
         "queue pair in error, reset or destroyed with requests held",
@@ -180,12 +201,19 @@ FAULTS = (
         ),
     ),
     Fault(
-        "bad configuration on reload; a host-wide traffic class that overrides lanes",
+        "bad configuration on reload; a host-wide traffic class that overrides lanes; pause settings that differ",
         "the old configuration stays in force; `mfsctl doctor` fails with the reason",
         (
             f"{LIFE}::test_a_reload_of_a_bad_file_changes_nothing",
-            "tests/unit/doctor/test_hardware_files.py::test_rdma_cms_default_must_be_the_policys",
+            f"{HARDWARE}::test_a_host_wide_class_is_refused",
+            f"{HARDWARE}::test_rdma_cms_default_must_be_the_policys",
+            f"{HARDWARE}::test_pfc_of_both_ends",
         ),
+    ),
+    Fault(
+        "several of these at once, over and over",
+        "nothing is lost, nothing is corrupted, everything serves again, nothing adds up (`make soak`)",
+        (SOAK,),
     ),
 )
 

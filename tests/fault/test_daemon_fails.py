@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SoftRoce
+from tests.soak.chaos import poison
 from tests.support.daemon import Daemon, eventually
 from tests.support.under_mfs import HOLD_EVERYTHING, build_program, under_mfs
 
@@ -96,6 +98,19 @@ def test_daemon_killed_and_restarted_schedules_again(
         process.kill()
         process.wait()
         restarted.wait_clients(0)
+
+
+def test_a_poisoned_ring_is_given_up_and_its_program_passes_through(
+    soft_roce: SoftRoce, daemon: Daemon, stress: Path
+) -> None:
+    other = start(soft_roce, daemon, stress, ENDLESS)
+    process = soft_roce.start(*under_mfs(daemon.socket, stress, "--work-requests", "1500000"))
+    eventually(lambda: (c := daemon.client(process.pid)) and c.permits > 100, "permits")
+    assert poison(process.pid, random.Random(1).randbytes(4096))
+    eventually(lambda: (c := daemon.client(process.pid)) and c.state == "detached", "it is given up")
+    assert_ends_well(process, "1500000")
+    permits = next(c.permits for c in daemon.status().clients if c.pid == other.pid)
+    eventually(lambda: (c := daemon.client(other.pid)) and c.permits > permits + 100, "the other one is scheduled")
 
 
 def test_clients_killed_anywhere_leave_nothing_behind(soft_roce: SoftRoce, daemon: Daemon, stress: Path) -> None:

@@ -1,6 +1,7 @@
 /* Fuzzes everything that the arbiter reads from a client: the input writes anywhere in a client's segment, sends messages of
  * any content in its lanes, and lets the arbiter take turns. An honest client beside it must be served all the while. */
 #include "../../csrc/arbiter.c"
+#include "input.h"
 
 #include <mfs/ring.h>
 #include <sys/mman.h>
@@ -14,23 +15,6 @@ static struct mfs_segment *map(int memfd, int doorbell)
 	close(memfd);
 	close(doorbell);
 	return segment;
-}
-
-struct input {
-	const uint8_t *data;
-	size_t left;
-};
-
-static uint64_t take(struct input *in, size_t bytes)
-{
-	uint64_t value = 0;
-
-	if (bytes > in->left)
-		bytes = in->left;
-	memcpy(&value, in->data, bytes);
-	in->data += bytes;
-	in->left -= bytes;
-	return value;
 }
 
 /* Mostly near the truth, where the interesting mistakes are. */

@@ -1,5 +1,5 @@
 /* A program that is not linked with libibverbs: it opens it by name, as NCCL (dlvsym) and TENT (dlsym) do.
- * argv: test, library file. Prints the role under which its queue pair is reported. */
+ * argv: test, library files. Each copy of the library is used beside the others, and all of them are scheduled. */
 #define _GNU_SOURCE
 #include "scripted_daemon.h"
 
@@ -18,18 +18,11 @@
 		}                                                                                                      \
 	} while (0)
 
-int main(int argc, char **argv)
+/* Opens a device of this copy and sends; `n` copies do so with this one. */
+static void reach(struct daemon *d, const char *file, bool versioned, unsigned n)
 {
-	struct daemon_options options = {
-		.path = getenv("MFS_SOCKET"), .mode = MFS_MODE_ENFORCE, .gate = 1u << MFS_STAGE_P2D, .rules_count = 1,
-		.rules = {{.action = MFS_RULE_HOLD, .stage = MFS_STAGE_P2D, .dscp = MFS_DSCP_KEEP}}};
-	struct daemon *d = daemon_start(&options);
-	bool versioned;
-	void *library;
+	void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
 
-	NEED(argc == 3);
-	versioned = !strcmp(argv[1], "dlvsym");
-	library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
 	NEED(library);
 #define GET(name) __typeof__(&name) p_##name = versioned ? dlvsym(library, #name, "IBVERBS_1.1") : dlsym(library, #name)
 	GET(ibv_get_device_list);
@@ -60,13 +53,25 @@ int main(int argc, char **argv)
 
 	NEED(p_ibv_modify_qp(qp, &state, IBV_QP_STATE) == 0);
 	NEED(ibv_post_send(qp, &wr, &bad) == 0);
-	while (daemon_counts(d).submitted != 1)
+	while (daemon_counts(d).submitted != n)
 		usleep(100);
 	dlclose(library); /* it stays: the shim still has something to post through it */
 	daemon_grant(d, 1);
-	while (daemon_segment(d)->report.permits != 1)
+	while (daemon_segment(d)->report.permits != n)
 		usleep(100);
 	NEED(p_ibv_destroy_qp(qp) == 0);
 	NEED(p_ibv_close_device(context) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct daemon_options options = {
+		.path = getenv("MFS_SOCKET"), .mode = MFS_MODE_ENFORCE, .gate = 1u << MFS_STAGE_P2D, .rules_count = 1,
+		.rules = {{.action = MFS_RULE_HOLD, .stage = MFS_STAGE_P2D, .dscp = MFS_DSCP_KEEP}}};
+	struct daemon *d = daemon_start(&options);
+
+	NEED(argc >= 3);
+	for (int i = 2; i < argc; i++)
+		reach(d, argv[i], !strcmp(argv[1], "dlvsym"), (unsigned)i - 1);
 	return 0;
 }

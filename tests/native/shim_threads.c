@@ -318,6 +318,57 @@ static void posts_in_handler(void)
 		CHECK_EQUAL(log[i].wr_id, i);
 }
 
+/* Written by the thread alone; what it says is true at any point at which it can be cancelled. */
+static struct ibv_qp *of_cancelled;
+static _Atomic unsigned cancelled_posts;
+
+static void *post_until_cancelled(void *unused)
+{
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	(void)unused;
+	for (;;) { /* the queue fills: later posts answer ENOMEM and change nothing */
+		unsigned n = atomic_load(&cancelled_posts);
+
+		wr = rig_write(shared, &sge, n, 100, IBV_SEND_SIGNALED);
+		if (ibv_post_send(of_cancelled, &wr, &bad) == 0)
+			atomic_store(&cancelled_posts, n + 1);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+/* No call of ours is a cancellation point: a thread is never taken away with a post half done, or a lock held. */
+static void cancelled_while_posting(void)
+{
+	struct daemon *d = hold_daemon();
+	const struct fake_record *log;
+	unsigned n;
+
+	shared = rig_open(4096);
+	of_cancelled = rig_qp(shared, 1024);
+	rig_ready(of_cancelled);
+	for (unsigned round = 0; round < 40; round++) {
+		unsigned before = atomic_load(&cancelled_posts);
+		pthread_t thread;
+		void *result;
+
+		CHECK(pthread_create(&thread, NULL, post_until_cancelled, NULL) == 0);
+		WAIT(atomic_load(&cancelled_posts) > before + 3);
+		CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+		daemon_grant_all(d, round % 2);
+		if (atomic_load(&cancelled_posts) > 800) /* nearly full */
+			break;
+	}
+	daemon_grant_all(d, true);
+	WAIT(posted(of_cancelled) == atomic_load(&cancelled_posts));
+	log = fake_log(of_cancelled, &n);
+	for (unsigned i = 0; i < n; i++)
+		CHECK_EQUAL(log[i].wr_id, i);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -325,6 +376,7 @@ int main(int argc, char **argv)
 		{"million_unruly", million_unruly},
 		{"one_queue_pair", one_queue_pair},
 		{"posts_in_handler", posts_in_handler},
+		{"cancelled_while_posting", cancelled_while_posting},
 		{NULL, NULL},
 	};
 

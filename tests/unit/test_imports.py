@@ -11,14 +11,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # room -> rooms it may import from; its own is always allowed
 BELOW: dict[str, set[str]] = {
+    "mfsd.text": set(),
     "mfsd.policy": set(),
     "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
-    "mfsd.fabric": {"mfsd.policy"},
+    "mfsd.fabric": {"mfsd.policy", "mfsd.text"},
     "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
     "mfsd.observe.doctor": {"mfsd.node", "mfsd.fabric", "mfsd.policy", "mfsd.proto", "mfsd._native", "nccl_shim"},
     "mfsd.client": {"mfsd._native"},
-    "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
+    "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
         "mfsd.soft_roce",
@@ -43,6 +44,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
         "mfsd.fabric",
         "mfsd.soft_roce",
+        "mfsd.text",
     },
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -161,6 +162,20 @@ def test_hung_up_at_once(daemon: Callable[[Answer], str]) -> None:
 )
 def test_segments_that_cannot_be_trusted(daemon: Callable[[Answer], str], make: Callable[[], int]) -> None:
     assert attach_error(daemon(with_segment(make)))[0] == errno.EPROTO
+
+
+def test_a_daemon_that_sends_without_end_is_not_listened_to_without_end(daemon: Callable[[Answer], str]) -> None:
+    def flood(connection: socket.socket, hello: bytes) -> None:
+        with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment()))(connection, hello)
+        with contextlib.suppress(OSError):
+            while True:
+                connection.send(bytes(16))
+
+    with Client.attach(daemon(flood), timeout_ms=500) as client:
+        for _ in range(3):
+            with pytest.raises(OSError) as raised:
+                client.nic("rdma0")
+            assert raised.value.errno in (errno.EPROTO, errno.ETIMEDOUT)
 
 
 def test_the_good_segment_is_taken(daemon: Callable[[Answer], str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 import time
 from collections.abc import Callable
 
@@ -350,6 +351,28 @@ def test_counters_that_make_no_sense_block_nobody_for_ever(serve, take: Take, co
         liar.count_completed(nic, Stage.COLLECTIVE, completed)
         task = client.submit(KIB, stage=Stage.P2D, nic=nic)
         assert take(client, 1) == [task]
+
+
+def test_a_permit_of_another_epoch_is_ignored(serve) -> None:
+    """What a daemon's former life wrote, or a stale page says, permits nothing."""
+    server = serve(start=False)  # nobody else grants
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        task = client.submit(1000, stage=Stage.P2D, nic=nic)
+        segment = server.segments[client.client_id]
+        layout = _native.LAYOUT
+
+        def grant(epoch: int) -> None:
+            tail = int.from_bytes(segment[layout["grant.tail"] :][:8], "little")
+            at = layout["grant_slot"] + tail % _native.GRANT_SLOTS * 16
+            segment[at : at + 16] = struct.pack("<QQ", task, (epoch & 0xFFFFFFFF) << 32)
+            segment[layout["grant.tail"] : layout["grant.tail"] + 8] = (tail + 1).to_bytes(8, "little")
+
+        grant(client.epoch + 1)
+        grant(client.epoch - 1)
+        assert client.permits() == []
+        grant(client.epoch)
+        assert [permitted for permitted, _ in client.permits()] == [task]
 
 
 def test_a_client_that_left_blocks_nobody(serve, take: Take, eventually: Eventually) -> None:

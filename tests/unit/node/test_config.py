@@ -256,7 +256,7 @@ def parse_raw(raw: dict[str, Any]) -> Config:
     """As parse(), from what the TOML reader would give: dates and special floats have no shorter way in."""
     from unittest import mock
 
-    with mock.patch("mfsd.node.config_file.tomllib.loads", return_value=raw):
+    with mock.patch("mfsd.node.config_file.parse_toml", return_value=raw):
         return parse("", "mfsd.toml")
 
 

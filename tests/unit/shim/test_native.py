@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from tests.unit.shim.conftest import Native, names_of
@@ -50,6 +53,14 @@ def test_roles_and_classes(native: Native) -> None:
 @pytest.mark.parametrize("lookup", ["dlvsym", "dlsym"])
 def test_programs_that_open_the_library_by_name(native: Native, lookup: str) -> None:
     native.run("shim_reach", lookup, str(native.folder / "libibverbs.so.1"))
+
+
+@pytest.mark.parametrize("lookup", ["dlvsym", "dlsym"])
+def test_several_copies_of_the_library_in_one_program(native: Native, lookup: str, tmp_path: Path) -> None:
+    """As wheels bring them: each copy's devices are patched once, and post through their own copy."""
+    library = native.folder / "libibverbs.so.1"
+    copies = [shutil.copy(library, tmp_path / f"libibverbs-{n}.so.1") for n in range(2)]
+    native.run("shim_reach", lookup, str(library), *map(str, copies))
 
 
 @pytest.mark.parametrize("seed", range(8))

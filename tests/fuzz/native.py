@@ -1,0 +1,63 @@
+"""The targets in C: sanitizers always, clang's libFuzzer where they run for long."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "fuzz"
+FLAGS = (
+    *("-std=gnu11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+    *("-Icsrc/include", "-Icsrc"),
+)
+
+
+class Target(NamedTuple):
+    linked: tuple[Path, ...]
+    """Beside what the target includes."""
+    libraries: tuple[str, ...]
+    quick: int
+    """So many inputs in `make test`."""
+
+
+def sources(pattern: str, *without: str) -> tuple[Path, ...]:
+    return tuple(path for path in sorted(ROOT.glob(pattern)) if path.name not in without)
+
+
+TARGETS = {
+    "segment": Target((*sources("csrc/arbiter_*.c"), *sources("csrc/rmlq*.c")), (), 300),
+    "handshake": Target((*sources("csrc/client*.c", "client_attach.c"),), (), 200),
+    "frames": Target(sources("csrc/soft_roce/*.c", "connection.c", "provider.c"), ("-libverbs",), 400),
+}
+
+
+def build(name: str, to: Path, compiler: str, *more: str) -> None:
+    target = TARGETS[name]
+    files = [HERE / f"{name}.c", *target.linked]
+    command = [compiler, *FLAGS, *more, "-o", to, *files, *target.libraries, "-lpthread", "-lm"]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def run_seeded(name: str, folder: Path, seed: int) -> subprocess.CompletedProcess[str]:
+    """Random inputs, without a look at what they reach."""
+    program = folder / name
+    build(name, program, "gcc", str(HERE / "driver.c"))
+    command = [program, str(seed), str(TARGETS[name].quick)]
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=250)
+
+
+def run_guided(name: str, folder: Path, seconds: int) -> bool:
+    """By coverage; what it learns stays under `folder`. False when an input broke a promise."""
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    build(name, folder / "fuzz", "clang", "-fsanitize=fuzzer")
+    command = [
+        folder / "fuzz",
+        f"-max_total_time={seconds}",
+        "-max_len=4096",
+        "-timeout=10",
+        "-rss_limit_mb=2048",
+        "corpus",
+    ]
+    return subprocess.run(command, cwd=folder).returncode == 0

@@ -1,0 +1,287 @@
+"""The messages between daemons and coordinators: any sequence of decoded ones, in any state of the receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from mfsd.coordinator.election import Alone
+from mfsd.coordinator.service import Service
+from mfsd.coordinator.settings import Settings
+from mfsd.node.link import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
+from mfsd.node.link_state import LinkState
+from mfsd.node.link_stream import LinkStream, _Ended, _Redirect
+from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.wire import PROTOCOL, address_problem, is_name
+from tests.fuzz.inputs import BETWEEN, messages
+
+Check = Callable[[bytes], None]
+
+ANSWER_S = 5.0
+S = 1_000_000_000
+
+
+class Lines:
+    """A log that keeps nothing, but looks at each line."""
+
+    def info(self, event: str, **values: object) -> None:
+        assert event.isprintable()
+
+    warning = error = debug = info
+
+
+def decoded(kind: type[pb.FromNode] | type[pb.ToNode], data: bytes) -> list[pb.FromNode | pb.ToNode]:
+    """What gRPC would hand over; what it cannot read ends a stream before anybody sees it."""
+    found: list[pb.FromNode | pb.ToNode] = []
+    for message in messages(data)[:60]:
+        with contextlib.suppress(DecodeError):
+            found.append(kind.FromString(message))
+    return found
+
+
+# ---- what the coordinator reads ------------------------------------------------------------------
+
+
+def _batch(batch_id: int, *requests: int, left_ns: int = 2 * S) -> pb.Batch:
+    return pb.Batch(
+        batch_id=batch_id,
+        unit="prefill-0",
+        compute_left_ns=S,
+        requests=[
+            pb.Request(request_id=r, budget_left_ns=left_ns, port=[0, 1], size_bytes=[10**8, 10**8]) for r in requests
+        ],
+        port=[0],
+        size_bytes=[10**7],
+    )
+
+
+def _from_node() -> tuple[bytes, ...]:
+    ports = [pb.Port(number=0, name="10.0.0.1/in", rate_bytes_per_s=10**9), pb.Port(number=1, name="10.0.0.1/out")]
+    hello = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n1", version="1", epoch=3, ports=ports)
+    later = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n1", authority="alone", term=2**63, ports=ports)
+    full = pb.Report(
+        term=TERM,
+        ports=[pb.Port(number=2, name="10.0.0.2/in")],
+        arrived=[_batch(1, 11, 12), _batch(2, 21, left_ns=-5)],
+        updated=[_batch(1, 11)],
+        departed=[2],
+        loads=[pb.Load(port=1, rho=0.5), pb.Load(port=9, rho=math.nan)],
+        routed=[pb.Routing(unit="prefill-0", port=[0, 2], size_bytes=[5, 2**63])],
+    )
+    steps: list[list[pb.Hello | pb.Report | pb.Echo]] = [
+        [hello, pb.Report(term=TERM, snapshot_end=True), full, pb.Report(term=TERM, departed=[1])],
+        [hello, full, pb.Report(term=TERM, snapshot_end=True), pb.Echo(stamp_ns=5, epoch=2), full],
+        [later, pb.Report(term=2**63 + 1, snapshot_end=True), full],
+        [pb.Hello(protocol=9, protocol_oldest=9, node="n2")],
+        [pb.Echo(stamp_ns=1), hello],
+    ]
+    return tuple(BETWEEN.join(_envelope(step).SerializeToString() for step in story) for story in steps)
+
+
+def _envelope(message: pb.Hello | pb.Report | pb.Echo) -> pb.FromNode:
+    if isinstance(message, pb.Hello):
+        return pb.FromNode(hello=message)
+    return pb.FromNode(report=message) if isinstance(message, pb.Report) else pb.FromNode(echo=message)
+
+
+TERM = 1_000_000
+FROM_NODE = _from_node()
+
+
+class Stream:
+    """What gRPC gives a coordinator for one daemon's stream."""
+
+    def __init__(self, received: list[pb.FromNode | pb.ToNode], *, ends: bool = True) -> None:
+        self._received = received
+        self._ends = ends
+        self.sent: list[pb.ToNode] = []
+        self.read_all = asyncio.Event()
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> object:
+        await asyncio.sleep(0)  # others have their turn
+        if self._received:
+            return self._received.pop(0)
+        self.read_all.set()
+        if not self._ends:
+            await asyncio.Event().wait()
+        return grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        self.sent.append(pb.ToNode.FromString(message))
+
+
+async def _tell_coordinator(data: bytes) -> None:
+    settings = Settings(listen="127.0.0.1:0", advertise="127.0.0.1:1", version="fuzz")
+    electorate = Alone("127.0.0.1:1", lambda: TERM)
+    service = Service(settings, electorate, Lines())
+    told = decoded(pb.FromNode, data)
+    half = len(told) // 2
+    waits, honest = Stream(decoded(pb.FromNode, data), ends=False), Stream(decoded(pb.FromNode, FROM_NODE[1]))
+    waiting = asyncio.create_task(service.link(None, waits))  # type: ignore[arg-type]
+    read = asyncio.create_task(waits.read_all.wait())
+    assert (await asyncio.wait({waiting, read}, timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED))[0]
+    read.cancel()
+    leading = asyncio.create_task(electorate.run(service.role_changed))  # with a stream that stood by until now
+    streams = [honest, Stream(told), Stream(told[half:])]
+    await asyncio.gather(*(asyncio.wait_for(service.link(None, stream), ANSWER_S) for stream in streams))  # type: ignore[arg-type]
+    assert not leading.done(), leading.exception()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert service.cluster is not None
+    seen = service.seen(0)
+    seen.SerializeToString()
+    names = [node.node for node in seen.nodes] + [batch.unit for batch in seen.batches]
+    for name in [*names, *(port.name for node in seen.nodes for port in node.ports)]:
+        assert is_name(name), name
+    service.cluster.tick(2**60)
+    assert not service.sessions
+    for stream in (*streams, waits):
+        for message in stream.sent:
+            if message.WhichOneof("kind") == "refusal":
+                assert message.refusal.reason
+    # the next daemon is served all the same
+    honest = Stream(decoded(pb.FromNode, FROM_NODE[1].replace(b"n1", b"n9")))
+    await asyncio.wait_for(service.link(None, honest), ANSWER_S)  # type: ignore[arg-type]
+    assert honest.sent and honest.sent[0].WhichOneof("kind") == "welcome"
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def coordinator(_folder: Path) -> Iterator[Check]:
+    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+        yield lambda data: runner.run(_tell_coordinator(data))
+
+
+class _Runner:
+    """asyncio.Runner came with Python 3.11."""
+
+    def __enter__(self) -> _Runner:
+        self._loop = asyncio.new_event_loop()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.close()
+
+    def run(self, work: object) -> object:
+        return self._loop.run_until_complete(work)  # type: ignore[arg-type]
+
+
+# ---- what the daemon reads -----------------------------------------------------------------------
+
+
+def _to_node() -> tuple[bytes, ...]:
+    welcome = pb.ToNode(welcome=pb.Welcome(protocol=PROTOCOL, authority="etcd-1", term=5, heartbeat_ns=S))
+    order = pb.ToNode(
+        order=pb.Order(
+            term=5,
+            epoch=1,
+            snapshot=True,
+            batch_id=[1, 2, 77],
+            key=[-5, 2**62, 3],
+            pruned=[pb.Pruned(batch_id=1, request_id=11, for_batch=2, port="10.0.0.1/in")],
+        )
+    )
+    change = pb.ToNode(
+        order=pb.Order(
+            term=5,
+            epoch=2,
+            batch_id=[2],
+            key=[-9],
+            restored_batch_id=[1],
+            restored_request_id=[11],
+            refused=[pb.RefusedBatch(batch_id=1, reason="it names a request twice")],
+        )
+    )
+    beat = pb.ToNode(heartbeat=pb.Heartbeat(term=5, epoch=2, stamp_ns=9))
+    again = pb.ToNode(welcome=pb.Welcome(protocol=PROTOCOL, authority="etcd-1", term=6, heartbeat_ns=2**64 - 1))
+    standby = pb.ToNode(standby=pb.Standby(leader="", authority="etcd-1", term=5, heartbeat_ns=S))
+    other = pb.ToNode(standby=pb.Standby(leader="127.0.0.1:1", term=5))
+    refusal = pb.ToNode(refusal=pb.Refusal(code=pb.Refusal.REPLACED, reason="another stream"))
+    stories = [
+        [welcome, order, beat, change],
+        [standby, welcome, order, again, change, order],
+        [welcome, other],
+        [refusal],
+        [beat, order, welcome, change, beat],
+    ]
+    return tuple(BETWEEN.join(message.SerializeToString() for message in story) for story in stories)
+
+
+TO_NODE = _to_node()
+
+
+class Listener:
+    """Holds every order to the promises of :class:`mfsd.node.link.OrderChange`."""
+
+    def __init__(self) -> None:
+        self.term = 0
+
+    def order(self, change: OrderChange) -> None:
+        ranks = list(change.ranks.values())
+        assert len(set(ranks)) == len(ranks)
+        assert all(0 <= rank < 2 for rank in ranks), "of this node's batches, of which there are two"
+        assert set(change.ranks) <= {1, 2}
+        assert not set(change.pruned_added) & set(change.pruned_removed)
+
+    def order_lost(self) -> None:
+        pass
+
+
+class Call:
+    """A daemon's end of a stream."""
+
+    def __init__(self, received: list[pb.FromNode | pb.ToNode]) -> None:
+        self._received = received
+
+    async def read(self) -> object:
+        await asyncio.sleep(0)
+        return self._received.pop(0) if self._received else grpc.aio.EOF
+
+    async def write(self, message: pb.FromNode) -> None:
+        message.SerializeToString()
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+    async def details(self) -> str:
+        return ""
+
+
+async def _tell_daemon(data: bytes) -> None:
+    settings = LinkSettings(addresses=("127.0.0.1:1",))
+    state = LinkState(Identity("n1", "fuzz", 1), {"10.0.0.1/in": 10**9}, settings.ttl_ns)
+    for batch_id in (1, 2):
+        requests = (RequestSummary(batch_id * 10 + 1, S, (PortDemand("10.0.0.1/in", 1000),)),)
+        assert state.put(BatchSummary(batch_id, "u", S, requests), 1) is None
+    stream = LinkStream(settings, state, Listener(), Lines(), asyncio.Event(), lambda: 2)
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        call = Call(decoded(pb.ToNode, data))
+        await asyncio.wait_for(stream._read(call, "127.0.0.1:2", tasks), ANSWER_S)  # type: ignore[arg-type]
+    except _Ended as ended:
+        assert str(ended).isprintable() and ended.wait_s < 60, ended
+    except _Redirect as redirect:
+        assert address_problem(redirect.leader) is None, redirect
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert stream.problem.isprintable()
+    assert state.why_pruned(11) is None or state.why_pruned(11).isprintable()  # type: ignore[union-attr]
+    state.expire(10**19)
+
+
+@contextlib.contextmanager
+def link(_folder: Path) -> Iterator[Check]:
+    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+        yield lambda data: runner.run(_tell_daemon(data))

@@ -1,0 +1,215 @@
+"""What moves bytes in a soak: programs that check what they moved, one run after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.soak.nodes import Node
+from tests.soak.tally import Tally
+from tests.support.under_mfs import ROOT, under_mfs
+
+RUN_S_MAX = 180.0
+"""A run that nobody touched and that takes longer has lost its transfers."""
+WRONG_DATA = re.compile(
+    r"invalid data in page|wrong data"
+    r"|stress: (completion \d+ where|a completion (nobody|for an unknown)|an arrival |arrival out of order|cell )"
+)
+"""What the programs say when bytes or completions are not what they should be."""
+PINGPONG = ("ibv_rc_pingpong", "-d", "mfs0", "-g", "0", "-c", "-s", "65536", "-n", "400")
+BANDWIDTH = ("ib_write_bw", "-F", "-d", "mfs0", "-s", "65536", "-n", "3000")
+
+
+class Run:
+    """The processes of one run. Whoever kills one says so first: what they lose then is not lost by MFS."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+        self.excused = False
+
+    def start(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def kill(self) -> None:
+        """All of them, with their children."""
+        self.excused = True
+        for process in self.processes:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+_ports = itertools.count(20_000 + os.getpid() % 500 * 20)
+
+
+def _next_port() -> int:
+    """Below those that the kernel gives to connections by itself: nobody takes it before the program listens on it."""
+    for port in _ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port % 12_000 + 20_000))
+            return port % 12_000 + 20_000
+    raise AssertionError("itertools.count ended")
+
+
+def _listener(port: int, server: subprocess.Popen[str], until_s: float) -> bool:
+    """Waits until the server listens, without connecting to it. False when it has ended instead."""
+    wanted = f":{port:04X}"
+    while time.monotonic() < until_s and server.poll() is None:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1].endswith(wanted) and columns[3] == "0A":
+                    return True
+        time.sleep(0.05)
+    return False
+
+
+class Slot:
+    """One place in which runs of one kind follow each other until it is told to stop."""
+
+    def __init__(
+        self, name: str, tally: Tally, begin: Callable[[Run], None], moved: Callable[[list[str]], tuple[int, int]]
+    ):
+        """`begin` starts the run's processes; `moved` reads transfers and bytes from what they wrote."""
+        self.name = name
+        self.run = Run()
+        self._tally, self._begin, self._moved = tally, begin, moved
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
+        self.ended_runs = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No further run; the present one goes on."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def kill(self) -> set[int]:
+        """Kills the present run; the processes that were alive."""
+        with self._lock:
+            alive = {process.pid for process in self.run.processes if process.poll() is None}
+            self.run.kill()
+        return alive
+
+    def pid(self) -> int | None:
+        """Of a living process of the present run."""
+        with self._lock:
+            return next((p.pid for p in self.run.processes if p.poll() is None), None)
+
+    def _repeat(self) -> None:
+        while not self._stop.is_set():
+            run = Run()
+            with self._lock:
+                self.run = run
+            try:
+                self._begin(run)
+                said = self._finish(run)
+            finally:
+                with self._lock:
+                    for process in run.processes:
+                        if process.poll() is None:
+                            with contextlib.suppress(ProcessLookupError):
+                                os.killpg(process.pid, signal.SIGKILL)
+            self.ended_runs += 1
+            self._judge(run, said)
+
+    def _finish(self, run: Run) -> list[str]:
+        until_s = time.monotonic() + RUN_S_MAX
+        said = []
+        for process in run.processes:
+            try:
+                said.append(process.communicate(timeout=max(0.1, until_s - time.monotonic()))[0])
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                said.append(process.communicate()[0] + f"\n[did not end within {RUN_S_MAX:g} s]")
+        return said
+
+    def _judge(self, run: Run, said: list[str]) -> None:
+        codes = [process.returncode for process in run.processes]
+        if any(map(WRONG_DATA.search, said)):
+            self._tally.corrupted(self.name, "\n".join(said))
+        elif run.processes and not any(codes):
+            self._tally.moved(self.name, *self._moved(said))
+        elif run.excused:
+            self._tally.excused(self.name)
+        else:
+            self._tally.lost(self.name, f"exit codes {codes}\n" + "\n".join(said))
+
+
+# ---- kinds of programs -----------------------------------------------------------------------------
+
+
+def stress(tally: Tally, node: Node, program: Path) -> Slot:
+    """Mixed work requests within one process, each byte and completion checked."""
+
+    def begin(run: Run) -> None:
+        seed = str(time.monotonic_ns() % 1_000_000 + 1)
+        options = ("--work-requests", "60000", "--queue-pairs", "2", "--threads", "1", "--seed", seed)
+        run.start(node.soft_roce(*under_mfs(node.socket, program, *options)), node.environment)
+
+    def moved(said: list[str]) -> tuple[int, int]:
+        last = json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+        return int(last["work_requests"]), int(last["work_requests"]) * 64
+
+    return Slot(f"stress on {node.name}", tally, begin, moved)
+
+
+def pair(name: str, tally: Tally, server: Node, client: Node, command: tuple[str, ...], each: tuple[int, int]) -> Slot:
+    """A server on one node and a client on another, in the manner of perftest."""
+
+    def begin(run: Run) -> None:
+        port = str(_next_port())
+        listening = run.start(server.soft_roce(*under_mfs(server.socket, *command, "-p", port)), server.environment)
+        if not _listener(int(port), listening, time.monotonic() + RUN_S_MAX):
+            return
+        run.start(client.soft_roce(*under_mfs(client.socket, *command, "-p", port, server.address)), client.environment)
+
+    def moved(said: list[str]) -> tuple[int, int]:
+        whole = len(said) == 2 and all(re.search(r"iters in|^ \d+ +\d+ ", text, re.MULTILINE) for text in said)
+        return each if whole else (0, 0)
+
+    return Slot(f"{name} {client.name} to {server.name}", tally, begin, moved)
+
+
+def sessions(tally: Tally, node: Node) -> Slot:
+    """An engine that asks for leave through `mfsd.client`, and compares what arrived with what it sent."""
+
+    def begin(run: Run) -> None:
+        program = (sys.executable, "-m", "tests.soak.session_writes", "--transfers", "60")
+        run.start(node.soft_roce(*under_mfs(node.socket, *program)), node.environment)
+
+    def moved(said: list[str]) -> tuple[int, int]:
+        last = json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+        return int(last["transfers"]), int(last["bytes"])
+
+    return Slot(f"session on {node.name}", tally, begin, moved)

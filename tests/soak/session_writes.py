@@ -1,0 +1,70 @@
+"""Writes and reads blocks between two processes by a Mooncake engine whose transfers ask for permits through a session
+of `mfsd.client`, and compares digests. Run under mfs-soft-roce and mfs-run.
+
+Prints one JSON line; exits 0 when every byte is as it should be, 2 on wrong data, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import sys
+from typing import Any
+
+import mooncake_adapter
+from tests.support.mooncake_peer import Peer, memory, started
+
+SIZES = (4096, 65536, 300_001, 1 << 20)
+STAGES = (1, 3, 4)
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transfers", type=int, default=60)
+    transfers = parser.parse_args().transfers
+    mooncake_adapter.install()
+    from mooncake.engine import TransferEngine
+
+    session: Any = mooncake_adapter.current_session()
+    area, address = memory()
+    engine: Any = started(TransferEngine(), address, "rdma")
+    chance, total = random.Random(os.getpid()), 0
+    with Peer(adapted=True, protocol="rdma", scripted=False) as peer:
+        for number in range(transfers):
+            size = chance.choice(SIZES)
+            data = chance.randbytes(size)
+            with session.batch(number + 1, layers=4) as batch:
+                stage = chance.choice(STAGES)
+                with mooncake_adapter.transfer(
+                    request_id=number + 1, stage=stage, batch=batch, layer=chance.randrange(4)
+                ):
+                    if number % 2:
+                        peer.ask("write", 0, data)
+                        code = engine.transfer_sync_read(peer.name, address, peer.address, size)
+                        arrived = area[:size]
+                    else:
+                        area[:size] = data
+                        code = engine.transfer_sync_write(peer.name, address, peer.address, size)
+                        arrived = peer.read(0, size)
+            if code != 0:
+                print(f"transfer {number} of {size} bytes failed: {code}", flush=True)
+                return 1
+            if digest(arrived) != digest(data):
+                print(f"transfer {number} of {size} bytes: wrong data", flush=True)
+                return 2
+            total += size
+    print(json.dumps({"transfers": transfers, "bytes": total}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # the engine's threads do not end by themselves
