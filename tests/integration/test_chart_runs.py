@@ -112,7 +112,10 @@ def test_a_program_reaches_the_socket_through_a_read_only_mount(folder: Path) ->
     socket = folder / "mfsd.sock"
     config = folder / "mfsd.toml"
     config.write_text("")
-    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && ! touch "$1/x" 2>/dev/null && exec "$2" --socket "$1/mfsd.sock" status'
+    script = (
+        'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && ! touch "$1/x" 2>/dev/null '
+        '&& exec "$2" --socket "$1/mfsd.sock" status'
+    )
     with Process(PROGRAMS / "mfsd", "--config", config, "--socket", socket) as daemon:
         daemon.wait_line("event=ready")
         inside = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]

@@ -18,6 +18,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
     "mfsd.observe.doctor": {"mfsd.node", "mfsd.fabric", "mfsd.policy", "mfsd.proto", "mfsd._native", "nccl_shim"},
     "mfsd.client": {"mfsd._native"},
+    "mfsd.playground": {"mfsd.client"},
     "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
@@ -28,6 +29,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.fabric",
         "mfsd.observe",
         "mfsd.observe.doctor",
+        "mfsd.playground",
         "mfsd.policy",
         "mfsd.proto",
     },
@@ -42,6 +44,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.coordinator",
         "mfsd.proto",
         "mfsd.fabric",
+        "mfsd.playground",
         "mfsd.soft_roce",
     },
 }

@@ -1,4 +1,5 @@
-"""The container image's recipe: linted, and about files and programs that exist. Building it takes a container engine."""
+"""The container image's recipe: linted, and about files and programs that exist. Building it takes a container
+engine."""
 
 from __future__ import annotations
 
