@@ -85,7 +85,7 @@ def execute(node: str, command: tuple[str, ...]) -> None:
     It is in the node's network, finds the RDMA device mfs0, and MFS_SOCKET names the node's daemon. Put mfs-run in
     front of what shall be scheduled. The exit status is that of COMMAND.
     """
-    _visit(node, command)
+    _visit(node, command[1:] if command[0] == "--" else command)
 
 
 @playground.command(epilog="\b\nExamples:\n  mfsctl playground shell node1\n")
