@@ -20,10 +20,10 @@ from nccl_shim.run import main as mfs_run
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [
-    "README.md",
-    *(f"docs/{name}.md" for name in ("guide", "operations", "faq", "coordinator", "nccl", "adapters")),
-]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md"))
+)
 PROGRAMS: dict[str, click.Command] = {
     "mfsd": mfsd,
     "mfsctl": mfsctl,
