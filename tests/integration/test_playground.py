@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +26,12 @@ from tests.support.daemon import TIMEOUT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+GUIDE = [
+    shlex.split(line)[1:]
+    for line in (ROOT / "docs" / "guide.md").read_text().splitlines()
+    if re.match("mfsctl playground (exec|shell)", line)
+]
+"""What the guide says to try, in its order."""
 
 
 def missing() -> str:
@@ -71,9 +79,9 @@ class Playground:
             self.mfsctl(*arguments), capture_output=True, text=True, env=self.environment, timeout=120
         )
 
-    def start_on(self, node: str, *command: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.mfsctl("playground", "exec", node, "--", *command),
+            self.mfsctl(*arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -145,23 +153,22 @@ def playground(place: Path) -> Iterator[Playground]:
 @pytest.mark.slow
 def test_an_unmodified_program_across_two_nodes_is_scheduled(playground: Playground) -> None:
     assert playground.state["etcd"] is True and len(playground.state["coordinators"]) == 2
-    server = playground.start_on("node1", "mfs-run", "ib_write_bw", "-d", "mfs0", "-n", "100")
-    address = playground.state["nodes"][0]["address"]
+    status, receive, send, shell = GUIDE
+    assert playground.run(*status).returncode == 0 and shell == ["playground", "shell", "node1"]
+    server = playground.start(*receive)
 
     def client() -> subprocess.CompletedProcess[str] | None:
         assert server.poll() is None, server.communicate()[0]
-        result = playground.run(
-            *("playground", "exec", "node2", "--", "mfs-run", "ib_write_bw", "-d", "mfs0", "-n", "100", address)
-        )
+        result = playground.run(*send)
         return None if "Couldn't connect" in result.stdout + result.stderr else result
 
     result = eventually(client, "the server")
     said, _ = server.communicate(timeout=TIMEOUT_S)
     assert result.returncode == 0 and server.returncode == 0, result.stdout + result.stderr + said
-    assert "65536" in result.stdout, "perftest's table"
+    assert "65536      5000" in result.stdout, "perftest's table"
     (nic,) = playground.status("node2").nics
     granted = sum(c.granted_bytes for c in nic.classes)
-    assert nic.name == "mfs0" and granted >= 100 * 65536, "each of its bytes had a permit"
+    assert nic.name == "mfs0" and granted >= 5000 * 65536, "each of its bytes had a permit"
     assert not [n for n in playground.status("node1").nics if sum(c.granted_bytes for c in n.classes)], (
         "it only received"
     )
@@ -186,7 +193,7 @@ def test_a_killed_daemon_is_back_and_ctrl_c_leaves_nothing(playground: Playgroun
     for coordinator in playground.state["coordinators"]:
         with urllib.request.urlopen(coordinator["page"], timeout=TIMEOUT_S) as page:
             assert page.status == 200 and b"<html" in page.read().lower()
-    visitor = playground.start_on("node1", "sleep", "1000")
+    visitor = playground.start("playground", "exec", "node1", "--", "sleep", "1000")
     eventually(lambda: any("1000" in words and words[0] == "sleep" for _, words in processes()), "the program")
     assert playground.end(signal.SIGINT) == 130
     assert visitor.wait(TIMEOUT_S) != 0, "who visits leaves with it"

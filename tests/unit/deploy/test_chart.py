@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
@@ -16,7 +18,7 @@ import yaml
 from mfsd.node.config import Config
 from mfsd.node.config_file import parse
 from mfsd.node.schema import keys, struct_of
-from tests.support.chart import CHART, Manifest, container, find, helm, refusal, render, toml_of
+from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
 
 KUBERNETES = ("1.25", "1.31", "1.37")
 """The oldest that the chart allows, one between, and the newest with published schemas."""
@@ -261,6 +263,16 @@ def test_the_schema_covers_every_value() -> None:
                 compare(value, part["properties"][name], f"{path}.{name}")
 
     compare(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "values")
+
+
+def test_commands_of_the_readme_are_taken() -> None:
+    """Installing needs a cluster; `helm template` reads the same chart, names and values."""
+    commands = re.findall(r"^helm (?:install|upgrade) (.*)$", (CHART / "README.md").read_text(), re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        words = [word for word in shlex.split(command) if word != "--reuse-values"]
+        result = subprocess.run([HELM, "template", *words], capture_output=True, text=True, cwd=CHART.parents[2])
+        assert result.returncode == 0, result.stderr
 
 
 def test_the_chart_is_of_this_version() -> None:
