@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from pyroute2 import netns
 from mfsd.fabric.plan import Plan, make_plan
 from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
 from mfsd.fabric.qdisc import apply_queues, interface_index, open_netlink
+from mfsd.playground.network import ip
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -148,13 +148,6 @@ class PortCounters:
 
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
-
-
-def ip(*arguments: str) -> None:
-    """Runs iproute2's `ip`. Raises OSError with its own words."""
-    result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=30)
-    if result.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
 
 
 class Flow:

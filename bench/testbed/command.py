@@ -15,7 +15,6 @@ from bench.sim.cluster import ConfigError
 from bench.sim.workload import TraceError
 from bench.testbed import overhead, show
 from bench.testbed.build import BuildError
-from bench.testbed.cage import CageError, run_caged
 from bench.testbed.leg import LegResult
 from bench.testbed.measure import Result
 from bench.testbed.modes import MODES, Mode, parse_modes
@@ -24,6 +23,7 @@ from bench.testbed.rounds import Moment, ResultFile, parse_seeds, run_rounds
 from bench.testbed.scale import Scale, parse_rate
 from bench.testbed.scenario import RATES, WORKLOADS, Scenario
 from bench.testbed.simulate import simulated
+from mfsd.playground.cage import CageError, run_caged
 
 EXAMPLES = """
 examples:

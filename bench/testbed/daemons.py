@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bench.testbed.hosts import CONTROL_ADDRESS, Hosts
 from bench.testbed.modes import Mode
-from bench.testbed.processes import LegError, Program
+from bench.testbed.processes import LegError
+from mfsd.playground.program import Program
 
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0

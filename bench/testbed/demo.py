@@ -17,7 +17,6 @@ from rich.console import Console
 from bench.sim.cluster import ConfigError
 from bench.testbed import show
 from bench.testbed.build import BuildError
-from bench.testbed.cage import CageError, run_caged
 from bench.testbed.command import run
 from bench.testbed.hosts import Hosts
 from bench.testbed.measure import Result, change, difference, machine, over_seeds
@@ -26,6 +25,7 @@ from bench.testbed.processes import LegError
 from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, Scenario
+from mfsd.playground.cage import CageError, run_caged
 
 MODES = "fifo,dscp,mfs"
 DURATION_S = 14.0

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 from pyroute2 import IPRoute, netns
 
-from bench.fabric.lab import Lab, ip, slow_profile
+from bench.fabric.lab import Lab, slow_profile
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import Profile
 from mfsd.fabric.qdisc import apply_queues, interface_index
+from mfsd.playground.network import ip
 
 POLICY = "paper-k8"
 SEGMENT_BYTES = 16_384

@@ -20,7 +20,6 @@ from rich.console import Console
 from bench.sim.cluster import ConfigError
 from bench.testbed import overhead
 from bench.testbed.build import PROGRAM, BuildError
-from bench.testbed.cage import CageError, run_caged
 from bench.testbed.command import run
 from bench.testbed.measure import Result, change, difference, machine, over_seeds
 from bench.testbed.modes import MODES
@@ -30,6 +29,7 @@ from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, WORKLOADS, Scenario
 from bench.testbed.show import picture
 from bench.testbed.simulate import simulated
+from mfsd.playground.cage import CageError, run_caged
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, RESULTS, PICTURE = DOCS / "testbed.md", DOCS / "testbed-results.json", DOCS / "testbed.png"

@@ -12,6 +12,7 @@ from mfsd.cli.commands.doctor import doctor
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
+from mfsd.cli.commands.playground import playground
 from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
 from mfsd.cli.commands.status import status
@@ -46,7 +47,21 @@ def main(context: click.Context, socket_path: Path | None) -> None:
     context.obj = socket_path or default_socket()
 
 
-for command in (status, top, trace, rules, mode, reload, coordinator, switch, host, fabric, doctor, completion):
+for command in (
+    status,
+    top,
+    trace,
+    rules,
+    mode,
+    reload,
+    coordinator,
+    switch,
+    host,
+    fabric,
+    doctor,
+    playground,
+    completion,
+):
     main.add_command(command)
 
 

@@ -11,12 +11,12 @@ import pytest
 from bench.fabric.lab import missing
 from bench.testbed.batches import shipped_bytes
 from bench.testbed.build import build_worker
-from bench.testbed.cage import run_caged
 from bench.testbed.hosts import Hosts
 from bench.testbed.leg import Leg
 from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
+from mfsd.playground.cage import run_caged
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.slow]
 

@@ -19,6 +19,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
     "mfsd.observe.doctor": {"mfsd.node", "mfsd.fabric", "mfsd.policy", "mfsd.proto", "mfsd._native", "nccl_shim"},
     "mfsd.client": {"mfsd._native"},
+    "mfsd.playground": {"mfsd.client"},
     "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
@@ -29,6 +30,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.fabric",
         "mfsd.observe",
         "mfsd.observe.doctor",
+        "mfsd.playground",
         "mfsd.policy",
         "mfsd.proto",
     },
@@ -43,6 +45,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.coordinator",
         "mfsd.proto",
         "mfsd.fabric",
+        "mfsd.playground",
         "mfsd.soft_roce",
         "mfsd.text",
     },

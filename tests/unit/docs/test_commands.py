@@ -1,12 +1,10 @@
-"""Commands in the documents: the programs accept each of them, and those that need no hardware are run."""
+"""Commands in the documents: the programs accept each of them. tests/integration/test_documents.py runs them."""
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,27 +15,18 @@ from mfsd.cli.ctl import main as mfsctl
 from mfsd.cli.daemon import main as mfsd
 from mfsd.soft_roce.launcher import main as mfs_soft_roce
 from nccl_shim.run import main as mfs_run
-from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [
-    "README.md",
-    *(f"docs/{name}.md" for name in ("guide", "operations", "faq", "coordinator", "nccl", "adapters")),
-]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md"))
+)
 PROGRAMS: dict[str, click.Command] = {
     "mfsd": mfsd,
     "mfsctl": mfsctl,
     "mfs-run": mfs_run,
     "mfs-soft-roce": mfs_soft_roce,
 }
-RUNNABLE = {
-    ("mfsctl", "status"),
-    ("mfsctl", "rules"),
-    ("mfsctl", "reload"),
-    ("mfsctl", "mode"),
-    ("mfsd", "--check-config"),
-}
-"""Beginnings of commands that a daemon and a file are enough for."""
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -72,7 +61,7 @@ def test_there_are_commands_in_the_documents() -> None:
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{page}: {line}" for page, line in COMMANDS])
 def test_the_program_accepts_it(page: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    name, *arguments = shlex.split(line.replace("...", "").split(" | ")[0])
+    name, *arguments = shlex.split(re.split(r" [|>] ", line.replace("...", ""))[0])
     try:
         parse(PROGRAMS[name], name, arguments)
     except click.exceptions.Exit:
@@ -81,23 +70,22 @@ def test_the_program_accepts_it(page: str, line: str, monkeypatch: pytest.Monkey
         pytest.fail(f"{page}: {line}: {error.format_message()}")
 
 
-def test_what_needs_no_hardware_runs(folder: Path) -> None:
-    ran = 0
-    with Daemon(folder, "") as daemon:
-        (folder / "mfsd.toml").write_text("")
-        for page, line in COMMANDS:
-            words = shlex.split(line)
-            if tuple(words[:2]) not in RUNNABLE or "--watch" in words or "|" in words:
-                continue
-            module = {"mfsctl": "mfsd.cli.ctl", "mfsd": "mfsd.cli.daemon"}[words[0]]
-            result = subprocess.run(
-                [sys.executable, "-m", module, *words[1:]],
-                capture_output=True,
-                text=True,
-                cwd=folder,
-                timeout=60,
-                env={**os.environ, "MFS_SOCKET": str(daemon.socket), "PYTHONPATH": str(ROOT)},
-            )
-            assert result.returncode == 0, f"{page}: {line}: {result.stdout}{result.stderr}"
-            ran += 1
-    assert ran >= 6
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+OTHERS = [
+    (page, line.split("  ")[0].strip())
+    for page in PAGES
+    for line in re.findall(r"^(?:    )?((?:make|python -m bench)\b.*)", (ROOT / page).read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), OTHERS, ids=[f"{page}: {line}" for page, line in OTHERS])
+def test_the_projects_own_tools_have_it(page: str, line: str) -> None:
+    """`make` and the benchmarks, which are run by themselves: targets, modules and options exist."""
+    words = shlex.split(line)
+    if words[0] == "make":
+        assert words[1] in TARGETS, f"{page}: {line}"
+        return
+    module, *arguments = words[2:]
+    assert importlib.util.find_spec(module) is not None, f"{page}: {line}"
+    if module == "bench" and arguments[0] in ("sim", "testbed") and arguments[1].startswith("--"):
+        importlib.import_module(f"bench.{arguments[0]}.command").parser().parse_args(arguments[1:])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.testbed.cage import CageError, run_caged
+from mfsd.playground.cage import CageError, run_caged
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -51,7 +51,7 @@ def test_network_processes_and_mounts_are_its_own() -> None:
 
 SCRIPT = """
 import subprocess, sys
-from bench.testbed.cage import run_caged
+from mfsd.playground.cage import run_caged
 
 def wait():
     child = subprocess.Popen(["sleep", "1000.125"])

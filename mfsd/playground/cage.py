@@ -59,15 +59,21 @@ def _furnish() -> None:
     Path("/run/user").mkdir(mode=0o700)
 
 
-def run_caged(function: Callable[[], int]) -> int:
+def die_with_parent() -> None:
+    """The kernel kills this process when its parent ends, however that happens."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run_caged(function: Callable[[], int], told: Callable[[int], None] | None = None) -> int:
     """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
-    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. CageError: not possible
-    here."""
+    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `told` is called there
+    first, with that process's number as seen from here: whoever wants to join it later needs that. CageError: not
+    possible here."""
     ready, tell = os.pipe()
     keeper = os.fork()
     if keeper == 0:
         os.close(ready)
-        _keep(function, tell)
+        _keep(function, told, tell)
     os.close(tell)
     received: list[int] = []
 
@@ -88,10 +94,29 @@ def run_caged(function: Callable[[], int]) -> int:
     return 130 if received else os.waitstatus_to_exitcode(status) & 0xFF
 
 
-def _keep(function: Callable[[], int], tell: int) -> NoReturn:
+def enter(pid: int) -> None:
+    """Joins the namespaces of a caged process (its number as `told` got it); children of the caller are in its process
+    namespace, too. The working folder stays where it can. OSError when the process is gone or another user's."""
+    wanted = [("user", CLONE_NEWUSER), ("mnt", CLONE_NEWNS), ("net", CLONE_NEWNET), ("pid", CLONE_NEWPID)]
+    here = Path.cwd()
+    opened = []
+    try:
+        for name, kind in wanted:
+            theirs, ours = Path(f"/proc/{pid}/ns/{name}"), Path(f"/proc/self/ns/{name}")
+            if not theirs.samefile(ours):  # joining one's own user namespace is an error
+                opened.append((name, kind, os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)))
+        for name, kind, descriptor in opened:
+            _call(f"join the {name} namespace of process {pid}", _libc.setns(descriptor, kind))
+    finally:
+        for _, _, descriptor in opened:
+            os.close(descriptor)
+    os.chdir(here if here.is_dir() else "/")
+
+
+def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell: int) -> NoReturn:
     """Between the caller and the first process of the namespaces: waits for that and dies with the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to everybody; the caller decides
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     try:
         _unshare()
     except OSError as error:
@@ -99,14 +124,14 @@ def _keep(function: Callable[[], int], tell: int) -> NoReturn:
         os._exit(1)
     child = os.fork()
     if child == 0:
-        _first(function, tell)
+        _first(function, told, tell)
     os.close(tell)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _first(function: Callable[[], int], tell: int) -> NoReturn:
+def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell: int) -> NoReturn:
     """The first process: when it ends, the kernel ends all others of its namespace."""
 
     me = os.getpid()
@@ -118,8 +143,10 @@ def _first(function: Callable[[], int], tell: int) -> NoReturn:
 
     code = 1
     try:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         signal.signal(signal.SIGTERM, interrupt)
+        if told is not None:
+            told(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there
         try:
             _furnish()
         except OSError as error:

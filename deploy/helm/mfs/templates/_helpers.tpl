@@ -1,0 +1,124 @@
+{{- define "mfs.name" -}}
+{{- if contains "mfs" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-mfs" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "mfs.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Labels of one part: (dict "root" $ "part" "daemon"). */ -}}
+{{- define "mfs.selector" -}}
+app.kubernetes.io/name: mfs
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+
+{{- define "mfs.labels" -}}
+{{ include "mfs.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end }}
+
+{{- define "mfs.coordinatorHost" -}}
+{{ include "mfs.name" . }}-coordinator.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- /* HOST:PORT of every etcd member, as a JSON list. */ -}}
+{{- define "mfs.etcdEndpoints" -}}
+{{- $found := list }}
+{{- if .Values.coordinator.enabled }}
+{{- if .Values.etcd.endpoints }}
+{{- $found = .Values.etcd.endpoints }}
+{{- else if .Values.etcd.enabled }}
+{{- range $number := until (int .Values.etcd.replicas) }}
+{{- $found = append $found (printf "%s-etcd-%d.%s-etcd.%s.svc:2379" (include "mfs.name" $) $number (include "mfs.name" $) $.Release.Namespace) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toJson $found }}
+{{- end }}
+
+{{- define "mfs.etcdInside" -}}
+{{- if and .Values.coordinator.enabled .Values.etcd.enabled (not .Values.etcd.endpoints) }}yes{{ end }}
+{{- end }}
+
+{{- /* What cannot work is refused here, with the remedy; the schema has checked each value by itself. */ -}}
+{{- define "mfs.check" -}}
+{{- with .Values.config.socket }}{{ if hasKey . "path" }}
+{{- fail "config.socket.path: the chart sets it; set daemon.runtimePath, the folder on the host" }}
+{{- end }}{{ end }}
+{{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
+{{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
+{{- end }}
+{{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty .Values.daemon.tls.secretName)) }}
+{{- fail "mutual TLS needs coordinator.tls.secretName and daemon.tls.secretName; set both, or none of them" }}
+{{- end }}
+{{- if and .Values.etcd.tls.secretName (not .Values.etcd.endpoints) }}
+{{- fail "etcd.tls.secretName is for an etcd of your own: set etcd.endpoints, too (the chart's etcd is fenced by its NetworkPolicy)" }}
+{{- end }}
+{{- end }}
+
+{{- /* One table's keys and values; a value in JSON is one in TOML. */ -}}
+{{- define "mfs.tomlKeys" -}}
+{{- range $key, $value := . }}
+{{- if not (or (kindIs "map" $value) (and (kindIs "slice" $value) (kindIs "map" (first (concat $value (list "")))))) }}
+{{ $key }} = {{ toJson $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* A configuration as TOML: top keys, then [table], [table."NAME"] and [[array of tables]]. */ -}}
+{{- define "mfs.toml" -}}
+{{- include "mfs.tomlKeys" . | trimPrefix "\n" }}
+{{- range $table, $keys := . }}
+{{- if kindIs "map" $keys }}
+{{- if include "mfs.tomlKeys" $keys }}
+
+[{{ $table }}]
+{{- include "mfs.tomlKeys" $keys }}
+{{- end }}
+{{- range $name, $inner := $keys }}
+{{- if kindIs "map" $inner }}
+
+[{{ $table }}.{{ toJson $name }}]
+{{- include "mfs.tomlKeys" $inner }}
+{{- end }}
+{{- end }}
+{{- else if kindIs "slice" $keys }}
+{{- range $entry := $keys }}
+{{- if kindIs "map" $entry }}
+
+[[{{ $table }}]]
+{{- include "mfs.tomlKeys" $entry }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* mfsd.toml: what the chart knows, and over it what `config` says. */ -}}
+{{- define "mfs.config" -}}
+{{- $cluster := dict }}
+{{- $coordinator := dict "listen" (printf "[::]:%d" (int .Values.coordinator.port)) "web" (printf "0.0.0.0:%d" (int .Values.coordinator.webPort)) }}
+{{- if .Values.coordinator.enabled }}
+{{- $_ := set $cluster "coordinators" (list (printf "%s:%d" (include "mfs.coordinatorHost" .) (int .Values.coordinator.port))) }}
+{{- $_ := set $coordinator "etcd" (include "mfs.etcdEndpoints" . | fromJsonArray) }}
+{{- end }}
+{{- if .Values.daemon.tls.secretName }}
+{{- $_ := merge $cluster (dict "ca" "/etc/mfs-tls/ca.crt" "certificate" "/etc/mfs-tls/tls.crt" "key" "/etc/mfs-tls/tls.key") }}
+{{- if .Values.coordinator.enabled }}
+{{- $_ := set $cluster "server_name" (include "mfs.coordinatorHost" .) }}
+{{- end }}
+{{- end }}
+{{- if .Values.coordinator.tls.secretName }}
+{{- $_ := merge $coordinator (dict "ca" "/etc/mfs-tls/ca.crt" "certificate" "/etc/mfs-tls/tls.crt" "key" "/etc/mfs-tls/tls.key") }}
+{{- end }}
+{{- if .Values.etcd.tls.secretName }}
+{{- $_ := merge $coordinator (dict "etcd_ca" "/etc/mfs-etcd-tls/ca.crt" "etcd_certificate" "/etc/mfs-etcd-tls/tls.crt" "etcd_key" "/etc/mfs-etcd-tls/tls.key") }}
+{{- end }}
+{{- $known := dict "cluster" $cluster "coordinator" $coordinator
+  "socket" (dict "path" (printf "%s/mfsd.sock" .Values.daemon.runtimePath))
+  "metrics" (dict "listen" (printf "0.0.0.0:%d" (int .Values.daemon.metricsPort))) }}
+{{- include "mfs.toml" (mergeOverwrite $known (deepCopy .Values.config)) }}
+{{- end }}

@@ -1,0 +1,148 @@
+"""``mfsctl playground``: a cluster on this machine, to try things on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from mfsd.playground.state import State
+
+EXIT_FAILED = 1
+NODES_MAX = 16
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="""\b
+Examples:
+  mfsctl playground                         three nodes, until Ctrl-C
+  mfsctl playground --nodes 5 --load        with something to look at
+  mfsctl playground --json | jq -r '.nodes[].socket'
+  mfsctl playground shell node1             in another terminal
+  mfsctl playground exec node1 -- mfs-run -- ib_write_bw -d mfs0
+  mfsctl playground exec node2 -- mfs-run -- ib_write_bw -d mfs0 10.99.0.1
+""",
+)
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many.")
+@click.option(
+    "--rate", default="1gbit", show_default=True, metavar="RATE", help="Of every node's device, as in 500mbit."
+)
+@click.option("--load", is_flag=True, help="Let every node send made-up requests to the next one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object when all is up.")
+@click.pass_context
+def playground(context: click.Context, nodes: int, rate: str, load: bool, as_json: bool) -> None:
+    """Run a cluster of network namespaces on this machine, until Ctrl-C.
+
+    Each node has an RDMA device made of TCP and a daemon; two coordinators elect a leader through etcd (one leads
+    alone where etcd is not installed). No hardware, no network and no root is needed where the kernel lets users make
+    namespaces. Everything vanishes at the end. Daemons are in enforce mode; programs of perftest are held, so that
+    there is something to see.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from mfsd.playground.cluster import Options, find_etcd
+    from mfsd.playground.front import as_json as encoded
+    from mfsd.playground.front import run
+    from mfsd.playground.state import PlaygroundError
+    from mfsd.soft_roce.rate import parse_rate
+
+    try:
+        rate_bytes_per_s = parse_rate(rate)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--rate") from None
+    if rate_bytes_per_s == 0:
+        raise click.BadParameter("give a rate, as in 1gbit: daemons plan with it", param_hint="--rate")
+    options = Options(nodes=nodes, rate=rate, rate_bytes_per_s=rate_bytes_per_s, load=load, etcd=find_etcd())
+
+    def ready(state: State) -> None:
+        click.echo(encoded(state) if as_json else _welcome(state, rate, load))
+
+    try:
+        sys.exit(run(options, ready, _say))
+    except PlaygroundError as error:
+        _fail(str(error))
+
+
+@playground.command(
+    name="exec",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  mfsctl playground exec node1 -- ibv_devinfo
+  mfsctl playground exec node1 -- mfs-run -- ib_write_bw -d mfs0
+  mfsctl playground exec node1 -- mfsctl status
+""",
+)
+@click.argument("node")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(node: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND on a node of the playground that runs.
+
+    It is in the node's network, finds the RDMA device mfs0, and MFS_SOCKET names the node's daemon. Put mfs-run in
+    front of what shall be scheduled. The exit status is that of COMMAND.
+    """
+    _visit(node, command[1:] if command[0] == "--" else command)
+
+
+@playground.command(epilog="\b\nExamples:\n  mfsctl playground shell node1\n")
+@click.argument("node")
+def shell(node: str) -> None:
+    """Open a shell on a node of the playground that runs.
+
+    What is started there is in the node's network, finds the RDMA device mfs0, and MFS_SOCKET names the node's daemon.
+    """
+    _visit(node, (os.environ.get("SHELL") or "/bin/sh",))
+
+
+def _visit(name: str, command: tuple[str, ...]) -> NoReturn:
+    from mfsd.playground.state import PlaygroundError, running
+    from mfsd.playground.visit import run_on
+
+    try:
+        state = running()
+        sys.exit(run_on(state, state.node(name), list(command)))
+    except PlaygroundError as error:
+        _fail(str(error))
+
+
+def _say(text: str) -> None:
+    click.echo(f"mfsctl playground: {text}", err=True)
+
+
+def _fail(text: str) -> NoReturn:
+    _say(text)
+    sys.exit(EXIT_FAILED)
+
+
+def _welcome(state: State, rate: str, load: bool) -> str:
+    first, last = state.nodes[0], state.nodes[-1]
+    addresses = ",".join(c.outside for c in state.coordinators)
+    width = max(len(node.socket) for node in state.nodes)
+    lines = [
+        f"{len(state.nodes)} nodes, each with an RDMA device {first.device} of {rate} and a daemon; "
+        + (
+            "two coordinators with etcd."
+            if state.etcd
+            else "one coordinator (no etcd found: install etcd-server for two)."
+        ),
+        "",
+        f"NODE    ADDRESS      {'SOCKET':<{width}}",
+        *(f"{node.name:<7} {node.address:<12} {node.socket}" for node in state.nodes),
+        "",
+        "Try, in another terminal:",
+        f"  mfsctl --socket {first.socket} status",
+        f"  mfsctl --socket {first.socket} top",
+        f"  mfsctl --socket {first.socket} trace",
+        f"  mfsctl coordinator status --address {addresses}",
+        *(f"  {c.page}" for c in state.coordinators),
+        f"  mfsctl playground shell {first.name}",
+        f"  mfsctl playground exec {first.name} -- mfs-run -- ib_write_bw -d {first.device}",
+        f"  mfsctl playground exec {last.name} -- mfs-run -- ib_write_bw -d {last.device} {first.address}",
+        "",
+        "Ctrl-C ends everything." if load else "Nothing is sent yet: see --load. Ctrl-C ends everything.",
+    ]
+    return "\n".join(lines)

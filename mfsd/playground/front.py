@@ -1,0 +1,73 @@
+"""The side of the playground that stays outside: its folder, its doors on loopback, and its life."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.cluster import Cluster, Options, doors_inside, layout
+from mfsd.playground.state import PlaygroundError, State, own_folder, publish
+
+EXIT_FAILED = 1
+
+
+def run(options: Options, ready: Callable[[State], None], say: Callable[[str], None]) -> int:
+    """Runs a playground until it is interrupted; the exit status. `ready` is called once everything is up, `say` with
+    lines about what happens. PlaygroundError when it cannot start here."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(own_folder())
+        ports = stack.enter_context(_doors(folder, options.coordinators))
+        state = layout(options, folder, list(zip(ports[::2], ports[1::2], strict=True)))
+
+        def told(pid: int) -> None:
+            state.pid = pid
+
+        def inside() -> int:
+            cluster = Cluster(options, state, say)
+            try:
+                cluster.start()
+                publish(state)
+                ready(state)
+                cluster.watch()
+            except (PlaygroundError, OSError, subprocess.SubprocessError) as error:
+                say(str(error))
+                return EXIT_FAILED
+            finally:
+                cluster.stop()
+            return 0
+
+        try:
+            return run_caged(inside, told)
+        except CageError as error:
+            raise PlaygroundError(f"cannot make nodes: {error}") from error
+
+
+@contextmanager
+def _doors(folder: Path, coordinators: int) -> Iterator[list[int]]:
+    """Listens on loopback for each coordinator and for its page; the ports, in the order of `doors_inside`."""
+    with ExitStack() as stack:
+        command, ports, descriptors = [sys.executable, "-m", "mfsd.playground.relay"], [], []
+        for path, _ in doors_inside(folder, coordinators):
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            ports.append(listener.getsockname()[1])
+            descriptors.append(listener.fileno())
+            command += [str(listener.fileno()), str(path)]
+        # In a session of its own: Ctrl-C ends the cage first, and the relay with us.
+        relay = subprocess.Popen(command, pass_fds=descriptors, start_new_session=True)
+        try:
+            yield ports
+        finally:
+            relay.terminate()
+            relay.wait()
+
+
+def as_json(state: State) -> bytes:
+    """One JSON object, for programs."""
+    return msgspec.json.encode(state)

@@ -1,0 +1,130 @@
+"""Where a user's playground keeps its sockets and files, and how other commands find the one that runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+SOCKET_PATH_BYTES_MAX = 100
+
+
+class PlaygroundError(Exception):
+    """The playground cannot start, go on or be found; the text says why and what to do."""
+
+
+class Node(msgspec.Struct):
+    name: str
+    address: str
+    """IPv4, of its device and of its only interface."""
+    device: str
+    """RDMA device, as `ibv_devices` shows it there."""
+    socket: str
+    """Of its daemon; also reached from outside."""
+
+
+class Coordinator(msgspec.Struct):
+    inside: str
+    """HOST:PORT as the nodes reach it."""
+    outside: str
+    """HOST:PORT for this machine's other programs."""
+    page: str
+    """URL for this machine's browsers."""
+
+
+class State(msgspec.Struct):
+    """A playground that runs, as `mfsctl playground --json` prints it."""
+
+    pid: int
+    """Its first process; 0 until that is known."""
+    folder: str
+    nodes: list[Node]
+    coordinators: list[Coordinator]
+    etcd: bool
+    """Whether the coordinators elect a leader through one."""
+
+    def node(self, name: str) -> Node:
+        """PlaygroundError when there is none of that name."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise PlaygroundError(f"no node {name!r}; there are: {', '.join(n.name for n in self.nodes)}")
+
+
+def folder_of_user() -> Path:
+    """The user's own folder, one playground each."""
+    return Path(tempfile.gettempdir()) / f"mfs-playground-{os.getuid()}"
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """The folder, empty, while it is ours; it is removed at the end. PlaygroundError when another playground has it."""
+    folder = folder_of_user()
+    if len(bytes(folder / "node99.sock.ctl")) > SOCKET_PATH_BYTES_MAX:
+        raise PlaygroundError(f"{folder}: too long for the path of a socket; set TMPDIR to a short one, as /tmp")
+    _make(folder)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PlaygroundError(
+                f"{folder}: a playground of yours runs already; end that one, or use it: mfsctl playground shell node1"
+            ) from None
+        for entry in folder.iterdir():  # what one left that was killed
+            if entry.name != "lock":
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise PlaygroundError(f"{folder}: {error.strerror}; set TMPDIR to a folder that you may write to") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PlaygroundError(f"{folder} is not a folder of your own alone; remove it or set TMPDIR")
+
+
+def publish(state: State) -> None:
+    """Lets other commands find the playground."""
+    file = Path(state.folder) / "playground.json"
+    fresh = file.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(state))
+    fresh.rename(file)
+
+
+def running() -> State:
+    """The playground of this user that runs now. PlaygroundError when there is none."""
+    folder = folder_of_user()
+    try:
+        lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        raise _none() from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass  # somebody lives there
+    else:
+        raise _none()
+    finally:
+        os.close(lock)
+    try:
+        return msgspec.json.decode((folder / "playground.json").read_bytes(), type=State)
+    except FileNotFoundError:
+        raise PlaygroundError("the playground is still starting; try again when it has printed its addresses") from None
+
+
+def _none() -> PlaygroundError:
+    return PlaygroundError("no playground of yours runs; start one in another terminal: mfsctl playground")

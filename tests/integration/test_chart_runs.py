@@ -1,0 +1,125 @@
+"""What the Helm chart starts: its commands, configuration and probes run as rendered, with only addresses and folders
+put in their place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.support.chart import container, render, toml_of
+from tests.support.cluster import Process, etcd, free_port
+from tests.support.daemon import eventually
+from tests.support.debian import program
+
+PROGRAMS = Path(sys.executable).parent
+
+
+def placed(command: list[str], places: dict[str, str]) -> list[str]:
+    """The command with `places` put in, and the project's programs by their paths."""
+    found = []
+    for word in command:
+        for name, place in places.items():
+            word = word.replace(name, place)
+        found.append(word)
+    return [str(PROGRAMS / found[0]) if found[0].startswith("mfs") else found[0], *found[1:]]
+
+
+def probe(spec: dict[str, Any], places: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(placed(spec["exec"]["command"], places), capture_output=True, text=True, timeout=60)
+
+
+def test_the_daemon_starts_and_answers_its_probes(folder: Path) -> None:
+    runtime, metrics = folder / "run", free_port()
+    manifests = render(
+        {"daemon": {"runtimePath": str(runtime), "metricsPort": metrics}, "coordinator": {"enabled": False}}
+    )
+    config = folder / "mfsd.toml"
+    config.write_text(toml_of(manifests))
+    mfsd, places = container(manifests, "DaemonSet", "mfs-daemon"), {"/etc/mfs/mfsd.toml": str(config)}
+    assert probe(mfsd["livenessProbe"], places).returncode == 3, "nobody answers yet"
+    with Process(*placed(mfsd["command"], places)) as daemon:
+        daemon.wait_line("event=ready")
+        for name in ("readinessProbe", "livenessProbe"):
+            result = probe(mfsd[name], places)
+            assert result.returncode == 0, result.stderr
+            assert json.loads(result.stdout)["daemon"]["mode"] == "observe"
+        assert b"mfs_" in urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=30).read()
+
+
+def test_two_coordinators_are_ready_once_one_leads(folder: Path) -> None:
+    with etcd(folder) as (endpoint, _):
+        first, second = (Replica(folder, endpoint, name) for name in ("a", "b"))
+        assert probe(first.spec["readinessProbe"], first.places).returncode != 0, "nobody answers yet"
+        with Process(*first.command) as one, Process(*second.command) as two:
+            one.wait_line("event=ready")
+            two.wait_line("event=ready")
+            for replica in (first, second):
+                eventually(lambda r=replica: probe(r.spec["readinessProbe"], r.places).returncode == 0, "readiness")
+                live = replica.spec["livenessProbe"]["httpGet"]
+                assert replica.ports[live["port"]] == replica.web
+                with urllib.request.urlopen(f"http://127.0.0.1:{replica.web}{live['path']}", timeout=30) as answer:
+                    assert answer.status == 200
+
+
+class Replica:
+    """One coordinator of the chart's Deployment. Here all pods share one address, so each has ports of its own."""
+
+    def __init__(self, folder: Path, endpoint: str, name: str) -> None:
+        self.port, self.web = free_port(), free_port()
+        manifests = render(
+            {"coordinator": {"port": self.port, "webPort": self.web}, "etcd": {"endpoints": [endpoint]}},
+        )
+        config = folder / f"{name}.toml"
+        config.write_text(toml_of(manifests))
+        self.spec = container(manifests, "Deployment", "mfs-coordinator")
+        self.ports = {p["name"]: p["containerPort"] for p in self.spec["ports"]}
+        self.places = {"/etc/mfs/mfsd.toml": str(config), "$(POD_IP)": "127.0.0.1"}
+        self.command = placed(self.spec["command"], self.places)
+
+
+def test_etcd_takes_its_options(folder: Path) -> None:
+    spec = container(render({"etcd": {"replicas": 1}}), "StatefulSet", "mfs-etcd")
+    ports = {str(number): str(free_port()) for number in (2379, 2380, 2381)}
+    places = {
+        "$(POD_NAME).mfs-etcd.serving.svc": "127.0.0.1",
+        "mfs-etcd-0.mfs-etcd.serving.svc": "127.0.0.1",
+        "$(POD_NAME)": "mfs-etcd-0",
+        "0.0.0.0": "127.0.0.1",
+        "/var/lib/etcd": str(folder),
+        **{f":{old}": f":{new}" for old, new in ports.items()},
+    }
+    health = spec["readinessProbe"]["httpGet"]
+    number = next(str(p["containerPort"]) for p in spec["ports"] if p["name"] == health["port"])
+    with Process(program("etcd-server", "etcd"), *placed(spec["command"], places)[1:]):
+
+        def healthy() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{ports[number]}{health['path']}", timeout=30) as answer:
+                    return bool(json.load(answer)["health"] == "true")
+            except OSError:
+                return False
+
+        eventually(healthy, "etcd's health")
+
+
+def test_a_program_reaches_the_socket_through_a_read_only_mount(folder: Path) -> None:
+    """As the vLLM example mounts it: connecting changes nothing on the file system."""
+    socket = folder / "mfsd.sock"
+    config = folder / "mfsd.toml"
+    config.write_text("")
+    script = (
+        'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && ! touch "$1/x" 2>/dev/null '
+        '&& exec "$2" --socket "$1/mfsd.sock" status'
+    )
+    with Process(PROGRAMS / "mfsd", "--config", config, "--socket", socket) as daemon:
+        daemon.wait_line("event=ready")
+        inside = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+        result = subprocess.run(
+            [*inside, script, "sh", folder, PROGRAMS / "mfsctl"], capture_output=True, text=True, timeout=60
+        )
+    assert result.returncode == 0, result.stderr

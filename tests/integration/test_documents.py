@@ -1,0 +1,113 @@
+"""Every command of the documents is run as it stands, in a cage where nothing outside can be touched.
+
+There are the default sockets and ports, coordinators by the names in the pages, and stand-ins for engines that need a
+GPU. What another test runs with more care is named here, so that no command is left out unseen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.network import ip
+from tests.support.cluster import Process
+from tests.unit.docs.test_commands import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+MS_BIND = 0x1000
+NAMES = ("coord-1", "coord-2", "etcd-1", "etcd-2", "etcd-3", "decode-7")
+STAND_INS = ("vllm", "torchrun", "ib_write_bw", "python3")
+"""Programs that the pages put under mfs-run and that need a GPU, a NIC or a peer."""
+ELSEWHERE = {
+    "mfsctl playground": "tests/integration/test_playground.py",
+    "mfsctl top": "tests/unit/observe/test_top.py",
+    "mfsctl host": "tests/integration/test_fabric_host.py",
+    "mfsctl fabric": "tests/integration/test_fabric_probe.py",
+    "mfsctl switch diff": "tests/unit/fabric/test_diff.py",
+}
+DOCTOR_ENDS = {0, 1, 4}
+"""What it finds depends on the machine."""
+
+
+def missing() -> str:
+    try:
+        return "" if run_caged(lambda: 0) == 0 else "the cage is broken"
+    except CageError as error:
+        return str(error)
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+def elsewhere(line: str) -> bool:
+    return any(line.startswith(beginning) for beginning in ELSEWHERE)
+
+
+def serves(line: str) -> bool:
+    return line.startswith("mfsd") and not {"--check-config", "--print-default-config"} & set(line.split())
+
+
+def shell(line: str, expected: set[int]) -> None:
+    """Runs it as a shell would, without what follows a pipe."""
+    result = subprocess.run(["sh", "-c", line.split(" | ")[0]], capture_output=True, text=True, timeout=120)
+    assert result.returncode in expected, f"{line}: exit {result.returncode}: {result.stdout}{result.stderr}"
+    assert "Traceback" not in result.stderr, f"{line}: {result.stderr}"
+
+
+def furnish(folder: Path) -> None:
+    """Loopback, the pages' host names, the programs, the stand-ins, and the pages' file."""
+    ip("link", "set", "dev", "lo", "up")
+    hosts = folder / "hosts"
+    hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in ("localhost", *NAMES)))
+    assert ctypes.CDLL(None).mount(bytes(hosts), b"/etc/hosts", None, ctypes.c_ulong(MS_BIND), None) == 0
+    for name in STAND_INS:
+        program = folder / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text('#!/bin/sh\ncase "$LD_PRELOAD" in *libmfs_shim.so*) ;; *) exit 1 ;; esac\n')
+        program.chmod(0o755)
+    os.environ["PATH"] = os.pathsep.join([str(folder / "bin"), str(BIN), os.environ["PATH"]])
+    os.environ["RUNTIME"] = str(folder)
+    (folder / "mfsd.toml").write_text("")
+    os.chdir(folder)
+
+
+def run_all(folder: Path) -> int:
+    furnish(folder)
+    lines = list(dict.fromkeys(re.sub(r" \.\.\.", "", line) for _, line in COMMANDS if not elsewhere(line)))
+    for line in filter(serves, lines):
+        with Process(*shlex.split(os.path.expandvars(line))) as server:
+            server.wait_line("event=ready")
+            server.process.terminate()
+            assert server.wait_end() == 0, f"{line}: {server.lines}"
+    with Process("mfsd", "--coordinator") as coordinator, Process("mfsd", "--config", "mfsd.toml") as daemon:
+        coordinator.wait_line("event=leads")
+        daemon.wait_line("event=ready")
+        for line in lines:
+            if line.startswith("mfs-soft-roce") and "ib_write_bw" in line:
+                line = line.replace("-- ib", "-- mfs-run -- ib")  # the stand-in asks for the library
+            if not serves(line):
+                shell(line, DOCTOR_ENDS if line.startswith("mfsctl doctor") else {0})
+    return 0
+
+
+@pytest.mark.slow
+def test_every_command_runs_as_it_stands(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = run_caged(lambda: run_all(folder))
+    assert code == 0, capfd.readouterr().err
+
+
+def test_commands_that_others_run_are_in_the_pages() -> None:
+    for beginning, test in ELSEWHERE.items():
+        assert any(line.startswith(beginning) for _, line in COMMANDS), beginning
+        words = [f'"{word}"' for word in beginning.split()[1:]]
+        text = (ROOT / test).read_text()
+        assert all(word in text or word.strip('"') in text for word in words), f"{test} does not run {beginning}"

