@@ -259,7 +259,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch, bool keeps_r
 
 		plan_map_add(&plan->request_of, request->id, request);
 		plan_lost_add(plan, request);
-		if (request->flags & (PLAN_PRUNED | PLAN_TOLD))
+		if (request->flags & (PLAN_PRUNED | PLAN_LOST | PLAN_TOLD))
 			plan_mark(plan, request);
 		if ((request->flags & PLAN_LOST) && !plan->paper)
 			request->flags &= (uint8_t)~PLAN_PRUNED;

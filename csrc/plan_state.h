@@ -16,7 +16,7 @@
 enum {
 	PLAN_PRUNED = 1, /* in plan->pruned */
 	PLAN_LOST = 2,	 /* cannot make its own deadline with every port to itself; in plan->lost */
-	PLAN_TOLD = 4,	 /* the last delta has it as pruned (request) or in place (batch) */
+	PLAN_TOLD = 4,	 /* the last delta has it as pruned or infeasible (request) or in place (batch) */
 	PLAN_DIRTY = 8,	 /* the next delta looks at it */
 };
 

@@ -255,7 +255,7 @@ class Service:
                 cluster.load(session.ports[load.port], load.rho)
         for routed in report.routed:
             try:
-                cluster.history.observe(routed.unit, messages.demands(routed, session.ports))
+                cluster.history.observe(routed.unit, session.node, messages.demands(routed, session.ports))
             except ValueError:
                 cluster.oddities["routing history that cannot be read: ignored"] += 1
         for batch_id in report.departed:

@@ -162,6 +162,8 @@ def explain(
         reasons.append(_rank(config, flow, around, now_ns))
     if flow.pruned:
         reasons.append(_pruned(config, subject, flow, around))
+    elif around.why_pruned and known_stage(flow.stage) is Stage.P2D:
+        reasons.append(f"The coordinator has given its request up: {around.why_pruned}.")
     if subject.look.in_flight:
         reasons.append("It has its permit and is on its way: nothing is ahead of it, and its class stays.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)

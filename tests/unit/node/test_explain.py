@@ -145,6 +145,11 @@ def test_pruned_and_why() -> None:
     assert "keeps its place, since its peers would stall" in text(reuse)
 
 
+def test_what_the_coordinator_finds_infeasible() -> None:
+    said = text(last(), why_pruned="it would be late with every port to itself")
+    assert "The coordinator has given its request up: it would be late with every port to itself." in said
+
+
 def test_background() -> None:
     assert "no claim on time" in text(seen(stage=Stage.BACKGROUND, tier=Tier.SCAVENGER))
     assert "no claim on time" in text(seen(stage=77, tier=Tier.SCAVENGER))
