@@ -146,7 +146,7 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> 
     settings = Settings(listen=address, advertise=address, version="bench", etcd=(etcd,))
     election = Election(Etcd([etcd]), address, settings.lease_ttl_s, Quiet())
     service = Service(settings, election, Quiet(), clock_ns=clock)
-    server, _ = new_server(service, address, None)
+    server, _ = new_server(service, address, None, Quiet())
     await server.start()
     background = [asyncio.create_task(election.run(service.role_changed)), asyncio.create_task(service.beat())]
     while service.cluster is None:

@@ -43,7 +43,7 @@ class LinkState:
     def __init__(self, identity: Identity, ports: Mapping[str, int], ttl_ns: int) -> None:
         self._identity = identity
         self._ports = dict(ports)
-        self._ttl_ns = ttl_ns
+        self._ttl_configured_ns = self.ttl_ns = ttl_ns
         self._batches: dict[int, _Held] = {}
         self._loads: dict[str, float] = {}
         # what the coordinator has not been told
@@ -248,9 +248,14 @@ class LinkState:
         changed = self._ranks if order.snapshot else {b: r for b, r in self._ranks.items() if before.get(b) != r}
         return self._change(changed, judged, complete=order.snapshot)
 
+    def hold_for(self, least_ns: int) -> bool:
+        """The order's time to live is at least this; True when that is more than what was configured."""
+        self.ttl_ns = max(self._ttl_configured_ns, least_ns)
+        return self.ttl_ns > self._ttl_configured_ns
+
     def expire(self, now_ns: int) -> bool:
         """True once, when the order's time to live has passed: there is no order from then on."""
-        if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self._ttl_ns:
+        if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self.ttl_ns:
             return False
         self._has_order = False
         self._keys.clear()
