@@ -307,8 +307,8 @@ def _early_stage(
         facts["stall_bytes"] = flow.remaining_bytes
         alike = _sizes(size_class(flow.remaining_bytes))
         reasons.append(
-            f"Its batch waits for {_size(flow.remaining_bytes)} here at this RLI; who waits for less goes first, and of "
-            f"those who wait for about as much ({alike}) the smaller rank."
+            f"Its batch waits for {_size(flow.remaining_bytes)} here at this RLI; who waits for less goes first, and "
+            f"of those who wait for about as much ({alike}) the smaller rank."
         )
 
 

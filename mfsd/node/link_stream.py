@@ -222,7 +222,7 @@ class LinkStream:
                 ttl_s=self._settings.ttl_ns / 1e9,
                 heartbeat_s=heartbeat_ns / 1e9,
                 used_s=least_ns / 1e9,
-                remedy=f"set [cluster] ttl to at least {TTL_HEARTBEATS} times the [coordinator] heartbeat, or lower that",
+                remedy=f"set [cluster] ttl to at least {TTL_HEARTBEATS} times [coordinator] heartbeat, or lower that",
             )
 
     def _standby(self, standby: pb.Standby, address: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mfsd.proto.wire import TlsError, TlsFiles, read_pem
@@ -57,7 +56,7 @@ class Certificates:
         found: list[tuple[int, int, int] | None] = []
         for path in (self._files.ca, self._files.certificate, self._files.key):
             try:
-                seen = os.stat(path)
+                seen = path.stat()
             except OSError:
                 found.append(None)
             else:

@@ -264,7 +264,7 @@ def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -
 
 @pytest.mark.parametrize("names_it", ["batch", "flow", "request"])
 def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eventually, names_it: str) -> None:
-    """Messages of several threads are read in any order: one that names the batch may be ahead of all of its requests'."""
+    """Messages of several threads are read in any order: one that names the batch may be ahead of its requests' own."""
     server = serve()
     told, other = server.attach(), server.attach()
     other.nic("rdma0", 0, RATE)
