@@ -97,6 +97,27 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 	notice(arbiter, session, slot, true);
 }
 
+/* A batch is there whole or not at all: one that is named by a flow before the messages about all of its requests were
+ * read would be judged without some of its bytes. They are in the segment since before the batch had its id. */
+static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	const struct mfs_segment *segment = session->segment;
+	uint32_t told = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed), read = 0;
+
+	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
+		const struct mfs_request *shared = &segment->request[r - 1];
+
+		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) == session->request[r - 1].id &&
+			atomic_load_explicit(&shared->version, memory_order_relaxed) == session->request[r - 1].version;
+	}
+	if (read >= told)
+		return;
+	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
+		if (atomic_load_explicit(&segment->request[i].request_id, memory_order_acquire) != 0 &&
+		    atomic_load_explicit(&segment->request[i].batch, memory_order_relaxed) == slot)
+			request_refresh(arbiter, session, i);
+}
+
 /* Copies the context if it changed. */
 struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
@@ -120,6 +141,7 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 		batch->version = version;
 		batch->key = key_mix(session->key_salt, id);
 		batch->rank = MFS_RANK_NONE;
+		batch_requests_read(arbiter, session, slot);
 		session->batches_known |= 1ull << slot;
 	}
 	batch->layer_current = layer;
@@ -210,7 +232,7 @@ static void request_notice(struct mfs_arbiter *arbiter, struct session *session,
 {
 	struct batch *batch;
 
-	if (slot == MFS_NONE_U32)
+	if (slot == MFS_NONE_U32 || !(session->batches_known >> slot & 1))
 		return;
 	batch = batch_refresh(arbiter, session, slot);
 	if (!batch->id)

@@ -127,6 +127,8 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 			stats->posted_bytes[s] += atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed);
 			stats->completed_bytes[s] += atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed);
 		}
+		stats->collective_bytes[i] =
+			atomic_load_explicit(&usage->completed.bytes[MFS_STAGE_COLLECTIVE], memory_order_relaxed);
 	}
 	return 0;
 }

@@ -208,6 +208,7 @@ int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batc
 		atomic_store_explicit(&batch->layers, told->layers, memory_order_relaxed);
 		atomic_store_explicit(&batch->deadline_ns, told->deadline_ns, memory_order_relaxed);
 		atomic_store_explicit(&batch->compute_ns, told->compute_ns, memory_order_relaxed);
+		atomic_store_explicit(&batch->requests, told->requests_count, memory_order_relaxed);
 		atomic_fetch_add_explicit(&batch->version, 1, memory_order_relaxed);
 		/* Its requests before its id: once the batch is known, all that is in it is. */
 		for (uint32_t r = 0; r < told->requests_count; r++) {

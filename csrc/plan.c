@@ -60,6 +60,7 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->limit = table(n, sizeof(*plan->limit), &failed);
 	plan->total = table(n, sizeof(*plan->total), &failed);
 	plan->taken = table(n, sizeof(*plan->taken), &failed);
+	plan->load_before_unfit = table(n, sizeof(*plan->load_before_unfit), &failed);
 	plan->barren = table(n, sizeof(*plan->barren), &failed);
 	plan->touch = table(n, sizeof(*plan->touch), &failed);
 	plan->stamp = table(n, sizeof(*plan->stamp), &failed);
@@ -104,6 +105,7 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 	free(plan->limit);
 	free(plan->total);
 	free(plan->taken);
+	free(plan->load_before_unfit);
 	free(plan->barren);
 	free(plan->touch);
 	free(plan->stamp);
@@ -171,7 +173,8 @@ static void touches_add(struct mfs_plan *plan, struct plan_batch *batch)
 		if (batch->column[k] == batch->column[k + 1])
 			continue;
 		batch->touch_at[k] = touches->n;
-		touches->at[touches->n++] = (struct plan_touch){ batch, batch->cell[batch->column[k]].amount, k };
+		touches->at[touches->n++] =
+			(struct plan_touch){ batch, batch->red, batch->cell[batch->column[k]].amount, k };
 	}
 }
 
@@ -259,7 +262,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch, bool keeps_r
 
 		plan_map_add(&plan->request_of, request->id, request);
 		plan_lost_add(plan, request);
-		if (request->flags & (PLAN_PRUNED | PLAN_TOLD))
+		if (request->flags & (PLAN_PRUNED | PLAN_LOST | PLAN_TOLD))
 			plan_mark(plan, request);
 		if ((request->flags & PLAN_LOST) && !plan->paper)
 			request->flags &= (uint8_t)~PLAN_PRUNED;

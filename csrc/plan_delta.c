@@ -99,13 +99,14 @@ void plan_rank_assign(struct mfs_plan *plan, uint32_t at, bool keep)
 
 struct mfs_plan_delta mfs_plan_delta_bounds(const struct mfs_plan *plan)
 {
-	return (struct mfs_plan_delta){ plan->moved.n, plan->departed.n, plan->dirty.n, plan->dirty.n + plan->gone.n };
+	return (struct mfs_plan_delta){ plan->moved.n, plan->departed.n, plan->dirty.n, plan->dirty.n,
+					plan->dirty.n + plan->gone.n };
 }
 
 struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_rank *moved, uint64_t *departed,
-					  struct mfs_plan_pruned *pruned, uint64_t *restored)
+					  struct mfs_plan_pruned *pruned, uint64_t *infeasible, uint64_t *restored)
 {
-	struct mfs_plan_delta count = { plan->moved.n, plan->departed.n, 0, plan->gone.n };
+	struct mfs_plan_delta count = { plan->moved.n, plan->departed.n, 0, 0, plan->gone.n };
 
 	for (uint32_t i = 0; i < plan->moved.n; i++) {
 		struct plan_batch *batch = plan->moved.at[i];
@@ -123,10 +124,12 @@ struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan
 		if (r->flags & PLAN_PRUNED)
 			pruned[count.pruned++] =
 				(struct mfs_plan_pruned){ r->id, r->batch->id, r->for_batch, r->amount, r->port };
+		else if (r->flags & PLAN_LOST)
+			infeasible[count.infeasible++] = r->id;
 		else if (r->flags & PLAN_TOLD)
 			restored[count.restored++] = r->id;
 		r->flags &= (uint8_t)~(PLAN_DIRTY | PLAN_TOLD);
-		if (r->flags & PLAN_PRUNED)
+		if (r->flags & (PLAN_PRUNED | PLAN_LOST))
 			r->flags |= PLAN_TOLD;
 	}
 	plan->moved.n = plan->departed.n = plan->dirty.n = plan->gone.n = 0;

@@ -71,12 +71,12 @@ static void change_side(struct mfs_plan *plan, struct plan_request *request)
 
 	plan_lost_remove(plan, request);
 	plan_lost_add(plan, request);
+	plan_mark(plan, request);
 	if (plan->paper)
 		return;
 	if (request->flags & PLAN_PRUNED) { /* no longer by pruning */
 		request->flags &= (uint8_t)~PLAN_PRUNED;
 		plan->pruned_stale = true;
-		plan_mark(plan, request);
 	}
 	if (counted)
 		plan_load_out(request);

@@ -164,14 +164,20 @@ static void readmit(struct mfs_plan *plan)
 	while (candidates--) {
 		struct plan_request *request = plan->fresh.at[candidates];
 		const struct plan_batch *batch = request->batch;
+		bool before;
 
 		if (!fits(plan, request))
 			continue;
 		give_back(plan, request);
+		before = plan->first_unfit < plan->order.n &&
+			 plan_batch_before(batch, plan->row_at.at[plan->first_unfit]->batch);
 		for (uint32_t i = 0; i < request->parts; i++) {
 			const struct plan_cell *cell = &batch->cell[request->part[i]];
+			uint32_t u = plan_port(batch->row, cell->k);
 
-			plan->taken[plan_port(batch->row, cell->k)] += cell->amount;
+			plan->taken[u] += cell->amount;
+			if (before)
+				plan->load_before_unfit[u] += cell->amount;
 		}
 	}
 	compact(plan);
@@ -203,7 +209,8 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 		struct plan_batch *batch = touch->batch;
 		uint32_t c;
 
-		if (touch->top < most || !touch->top || plan_batch_before(last, batch))
+		if (touch->top < most || !touch->top || touch->red > last->red ||
+		    (touch->red == last->red && plan_batch_before(last, batch)))
 			continue;
 		c = top_cell(plan, batch, touch->k);
 		touch->top = c < batch->column[touch->k + 1] ? batch->cell[c].amount : 0;
@@ -301,22 +308,29 @@ static void merge(struct mfs_plan *plan, uint32_t victims)
 static void prune(struct mfs_plan *plan)
 {
 	uint32_t victims = 0, done = 0;
+	int64_t within;
 
 	plan_walk_reset(plan, &plan->fixed);
 	memset(plan->barren, 0, plan->ports * sizeof(*plan->barren));
 	plan->barrens = 0;
-	plan_walk_to(plan, plan->first_unfit);
-	for (uint32_t at = plan->first_unfit; at < plan->order.n && plan->pruned.n + victims < plan->budget; at++) {
+	memcpy(plan->walk.load, plan->load_before_unfit, plan->ports * sizeof(*plan->walk.load));
+	plan_walk_longest(plan);
+	within = plan->walk.longest ? plan_within(plan, 0, plan->walk.longest) : 0;
+	/* behind the last one that did not fit when nothing was pruned yet, all fit: loads only become less */
+	for (uint32_t at = plan->first_unfit; at <= plan->last_unfit && plan->pruned.n + victims < plan->budget; at++) {
 		struct plan_row *row = plan->row_at.at[at];
 
-		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
+		plan_row_fetch(row, PLAN_AHEAD);
+		within = plan_walk_on(plan, row, within);
 		if (plan->barrens)
 			clear_barren(plan, row->batch);
 		if (plan->walk.longest + plan->now <= row->due || hopeless(plan, at, &done))
 			continue;
+		plan_walk_longest(plan); /* by which port */
 		while (plan->walk.longest + plan->now > row->due && plan->pruned.n + victims < plan->budget)
 			if (!prune_one(plan, row->batch, &victims))
 				break;
+		within = plan->walk.longest ? plan_within(plan, 0, plan->walk.longest) : 0;
 	}
 	if (victims)
 		merge(plan, victims);

@@ -16,7 +16,7 @@
 enum {
 	PLAN_PRUNED = 1, /* in plan->pruned */
 	PLAN_LOST = 2,	 /* cannot make its own deadline with every port to itself; in plan->lost */
-	PLAN_TOLD = 4,	 /* the last delta has it as pruned (request) or in place (batch) */
+	PLAN_TOLD = 4,	 /* the last delta has it as pruned or infeasible (request) or in place (batch) */
 	PLAN_DIRTY = 8,	 /* the next delta looks at it */
 };
 
@@ -85,6 +85,7 @@ struct plan_batch {
 /* A batch whose requests have load on a port. */
 struct plan_touch {
 	struct plan_batch *batch;
+	int64_t red; /* the batch's */
 	int64_t top; /* no request that counts has more there */
 	uint32_t k;
 };
@@ -164,6 +165,8 @@ struct mfs_plan {
 	PLAN_VECTOR(struct plan_row *) row_at;	 /* by position, of the last walk */
 	PLAN_VECTOR(int64_t) longest_at; /* by position: longest, of the last walk */
 	uint32_t first_unfit;		 /* position; order.n: every batch fits or is beyond help */
+	uint32_t last_unfit;		 /* position, when there is a first */
+	int64_t *load_before_unfit;	 /* S before that first one */
 	uint32_t requests, batches_with_fixed;
 	uint32_t budget;
 	PLAN_VECTOR(struct plan_request *) pruned; /* the most urgent first */
@@ -257,7 +260,7 @@ void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk);
 void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts,
 		   bool wide);
 void plan_walk(struct mfs_plan *plan);
-void plan_walk_to(struct mfs_plan *plan, uint32_t end);
+int64_t plan_walk_on(struct mfs_plan *plan, struct plan_row *row, int64_t within);
 void plan_walk_longest(struct mfs_plan *plan);
 void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time);
 

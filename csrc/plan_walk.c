@@ -75,7 +75,7 @@ static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan,
 
 /* S += L_i without telling which port is the slowest. Among ports of one class the greatest load takes longest:
  * `*within`, what is no longer than the longest so far, is one number for them. */
-static inline void add(struct mfs_plan *plan, struct plan_row *row, int64_t *within)
+static inline __attribute__((always_inline)) void add(struct mfs_plan *plan, struct plan_row *row, int64_t *within)
 {
 	if (plan->classes > 1) {
 		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
@@ -95,6 +95,15 @@ static inline void add(struct mfs_plan *plan, struct plan_row *row, int64_t *wit
 		add_few(plan, row, false, within);
 }
 
+static void plan_walk_copy_before(struct mfs_plan *plan, struct plan_row *row)
+{
+	int64_t *load = plan->load_before_unfit;
+
+	memcpy(load, plan->walk.load, plan->ports * sizeof(*load));
+	for (uint32_t k = 0; k < row->n; k++)
+		load[plan_port(row, k)] -= amount_at(row->amounts, row->wide, k);
+}
+
 /* All batches: their rows by position, the longest port after each, and the first that prune() must look at. In
  * variant mfs one that is late with nothing ahead of it prunes nobody. */
 void plan_walk(struct mfs_plan *plan)
@@ -104,7 +113,7 @@ void plan_walk(struct mfs_plan *plan)
 	uint32_t i = 0;
 
 	plan_walk_reset(plan, walk);
-	plan->first_unfit = plan->order.n;
+	plan->first_unfit = plan->last_unfit = plan->order.n;
 	for (uint32_t c = 0; c < plan->chunk.n; c++) {
 		char *at = plan->chunk.at[c]->rows, *end = at + plan->chunk.at[c]->used;
 
@@ -115,30 +124,23 @@ void plan_walk(struct mfs_plan *plan)
 			add(plan, row, &within);
 			plan->row_at.at[i] = row;
 			plan->longest_at.at[i] = walk->longest;
-			if (walk->longest + now > row->due && plan->first_unfit == plan->order.n &&
-			    (plan->paper || now <= row->due))
-				plan->first_unfit = i;
+			if (walk->longest + now > row->due && (plan->paper || now <= row->due)) {
+				if (plan->first_unfit == plan->order.n) {
+					plan->first_unfit = i;
+					plan_walk_copy_before(plan, row);
+				}
+				plan->last_unfit = i;
+			}
 		}
 	}
 }
 
-/* S of the batches before position `end`, without looking for the longest port on the way. */
-void plan_walk_to(struct mfs_plan *plan, uint32_t end)
+/* One more row: longest grows, which port it is stays open where all are of one class. `within`: what is no longer than
+ * the longest was; answers what it is now. */
+int64_t plan_walk_on(struct mfs_plan *plan, struct plan_row *row, int64_t within)
 {
-	struct plan_walk *walk = &plan->walk;
-
-	plan_walk_reset(plan, walk);
-	for (uint32_t i = 0; i < end; i++) {
-		struct plan_row *row = plan->row_at.at[i];
-		const uint32_t *port = plan_row_ports(row);
-		const void *few = plan_few(row, row->amounts, row->wide);
-
-		if (row->run)
-			plan->runs.most(walk->load + row->first, row->amounts, row->wide, row->run);
-		for (uint32_t k = 0; k < row->n - row->run; k++)
-			walk->load[port[k]] += amount_at(few, row->wide, k);
-	}
-	plan_walk_longest(plan);
+	add(plan, row, &within);
+	return within;
 }
 
 /* The most that passes in `time` on ports of the class, worked out once per time. */

@@ -50,14 +50,12 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
-/* What comes after RLI: the rank, or (shortest) the KiB that the batch has waiting at that RLI. What does not
- * run has no claim to go before what does. */
+/* What comes after RLI: the rank, or (shortest) the size of what the batch has waiting at that RLI, then the rank. */
 static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch, uint64_t bytes)
 {
 	if (q->policy.early_order != MFS_EARLY_SHORTEST)
 		return batch->rank;
-	bytes >>= 10;
-	return batch->told && bytes < UINT32_MAX ? bytes : UINT32_MAX;
+	return batch->told ? size_second(bytes, batch->rank) : (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
 }
 
 /* Gives the batch the key of its first flow. */
@@ -85,7 +83,7 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 			bytes = group->bytes;
 	}
 	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     (uint64_t)rli << 34 | batch_second(q, batch, bytes) << 2 | stage, arrival, head);
+		     early_key(rli, batch_second(q, batch, bytes), stage), arrival, head);
 }
 
 /* Bytes more or (as two's complement) fewer of a waiting flow. */

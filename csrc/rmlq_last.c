@@ -165,9 +165,8 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 	if (!request->fifo.head)
 		return;
 	if (tier == MFS_TIER_CRITICAL && mfs && q->policy.early_order == MFS_EARLY_SHORTEST) {
-		uint64_t kib = request->bytes_left >> 10; /* a key of the early tier, behind its stages */
-
-		high = (kib < UINT32_MAX ? kib : UINT32_MAX) << 2 | 3;
+		/* a key of the early tier: before the batches of its size */
+		high = early_key(0, size_second(request->bytes_left, 0), 3);
 	} else if (tier == MFS_TIER_LAST) {
 		if (!mfs)
 			high |= (uint64_t)request->level << 60;

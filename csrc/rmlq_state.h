@@ -177,6 +177,23 @@ static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 		fifo->tail = flow->prev;
 }
 
+/* What orders early flows of equal RLI (mfsd.policy.order_key): the size of the stall in the high bits, of equal
+ * ones the rank. A size is the power of two of the KiB: 0 below one, n for 2^(n-1) to 2^n - 1. */
+#define SIZE_NONE 63u /* of what does not run: it has no claim to go before what does */
+
+static inline uint64_t size_second(uint64_t bytes, uint32_t rank)
+{
+	uint64_t kib = bytes >> 10; /* below 2^54 */
+
+	return (uint64_t)(kib ? 64 - __builtin_clzll(kib) : 0) << 32 | rank;
+}
+
+/* The key of the early heap: RLI (17 bits and a carry), second (6 and 32), stage (2). */
+static inline uint64_t early_key(uint64_t rli, uint64_t second, uint32_t stage)
+{
+	return rli << 40 | second << 2 | stage;
+}
+
 /* rmlq_early.c: batches */
 uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes the record */
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */

@@ -345,6 +345,7 @@ cdef class Arbiter:
             "in_flight_bytes": s.in_flight_bytes,
             "posted_bytes": numbers_u64(s.posted_bytes, MFS_STAGES_MAX),
             "completed_bytes": numbers_u64(s.completed_bytes, MFS_STAGES_MAX),
+            "collective_bytes": numbers_u64(s.collective_bytes, MFS_NICS_MAX),
             "queue_pairs": [s.queue_pairs[i] for i in range(MFS_ROLES_MAX)],
             "report_held_bytes": s.report_held_bytes,
             "report_permits": s.report_permits,

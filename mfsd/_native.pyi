@@ -268,6 +268,8 @@ class ClientStats(TypedDict):
     posted_bytes: list[int]
     """By stage, as the next."""
     completed_bytes: list[int]
+    collective_bytes: list[int]
+    """Completed in stage 2, by NIC."""
     queue_pairs: list[int]
     """By role."""
     report_held_bytes: int
@@ -727,8 +729,10 @@ class PlanDelta(NamedTuple):
     departed: list[int]
     pruned: list[Pruned]
     """Requests in the scavenger, new there or for another reason."""
+    infeasible: list[int]
+    """Requests that cannot be in time with every port to themselves; not those that are pruned."""
     restored: list[int]
-    """Requests that an earlier delta had as pruned and that are so no more, or not active."""
+    """Requests that an earlier delta had as pruned or infeasible and that are neither any more, or not active."""
 
 class PlanCounts(NamedTuple):
     batches: int

@@ -348,6 +348,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t in_flight_bytes
         uint64_t *posted_bytes
         uint64_t *completed_bytes
+        uint64_t *collective_bytes
         uint32_t *queue_pairs
         uint64_t report_held_bytes
         uint64_t report_permits

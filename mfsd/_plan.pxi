@@ -41,7 +41,7 @@ cdef extern from "mfs/plan.h":
         uint64_t batch
         uint32_t rank
     ctypedef struct mfs_plan_delta_t "struct mfs_plan_delta":
-        uint32_t moved, departed, pruned, restored
+        uint32_t moved, departed, pruned, infeasible, restored
     const int64_t MFS_PLAN_TIME_MAX
     const int64_t MFS_PLAN_AMOUNT_MAX
     const uint32_t MFS_PLAN_NO_PORT
@@ -57,10 +57,11 @@ cdef extern from "mfs/plan.h":
     void mfs_plan_infeasible(const mfs_plan *plan, uint64_t *out) nogil
     mfs_plan_delta_t mfs_plan_delta_bounds(const mfs_plan *plan) nogil
     mfs_plan_delta_t mfs_plan_delta_take(mfs_plan *plan, mfs_plan_rank_t *moved, uint64_t *departed,
-                                         mfs_plan_pruned_t *pruned, uint64_t *restored) nogil
+                                         mfs_plan_pruned_t *pruned, uint64_t *infeasible,
+                                         uint64_t *restored) nogil
 
 
-PlanDelta = namedtuple("PlanDelta", "moved departed pruned restored")
+PlanDelta = namedtuple("PlanDelta", "moved departed pruned infeasible restored")
 PlanCounts = namedtuple("PlanCounts", "batches requests pruned infeasible drop_budget")
 
 
@@ -321,21 +322,25 @@ cdef class PlanCore:
         cdef mfs_plan_rank_t *moved = NULL
         cdef mfs_plan_pruned_t *pruned = NULL
         cdef uint64_t *departed = NULL
+        cdef uint64_t *infeasible = NULL
         cdef uint64_t *restored = NULL
         try:
             moved = <mfs_plan_rank_t *>plan_table(n.moved, sizeof(mfs_plan_rank_t))
             pruned = <mfs_plan_pruned_t *>plan_table(n.pruned, sizeof(mfs_plan_pruned_t))
             departed = <uint64_t *>plan_table(n.departed, sizeof(uint64_t))
+            infeasible = <uint64_t *>plan_table(n.infeasible, sizeof(uint64_t))
             restored = <uint64_t *>plan_table(n.restored, sizeof(uint64_t))
-            n = mfs_plan_delta_take(self.plan_, moved, departed, pruned, restored)
+            n = mfs_plan_delta_take(self.plan_, moved, departed, pruned, infeasible, restored)
             return PlanDelta(
                 [(moved[i].batch, moved[i].rank) for i in range(n.moved)],
                 [departed[i] for i in range(n.departed)],
                 [self._reason(pruned[i]) for i in range(n.pruned)],
+                [infeasible[i] for i in range(n.infeasible)],
                 [restored[i] for i in range(n.restored)],
             )
         finally:
             free(moved)
             free(pruned)
             free(departed)
+            free(infeasible)
             free(restored)

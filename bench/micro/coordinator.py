@@ -155,7 +155,8 @@ def run() -> dict[str, Any]:
     event_cpu_ms: of it, on the processor. stream_ms: from a daemon's call to its order, over gRPC, while the
     coordinator is never idle. bytes_per_event: both ways. rss_mib: of the coordinator. fill_s: all batches arrive, as
     after a takeover of the whole cluster. takeover_s: from SIGKILL of the leader until all real streams have the next
-    leader's order. reference_event_ms: planning afresh, once."""
+    leader's order. reference_event_ms: planning afresh, once. overloaded_*: the same with so many bytes that the plan
+    prunes."""
     unpacked = ROOT / "build/debian/etcd-server/usr/bin/etcd"  # by tools/system-packages
     program = str(unpacked) if unpacked.exists() else shutil.which("etcd")
     if program is None:

@@ -34,6 +34,9 @@ from mfsd.proto import mfs_pb2 as pb
 EVENT_NS = 33_000
 """Virtual time between events: 10,000 batches, a third of the events arrivals, so each lives a second."""
 EVENTS = 6_000
+EVENTS_OVERLOADED = 2_000
+OVERLOAD = 160.0
+"""So many times the bytes: ports are promised about as much time as the budgets are long, and the plan must prune."""
 
 
 class Event(NamedTuple):
@@ -124,6 +127,33 @@ class Inside:
             return self.arrive(number)
         return self.depart(number) if kind < 2 / 3 else self.update(number)
 
+    def overload(self, batches: int) -> None:
+        """Heavier batches take the place of all these nodes have; call again and again, with the number done so far."""
+        number = self.nodes[batches % len(self.nodes)]
+        if batches == 0:
+            self.load = Load(3, first_batch=2_000_000, bytes_scale=OVERLOAD)
+        if self.active[number]:
+            self.depart(number)
+        self.arrive(number)
+
+
+async def measured(inside: Inside, count: int, prefix: str = "") -> dict[str, float]:
+    events = []
+    for _ in range(count):
+        events.append(inside.next())
+        await asyncio.sleep(0)
+    took_ns, cpu_ns, sizes = np.array(events).T
+    return {
+        f"{prefix}event_ms_p50": float(np.percentile(took_ns, 50)) / 1e6,
+        f"{prefix}event_ms_p99": float(np.percentile(took_ns, 99)) / 1e6,
+        f"{prefix}event_ms_max": float(took_ns.max()) / 1e6,
+        f"{prefix}event_cpu_ms_p50": float(np.percentile(cpu_ns, 50)) / 1e6,
+        f"{prefix}event_cpu_ms_p99": float(np.percentile(cpu_ns, 99)) / 1e6,
+        f"{prefix}bytes_per_event": float(sizes.mean()),
+        f"{prefix}pruned": len(inside.cluster.pruned()),
+        f"{prefix}infeasible": len(inside.cluster.infeasible()),
+    }
+
 
 def reference_ms(cluster: Cluster, now_ns: int) -> float:
     """What planning afresh takes, as ReferenceCore does for every event."""
@@ -146,7 +176,7 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> 
     settings = Settings(listen=address, advertise=address, version="bench", etcd=(etcd,))
     election = Election(Etcd([etcd]), address, settings.lease_ttl_s, Quiet())
     service = Service(settings, election, Quiet(), clock_ns=clock)
-    server, _ = new_server(service, address, None)
+    server, _ = new_server(service, address, None, Quiet())
     await server.start()
     background = [asyncio.create_task(election.run(service.role_changed)), asyncio.create_task(service.beat())]
     while service.cluster is None:
@@ -163,26 +193,19 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> 
     print(json.dumps({"filled": len(service.cluster.batches)}), flush=True)
 
     await asyncio.to_thread(sys.stdin.readline)  # "measure"
-    events = []
-    for _ in range(EVENTS):
-        events.append(inside.next())
-        await asyncio.sleep(0)
-    took_ns, cpu_ns, sizes = np.array(events).T
-    result = {
-        "event_ms_p50": float(np.percentile(took_ns, 50)) / 1e6,
-        "event_ms_p99": float(np.percentile(took_ns, 99)) / 1e6,
-        "event_ms_max": float(took_ns.max()) / 1e6,
-        "event_cpu_ms_p50": float(np.percentile(cpu_ns, 50)) / 1e6,
-        "event_cpu_ms_p99": float(np.percentile(cpu_ns, 99)) / 1e6,
-        "bytes_per_event": float(sizes.mean()),
+    result = await measured(inside, EVENTS) | {
         "rss_mib": rss_mib(),
         "fill_s": fill_s,
         "batches": len(service.cluster.batches),
         "requests": service.cluster.requests_active(),
         "ports": len(service.cluster.ports),
-        "pruned": len(service.cluster.pruned()),
         "events": EVENTS,
     }
+    for done in range(batches):
+        inside.overload(done)
+        await asyncio.sleep(0.01 if done % 64 == 0 else 0)  # it leads meanwhile: etcd needs the processor, too
+    result |= await measured(inside, EVENTS_OVERLOADED, "overloaded_")
+    result["overloaded_drop_budget"] = service.cluster.planner.drop_budget()
     print(json.dumps(result), flush=True)
 
     await asyncio.to_thread(sys.stdin.readline)  # "reference"

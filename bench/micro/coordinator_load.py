@@ -22,7 +22,9 @@ def address(node: int) -> str:
 class Load:
     """Batches of 1 to 8 requests: reused KV from two nodes of the pool, new KV to one decode node each."""
 
-    def __init__(self, seed: int, first_batch: int = 1) -> None:
+    def __init__(self, seed: int, first_batch: int = 1, bytes_scale: float = 1.0) -> None:
+        """bytes_scale: 1 loads the ports lightly."""
+        self._scale = bytes_scale
         self._random = random.Random(seed)
         self._numbers = iter(range(first_batch, 2**63))
 
@@ -33,7 +35,7 @@ class Load:
         own = address(node)
         requests = []
         for i in range(draw.randint(1, 8)):
-            size = int(draw.lognormvariate(16.0, 1.0))  # 9 MB in the middle
+            size = int(self._scale * draw.lognormvariate(16.0, 1.0))  # 9 MB in the middle
             decode, pool = address(draw.randrange(NODES)), address(draw.randrange(NODES))
             reused = int(size * draw.random())
             demands = [PortDemand(f"{own}/out", size), PortDemand(f"{decode}/in", size)]

@@ -117,7 +117,7 @@ class Run:
 
     def tell(self, core: PlanCore) -> None:
         delta = core.delta()
-        self.changes += len(delta.moved) + len(delta.departed) + len(delta.pruned) + len(delta.restored)
+        self.changes += sum(len(part) for part in delta)
 
     def measure(self, events: int) -> dict[str, Any]:
         self.changes = 0

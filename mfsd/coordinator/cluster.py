@@ -65,8 +65,10 @@ class Delta(NamedTuple):
     keys: list[tuple[int, int]]
     """Batch, key: smaller first, then by batch."""
     pruned: list[Entry]
-    restored: list[tuple[int, int]]
+    infeasible: list[tuple[int, int]]
     """Batch, request."""
+    restored: list[tuple[int, int]]
+    """Batch, request: neither pruned nor infeasible any more."""
     refused: list[tuple[int, str]]
 
 
@@ -135,6 +137,7 @@ class Cluster:
         self._numbers_given = 0
         self._owner: dict[int, tuple[int, int]] = {}
         self._pruned: dict[int, Pruned] = {}
+        self._infeasible: set[int] = set()
         self._now_ns = 0
         self._tick_ns: int | None = None
 
@@ -178,6 +181,7 @@ class Cluster:
             if now_ns - node.lost_ns >= self.grace_ns:
                 for batch_id in list(node.batches):
                     self._withdraw(node, batch_id, now_ns)
+                self.history.forget(node.name)
                 del self.nodes[node.name]
 
     # ---- what daemons report ---------------------------------------------------------------------
@@ -229,7 +233,7 @@ class Cluster:
             judged = [(b, r) for b in node.batches for r in self.batches[b].numbers]
         elif not (node.keys or node.judged or node.refused):
             return None
-        delta = Delta(self.epoch, node.snapshot, [], [], [], list(node.refused.items()))
+        delta = Delta(self.epoch, node.snapshot, [], [], [], [], list(node.refused.items()))
         delta.keys.extend((b, self.batches[b].key_ns) for b in keys if b in node.batches)
         for batch_id, request_id in judged:
             active = self.batches.get(batch_id)
@@ -237,6 +241,8 @@ class Cluster:
             pruned = self._pruned.get(number) if number is not None else None
             if pruned is not None:
                 delta.pruned.append(self._entry(pruned))
+            elif number in self._infeasible:
+                delta.infeasible.append((batch_id, request_id))
             elif not node.snapshot:
                 delta.restored.append((batch_id, request_id))
         node.snapshot = False
@@ -250,6 +256,10 @@ class Cluster:
 
     def pruned(self) -> list[Entry]:
         return sorted(map(self._entry, self._pruned.values()))
+
+    def infeasible(self) -> list[tuple[int, int]]:
+        """Batch, request."""
+        return sorted(self._owner[number] for number in self._infeasible)
 
     def requests_active(self) -> int:
         return len(self._owner)
@@ -300,7 +310,7 @@ class Cluster:
         if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
             for request_id, number in active.numbers.items():  # others may have reported it before
-                if number in self._pruned:
+                if number in self._pruned or number in self._infeasible:
                     node.judged[active.batch_id, request_id] = None
             self._mark(node)
         node.refused.pop(active.batch_id, None)
@@ -335,7 +345,7 @@ class Cluster:
         del self.batches[batch_id]
         for number in active.numbers.values():
             del self._owner[number]
-            self._pruned.pop(number, None)
+            self._acquit(number)
         self.epoch += 1
         self._apply(self.planner.depart(batch_id, now_ns))
 
@@ -345,7 +355,7 @@ class Cluster:
         for request_id, number in active.numbers.items():
             if request_id not in numbers:
                 del self._owner[number]
-                if self._pruned.pop(number, None) is not None:
+                if self._acquit(number):
                     self._judged(active.batch_id, request_id)
         for request_id, number in numbers.items():
             self._owner[number] = (active.batch_id, request_id)
@@ -402,11 +412,24 @@ class Cluster:
 
     def _apply(self, change: Change) -> None:
         for pruned in change.pruned:
-            self._pruned[pruned.request_id] = pruned
-            self._judged(*self._owner[pruned.request_id])
-        for number in change.restored:
-            if self._pruned.pop(number, None) is not None:
+            if self._pruned.get(pruned.request_id) != pruned:
+                self._pruned[pruned.request_id] = pruned
+                self._judged(*self._owner[pruned.request_id])
+            self._infeasible.discard(pruned.request_id)
+        for number in change.infeasible:
+            if number not in self._infeasible:
+                self._infeasible.add(number)
                 self._judged(*self._owner[number])
+            self._pruned.pop(number, None)
+        for number in change.restored:
+            if self._acquit(number):
+                self._judged(*self._owner[number])
+
+    def _acquit(self, number: int) -> bool:
+        """The request is no longer pruned or infeasible, if it was."""
+        infeasible = number in self._infeasible
+        self._infeasible.discard(number)
+        return self._pruned.pop(number, None) is not None or infeasible
 
     def _judged(self, batch_id: int, request_id: int) -> None:
         """The nodes of this batch must hear whether the request is pruned."""
@@ -427,13 +450,14 @@ class Cluster:
 
     def _rebuild(self, now_ns: int) -> None:
         """A new core from what the nodes have told: for more ports, or another policy."""
-        was_pruned = [self._owner[number] for number in self._pruned]
+        was_judged = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
         self.planner = new_planner(self.policy, self._resources)
         self._pruned.clear()
+        self._infeasible.clear()
         for active in self.order():
             batch, key_ns, numbers = self._merged(active, now_ns)
             self._settle(active, key_ns, numbers, self.planner.arrive(batch, now_ns))
-        for batch_id, request_id in was_pruned:
+        for batch_id, request_id in was_judged:
             self._judged(batch_id, request_id)
         self.epoch += 1
 

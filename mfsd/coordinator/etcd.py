@@ -15,7 +15,8 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from mfsd.proto import etcd_pb2 as pb
-from mfsd.proto.wire import CHANNEL_OPTIONS, TlsFiles, channel_credentials, channel_options
+from mfsd.proto.certificates import Certificates, Pem, client_credentials
+from mfsd.proto.wire import CHANNEL_OPTIONS
 
 CALL_S = 0.5
 """How long one endpoint may take before the next is asked."""
@@ -40,17 +41,27 @@ class Key(NamedTuple):
 class Etcd:
     """A client of one etcd cluster. Each call tries every endpoint once, starting with the last that answered."""
 
-    def __init__(self, endpoints: Sequence[str], tls: TlsFiles | None = None) -> None:
-        """endpoints: HOST:PORT. TlsError."""
+    def __init__(self, endpoints: Sequence[str], certificates: Certificates | None = None) -> None:
+        """endpoints: HOST:PORT."""
         self._endpoints = list(endpoints)
-        credentials = channel_credentials(tls) if tls else None
-        self._channels = [
-            grpc.aio.secure_channel(e, credentials, options=channel_options(tls))
-            if credentials is not None
-            else grpc.aio.insecure_channel(e, options=CHANNEL_OPTIONS)
-            for e in self._endpoints
-        ]
+        self._certificates = certificates
+        self._shown: Pem | None = None
+        self._channels = self._connect()
         self._at = 0
+
+    def _connect(self) -> list[grpc.aio.Channel]:
+        if self._certificates is None:
+            return [grpc.aio.insecure_channel(e, options=CHANNEL_OPTIONS) for e in self._endpoints]
+        self._shown = self._certificates.current()
+        credentials = client_credentials(self._shown)
+        return [grpc.aio.secure_channel(e, credentials, options=CHANNEL_OPTIONS) for e in self._endpoints]
+
+    async def _renew_certificates(self) -> None:
+        """A channel keeps for life what it was made with."""
+        if self._certificates is not None and self._certificates.current() is not self._shown:
+            old, self._channels = self._channels, self._connect()
+            for channel in old:
+                await channel.close(CALL_S)
 
     async def close(self) -> None:
         for channel in self._channels:
@@ -91,6 +102,7 @@ class Etcd:
 
     async def _call(self, path: str, request: Message, answer: type[R], *, stream: bool = False) -> R:
         problems = []
+        await self._renew_certificates()
         for _ in self._endpoints:
             try:
                 return await self._ask(self._channels[self._at], path, request, answer, stream)

@@ -61,6 +61,8 @@ def order(delta: Delta, term: int, ports: PortTable) -> bytes:
         row.key.append(key)
     for entry in delta.pruned:
         row.pruned.append(_pruned(entry.batch_id, entry.request_id, entry.for_batch, entry.port, ports))
+    for batch_id, request_id in delta.infeasible:
+        row.infeasible.add(batch_id=batch_id, request_id=request_id)
     for batch_id, request_id in delta.restored:
         row.restored_batch_id.append(batch_id)
         row.restored_request_id.append(request_id)
@@ -89,6 +91,8 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
         )
     for entry in cluster.pruned():
         reply.pruned.append(_pruned(entry.batch_id, entry.request_id, entry.for_batch, entry.port, cluster.ports))
+    for batch_id, request_id in cluster.infeasible():
+        reply.infeasible.add(batch_id=batch_id, request_id=request_id)
     for node in sorted(cluster.nodes.values(), key=lambda n: n.name):
         row = reply.nodes.add(node=node.name, connected=node.connected, batches=len(node.batches))
         for number in node.ports:

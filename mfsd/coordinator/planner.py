@@ -17,8 +17,10 @@ come, and change their rates, without a new core."""
 
 class Change(NamedTuple):
     pruned: tuple[Pruned, ...]
+    infeasible: tuple[int, ...]
+    """Requests that would be late with every port to themselves, and are not pruned."""
     restored: tuple[int, ...]
-    """Requests no longer pruned and still active."""
+    """Requests that are neither any more."""
 
 
 class Planner(Protocol):
@@ -55,13 +57,19 @@ class ReferencePlanner:
         return self._plan.drop_budget
 
     def _changed(self, plan: Plan) -> Change:
-        before = {p.request_id: p for p in self._plan.pruned}
-        after = {p.request_id: p for p in plan.pruned}
+        before, after = _verdicts(self._plan), _verdicts(plan)
         self._plan = plan
+        changed = {number: verdict for number, verdict in after.items() if before.get(number, "") != verdict}
         return Change(
-            tuple(p for number, p in after.items() if before.get(number) != p),
+            tuple(p for p in changed.values() if p is not None),
+            tuple(number for number, p in changed.items() if p is None),
             tuple(number for number in before if number not in after),
         )
+
+
+def _verdicts(plan: Plan) -> dict[int, Pruned | None]:
+    """None: infeasible."""
+    return {**dict.fromkeys(plan.infeasible), **{p.request_id: p for p in plan.pruned}}
 
 
 class NativePlanner:
@@ -89,7 +97,7 @@ class NativePlanner:
 
     def _changed(self) -> Change:
         delta = self._core.delta()
-        return Change(tuple(delta.pruned), tuple(delta.restored))
+        return Change(tuple(delta.pruned), tuple(delta.infeasible), tuple(delta.restored))
 
 
 def new_planner(config: PolicyConfig, resources: int) -> Planner:

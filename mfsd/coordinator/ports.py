@@ -84,14 +84,16 @@ class PortTable:
 
 class RoutingHistory:
     """A moving estimate of what one batch of a unit moves through each port in collectives, from what its last
-    batches moved (expert routing changes slowly)."""
+    batches moved (expert routing changes slowly). Each node of the unit tells its own part."""
 
     def __init__(self) -> None:
-        self._units: dict[str, dict[int, float]] = {}
+        self._units: dict[str, dict[str, dict[int, float]]] = {}
+        """Unit -> node -> port -> bytes."""
 
-    def observe(self, unit: str, moved: Mapping[int, int]) -> None:
-        """moved: port number -> bytes of one batch. A first batch is taken as it is."""
-        old = self._units.pop(unit, None)
+    def observe(self, unit: str, node: str, moved: Mapping[int, int]) -> None:
+        """moved: port number -> bytes of one batch through this node. A first batch is taken as it is."""
+        nodes = self._units.pop(unit, {})
+        old = nodes.get(node)
         if old is None:
             new = {port: float(size) for port, size in moved.items()}
         else:
@@ -101,9 +103,20 @@ class RoutingHistory:
                 after = before + HISTORY_WEIGHT * (moved.get(port, 0) - before)
                 if after >= 1.0:
                     new[port] = after
-        self._units[unit] = new
+        nodes[node] = new
+        self._units[unit] = nodes
         while len(self._units) > UNITS_MAX:
             del self._units[next(iter(self._units))]
 
     def estimate(self, unit: str) -> Mapping[int, float]:
-        return self._units.get(unit, {})
+        """Port number -> bytes."""
+        total: dict[int, float] = {}
+        for moved in self._units.get(unit, {}).values():
+            for port, size in moved.items():
+                total[port] = total.get(port, 0.0) + size
+        return total
+
+    def forget(self, node: str) -> None:
+        """The node is gone: the unit's batches no longer run there."""
+        for nodes in self._units.values():
+            nodes.pop(node, None)

@@ -13,6 +13,7 @@ from mfsd.coordinator.election import Alone, Election, Electorate, Logger
 from mfsd.coordinator.etcd import Etcd
 from mfsd.coordinator.service import Service, new_server
 from mfsd.coordinator.settings import Settings
+from mfsd.proto.certificates import Certificates
 
 STOP_S = 0.5
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -47,10 +48,10 @@ async def run(
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     electorate: Electorate = Alone(settings.advertise)
     if settings.etcd:
-        etcd = Etcd(settings.etcd, settings.etcd_tls)
+        etcd = Etcd(settings.etcd, Certificates(settings.etcd_tls, log) if settings.etcd_tls else None)
         electorate = Election(etcd, settings.advertise, settings.lease_ttl_s, log)
     service = Service(settings, electorate, log)
-    server, port = new_server(service, settings.listen, settings.tls)
+    server, port = new_server(service, settings.listen, settings.tls, log)
     await server.start()
     observing = ExitStack()
 

@@ -22,6 +22,7 @@ from mfsd.coordinator.election import Electorate, Logger, Role
 from mfsd.coordinator.ports import PortsExhausted
 from mfsd.coordinator.settings import Settings
 from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.certificates import Certificates, server_credentials
 from mfsd.proto.wire import (
     CHANNEL_OPTIONS,
     NAME_LENGTH_MAX,
@@ -30,7 +31,6 @@ from mfsd.proto.wire import (
     SERVICE,
     TlsFiles,
     is_name,
-    server_credentials,
 )
 
 HELLO_S = 5.0
@@ -255,7 +255,7 @@ class Service:
                 cluster.load(session.ports[load.port], load.rho)
         for routed in report.routed:
             try:
-                cluster.history.observe(routed.unit, messages.demands(routed, session.ports))
+                cluster.history.observe(routed.unit, session.node, messages.demands(routed, session.ports))
             except ValueError:
                 cluster.oddities["routing history that cannot be read: ignored"] += 1
         for batch_id in report.departed:
@@ -380,7 +380,7 @@ class CannotListen(Exception):
     """``str()`` names the address and the remedy."""
 
 
-def new_server(service: Service, listen: str, tls: TlsFiles | None) -> tuple[grpc.aio.Server, int]:
+def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger) -> tuple[grpc.aio.Server, int]:
     """A server, not started, and the port that it is bound to. CannotListen or TlsError."""
     server = grpc.aio.server(options=(*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -394,7 +394,7 @@ def new_server(service: Service, listen: str, tls: TlsFiles | None) -> tuple[grp
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     try:
         if tls is not None:
-            port = server.add_secure_port(listen, server_credentials(tls))
+            port = server.add_secure_port(listen, server_credentials(Certificates(tls, log)))
         else:
             port = server.add_insecure_port(listen)
     except RuntimeError as error:

@@ -18,11 +18,13 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from mfsd._native import RANK_NONE, BatchLook, NicFacts, RequestLook, Stage
+from mfsd._native import RANK_NONE, BatchLook, RequestLook, Stage
 from mfsd.node.addresses import PortNames
+from mfsd.node.collectives import Collectives
 from mfsd.node.link import BatchSummary, OrderChange, PortDemand, RequestSummary
 from mfsd.node.log import Log
 from mfsd.node.order import local_ranks, red_ns
+from mfsd.policy import Variant
 
 Place = tuple[int, int]
 """(client id, slot) of a batch in one process."""
@@ -36,7 +38,6 @@ class Contexts(Protocol):
     def batch_look(self, client_id: int, slot: int) -> BatchLook | None: ...
     def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None: ...
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None: ...
-    def facts(self, nic: int, direction: int) -> NicFacts: ...
 
 
 class Reports(Protocol):
@@ -45,7 +46,7 @@ class Reports(Protocol):
     def arrived(self, batch: BatchSummary) -> None: ...
     def updated(self, batch: BatchSummary) -> None: ...
     def departed(self, batch_id: int) -> None: ...
-    def port_load(self, port: str, rho: float) -> None: ...
+    def routed(self, unit: str, demands: Sequence[PortDemand]) -> None: ...
 
 
 class OrderSource(Struct, frozen=True):
@@ -65,14 +66,18 @@ class Batches:
         ports: PortNames,
         nic_names: Callable[[], Mapping[int, str]],
         unit_of: Callable[[int], str],
+        collectives: Collectives,
+        variant: Variant,
         log: Log,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """nic_names: device by index; unit_of: a client's unit."""
+        """nic_names: device by index; unit_of: a client's unit; collectives: what its batches moved in stage 2."""
         self._contexts = contexts
         self._ports = ports
         self._nic_names = nic_names
         self._unit_of = unit_of
+        self._collectives = collectives
+        self._variant = variant
         self._log = log
         self._clock_ns = clock_ns
         self._reports: Reports | None = None
@@ -81,10 +86,12 @@ class Batches:
         self._told: dict[Place, int] = {}
         """Ranks that the arbiter has been told."""
         self._red: dict[int, int | None] = {}
+        self._unit: dict[int, str] = {}
         self._source = OrderSource("local")
         self._ranks: dict[int, int] = {}
         """The coordinator's; empty while the order is local."""
         self._pruned: set[int] = set()
+        self._infeasible: set[int] = set()
         self._fd = -1
 
     def start(self, loop: asyncio.AbstractEventLoop, reports: Reports | None = None) -> None:
@@ -132,7 +139,7 @@ class Batches:
         """The client has ended, and its batches with it."""
         gone = [place for place in self._looks if place[0] == client_id]
         touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
-        self._tell(touched)
+        self._tell(touched, whole=False)
 
     def _look(self, place: Place) -> Iterator[int]:
         """Answers which batches changed: the one that is there, and one that was there before."""
@@ -154,18 +161,21 @@ class Batches:
         del self._members[look.batch_id][place]
         yield look.batch_id
 
-    def _tell(self, touched: Mapping[int, None]) -> None:
+    def _tell(self, touched: Mapping[int, None], *, whole: bool = True) -> None:
+        """whole: a batch that has ended moved all that it had to."""
         for batch_id in touched:
             members = [self._looks[place] for place in self._members.get(batch_id, ())]
             known = batch_id in self._red
             if members:
                 self._red[batch_id] = red_ns(members)
+                if not known:
+                    self._unit[batch_id] = self._unit_of(members[0].client_id)
+                    self._collectives.began(self._unit[batch_id])
                 self._report(batch_id, members, known)
             elif known:
                 del self._red[batch_id], self._members[batch_id]
                 self._ranks.pop(batch_id, None)
-                if self._reports is not None:
-                    self._reports.departed(batch_id)
+                self._ended(batch_id, whole)
         self._apply_ranks()
         self._apply_pruned(place for batch_id in touched for place in self._members.get(batch_id, ()))
 
@@ -178,11 +188,26 @@ class Batches:
             return  # by its deadline alone it can be ordered here, but not weighed against others
         summary = self.summary(batch_id, members)
         (self._reports.updated if known else self._reports.arrived)(summary)
-        for nic, direction in {(d.nic, d.direction) for look in members for r in look.requests for d in r.demands}:
-            name = self._nic_names().get(nic)
-            if name is not None:
-                port = f"{self._ports.own(name)}/{'in' if direction else 'out'}"
-                self._reports.port_load(port, self._contexts.facts(nic, direction).rho)
+
+    def _ended(self, batch_id: int, whole: bool) -> None:
+        unit = self._unit.pop(batch_id)
+        moved = self._collectives.ended(unit)
+        if self._reports is None:
+            return
+        if moved and whole:
+            self._reports.routed(unit, self._routes(moved))
+        self._reports.departed(batch_id)
+
+    def _routes(self, moved: Mapping[int, int]) -> list[PortDemand]:
+        """As much comes in as goes out: rings pass on what they take, all-to-alls are balanced by what they are called
+        with, and the combination of experts' results brings back what their dispatch sent."""
+        names = self._nic_names()
+        return [
+            PortDemand(f"{self._ports.own(names[nic])}/{way}", size)
+            for nic, size in moved.items()
+            if nic in names
+            for way in ("out", "in")
+        ]
 
     def summary(self, batch_id: int, members: Sequence[BatchLook]) -> BatchSummary:
         """What is left of the batch in all of this node's processes."""
@@ -193,7 +218,7 @@ class Batches:
                 requests.setdefault(request.request_id, []).append(request)
         return BatchSummary(
             batch_id=batch_id,
-            unit=self._unit_of(members[0].client_id),
+            unit=self._unit[batch_id],
             compute_left_ns=max(look.compute_left_ns for look in members),
             requests=tuple(self._request(request_id, parts, now_ns) for request_id, parts in requests.items()),
             collectives=self._demands([p for parts in requests.values() for p in parts], collectives=True),
@@ -224,13 +249,11 @@ class Batches:
         if self._source.by == "local":
             self._log.info("order", by="coordinator", term=change.term, epoch=change.epoch)
         self._source = OrderSource("coordinator", change.term, change.epoch)
-        pruned = set() if change.complete else set(self._pruned)
         if change.complete:
-            self._ranks = {}
+            self._ranks, self._pruned, self._infeasible = {}, set(), set()
         self._ranks.update(change.ranks)
-        pruned -= set(change.pruned_removed)
-        pruned |= set(change.pruned_added)
-        self._pruned = pruned
+        self._pruned = self._pruned - set(change.pruned_removed) | set(change.pruned_added)
+        self._infeasible = self._infeasible - set(change.infeasible_removed) | set(change.infeasible_added)
         self._apply_ranks()
         self._apply_pruned(self._looks)
 
@@ -239,7 +262,7 @@ class Batches:
         if self._source.by == "coordinator":
             self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
         self._source = OrderSource("local")
-        self._ranks, self._pruned = {}, set()
+        self._ranks, self._pruned, self._infeasible = {}, set(), set()
         self._apply_ranks()
         self._apply_pruned(self._looks)
 
@@ -259,16 +282,19 @@ class Batches:
                 self._told[place] = rank
 
     def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchLook]) -> None:
+        """Variant mfs leaves infeasible requests to the queue: it serves what it finds lost after those that can make
+        it, and knows better, since layers that are done are sent while later ones compute."""
+        scavenged = self._pruned | self._infeasible if self._variant is Variant.PAPER else self._pruned
         for place in list(places):
             look = self._looks[place]
-            if all(r.pruned == (r.request_id in self._pruned) for r in look.requests):
+            if all(r.pruned == (r.request_id in scavenged) for r in look.requests):
                 continue
             for request in look.requests:
-                wanted = request.request_id in self._pruned
+                wanted = request.request_id in scavenged
                 if request.pruned != wanted:
                     with _gone_is_fine():
                         self._contexts.request_prune(place[0], request.request_id, wanted)
-            requests = tuple(r._replace(pruned=r.request_id in self._pruned) for r in look.requests)
+            requests = tuple(r._replace(pruned=r.request_id in scavenged) for r in look.requests)
             self._looks[place] = look._replace(requests=requests)
 
 

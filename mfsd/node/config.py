@@ -197,7 +197,7 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         DurationNs,
         doc(
             "how long the last order holds without a sign of a leader; then batches are ordered locally and none "
-            "is pruned",
+            "is pruned. At least three of the coordinator's heartbeats: a shorter one is prolonged to that",
             between(DurationNs, "500ms", "1000s"),
         ),
     ] = field(name="ttl", default=DurationNs.parse("5s"))

@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 
@@ -22,6 +23,7 @@ from mfsd.node.address import Address
 from mfsd.node.addresses import PortNames
 from mfsd.node.admission import Admission
 from mfsd.node.batches import Batches
+from mfsd.node.collectives import Collectives
 from mfsd.node.config import Config, Mode
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
@@ -40,6 +42,7 @@ from mfsd.node.control import (
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
 from mfsd.node.link import Link
+from mfsd.node.loads import LoadReports
 from mfsd.node.log import Log
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
@@ -105,7 +108,10 @@ class Daemon:
         control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         names = PortNames(node_name(config.cluster), config.nic)
-        self._batches = Batches(arbiter, names, self._nics.names, self._unit_of, self._log)
+        collectives = Collectives(self._collective_bytes)
+        self._batches = Batches(
+            arbiter, names, self._nics.names, self._unit_of, collectives, config.policy.variant, self._log
+        )
         link = self._link = make_link(
             config.cluster,
             config.nic,
@@ -136,6 +142,8 @@ class Daemon:
         background = [loop.create_task(self._look_for_detached())]
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
+            loads = LoadReports(arbiter, names, self._nics.names, link)
+            background.append(loop.create_task(loads.run()))
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
         self._log.info(
@@ -201,6 +209,14 @@ class Daemon:
     def _unit_of(self, client_id: int) -> str:
         session = self._server.sessions.get(client_id)
         return unit_name(self._config.cluster, session.process if session is not None else "")
+
+    def _collective_bytes(self, unit: str) -> Counter[int]:
+        """What the unit's processes on this node have moved in stage 2, by NIC index."""
+        moved: Counter[int] = Counter()
+        for client_id in self._server.sessions:
+            if self._unit_of(client_id) == unit:
+                moved.update(dict(enumerate(self._arbiter.client_stats(client_id)["collective_bytes"])))
+        return moved
 
     def _farewell(self, session: Session) -> None:
         self._batches.client_gone(session.client_id)

@@ -11,14 +11,16 @@ from msgspec import Struct
 
 from mfsd._native import RANK_NONE, NicFacts, TaskLook
 from mfsd.node.control import Ahead, ExplainReply, TaskStatus
-from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, EarlyOrder, Flow, Key, PolicyConfig, Stage, Tier, Variant
+from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
 from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
 from mfsd.policy.flow import admits_to_class_0, guard_ns, laxity_ns
-from mfsd.policy.order import due_ns, order_key, tier_of
+from mfsd.policy.order import NO_SIZE, by_size, due_ns, order_key, size_class, tier_of
 from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
 from mfsd.policy.words import known_stage
 
 AHEAD_SHOWN = 10
+CRITICAL_STAGE = 3
+"""The fourth part of a key among the early ones that is of a critical last stage."""
 RLI_UNKNOWN = 1 << 16
 """At and above: the layer's distance is not known, since its batch is not."""
 
@@ -160,6 +162,8 @@ def explain(
         reasons.append(_rank(config, flow, around, now_ns))
     if flow.pruned:
         reasons.append(_pruned(config, subject, flow, around))
+    elif around.why_pruned and known_stage(flow.stage) is Stage.P2D:
+        reasons.append(f"The coordinator has given its request up: {around.why_pruned}.")
     if subject.look.in_flight:
         reasons.append("It has its permit and is on its way: nothing is ahead of it, and its class stays.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
@@ -183,8 +187,8 @@ def _what(subject: Seen, now_ns: int) -> str:
 def _place(config: PolicyConfig, subject: Seen, tier: Tier) -> str:
     where = f"class {subject.look.wire_class} of {config.classes} on the wire"
     return {
-        Tier.CRITICAL: f"Tier critical, among the early stages, the shortest first: {where}."
-        if _by_stall(config)
+        Tier.CRITICAL: f"Tier critical, among the early stages, the first of its size: {where}."
+        if by_size(config)
         else f"Tier critical, which goes before everything: {where}.",
         Tier.EARLY: f"Tier early, before last stages: {where}.",
         Tier.LAST: f"Tier last, level {subject.look.level} of {config.levels}, after early stages: {where}."
@@ -192,11 +196,6 @@ def _place(config: PolicyConfig, subject: Seen, tier: Tier) -> str:
         else f"Tier last, after early stages, by deadline: {where}.",
         Tier.SCAVENGER: f"Tier scavenger, when nothing else waits: {where}.",
     }[tier]
-
-
-def _by_stall(config: PolicyConfig) -> bool:
-    """Whether early flows of equal RLI go by how long their batch stalls."""
-    return config.variant is Variant.MFS and config.early_order is EarlyOrder.SHORTEST
 
 
 def _last_stage(
@@ -304,18 +303,19 @@ def _early_stage(
     else:
         facts["rli"] = None
         reasons.append("Its batch is not known, so the distance of its layer is not: it goes behind those that are.")
-    if _by_stall(config) and flow.batch_running:
+    if by_size(config) and flow.batch_running:
         facts["stall_bytes"] = flow.remaining_bytes
+        alike = _sizes(size_class(flow.remaining_bytes))
         reasons.append(
-            f"Its batch waits for {_size(flow.remaining_bytes)} here at this RLI; who waits for least goes first."
+            f"Its batch waits for {_size(flow.remaining_bytes)} here at this RLI; who waits for less goes first, and "
+            f"of those who wait for about as much ({alike}) the smaller rank."
         )
 
 
 def _rank(config: PolicyConfig, flow: Flow, around: Surroundings, now_ns: int) -> str:
     rank = "no rank" if flow.rank == NO_RANK else f"rank {flow.rank}"
     due = "" if around.red_ns is None else f"; robust effective deadline in {_time(around.red_ns - now_ns)}"
-    use = '; early_order "shortest" does not ask for it' if _by_stall(config) else ""
-    return f"Its batch has {rank}, from {around.order}{due}{use}."
+    return f"Its batch has {rank}, from {around.order}{due}."
 
 
 def _pruned(config: PolicyConfig, subject: Seen, flow: Flow, around: Surroundings) -> str:
@@ -368,16 +368,29 @@ def why_before(config: PolicyConfig, first: Key, second: Key) -> str:
     if at == 1:
         return f"{'level' if tier is Tier.LAST else 'RLI'} {_rli(first[1])} before {_rli(second[1])}"
     if at == 2:
-        if tier is Tier.EARLY and not _by_stall(config):
-            return f"rank {_or_none(first[2], NO_RANK)} before {_or_none(second[2], NO_RANK)}"
         if tier is Tier.EARLY:
-            if second[2] == NO_RANK:
-                return "its batch runs"
-            return f"its batch waits for {_size(first[2] << 10)}, the other for {_size(second[2] << 10)}"
+            return _early_before(config, first, second)
         if second[2] == NO_DEADLINE:
             return "it has a deadline"
         return f"it is due {_time(second[2] - first[2])} earlier"
     return "its stage goes first" if at == 3 else "it came first"
+
+
+def _early_before(config: PolicyConfig, first: Key, second: Key) -> str:
+    size, rank = divmod(first[2], 1 << 32)
+    other_size, other_rank = divmod(second[2], 1 << 32)
+    if by_size(config) and size != other_size:
+        if other_size == NO_SIZE:
+            return "its batch runs"
+        return f"its batch waits for {_sizes(size)}, the other for {_sizes(other_size)}"
+    if by_size(config) and first[3] == CRITICAL_STAGE:
+        return "it is critical, and the other waits for about as much"
+    return f"rank {_or_none(rank, NO_RANK)} before {_or_none(other_rank, NO_RANK)}"
+
+
+def _sizes(size: int) -> str:
+    """What a size class spans."""
+    return f"{_size(1 << (size + 9))} to {_size(1 << (size + 10))}" if size else "below 1 KiB"
 
 
 def _rli(value: int) -> str:

@@ -56,6 +56,9 @@ class OrderChange(Struct, frozen=True):
     pruned_added: tuple[int, ...] = ()
     """Request ids."""
     pruned_removed: tuple[int, ...] = ()
+    infeasible_added: tuple[int, ...] = ()
+    """Requests that would be late with every port to themselves."""
+    infeasible_removed: tuple[int, ...] = ()
 
 
 class Listener(Protocol):
@@ -144,21 +147,23 @@ class Link:
 
     def departed(self, batch_id: int) -> None:
         """Ignored when the batch is not active."""
-        restored = self._state.depart(batch_id)
-        if restored:
-            self._listener.order(OrderChange(self._state.term, self._state.epoch, False, {}, pruned_removed=restored))
+        change = self._state.depart(batch_id)
+        if change is not None:
+            self._listener.order(change)
         self._wake.set()
 
     def port_load(self, port: str, rho: float) -> None:
         """Measured load as a share of the port's rate. Not a number, negative: ignored."""
         self._state.load(port, rho)
+        if self._stream is not None:
+            self._stream.wake_soon()
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         """Bytes that the collectives of one batch of `unit` moved: the history that estimates later batches."""
         self._state.routed(unit, demands)
 
     def why_pruned(self, request_id: int) -> str | None:
-        """One sentence; None when the request is not pruned."""
+        """One sentence; None when the request is neither pruned nor infeasible."""
         return self._state.why_pruned(request_id)
 
     def status(self) -> LinkStatus:

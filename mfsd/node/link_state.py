@@ -31,16 +31,19 @@ class _Held(NamedTuple):
     """When its relative times were right."""
 
 
-class _Why(NamedTuple):
+class _Verdict(NamedTuple):
+    """On a request, in one batch."""
+
     for_batch: int
     port: str
+    infeasible: bool = False
 
 
 class LinkState:
     def __init__(self, identity: Identity, ports: Mapping[str, int], ttl_ns: int) -> None:
         self._identity = identity
         self._ports = dict(ports)
-        self._ttl_ns = ttl_ns
+        self._ttl_configured_ns = self.ttl_ns = ttl_ns
         self._batches: dict[int, _Held] = {}
         self._loads: dict[str, float] = {}
         # what the coordinator has not been told
@@ -60,8 +63,8 @@ class LinkState:
         self._has_order = False
         self._keys: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
-        self._pruned: dict[int, dict[int, _Why]] = {}
-        """request -> batch -> why."""
+        self._verdicts: dict[int, dict[int, _Verdict]] = {}
+        """request -> batch -> verdict."""
 
     # ---- from the daemon -------------------------------------------------------------------------
 
@@ -82,10 +85,10 @@ class LinkState:
             self._arrived[batch.batch_id] = None
         return None
 
-    def depart(self, batch_id: int) -> tuple[int, ...]:
-        """Forgets a batch; the requests that were pruned only on its account."""
+    def depart(self, batch_id: int) -> OrderChange | None:
+        """Forgets a batch; what that changes for requests that were pruned or infeasible only there."""
         if self._batches.pop(batch_id, None) is None:
-            return ()
+            return None
         self._updated.pop(batch_id, None)
         if batch_id in self._arrived:
             del self._arrived[batch_id]
@@ -93,7 +96,11 @@ class LinkState:
             self._departed[batch_id] = None
         self._keys.pop(batch_id, None)
         self._ranks.pop(batch_id, None)
-        return tuple(r for r in list(self._pruned) if self._restore(batch_id, r))
+        before = self._judged()
+        for request_id in list(self._verdicts):
+            self._acquit(batch_id, request_id)
+        change = self._change({}, before)
+        return change if change.pruned_removed or change.infeasible_removed else None
 
     def load(self, port: str, rho: float) -> None:
         if math.isfinite(rho) and rho >= 0.0 and self._loads.get(port) != rho:
@@ -220,56 +227,74 @@ class LinkState:
             return None
         self.epoch = order.epoch
         before = dict(self._ranks)
+        judged = self._judged()
         if order.snapshot:
             self._keys.clear()
-            self._pruned.clear()
+            self._verdicts.clear()
+            judged = (set(), set())
         self._has_order = True
         for batch_id, key in zip(order.batch_id, order.key, strict=False):
             if batch_id in self._batches:  # it may have departed meanwhile
                 self._keys[batch_id] = key
         for refused in order.refused:
             self._keys.pop(refused.batch_id, None)
-        added = []
+        for batch_id, request_id in zip(order.restored_batch_id, order.restored_request_id, strict=False):
+            self._acquit(batch_id, request_id)
         for row in order.pruned:
-            if row.batch_id in self._batches:
-                if row.request_id not in self._pruned:
-                    added.append(row.request_id)
-                self._pruned.setdefault(row.request_id, {})[row.batch_id] = _Why(
-                    row.for_batch, one_line(row.port, NAME_LENGTH_MAX)
-                )
-        restored = zip(order.restored_batch_id, order.restored_request_id, strict=False)
-        removed = [request for batch, request in restored if self._restore(batch, request)]
+            self._judge(row.batch_id, row.request_id, _Verdict(row.for_batch, one_line(row.port, NAME_LENGTH_MAX)))
+        for lost in order.infeasible:
+            self._judge(lost.batch_id, lost.request_id, _Verdict(lost.batch_id, "", infeasible=True))
         self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}
         changed = self._ranks if order.snapshot else {b: r for b, r in self._ranks.items() if before.get(b) != r}
-        both = set(added) & set(removed)
-        return OrderChange(
-            term=self.term,
-            epoch=self.epoch,
-            complete=order.snapshot,
-            ranks=dict(changed),
-            pruned_added=tuple(r for r in added if r not in both),
-            pruned_removed=() if order.snapshot else tuple(r for r in removed if r not in both),
-        )
+        return self._change(changed, judged, complete=order.snapshot)
+
+    def hold_for(self, least_ns: int) -> bool:
+        """The order's time to live is at least this; True when that is more than what was configured."""
+        self.ttl_ns = max(self._ttl_configured_ns, least_ns)
+        return self.ttl_ns > self._ttl_configured_ns
 
     def expire(self, now_ns: int) -> bool:
         """True once, when the order's time to live has passed: there is no order from then on."""
-        if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self._ttl_ns:
+        if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self.ttl_ns:
             return False
         self._has_order = False
         self._keys.clear()
         self._ranks.clear()
-        self._pruned.clear()
+        self._verdicts.clear()
         return True
 
     def why_pruned(self, request_id: int) -> str | None:
-        for why in self._pruned.get(request_id, {}).values():
+        for why in sorted(self._verdicts.get(request_id, {}).values(), key=lambda why: why.infeasible):
+            if why.infeasible:
+                return "it would be late with every port to itself"
             return f"batch {why.for_batch} would have been late by port {why.port or 'unknown'}"
         return None
 
-    def _restore(self, batch_id: int, request_id: int) -> bool:
-        """True when the request is pruned in no batch any more."""
-        batches = self._pruned.get(request_id)
-        if batches is None or batches.pop(batch_id, None) is None or batches:
-            return False
-        del self._pruned[request_id]
-        return True
+    def _judge(self, batch_id: int, request_id: int, verdict: _Verdict) -> None:
+        if batch_id in self._batches:  # it may have departed meanwhile
+            self._verdicts.setdefault(request_id, {})[batch_id] = verdict
+
+    def _acquit(self, batch_id: int, request_id: int) -> None:
+        batches = self._verdicts.get(request_id, {})
+        if batches.pop(batch_id, None) is not None and not batches:
+            del self._verdicts[request_id]
+
+    def _judged(self) -> tuple[set[int], set[int]]:
+        """Requests that are pruned in some batch, and infeasible in some."""
+        verdicts = [(request, why) for request, batches in self._verdicts.items() for why in batches.values()]
+        return {r for r, why in verdicts if not why.infeasible}, {r for r, why in verdicts if why.infeasible}
+
+    def _change(
+        self, ranks: Mapping[int, int], before: tuple[set[int], set[int]], *, complete: bool = False
+    ) -> OrderChange:
+        pruned, infeasible = self._judged()
+        return OrderChange(
+            term=self.term,
+            epoch=self.epoch,
+            complete=complete,
+            ranks=dict(ranks),
+            pruned_added=tuple(sorted(pruned - before[0])),
+            pruned_removed=tuple(sorted(before[0] - pruned)),
+            infeasible_added=tuple(sorted(infeasible - before[1])),
+            infeasible_removed=tuple(sorted(before[1] - infeasible)),
+        )

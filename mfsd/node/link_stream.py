@@ -13,13 +13,18 @@ import grpc.aio
 from mfsd.node.link import LinkSettings, Listener, Logger
 from mfsd.node.link_state import LinkState
 from mfsd.proto import mfs_pb2 as pb
-from mfsd.proto.wire import LINK, address_problem, channel_credentials, channel_options
+from mfsd.proto.certificates import Certificates, client_credentials
+from mfsd.proto.wire import LINK, address_problem, channel_options
 from mfsd.text import one_line
 
 ANSWER_S = 1.0
 """A coordinator that says nothing for so long after a hello is taken for dead."""
 SILENT_HEARTBEATS = 2.5
 """So many heartbeats without a message: the leader is gone, or cut off."""
+TTL_HEARTBEATS = 3
+"""An order holds for at least so many heartbeats."""
+TTL_MAX_NS = 1_000_000_000_000
+"""As much as the configuration allows."""
 UPDATE_INTERVAL_S = 0.01
 """Updates of a batch within it become one report. Arrivals and departures do not wait."""
 BACKOFF_MIN_S = 0.05
@@ -71,7 +76,7 @@ class LinkStream:
         self._log = log
         self._wake = wake
         self._clock_ns = clock_ns
-        self._credentials = channel_credentials(settings.tls) if settings.tls else None
+        self._certificates = Certificates(settings.tls, log) if settings.tls else None
         self._waking: asyncio.TimerHandle | None = None
         self._failed_at_s: dict[str, float] = {}
         self._logged = ""
@@ -148,7 +153,7 @@ class LinkStream:
             await _within(call.write(self._state.hello()), ANSWER_S)
             await self._read(call, address, tasks)
         except grpc.aio.AioRpcError as error:
-            raise _Ended(_explained(error, self._credentials is not None)) from error
+            raise _Ended(_explained(error, self._certificates is not None)) from error
         except TimeoutError as error:
             raise _Ended(f"no answer within {ANSWER_S:g} s") from error
         except asyncio.InvalidStateError as error:  # written to after its end, whose reason reading tells
@@ -162,8 +167,8 @@ class LinkStream:
     def _channel(self, address: str) -> grpc.aio.Channel:
         """A new connection each time: one that was cut off may take minutes to notice that it works again."""
         options = channel_options(self._settings.tls)
-        if self._credentials is not None:
-            return grpc.aio.secure_channel(address, self._credentials, options=options)
+        if self._certificates is not None:
+            return grpc.aio.secure_channel(address, client_credentials(self._certificates.current()), options=options)
         return grpc.aio.insecure_channel(address, options=options)
 
     async def _read(self, call: _Call, address: str, tasks: list[asyncio.Task[None]]) -> None:
@@ -204,8 +209,21 @@ class LinkStream:
         tasks.clear()
         tasks.append(asyncio.create_task(self._write(call)))
         self.connected, self.leader, self.problem, self._logged = True, address, "", ""
+        self._check_ttl(welcome.heartbeat_ns)
         self._log.info("coordinator", leader=address, term=welcome.term)
         return _silence_s(welcome.heartbeat_ns)
+
+    def _check_ttl(self, heartbeat_ns: int) -> None:
+        """An order that expires between two heartbeats comes and goes with each of them."""
+        least_ns = min(TTL_HEARTBEATS * heartbeat_ns, TTL_MAX_NS)
+        if self._state.hold_for(least_ns):
+            self._log.warning(
+                "ttl-too-short",
+                ttl_s=self._settings.ttl_ns / 1e9,
+                heartbeat_s=heartbeat_ns / 1e9,
+                used_s=least_ns / 1e9,
+                remedy=f"set [cluster] ttl to at least {TTL_HEARTBEATS} times [coordinator] heartbeat, or lower that",
+            )
 
     def _standby(self, standby: pb.Standby, address: str) -> float:
         """Moves on to the leader; waits here while there is none that answers."""
@@ -245,7 +263,7 @@ class LinkStream:
             if self._state.expire(self._clock_ns()):
                 self._log.warning(
                     "order-expired",
-                    ttl_s=self._settings.ttl_ns / 1e9,
+                    ttl_s=self._state.ttl_ns / 1e9,
                     remedy="batches are ordered locally and none is pruned until a coordinator answers",
                 )
                 self._listener.order_lost()

@@ -19,6 +19,9 @@ Key = tuple[int, int, int, int, int]
 RENEWAL_BUDGETS: Final = 4
 """Variant mfs: how many budgets after its deadline a lost request is due again."""
 
+NO_SIZE: Final = 63
+"""The size class of what belongs to no running batch: after all that does."""
+
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
 
@@ -42,6 +45,16 @@ def tier_of(config: PolicyConfig, flow: Flow, decision: Decision) -> Tier:
     if stage is Stage.REUSE and flow.pruned and not (config.variant is Variant.MFS and flow.batch_running):
         return Tier.SCAVENGER
     return Tier.EARLY
+
+
+def size_class(size_bytes: int) -> int:
+    """The power of two of the KiB: 0 below one KiB, n for 2^(n-1) up to 2^n - 1 KiB; below NO_SIZE."""
+    return min((size_bytes >> 10).bit_length(), NO_SIZE - 1)
+
+
+def by_size(config: PolicyConfig) -> bool:
+    """Whether early flows of equal RLI go by the size of their batch's stall before they go by its rank."""
+    return config.variant is Variant.MFS and config.early_order is EarlyOrder.SHORTEST
 
 
 def rli_of(flow: Flow, layer_current: int) -> int:
@@ -68,18 +81,19 @@ def due_ns(config: PolicyConfig, flow: Flow, decision: Decision) -> int:
 def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_current: int = 0) -> Key:
     """The flow's place in the queue.
 
-    CRITICAL   (1, 0,     KiB,      3,     sequence)  among the early stages
-    EARLY      (1, RLI,   KiB,      stage, sequence)  stage: control 0, collective 1, reuse 2
-    LAST       (2, 0,     due,      0,     sequence)
-    SCAVENGER  (3, 0,     deadline, 0,     sequence)
+    CRITICAL   (1, 0,     size 2^32,        3,     sequence)  among the early stages
+    EARLY      (1, RLI,   size 2^32 + rank, stage, sequence)  stage: control 0, collective 1, reuse 2
+    LAST       (2, 0,     due,              0,     sequence)
+    SCAVENGER  (3, 0,     deadline,         0,     sequence)
 
-    A missing deadline is NO_DEADLINE. KiB are those of `remaining_bytes`, at most NO_RANK, and NO_RANK for
-    what is of no running batch: the batch that needs the port for the shortest time stalls the shortest
-    (early_order shortest). The key changes as bytes are served. `early_order` rank puts the rank there;
-    collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI.
-    A critical last stage is one more urgent transfer, and the shortest goes first: before all of them it
-    would stretch long collectives for single requests. Variant paper orders early stages by rank and LAST by
-    (level, deadline); there, and in the other early orders, CRITICAL is (0, 0, deadline, 0, sequence).
+    A missing deadline is NO_DEADLINE. size is `size_class` of `remaining_bytes`: the batch that needs the port
+    for the shortest time stalls the shortest, and of those that stall about as long, the rank decides
+    (early_order shortest). What is of no running batch has NO_SIZE and NO_RANK. The key changes as bytes are
+    served. `early_order` rank puts the rank alone there; collective-first does too, and 0 for control and
+    collectives and 1 + RLI for reuse in place of RLI. A critical last stage is one more urgent transfer, the
+    first of its size: before all of them it would stretch long collectives for single requests. Variant paper
+    orders early stages by rank and LAST by (level, deadline); there, and in the other early orders, CRITICAL is
+    (0, 0, deadline, 0, sequence).
     """
     tier = tier_of(config, flow, decision)
     paper = config.variant is Variant.PAPER
@@ -90,10 +104,11 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
         if order is EarlyOrder.COLLECTIVE_FIRST and stage is Stage.REUSE:
             first += 1
         elif order is EarlyOrder.SHORTEST:
-            second = min(flow.remaining_bytes >> 10, NO_RANK) if flow.batch_running else NO_RANK
+            size, rank = (size_class(flow.remaining_bytes), flow.rank) if flow.batch_running else (NO_SIZE, NO_RANK)
+            second = size << 32 | rank
         return (tier.value, first, second, _STAGE_ORDER[stage], flow.sequence)
-    if tier is Tier.CRITICAL and not paper and config.early_order is EarlyOrder.SHORTEST:
-        return (Tier.EARLY.value, 0, min(flow.remaining_bytes >> 10, NO_RANK), _STAGE_ORDER[Stage.P2D], flow.sequence)
+    if tier is Tier.CRITICAL and by_size(config):
+        return (Tier.EARLY.value, 0, size_class(flow.remaining_bytes) << 32, _STAGE_ORDER[Stage.P2D], flow.sequence)
     if tier is Tier.LAST:
         return (tier.value, decision.level if paper else 0, due_ns(config, flow, decision), 0, flow.sequence)
     return (tier.value, 0, flow.deadline_ns, 0, flow.sequence)

@@ -180,7 +180,7 @@ class Refusal(_message.Message):
     def __init__(self, code: _Optional[_Union[Refusal.Code, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("term", "epoch", "snapshot", "batch_id", "key", "pruned", "restored_batch_id", "restored_request_id", "refused")
+    __slots__ = ("term", "epoch", "snapshot", "batch_id", "key", "pruned", "restored_batch_id", "restored_request_id", "refused", "infeasible")
     TERM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +190,7 @@ class Order(_message.Message):
     RESTORED_BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     RESTORED_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    INFEASIBLE_FIELD_NUMBER: _ClassVar[int]
     term: int
     epoch: int
     snapshot: bool
@@ -199,7 +200,8 @@ class Order(_message.Message):
     restored_batch_id: _containers.RepeatedScalarFieldContainer[int]
     restored_request_id: _containers.RepeatedScalarFieldContainer[int]
     refused: _containers.RepeatedCompositeFieldContainer[RefusedBatch]
-    def __init__(self, term: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: bool = ..., batch_id: _Optional[_Iterable[int]] = ..., key: _Optional[_Iterable[int]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., restored_batch_id: _Optional[_Iterable[int]] = ..., restored_request_id: _Optional[_Iterable[int]] = ..., refused: _Optional[_Iterable[_Union[RefusedBatch, _Mapping]]] = ...) -> None: ...
+    infeasible: _containers.RepeatedCompositeFieldContainer[Infeasible]
+    def __init__(self, term: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: bool = ..., batch_id: _Optional[_Iterable[int]] = ..., key: _Optional[_Iterable[int]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., restored_batch_id: _Optional[_Iterable[int]] = ..., restored_request_id: _Optional[_Iterable[int]] = ..., refused: _Optional[_Iterable[_Union[RefusedBatch, _Mapping]]] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ...) -> None: ...
 
 class Pruned(_message.Message):
     __slots__ = ("batch_id", "request_id", "for_batch", "port")
@@ -212,6 +214,14 @@ class Pruned(_message.Message):
     for_batch: int
     port: str
     def __init__(self, batch_id: _Optional[int] = ..., request_id: _Optional[int] = ..., for_batch: _Optional[int] = ..., port: _Optional[str] = ...) -> None: ...
+
+class Infeasible(_message.Message):
+    __slots__ = ("batch_id", "request_id")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    request_id: int
+    def __init__(self, batch_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
 
 class RefusedBatch(_message.Message):
     __slots__ = ("batch_id", "reason")
@@ -238,7 +248,7 @@ class StatusRequest(_message.Message):
     def __init__(self, batches_max: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core")
+    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible")
     class OdditiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +274,7 @@ class StatusReply(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     CORE_FIELD_NUMBER: _ClassVar[int]
+    INFEASIBLE_FIELD_NUMBER: _ClassVar[int]
     version: str
     address: str
     leads: bool
@@ -282,7 +293,8 @@ class StatusReply(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     ports: int
     core: str
-    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ...) -> None: ...
+    infeasible: _containers.RepeatedCompositeFieldContainer[Infeasible]
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ...) -> None: ...
 
 class BatchPlace(_message.Message):
     __slots__ = ("batch_id", "unit", "requests", "red_left_ns", "nodes")

@@ -56,19 +56,11 @@ class TlsError(Exception):
     """A certificate or key that cannot be used; ``str()`` names the file and the remedy."""
 
 
-def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """Credentials of a server that admits only clients whose certificate `files.ca` has signed. TlsError."""
-    import grpc
-
-    ca, certificate, key = _read(files)
-    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=ca, require_client_auth=True)
-
-
 def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     """Credentials of a client that shows its certificate and checks the server's. TlsError."""
     import grpc
 
-    ca, certificate, key = _read(files)
+    ca, certificate, key = read_pem(files)
     return grpc.ssl_channel_credentials(ca, key, certificate)
 
 
@@ -78,8 +70,8 @@ def channel_options(files: TlsFiles | None) -> tuple[tuple[str, int | str], ...]
     return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", files.server_name))
 
 
-def _read(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
-    """CA, certificate and key; checked here, because gRPC would only say "handshake failed" later."""
+def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
+    """CA, certificate and key; checked here, because gRPC would only say "handshake failed" later. TlsError."""
     import ssl
 
     for name, path in (("ca", files.ca), ("certificate", files.certificate), ("key", files.key)):

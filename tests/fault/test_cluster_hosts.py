@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from mfsd.node.control import TraceReply, TraceRequest
+from mfsd.node.control_client import ask
 from tests.conftest import SoftRoce, free_port
 from tests.support.cluster import TAKEOVER_S, Coordinator, etcd
 from tests.support.daemon import Daemon, eventually
@@ -28,15 +30,47 @@ TTL_S = 4.0
 HEAL_S = 5.0
 """From the healed link to the leader's order: a connection attempt, at most `backoff_max` after the last."""
 COORDINATOR = '[coordinator]\nheartbeat = "200ms"\ngrace = "1s"\n[policy]\ndrop_budget = 0.5\n'
-P2D = 3
+REUSE, P2D = 1, 3
 
 
 def daemon_config(host: Host, coordinators: list[str]) -> str:
     return (
         f'[cluster]\ncoordinators = {coordinators!r}\nnode = "{host.address}"\nttl = "{TTL_S:g}s"\n'
         f'[nic."mfs0"]\nrate = "1gbit"\naddress = "{host.address}"\n'
+        '[arbiter]\nmax_hold = "25s"\n'
         '[[rule]]\naction = "hold"\nstage = "p2d"\n'
     )
+
+
+class Owner:
+    """The third host holds cached KV: one of its programs sends to both units, and its NIC is what they contend for."""
+
+    BUSY_BYTES = 1 << 30
+    """Fills the NIC's window for as long as a test lasts."""
+
+    def __init__(self, daemon: Daemon, engine: Engine) -> None:
+        self._daemon, self._engine = daemon, engine
+
+    def serves(self, *batches: int) -> None:
+        """In this order. Each batch waits for about as much and nothing is due here, so that what the owner knows by
+        itself would put the one that came first in front: the last one of these."""
+        self._engine("submit", task="busy", size_bytes=self.BUSY_BYTES, stage=REUSE)
+        self._engine("wait", task="busy")
+        for batch in reversed(batches):
+            self._engine("batch", batch_id=batch, layers=4, requests=[{"request_id": 1000 + batch}])
+            self._engine("submit", task=str(batch), size_bytes=3 << 20, stage=REUSE, batch=batch)
+        eventually(lambda: self._waiting() == list(batches), f"the owner serves {batches}")
+        self._engine("complete", task="busy")
+        for batch in batches:
+            self._engine("wait", task=str(batch))
+            self._engine("complete", task=str(batch))
+            self._engine("end", batch_id=batch)
+
+    def _waiting(self) -> list[int | None]:
+        """Batches as their tasks would go."""
+        reply = ask(self._daemon.socket, TraceRequest(), 20)
+        assert isinstance(reply, TraceReply)
+        return [t.batch_id for t in reply.tasks if t.state == "held"]
 
 
 class Traffic:
@@ -149,6 +183,7 @@ class Cluster:
             stack.enter_context(Engine(daemon.socket, "mfs0", f"unit{number}"))
             for number, daemon in enumerate(self.daemons[:2])
         ]
+        self.owner = Owner(self.daemons[2], stack.enter_context(Engine(self.daemons[2].socket, "mfs0", "owner")))
         self.traffic = [
             stack.enter_context(
                 Traffic(soft_roce, host, hosts[2], (self.daemons[number].socket, self.daemons[2].socket))
@@ -201,6 +236,7 @@ def test_leader_killed_host_cut_off_and_healed(cluster: Cluster) -> None:
     assert not unit_a("pruned", request_id=101)
     assert not unit_b("pruned", request_id=200)
     assert cluster.order(first) == [1, 2]
+    cluster.owner.serves(1, 2)
     cluster.wait_traffic()
 
     first.process.kill()
@@ -211,6 +247,7 @@ def test_leader_killed_host_cut_off_and_healed(cluster: Cluster) -> None:
     )
     unit_b("batch", batch_id=3, layers=4, requests=[request(300, 3000, 10**6)])
     eventually(lambda: cluster.order(second) == [3, 1, 2], "the next leader's order")
+    cluster.owner.serves(1, 2)
     eventually(lambda: unit_a("pruned", request_id=100), "it is pruned again")
     assert not any("event=order-expired" in line for d in cluster.daemons for line in d.lines), "the last order held"
     cluster.wait_traffic()
@@ -227,6 +264,7 @@ def test_leader_killed_host_cut_off_and_healed(cluster: Cluster) -> None:
     cluster.hosts[0].heal()
     within(lambda: unit_a("pruned", request_id=100), "the leader's order after healing", HEAL_S)
     assert cluster.order(second) == [3, 1, 2]
+    cluster.owner.serves(1, 2)
     cluster.traffic[0].finish(under_way)
     cluster.traffic[0].allowed.set()
     cluster.wait_traffic()

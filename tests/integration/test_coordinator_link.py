@@ -105,6 +105,21 @@ async def test_a_lone_coordinator_whose_clock_went_back_outbids_its_former_life(
 
 
 @in_loop
+async def test_a_time_to_live_shorter_than_three_heartbeats_is_prolonged(tmp_path: Path) -> None:
+    """Else the order would come and go with every heartbeat."""
+    with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "1s"\n') as coordinator:
+        async with Node("a", coordinator.address, ttl_s=0.5) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            first_ns = a.link._state.heard_ns or 0
+            await until(lambda: (a.link._state.heard_ns or 0) > first_ns + 600_000_000, "a heartbeat after the ttl")
+            assert a.heard.lost == 0
+            (said,) = a.log.events("ttl-too-short")
+            assert (said["ttl_s"], said["heartbeat_s"], said["used_s"]) == (0.5, 1.0, 3.0)
+            assert "[cluster] ttl" in str(said["remedy"])
+
+
+@in_loop
 async def test_the_order_expires_when_nobody_confirms_it(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("a", coordinator.address, ttl_s=1.0) as a:
@@ -349,6 +364,57 @@ def test_unusable_certificate_files_are_named_at_start(tmp_path: Path, broken: s
         assert str(named) in line
     finally:
         coordinator.__exit__(None, None, None)
+
+
+def copied(files: TlsFiles, to: Path) -> TlsFiles:
+    """The files under names that stay when they are renewed."""
+    to.mkdir(exist_ok=True)
+    own = TlsFiles(ca=to / "ca.pem", certificate=to / "own.pem", key=to / "own.key")
+    for source, target in ((files.ca, own.ca), (files.certificate, own.certificate), (files.key, own.key)):
+        target.write_bytes(source.read_bytes())
+    return own
+
+
+@in_loop
+async def test_renewed_certificates_need_no_restart(tmp_path: Path) -> None:
+    """Both ends go over to another authority; the connection that is there stays."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    server = copied(old.issue("coordinator"), tmp_path / "server")
+    node = copied(old.issue("node"), tmp_path / "node")
+    with Coordinator(tmp_path, config=tls_config(server)) as coordinator:
+        async with Node("a", coordinator.address, tls=node) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            copied(new.issue("coordinator"), tmp_path / "server")
+            async with Node("b", coordinator.address, tls=new.issue("b")) as b:
+                b.arrive(2, 60)
+                await until(lambda: b.heard.batches() == [2], "the new authority's node is admitted")
+            async with Node("c", coordinator.address, tls=old.issue("c")) as c:
+                await until(lambda: c.log.events("coordinator-lost"), "the old authority's is not")
+                assert not c.link.status().connected
+            assert a.link.status().connected
+            assert a.log.events("coordinator-lost") == []
+            copied(new.issue("node"), tmp_path / "node")
+            coordinator.process.kill()
+            coordinator.process.wait()
+            await until(lambda: not a.link.status().connected, "the link notices")
+            with Coordinator(tmp_path, config=tls_config(server), port=coordinator.port):
+                await until(lambda: a.link.status().connected, "it comes back with its new certificate")
+            assert len(a.log.events("certificates-renewed")) == 1
+
+
+@in_loop
+async def test_certificates_that_cannot_be_used_leave_the_old_ones_in_use(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = copied(authority.issue("coordinator"), tmp_path / "server")
+    with Coordinator(tmp_path, config=tls_config(server)) as coordinator:
+        server.certificate.write_bytes(authority.issue("another").certificate.read_bytes())  # its key is still to come
+        async with Node("a", coordinator.address, tls=authority.issue("a")) as a:
+            await until(lambda: a.link.status().connected, "admitted by the old certificate")
+        coordinator.wait_line("event=certificates-unusable")
+        server.key.unlink()
+        async with Node("b", coordinator.address, tls=authority.issue("b")) as b:
+            await until(lambda: b.link.status().connected, "admitted by the old certificate")
 
 
 # ---- the process --------------------------------------------------------------------------------------

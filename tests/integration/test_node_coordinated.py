@@ -14,6 +14,7 @@ from mfsd.client import Stage
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.control_client import ask
 from tests.conftest import free_port, wait_for_listener
+from tests.support.cluster import ask_status
 from tests.support.daemon import Daemon, eventually
 from tests.support.engine import Engine
 
@@ -58,6 +59,37 @@ def explained(daemon: Daemon, task: str) -> str:
     reply = ask(daemon.socket, ExplainRequest(task), 20)
     assert isinstance(reply, ExplainReply)
     return "\n".join(reply.reasons)
+
+
+def test_the_collectives_of_one_batch_are_expected_of_the_next(
+    coordinator: tuple[subprocess.Popen[str], int], folder: Path
+) -> None:
+    """Its unit's last batch moved 300 s of the port in stage 2. Together with 200 s of KV the next one misses 450 s."""
+
+    def batch(batch_id: int, process: Engine) -> None:
+        flow = {"stage": Stage.P2D, "peer": "10.7.0.9", "size_bytes": 2 * 10**8}
+        due_ns = time.monotonic_ns() + 450 * 10**9
+        process(
+            "batch",
+            batch_id=batch_id,
+            layers=4,
+            requests=[{"request_id": batch_id, "deadline_ns": due_ns, "flows": [flow]}],
+        )
+
+    _, port = coordinator
+    with (
+        Daemon(folder, CONFIG, "--coordinator-address", f"127.0.0.1:{port}") as daemon,
+        Engine(daemon.socket, "slow", "tells") as tells,
+        Engine(daemon.socket, "slow", "moves") as moves,  # another process of the unit
+    ):
+        batch(1, tells)
+        eventually(lambda: ask_status(f"127.0.0.1:{port}").batches_active == 1, "the coordinator knows the batch")
+        moves("submit", task="c", size_bytes=3 * 10**8, stage=Stage.COLLECTIVE)
+        moves("complete", task="c")
+        assert not tells("pruned", request_id=1)
+        tells("end", batch_id=1)
+        batch(2, tells)
+        eventually(lambda: tells("pruned", request_id=2), "the estimate counts")
 
 
 def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], folder: Path) -> None:

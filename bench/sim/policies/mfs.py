@@ -15,6 +15,7 @@ from bench.sim.host_queue import RmlqNetwork
 from bench.sim.policies import Policy, pack, register
 from mfsd.policy.estimate import bottleneck_rho, counts_as_load
 from mfsd.policy.flow import guard_ns, laxity_ns
+from mfsd.policy.order import by_size
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
@@ -194,7 +195,12 @@ class Mfs(Policy):
         flow.wire_class = rules.wire_class(
             config.classes, rules.Tier(tier), rli, decision.level, reuse=flow.stage == 1, variant=config.variant
         )
-        ticks = second * 1e-6 if tier == rules.Tier.EARLY else second / NS  # rank or KiB; time
+        if tier != rules.Tier.EARLY:
+            ticks = second / NS
+        elif by_size(config):
+            ticks = (second >> 4) * 1e-6  # 6 bits of size, RED in units of 16 us
+        else:
+            ticks = second * 1e-6  # RED
         return pack(tier, first, ticks, third, sequence)
 
     def tick(self) -> None:

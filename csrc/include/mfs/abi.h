@@ -244,7 +244,8 @@ struct mfs_batch {
 	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
 	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
 	_Atomic uint32_t version;     /* grows with every use of the slot */
-	uint8_t reserved[92];
+	_Atomic uint32_t requests;    /* told with it, and readable once batch_id is; 0: none, or not said */
+	uint8_t reserved[88];
 };
 _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");
 

@@ -57,6 +57,7 @@ struct mfs_client_stats {
 	uint64_t torn_slots, bad_messages;
 	uint64_t held_bytes, in_flight_bytes;
 	uint64_t posted_bytes[MFS_STAGES_MAX], completed_bytes[MFS_STAGES_MAX];
+	uint64_t collective_bytes[MFS_NICS_MAX]; /* completed, of stage 2, by NIC */
 	uint32_t queue_pairs[MFS_ROLES_MAX];
 	uint64_t report_held_bytes, report_permits, bypassed_overflow, bypassed_hold, bypassed_stale, hold_ns;
 };

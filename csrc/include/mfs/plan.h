@@ -98,8 +98,9 @@ void mfs_plan_infeasible(const struct mfs_plan *plan, uint64_t *out);
  * What changed since the last mfs_plan_delta_take, in space and time proportional to it.
  *
  * A rank orders batches as their places do, but leaves gaps: an arrival gives one batch a rank and changes
- * those of others only when the gap there is used up. Ranks are below UINT32_MAX. `departed` and `restored`
- * hold what an earlier delta told; apply them before `moved` and `pruned`, since a number may be used again.
+ * those of others only when the gap there is used up. Ranks are below UINT32_MAX. A request is told as pruned,
+ * or as infeasible, or as restored when an earlier delta told either and it is neither any more. `departed` and
+ * `restored` hold what an earlier delta told; apply them before the others, since a number may be used again.
  */
 struct mfs_plan_rank {
 	uint64_t batch;
@@ -107,12 +108,12 @@ struct mfs_plan_rank {
 };
 
 struct mfs_plan_delta {
-	uint32_t moved, departed, pruned, restored;
+	uint32_t moved, departed, pruned, infeasible, restored;
 };
 
 /* Upper bounds of what mfs_plan_delta_take would write now. */
 struct mfs_plan_delta mfs_plan_delta_bounds(const struct mfs_plan *plan);
 struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_rank *moved, uint64_t *departed,
-					  struct mfs_plan_pruned *pruned, uint64_t *restored);
+					  struct mfs_plan_pruned *pruned, uint64_t *infeasible, uint64_t *restored);
 
 #endif

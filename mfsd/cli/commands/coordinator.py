@@ -106,7 +106,8 @@ def _view(reply: pb.StatusReply) -> RenderableType:
     lines += [
         f"{reply.batches_active} batches with {reply.requests_active} requests; "
         f"{len(reply.nodes)} nodes, {reply.ports} ports",
-        f"{len(reply.pruned)} requests pruned of at most {reply.drop_budget}; {reply.events} events so far",
+        f"{len(reply.pruned)} requests pruned of at most {reply.drop_budget}, {len(reply.infeasible)} infeasible; "
+        f"{reply.events} events so far",
     ]
     lines += [f"{escape(reason)}: {n}" for reason, n in sorted(reply.oddities.items())]
     parts: list[RenderableType] = ["\n".join(lines)]

@@ -38,6 +38,7 @@ class World:
         self.cluster = Cluster(policy or PolicyConfig(drop_budget=0.5), RATE, GRACE_NS)
         self.keys: dict[str, dict[int, int]] = {}
         self.pruned: dict[str, set[tuple[int, int]]] = {}
+        self.infeasible: dict[str, set[tuple[int, int]]] = {}
         self.refused: dict[str, dict[int, str]] = {}
         for name in nodes:
             self.join(name)
@@ -72,12 +73,16 @@ class World:
                 continue
             told[name] = delta
             keys, pruned = self.keys.setdefault(name, {}), self.pruned.setdefault(name, set())
+            infeasible = self.infeasible.setdefault(name, set())
             if delta.snapshot:
                 keys.clear()
                 pruned.clear()
+                infeasible.clear()
             keys.update(delta.keys)
             pruned.update((e.batch_id, e.request_id) for e in delta.pruned)
-            pruned.difference_update(delta.restored)
+            pruned.difference_update(delta.restored, delta.infeasible)
+            infeasible.update(delta.infeasible)
+            infeasible.difference_update(delta.restored, ((e.batch_id, e.request_id) for e in delta.pruned))
             self.refused.setdefault(name, {}).update(delta.refused)
         return told
 
@@ -425,6 +430,25 @@ def test_a_daemon_that_comes_back_is_told_everything_and_what_it_does_not_name_i
     assert not world.cluster.oddities
 
 
+def test_what_cannot_be_in_time_is_infeasible_and_told_once() -> None:
+    world = World("a", "b")
+    port = world.port("b/in")
+    world.arrive("a", heavy(1, 600 * MS, 700_000_000, port))
+    assert world.infeasible["a"] == {(1, 100)}
+    assert world.pruned["a"] == set()
+    world.arrive("b", heavy(2, 800 * MS, 700_000_000, port))
+    assert (world.infeasible["b"], world.pruned["b"]) == (set(), set()), "it stands in nobody's way"
+    world.cluster.update("a", heavy(1, 600 * MS, 690_000_000, port), 0)
+    assert all(not delta.infeasible for delta in world.tell().values())
+    world.update("a", heavy(1, 600 * MS, 500_000_000, port))
+    assert world.infeasible["a"] == set()
+    world.cluster.replace_policy(PolicyConfig(drop_budget=0.0), 0)
+    world.update("a", heavy(1, 600 * MS, 700_000_000, port))
+    world.join("a")
+    world.update("a", heavy(1, 600 * MS, 700_000_000, port))
+    assert world.infeasible["a"] == {(1, 100)}, "a snapshot has it, too"
+
+
 def test_a_policy_can_be_replaced() -> None:
     world = World("a", "b")
     port = world.port("b/in")
@@ -444,7 +468,8 @@ def test_a_policy_can_be_replaced() -> None:
 def test_collectives_of_a_batch_that_declares_none_come_from_its_units_history() -> None:
     world = World("a")
     port = world.port("a/out")
-    world.cluster.history.observe("u", {port: 100_000_000})
+    world.cluster.history.observe("u", "a", {port: 60_000_000})
+    world.cluster.history.observe("u", "b", {port: 40_000_000})  # another node of the unit: they add up
     world.arrive("a", batch(1, S, compute_ns=10 * MS))
     (active,) = world.cluster.order()
     assert world.cluster._merged(active, 0)[0].fixed_loads == {port: 100 * MS}
@@ -457,12 +482,15 @@ def test_collectives_of_a_batch_that_declares_none_come_from_its_units_history()
 def test_history_follows_what_moves_and_forgets_what_does_not() -> None:
     world = World("a")
     history = world.cluster.history
-    history.observe("u", {0: 1000})
-    history.observe("u", {1: 1000})
+    history.observe("u", "a", {0: 1000})
+    history.observe("u", "a", {1: 1000})
     assert history.estimate("u") == {0: 750, 1: 250}
     for _ in range(40):
-        history.observe("u", {1: 1000})
+        history.observe("u", "a", {1: 1000})
     assert set(history.estimate("u")) == {1}
+    history.observe("u", "b", {1: 500, 2: 7})
+    history.forget("a")
+    assert history.estimate("u") == {1: 500, 2: 7}
     assert history.estimate("unheard of") == {}
 
 
@@ -496,6 +524,7 @@ def test_deltas_add_up_to_the_state(seed: int) -> None:
             world.cluster.depart(node, number, at_ns)
             world.keys[node].pop(number, None)
             world.pruned[node] = {p for p in world.pruned[node] if p[0] != number}
+            world.infeasible[node] = {p for p in world.infeasible[node] if p[0] != number}
             world.tell()
         else:
             world.cluster.disconnect(node, at_ns)
@@ -513,6 +542,7 @@ def test_deltas_add_up_to_the_state(seed: int) -> None:
         assert world.keys[name] == {b: a.key_ns for b, a in own.items()}
         pruned = {(e.batch_id, e.request_id) for e in world.cluster.pruned() if e.batch_id in own}
         assert world.pruned[name] == pruned
+        assert world.infeasible[name] == {entry for entry in world.cluster.infeasible() if entry[0] in own}
 
 
 def test_the_native_core_and_the_reference_change_the_same() -> None:
@@ -541,5 +571,6 @@ def test_the_native_core_and_the_reference_change_the_same() -> None:
             else:
                 world.depart("a", number, step * MS)
         assert worlds[0].cluster.pruned() == worlds[1].cluster.pruned()
+        assert worlds[0].cluster.infeasible() == worlds[1].cluster.infeasible()
         assert worlds[0].keys == worlds[1].keys
     assert any(world.cluster.pruned() for world in worlds)

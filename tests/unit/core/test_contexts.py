@@ -249,13 +249,49 @@ def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -
         batch, _ = client.batch_begin_with(batch_id, 4, requests)
         assert select.select([fd], [], [], 20)[0]
         os.read(fd, 8)
-        # a slot that was in use may be looked at while the messages of its new requests are still being read
-        eventually(lambda batch=batch: len(server.arbiter.batch_look(client.client_id, batch).requests) == 100)
+        look = eventually(
+            lambda batch=batch, batch_id=batch_id: (
+                (seen := server.arbiter.batch_look(client.client_id, batch)) and seen.batch_id == batch_id and seen
+            )
+        )
+        assert len(look.requests) == 100
         server.arbiter.changes()
         client.batch_end(batch)
         assert select.select([fd], [], [], 20)[0]
         os.read(fd, 8)
         server.arbiter.changes()
+
+
+@pytest.mark.parametrize("names_it", ["batch", "flow", "request"])
+def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eventually, names_it: str) -> None:
+    """Messages of several threads are read in any order: one that names the batch may be ahead of its requests' own."""
+    server = serve()
+    told, other = server.attach(), server.attach()
+    other.nic("rdma0", 0, RATE)
+    requests = [RequestTold(100 + i, demands=(DemandTold(1),)) for i in range(40)]
+    batch, slots = told.batch_begin_with(1, 4, requests)
+    eventually(lambda: server.arbiter.batch_look(told.client_id, batch))
+    source, target = server.segments[told.client_id], server.segments[other.client_id]
+    for table, size in (
+        ("batch", _native.BATCHES_MAX * _native.BATCH_BYTES),
+        ("request", _native.REQUESTS_MAX * _native.REQUEST_BYTES),
+        ("demand", _native.DEMANDS_MAX * _native.DEMAND_BYTES),
+    ):
+        target[LAYOUT[table] : LAYOUT[table] + size] = source[LAYOUT[table] : LAYOUT[table] + size]
+    lane = Lane(target)
+    if names_it == "request":  # the batch is not there before it is told: its own message may still be written
+        sent = server.arbiter.stats()["messages"]
+        lane.send(request_message(slots[0]))
+        drained(server, eventually, sent + 1)
+        assert server.arbiter.batch_look(other.client_id, batch) is None
+        lane.send(message(kind=MessageKind.BATCH, batch=batch))
+    elif names_it == "batch":
+        lane.send(message(kind=MessageKind.BATCH, batch=batch))
+    else:
+        lane.send(message(batch=batch))
+    look = eventually(lambda: server.arbiter.batch_look(other.client_id, batch))
+    assert {r.request_id for r in look.requests} == {r.request_id for r in requests}
+    assert all(len(r.demands) == 1 for r in look.requests)
 
 
 # ---- limits ------------------------------------------------------------------------------------------------------

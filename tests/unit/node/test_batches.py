@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+from collections import defaultdict
+from collections.abc import Sequence
 
 import pytest
 
-from mfsd._native import RANK_NONE, BatchLook, DemandLook, NicFacts, RequestLook, Stage
+from mfsd._native import RANK_NONE, BatchLook, DemandLook, Direction, NicFacts, RequestLook, Stage
 from mfsd.node.addresses import PortNames
 from mfsd.node.batches import Batches, OrderSource
+from mfsd.node.collectives import Collectives
 from mfsd.node.link import BatchSummary, OrderChange, PortDemand
+from mfsd.node.loads import STEP, LoadReports
 from mfsd.node.log import Log
+from mfsd.policy import Variant
 
 NOW = 10**12
 MS = 1_000_000
@@ -35,6 +40,9 @@ class Arbiter:
         self.batches: dict[tuple[int, int], BatchLook] = {}
         self.gone: set[int] = set()
         self.calls = 0
+        self.rho = 0.25
+        self.moved: dict[str, dict[int, int]] = defaultdict(dict)
+        """Of each unit, by NIC, in stage 2."""
 
     def put(self, client: int, slot: int, batch_id: int, *requests: RequestLook, deadline_ns: int = 0) -> None:
         self.batches[client, slot] = BatchLook(
@@ -68,7 +76,7 @@ class Arbiter:
             self.batches[place] = look._replace(requests=changed)
 
     def facts(self, nic: int, direction: int) -> NicFacts:
-        return NicFacts(10**9, 0.25, None)
+        return NicFacts(10**9, self.rho if direction == Direction.OUT else 0.5, None)
 
     def ranks(self) -> dict[int, int | None]:
         return {b.batch_id: None if b.rank == RANK_NONE else b.rank for b in self.batches.values()}
@@ -95,15 +103,34 @@ class Link:
     def port_load(self, port: str, rho: float) -> None:
         self.said.append((port, rho))
 
+    def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
+        self.said.append((f"routed {unit}", set(demands)))
+
     def summaries(self) -> list[tuple[str, object]]:
-        return [(what, told) for what, told in self.said if "/" not in what]
+        return [(what, told) for what, told in self.said if what in ("arrived", "updated", "departed")]
+
+    def routes(self) -> list[tuple[str, object]]:
+        return [(what, told) for what, told in self.said if what.startswith("routed")]
 
 
 @pytest.fixture
 def node():
+    return new_node(Variant.MFS)
+
+
+def new_node(variant: Variant):
     arbiter, link = Arbiter(), Link()
     ports = PortNames("host", {}, {"a": "10.0.0.1"}.get)  # type: ignore[arg-type]
-    batches = Batches(arbiter, ports, lambda: {0: "a", 1: "b"}, lambda c: f"unit{c}", Log("error"), lambda: NOW)
+    batches = Batches(
+        arbiter,
+        ports,
+        lambda: {0: "a", 1: "b"},
+        lambda c: f"unit{c}",
+        Collectives(arbiter.moved.__getitem__),
+        variant,
+        Log("error"),
+        lambda: NOW,
+    )
     batches._reports = link
     return arbiter, link, batches
 
@@ -170,7 +197,80 @@ def test_a_summary_says_both_ends_and_what_is_left(node) -> None:
         PortDemand("10.0.0.9/in", 40),
     }
     assert set(summary.collectives) == {PortDemand("10.0.0.1/out", 11), PortDemand("10.0.0.7/in", 11)}
-    assert ("10.0.0.1/out", 0.25) in link.said
+
+
+def test_what_the_collectives_of_a_batch_moved_is_told_when_it_ends(node) -> None:
+    arbiter, link, batches = node
+    arbiter.moved["unit1"] = {0: 10**6}  # before the first batch: nobody's
+    arbiter.put(1, 0, 10, request(1, 500))
+    batches.refresh([(1, 0)])
+    arbiter.moved["unit1"] = {0: 10**6 + 700, 1: 30}
+    arbiter.put(1, 1, 11, request(2, 500))  # overlaps
+    batches.refresh([(1, 1)])
+    del arbiter.batches[1, 0]
+    batches.refresh([(1, 0)])
+    assert link.routes() == [
+        (
+            "routed unit1",
+            {
+                PortDemand("10.0.0.1/out", 700),
+                PortDemand("10.0.0.1/in", 700),
+                PortDemand("host:b/out", 30),
+                PortDemand("host:b/in", 30),
+            },
+        )
+    ]
+    assert link.said[-1] == ("departed", 10), "the history counts before the departure that makes room for the next"
+    arbiter.moved["unit1"] = {0: 10**6 + 900, 1: 30}
+    del arbiter.batches[1, 1]
+    batches.refresh([(1, 1)])
+    assert link.routes()[1:] == [("routed unit1", {PortDemand("10.0.0.1/out", 200), PortDemand("10.0.0.1/in", 200)})]
+
+
+def test_a_batch_that_was_cut_short_is_no_history(node) -> None:
+    arbiter, link, batches = node
+    arbiter.put(1, 0, 10, request(1, 500))
+    batches.refresh([(1, 0)])
+    arbiter.moved["unit1"] = {0: 500}
+    batches.client_gone(1)
+    arbiter.put(2, 0, 20, request(1, 500))
+    batches.refresh([(2, 0)])
+    del arbiter.batches[2, 0]
+    batches.refresh([(2, 0)])  # it moved nothing
+    assert link.routes() == []
+    assert [what for what, _ in link.summaries()] == ["arrived", "departed", "arrived", "departed"]
+
+
+def test_loads_are_told_when_they_have_moved(node) -> None:
+    arbiter, link, batches = node
+    loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link)
+    loads.look()
+    arbiter.rho += STEP / 2
+    loads.look()
+    arbiter.rho += STEP
+    loads.look()
+    arbiter.rho = 0.0
+    loads.look()
+    loads.look()
+    out = [0.25, 0.25 + 1.5 * STEP, 0.0]
+    assert [rho for port, rho in link.said if port == "10.0.0.1/out"] == out
+    assert [rho for port, rho in link.said if port == "10.0.0.1/in"] == [0.5]
+
+
+@pytest.mark.parametrize(("variant", "scavenged"), [(Variant.PAPER, {1}), (Variant.MFS, set())])
+def test_an_infeasible_request(variant: Variant, scavenged: set[int]) -> None:
+    arbiter, _, batches = new_node(variant)
+    arbiter.put(1, 0, 10, request(1, 100), request(2, 900))
+    batches.refresh([(1, 0)])
+    batches.order(OrderChange(3, 7, True, {10: 0}, infeasible_added=(1,)))
+    assert arbiter.pruned() == scavenged
+    batches.order(OrderChange(3, 8, False, {}, infeasible_removed=(1,), pruned_added=(1,)))
+    assert arbiter.pruned() == {1}
+    batches.order(OrderChange(3, 9, False, {}, pruned_removed=(1,)))
+    assert arbiter.pruned() == set()
+    batches.order(OrderChange(3, 10, False, {}, infeasible_added=(1,)))
+    batches.order_lost()
+    assert arbiter.pruned() == set()
 
 
 def test_a_batch_without_requests_is_ordered_here_but_not_reported(node) -> None:

@@ -145,6 +145,11 @@ def test_pruned_and_why() -> None:
     assert "keeps its place, since its peers would stall" in text(reuse)
 
 
+def test_what_the_coordinator_finds_infeasible() -> None:
+    said = text(last(), why_pruned="it would be late with every port to itself")
+    assert "The coordinator has given its request up: it would be late with every port to itself." in said
+
+
 def test_background() -> None:
     assert "no claim on time" in text(seen(stage=Stage.BACKGROUND, tier=Tier.SCAVENGER))
     assert "no claim on time" in text(seen(stage=77, tier=Tier.SCAVENGER))
@@ -173,18 +178,24 @@ def test_who_is_ahead_and_why() -> None:
 
 def test_early_ones_against_each_other() -> None:
     key, by_rank = (1, 2, 5, 2, 9), PolicyConfig(early_order=EarlyOrder.RANK)
+    small, large, idle = 5, (4 << 32) + 3, (63 << 32) + 2**32 - 1
     assert why_before(CONFIG, (1, 1, 9, 2, 10), key) == "RLI 1 before 2"
     assert why_before(by_rank, (1, 2, 4, 2, 10), key) == "rank 4 before 5"
-    assert why_before(CONFIG, (1, 2, 4, 2, 10), key) == "its batch waits for 4 KiB, the other for 5 KiB"
+    assert why_before(CONFIG, (1, 2, 4, 2, 10), key) == "rank 4 before 5"
+    assert (
+        why_before(CONFIG, (1, 2, small, 2, 10), (1, 2, large, 2, 9))
+        == "its batch waits for below 1 KiB, the other for 8 KiB to 16 KiB"
+    )
+    assert why_before(CONFIG, (1, 2, large - 3, 3, 9), (1, 2, large, 2, 1)).startswith("it is critical")
     assert why_before(CONFIG, (1, 2, 5, 1, 10), key) == "its stage goes first"
     assert why_before(CONFIG, (1, 2, 5, 2, 8), key) == "it came first"
     assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, RLI_UNKNOWN + 3, 5, 2, 1)) == "RLI 2 before unknown"
     assert why_before(by_rank, (1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "rank 5 before none"
-    assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "its batch runs"
+    assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, 2, idle, 2, 1)) == "its batch runs"
 
 
 def test_a_batch_is_measured_by_all_it_waits_for() -> None:
-    def reuse(client: int, task: int, mib: int) -> Seen:
+    def reuse(client: int, task: int, mib: int, rank: int = 0) -> Seen:
         return seen(
             client,
             task=task,
@@ -194,14 +205,33 @@ def test_a_batch_is_measured_by_all_it_waits_for() -> None:
             batch_told=True,
             batch_id=client,
             bytes=mib << 20,
+            rank=rank,
         )
 
-    subject, others = reuse(3, 1, 2), [reuse(4, 2, 1), reuse(4, 3, 2)]
+    subject, others = reuse(3, 1, 3, rank=9), [reuse(4, 2, 2), reuse(4, 3, 3)]
     reply = explain(CONFIG, subject, others, around(), NOW)
-    assert reply.ahead == [] and reply.facts["stall_bytes"] == 2 << 20
+    assert reply.ahead == [] and reply.facts["stall_bytes"] == 3 << 20
     reply = explain(CONFIG, others[0], [subject, others[1]], around(), NOW)
-    assert [a.why for a in reply.ahead] == ["its batch waits for 2 MiB, the other for 3 MiB"]
-    assert any("waits for 3 MiB here at this RLI" in reason for reason in reply.reasons)
+    assert [a.why for a in reply.ahead] == ["its batch waits for 2 MiB to 4 MiB, the other for 4 MiB to 8 MiB"]
+    assert any("waits for 5 MiB here at this RLI" in reason for reason in reply.reasons)
+
+
+def test_of_batches_that_wait_for_about_as_much_the_rank_decides() -> None:
+    def reuse(client: int, mib: int, rank: int) -> Seen:
+        return seen(
+            client,
+            stage=Stage.REUSE,
+            tier=Tier.EARLY,
+            rli=1,
+            batch_told=True,
+            batch_id=client,
+            bytes=mib << 20,
+            rank=rank,
+        )
+
+    reply = explain(CONFIG, reuse(3, 2, rank=7), [reuse(4, 3, rank=6)], around(), NOW)
+    assert [a.why for a in reply.ahead] == ["rank 6 before 7"]
+    assert any("(2 MiB to 4 MiB) the smaller rank" in reason for reason in reply.reasons)
 
 
 def test_many_ahead_are_counted_and_some_shown() -> None:

@@ -110,7 +110,7 @@ def test_many_updates_are_one() -> None:
 
 def test_a_departure_before_the_arrival_is_nothing() -> None:
     state = new_state()
-    assert state.depart(5) == ()
+    assert state.depart(5) is None
     assert state.report(0) is None
 
 
@@ -231,8 +231,28 @@ def test_a_request_is_pruned_until_none_of_its_batches_prunes_it() -> None:
     assert change is not None
     assert change.pruned_removed == ()
     assert state.why_pruned(7) == "batch 2 would have been late by port x"
-    assert state.depart(2) == (7,)
+    change = state.depart(2)
+    assert change is not None
+    assert (change.pruned_removed, change.infeasible_removed) == ((7,), ())
     assert state.why_pruned(7) is None
+
+
+def test_a_request_is_infeasible_where_it_is_not_pruned() -> None:
+    state = with_batches(1, 2)
+    lost = [pb.Infeasible(batch_id=1, request_id=10)]
+    change = state.apply(order(infeasible=lost), 0)
+    assert change is not None
+    assert (change.pruned_added, change.infeasible_added) == ((), (10,))
+    assert state.why_pruned(10) == "it would be late with every port to itself"
+    change = state.apply(order(pruned=[pb.Pruned(batch_id=1, request_id=10, for_batch=2, port="x")], epoch=2), 0)
+    assert change is not None
+    assert (change.pruned_added, change.infeasible_removed) == ((10,), (10,))
+    change = state.apply(order(infeasible=lost, snapshot=True, epoch=3), 0)
+    assert change is not None
+    assert (change.complete, change.pruned_removed, change.infeasible_added) == (True, (), (10,))
+    change = state.apply(order(restored_batch_id=[1], restored_request_id=[10], epoch=4), 0)
+    assert change is not None
+    assert change.infeasible_removed == (10,)
 
 
 def test_the_order_expires_once() -> None:

@@ -72,10 +72,10 @@ static struct snapshot look(struct mfs_plan *plan)
 	return seen;
 }
 
-/* What the deltas have told: ranks by batch number, pruned by request number. */
+/* What the deltas have told: ranks by batch number, pruned and infeasible by request number. */
 static struct {
 	uint32_t rank[BATCHES];
-	bool here[BATCHES], pruned[REQUESTS];
+	bool here[BATCHES], pruned[REQUESTS], infeasible[REQUESTS];
 } told;
 
 static void take_delta(struct mfs_plan *plan)
@@ -84,10 +84,11 @@ static void take_delta(struct mfs_plan *plan)
 	struct mfs_plan_rank *moved = calloc(bounds.moved + 1, sizeof(*moved));
 	struct mfs_plan_pruned *pruned = calloc(bounds.pruned + 1, sizeof(*pruned));
 	uint64_t *departed = calloc(bounds.departed + 1, 8), *restored = calloc(bounds.restored + 1, 8);
+	uint64_t *infeasible = calloc(bounds.infeasible + 1, 8);
 	struct snapshot seen = look(plan);
 	uint32_t here = 0, gone = 0;
 
-	n = mfs_plan_delta_take(plan, moved, departed, pruned, restored);
+	n = mfs_plan_delta_take(plan, moved, departed, pruned, infeasible, restored);
 	for (uint32_t i = 0; i < n.departed; i++) {
 		CHECK(told.here[departed[i]]);
 		told.here[departed[i]] = false;
@@ -97,11 +98,17 @@ static void take_delta(struct mfs_plan *plan)
 		told.rank[moved[i].batch] = moved[i].rank;
 	}
 	for (uint32_t i = 0; i < n.restored; i++) {
-		CHECK(told.pruned[restored[i] - 1000]);
-		told.pruned[restored[i] - 1000] = false;
+		CHECK(told.pruned[restored[i] - 1000] || told.infeasible[restored[i] - 1000]);
+		told.pruned[restored[i] - 1000] = told.infeasible[restored[i] - 1000] = false;
 	}
-	for (uint32_t i = 0; i < n.pruned; i++)
+	for (uint32_t i = 0; i < n.pruned; i++) {
 		told.pruned[pruned[i].request - 1000] = true;
+		told.infeasible[pruned[i].request - 1000] = false;
+	}
+	for (uint32_t i = 0; i < n.infeasible; i++) {
+		told.infeasible[infeasible[i] - 1000] = true;
+		told.pruned[infeasible[i] - 1000] = false;
+	}
 	for (uint32_t i = 0; i < BATCHES; i++)
 		here += told.here[i];
 	CHECK(here == seen.counts.batches);
@@ -114,6 +121,9 @@ static void take_delta(struct mfs_plan *plan)
 	CHECK(gone == seen.counts.pruned);
 	for (uint32_t i = 0; i < seen.counts.pruned; i++)
 		CHECK(told.pruned[seen.pruned[i].request - 1000]);
+	for (uint32_t i = 0; i < seen.counts.infeasible; i++)
+		CHECK(told.infeasible[seen.infeasible[i] - 1000] || told.pruned[seen.infeasible[i] - 1000]);
+	free(infeasible);
 	free(moved);
 	free(pruned);
 	free(departed);

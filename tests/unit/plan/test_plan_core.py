@@ -29,22 +29,24 @@ class Told:
 
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
-        self.pruned: dict[int, Pruned] = {}
+        self.verdicts: dict[int, Pruned | None] = {}
+        """None: infeasible."""
 
     def take(self, core: PlanCore) -> None:
         delta = core.delta()
         for gone in delta.departed:
             del self.ranks[gone]
         for number in delta.restored:
-            del self.pruned[number]
+            del self.verdicts[number]
         self.ranks |= dict(delta.moved)
-        self.pruned |= {entry.request_id: entry for entry in delta.pruned}
+        self.verdicts |= {entry.request_id: entry for entry in delta.pruned}
+        self.verdicts |= dict.fromkeys(delta.infeasible)
 
     def check(self, plan: Plan) -> None:
         assert sorted(self.ranks, key=self.ranks.__getitem__) == [place.batch_id for place in plan.places]
         assert len(set(self.ranks.values())) == len(self.ranks)
         assert all(0 <= rank < 2**32 - 1 for rank in self.ranks.values())
-        assert self.pruned == {entry.request_id: entry for entry in plan.pruned}
+        assert self.verdicts == dict.fromkeys(plan.infeasible) | {entry.request_id: entry for entry in plan.pruned}
 
 
 def drive(config: PolicyConfig, capacity: dict[int, int], events: list[Event], delta_every: int = 1) -> list[Plan]:
@@ -256,9 +258,9 @@ def test_a_delta_is_as_large_as_the_change() -> None:
     core.arrived(Batch(20_000, (Request(20_000, 5_000_500, {0: 1}),)), 0)
     assert [batch for batch, _ in core.delta().moved] == [20_000]
     core.updated(Batch(20_000, (Request(20_000, 5_000_400),)), 0)
-    assert core.delta() == ([], [], [], [])
+    assert core.delta() == ([], [], [], [], [])
     core.departed(20_000, 0)
-    assert core.delta() == ([], [20_000], [], [])
+    assert core.delta() == ([], [20_000], [], [], [])
 
 
 def test_ranks_stay_apart_however_often_batches_arrive_in_one_place() -> None:

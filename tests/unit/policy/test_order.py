@@ -133,11 +133,12 @@ def test_keys_in_numbers() -> None:
     """What another implementation must produce."""
     reuse = flow(Stage.REUSE, 7, layer_target=9, rank=3, remaining_bytes=5000)
     running = msgspec.structs.replace(reuse, batch_running=True)
-    assert order_key(MFS, running, NEUTRAL, 4) == (1, 5, 4, 2, 7)
-    assert order_key(MFS, reuse, NEUTRAL, 4) == (1, 5, NO_RANK, 2, 7)
-    large = msgspec.structs.replace(running, remaining_bytes=2**60)
-    assert order_key(MFS, large, NEUTRAL, 4) == (1, 5, NO_RANK, 2, 7)
-    assert order_key(MFS, flow(Stage.CONTROL, 9), NEUTRAL, 4) == (1, 0, NO_RANK, 0, 9)
+    idle = (63 << 32) + NO_RANK
+    assert order_key(MFS, running, NEUTRAL, 4) == (1, 5, (3 << 32) + 3, 2, 7)  # 4 KiB: of 4 up to 8
+    assert order_key(MFS, reuse, NEUTRAL, 4) == (1, 5, idle, 2, 7)
+    large = msgspec.structs.replace(running, remaining_bytes=2**60, rank=NO_RANK)
+    assert order_key(MFS, large, NEUTRAL, 4) == (1, 5, (51 << 32) + NO_RANK, 2, 7)
+    assert order_key(MFS, flow(Stage.CONTROL, 9), NEUTRAL, 4) == (1, 0, idle, 0, 9)
     for by_rank in (PAPER, BY_RANK):
         assert order_key(by_rank, running, NEUTRAL, 4) == (1, 5, 3, 2, 7)
         assert order_key(by_rank, flow(Stage.REUSE, 7, layer_target=2), NEUTRAL, 4) == (1, 0, NO_RANK, 2, 7)
@@ -149,6 +150,8 @@ def test_keys_in_numbers() -> None:
     assert order_key(MFS, last, Decision(3)) == (2, 0, 50, 0, 1)
     assert order_key(PAPER, last, Decision(3)) == (2, 3, 50, 0, 1)
     assert order_key(MFS, last, Decision(3, True)) == (1, 0, 0, 3, 1)
+    longer = msgspec.structs.replace(last, remaining_bytes=8 << 10, rank=5)
+    assert order_key(MFS, longer, Decision(3, True)) == (1, 0, 4 << 32, 3, 1)
     assert order_key(BY_RANK, last, Decision(3, True)) == (0, 0, 50, 0, 1)
     assert order_key(PAPER, last, Decision(3, True, True)) == (3, 0, 50, 0, 1)
     assert order_key(MFS, flow(Stage.BACKGROUND, 1), NEUTRAL) == (3, 0, NO_DEADLINE, 0, 1)
@@ -173,15 +176,16 @@ def test_stage_2_before_stage_1_of_the_same_batch_then_arrival() -> None:
 
 def test_early_orders_differ_where_they_should() -> None:
     queue = [
-        (flow(Stage.REUSE, 0, rank=0, remaining_bytes=30 << 10, batch_running=True), NEUTRAL),
-        (flow(Stage.REUSE, 1, rank=1, remaining_bytes=10 << 10, batch_running=True), NEUTRAL),
+        (flow(Stage.REUSE, 0, rank=0, remaining_bytes=31 << 10, batch_running=True), NEUTRAL),
+        (flow(Stage.REUSE, 1, rank=3, remaining_bytes=10 << 10, batch_running=True), NEUTRAL),
         (flow(Stage.COLLECTIVE, 2, rank=2, remaining_bytes=20 << 10, batch_running=True), NEUTRAL),
+        (flow(Stage.REUSE, 3, rank=1, remaining_bytes=30 << 10, batch_running=True), NEUTRAL),
     ]
     by = {order: served(PolicyConfig(early_order=order), queue) for order in EarlyOrder}
     assert by == {
-        EarlyOrder.RANK: [0, 1, 2],
-        EarlyOrder.COLLECTIVE_FIRST: [2, 0, 1],
-        EarlyOrder.SHORTEST: [1, 2, 0],
+        EarlyOrder.RANK: [0, 3, 2, 1],
+        EarlyOrder.COLLECTIVE_FIRST: [2, 0, 3, 1],
+        EarlyOrder.SHORTEST: [1, 0, 3, 2],  # of 16 to 32 KiB the rank decides
     }
 
 

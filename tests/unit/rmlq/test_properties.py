@@ -322,3 +322,21 @@ def test_the_batch_that_stalls_for_the_shortest_time_goes_first(native):
     queue.submit(bytes=8000, stage=REUSE, batch=2)
     assert queue.complete(big[1], 5000) == 0
     assert [queue.pick()[1].handle for _ in range(2)] == big  # 7,000 against 8,000
+
+
+def test_of_batches_that_stall_about_as_long_the_smaller_rank_goes_first(native):
+    queue = native.queue()
+    submit = {
+        rank: lambda size, rank=rank: queue.submit(bytes=size, stage=REUSE, batch=rank + 1)[1] for rank in (0, 1, 2)
+    }
+    for rank in submit:
+        queue.batch(rank + 1, layer_current=0, layers=10, rank=rank)
+    last = submit[2](5 << 10)
+    middle, first = submit[1](6 << 10), submit[0]((8 << 10) - 1)
+    beyond = submit[0](1)
+    assert queue.pick()[1].handle == middle  # batch 1 waits for 8 KiB now: another power of two
+    assert queue.cancel(beyond) == 0
+    assert queue.pick()[1].handle == first
+    unplaced = queue.submit(bytes=4 << 10, stage=REUSE, batch=9)[1]
+    queue.batch(9, layer_current=0, layers=10, rank=2**32 - 1)
+    assert [queue.pick()[1].handle for _ in range(2)] == [last, unplaced]  # no rank: behind those that have one

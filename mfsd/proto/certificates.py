@@ -1,0 +1,96 @@
+"""Certificates that are renewed while their holder runs: files are read again when they have changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from mfsd.proto.wire import TlsError, TlsFiles, read_pem
+
+if TYPE_CHECKING:
+    import grpc
+
+
+class Logger(Protocol):
+    def info(self, event: str, **values: object) -> None: ...
+    def warning(self, event: str, **values: object) -> None: ...
+
+
+class Pem(NamedTuple):
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+
+class Certificates:
+    """What one end of a connection shows and trusts.
+
+    The three files are replaced one after the other: while they do not fit together, or cannot be used, the last good
+    ones hold. Looking costs three stat calls, so it is done with every handshake.
+    """
+
+    def __init__(self, files: TlsFiles, log: Logger) -> None:
+        """TlsError when they cannot be used."""
+        self._files = files
+        self._log = log
+        self._stamp = self._look()
+        self._pem = Pem(*read_pem(files))
+        self._refused: object = None
+
+    def current(self) -> Pem:
+        """The same object as before unless the files have changed."""
+        stamp = self._look()
+        if stamp != self._stamp and stamp != self._refused:
+            try:
+                pem = Pem(*read_pem(self._files))
+            except TlsError as error:
+                self._refused = stamp
+                self._log.warning("certificates-unusable", problem=error, remedy="the old ones stay in use")
+            else:
+                self._stamp, self._refused = stamp, None
+                if pem != self._pem:
+                    self._pem = pem
+                    self._log.info("certificates-renewed", certificate=self._files.certificate)
+        return self._pem
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in (self._files.ca, self._files.certificate, self._files.key):
+            try:
+                seen = path.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((seen.st_ino, seen.st_mtime_ns, seen.st_size))
+        return tuple(found)
+
+
+def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Of a server that admits only clients whose certificate the CA has signed, as the files are at each handshake."""
+    import grpc
+
+    def configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.ca)
+
+    shown = certificates.current()
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """gRPC asks with every handshake, from a thread of its own; None: as before."""
+        nonlocal shown
+        now = certificates.current()
+        if now is shown:
+            return None
+        shown = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(shown),
+        renewed,  # type: ignore[arg-type]  # the stubs do not know that None is allowed
+        require_client_authentication=True,
+    )
+
+
+def client_credentials(pem: Pem) -> grpc.ChannelCredentials:
+    """Of a client that shows its certificate and checks the server's."""
+    import grpc
+
+    return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
