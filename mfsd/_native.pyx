@@ -766,6 +766,7 @@ cdef rule_write(const mfs_rule *rule):
     )
 
 
+include "_watch.pxi"
 include "_arbiter.pxi"
 include "_client.pxi"
 
