@@ -215,12 +215,15 @@ static uint32_t cell_use(struct ledger *ledger, struct row *row, uint8_t stage, 
 /* Puts the verdict where it is taken from, once the request has ended and nothing of it is open. */
 static bool row_close(struct ledger *ledger, struct row *row)
 {
-	const struct mfs_account *account = &row->account;
+	struct mfs_account *account = &row->account;
+	uint64_t done_ns = account->done_ns ? account->done_ns : account->end_ns;
 	struct mfs_finished *finished;
 
 	if (!row->ended || account->open || !account->told)
 		return false;
 	row->ended = false; /* once */
+	if (account->deadline_ns && row->judged)
+		account->verdict = done_ns <= account->deadline_ns ? MFS_VERDICT_MET : MFS_VERDICT_MISSED;
 	if (ledger->finished_tail - ledger->finished_head == FINISHED_SLOTS) {
 		ledger->unreported++;
 		return true;
@@ -231,15 +234,14 @@ static bool row_close(struct ledger *ledger, struct row *row)
 		.batch_id = account->batch_id,
 		.begin_ns = account->begin_ns,
 		.end_ns = account->end_ns,
-		.done_ns = account->done_ns ? account->done_ns : account->end_ns,
+		.done_ns = done_ns,
 		.deadline_ns = account->deadline_ns,
 		.client_id = account->client_id,
+		.verdict = (uint8_t)account->verdict,
 		.pruned = account->pruned,
 	};
 	for (uint32_t c = row->first_cell; c; c = ledger->cell[c - 1].next)
 		finished->bytes += ledger->cell[c - 1].account.completed_bytes + ledger->cell[c - 1].account.bypassed_bytes;
-	if (account->deadline_ns && row->judged)
-		finished->verdict = finished->done_ns <= account->deadline_ns ? MFS_VERDICT_MET : MFS_VERDICT_MISSED;
 	return true;
 }
 
@@ -291,6 +293,7 @@ void ledger_told(struct ledger *ledger, uint32_t client_id, uint64_t request_id,
 	row->account.told = true;
 	row->lives++;
 	row->account.end_ns = 0;
+	row->account.verdict = MFS_VERDICT_NONE;
 	row->ended = false;
 	if (deadline_ns)
 		row->account.deadline_ns = deadline_ns;

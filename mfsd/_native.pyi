@@ -423,6 +423,7 @@ class Account(NamedTuple):
     open: int
     told: bool
     pruned: bool
+    verdict: Verdict
     cells: tuple[AccountCell, ...]
 
 class Finished(NamedTuple):

@@ -14,6 +14,7 @@ cdef extern from "mfs/ledger.h" nogil:
         uint32_t open
         uint32_t told
         uint32_t pruned
+        uint32_t verdict
         uint32_t cells
     struct mfs_account_cell:
         uint64_t submitted_bytes
@@ -70,7 +71,7 @@ AccountCell = namedtuple(
 )
 Account = namedtuple(
     "Account",
-    "request_id client_id batch_id begin_ns end_ns done_ns deadline_ns open told pruned cells",
+    "request_id client_id batch_id begin_ns end_ns done_ns deadline_ns open told pruned verdict cells",
 )
 Finished = namedtuple(
     "Finished", "request_id client_id batch_id begin_ns end_ns done_ns deadline_ns size_bytes verdict pruned"
@@ -92,5 +93,5 @@ cdef account_write(const mfs_account *a, const mfs_account_cell *c):
     ]
     return Account(
         a.request_id, a.client_id, a.batch_id, a.begin_ns, a.end_ns, a.done_ns, a.deadline_ns, a.open, bool(a.told),
-        bool(a.pruned), tuple(sorted(cells)),
+        bool(a.pruned), Verdict(a.verdict), tuple(sorted(cells)),
     )

@@ -67,14 +67,16 @@ class Batches:
         unit_of: Callable[[int], str],
         log: Log,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        noticed: Callable[[], None] | None = None,
     ) -> None:
-        """nic_names: device by index; unit_of: a client's unit."""
+        """nic_names: device by index; unit_of: a client's unit; noticed: called too when the arbiter has rung."""
         self._contexts = contexts
         self._ports = ports
         self._nic_names = nic_names
         self._unit_of = unit_of
         self._log = log
         self._clock_ns = clock_ns
+        self._also_noticed = noticed
         self._reports: Reports | None = None
         self._looks: dict[Place, BatchLook] = {}
         self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
@@ -119,6 +121,8 @@ class Batches:
         with contextlib.suppress(BlockingIOError):
             os.read(self._fd, 8)
         self.refresh(self._contexts.changes())
+        if self._also_noticed is not None:
+            self._also_noticed()
 
     def refresh(self, places: Sequence[Place]) -> None:
         """Looks at these batches again and tells whom it concerns."""

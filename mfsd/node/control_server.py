@@ -20,6 +20,8 @@ from mfsd.node.control import (
     ReloadRequest,
     Reply,
     Request,
+    RequestsReply,
+    RequestsRequest,
     RulesReply,
     RulesRequest,
     StatusReply,
@@ -45,6 +47,7 @@ class Controllable(Protocol):
     def rules(self) -> RulesReply: ...
     def switch_mode(self, request: ModeRequest) -> ModeReply: ...
     def trace(self, request: TraceRequest) -> TraceReply: ...
+    def list_requests(self, request: RequestsRequest) -> RequestsReply: ...
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError, with a line for people, when there is no such task."""
 
@@ -118,6 +121,8 @@ class ControlServer:
                 return self._target.trace(request)
             if isinstance(request, ExplainRequest):
                 return self._target.explain(request)
+            if isinstance(request, RequestsRequest):
+                return self._target.list_requests(request)
             return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()
         except ConfigError as error:
             return ErrorReply("config", f"the old configuration stays in force: {error}")

@@ -32,6 +32,8 @@ from mfsd.node.control import (
     ModeReply,
     ModeRequest,
     ReloadReply,
+    RequestsReply,
+    RequestsRequest,
     RulesReply,
     StatusReply,
     TraceReply,
@@ -44,6 +46,7 @@ from mfsd.node.log import Log
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
+from mfsd.node.requests import Client, Requests
 from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
 from mfsd.node.session import Session
@@ -105,7 +108,10 @@ class Daemon:
         control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         names = PortNames(node_name(config.cluster), config.nic)
-        self._batches = Batches(arbiter, names, self._nics.names, self._unit_of, self._log)
+        self.requests = Requests(arbiter, self._client_of)
+        self._batches = Batches(
+            arbiter, names, self._nics.names, self._unit_of, self._log, noticed=self.requests.noticed
+        )
         link = self._link = make_link(
             config.cluster,
             config.nic,
@@ -188,6 +194,8 @@ class Daemon:
             nics=nic_statuses(self._arbiter, self._nics.count),
             clients=clients,
             totals=self._totals.with_living(clients),
+            deadlines=self.requests.deadlines(),
+            events=self._events(),
         )
 
     def _client_status(self, session: Session, now_s: float) -> ClientStatus:
@@ -196,13 +204,30 @@ class Daemon:
             self._arbiter.client_stats(session.client_id),
             self._arbiter.communicators(session.client_id),
             now_s,
+            self._unit(session),
         )
 
     def _unit_of(self, client_id: int) -> str:
         session = self._server.sessions.get(client_id)
         return unit_name(self._config.cluster, session.process if session is not None else "")
 
+    def _client_of(self, client_id: int) -> Client | None:
+        session = self._server.sessions.get(client_id)
+        return None if session is None else Client(session.process, self._unit(session))
+
+    def _unit(self, session: Session) -> str:
+        return unit_name(self._config.cluster, session.process)
+
+    def _events(self) -> dict[str, dict[str, int]]:
+        totals = self._arbiter.ledger_totals()
+        return {
+            "failed_open": self._arbiter.opened(),
+            "ended": dict(self.requests.ends),
+            "ledger": {"evicted": totals["evicted"], "unaccounted": totals["unaccounted"]},
+        }
+
     def _farewell(self, session: Session) -> None:
+        self.requests.client_gone(session.client_id, Client(session.process, self._unit(session)))
         self._batches.client_gone(session.client_id)
         self._totals.add(self._client_status(session, time.monotonic()))
 
@@ -211,6 +236,9 @@ class Daemon:
 
     def trace(self, request: TraceRequest) -> TraceReply:
         return self._tracer.trace(request)
+
+    def list_requests(self, request: RequestsRequest) -> RequestsReply:
+        return self.requests.reply(request)
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""

@@ -22,6 +22,7 @@ struct mfs_account {
 	uint32_t open;	      /* tasks that wait or are in flight */
 	uint32_t told;	      /* its program has told it, not only named it with its tasks */
 	uint32_t pruned;      /* it was, at some time */
+	uint32_t verdict;     /* enum mfs_verdict; NONE also while it is open */
 	uint32_t cells;	      /* written to the array */
 };
 

@@ -79,7 +79,12 @@ def test_verdicts(serve: Callable[..., Server], take: Take, eventually: Eventual
     nic = client.nic("soft0")
     now_ns = time.monotonic_ns()
     far_ns = now_ns + 1000 * 10**9
-    requests = [RequestTold(1, deadline_ns=far_ns), RequestTold(2, deadline_ns=1), RequestTold(3), RequestTold(4, 0, far_ns)]
+    requests = [
+        RequestTold(1, deadline_ns=far_ns),
+        RequestTold(2, deadline_ns=1),
+        RequestTold(3),
+        RequestTold(4, 0, far_ns),
+    ]
     slot, _ = client.batch_begin_with(70, 4, requests)
     sent = {}
     for request_id in (1, 2, 3):
