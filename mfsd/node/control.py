@@ -67,8 +67,8 @@ class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
 
 
 class RecordRequest(Struct, frozen=True, tag_field="request", tag="record"):
-    """Events of the arbiter from now on: a `RecordStarted`, then `RecordEvents` until the client closes its writing side
-    or the daemon ends. No other request may follow on this connection."""
+    """Events of the arbiter from now on: a `RecordStarted`, then `RecordEvents` until the client closes its writing
+    side or the daemon ends. No other request may follow on this connection."""
 
     layout: int
     """Of events, as the client understands them (csrc/include/mfs/trace.h)."""
@@ -233,8 +233,8 @@ class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
     totals: list[ProcessTotals] = []
     deadlines: DeadlineStatus = DeadlineStatus()
     events: dict[str, dict[str, int]] = {}
-    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (told requests, for each process
-    and batch), `ledger`, `link`, `spans`."""
+    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (told requests, for each
+    process and batch), `ledger`, `link`, `spans`."""
 
 
 class RuleStatus(Struct, frozen=True):

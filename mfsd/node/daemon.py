@@ -31,6 +31,9 @@ from mfsd.node.control import (
     ExplainRequest,
     ModeReply,
     ModeRequest,
+    ProtocolError,
+    RecordRequest,
+    RecordStarted,
     ReloadReply,
     RequestsReply,
     RequestsRequest,
@@ -46,6 +49,7 @@ from mfsd.node.log import Log
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
+from mfsd.node.recorder import Recorder, Recording
 from mfsd.node.requests import Client, Requests
 from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
@@ -129,6 +133,9 @@ class Daemon:
             self._nics.names,
             self._batches,
             link.why_pruned if link is not None else lambda request_id: None,
+        )
+        self._recorder = Recorder(
+            arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
         )
         self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
@@ -239,6 +246,23 @@ class Daemon:
 
     def list_requests(self, request: RequestsRequest) -> RequestsReply:
         return self.requests.reply(request)
+
+    def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
+        """ProtocolError or TooMany."""
+        if request.layout != _native.EVENT_LAYOUT:
+            raise ProtocolError("version", f"this mfsd writes events of layout {_native.EVENT_LAYOUT}")
+        return self._recorder.start()
+
+    def processes(self) -> dict[int, str]:
+        """Names of clients, of the last that ended too."""
+        living = {client_id: session.process for client_id, session in self._server.sessions.items()}
+        return {**{client_id: client.process for client_id, client in self.requests.gone.items()}, **living}
+
+    def units(self) -> dict[int, str]:
+        return {client_id: unit_name(self._config.cluster, name) for client_id, name in self.processes().items()}
+
+    def nics(self) -> dict[int, str]:
+        return dict(self._nics.names())
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""

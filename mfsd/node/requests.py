@@ -61,7 +61,8 @@ class Requests:
         self._ledger = ledger
         self._look_up = look_up
         self._clock_ns = clock_ns
-        self._names: OrderedDict[int, Client] = OrderedDict()
+        self.gone: OrderedDict[int, Client] = OrderedDict()
+        """The last clients that ended."""
         self._attainment = Attainment()
         self.ends: Counter[str] = Counter()
         """By outcome, once for each process and batch."""
@@ -72,9 +73,9 @@ class Requests:
 
     def client_gone(self, client_id: int, client: Client) -> None:
         """Remembers how it was called."""
-        self._names[client_id] = client
-        while len(self._names) > NAMES_MAX:
-            self._names.popitem(last=False)
+        self.gone[client_id] = client
+        while len(self.gone) > NAMES_MAX:
+            self.gone.popitem(last=False)
 
     def noticed(self) -> None:
         """The arbiter has rung: some may have ended."""
@@ -106,7 +107,7 @@ class Requests:
     # ---- inside ----------------------------------------------------------------------------------
 
     def _client(self, client_id: int) -> Client:
-        return self._look_up(client_id) or self._names.get(client_id) or Client(f"client {client_id}", "")
+        return self._look_up(client_id) or self.gone.get(client_id) or Client(f"client {client_id}", "")
 
     def _end(self, finished: Finished) -> None:
         self.ends[finished.verdict.name.lower()] += 1

@@ -22,6 +22,7 @@ from mfsd.node.control import (
     RequestsReply,
     RequestsRequest,
     RequestStatus,
+    StageBytes,
     StatusReply,
     StatusRequest,
 )
@@ -213,8 +214,9 @@ def _show_requests(reply: RequestsReply, as_json: bool) -> None:
         return
     table = _table(("REQUEST", "PROCESS", "STATE"), ("STAGE", "LAYER", "TASKS", "ASKED", "DONE", "BYPASS", "LEFT"))
     for request in reply.requests:
+        rows: list[StageBytes | None] = [*request.stages] or [None]
         head = [str(request.request_id), escape(", ".join(request.processes)), _state(request)]
-        for row in request.stages or [None]:
+        for row in rows:
             numbers = ["-"] * 6
             if row is not None:
                 layer = "-" if row.layer is None else str(row.layer)
