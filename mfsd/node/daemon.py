@@ -126,6 +126,8 @@ class Daemon:
             self._version,
             arbiter.epoch,
         )
+        if link is not None:
+            self.requests.verdict = link.judged
         self._tracer = Tracer(
             arbiter,
             config.policy,
