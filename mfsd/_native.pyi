@@ -574,6 +574,13 @@ class RequestTold(NamedTuple):
     flags: int = 0
     demands: tuple[DemandTold, ...] = ()
 
+class Open(IntEnum):
+    """Why a task goes without a permit: enum mfs_open."""
+
+    OVERFLOW = 0
+    HOLD = 1
+    STALE = 2
+
 class Client:
     """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
 
@@ -663,6 +670,9 @@ class Client:
     def cancel(self, task_id: int, bypassed: bool = False) -> None: ...
     def count_posted(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def count_completed(self, nic: int, stage: int, size_bytes: int) -> None: ...
+    def count_open(self, why: Open) -> None:
+        """A task goes without a permit."""
+
     def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
     def batch_begin_with(
         self, batch_id: int, layers: int, requests: Sequence[RequestTold], deadline_ns: int = 0, compute_ns: int = 0

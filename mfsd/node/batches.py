@@ -84,6 +84,8 @@ class Batches:
         """Ranks that the arbiter has been told."""
         self._red: dict[int, int | None] = {}
         self._source = OrderSource("local")
+        self.orders_lost = 0
+        """How often nobody confirmed the coordinator's order any more."""
         self._ranks: dict[int, int] = {}
         """The coordinator's; empty while the order is local."""
         self._pruned: set[int] = set()
@@ -242,6 +244,7 @@ class Batches:
         """Nobody confirms the order any more."""
         if self._source.by == "coordinator":
             self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
+            self.orders_lost += 1
         self._source = OrderSource("local")
         self._ranks, self._pruned = {}, set()
         self._apply_ranks()

@@ -90,6 +90,8 @@ class Daemon:
         self._stop = asyncio.Event()
         self._reported: set[int] = set()
         self._totals = Totals()
+        self.spans: Callable[[], dict[str, int]] | None = None
+        """Counts of an exporter of spans, by outcome."""
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
@@ -233,6 +235,8 @@ class Daemon:
             "failed_open": self._arbiter.opened(),
             "ended": dict(self.requests.ends),
             "ledger": {"evicted": totals["evicted"], "unaccounted": totals["unaccounted"]},
+            "link": {"order_lost": self._batches.orders_lost},
+            **({"spans": self.spans()} if self.spans is not None else {}),
         }
 
     def _farewell(self, session: Session) -> None:
@@ -287,6 +291,7 @@ class Daemon:
                     "arbiter.",
                     "policy.",
                     "metrics.",
+                    "telemetry.",
                     "cluster.",
                     "coordinator.",
                     "socket.path",
@@ -307,6 +312,7 @@ class Daemon:
             arbiter=old.arbiter,
             policy=old.policy,
             metrics=old.metrics,
+            telemetry=old.telemetry,
             cluster=old.cluster,
             coordinator=old.coordinator,
             socket=msgspec.structs.replace(
