@@ -1,7 +1,7 @@
 """Requests as OpenTelemetry spans: one for each request that has ended, one below it for each stage and layer.
 
-The official SDK and its OTLP/HTTP exporter do the work, in a thread of the SDK. The daemon's loop hands over spans that are
-over already, and only while fewer than QUEUE_MAX are on their way: what is more is dropped and counted.
+The official SDK and its OTLP/HTTP exporter do the work, in a thread of the SDK. The daemon's loop hands over spans that
+are over already, and only while fewer than QUEUE_MAX are on their way: what is more is dropped and counted.
 """
 
 from __future__ import annotations

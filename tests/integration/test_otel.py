@@ -129,8 +129,6 @@ def test_a_receiver_that_refuses_costs_spans_only(folder: Path) -> None:
             eventually(lambda: daemon.status().events["spans"]["failed"] == 3, "the failure being counted")
             daemon.wait_line("event=spans-failed")
             assert daemon.status().events["spans"] == {"exported": 0, "failed": 3, "dropped": 0}
-            one_request_more = daemon.status().daemon.messages
-            assert one_request_more > 0
     finally:
         receiver.close()
 

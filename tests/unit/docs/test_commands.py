@@ -35,6 +35,8 @@ RUNNABLE = {
     ("mfsctl", "rules"),
     ("mfsctl", "reload"),
     ("mfsctl", "mode"),
+    ("mfsctl", "trace", "record"),
+    ("mfsctl", "trace", "merge"),
     ("mfsd", "--check-config"),
 }
 """Beginnings of commands that a daemon and a file are enough for."""
@@ -87,7 +89,7 @@ def test_what_needs_no_hardware_runs(folder: Path) -> None:
         (folder / "mfsd.toml").write_text("")
         for page, line in COMMANDS:
             words = shlex.split(line)
-            if tuple(words[:2]) not in RUNNABLE or "--watch" in words or "|" in words:
+            if not any(tuple(words[: len(begin)]) == begin for begin in RUNNABLE) or "--watch" in words or "|" in words:
                 continue
             module = {"mfsctl": "mfsd.cli.ctl", "mfsd": "mfsd.cli.daemon"}[words[0]]
             result = subprocess.run(
