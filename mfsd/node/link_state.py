@@ -102,7 +102,7 @@ class LinkState:
             self._departed[batch_id] = None
         self._keys.pop(batch_id, None)
         self._ranks.pop(batch_id, None)
-        before = self._judged()
+        before = self._verdicts_now()
         for request_id in list(self._verdicts):
             self._acquit(batch_id, request_id)
         change = self._change({}, before)
@@ -240,7 +240,7 @@ class LinkState:
             return None
         self.epoch = order.epoch
         before = dict(self._ranks)
-        judged = self._judged()
+        judged = self._verdicts_now()
         if order.snapshot:
             self._keys.clear()
             self._verdicts.clear()
@@ -292,7 +292,7 @@ class LinkState:
         if batches.pop(batch_id, None) is not None and not batches:
             del self._verdicts[request_id]
 
-    def _judged(self) -> tuple[set[int], set[int]]:
+    def _verdicts_now(self) -> tuple[set[int], set[int]]:
         """Requests that are pruned in some batch, and infeasible in some."""
         verdicts = [(request, why) for request, batches in self._verdicts.items() for why in batches.values()]
         return {r for r, why in verdicts if not why.infeasible}, {r for r, why in verdicts if why.infeasible}
@@ -300,7 +300,7 @@ class LinkState:
     def _change(
         self, ranks: Mapping[int, int], before: tuple[set[int], set[int]], *, complete: bool = False
     ) -> OrderChange:
-        pruned, infeasible = self._judged()
+        pruned, infeasible = self._verdicts_now()
         return OrderChange(
             term=self.term,
             epoch=self.epoch,
