@@ -23,6 +23,7 @@ examples:
   python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
   python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
   python -m bench sim figure 10 --quick
+  python -m bench sim study out/study.jsonl
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
 
 A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of
@@ -270,6 +271,10 @@ def main(arguments: list[str]) -> int:
             from bench.sim import sensitivity
 
             return sensitivity.main(arguments[1:])
+        if arguments[:1] == ["study"]:
+            from bench.sim import study
+
+            return study.main(arguments[1:])
         options = parser().parse_args(arguments)
         results = sweep.run(points_of(options), options.json, progress, options.engine)
     except (ConfigError, TraceError, LookupError, OSError) as error:

@@ -194,6 +194,7 @@ class Simulation:
         self.states = [State(r) for r in requests]
         self.queues: list[deque[State]] = [deque() for _ in range(cluster.units)]
         self.running: list[Batch | None] = [None] * cluster.units
+        self.batches_begun = [0] * cluster.units
         self.shipping: dict[Flow, None] = {}  # stage-3 flows of requests that are not finished
         self.active: dict[int, Batch] = {}  # batches with requests that are not finished
         self.scheduler = scheduler or FirstComeFirstServed()
@@ -289,11 +290,13 @@ class Simulation:
         self.serial += 1
         chunks = []
         tokens = [0] * model.groups
+        batch_number = self.batches_begun[unit]
+        self.batches_begun[unit] += 1
         for state, take in plan:
             request = state.request
             first = state.done_tokens == 0
             if request.group < 0 or first:
-                request.group = tokens.index(min(tokens))
+                request.group = min(range(model.groups), key=lambda g: (tokens[g], (g - batch_number) % model.groups))
             moved = take + (request.context_tokens if first else 0)
             chunk = Chunk(state, take, moved * cluster.kv_bytes)
             tokens[request.group] += take

@@ -93,15 +93,26 @@ class Mfs(Policy):
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
-            remaining_bytes=int(
-                (self.simulation.network.remaining(flow) or flow.message_bytes) * max(flow.path.shares.values())
-            ),
+            remaining_bytes=0 if state is None else self.waiting_bytes(flow),
             rate_bytes_per_s=self.rate,
             layer_target=0 if self.variant == "mfs-rli" else flow.layer,
             rank=self.rank(flow.batch),
             batch_running=True,
             pruned=state is not None and state.pruned,
         )
+
+    def waiting_bytes(self, flow: Flow) -> int:
+        """What the flow's batch waits for on the flow's busiest port at the same RLI. A collective waits for
+        nothing: production never holds one (design)."""
+        batch, shares = flow.batch, flow.path.shares
+        port = max(shares, key=shares.__getitem__)
+        rli = max(0, flow.layer - batch.layer)
+        total = (self.simulation.network.remaining(flow) or flow.message_bytes) * shares[port]
+        for chunk in batch.chunks:
+            other = chunk.state.reuse
+            if other is not None and other is not flow and max(0, other.layer - batch.layer) == rli:
+                total += other.message_bytes * other.path.shares.get(port, 0.0)
+        return int(total)
 
     def rank(self, batch: Batch) -> int:
         """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not

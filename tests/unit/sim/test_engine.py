@@ -12,7 +12,7 @@ from bench.sim.point import Point, prepare, run
 from bench.sim.policies import Policy, pack
 from bench.sim.profile import A100, MODELS
 
-SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=4.0)
+SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0)
 
 
 def point(**changes: object) -> Point:
@@ -115,6 +115,40 @@ def test_a_fat_tree_of_few_spines_is_slower_than_nics_alone() -> None:
     tree = msgspec.structs.replace(base.config, fabric="fat-tree", oversubscription=16.0)
     nic_only, oversubscribed = run(base), run(msgspec.structs.replace(base, config=tree))
     assert oversubscribed["ttft_s"]["mean"] > nic_only["ttft_s"]["mean"] * 1.1
+
+
+def test_kv_of_small_batches_spreads_over_the_unit() -> None:
+    """Batches of one request must not all use the same group's NICs: ties between idle groups rotate."""
+    cluster, requests = prepare(point(config=Config(model="dbrx", gpus=128), rate=0.05))
+    simulation = Simulation(cluster, requests, policies.find("static"))
+    simulation.run()
+    used = [state.request.group for state in simulation.states]
+    assert max(used.count(group) for group in set(used)) <= len(used) / 4
+
+
+def test_a_unit_alone_in_the_fabric_is_between_its_order_and_no_contention() -> None:
+    """`alone` takes away what units do to each other, and leaves what a batch does to itself."""
+    alone, static, free = (run(point(policy=name, rate=0.2)) for name in ("alone", "static", "nocont"))
+    means = [result["ttft_s"]["mean"] for result in (free, alone, static)]
+    assert means == sorted(means) and means[0] < means[1] < means[2]
+
+
+def test_collectives_are_never_held_by_mfs() -> None:
+    """As in production: a collective goes before every stage 1, whatever is smaller."""
+    cluster, requests = prepare(point(rate=0.2))
+    simulation = Simulation(cluster, requests, policies.find("mfs"))
+    orders: dict[int, list[int]] = {1: [], 2: []}
+    asked = simulation.policy.order
+
+    def order(flow: Flow) -> int:
+        answer = asked(flow)
+        if flow.stage != 3 and not (flow.state and flow.state.pruned):
+            orders[flow.stage].append(answer >> 14)  # without the sequence
+        return answer
+
+    simulation.policy.order = order  # type: ignore[method-assign]
+    simulation.run()
+    assert orders[1] and max(orders[2]) < min(orders[1])
 
 
 def test_knobs_that_make_contention_do() -> None:
