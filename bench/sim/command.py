@@ -22,6 +22,7 @@ EXAMPLES = """
 examples:
   python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
   python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
+  python -m bench sim --model dbrx,qwen3-coder --workload qwen-a,qwen-b --fabric fat-tree --gpus 256
   python -m bench sim figure 10 --quick
   python -m bench sim study out/study.jsonl
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
@@ -41,7 +42,10 @@ def parser() -> argparse.ArgumentParser:
     )
     work = p.add_argument_group("what is served")
     work.add_argument(
-        "--model", default="dbrx", choices=MODELS, help="model and how it is cut over GPUs (default dbrx)"
+        "--model",
+        default="dbrx",
+        metavar="NAME[,NAME...]",
+        help=f"model and how it is cut over GPUs (default dbrx); several share one fabric: of {', '.join(MODELS)}",
     )
     work.add_argument(
         "--accelerator", default="a100", choices=ACCELERATORS, help="GPU whose profile is used (default a100)"
@@ -49,8 +53,9 @@ def parser() -> argparse.ArgumentParser:
     source = work.add_mutually_exclusive_group()
     source.add_argument(
         "--workload",
-        choices=generators.NAMES,
-        help="generated requests fitted to published statistics (default qwen-a)",
+        metavar="NAME[,NAME...]",
+        help="generated requests fitted to published statistics, for all models or one for each (default qwen-a): "
+        + ", ".join(generators.NAMES),
     )
     source.add_argument(
         "--trace",
@@ -216,6 +221,9 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         raise ConfigError(
             f"--requests {options.requests} --warmup {options.warmup}: measure at least one request after 0 or more"
         )
+    unknown = [name for name in (options.workload or "qwen-a").split(",") if name not in generators.NAMES]
+    if unknown:
+        raise ConfigError(f"--workload {','.join(unknown)}: use {', '.join(generators.NAMES)}, or --trace FILE")
     chosen = list(dict.fromkeys(options.policy.split(",")))
     for name in chosen:
         policies.find(name)

@@ -84,7 +84,7 @@ def table(data: dict[str, Any]) -> str:
     lines = [
         f"Simulated, not measured. {what['model']}, {what['workload']} (generated), {what['gpus']} GPUs, {order}, "
         f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
-        f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of SLO attainment "
+        f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
         "against `static` with the standard error over seeds, and mean TTFT relative to it.",
         "",
         "| | " + " | ".join(settings) + " |",

@@ -33,4 +33,4 @@ class FabricForEach(SharedNetwork):
 class Alone(StaticStageAware):
     def network(self) -> FabricForEach:
         cluster = self.simulation.cluster
-        return FabricForEach(cluster.topology, cluster.units)
+        return FabricForEach(cluster.topology, cluster.all_units)

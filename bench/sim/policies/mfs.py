@@ -145,7 +145,7 @@ class Mfs(Policy):
         if batch is None:
             return None
         slack = [c.state.request.deadline_s - simulation.earliest_finish_s(c.state) for c in batch.chunks]
-        ahead = simulation.now + simulation.until_layer_s(batch, simulation.layers)
+        ahead = simulation.now + simulation.until_layer_s(batch, batch.layers)
         waiting = islice(simulation.queues[unit], 16)
         slack.extend(s.request.deadline_s - ahead - s.request.isolated_s for s in waiting)
         return int(min((s for s in slack if s >= 0), default=3600.0) * NS)
@@ -166,8 +166,8 @@ class Mfs(Policy):
             return
         simulation = self.simulation
         deadline_ns = min(int(c.state.request.deadline_s * NS) for c in batch.chunks)
-        left_ns = int(simulation.until_layer_s(batch, simulation.layers) * NS)
-        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, simulation.layers)
+        left_ns = int(simulation.until_layer_s(batch, batch.layers) * NS)
+        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
         for chunk in batch.chunks:
             flow = chunk.state.p2d
             if flow is not None and self.levels_order:
@@ -288,7 +288,7 @@ class Mfs(Policy):
             left = simulation.p2d_left(state)
             loads = {link: int(share * left) for link, share in state.p2d.path.shares.items()}
             if state.reuse is not None:
-                ahead = state.reuse.message_bytes * (simulation.layers - state.fetched)
+                ahead = state.reuse.message_bytes * (batch.layers - state.fetched)
                 for link, share in state.reuse.path.shares.items():
                     loads[link] = loads.get(link, 0) + int(share * ahead)
             requests.append(rules.Request(state.request.number, int(state.request.deadline_s * NS), loads))
@@ -299,7 +299,7 @@ class Mfs(Policy):
         busiest one: no other
         link can be a bottleneck, since collectives stay in their unit."""
         simulation = self.simulation
-        layers_left = simulation.layers - batch.layer if batch is simulation.running[batch.unit] else 0
+        layers_left = batch.layers - batch.layer if batch is simulation.running[batch.unit] else 0
         fixed: dict[int, int] = {}
         if layers_left:
             shares: dict[int, float] = {}

@@ -100,6 +100,16 @@ def test_ctrl_c_keeps_finished_points(tmp_path: Path) -> None:
         (["--set", "threshold_base=1"], ["threshold_base", "above 1"]),
         (["--set", "speed=9"], ["speed"]),
         (["--arrivals", "trace"], ["--arrivals trace", "generated"]),
+        (["--model", "gpt"], ["--model gpt", "dbrx"]),
+        (["--model", "dbrx,mixtral-8x7b"], ["--model dbrx,mixtral-8x7b", "servers"]),
+        (["--model", "dbrx,llama3-8b", "--gpus", "64"], ["--gpus 64", "multiple of 128", "each model"]),
+        (["--workload", "chat"], ["--workload chat", "qwen-a"]),
+        (["--workload", "qwen-a,qwen-b"], ["--workload qwen-a,qwen-b", "one for all"]),
+        (["--link-gbps", "0"], ["--link-gbps 0", "above 0"]),
+        (["--batch-tokens", "0"], ["--batch-tokens 0", "at least 1"]),
+        (["--expert-skew", "-1"], ["--expert-skew -1", "at least 0"]),
+        (["--belief-error", "1"], ["--belief-error 1", "below 1"]),
+        (["--coordinator-delay-ms", "-1"], ["--coordinator-delay-ms -1"]),
     ],
 )
 def test_mistakes_get_one_line_with_the_remedy(
@@ -117,6 +127,11 @@ def test_a_trace_that_is_too_short_says_so(tmp_path: Path, capsys: pytest.Captur
     trace.write_text("\n".join(json.dumps(r) for r in rows))
     assert command.main(["--gpus", "128", "--trace", str(trace)]) == 2
     assert "10 requests" in capsys.readouterr().err
+    at_once = tmp_path / "at-once.jsonl"
+    at_once.write_text("\n".join(json.dumps({**r, "timestamp": 0.5}) for r in rows))
+    few = ["--gpus", "128", "--requests", "6", "--warmup", "4", "--policy", "static", "--arrivals", "trace"]
+    assert command.main([*few, "--trace", str(at_once)]) == 2
+    assert "arrive at once" in capsys.readouterr().err
     short = [
         "--gpus",
         "128",

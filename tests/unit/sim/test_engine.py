@@ -66,7 +66,7 @@ def test_every_policy_finishes_every_request_and_moves_every_byte(policy: str, c
     for state in simulation.states:
         assert state.finish_s >= state.request.arrival_s + state.request.isolated_s * (1 - 1e-6)
         assert state.p2d_posted == pytest.approx(state.p2d_total)
-        assert state.fetched == simulation.layers and state.computed
+        assert state.fetched == state.cluster.model.layers and state.computed
     assert not simulation.active and not simulation.shipping and all(b is None for b in simulation.running)
 
 
@@ -149,6 +149,31 @@ def test_collectives_are_never_held_by_mfs() -> None:
     simulation.policy.order = order  # type: ignore[method-assign]
     simulation.run()
     assert orders[1] and max(orders[2]) < min(orders[1])
+
+
+def test_several_models_share_one_fabric() -> None:
+    """Each has units, NICs and a workload of its own; decode NICs are everybody's, and so is contention there."""
+    config = Config(model="dbrx,qwen3-coder", gpus=256, decode_nics=4, kv_scale=12.0)
+    both = point(config=config, workload="qwen-a,qwen-b", rate=0.1, policy="fs")
+    cluster, requests = prepare(both)
+    first, second = cluster.parts
+    assert (first.units, second.units, cluster.all_units) == (2, 2, 4)
+    assert {cluster.of(r.unit).model.name for r in requests} == {"dbrx", "qwen3-coder"}
+    assert [r.number for r in requests] == list(range(len(requests)))
+    nics = [{nic for u in range(2) for g in range(part.model.groups)
+             for nic in part.group_nics(part.first_unit + u, g)} for part in cluster.parts]  # fmt: skip
+    assert nics[0] == set(range(64)) and nics[1] == set(range(64, 128))
+    result = run(both)
+    assert sum(m["requests"] for m in result["models"].values()) == both.requests
+    alone = msgspec.structs.replace(
+        both, config=msgspec.structs.replace(config, model="dbrx", gpus=128), workload="qwen-a",
+        requests=both.requests // 2, warmup=both.warmup // 2,
+    )  # fmt: skip
+    assert result["models"]["0 dbrx"]["ttft_s"]["mean"] > 1.05 * run(alone)["ttft_s"]["mean"]
+    simulation = Simulation(cluster, requests, policies.find("mfs"))
+    simulation.run()
+    for state in simulation.states:
+        assert state.p2d_posted == pytest.approx(state.p2d_total) and state.fetched == state.cluster.model.layers
 
 
 def test_knobs_that_make_contention_do() -> None:
