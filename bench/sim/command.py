@@ -4,6 +4,7 @@ attainment."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
 from bench.sim.workload import TraceError
 
+COMMANDS = {  # imported when asked for: they bring plotting
+    "figure": "bench.sim.figures",
+    "study": "bench.sim.study",
+    "sensitivity": "bench.sim.sensitivity",
+    "linearity": "bench.sim.linearity",
+}
 EXAMPLES = """
 examples:
   python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
@@ -26,6 +33,7 @@ examples:
   python -m bench sim figure 10 --quick
   python -m bench sim study out/study.jsonl
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
+  python -m bench sim linearity
 
 A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of
 your own is a
@@ -271,18 +279,8 @@ def progress(done: int, total: int, result: sweep.Result) -> None:
 
 def main(arguments: list[str]) -> int:
     try:
-        if arguments[:1] == ["figure"]:
-            from bench.sim import figures
-
-            return figures.main(arguments[1:])
-        if arguments[:1] == ["sensitivity"]:
-            from bench.sim import sensitivity
-
-            return sensitivity.main(arguments[1:])
-        if arguments[:1] == ["study"]:
-            from bench.sim import study
-
-            return study.main(arguments[1:])
+        if arguments[:1] and arguments[0] in COMMANDS:
+            return int(importlib.import_module(COMMANDS[arguments[0]]).main(arguments[1:]))
         options = parser().parse_args(arguments)
         results = sweep.run(points_of(options), options.json, progress, options.engine)
     except (ConfigError, TraceError, LookupError, OSError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sim import command, policies, sensitivity, study, sweep
+from bench.sim import command, linearity, policies, sensitivity, study, sweep
 from bench.sim.point import Point
 
 ROOT = Path(__file__).parents[3]
@@ -225,3 +225,14 @@ def test_a_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.Capt
     file.write_text("not a point\n")
     assert command.main(arguments) == 2
     assert "name another file" in capsys.readouterr().err
+
+
+def test_work_grows_with_the_number_of_flows_and_no_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(linearity, "FLOWS", (30_000, 90_000))
+    monkeypatch.setattr(linearity, "INSTANCES", (2, 8))
+    assert command.main(["linearity", "--out", str(tmp_path)]) == 0
+    for rows in json.loads((tmp_path / "linearity.json").read_text()).values():
+        few, many = (row["flows_visited"] / row["flows"] for row in rows)
+        assert many < 1.5 * few
+    assert (tmp_path / "linearity.png").read_bytes()[:4] == b"\x89PNG"
