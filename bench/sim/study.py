@@ -36,6 +36,7 @@ POLICIES = (
     "mfs-rli,mfs-mlu,mfs-red,mfs-prune,mfs-class0,mfs-rank,mfs-collective-first"
 )
 REFERENCES = ("static", "alone", "nocont")
+FOUR = ("fs", "sjf", "edf", "karuna")  # what the paper compares with
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 
 
@@ -100,7 +101,30 @@ def table(data: dict[str, Any]) -> str:
             shares = [figures[s]["mfs"].share_of(figures[s][bound]) for s in settings]
             cells = ["-" if share is None else f"{share:.0%}" for share in shares]
             lines.append(f"| `mfs`: share of the gap to `{bound}` | " + " | ".join(cells) + " |")
+        if {*FOUR, "paper"} <= {*names}:
+            lines += ["", *_claims(figures)]
     return "\n".join(lines)
+
+
+def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
+    """What the paper's claims are about, as ratios of means over the same seeds."""
+
+    def ratios(of: str, to: str, field: str) -> list[str]:
+        return [f"{getattr(f[of], field) / getattr(f[to], field):.2f}" for f in figures.values()]
+
+    best = [f["mfs"].attainment / max(f[name].attainment for name in FOUR) for f in figures.values()]
+    rows = {
+        "mean TTFT, `fs` / `nocont`": ratios("fs", "nocont", "ttft_ratio"),
+        "mean CCT, `fs` / `nocont`": ratios("fs", "nocont", "cct_ratio"),
+        "attainment, `mfs` / `fs`": ratios("mfs", "fs", "attainment"),
+        "attainment, `mfs` / best of FS, SJF, EDF, Karuna": [f"{ratio:.2f}" for ratio in best],
+        "attainment, `mfs` / `karuna`": ratios("mfs", "karuna", "attainment"),
+        "attainment, `paper` / `karuna`": ratios("paper", "karuna", "attainment"),
+        **{f"mean CCT, `mfs` / `{name}`": ratios("mfs", name, "cct_ratio") for name in FOUR},
+        "mean non-negative earliness, `mfs` / `fs`": ratios("mfs", "fs", "earliness_ratio"),
+    }
+    head = "| ratio | " + " | ".join(figures) + " |"
+    return [head, "|---" * (len(figures) + 1) + "|", *(f"| {k} | " + " | ".join(v) + " |" for k, v in rows.items())]
 
 
 def _cell(figure: Comparison) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from bench.sim import policies
 from bench.sim.cluster import Cluster, Config, Request
-from bench.sim.engine import Flow, Simulation
+from bench.sim.engine import Flow, Simulation, State
 from bench.sim.point import Point, prepare, run
 from bench.sim.policies import Policy, pack
 from bench.sim.profile import A100, MODELS
@@ -174,6 +176,39 @@ def test_several_models_share_one_fabric() -> None:
     simulation.run()
     for state in simulation.states:
         assert state.p2d_posted == pytest.approx(state.p2d_total) and state.fetched == state.cluster.model.layers
+
+
+def test_caches_are_finite_and_the_router_prefers_who_holds_the_prefix() -> None:
+    roomy = point(config=Config(model="dbrx", gpus=256), requests=150, rate=0.1)
+    tight = msgspec.structs.replace(roomy, config=msgspec.structs.replace(roomy.config, cache_tokens_per_gpu=100))
+    cached = [sum(r.context_tokens for r in prepare(p)[1]) for p in (roomy, tight)]
+    assert 0 < cached[1] < 0.5 * cached[0], "blocks that left the cache are computed again"
+    cluster, requests = prepare(roomy)
+    holding = [r for r in requests if r.context_tokens]
+    local = sum(r.remote_tokens < r.context_tokens for r in holding) / len(holding)
+    assert local > 1.5 / cluster.units, "chance would find the prefix at one of so many units"
+
+
+def test_a_request_scheduler_of_ones_own_forms_the_batches() -> None:
+    class OneByOne:
+        """The shortest prompt alone."""
+
+        def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
+            chosen = min(queue, key=lambda s: s.request.new_tokens - s.done_tokens, default=None)
+            return (
+                [] if chosen is None else [(chosen, min(budget_tokens, chosen.request.new_tokens - chosen.done_tokens))]
+            )
+
+    cluster, requests = prepare(point(rate=0.2))
+    sizes: dict[str, list[int]] = {"first come": [], "one by one": []}
+    for name, scheduler in (("first come", None), ("one by one", OneByOne())):
+        simulation = Simulation(
+            cluster, [msgspec.structs.replace(r) for r in requests], policies.find("static"), scheduler
+        )
+        simulation.policy.batch_began = lambda batch, into=sizes[name]: into.append(len(batch.chunks))  # type: ignore[method-assign, misc]
+        simulation.run()
+        assert all(state.finish_s > 0 for state in simulation.states)
+    assert max(sizes["one by one"]) == 1 < max(sizes["first come"])
 
 
 def test_knobs_that_make_contention_do() -> None:
