@@ -83,6 +83,16 @@ def test_same_seed_same_result_to_the_bit(policy: str, classes: int) -> None:
     assert run(msgspec.structs.replace(chosen, seed=2))["ttft_s"] != a["ttft_s"]
 
 
+@pytest.mark.parametrize("classes", [0, 8])
+def test_thresholds_order_nothing_in_mfs(classes: int) -> None:
+    """E, U and the number of levels are the paper's: mfs orders last stages by deadline, whatever they are."""
+    results = []
+    for changed in ({}, {"threshold_base": 2.0}, {"threshold_top": 0.125}, {"levels": 1}):
+        config = msgspec.structs.replace(SMALL, fabric_classes=classes, policy=changed)
+        results.append(run(point(config=config, policy="mfs", rate=0.2))["ttft_s"])
+    assert results == results[:1] * 4
+
+
 def test_policies_are_compared_on_identical_work() -> None:
     first, second = prepare(point(policy="fs"))[1], prepare(point(policy="mfs"))[1]
     assert first == second
