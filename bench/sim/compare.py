@@ -15,7 +15,7 @@ from bench.sim import point as points
 from bench.sim.cluster import ConfigError
 from bench.sim.point import Point
 
-DECIDES = ("mfsd/policy", "csrc", "bench/sim")  # what a result depends on besides its point
+DECIDES = ("mfsd/policy", "csrc/rmlq*", "csrc/fluid*", "bench/sim")  # what a result depends on besides its point
 
 
 def revision() -> str:
