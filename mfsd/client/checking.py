@@ -107,6 +107,16 @@ class Checker:
         )
 
 
+def plausible(size_bytes: int, request_id: int, deadline_ns: int, peer: str) -> bool:
+    """Whether nothing of it would be refused; what has only the width of its field to keep to is not asked about."""
+    return (
+        size_bytes <= FLOW_BYTES_MAX
+        and request_id <= ID_MAX
+        and deadline_ns <= TIME_MAX_NS
+        and (peer == "" or _gid(peer) is not None)
+    )
+
+
 def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
     """At most `most` demands, by taking layers together where there are more; the last layer counts for P2D, since a
     part cannot leave before it is made, and the first for all others, since a part may be needed then."""
