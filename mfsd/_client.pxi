@@ -189,6 +189,8 @@ cdef class Client:
         cdef mfs_task task
         cdef uint64_t hold_ns = mfs_client_segment(client).header.max_hold_ns
         cdef int rc
+        if mfs_load_u32(&mfs_client_segment(client).header.mode) != MFS_MODE_ENFORCE:
+            return None
         memset(&task, 0, sizeof(task))
         task.bytes = size_bytes
         task.request_id = request_id
@@ -203,7 +205,7 @@ cdef class Client:
         with nogil:
             rc = mfs_client_ask(client, &task, timeout_ns, &permit.task_id)
         if rc == -ENODEV:
-            return None
+            raise LookupError(nic)
         if rc < 0:
             if permit.task_id != 0:
                 mfs_client_cancel(client, permit.task_id, True)

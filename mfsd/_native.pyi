@@ -583,7 +583,8 @@ class Client:
         /,
     ) -> Permit | None:
         """Submits and waits in one call, at most for `max_hold` and timeout_ns. What goes without a permit (its stage
-        need not ask, the daemon is gone, time is up) has the class `otherwise`. None: the NIC is not known."""
+        need not ask, the daemon is gone, time is up) has the class `otherwise`. None: the daemon only observes.
+        LookupError: it knows no such NIC."""
 
     def permits(self, n: int = 64) -> list[tuple[int, int]]:
         """(task id, class on the wire) of permits that have arrived; empty when there are none."""

@@ -152,11 +152,10 @@ class Lanes:
         """Whether what goes to the peer, or comes from it, carries the DSCP of a class below the collectives' for
         certain, be it in a lane or by the program's own engine."""
         setting = self._setting
-        if setting is None or not self._below_collectives():
+        if setting is None:
             return False
-        if setting.tcp:
-            return (peer, self.wire_class) in self._routes
-        return not reading or peer in self._adapted
+        sure = (peer, self.wire_class) in self._routes if setting.tcp else not reading or peer in self._adapted
+        return sure and self._below_collectives()
 
     def _below_collectives(self) -> bool:
         """Of the program's own engine, as far as the daemon's table says; asked until there is a daemon."""
@@ -176,8 +175,7 @@ class Lanes:
             return found if found[0] is not None else None
         if self._setting is None or (wire_class == self.wire_class and not self._setting.tcp):
             return None
-        if marking.dscp_of(self._session.dscp, wire_class) is not None:  # a class without a mark needs no lane
-            self._ask_later(peer, wire_class, peer_address)
+        self._ask_later(peer, wire_class, peer_address)
         return None
 
     def failed(self, peer: str) -> None:
@@ -196,6 +194,8 @@ class Lanes:
             if self._asked.get(key, 0.0) > now_s:
                 return
             self._asked[key] = now_s + AGAIN_S
+        if marking.dscp_of(self._session.dscp, wire_class) is None:
+            return  # a class without a mark needs no lane
         self._later(lambda: self._establish(peer, wire_class, peer_address))
 
     def _later(self, work: Callable[[], None]) -> None:

@@ -39,8 +39,8 @@ def submitted(session: Session, once: Once, size_bytes: int, **metadata: Any) ->
         return _unscheduled(session, once, error)
 
 
-def permitted(session: Session, once: Once, size_bytes: int, **metadata: Any) -> Leave:
-    """Session.permit that does not raise, likewise; sleeps until the message may go."""
+def permitted(session: Session, once: Once, size_bytes: int, **metadata: Any) -> Leave | None:
+    """Session.permit that does not raise, likewise; sleeps until the message may go. None: nothing is scheduled."""
     if LOG.isEnabledFor(logging.DEBUG):
         _say(size_bytes, metadata)
     try:

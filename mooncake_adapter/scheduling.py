@@ -88,7 +88,7 @@ class Scheduling:
     def _submit(self, call: Call, metadata: Metadata, size_bytes: int) -> Task:
         return submitted(self._session, self._once, size_bytes, **self._words_of(call, metadata))
 
-    def _permit(self, call: Call, metadata: Metadata) -> Leave:
+    def _permit(self, call: Call, metadata: Metadata) -> Leave | None:
         return permitted(self._session, self._once, call.size_bytes, **self._words_of(call, metadata))
 
     def _whole(self, call: Call) -> Metadata | None:
@@ -109,6 +109,43 @@ class Scheduling:
 
     # ---- synchronous calls -------------------------------------------------------------------------------------------
 
+    def one(self, engine: Any, method: Any, operation: str, arguments: tuple[Any, ...]) -> int | None:
+        """What synchronous() does, for one buffer in one message, in fewer steps: each costs microseconds after a
+        transfer, when nothing of it is in the cache any more. None: it is not that simple, or nothing is scheduled."""
+        peer, address, peer_address, length = arguments
+        if type(peer) is not str or not type(address) is type(peer_address) is type(length) is int:
+            return None
+        if not 0 < length <= PIECE_BYTES or self._words.told_by_address():
+            return None
+        request_id, stage, layer, deadline_ns, batch = self._words.current()
+        if stage is None:
+            stage = STAGE_REUSE if operation == READ else STAGE_P2D
+        leave = permitted(
+            self._session,
+            self._once,
+            length,
+            stage=stage,
+            nic=self.nic,
+            request_id=request_id,
+            deadline_ns=deadline_ns,
+            batch=batch,
+            layer=layer,
+            peer=host_of(peer),
+            laned=self._lanes.marked(peer, operation == READ),
+        )
+        if leave is None:
+            return None
+        try:
+            route = self._lanes.route(peer, leave.wire_class, peer_address)
+            if route is not None:
+                result = int(method(*route, address, peer_address, length))
+                if result == 0:
+                    return result
+                self._lanes.failed(peer)
+            return int(method(engine, peer, address, peer_address, length))
+        finally:
+            leave.complete()
+
     def synchronous(self, engine: Any, method: Any, call: Call, arguments: tuple[Any, ...], keywords: Any) -> int:
         """Issues the call when it is permitted; what Mooncake answers."""
         metadata = self._whole(call)
@@ -119,7 +156,7 @@ class Scheduling:
             metadata = pieces[0].metadata
         leave = self._permit(call, metadata)
         try:
-            lane, peer = self._route(engine, call, leave.wire_class)
+            lane, peer = self._route(engine, call, None if leave is None else leave.wire_class)
             if lane is engine:
                 return int(method(engine, *arguments, **keywords))
             result = int(_renamed(method, lane, peer, arguments, keywords))
@@ -128,7 +165,8 @@ class Scheduling:
                 result = int(method(engine, *arguments, **keywords))
             return result
         finally:
-            leave.complete()
+            if leave is not None:
+                leave.complete()
 
     def _in_pieces(self, engine: Any, call: Call, pieces: list[Piece]) -> int:
         todo = deque(pieces)

@@ -73,11 +73,11 @@ class Checker:
         """The 16 bytes of a GID; empty when unknown."""
         if value == "":
             return b""
-        gid = _gid(value) if isinstance(value, str) else None
-        if gid is None:
+        found = gid(value) if isinstance(value, str) else None
+        if found is None:
             self.refuse("peer", value, 'use an IPv4 or IPv6 address, or ""')
             return b""
-        return gid
+        return found
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -107,16 +107,6 @@ class Checker:
         )
 
 
-def plausible(size_bytes: int, request_id: int, deadline_ns: int, peer: str) -> bool:
-    """Whether nothing of it would be refused; what has only the width of its field to keep to is not asked about."""
-    return (
-        size_bytes <= FLOW_BYTES_MAX
-        and request_id <= ID_MAX
-        and deadline_ns <= TIME_MAX_NS
-        and (peer == "" or _gid(peer) is not None)
-    )
-
-
 def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
     """At most `most` demands, by taking layers together where there are more; the last layer counts for P2D, since a
     part cannot leave before it is made, and the first for all others, since a part may be needed then."""
@@ -134,7 +124,8 @@ def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _gid(text: str) -> bytes | None:
+def gid(text: str) -> bytes | None:
+    """The 16 bytes of an address; None where it is none."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -12,7 +12,7 @@ from types import TracebackType
 from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode, Permit
 from mfsd.client.attachment import Attachment
 from mfsd.client.batch import Batch
-from mfsd.client.checking import ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, plausible
+from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, gid
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.words import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
@@ -214,14 +214,20 @@ class Session:
         peer: str = "",
         laned: bool = False,
         timeout_s: float | None = None,
-    ) -> Task | Permit:
+    ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
-        is permitted, has a `wire_class`, and is to be completed or cancelled."""
+        is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
         client = self._attachment.client()
-        if client is not None and self._enforces:
-            permit = None
-            try:
-                permit = plausible(size_bytes, request_id, deadline_ns, peer) and client.ask(
+        if client is None or not self._enforces:
+            return None
+        with contextlib.suppress(OverflowError, TypeError, LookupError):  # what cannot be is named by submit
+            if (
+                size_bytes <= FLOW_BYTES_MAX
+                and request_id <= ID_MAX
+                and deadline_ns <= TIME_MAX_NS
+                and (peer == "" or gid(peer) is not None)
+            ):
+                return client.ask(
                     size_bytes,
                     stage,
                     self._native_nic[nic],
@@ -233,10 +239,6 @@ class Session:
                     FOREVER_NS if timeout_s is None else int(timeout_s * 1e9),
                     class_without_permit(self._classes),
                 )
-            except (OverflowError, TypeError, KeyError):
-                pass  # what cannot be is named by submit
-            if permit:
-                return permit
         task = self.submit(
             size_bytes,
             stage=stage,

@@ -33,6 +33,7 @@ DSCP = [48, 40, 34, 26, 18, 10, 8, 1]
 TOKEN_BYTES = LAYERS * 2 * 4 * 32 * 2
 """Keys and values, heads, width, two bytes a number."""
 MESSAGE = re.compile(r"message bytes=(\d+) stage=(\d+) nic=\d+ request_id=(\d+) deadline_ns=(\d+) layer=(\d+)")
+PUSHED = re.compile(r"pushed request_id=(\d+) layer=(\d+) bytes=(\d+) computing=(\d+)")
 BATCH = re.compile(r"batch step=(\d+) layers=(\d+) reached=(-?\d+)")
 
 
@@ -112,7 +113,7 @@ class Cluster:
             "kv_connector_module_path": "mooncake_adapter.vllm_connector",
             "kv_role": role,
             "engine_id": name,
-            "kv_connector_extra_config": {"inner": inner},
+            "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},
         }
         self.start(
             name,
@@ -159,11 +160,12 @@ class Cluster:
         return self.complete("D", prompt, {}, max_tokens=tokens)
 
     def disaggregated(
-        self, prompt: list[int], tokens: int = 8, headers: dict[str, str] | None = None
+        self, prompt: list[int], tokens: int = 8, headers: dict[str, str] | None = None, at_once: bool = False
     ) -> tuple[list[int], float, str]:
         """The tokens by both instances, how long until they were there (s), and the transfer's name.
 
-        The proxy's part: prefill, then decode with the cache of the prefill instance.
+        The proxy's part: prefill, then decode with the cache of the prefill instance; both `at_once`, so that the decode
+        instance says where it wants the cache before it is there.
         """
         transfer = f"x-{uuid.uuid4().hex}"
         sends = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
@@ -175,6 +177,13 @@ class Cluster:
             "remote_engine_id": "P",
         }
         start_s = time.monotonic()
+        if at_once:
+            with ThreadPoolExecutor(1) as pool:
+                later = pool.submit(
+                    self.complete, "D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches
+                )
+                self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
+                return later.result(), time.monotonic() - start_s, transfer
         self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
         said = self.complete("D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches)
         return said, time.monotonic() - start_s, transfer
