@@ -2,8 +2,8 @@
 
 A decode instance asks for a request's KV, with its own addresses, as soon as it has the request. Where that is before
 the prefill ends, what has been computed is written there layer by layer. At the end of the prompt the inner connector
-sends what has not arrived until then, and it alone says that the KV is there: a push that fails, comes too early or goes
-to a place that turns out wrong costs its bytes and nothing else.
+sends what has not arrived until then, and it alone says that the KV is there: a push that fails, comes too early or
+goes to a place that turns out wrong costs its bytes and nothing else.
 
 Everything but the writes themselves happens in the event loop of the connector's sender.
 """

@@ -164,8 +164,8 @@ class Cluster:
     ) -> tuple[list[int], float, str]:
         """The tokens by both instances, how long until they were there (s), and the transfer's name.
 
-        The proxy's part: prefill, then decode with the cache of the prefill instance; both `at_once`, so that the decode
-        instance says where it wants the cache before it is there.
+        The proxy's part: prefill, then decode with the cache of the prefill instance; both `at_once`, so that the
+        decode instance says where it wants the cache before it is there.
         """
         transfer = f"x-{uuid.uuid4().hex}"
         sends = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
