@@ -115,9 +115,13 @@ class Cluster:
             "engine_id": name,
             "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},
         }
+        self.serve(name, transfer, *self.on_device(PYTHON))
+
+    def serve(self, name: str, transfer: dict[str, Any], *python: str | Path) -> None:
+        """A vLLM instance with this connector configuration, by a command that runs Python."""
         self.start(
             name,
-            *self.on_device(PYTHON, "-m", "vllm.entrypoints.openai.api_server"),
+            *(*python, "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", MODEL, "--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager"),
             *("--host", "127.0.0.1", "--port", str(self.ports[name]), "--no-enable-prefix-caching"),
             *("--max-model-len", "2048", "--max-num-seqs", "8"),
@@ -145,6 +149,10 @@ class Cluster:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def complete(self, engine: str, prompt: list[int], headers: dict[str, str], **more: Any) -> list[int]:
+        tokens: list[int] = self.answer(engine, prompt, headers, **more)["choices"][0]["token_ids"]
+        return tokens
+
+    def answer(self, engine: str, prompt: list[int], headers: dict[str, str], **more: Any) -> dict[str, Any]:
         body = {"model": "tiny", "prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.ports[engine]}/v1/completions",
@@ -152,8 +160,8 @@ class Cluster:
             {"Content-Type": "application/json", **headers},
         )
         with urllib.request.urlopen(request, timeout=300) as answer:
-            tokens: list[int] = json.load(answer)["choices"][0]["token_ids"]
-        return tokens
+            said: dict[str, Any] = json.load(answer)
+        return said
 
     def alone(self, prompt: list[int], tokens: int = 8) -> list[int]:
         """What the decode instance says without a prefill instance."""

@@ -111,7 +111,7 @@ def test_layers_leave_while_the_prefill_computes(cluster: Cluster) -> None:
     for request, layer, size, computing in (map(int, found) for found in PUSHED.findall(log)):
         assert request == request_number(name)
         if layer < LAYERS - 1:
-            assert computing == LAYERS - 1, "the last layer is being computed"
+            assert layer < computing < LAYERS, "a later layer is being computed"
         pushed[layer] += size
     assert {layer: pushed[layer] for layer in range(LAYERS - 1)} == dict.fromkeys(range(LAYERS - 1), layer_bytes)
     moved: Counter[int] = Counter()
