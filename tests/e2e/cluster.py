@@ -85,7 +85,9 @@ class Cluster:
         return process
 
     def start_daemon(self) -> None:
-        (self.folder / "mfsd.toml").write_text(f"[wire]\ndscp = {DSCP}\n")
+        # the port says 100 Gbit/s whatever the device is limited to, and the window and all urgency go by the rate
+        nic = f'[nic."mfs0"]\nrate = "{self.rate}"\n'
+        (self.folder / "mfsd.toml").write_text(f"[wire]\ndscp = {DSCP}\n{nic}")
         arguments = ("--config", self.folder / "mfsd.toml", "--socket", self.socket)
         coordinator = ("--coordinator-address", f"127.0.0.1:{self.coordinator_port}")
         self.daemon = self.start("mfsd", sys.executable, "-m", "mfsd.cli.daemon", *arguments, *coordinator)

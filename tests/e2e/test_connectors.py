@@ -36,8 +36,14 @@ class Engines(Cluster):
         logging = {
             "version": 1,
             "disable_existing_loggers": False,
-            "handlers": {"file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")}},
-            "loggers": {"mfs.adapter": {"level": "DEBUG", "handlers": ["file"]}},
+            "handlers": {
+                "file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")},
+                "console": {"class": "logging.StreamHandler"},
+            },
+            "loggers": {
+                "mfs.adapter": {"level": "DEBUG", "handlers": ["file"]},
+                "vllm": {"level": "INFO", "handlers": ["console"]},
+            },
         }
         (self.folder / "logging.json").write_text(json.dumps(logging))
         return {
