@@ -135,6 +135,20 @@ def test_a_permit_with_metadata_that_cannot_be_is_given_and_told_once(serve, ses
     assert s.refused[field] == 3
 
 
+def test_a_permit_for_a_batch_that_has_ended_is_given_and_told_once(serve, session, caplog) -> None:
+    serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=125_000_000)
+    with s.batch(5, layers=4, requests=[Request(9)]) as batch:
+        pass
+    with caplog.at_level(logging.WARNING, "mfsd.client"):
+        for _ in range(3):
+            s.permit(1000, stage=Stage.P2D, nic=nic, request_id=9, batch=batch).complete()
+    assert [record.getMessage() for record in caplog.records] == [
+        "batch is 5: it has ended; taken as unknown (said once for this kind)"
+    ]
+
+
 def test_what_is_laned_does_not_wait_for_collectives(serve, session) -> None:
     server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
     server.arbiter.wire([46, 34, 26, 18, 10, 9, 8, 1])
