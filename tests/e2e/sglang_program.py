@@ -76,14 +76,22 @@ def main() -> None:
     known.state_data_ptrs, known.state_data_lens = [], []
     manager.register_buffer_to_engine()
 
-    request = object.__new__(TokenizedGenerateReqInput)
-    request.bootstrap_room = 7
-    request.sampling_params = SamplingParams(custom_params={"ttft_slo_ms": 250})
-    request.mm_inputs = None
+    words: dict[str, Any] = dict.fromkeys(
+        ("input_text", "input_ids", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob")
+    )
+    request = TokenizedGenerateReqInput(
+        **words,
+        sampling_params=SamplingParams(custom_params={"ttft_slo_ms": 250}),
+        return_logprob=False,
+        logprob_start_len=0,
+        top_logprobs_num=0,
+        stream=False,
+        bootstrap_room=7,
+    )
     stopped = ""
     try:
         Scheduler.handle_generate_request(object.__new__(Scheduler), request)
-    except AttributeError as error:  # a scheduler without a model goes no further than our hook
+    except (AttributeError, ValueError) as error:  # a scheduler without a model goes no further than our hook
         stopped = str(error)
     manager.add_transfer_request(7, [2, 3], slice(0, 2), False)
 
