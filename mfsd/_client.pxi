@@ -183,7 +183,7 @@ cdef class Client:
         return task_id
 
     def ask(self, uint64_t size_bytes, uint8_t stage, uint8_t nic, uint64_t request_id, uint64_t deadline_ns, batch,
-            uint16_t layer, bint laned, uint64_t timeout_ns, int otherwise):
+            uint16_t layer, bint laned, bint incoming, uint64_t timeout_ns, int otherwise):
         cdef Permit permit = Permit.__new__(Permit)
         cdef mfs_client *client = self.here()
         cdef mfs_task task
@@ -200,6 +200,7 @@ cdef class Client:
         task.stage = stage
         task.nic = nic
         task.laned = laned
+        task.incoming = incoming
         if timeout_ns > hold_ns:
             timeout_ns = hold_ns
         with nogil:

@@ -578,6 +578,7 @@ class Client:
         batch: int | None,
         layer: int,
         laned: bool,
+        incoming: bool,
         timeout_ns: int,
         otherwise: int,
         /,

@@ -50,7 +50,7 @@ def permitted(session: Session, once: Once, size_bytes: int, **metadata: Any) ->
 
 
 def _say(size_bytes: int, metadata: dict[str, Any]) -> None:
-    shown = " ".join(f"{k}={v}" for k, v in metadata.items() if k not in ("batch", "laned"))
+    shown = " ".join(f"{k}={v}" for k, v in metadata.items() if k not in ("batch", "laned", "incoming"))
     LOG.debug("message bytes=%d %s", size_bytes, shown)
 
 

@@ -83,6 +83,7 @@ class Scheduling:
             "layer": layer,
             "peer": host_of(call.peer),
             "laned": self._lanes.marked(call.peer, call.operation == READ),
+            "incoming": call.operation == READ,
         }
 
     def _submit(self, call: Call, metadata: Metadata, size_bytes: int) -> Task:
@@ -132,6 +133,7 @@ class Scheduling:
             layer=layer,
             peer=host_of(peer),
             laned=self._lanes.marked(peer, operation == READ),
+            incoming=operation == READ,
         )
         if leave is None:
             return None

@@ -70,6 +70,7 @@ class Session(Protocol):
         layer: int = 0,
         peer: str = "",
         laned: bool = False,
+        incoming: bool = False,
     ) -> Task: ...
     def permit(
         self,
@@ -83,6 +84,7 @@ class Session(Protocol):
         layer: int = 0,
         peer: str = "",
         laned: bool = False,
+        incoming: bool = False,
         timeout_s: float | None = None,
     ) -> Leave | None: ...
     def lane(self, wire_class: int) -> AbstractContextManager[object]: ...

@@ -147,6 +147,7 @@ class Stored:
             deadline_ns=metadata.deadline_ns,
             batch=metadata.batch,
             layer=metadata.layer,
+            incoming=stage == STAGE_REUSE,
             laned=client is not own,  # reads carry the collectives' own class
         )
         try:

@@ -104,7 +104,7 @@ def source(protocol: str, rounds: int) -> None:
         session.permit(SIZE, stage=3, nic=scheduling.nic, peer="127.0.0.1", timeout_s=10.0).complete()
 
     def native_permit() -> None:
-        client.ask(SIZE, 3, nic, 0, 0, None, 0, False, 10**10, 6).complete()
+        client.ask(SIZE, 3, nic, 0, 0, None, 0, False, False, 10**10, 6).complete()
 
     steps = [as_stock, adapted, unscheduled, around_nothing, session_permit, native_permit]
     wall: dict[str, list[float]] = {step.__name__: [] for step in steps}

@@ -213,6 +213,7 @@ class Session:
         layer: int = 0,
         peer: str = "",
         laned: bool = False,
+        incoming: bool = False,
         timeout_s: float | None = None,
     ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
@@ -236,6 +237,7 @@ class Session:
                     None if batch is None else self._slot_of(batch, client),
                     layer,
                     laned,
+                    incoming,
                     FOREVER_NS if timeout_s is None else int(timeout_s * 1e9),
                     class_without_permit(self._classes),
                 )
@@ -249,6 +251,7 @@ class Session:
             layer=layer,
             peer=peer,
             laned=laned,
+            incoming=incoming,
         )
         task.wait(timeout_s)
         return task
