@@ -1,6 +1,6 @@
 /* The arbiter's thread: takes turns over clients and NICs, spins while messages come fast, sleeps otherwise. */
 #define _GNU_SOURCE
-#include "arbiter_state.h"
+#include "arbiter_watch.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -328,6 +328,8 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		rc = mfs_rmlq_create(&arbiter->config.policy,
 				     rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s,
 				     arbiter->config.tasks_max, &a.queues[d]);
+	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++)
+		mfs_rmlq_watch(a.queues[d], watch_promoted, arbiter);
 	if (rc == 0)
 		rc = arbiter_command(arbiter, run_nic, &a);
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
@@ -433,7 +435,9 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 		mfs_arbiter_destroy(arbiter);
 		return rc;
 	}
-	rc = watch(arbiter, arbiter->command_bell);
+	rc = watch_create(arbiter);
+	if (rc == 0)
+		rc = watch(arbiter, arbiter->command_bell);
 	if (rc < 0) {
 		mfs_arbiter_destroy(arbiter);
 		return rc;
@@ -484,6 +488,7 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		close(arbiter->command_bell);
 	if (arbiter->notice >= 0)
 		close(arbiter->notice);
+	watch_destroy(arbiter);
 	pthread_mutex_destroy(&arbiter->control);
 	free(arbiter);
 }

@@ -5,7 +5,7 @@
  * counted and ignored instead.
  */
 #define _GNU_SOURCE
-#include "arbiter_state.h"
+#include "arbiter_watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,6 +135,13 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	way_at(arbiter, task->way)->dirty = true;
 }
 
+/* Nobody will tell its end. */
+static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
+{
+	watch_end(arbiter, task, WATCH_DROP);
+	task_drop(arbiter, task, false);
+}
+
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason)
 {
 	struct mfs_segment *segment = session->segment;
@@ -143,9 +150,11 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 		return;
 	session->state = MFS_SEGMENT_DETACHED;
 	session->detach_reason = reason;
+	if (reason != -ESHUTDOWN)
+		watch_open(arbiter, session, MFS_OPEN_GIVEN_UP);
 	for (unsigned i = 0; i < MFS_TASKS_MAX; i++)
 		if (session->task[i].phase != TASK_FREE)
-			task_drop(arbiter, &session->task[i], false);
+			task_lose(arbiter, &session->task[i]);
 	session_contexts_forget(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
@@ -245,7 +254,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	if (task->phase != TASK_FREE) {
 		if (generation == task->generation)
 			return -EBADMSG;
-		task_drop(arbiter, task, false); /* its end is still on its way */
+		task_lose(arbiter, task); /* its end is still on its way */
 	}
 	task->generation = generation;
 	if (task->ended_generation == generation) {
@@ -288,8 +297,10 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->laned = message->flags & MFS_TASK_LANED;
 	session->held_bytes += task->bytes;
 	way->dirty = true;
+	watch_submit(arbiter, task);
 	if (mfs_rmlq_submit(way->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
 		task->handle = 0; /* full: better now than never */
+		watch_full(arbiter, task);
 		nic_granted(arbiter, task, &(struct mfs_pick){.tier = MFS_TIER_SCAVENGER,
 							       .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)});
 	}
@@ -325,6 +336,7 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	}
 	if (complete && task->request)
 		request_completed(session, task);
+	watch_end(arbiter, task, message->kind == MFS_MESSAGE_COMPLETE ? WATCH_COMPLETE : complete ? WATCH_BYPASS : WATCH_CANCEL);
 	task_drop(arbiter, task, complete);
 	return 0;
 }

@@ -4,7 +4,7 @@
  * clamped to what the queues can reckon with; a chain of demands is as long as it may be and no longer, and a demand that
  * belongs to another request ends it. So garbage costs its writer its own order and nobody anything else.
  */
-#include "arbiter_state.h"
+#include "arbiter_watch.h"
 
 #include <errno.h>
 #include <string.h>
@@ -16,18 +16,24 @@
 
 /* ---- notices to the daemon's Python ------------------------------------------------------------------------------ */
 
-/* An arrival or departure is told at once, a layer boundary with the next that is due. */
-static void notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t batch, bool at_once)
+void arbiter_notice(struct mfs_arbiter *arbiter)
 {
 	uint64_t one = 1;
 
-	session->batches_changed |= 1ull << batch;
-	if (arbiter->noticed || (!at_once && arbiter->now_ns - arbiter->notice_ns < LAYER_NOTICE_NS))
+	if (arbiter->noticed)
 		return;
 	arbiter->noticed = true;
 	arbiter->notice_ns = arbiter->now_ns;
 	if (write(arbiter->notice, &one, sizeof(one)) < 0)
 		arbiter->noticed = false; /* an eventfd that is full was rung */
+}
+
+/* An arrival or departure is told at once, a layer boundary with the next that is due. */
+static void notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t batch, bool at_once)
+{
+	session->batches_changed |= 1ull << batch;
+	if (at_once || arbiter->now_ns - arbiter->notice_ns >= LAYER_NOTICE_NS)
+		arbiter_notice(arbiter);
 }
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
@@ -86,6 +92,7 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 {
 	uint32_t slot = (uint32_t)(batch - session->batch);
 
+	watch_batch_end(arbiter, session, batch);
 	session->batches_known &= ~(1ull << slot);
 	for (uint32_t told = batch->told; told; told &= told - 1) {
 		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
@@ -156,6 +163,7 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 	if (batch->deadline_ns > TIME_MAX_NS)
 		batch->deadline_ns = 0;
 	batch_tell(arbiter, session, batch, batch->told);
+	watch_batch(arbiter, session, batch, arrives);
 	notice(arbiter, session, slot, arrives);
 	return batch;
 }
@@ -246,6 +254,7 @@ static void request_forget(struct mfs_arbiter *arbiter, struct session *session,
 	struct request *request = &session->request[slot];
 	uint32_t batch = request->batch, d = request->demand;
 
+	watch_request_end(arbiter, session, request);
 	for (uint32_t told = request->told | request->pruned_told; told; told &= told - 1) {
 		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
 
@@ -380,6 +389,7 @@ void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint3
 	demands_copy(arbiter, session, slot);
 	request_tell(arbiter, session, request);
 	request_notice(arbiter, session, request->batch);
+	watch_request(arbiter, session, request);
 }
 
 static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t i)
@@ -490,6 +500,7 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 	if (request->pruned == a->pruned)
 		return 0;
 	request->pruned = a->pruned;
+	watch_prune(arbiter, session, request);
 	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
 		if (a->pruned) {
 			request_prune_at(arbiter, request, i);

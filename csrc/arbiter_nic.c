@@ -1,5 +1,5 @@
 /* The arbiter's view of a NIC: what is in flight each way, whether held flows may go, which goes first. */
-#include "arbiter_state.h"
+#include "arbiter_watch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -138,6 +138,7 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
 	nic->grants[wire_class]++;
 	if (arbiter->now_ns > task->submit_ns)
 		nic->wait_ns += arbiter->now_ns - task->submit_ns;
+	watch_permit(arbiter, task, pick);
 	session_grant(arbiter, session, (uint64_t)task->generation << 32 | (uint32_t)(task - session->task), wire_class);
 }
 
@@ -269,6 +270,7 @@ static void nic_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct se
 	    (double)(arbiter->now_ns - share->progress_ns) < patience_ns)
 		return;
 	share->written_off = true;
+	watch_open(arbiter, session, MFS_OPEN_WRITTEN_OFF);
 	for (unsigned i = 0; i < MFS_TASKS_MAX; i++) {
 		struct task *task = &session->task[i];
 

@@ -4,6 +4,7 @@
  *   arbiter_client.c   sessions: segments, messages, tasks, detaching
  *   arbiter_context.c  batches and requests: what clients tell, what the queues are told, ranks and pruning
  *   arbiter_nic.c      NICs: unscheduled traffic, in-flight window, grants, load
+ *   arbiter_watch.h    where all of them are watched: accounts of requests, events for a recorder
  *   arbiter_look.c     what people and the daemon's Python see: statistics, contexts, tasks
  */
 #ifndef MFS_ARBITER_STATE_H
@@ -32,6 +33,7 @@ struct task {
 	uint32_t ended_generation; /* finished before its submit was read; 0: none */
 	uint32_t batch;		   /* slot, MFS_NONE_U32: none */
 	uint32_t request;	   /* slot + 1 when it was submitted; 0: not in the table */
+	uint32_t account;	   /* cell of the ledger; 0: none */
 	uint16_t layer;
 	uint8_t stage;
 	uint8_t phase; /* enum task_phase */
@@ -186,6 +188,7 @@ struct mfs_arbiter {
 	uint64_t notice_ns; /* when it was rung last */
 	uint32_t gate_mask;
 	uint64_t loops, wakeups, messages, grants;
+	struct watch *watch; /* arbiter_watch.h */
 	/* the thread */
 	pthread_t thread;
 	bool running;

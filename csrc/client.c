@@ -511,6 +511,16 @@ void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned s
 		usage_add(&client->segment->usage[nic].posted, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
 }
 
+void mfs_client_count_open(struct mfs_client *client, enum mfs_open why)
+{
+	struct mfs_client_report *report = &client->segment->report;
+	_Atomic uint64_t *counter = why == MFS_OPEN_OVERFLOW ? &report->bypassed_overflow
+				    : why == MFS_OPEN_HOLD   ? &report->bypassed_hold
+							     : &report->bypassed_stale;
+
+	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
 void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
 {
 	struct mfs_segment *segment = client->segment;

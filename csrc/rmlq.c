@@ -361,7 +361,7 @@ int mfs_rmlq_promote(struct mfs_rmlq *q, mfs_flow_handle handle, uint32_t level)
 	} else {
 		request->level = (uint8_t)level;
 	}
-	q->promotions++;
+	last_promoted(q, request);
 	last_place(q, r);
 	return 1;
 }

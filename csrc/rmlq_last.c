@@ -57,6 +57,13 @@ static void timer_set(struct mfs_rmlq *q, uint32_t r, uint64_t at_ns)
 		mfs_heap_set(&q->timer, r, at_ns, r, 0);
 }
 
+void last_promoted(struct mfs_rmlq *q, const struct request *request)
+{
+	q->promotions++;
+	if (q->promoted && request->fifo.head)
+		q->promoted(q->promoted_context, flow_at(q, request->fifo.head)->cookie, request->level, request->critical);
+}
+
 /* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most
  * half way to the next level since the load may rise until then. While its batch computes: when that ends. */
 static uint64_t look(struct mfs_rmlq *q, struct request *request)
@@ -106,7 +113,7 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 			request->critical = true;
 	}
 	if (request->looked && (request->level < level_before || request->critical != critical_before))
-		q->promotions++;
+		last_promoted(q, request);
 	request->looked = true;
 
 	if (request->lost)

@@ -66,3 +66,10 @@ void mfs_rmlq_facts(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_rmlq_facts *
 		.unit_slack_ns = last_unit_slack_ns(q),
 	};
 }
+
+void mfs_rmlq_watch(struct mfs_rmlq *q, void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
+		    void *context)
+{
+	q->promoted = promoted;
+	q->promoted_context = context;
+}

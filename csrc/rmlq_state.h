@@ -123,6 +123,8 @@ struct mfs_rmlq {
 	uint32_t flows_max, requests_told, batches_told;
 	uint64_t in_flight_bytes, promotions, looks;
 	uint32_t in_flight_tasks;
+	void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical); /* NULL: nobody asks */
+	void *promoted_context;
 	size_t memory_bytes; /* of the mapping that starts with this */
 };
 
@@ -220,6 +222,7 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
 void last_remove(struct mfs_rmlq *q, uint32_t i);      /* out of the waiting set */
 void last_shrink(struct mfs_rmlq *q, uint32_t request, uint64_t bytes); /* have arrived */
 void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any more */
+void last_promoted(struct mfs_rmlq *q, const struct request *request); /* counts it, tells who watches */
 void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);

@@ -274,6 +274,94 @@ cdef class Arbiter:
             facts.rate_bytes_per_s, facts.rho, None if facts.unit_slack_ns == INT64_MAX else facts.unit_slack_ns
         )
 
+    def accounts(self, uint64_t request_id=0):
+        cdef mfs_arbiter *arbiter
+        cdef uint32_t slot = 0, cells_max = 4 * MFS_LEDGER_REQUEST_CELLS, cell
+        cdef int rc
+        cdef mfs_account *a = <mfs_account *>malloc(256 * sizeof(mfs_account))
+        cdef mfs_account_cell *c = <mfs_account_cell *>malloc(cells_max * sizeof(mfs_account_cell))
+        found = []
+        try:
+            if a is NULL or c is NULL:
+                raise MemoryError
+            while slot < MFS_LEDGER_REQUESTS:
+                arbiter = self.enter()
+                with nogil:
+                    rc = mfs_arbiter_accounts(arbiter, request_id, slot, a, 256, c, cells_max, &slot)
+                self.leave(rc)
+                cell = 0
+                for i in range(rc):
+                    found.append(account_write(&a[i], &c[cell]))
+                    cell += a[i].cells
+        finally:
+            free(a)
+            free(c)
+        return found
+
+    def finished(self):
+        cdef mfs_finished f[64]
+        cdef mfs_arbiter *arbiter
+        cdef int rc = 64
+        found = []
+        while rc == 64:
+            arbiter = self.enter()
+            with nogil:
+                rc = mfs_arbiter_finished(arbiter, f, 64)
+            self.leave(rc)
+            found += [
+                Finished(
+                    f[i].request_id, f[i].client_id, f[i].batch_id, f[i].begin_ns, f[i].end_ns, f[i].done_ns,
+                    f[i].deadline_ns, f[i].bytes, Verdict(f[i].verdict), bool(f[i].pruned),
+                ) for i in range(rc)
+            ]
+        return found
+
+    def ledger_totals(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_ledger_totals totals
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_ledger_totals(arbiter, &totals)
+        self.leave(rc)
+        return totals
+
+    def opened(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef uint64_t counts[MFS_OPEN_REASONS]
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_opened(arbiter, counts)
+        self.leave(rc)
+        return dict(zip(("queue_full", "given_up", "written_off", "bypass"), numbers_u64(counts, MFS_OPEN_REASONS)))
+
+    def trace_attach(self, uint32_t slots=65536):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_trace_attach(arbiter, slots)
+        self.leave(rc)
+
+    def trace_detach(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_trace_detach(arbiter)
+        self.leave(rc)
+
+    def trace_read(self, int n=4096):
+        cdef mfs_arbiter *arbiter
+        cdef uint64_t lost = 0
+        cdef int rc
+        cdef mfs_event *events = <mfs_event *>malloc(n * sizeof(mfs_event))
+        if events is NULL:
+            raise MemoryError
+        try:
+            arbiter = self.enter()
+            rc = self.leave(mfs_arbiter_trace_read(arbiter, events, n, &lost))
+            return (<const char *>events)[: rc * sizeof(mfs_event)], lost
+        finally:
+            free(events)
+
     def stats(self):
         cdef mfs_arbiter *arbiter = self.enter()
         cdef mfs_arbiter_stats_t stats

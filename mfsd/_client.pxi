@@ -50,6 +50,12 @@ cdef class Told:
         free(self.demands)
 
 
+class Open(IntEnum):
+    OVERFLOW = MFS_OPEN_OVERFLOW
+    HOLD = MFS_OPEN_HOLD
+    STALE = MFS_OPEN_STALE
+
+
 cdef class Permit
 
 
@@ -269,6 +275,9 @@ cdef class Client:
 
     def count_completed(self, unsigned nic, unsigned stage, uint64_t size_bytes):
         mfs_client_count_completed(self.here(), nic, stage, size_bytes)
+
+    def count_open(self, int why):
+        mfs_client_count_open(self.here(), <mfs_open>why)
 
     def batch_begin(self, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns=0, uint64_t compute_ns=0):
         return self.batch_begin_with(batch_id, layers, (), deadline_ns, compute_ns)[0]

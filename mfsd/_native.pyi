@@ -383,6 +383,72 @@ class NicFacts(NamedTuple):
     rho: float
     unit_slack_ns: int | None
 
+EVENT_LAYOUT: int
+EVENT_BYTES: int
+EVENT_SLOTS_MAX: int
+LEDGER_REQUESTS: int
+LEDGER_REQUEST_CELLS: int
+LEDGER_LAYER_REST: int
+"""Layer of what is beyond LEDGER_REQUEST_CELLS pairs of stage and layer of one request."""
+
+class Verdict(IntEnum):
+    """enum mfs_verdict. NONE: no deadline, or its program ended first."""
+
+    NONE = 0
+    MET = 1
+    MISSED = 2
+
+class AccountCell(NamedTuple):
+    """One stage and layer of a request: mfs/ledger.h, struct mfs_account_cell."""
+
+    stage: int
+    layer: int
+    tasks: int
+    submitted_bytes: int
+    completed_bytes: int
+    bypassed_bytes: int
+    dropped_bytes: int
+    first_ns: int
+    last_ns: int
+    """0: nothing is complete."""
+
+class Account(NamedTuple):
+    """What one process has moved for a request: mfs/ledger.h, struct mfs_account. 0: none, not yet."""
+
+    request_id: int
+    client_id: int
+    batch_id: int
+    begin_ns: int
+    end_ns: int
+    done_ns: int
+    deadline_ns: int
+    open: int
+    told: bool
+    pruned: bool
+    verdict: Verdict
+    cells: tuple[AccountCell, ...]
+
+class Finished(NamedTuple):
+    """A told request that has ended: mfs/ledger.h, struct mfs_finished."""
+
+    request_id: int
+    client_id: int
+    batch_id: int
+    begin_ns: int
+    end_ns: int
+    done_ns: int
+    deadline_ns: int
+    size_bytes: int
+    verdict: Verdict
+    pruned: bool
+
+class LedgerTotals(TypedDict):
+    evicted: int
+    unaccounted: int
+    unreported: int
+    requests: int
+    cells: int
+
 class Arbiter:
     """The daemon's native thread. Control calls may come from any Python thread, one at a time; they take microseconds
     and release the interpreter lock while they wait. After `close` they raise OSError(ESHUTDOWN)."""
@@ -456,6 +522,27 @@ class Arbiter:
     def facts(self, nic: int, direction: int) -> NicFacts:
         """What the queue of one direction (0: out, 1: in) reckons with. ENOENT: no such NIC or direction."""
 
+    def accounts(self, request_id: int = 0) -> list[Account]:
+        """What requests have moved; of one of them, or (0) of all in the table."""
+
+    def finished(self) -> list[Finished]:
+        """Told requests that have ended since the last call, each once for every process that told it. `notice_fd` is
+        readable when there are some."""
+
+    def ledger_totals(self) -> LedgerTotals: ...
+    def opened(self) -> dict[str, int]:
+        """How often it failed open since it started: `queue_full` and `bypass` count tasks, `given_up` and
+        `written_off` clients."""
+
+    def trace_attach(self, slots: int = 65536) -> None:
+        """Writes events from now on. EBUSY: already; EINVAL: not a power of two up to EVENT_SLOTS_MAX."""
+
+    def trace_detach(self) -> None:
+        """ENOENT: not attached."""
+
+    def trace_read(self, n: int = 4096) -> tuple[bytes, int]:
+        """Up to n events of EVENT_BYTES each, oldest first, and how many were lost since the attachment. ENOENT."""
+
     def stats(self) -> ArbiterStats: ...
     def nic_stats(self, nic: int) -> NicStats:
         """ENOENT: no such NIC; indices are 0..stats()["nics"]-1."""
@@ -488,6 +575,13 @@ class RequestTold(NamedTuple):
     value: int = 0
     flags: int = 0
     demands: tuple[DemandTold, ...] = ()
+
+class Open(IntEnum):
+    """Why a task goes without a permit: enum mfs_open."""
+
+    OVERFLOW = 0
+    HOLD = 1
+    STALE = 2
 
 class Client:
     """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
@@ -597,6 +691,9 @@ class Client:
     def cancel(self, task_id: int, bypassed: bool = False) -> None: ...
     def count_posted(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def count_completed(self, nic: int, stage: int, size_bytes: int) -> None: ...
+    def count_open(self, why: Open) -> None:
+        """A task goes without a permit."""
+
     def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
     def batch_begin_with(
         self, batch_id: int, layers: int, requests: Sequence[RequestTold], deadline_ns: int = 0, compute_ns: int = 0

@@ -470,6 +470,9 @@ cdef extern from "mfs/client.h" nogil:
     void mfs_client_cancel(mfs_client *client, uint64_t task_id, int bypassed)
     void mfs_client_count_posted(mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
     void mfs_client_count_completed(mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
+    enum mfs_open:
+        MFS_OPEN_OVERFLOW, MFS_OPEN_HOLD, MFS_OPEN_STALE
+    void mfs_client_count_open(mfs_client *client, mfs_open why)
     int mfs_client_batch_layer(mfs_client *client, uint32_t batch, uint32_t layer_current)
     int mfs_client_batch_end(mfs_client *client, uint32_t batch)
     int mfs_client_rules(mfs_client *client, mfs_rule *rules, int n, uint32_t *version)
@@ -769,6 +772,7 @@ cdef rule_write(const mfs_rule *rule):
     )
 
 
+include "_watch.pxi"
 include "_arbiter.pxi"
 include "_client.pxi"
 

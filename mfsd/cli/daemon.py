@@ -176,8 +176,41 @@ def _serve(options: Options, config: Config) -> int:
 def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractContextManager[object]]]:
     """What the configuration asks to be served beside the sockets."""
     listen = config.metrics.listen
-    if listen is None:
-        return []
+    found: list[Callable[[Daemon], AbstractContextManager[object]]] = []
+    if listen is not None:
+        found.append(_metrics(listen, log))
+    from mfsd.observe.spans import wanted
+
+    if wanted(config.telemetry.otlp, os.environ):
+        found.append(_spans(config, log))
+    return found
+
+
+def _spans(config: Config, log: Log) -> Callable[[Daemon], AbstractContextManager[object]]:
+    @contextmanager
+    def spans(daemon: Daemon) -> Iterator[None]:
+        from importlib.metadata import version
+
+        from mfsd.node.uplink import node_name
+        from mfsd.observe.spans import MissingExtra, exported
+
+        otlp = config.telemetry.otlp
+        with ExitStack() as stack:
+            try:
+                made = stack.enter_context(exported(otlp, node_name(config.cluster), version("mfsd"), log))
+            except MissingExtra as error:
+                if otlp:
+                    raise OSError(f"telemetry.otlp = {otlp}: {error}") from error
+                log.warning("no-spans", asked_by="OTEL_EXPORTER_OTLP_ENDPOINT", problem=error)  # of the whole host
+            else:
+                daemon.requests.ended = made.ended
+                daemon.spans = lambda: made.counts
+            yield
+
+    return spans
+
+
+def _metrics(listen: str, log: Log) -> Callable[[Daemon], AbstractContextManager[object]]:
     host, _, port = listen.rpartition(":")
 
     @contextmanager
@@ -192,7 +225,7 @@ def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractCont
             log.info("metrics", listen=listen, port=served)
             yield
 
-    return [metrics]
+    return metrics
 
 
 if __name__ == "__main__":

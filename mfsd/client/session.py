@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode, Permit
+from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode, Open, Permit
 from mfsd.client.attachment import Attachment
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, gid
@@ -185,7 +186,7 @@ class Session:
                 check.refuse("nic", nic, "name it by Session.nic first")
                 client = None
             elif client.gate(native_nic) >> min(stage, 7) & 1 and self._enforces:
-                with contextlib.suppress(OSError):  # daemon gone, ring or table full: it goes without a permit
+                try:
                     task_id = client.submit(
                         size_bytes,
                         stage=stage,
@@ -198,6 +199,8 @@ class Session:
                         incoming=incoming,
                         laned=laned,
                     )
+                except OSError as error:  # daemon gone, ring or table full: it goes without a permit
+                    client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
         open_class = class_without_permit(self._classes)
         return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, open_class)
 

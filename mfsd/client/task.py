@@ -7,7 +7,7 @@ import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mfsd._native import Client
+from mfsd._native import Client, Open
 
 if TYPE_CHECKING:
     from mfsd.client.session import Session
@@ -61,7 +61,7 @@ class Task:
             client, task_id = self._client, self._task_id
             assert client is not None and task_id is not None
             if not client.alive():
-                self._open()
+                self._open(Open.STALE)
             else:
                 with contextlib.suppress(OSError):
                     permitted = client.permit(task_id)
@@ -83,7 +83,7 @@ class Task:
             except OSError:
                 permitted = None
             if permitted is None:
-                self._open()
+                self._open(Open.HOLD if client.alive() else Open.STALE)
             else:
                 self._permitted(permitted)
         return self._open_class if self._class is None else self._class
@@ -122,10 +122,11 @@ class Task:
             self._class = wire_class
             self._count("posted")
 
-    def _open(self) -> None:
+    def _open(self, why: Open) -> None:
         """Goes without a permit."""
         client, task_id = self._client, self._task_id
         if client is not None and task_id is not None:
+            client.count_open(why)
             client.cancel(task_id, bypassed=True)
         self._task_id = None
         self._permitted(self._open_class)

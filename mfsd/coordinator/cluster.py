@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from mfsd.coordinator.planner import Change, Planner, new_planner
 from mfsd.coordinator.ports import PortTable, RoutingHistory
+from mfsd.policy.attainment import Attainment
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.red import robust_effective_deadline
 from mfsd.policy.result import Batch, Pruned, Request
@@ -128,6 +129,7 @@ class Cluster:
         self.epoch = 0
         self.events = 0
         self.oddities: Counter[str] = Counter()
+        self.attainment = Attainment()
         self.nodes: dict[str, Node] = {}
         self.batches: dict[int, Active] = {}
         self.dirty: set[str] = set()
@@ -214,6 +216,10 @@ class Cluster:
         if not self.ports.load(port, rho):
             self.oddities["load that is negative or not a number: ignored"] += 1
 
+    def judged(self, request_id: int, met: bool, now_ns: int) -> None:
+        """A request has ended at a node."""
+        self.attainment.judge(request_id, met, self._time(now_ns))
+
     def odd(self, name: str, batch_id: int, reason: str) -> None:
         """A report that cannot be read: nothing changes, and the daemon is told."""
         self.oddities["batch refused"] += 1
@@ -263,6 +269,11 @@ class Cluster:
 
     def requests_active(self) -> int:
         return len(self._owner)
+
+    @property
+    def now_ns(self) -> int:
+        """Of the latest event or tick."""
+        return self._now_ns
 
     def red_left_ns(self, active: Active) -> int:
         return active.key_ns - self._now_ns

@@ -71,6 +71,11 @@ def order(delta: Delta, term: int, ports: PortTable) -> bytes:
     return message.SerializeToString()
 
 
+def attainment(cluster: Cluster) -> pb.Attainment:
+    counts = cluster.attainment.counts(cluster.now_ns)
+    return pb.Attainment(**counts._asdict(), window_ns=cluster.attainment.window_ns)
+
+
 def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> None:
     """Everything that an operator sees of the cluster's state; 0: all batches."""
     reply.epoch = cluster.epoch
@@ -81,6 +86,7 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
     reply.drop_budget = cluster.planner.drop_budget()
     reply.core = cluster.planner.name
     reply.ports = len(cluster.ports)
+    reply.attainment.CopyFrom(attainment(cluster))
     for active in cluster.order()[: batches_max or None]:
         reply.batches.add(
             batch_id=active.batch_id,

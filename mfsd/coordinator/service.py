@@ -258,6 +258,8 @@ class Service:
                 cluster.history.observe(routed.unit, session.node, messages.demands(routed, session.ports))
             except ValueError:
                 cluster.oddities["routing history that cannot be read: ignored"] += 1
+        for judged in report.judged:
+            cluster.judged(judged.request_id, judged.met, now_ns)
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
         for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):

@@ -70,8 +70,10 @@ class Batches:
         variant: Variant,
         log: Log,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        noticed: Callable[[], None] | None = None,
     ) -> None:
-        """nic_names: device by index; unit_of: a client's unit; collectives: what its batches moved in stage 2."""
+        """nic_names: device by index; unit_of: a client's unit; collectives: what its batches moved in stage 2;
+        noticed: called too when the arbiter has rung."""
         self._contexts = contexts
         self._ports = ports
         self._nic_names = nic_names
@@ -80,6 +82,7 @@ class Batches:
         self._variant = variant
         self._log = log
         self._clock_ns = clock_ns
+        self._also_noticed = noticed
         self._reports: Reports | None = None
         self._looks: dict[Place, BatchLook] = {}
         self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
@@ -88,6 +91,8 @@ class Batches:
         self._red: dict[int, int | None] = {}
         self._unit: dict[int, str] = {}
         self._source = OrderSource("local")
+        self.orders_lost = 0
+        """How often nobody confirmed the coordinator's order any more."""
         self._ranks: dict[int, int] = {}
         """The coordinator's; empty while the order is local."""
         self._pruned: set[int] = set()
@@ -126,6 +131,8 @@ class Batches:
         with contextlib.suppress(BlockingIOError):
             os.read(self._fd, 8)
         self.refresh(self._contexts.changes())
+        if self._also_noticed is not None:
+            self._also_noticed()
 
     def refresh(self, places: Sequence[Place]) -> None:
         """Looks at these batches again and tells whom it concerns."""
@@ -261,6 +268,7 @@ class Batches:
         """Nobody confirms the order any more."""
         if self._source.by == "coordinator":
             self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
+            self.orders_lost += 1
         self._source = OrderSource("local")
         self._ranks, self._pruned, self._infeasible = {}, set(), set()
         self._apply_ranks()

@@ -129,6 +129,18 @@ class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = None
 
 
+class TelemetryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Spans of requests for OpenTelemetry. A change needs a restart."""
+
+    otlp: Annotated[
+        str,
+        doc(
+            "receiver of OTLP over HTTP, e.g. `http://collector:4318`; needs `pip install mfsd[otel]`; empty: as "
+            "`OTEL_EXPORTER_OTLP_ENDPOINT` says, else none"
+        ),
+    ] = ""
+
+
 class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the daemon should believe about a NIC, whatever the port says."""
 
@@ -264,6 +276,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     wire: WireConfig = field(default_factory=WireConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     nic: dict[str, NicConfig] = {}

@@ -206,6 +206,9 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     for name in config.nic:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    otlp = config.telemetry.otlp
+    if otlp and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", otlp):
+        yield ["telemetry", "otlp"], 'must be a URL, for example "http://collector:4318"'
     yield from _half_a_certificate(config)
     yield from _rule_contradictions(config)
 

@@ -56,7 +56,36 @@ class ExplainRequest(Struct, frozen=True, tag_field="request", tag="explain"):
     version: int = VERSION
 
 
-Request = StatusRequest | RulesRequest | ModeRequest | ReloadRequest | TraceRequest | ExplainRequest
+class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
+    """What requests have moved, by stage and layer; those used last come first."""
+
+    request_id: int = 0
+    """0: all of them."""
+    layers: bool = True
+    """False: one row for each stage."""
+    limit: int = 100
+    version: int = VERSION
+
+
+class RecordRequest(Struct, frozen=True, tag_field="request", tag="record"):
+    """Events of the arbiter from now on: a `RecordStarted`, then `RecordEvents` until the client closes its writing
+    side or the daemon ends. No other request may follow on this connection."""
+
+    layout: int
+    """Of events, as the client understands them (csrc/include/mfs/trace.h)."""
+    version: int = VERSION
+
+
+Request = (
+    StatusRequest
+    | RulesRequest
+    | ModeRequest
+    | ReloadRequest
+    | TraceRequest
+    | ExplainRequest
+    | RequestsRequest
+    | RecordRequest
+)
 
 # ---- replies -------------------------------------------------------------------------------------
 
@@ -133,6 +162,8 @@ class ClientStatus(Struct, frozen=True):
     torn_slots: int
     bad_messages: int
     communicators: list[CommunicatorStatus] = []
+    unit: str = ""
+    """Prefill replica that its batches belong to."""
 
 
 class ProcessTotals(Struct, frozen=True):
@@ -184,11 +215,27 @@ class NicStatus(Struct, frozen=True):
     classes: list[ClassStatus]
 
 
+class DeadlineStatus(Struct, frozen=True):
+    """Requests that have ended, by whether they met their deadline; each counts once."""
+
+    met: int = 0
+    missed: int = 0
+    """Both since the daemon started."""
+    recent_met: int = 0
+    recent_missed: int = 0
+    """Both within `window_s`."""
+    window_s: float = 0.0
+
+
 class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
     daemon: DaemonStatus
     nics: list[NicStatus]
     clients: list[ClientStatus]
     totals: list[ProcessTotals] = []
+    deadlines: DeadlineStatus = DeadlineStatus()
+    events: dict[str, dict[str, int]] = {}
+    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (told requests, for each
+    process and batch), `ledger`, `link`, `spans`."""
 
 
 class RuleStatus(Struct, frozen=True):
@@ -277,12 +324,103 @@ class ExplainReply(Struct, frozen=True, tag_field="reply", tag="explain"):
     ahead_bytes: int
 
 
+class StageBytes(Struct, frozen=True):
+    """What a request has moved in one stage and layer, in tasks that asked for permits."""
+
+    stage: str
+    layer: int | None
+    """None: all layers together, or those beyond the 1,024 pairs that are told apart."""
+    tasks: int
+    submitted_bytes: int
+    completed_bytes: int
+    bypassed_bytes: int
+    """Sent without a permit."""
+    dropped_bytes: int
+    """Cancelled, or its program ended."""
+
+
+class RequestStatus(Struct, frozen=True):
+    """One request, in all processes of this node."""
+
+    request_id: int
+    batch_id: int | None
+    """The last that it was seen in."""
+    unit: str
+    processes: list[str]
+    state: Literal["open", "ended", "named"]
+    """named: its tasks carry its number, but no engine has told when it begins and ends."""
+    age_s: float
+    """Since it was told, or its first task."""
+    deadline_left_s: float | None
+    """Below 0: it has passed. None: there is none."""
+    outcome: Literal["met", "missed"] | None
+    """Once it has ended and nothing of it is open."""
+    pruned: bool
+    """It was, at some time."""
+    open_tasks: int
+    submitted_bytes: int
+    completed_bytes: int
+    bypassed_bytes: int
+    dropped_bytes: int
+    stages: list[StageBytes]
+    """By stage, then layer."""
+
+
+class RequestsReply(Struct, frozen=True, tag_field="reply", tag="requests"):
+    requests: list[RequestStatus]
+    total: int
+    """So many are known; `requests` holds the first of them."""
+    evicted: int
+    """Accounts that made room since the daemon started: theirs are gone."""
+    unaccounted_tasks: int
+    """That found no room."""
+
+
+class RecordStarted(Struct, frozen=True, tag_field="reply", tag="record"):
+    """Both clocks were read at one moment, to within `uncertainty_ns`."""
+
+    node: str
+    pid: int
+    epoch: int
+    monotonic_ns: int
+    realtime_ns: int
+    uncertainty_ns: int
+
+
+class RecordEvents(Struct, frozen=True, tag_field="reply", tag="events"):
+    """Comes a few times a second, also when nothing has happened."""
+
+    events: bytes
+    """One after the other, 64 bytes each."""
+    lost: int
+    """Since the recording began: they found the ring full."""
+    processes: dict[int, str] = {}
+    """Names of clients that were not named before."""
+    units: dict[int, str] = {}
+    nics: dict[int, str] = {}
+    monotonic_ns: int = 0
+    realtime_ns: int = 0
+    """Both clocks again: how far the second has been set or slewed meanwhile."""
+    last: bool = False
+
+
 class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
     code: Literal["malformed", "version", "denied", "config", "failed", "not-found"]
     message: str
 
 
-Reply = StatusReply | RulesReply | ModeReply | ReloadReply | TraceReply | ExplainReply | ErrorReply
+Reply = (
+    StatusReply
+    | RulesReply
+    | ModeReply
+    | ReloadReply
+    | TraceReply
+    | ExplainReply
+    | RequestsReply
+    | RecordStarted
+    | RecordEvents
+    | ErrorReply
+)
 
 # ---- lines ---------------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from mfsd.node.control import LINE_BYTES_MAX, ErrorReply, ProtocolError, Reply, Request, decode_reply, encode
@@ -32,14 +34,53 @@ def default_socket() -> Path:
 def ask(path: Path, request: Request, timeout_s: float = 5.0) -> Reply:
     """Sends one request to the daemon that serves ``path`` and waits for its answer. Unreachable or
     Refused."""
+    with Conversation(path, request, timeout_s) as conversation:
+        return conversation.reply()
+
+
+class Conversation:
+    """A connection on which one request has been sent."""
+
+    def __init__(self, path: Path, request: Request, timeout_s: float = 5.0) -> None:
+        """Unreachable."""
+        self._path, self._timeout_s = path, timeout_s
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(timeout_s)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._connection.close)
+            with _explained(path, timeout_s):
+                self._connection.connect(f"{path}{CONTROL_SUFFIX}")
+                self._connection.sendall(encode(request))
+            undo.pop_all()
+        self._lines = self._connection.makefile("rb")
+
+    def reply(self) -> Reply:
+        """The next one. Unreachable or Refused."""
+        with _explained(self._path, self._timeout_s):
+            reply = decode_reply(self._lines.readline(LINE_BYTES_MAX))
+        if isinstance(reply, ErrorReply):
+            raise Refused(reply)
+        return reply
+
+    def finish(self) -> None:
+        """Says that nothing more will be asked. May be called from another thread."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def _explained(path: Path, timeout_s: float) -> Iterator[None]:
+    """Turns what can go wrong with a socket into Unreachable."""
     address = f"{path}{CONTROL_SUFFIX}"
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(timeout_s)
-            connection.connect(address)
-            connection.sendall(encode(request))
-            with connection.makefile("rb") as lines:
-                reply = decode_reply(lines.readline(LINE_BYTES_MAX))
+        yield
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise Unreachable(
             f"no mfsd at {path}: start it (systemctl start mfsd), or name its socket with --socket or MFS_SOCKET"
@@ -52,6 +93,3 @@ def ask(path: Path, request: Request, timeout_s: float = 5.0) -> Reply:
         raise Unreachable(f"{address}: {error}: is this another version of mfsd?") from error
     except OSError as error:
         raise Unreachable(f"{address}: {error.strerror or error}") from error
-    if isinstance(reply, ErrorReply):
-        raise Refused(reply)
-    return reply

@@ -16,10 +16,14 @@ from mfsd.node.control import (
     ModeReply,
     ModeRequest,
     ProtocolError,
+    RecordRequest,
+    RecordStarted,
     ReloadReply,
     ReloadRequest,
     Reply,
     Request,
+    RequestsReply,
+    RequestsRequest,
     RulesReply,
     RulesRequest,
     StatusReply,
@@ -30,6 +34,7 @@ from mfsd.node.control import (
 )
 from mfsd.node.log import Log
 from mfsd.node.peer import peer_of
+from mfsd.node.recorder import Recording, TooMany
 from mfsd.text import one_line
 
 CONNECTIONS_PER_UID = 16
@@ -37,6 +42,8 @@ CONNECTIONS_MAX = 64
 """Beside those of root and the daemon's user, who can always get in."""
 IDLE_S = 10.0
 WRITE_S = 5.0
+RECORD_S = 0.05
+"""Between two looks at the ring of events."""
 
 
 class Controllable(Protocol):
@@ -46,6 +53,10 @@ class Controllable(Protocol):
     def rules(self) -> RulesReply: ...
     def switch_mode(self, request: ModeRequest) -> ModeReply: ...
     def trace(self, request: TraceRequest) -> TraceReply: ...
+    def list_requests(self, request: RequestsRequest) -> RequestsReply: ...
+    def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
+        """TooMany, or ProtocolError when the client understands another layout of events."""
+
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError, with a line for people, when there is no such task."""
 
@@ -98,14 +109,42 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_change: bool) -> None:
         while line := await asyncio.wait_for(reader.readline(), IDLE_S):
             try:
-                reply = self._answer(decode_request(line), may_change)
+                request = decode_request(line)
+                if isinstance(request, RecordRequest):
+                    await self._record(request, reader, writer)
+                    return
+                reply = self._answer(request, may_change)
             except ProtocolError as error:
                 reply = ErrorReply(error.code, str(error))
+            except TooMany as error:
+                reply = ErrorReply("failed", str(error))
+            except OSError:  # the connection, or the daemon, is about to be gone
+                raise
             except Exception as error:  # a defect here must cost one answer, not the connection
                 self._log.error("control-failed", error=repr(error))
                 reply = ErrorReply("failed", one_line(f"mfsd could not do it: {error}"))
             writer.write(encode(reply))
             await asyncio.wait_for(writer.drain(), WRITE_S)
+
+    async def _record(self, request: RecordRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Streams events until the client has said all that it wants to say, or is gone."""
+        started, recording = self._target.record(request)
+        ended = asyncio.ensure_future(reader.read(1))
+        try:
+            writer.write(encode(started))
+            while True:
+                last = ended.done()
+                events = recording.take(last)
+                writer.write(encode(events))
+                await asyncio.wait_for(writer.drain(), WRITE_S)
+                if events.last:
+                    return
+                if not recording.waiting:
+                    await asyncio.wait({ended}, timeout=RECORD_S)
+        finally:
+            recording.close()
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
 
     def _answer(self, request: Request, may_change: bool) -> Reply:
         if isinstance(request, (ModeRequest, ReloadRequest)) and not may_change:
@@ -119,6 +158,8 @@ class ControlServer:
                 return self._target.trace(request)
             if isinstance(request, ExplainRequest):
                 return self._target.explain(request)
+            if isinstance(request, RequestsRequest):
+                return self._target.list_requests(request)
             return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()
         except ConfigError as error:
             return ErrorReply("config", f"the old configuration stays in force: {error}")

@@ -33,7 +33,12 @@ from mfsd.node.control import (
     ExplainRequest,
     ModeReply,
     ModeRequest,
+    ProtocolError,
+    RecordRequest,
+    RecordStarted,
     ReloadReply,
+    RequestsReply,
+    RequestsRequest,
     RulesReply,
     StatusReply,
     TraceReply,
@@ -47,6 +52,8 @@ from mfsd.node.log import Log
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
+from mfsd.node.recorder import Recorder, Recording
+from mfsd.node.requests import Client, Requests
 from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
 from mfsd.node.session import Session
@@ -86,6 +93,8 @@ class Daemon:
         self._stop = asyncio.Event()
         self._reported: set[int] = set()
         self._totals = Totals()
+        self.spans: Callable[[], dict[str, int]] | None = None
+        """Counts of an exporter of spans, by outcome."""
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
@@ -108,9 +117,17 @@ class Daemon:
         control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         names = PortNames(node_name(config.cluster), config.nic)
+        self.requests = Requests(arbiter, self._client_of)
         collectives = Collectives(self._collective_bytes)
         self._batches = Batches(
-            arbiter, names, self._nics.names, self._unit_of, collectives, config.policy.variant, self._log
+            arbiter,
+            names,
+            self._nics.names,
+            self._unit_of,
+            collectives,
+            config.policy.variant,
+            self._log,
+            noticed=self.requests.noticed,
         )
         link = self._link = make_link(
             config.cluster,
@@ -122,6 +139,8 @@ class Daemon:
             self._version,
             arbiter.epoch,
         )
+        if link is not None:
+            self.requests.verdict = link.judged
         self._tracer = Tracer(
             arbiter,
             config.policy,
@@ -129,6 +148,9 @@ class Daemon:
             self._nics.names,
             self._batches,
             link.why_pruned if link is not None else lambda request_id: None,
+        )
+        self._recorder = Recorder(
+            arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
         )
         self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
@@ -196,6 +218,8 @@ class Daemon:
             nics=nic_statuses(self._arbiter, self._nics.count),
             clients=clients,
             totals=self._totals.with_living(clients),
+            deadlines=self.requests.deadlines(),
+            events=self._events(),
         )
 
     def _client_status(self, session: Session, now_s: float) -> ClientStatus:
@@ -204,6 +228,7 @@ class Daemon:
             self._arbiter.client_stats(session.client_id),
             self._arbiter.communicators(session.client_id),
             now_s,
+            self._unit(session),
         )
 
     def _unit_of(self, client_id: int) -> str:
@@ -218,7 +243,25 @@ class Daemon:
                 moved.update(dict(enumerate(self._arbiter.client_stats(client_id)["collective_bytes"])))
         return moved
 
+    def _client_of(self, client_id: int) -> Client | None:
+        session = self._server.sessions.get(client_id)
+        return None if session is None else Client(session.process, self._unit(session))
+
+    def _unit(self, session: Session) -> str:
+        return unit_name(self._config.cluster, session.process)
+
+    def _events(self) -> dict[str, dict[str, int]]:
+        totals = self._arbiter.ledger_totals()
+        return {
+            "failed_open": self._arbiter.opened(),
+            "ended": dict(self.requests.ends),
+            "ledger": {"evicted": totals["evicted"], "unaccounted": totals["unaccounted"]},
+            "link": {"order_lost": self._batches.orders_lost},
+            **({"spans": self.spans()} if self.spans is not None else {}),
+        }
+
     def _farewell(self, session: Session) -> None:
+        self.requests.client_gone(session.client_id, Client(session.process, self._unit(session)))
         self._batches.client_gone(session.client_id)
         self._totals.add(self._client_status(session, time.monotonic()))
 
@@ -227,6 +270,26 @@ class Daemon:
 
     def trace(self, request: TraceRequest) -> TraceReply:
         return self._tracer.trace(request)
+
+    def list_requests(self, request: RequestsRequest) -> RequestsReply:
+        return self.requests.reply(request)
+
+    def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
+        """ProtocolError or TooMany."""
+        if request.layout != _native.EVENT_LAYOUT:
+            raise ProtocolError("version", f"this mfsd writes events of layout {_native.EVENT_LAYOUT}")
+        return self._recorder.start()
+
+    def processes(self) -> dict[int, str]:
+        """Names of clients, of the last that ended too."""
+        living = {client_id: session.process for client_id, session in self._server.sessions.items()}
+        return {**{client_id: client.process for client_id, client in self.requests.gone.items()}, **living}
+
+    def units(self) -> dict[int, str]:
+        return {client_id: unit_name(self._config.cluster, name) for client_id, name in self.processes().items()}
+
+    def nics(self) -> dict[int, str]:
+        return dict(self._nics.names())
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""
@@ -249,6 +312,7 @@ class Daemon:
                     "arbiter.",
                     "policy.",
                     "metrics.",
+                    "telemetry.",
                     "cluster.",
                     "coordinator.",
                     "socket.path",
@@ -269,6 +333,7 @@ class Daemon:
             arbiter=old.arbiter,
             policy=old.policy,
             metrics=old.metrics,
+            telemetry=old.telemetry,
             cluster=old.cluster,
             coordinator=old.coordinator,
             socket=msgspec.structs.replace(

@@ -152,6 +152,12 @@ class Link:
             self._listener.order(change)
         self._wake.set()
 
+    def judged(self, request_id: int, met: bool) -> None:
+        """A request with a deadline has ended here."""
+        self._state.judged(request_id, met)
+        if self._stream is not None:
+            self._stream.wake_soon()
+
     def port_load(self, port: str, rho: float) -> None:
         """Measured load as a share of the port's rate. Not a number, negative: ignored."""
         self._state.load(port, rho)

@@ -6,6 +6,7 @@ Pure: no I/O, no clock of its own. Times are on this host's monotonic clock, in 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,10 @@ from mfsd.text import one_line
 U64_MAX = 2**64 - 1
 BUDGET_MAX_NS = 2**62
 """Beyond any real budget (146 years); larger ones are cut, so that they fit on the wire."""
+
+
+JUDGED_MAX = 4_096
+"""Ends of requests that are kept for a coordinator that is out of reach: the latest."""
 
 
 class _Held(NamedTuple):
@@ -52,6 +57,7 @@ class LinkState:
         self._departed: dict[int, None] = {}
         self._loads_changed: set[str] = set()
         self._routed: list[tuple[str, Sequence[PortDemand]]] = []
+        self._judged: deque[tuple[int, bool]] = deque(maxlen=JUDGED_MAX)
         self._numbers: dict[str, int] = {}
         """Ports that this stream has named since the last welcome; the node's own come first."""
         # what the leader has decided
@@ -96,7 +102,7 @@ class LinkState:
             self._departed[batch_id] = None
         self._keys.pop(batch_id, None)
         self._ranks.pop(batch_id, None)
-        before = self._judged()
+        before = self._verdicts_now()
         for request_id in list(self._verdicts):
             self._acquit(batch_id, request_id)
         change = self._change({}, before)
@@ -106,6 +112,9 @@ class LinkState:
         if math.isfinite(rho) and rho >= 0.0 and self._loads.get(port) != rho:
             self._loads[port] = rho
             self._loads_changed.add(port)
+
+    def judged(self, request_id: int, met: bool) -> None:
+        self._judged.append((request_id, met))
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         self._routed.append((unit, demands))
@@ -138,7 +147,8 @@ class LinkState:
 
     def report(self, now_ns: int) -> pb.FromNode | None:
         """The next report of what has not been told; None when nothing is left. Large ones are cut."""
-        if not (self._arrived or self._updated or self._departed or self._loads_changed or self._routed):
+        changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._judged)
+        if not any(changed):
             return None
         message = pb.FromNode()
         report = message.report
@@ -160,6 +170,9 @@ class LinkState:
             row = report.routed.add(unit=unit)
             self._encode_demands(demands, row, report)
         self._routed.clear()
+        for request_id, met in self._judged:
+            report.judged.add(request_id=request_id, met=met)
+        self._judged.clear()
         return message
 
     def end_snapshot(self) -> pb.FromNode:
@@ -227,7 +240,7 @@ class LinkState:
             return None
         self.epoch = order.epoch
         before = dict(self._ranks)
-        judged = self._judged()
+        judged = self._verdicts_now()
         if order.snapshot:
             self._keys.clear()
             self._verdicts.clear()
@@ -279,7 +292,7 @@ class LinkState:
         if batches.pop(batch_id, None) is not None and not batches:
             del self._verdicts[request_id]
 
-    def _judged(self) -> tuple[set[int], set[int]]:
+    def _verdicts_now(self) -> tuple[set[int], set[int]]:
         """Requests that are pruned in some batch, and infeasible in some."""
         verdicts = [(request, why) for request, batches in self._verdicts.items() for why in batches.values()]
         return {r for r, why in verdicts if not why.infeasible}, {r for r, why in verdicts if why.infeasible}
@@ -287,7 +300,7 @@ class LinkState:
     def _change(
         self, ranks: Mapping[int, int], before: tuple[set[int], set[int]], *, complete: bool = False
     ) -> OrderChange:
-        pruned, infeasible = self._judged()
+        pruned, infeasible = self._verdicts_now()
         return OrderChange(
             term=self.term,
             epoch=self.epoch,

@@ -22,7 +22,7 @@ STAGES = tuple(stage.name.lower() for stage in Stage)
 
 
 def client_status(
-    session: Session, stats: ClientStats, communicators: Sequence[CommunicatorLook], now_s: float
+    session: Session, stats: ClientStats, communicators: Sequence[CommunicatorLook], now_s: float, unit: str = ""
 ) -> ClientStatus:
     detached = stats["detach_reason"] != 0
     return ClientStatus(
@@ -50,6 +50,7 @@ def client_status(
         torn_slots=stats["torn_slots"],
         bad_messages=stats["bad_messages"],
         communicators=[_communicator_status(look) for look in communicators],
+        unit=unit,
     )
 
 

@@ -26,6 +26,8 @@ def families(status: StatusReply) -> Iterator[Metric]:
     yield from _daemon(status)
     yield from _nics(status)
     yield from _programs(status)
+    yield from _requests(status)
+    yield from _failures(status)
 
 
 def _daemon(status: StatusReply) -> Iterator[Metric]:
@@ -143,6 +145,65 @@ def _programs(status: StatusReply) -> Iterator[Metric]:
             for stage, n in sorted(getattr(total, attribute).items()):
                 family.add_metric([total.process, stage], n)
         yield family
+
+
+_OPENED = ("queue_full", "bypass", "given_up", "written_off")
+
+
+def _failures(status: StatusReply) -> Iterator[Metric]:
+    opened = CounterMetricFamily(
+        "mfs_arbiter_failed_open",
+        "Flows let go out of order. queue_full, bypass: tasks; given_up, written_off: programs.",
+        labels=["reason"],
+    )
+    for reason in _OPENED:
+        opened.add_metric([reason], _event(status, "failed_open", reason))
+    yield opened
+    yield CounterMetricFamily(
+        "mfs_coordinator_order_lost",
+        "Times that the coordinator's order was too old, and batches were ordered on this node alone.",
+        value=_event(status, "link", "order_lost"),
+    )
+    spans = CounterMetricFamily(
+        "mfs_spans",
+        "OpenTelemetry spans. dropped: the queue was full; failed: the receiver took none.",
+        labels=["outcome"],
+    )
+    for outcome in ("exported", "failed", "dropped"):
+        spans.add_metric([outcome], _event(status, "spans", outcome))
+    yield spans
+
+
+def _requests(status: StatusReply) -> Iterator[Metric]:
+    ended = CounterMetricFamily(
+        "mfs_ended_requests",
+        "Requests that ended, for each process and batch, by whether they met their deadline (none: they had none).",
+        labels=["outcome"],
+    )
+    for outcome in ("met", "missed", "none"):
+        ended.add_metric([outcome], _event(status, "ended", outcome))
+    yield ended
+    recent = status.deadlines.recent_met + status.deadlines.recent_missed
+    if recent:
+        yield GaugeMetricFamily(
+            "mfs_requests_in_time_ratio",
+            "Share of requests that met their deadline, of those that ended in the last five minutes.",
+            value=status.deadlines.recent_met / recent,
+        )
+    yield CounterMetricFamily(
+        "mfs_forgotten_requests",
+        "Requests whose counts made room for others.",
+        value=_event(status, "ledger", "evicted"),
+    )
+    yield CounterMetricFamily(
+        "mfs_unaccounted_tasks",
+        "Tasks whose request had no room to be counted in.",
+        value=_event(status, "ledger", "unaccounted"),
+    )
+
+
+def _event(status: StatusReply, family: str, reason: str) -> int:
+    return status.events.get(family, {}).get(reason, 0)
 
 
 class StatusCollector(Collector):

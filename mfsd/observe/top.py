@@ -15,10 +15,10 @@ from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 from textual.worker import get_current_worker
 
-from mfsd.node.control import StatusReply
+from mfsd.node.control import DeadlineStatus
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.format import duration
-from mfsd.observe.views import VIEWS, Row, View, arranged
+from mfsd.observe.views import VIEWS, Look, Row, View, arranged
 
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -94,7 +94,8 @@ class Top(App[None]):
     TabPane { padding: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(at), f"view({at})", view.name) for at, view in enumerate(VIEWS, 1)),
+        # The tabs name these keys; the last line has no room for them in 80 columns.
+        *(Binding(str(at), f"view({at})", view.name, show=False) for at, view in enumerate(VIEWS, 1)),
         Binding("s", "sort", "Sort by next"),
         Binding("r", "reverse", "Reverse"),
         Binding("slash", "filter", "Filter", key_display="/"),
@@ -105,13 +106,13 @@ class Top(App[None]):
         Binding("q", "quit", "Quit"),
     ]
 
-    def __init__(self, ask: Callable[[], StatusReply], interval_s: float = 1.0) -> None:
+    def __init__(self, ask: Callable[[], Look], interval_s: float = 1.0) -> None:
         """`ask` blocks and raises Unreachable or Refused; a daemon that stops is waited for."""
         super().__init__()
         self._ask = ask
         self._interval_s = interval_s
         self._paused = False
-        self._before: tuple[float, StatusReply] | None = None
+        self._before: tuple[float, Look] | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("connecting ...", id="head")
@@ -146,23 +147,25 @@ class Top(App[None]):
         self._before = None
         self.query_one("#head", Static).update(Text(why, style="bold red"))
 
-    def _show(self, now_s: float, reply: StatusReply) -> None:
-        then_s, before = self._before or (now_s, reply)
-        if before.daemon.epoch != reply.daemon.epoch:  # it was restarted: counters began anew
-            then_s, before = now_s, reply
-        self._before = (now_s, reply)
+    def _show(self, now_s: float, look: Look) -> None:
+        reply = look.status
+        then_s, before = self._before or (now_s, look)
+        if before.status.daemon.epoch != reply.daemon.epoch:  # it was restarted: counters began anew
+            then_s, before = now_s, look
+        self._before = (now_s, look)
         daemon = reply.daemon
         style = {"enforce": "bold green", "observe": "bold yellow"}.get(daemon.mode, "bold red")
         self.query_one("#head", Static).update(
             Text.assemble(
                 f"mfsd {daemon.version} pid {daemon.pid}  ",
                 (daemon.mode, style),
-                f"  up {duration(daemon.uptime_s)}  {len(reply.clients)} programs  every {self._interval_s:g} s\n",
+                f"  up {duration(daemon.uptime_s)}  {len(reply.clients)} programs"
+                f"  every {self._interval_s:g} s{_in_time(reply.deadlines)}\n",
                 (daemon.socket, "dim"),
             )
         )
         for table in self.query(_Table):
-            table.show(list(table.view.rows(before, reply, now_s - then_s)))
+            table.show(list(table.view.rows(before, look, now_s - then_s)))
 
     # ---- keys ------------------------------------------------------------------------------------
 
@@ -223,3 +226,8 @@ class Top(App[None]):
         table.refill()
         self.query_one("#filter", Input).display = False
         table.query_one(DataTable).focus()
+
+
+def _in_time(deadlines: DeadlineStatus) -> str:
+    recent = deadlines.recent_met + deadlines.recent_missed
+    return f"  {deadlines.recent_met / recent:.0%} in time" if recent else ""

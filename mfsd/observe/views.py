@@ -1,14 +1,16 @@
-"""What `mfsctl top` shows, as tables of plain values: two statuses in, rows out. No terminal here.
+"""What `mfsctl top` shows, as tables of plain values: two looks in, rows out. No terminal here.
 
 Rates are differences between two looks. A cell keeps its value beside its text, so that sorting is by value.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mfsd.node.control import ClientStatus, NicStatus, StatusReply
+from mfsd.node.control import ClientStatus, NicStatus, RequestStatus, StatusReply
 from mfsd.observe.format import bit_rate, byte_count, count, duration
 
 
@@ -26,13 +28,21 @@ class Row(NamedTuple):
     cells: tuple[Cell, ...]
 
 
+class Look(NamedTuple):
+    """What the daemon has answered at one time."""
+
+    status: StatusReply
+    requests: list[RequestStatus]
+    """Those used last, without layers."""
+
+
 class View(NamedTuple):
     """One table. Columns whose title ends in a blank are text, the others numbers, right-aligned."""
 
     name: str
     columns: tuple[str, ...]
-    rows: Callable[[StatusReply, StatusReply, float], Iterator[Row]]
-    """From the earlier status, the later one and the seconds between them (0: the first look, no rates)."""
+    rows: Callable[[Look, Look, float], Iterator[Row]]
+    """From the earlier look, the later one and the seconds between them (0: the first look, no rates)."""
 
 
 def _text(value: str) -> Cell:
@@ -64,9 +74,9 @@ def _mean_wait(before: NicStatus, after: NicStatus) -> Cell:
     return Cell(wait_s, duration(wait_s))
 
 
-def _classes(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterator[Row]:
-    earlier = {nic.name: nic for nic in before.nics}
-    for nic in after.nics:
+def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+    earlier = {nic.name: nic for nic in before.status.nics}
+    for nic in after.status.nics:
         old = earlier.get(nic.name, nic)
         for at, (was, now) in enumerate(zip(old.classes, nic.classes, strict=True)):
             yield Row(
@@ -83,9 +93,9 @@ def _classes(before: StatusReply, after: StatusReply, elapsed_s: float) -> Itera
             )
 
 
-def _nics(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterator[Row]:
-    earlier = {nic.name: nic for nic in before.nics}
-    for nic in after.nics:
+def _nics(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+    earlier = {nic.name: nic for nic in before.status.nics}
+    for nic in after.status.nics:
         old = earlier.get(nic.name, nic)
         yield Row(
             nic.name,
@@ -102,9 +112,9 @@ def _nics(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterator
         )
 
 
-def _programs(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterator[Row]:
-    earlier = {client.client_id: client for client in before.clients}
-    for client in after.clients:
+def _programs(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+    earlier = {client.client_id: client for client in before.status.clients}
+    for client in after.status.clients:
         old = earlier.get(client.client_id, client)
         yield Row(
             str(client.client_id),
@@ -121,9 +131,9 @@ def _programs(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iter
         )
 
 
-def _stages(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterator[Row]:
-    earlier = {total.process: total for total in before.totals}
-    for total in after.totals:
+def _stages(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+    earlier = {total.process: total for total in before.status.totals}
+    for total in after.status.totals:
         old = earlier.get(total.process, total)
         for stage, posted in sorted(total.posted_bytes.items()):
             yield Row(
@@ -138,6 +148,67 @@ def _stages(before: StatusReply, after: StatusReply, elapsed_s: float) -> Iterat
             )
 
 
+def _units(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+    earlier = {client.client_id: client for client in before.status.clients}
+    clients: defaultdict[str, list[ClientStatus]] = defaultdict(list)
+    requests: defaultdict[str, list[RequestStatus]] = defaultdict(list)
+    for client in after.status.clients:
+        clients[client.unit].append(client)
+    for request in after.requests:
+        requests[request.unit].append(request)
+    for unit in sorted({*clients, *requests}):
+        now, asked = clients[unit], requests[unit]
+        was = [earlier.get(c.client_id, c) for c in now]
+        judged = [r.outcome for r in asked if r.outcome is not None]
+        met = judged.count("met") / len(judged) if judged else -1.0
+        yield Row(
+            unit,
+            (
+                _text(unit),
+                _count(len(now)),
+                _rate(_posted(was), _posted(now), elapsed_s),
+                _per_s(sum(c.permits for c in was), sum(c.permits for c in now), elapsed_s),
+                _bytes(sum(c.held_bytes for c in now)),
+                _bytes(sum(c.in_flight_bytes for c in now)),
+                _count(sum(r.state != "ended" for r in asked)),
+                Cell(met, f"{met:.0%}" if judged else "-"),
+            ),
+        )
+
+
+def _requests(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+    earlier = {request.request_id: request for request in before.requests}
+    for request in after.requests:
+        old = earlier.get(request.request_id, request)
+        yield Row(
+            str(request.request_id),
+            (
+                Cell(request.request_id, str(request.request_id)),
+                _text(request.unit or ", ".join(request.processes)),
+                _text("pruned" if request.pruned and request.state == "open" else request.state),
+                _deadline(request),
+                _rate(old.completed_bytes, request.completed_bytes, elapsed_s),
+                _bytes(request.submitted_bytes),
+                _bytes(request.completed_bytes),
+                _bytes(request.bypassed_bytes),
+            ),
+        )
+
+
+def _deadline(request: RequestStatus) -> Cell:
+    """Time left; of one that has ended, whether it was in time. Sorted by the time, the most urgent first."""
+    left_s = request.deadline_left_s
+    if left_s is None:
+        return Cell(math.inf, "-")
+    if request.outcome is not None:
+        return Cell(left_s, request.outcome)
+    return Cell(left_s, duration(left_s) if left_s >= 0 else f"late {duration(-left_s)}")
+
+
+def _posted(clients: list[ClientStatus]) -> int:
+    return sum(sum(client.posted_bytes.values()) for client in clients)
+
+
 def _failed_open(client: ClientStatus) -> int:
     return client.bypassed_overflow + client.bypassed_hold + client.bypassed_stale
 
@@ -147,6 +218,8 @@ VIEWS = (
     View("NICs", ("NIC ", "RATE", "LOAD", "IN FLIGHT", "WINDOW", "UNSCHED", "MEAN WAIT", "PROMOTED/s"), _nics),
     View("Programs", ("PID", "PROCESS ", "STATE ", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "FAILED OPEN"), _programs),
     View("Stages", ("PROCESS ", "STAGE ", "RATE", "POSTED", "COMPLETED"), _stages),
+    View("Units", ("UNIT ", "PROGRAMS", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "REQUESTS", "IN TIME"), _units),
+    View("Requests", ("REQUEST", "UNIT ", "STATE ", "LEFT", "RATE", "ASKED", "DONE", "FAILED OPEN"), _requests),
 )
 
 

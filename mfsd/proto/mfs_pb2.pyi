@@ -48,7 +48,7 @@ class Port(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term")
+    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "judged")
     PORTS_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Report(_message.Message):
     ROUTED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_FIELD_NUMBER: _ClassVar[int]
     ports: _containers.RepeatedCompositeFieldContainer[Port]
     departed: _containers.RepeatedScalarFieldContainer[int]
     arrived: _containers.RepeatedCompositeFieldContainer[Batch]
@@ -65,7 +66,16 @@ class Report(_message.Message):
     routed: _containers.RepeatedCompositeFieldContainer[Routing]
     snapshot_end: bool
     term: int
-    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ...) -> None: ...
+    judged: _containers.RepeatedCompositeFieldContainer[Judged]
+    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., judged: _Optional[_Iterable[_Union[Judged, _Mapping]]] = ...) -> None: ...
+
+class Judged(_message.Message):
+    __slots__ = ("request_id", "met")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    met: bool
+    def __init__(self, request_id: _Optional[int] = ..., met: bool = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("batch_id", "unit", "compute_left_ns", "requests", "port", "size_bytes")
@@ -248,7 +258,7 @@ class StatusRequest(_message.Message):
     def __init__(self, batches_max: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible")
+    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible", "attainment")
     class OdditiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +285,7 @@ class StatusReply(_message.Message):
     PORTS_FIELD_NUMBER: _ClassVar[int]
     CORE_FIELD_NUMBER: _ClassVar[int]
     INFEASIBLE_FIELD_NUMBER: _ClassVar[int]
+    ATTAINMENT_FIELD_NUMBER: _ClassVar[int]
     version: str
     address: str
     leads: bool
@@ -294,7 +305,22 @@ class StatusReply(_message.Message):
     ports: int
     core: str
     infeasible: _containers.RepeatedCompositeFieldContainer[Infeasible]
-    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ...) -> None: ...
+    attainment: Attainment
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ..., attainment: _Optional[_Union[Attainment, _Mapping]] = ...) -> None: ...
+
+class Attainment(_message.Message):
+    __slots__ = ("met", "missed", "recent_met", "recent_missed", "window_ns")
+    MET_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    RECENT_MET_FIELD_NUMBER: _ClassVar[int]
+    RECENT_MISSED_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_NS_FIELD_NUMBER: _ClassVar[int]
+    met: int
+    missed: int
+    recent_met: int
+    recent_missed: int
+    window_ns: int
+    def __init__(self, met: _Optional[int] = ..., missed: _Optional[int] = ..., recent_met: _Optional[int] = ..., recent_missed: _Optional[int] = ..., window_ns: _Optional[int] = ...) -> None: ...
 
 class BatchPlace(_message.Message):
     __slots__ = ("batch_id", "unit", "requests", "red_left_ns", "nodes")

@@ -26,12 +26,18 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
             b.arrive(4, 1200, port="node-b/in", size=400 * 10**9)
             await until(lambda: a.heard.pruned, "pruned")
 
+            for request_id, met in ((2**53 + 1, True), (2, True), (3, True), (2, False)):
+                a.link.judged(request_id, met)
+            b.link.judged(3, True)
+            await until(lambda: coordinator.status().attainment.missed == 1, "the ends")
+
             def status() -> bytes:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=20) as answer:
                     return answer.read()
 
             seen = json.loads(await asyncio.to_thread(status))
             assert [row["batch_id"] for row in seen["batches"]] == ["9007199254740993", "4"]
+            assert (seen["attainment"]["met"], seen["attainment"]["missed"]) == (2, 1), "each request once"
             process = await asyncio.create_subprocess_exec(
                 *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
                 *(f"--user-data-dir={tmp_path}/browser", "--virtual-time-budget=2000"),
@@ -40,7 +46,16 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
                 stderr=subprocess.DEVNULL,
             )
             page = (await process.communicate())[0].decode()
-        for word in ("9007199254740993", "node-a", "node-b", "batch 4", "node-b/in", "leader"):
+        for word in (
+            "9007199254740993",
+            "node-a",
+            "node-b",
+            "batch 4",
+            "node-b/in",
+            "leader",
+            "66.7 %",
+            "in time since start, of 3",
+        ):
             assert word in page, word
 
 

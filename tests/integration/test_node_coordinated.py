@@ -135,3 +135,34 @@ def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], 
         eventually(lambda: any("by=local" in line for line in daemon.lines), "the loss is logged")
         good("complete", task="a")
         lost("wait", task="b")
+
+
+def test_the_coordinator_hears_which_deadlines_were_met(
+    coordinator: tuple[subprocess.Popen[str], int], folder: Path
+) -> None:
+    _, port = coordinator
+    now_ns = time.monotonic_ns()
+    with (
+        Daemon(folder, CONFIG, "--coordinator-address", f"127.0.0.1:{port}") as daemon,
+        Engine(daemon.socket, "slow") as engine,
+    ):
+        deadlines = {1: now_ns + 3600 * 10**9, 2: now_ns + 3600 * 10**9, 3: 1}
+        told = [{"request_id": r, "deadline_ns": d} for r, d in deadlines.items()]
+        engine("batch", batch_id=1, layers=1, requests=[*told, {"request_id": 4}])
+        for request in (1, 3, 4):
+            engine("submit", task=str(request), size_bytes=10, stage=Stage.P2D, batch=1, request_id=request)
+            engine("wait", task=str(request))
+            engine("complete", task=str(request))
+        engine("end", batch_id=1)
+        eventually(lambda: ask_status(f"127.0.0.1:{port}").attainment.missed, "the ends of the requests")
+        seen = ask_status(f"127.0.0.1:{port}").attainment
+        assert (seen.met, seen.missed, seen.recent_met, seen.recent_missed) == (2, 1, 2, 1)
+        assert (daemon.status().deadlines.met, daemon.status().deadlines.missed) == (2, 1)
+        told_people = subprocess.run(
+            [sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--address", f"127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        assert "66.7% of 3 requests met their deadline" in told_people

@@ -105,6 +105,14 @@ void mfs_client_cancel(struct mfs_client *client, uint64_t task_id, bool bypasse
 void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes);
 void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes);
 
+/* Counts a task that goes without a permit. Of the three the shim counts its own. */
+enum mfs_open {
+	MFS_OPEN_OVERFLOW = 0, /* ring or slots full */
+	MFS_OPEN_HOLD = 1,     /* waited for as long as it may */
+	MFS_OPEN_STALE = 2,    /* the daemon is gone */
+};
+void mfs_client_count_open(struct mfs_client *client, enum mfs_open why);
+
 /* ---- contexts: what the daemon orders by ----------------------------------------------------------------------- */
 
 /* What a request will move: bytes of one stage and layer between a NIC of this node and a port elsewhere. */

@@ -216,6 +216,11 @@ int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EI
  * change anything. */
 uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 
+/* Has an observer told of each request that moves to a better level or becomes critical while a flow of it waits: that
+ * flow's cookie and the new level. NULL: nobody. Called inside of the other calls, so it must call none of them. */
+void mfs_rmlq_watch(struct mfs_rmlq *queue, void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
+		    void *context);
+
 uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue); /* flows */
 void mfs_rmlq_stats(struct mfs_rmlq *queue,
 		    struct mfs_rmlq_stats *stats); /* walks everything: not for the data path */

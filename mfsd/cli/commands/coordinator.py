@@ -109,6 +109,7 @@ def _view(reply: pb.StatusReply) -> RenderableType:
         f"{len(reply.pruned)} requests pruned of at most {reply.drop_budget}, {len(reply.infeasible)} infeasible; "
         f"{reply.events} events so far",
     ]
+    lines += _attainment(reply.attainment)
     lines += [f"{escape(reason)}: {n}" for reason, n in sorted(reply.oddities.items())]
     parts: list[RenderableType] = ["\n".join(lines)]
     if reply.batches:
@@ -117,6 +118,17 @@ def _view(reply: pb.StatusReply) -> RenderableType:
         parts += ["", _pruned(reply)]
     parts += ["", _nodes(reply) if reply.nodes else "No daemon is connected; name this address to them in \\[cluster]."]
     return Group(*parts)
+
+
+def _attainment(seen: pb.Attainment) -> list[str]:
+    """Nothing, before a request with a deadline has ended."""
+    if not seen.met + seen.missed:
+        return []
+    line = f"{seen.met / (seen.met + seen.missed):.1%} of {seen.met + seen.missed} requests met their deadline"
+    recent = seen.recent_met + seen.recent_missed
+    if recent:
+        line += f"; {seen.recent_met / recent:.1%} of {recent} in the last {duration(seen.window_ns / 1e9)}"
+    return [line]
 
 
 def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:

@@ -15,14 +15,31 @@ from rich.markup import escape
 from rich.table import Table
 
 from mfsd.cli.asking import ask_or_exit
-from mfsd.node.control import ClientStatus, DaemonStatus, NicStatus, StatusReply, StatusRequest
+from mfsd.node.control import (
+    ClientStatus,
+    DaemonStatus,
+    NicStatus,
+    RequestsReply,
+    RequestsRequest,
+    RequestStatus,
+    StageBytes,
+    StatusReply,
+    StatusRequest,
+)
 from mfsd.node.control_client import Refused, Unreachable, ask
 from mfsd.observe.format import bit_rate, byte_count, count, duration
 
 _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "unknown": "other"}
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  mfsctl status
+  mfsctl status --requests              what each request has moved
+  mfsctl status --request 4711 --json   of one, by stage and layer
+"""
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.option("--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line.")
 @click.option(
@@ -32,8 +49,13 @@ _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "
     show_default=True,
     help="Seconds between looks.",
 )
+@click.option("--requests", is_flag=True, help="Show requests instead, those used last first.")
+@click.option("--request", "request_id", type=click.IntRange(1), metavar="ID", help="Show one request, by layer.")
+@click.option("--limit", type=click.IntRange(1, 4096), default=100, show_default=True, help="Most requests shown.")
 @click.pass_obj
-def status(path: Path, as_json: bool, watch: bool, interval: float) -> None:
+def status(
+    path: Path, as_json: bool, watch: bool, interval: float, requests: bool, request_id: int | None, limit: int
+) -> None:
     """Show the daemon, the NICs and the attached programs.
 
     \b
@@ -42,7 +64,17 @@ def status(path: Path, as_json: bool, watch: bool, interval: float) -> None:
     UNSCHED    bytes in flight that never wait (collectives, control)
     LOAD       share of the rate taken by what goes first
     BYPASS     requests posted without a permit (overflow/hold limit/daemon gone)
+
+    With --requests: bytes of each request that an adapter names, as tasks
+    that asked for permits. The daemon remembers the last 4,096. LEFT is until
+    the deadline; of one that has ended, whether it met it.
     """
+    if requests or request_id is not None:
+        if watch:
+            raise click.UsageError("--watch shows the node; for requests, live, use mfsctl top")
+        wanted = RequestsRequest(request_id or 0, layers=as_json or request_id is not None, limit=limit)
+        _show_requests(ask_or_exit(path, wanted, RequestsReply), as_json)
+        return
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
             _print_json(path, interval if watch else None)
@@ -171,3 +203,40 @@ def _queue_pairs(by_role: Mapping[str, int]) -> str:
 def _bypasses(client: ClientStatus) -> str:
     counts = (client.bypassed_overflow, client.bypassed_hold, client.bypassed_stale)
     return "/".join(map(count, counts)) if any(counts) else "-"
+
+
+def _show_requests(reply: RequestsReply, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(reply))
+        return
+    if not reply.requests:
+        click.echo("No such request is known: no adapter has named one, or it has made room for others.")
+        return
+    table = _table(("REQUEST", "PROCESS", "STATE"), ("STAGE", "LAYER", "TASKS", "ASKED", "DONE", "BYPASS", "LEFT"))
+    for request in reply.requests:
+        rows: list[StageBytes | None] = [*request.stages] or [None]
+        head = [str(request.request_id), escape(", ".join(request.processes)), _state(request)]
+        for row in rows:
+            numbers = ["-"] * 6
+            if row is not None:
+                layer = "-" if row.layer is None else str(row.layer)
+                sizes = (row.submitted_bytes, row.completed_bytes, row.bypassed_bytes)
+                numbers = [row.stage, layer, count(row.tasks), *map(byte_count, sizes)]
+            table.add_row(*head, *numbers, _left(request) if head[0] else "")
+            head = ["", "", ""]
+    Console().print(table)
+    if reply.total > len(reply.requests):
+        click.echo(f"... and {reply.total - len(reply.requests)} more; see --limit")
+
+
+def _state(request: RequestStatus) -> str:
+    return f"{request.state} [yellow]pruned[/]" if request.pruned else request.state
+
+
+def _left(request: RequestStatus) -> str:
+    if request.outcome is not None:
+        return request.outcome if request.outcome == "met" else "[red]missed[/]"
+    if request.deadline_left_s is None:
+        return "-"
+    left_s = request.deadline_left_s
+    return duration(left_s) if left_s >= 0 else f"[red]late {duration(-left_s)}[/]"

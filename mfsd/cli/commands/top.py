@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
-from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control import RequestsReply, RequestsRequest, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
+
+REQUESTS_SHOWN = 500
 
 
 @click.command()
@@ -18,10 +20,10 @@ from mfsd.node.control_client import ask
 )
 @click.pass_obj
 def top(path: Path, interval: float) -> None:
-    """Watch classes, NICs, programs and stages live.
+    """Watch classes, NICs, programs, stages, units and requests live.
 
     \b
-    1-4    choose the table          space  pause
+    1-6    choose the table          space  pause
     s, r   sort by the next column,  + -    look less or more often
            reverse the order         q      leave
     /      show only rows with a text
@@ -33,10 +35,11 @@ def top(path: Path, interval: float) -> None:
         click.echo("mfsctl: top needs a terminal; for programs use mfsctl status --watch --json", err=True)
         sys.exit(EXIT_REFUSED)
     from mfsd.observe.top import Top
+    from mfsd.observe.views import Look
 
-    def status() -> StatusReply:
-        reply = ask(path, StatusRequest())
-        assert isinstance(reply, StatusReply)
-        return reply
+    def look() -> Look:
+        status, requests = ask(path, StatusRequest()), ask(path, RequestsRequest(layers=False, limit=REQUESTS_SHOWN))
+        assert isinstance(status, StatusReply) and isinstance(requests, RequestsReply)
+        return Look(status, requests.requests)
 
-    Top(status, interval).run()
+    Top(look, interval).run()

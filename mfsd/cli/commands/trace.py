@@ -1,4 +1,4 @@
-"""``mfsctl trace``: the tasks that wait or are in flight, and why one of them has its place."""
+"""``mfsctl trace``: the tasks that wait or are in flight, why one of them has its place, and recordings."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from mfsd.cli.asking import ask_or_exit
+from mfsd.cli.commands.trace_record import merge, record
 from mfsd.node.control import ExplainReply, ExplainRequest, TaskStatus, TraceReply, TraceRequest
 from mfsd.observe.format import byte_count, duration
 
 
-@click.command(
+@click.group(
+    invoke_without_command=True,
     epilog="""\b
 Examples:
   mfsctl trace                     what waits now, first to go first
   mfsctl trace --explain 3:17:5    why that task is where it is
   mfsctl trace --explain 3:17 --json
-"""
+  mfsctl trace record --seconds 5  a picture of everything for 5 seconds
+""",
 )
 @click.option("--explain", "task", metavar="TASK", help="Say why a task has its place; CLIENT:SLOT as listed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Most tasks listed.")
-@click.pass_obj
-def trace(path: Path, task: str | None, as_json: bool, limit: int) -> None:
-    """List held and in-flight tasks, or explain one of them.
+@click.pass_context
+def trace(context: click.Context, task: str | None, as_json: bool, limit: int) -> None:
+    """List held and in-flight tasks, explain one of them, or record all.
 
     \b
     TASK    client, slot and generation: names a task until it ends
@@ -38,6 +41,9 @@ def trace(path: Path, task: str | None, as_json: bool, limit: int) -> None:
     RLI     of early stages: layers until it is needed
     RANK    of its batch, 0 first
     """
+    if context.invoked_subcommand is not None:
+        return
+    path: Path = context.obj
     if task is not None:
         reply = ask_or_exit(path, ExplainRequest(task), ExplainReply)
         if as_json:
@@ -55,6 +61,10 @@ def trace(path: Path, task: str | None, as_json: bool, limit: int) -> None:
     Console().print(_table(listed.tasks))
     if listed.total > len(listed.tasks):
         click.echo(f"... and {listed.total - len(listed.tasks)} more; see --limit")
+
+
+trace.add_command(record)
+trace.add_command(merge)
 
 
 def _table(tasks: list[TaskStatus]) -> Table:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mfsd._native import Judgement
+from mfsd._native import TASKS_MAX, Judgement
 from mfsd.client import Flow, Mode, Request, Session, Stage
 from tests.support.arbiter import eventually
 
@@ -291,6 +291,18 @@ def test_a_timeout_falls_open(serve, session) -> None:
     (client_id,) = server.segments
     eventually(lambda: sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == 0)
     assert server.arbiter.client_stats(client_id)["held_bytes"] == 0
+    assert server.arbiter.client_stats(client_id)["bypassed_hold"] == 1
+    assert server.arbiter.opened()["bypass"] == 1
+
+
+def test_a_full_table_falls_open(serve, session) -> None:
+    server = serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    tasks = [s.submit(1, stage=Stage.BACKGROUND, nic=nic) for _ in range(TASKS_MAX + 3)]
+    assert [t.wire_class for t in tasks[-3:]] == [s.classes - 2] * 3
+    (client_id,) = server.segments
+    assert server.arbiter.client_stats(client_id)["bypassed_overflow"] == 3
 
 
 def test_observing_never_waits(serve, session) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mfsd.node.control import ClassStatus, ClientStatus, DaemonStatus, NicStatus, StatusReply
+from mfsd.node.control import ClassStatus, ClientStatus, DaemonStatus, DeadlineStatus, NicStatus, StatusReply
 from mfsd.node.totals import NAMES_MAX, OTHERS, Totals
 from mfsd.observe.metrics import StatusCollector
 from tests.support.debian import program
@@ -71,7 +71,20 @@ def status(clients: list[ClientStatus], totals: Totals) -> StatusReply:
         refused={"EPROTO": 1},
         log_lines_dropped=0,
     )
-    return StatusReply(daemon, [NIC], clients, totals.with_living(clients))
+    return StatusReply(
+        daemon,
+        [NIC],
+        clients,
+        totals.with_living(clients),
+        DeadlineStatus(met=90, missed=10, recent_met=3, recent_missed=1, window_s=300),
+        {
+            "failed_open": {"queue_full": 1, "bypass": 2, "given_up": 3, "written_off": 4},
+            "ended": {"met": 90, "missed": 10},
+            "ledger": {"evicted": 5, "unaccounted": 6},
+            "link": {"order_lost": 7},
+            "spans": {"exported": 8, "failed": 9},
+        },
+    )
 
 
 def text_of(reply: StatusReply) -> str:
@@ -108,6 +121,24 @@ def test_values_carry_their_labels() -> None:
     assert samples["mfs_refused_clients_total", (("error", "EPROTO"),)] == 1
     assert samples["mfs_clients", (("state", "active"),)] == 1
     assert samples["mfs_daemon_enforcing", ()] == 1
+
+
+def test_every_way_to_fail_open_is_counted() -> None:
+    samples = samples_of(status([CLIENT], Totals()))
+    opened = {labels[0][1]: v for (name, labels), v in samples.items() if name == "mfs_arbiter_failed_open_total"}
+    assert opened == {"queue_full": 1, "bypass": 2, "given_up": 3, "written_off": 4}
+    of_programs = {dict(labels)["reason"] for name, labels in samples if name == "mfs_failed_open_total"}
+    assert of_programs == {"overflow", "hold_limit", "daemon_gone"}
+    assert samples["mfs_coordinator_order_lost_total", ()] == 7
+
+
+def test_requests_and_spans() -> None:
+    samples = samples_of(status([CLIENT], Totals()))
+    assert samples["mfs_ended_requests_total", (("outcome", "missed"),)] == 10
+    assert samples["mfs_requests_in_time_ratio", ()] == 0.75
+    assert samples["mfs_forgotten_requests_total", ()] == 5
+    assert samples["mfs_unaccounted_tasks_total", ()] == 6
+    assert samples["mfs_spans_total", (("outcome", "failed"),)] == 9
 
 
 def test_no_process_id_is_a_label() -> None:

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from textual.widgets import DataTable, Static, TabbedContent
 
-from mfsd.node.control import ClassStatus, StatusReply
+from mfsd.node.control import ClassStatus, RequestStatus, StatusReply
 from mfsd.node.control_client import Unreachable
 from mfsd.node.totals import Totals
 from mfsd.observe.top import Top
-from mfsd.observe.views import VIEWS, Row, arranged
+from mfsd.observe.views import VIEWS, Look, Row, arranged
 from tests.unit.observe.test_metrics import CLIENT, NIC, status
 
-CLASSES, NICS, PROGRAMS, STAGES = VIEWS
+CLASSES, NICS, PROGRAMS, STAGES, UNITS, REQUESTS = VIEWS
 
 
 def later(reply: StatusReply) -> StatusReply:
@@ -29,8 +29,32 @@ def later(reply: StatusReply) -> StatusReply:
     return msgspec.structs.replace(reply, nics=[nic], clients=[client], totals=Totals().with_living([client]))
 
 
-BEFORE = status([CLIENT], Totals())
-AFTER = later(BEFORE)
+REQUEST = RequestStatus(
+    request_id=2**63 + 7,
+    batch_id=3,
+    unit="prefill-1",
+    processes=["vllm"],
+    state="open",
+    age_s=1.0,
+    deadline_left_s=0.25,
+    outcome=None,
+    pruned=False,
+    open_tasks=1,
+    submitted_bytes=4096,
+    completed_bytes=0,
+    bypassed_bytes=0,
+    dropped_bytes=0,
+    stages=[],
+)
+LATE = msgspec.structs.replace(REQUEST, request_id=8, deadline_left_s=-2.0, pruned=True, unit="prefill-2")
+ENDED = msgspec.structs.replace(REQUEST, request_id=9, state="ended", outcome="met", deadline_left_s=-9.0)
+MISSED = msgspec.structs.replace(ENDED, request_id=10, outcome="missed")
+
+BEFORE = Look(status([CLIENT], Totals()), [REQUEST, LATE])
+AFTER = Look(
+    later(BEFORE.status),
+    [msgspec.structs.replace(REQUEST, completed_bytes=2_000_000), LATE, ENDED, MISSED],
+)
 
 
 def cell(rows: list[Row], key: str, title: str, columns: tuple[str, ...]) -> str:
@@ -50,7 +74,7 @@ def test_rates_are_differences_over_time() -> None:
 
 def test_a_first_look_and_a_new_nic_have_no_rates() -> None:
     assert cell(list(CLASSES.rows(AFTER, AFTER, 0.0)), "mlx5_0/1", "RATE", CLASSES.columns) == "-"
-    empty = msgspec.structs.replace(BEFORE, nics=[], clients=[], totals=[])
+    empty = Look(msgspec.structs.replace(BEFORE.status, nics=[], clients=[], totals=[]), [])
     for view in VIEWS:
         for row in view.rows(empty, AFTER, 1.0):
             assert len(row.cells) == len(view.columns)
@@ -65,12 +89,39 @@ def test_rows_are_sorted_by_value_and_filtered_by_text() -> None:
     assert arranged(rows, None, False, "no such text") == []
 
 
+def test_units_sum_up_their_programs_and_requests() -> None:
+    first = msgspec.structs.replace(CLIENT, unit="prefill-1")
+    second = msgspec.structs.replace(first, client_id=2, pid=4712)
+    before = Look(status([first, second], Totals()), [])
+    moved = [msgspec.structs.replace(c, posted_bytes={"p2d": 1_004_096, "collective": 100}) for c in (first, second)]
+    after = Look(status(moved, Totals()), [REQUEST, ENDED, MISSED, LATE])
+    rows = list(UNITS.rows(before, after, 2.0))
+    assert [row.key for row in rows] == ["prefill-1", "prefill-2"]
+    assert [c.text for c in rows[0].cells] == ["prefill-1", "2", "8 Mbit/s", "-", "10 B", "14 B", "1", "50%"]
+    assert [c.text for c in rows[1].cells] == ["prefill-2", "-", "-", "-", "-", "-", "1", "-"]
+
+
+def test_requests_show_their_deadlines_and_sort_by_them() -> None:
+    rows = list(REQUESTS.rows(BEFORE, AFTER, 2.0))
+    assert [cell(rows, str(r), "LEFT", REQUESTS.columns) for r in (2**63 + 7, 8, 9, 10)] == [
+        "250 ms",
+        "late 2 s",
+        "met",
+        "missed",
+    ]
+    assert cell(rows, str(2**63 + 7), "RATE", REQUESTS.columns) == "8 Mbit/s"
+    assert cell(rows, "8", "STATE ", REQUESTS.columns) == "pruned"
+    left = REQUESTS.columns.index("LEFT")
+    assert [row.key for row in arranged(rows, left, False, "open")] == [str(2**63 + 7)]
+    assert [row.key for row in arranged(rows, left, False, "")][-1] == str(2**63 + 7)
+
+
 class Screen(NamedTuple):
     head: str
     rows: list[list[str]]
 
 
-def drive(ask: Callable[[], StatusReply], *keys: str, size: tuple[int, int] = (80, 24)) -> Screen:
+def drive(ask: Callable[[], Look], *keys: str, size: tuple[int, int] = (80, 24)) -> Screen:
     """What is shown after these keys, each one let finish."""
     top = Top(ask, interval_s=60)
 
@@ -96,6 +147,33 @@ def test_classes_come_first(size: tuple[int, int]) -> None:
     assert "enforce" in screen.head and "1 programs" in screen.head
 
 
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+def test_units_and_requests_by_key(size: tuple[int, int]) -> None:
+    assert [row[0] for row in drive(lambda: AFTER, "5", size=size).rows] == ["", "prefill-1", "prefill-2"]
+    requests = drive(lambda: AFTER, "6", size=size).rows
+    assert [row[0] for row in requests] == [str(2**63 + 7), "8", "9", "10"]
+    assert [row[3] for row in drive(lambda: AFTER, "6", "slash", *"prefill-2", "enter", size=size).rows] == ["late 2 s"]
+    by_number = drive(lambda: AFTER, "6", "s", size=size).rows
+    assert [row[0] for row in by_number] == [str(2**63 + 7), "10", "9", "8"]
+
+
+def test_the_last_line_fits_80_columns() -> None:
+    """Every key that it names, and the tabs, are there whole."""
+    top = Top(lambda: AFTER, interval_s=60)
+
+    async def session() -> tuple[int, int, list[str]]:
+        async with top.run_test(size=(80, 24)) as pilot:
+            await top.workers.wait_for_complete()
+            await pilot.pause()
+            footer = max(key.region.right for key in top.query("FooterKey"))
+            tabs = max(tab.region.right for tab in top.query("ContentTab"))
+            return footer, tabs, [str(key.description) for key in top.query("FooterKey")]
+
+    footer, tabs, keys = asyncio.run(session())
+    assert footer <= 80 and tabs <= 80
+    assert keys == ["Sort by next", "Reverse", "Filter", "Pause", "Quit"]
+
+
 def test_keys_choose_sort_and_filter() -> None:
     assert drive(lambda: BEFORE, "3").rows[0][:2] == ["4711", "vllm"]
     by_class = drive(lambda: BEFORE, "s", "s")
@@ -109,7 +187,7 @@ def test_keys_choose_sort_and_filter() -> None:
 
 
 def test_a_daemon_that_is_gone_is_said_and_waited_for() -> None:
-    def gone() -> StatusReply:
+    def gone() -> Look:
         raise Unreachable("no mfsd at /run/mfs/mfsd.sock: start it")
 
     assert "start it" in drive(gone).head

@@ -27,6 +27,7 @@ STATUS: dict[str, Any] = {
     "requests_active": 9,
     "drop_budget": 3,
     "ports": 2,
+    "attainment": {"met": 970, "missed": 30, "recent_met": 9, "recent_missed": 1, "window_ns": 300_000_000_000},
     "batches": [
         {
             "batch_id": "18446744073709551615",
@@ -102,6 +103,22 @@ def test_pruned_requests_nodes_and_ports_are_shown(page: str) -> None:
     assert [row.split(" | ")[:2] for row in text_of(page, "nodes")] == [["a", "connected"], ["b", "gone"]]
     assert [row.split(" | ")[3] for row in text_of(page, "ports")] == ["93 %", "10 %"], "the busiest first"
     assert "leader coord-1:7400" in page and "1 (1 gone)" in page
+
+
+def tiles(page: str) -> dict[str, str]:
+    return {name: value for value, name in re.findall(r'class="tile"><b>(.*?)</b><span>(.*?)</span>', page)}
+
+
+def test_attainment_is_shown_of_late_and_since_the_start(page: str) -> None:
+    shown = tiles(page)
+    assert shown["in time, last 5 min, of 10"] == "90 %"
+    assert shown["in time since start, of 1000"] == "97 %"
+
+
+def test_before_a_request_has_ended_there_is_no_share(tmp_path: Path) -> None:
+    none = {"met": 0, "missed": 0, "recent_met": 0, "recent_missed": 0, "window_ns": 300_000_000_000}
+    shown = tiles(asyncio.run(browse({**STATUS, "attainment": none}, tmp_path)))
+    assert shown["in time since start"] == "-"
 
 
 def test_what_programs_say_is_text(page: str) -> None:

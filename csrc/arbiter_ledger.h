@@ -1,0 +1,34 @@
+/* The table behind mfs/ledger.h. It knows nothing of the arbiter; whoever calls gives the time. Owned by one thread,
+ * allocates once. */
+#ifndef MFS_ARBITER_LEDGER_H
+#define MFS_ARBITER_LEDGER_H
+
+#include <mfs/ledger.h>
+
+#include <stdbool.h>
+
+struct ledger;
+
+enum ledger_end { LEDGER_COMPLETE, LEDGER_BYPASS, LEDGER_DROP };
+
+struct ledger *ledger_create(void); /* NULL: no memory. Pages that are never used are never touched. */
+void ledger_destroy(struct ledger *ledger); /* NULL is allowed */
+
+/* A task of the request begins; answers the cell that ledger_finish wants, 0: there is no room for its account. */
+uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint8_t stage, uint16_t layer,
+		       uint64_t bytes, uint64_t deadline_ns, uint64_t now_ns);
+/* The task is over. True: a finished request is there to be taken. */
+bool ledger_finish(struct ledger *ledger, uint32_t cell, enum ledger_end how, uint64_t bytes, uint64_t now_ns);
+
+void ledger_told(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns);
+void ledger_batch(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t batch_id);
+void ledger_pruned(struct ledger *ledger, uint32_t client_id, uint64_t request_id);
+/* judged: false when its program has ended before it. True as above. */
+bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool judged, uint64_t now_ns);
+
+int ledger_look(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
+		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next);
+int ledger_take(struct ledger *ledger, struct mfs_finished *finished, int n);
+void ledger_totals(const struct ledger *ledger, struct mfs_ledger_totals *totals);
+
+#endif

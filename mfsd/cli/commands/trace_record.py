@@ -1,0 +1,157 @@
+"""``mfsctl trace record`` and ``merge``: what daemons do, as a picture over time."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.node.control_client import Refused, Unreachable
+from mfsd.observe.format import count, duration
+
+if TYPE_CHECKING:
+    from mfsd.observe.perfetto import Document
+    from mfsd.observe.recording import Recorded
+
+DEFAULT_FILE = Path("mfs-trace.json")
+EVENTS_MAX = 2_000_000
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  mfsctl trace record --seconds 5
+  mfsctl trace record --request 4711 --seconds 10 -o slow.json
+  mfsctl trace record --socket /run/mfs/a.sock --socket /run/mfs/b.sock
+  mfsctl trace merge node-a.json node-b.json -o both.json
+"""
+)
+@click.option(
+    "--socket",
+    "sockets",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    multiple=True,
+    help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
+)
+@click.option("--request", "request_id", type=click.IntRange(1), metavar="ID", help="Only this request.")
+@click.option("--batch", "batch_id", type=click.IntRange(1), metavar="ID", help="Only this batch and its requests.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), help="How long. Default: until Ctrl-C.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FILE,
+    show_default=True,
+    metavar="FILE",
+    help="Where to write.",
+)
+@click.option(
+    "--max-events", type=click.IntRange(1), default=EVENTS_MAX, show_default=True, help="Most events of one daemon."
+)
+@click.pass_obj
+def record(
+    path: Path,
+    sockets: tuple[Path, ...],
+    request_id: int | None,
+    batch_id: int | None,
+    seconds: float | None,
+    output: Path,
+    max_events: int,
+) -> None:
+    """Record flows, permits, layers and deadlines for a picture.
+
+    The file opens in https://ui.perfetto.dev and in chrome://tracing. Nothing
+    leaves this host: the page reads the file in your browser. Ctrl-C ends the
+    recording, and what was recorded is written.
+
+    Events that found the ring full are counted and named, never waited for.
+    """
+    from mfsd.observe.perfetto import document
+    from mfsd.observe.recording import Recordings
+
+    if request_id is not None and batch_id is not None:
+        raise click.UsageError("--request and --batch: give one of them")
+    _try_to_write(output)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found: list[Recorded] = []
+    try:
+        recordings = Recordings(sockets or (path,), max_events)
+    except Unreachable as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+    except Refused as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_REFUSED)
+    until = f"for {seconds:g} s" if seconds else "until Ctrl-C"
+    click.echo(f"recording {len(sockets) or 1} mfsd {until}", err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        recordings.wait(seconds)
+    found = recordings.stop()
+    _write(document(found, request_id or 0, batch_id or 0), output)
+    events = sum(len(r.events) for r in found)
+    click.echo(f"{output}: {count(events) if events else 'no'} events; open it in https://ui.perfetto.dev", err=True)
+    for recorded in found:
+        _warn(recorded)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to write.")
+def merge(files: tuple[Path, ...], output: Path) -> None:
+    """Put recordings of several nodes into one file, on one time line.
+
+    Times are laid by each host's real-time clock, so they agree as well as
+    these do: to about a microsecond with PTP, to about a millisecond with NTP.
+    """
+    from mfsd.observe.perfetto import NotATrace, merge, read
+
+    documents = []
+    for file in files:
+        try:
+            documents.append(read(file.read_bytes()))
+        except OSError as error:
+            click.echo(f"mfsctl: {file}: {error.strerror}", err=True)
+            sys.exit(EXIT_REFUSED)
+        except NotATrace as error:
+            click.echo(f"mfsctl: {file}: {error}", err=True)
+            sys.exit(EXIT_REFUSED)
+    _try_to_write(output)
+    merged = merge(documents)
+    _write(merged, output)
+    names = ", ".join(sorted({node.node for node in merged.mfs.nodes}))
+    click.echo(f"{output}: {count(len(merged.traceEvents))} events of {names}", err=True)
+
+
+def _warn(recorded: Recorded) -> None:
+    node = recorded.started.node
+    if recorded.lost:
+        click.echo(f"mfsctl: {node}: {recorded.lost} events were lost: they came faster than they went", err=True)
+    if recorded.problem:
+        click.echo(f"mfsctl: {node}: {recorded.problem}", err=True)
+    if abs(recorded.realtime_drift_ns) > 1_000_000:
+        moved = duration(abs(recorded.realtime_drift_ns) / 1e9)
+        click.echo(f"mfsctl: {node}: its clock was set by {moved} meanwhile; times are as at the beginning", err=True)
+
+
+def _try_to_write(output: Path) -> None:
+    """Before anything is recorded that could not be kept."""
+    try:
+        output.open("ab").close()
+    except OSError as error:
+        click.echo(f"mfsctl: --output {output}: {error.strerror}; name another file", err=True)
+        sys.exit(EXIT_REFUSED)
+
+
+def _write(document: Document, output: Path) -> None:
+    try:
+        output.write_bytes(msgspec.json.encode(document))
+    except OSError as error:
+        click.echo(f"mfsctl: --output {output}: {error.strerror}", err=True)
+        sys.exit(EXIT_REFUSED)

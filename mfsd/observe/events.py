@@ -1,0 +1,66 @@
+"""The arbiter's events as values: csrc/include/mfs/trace.h, struct mfs_event."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+LAYOUT = 1
+"""MFS_EVENT_LAYOUT that is understood here."""
+
+
+class Kind(IntEnum):
+    """enum mfs_event_kind."""
+
+    SUBMIT = 1
+    PERMIT = 2
+    PROMOTE = 3
+    COMPLETE = 4
+    CANCEL = 5
+    BYPASS = 6
+    DROP = 7
+    BATCH_BEGIN = 8
+    BATCH_LAYER = 9
+    BATCH_END = 10
+    REQUEST_TOLD = 11
+    REQUEST_BATCH = 12
+    REQUEST_PRUNED = 13
+    REQUEST_ENDED = 14
+    FAIL_OPEN = 15
+
+
+OPEN_REASONS = ("queue full", "given up", "written off", "bypass")
+"""enum mfs_open_reason."""
+ENDS = frozenset({Kind.COMPLETE, Kind.CANCEL, Kind.BYPASS, Kind.DROP})
+
+
+class Event(NamedTuple):
+    """Times in ns on the recording host's CLOCK_MONOTONIC; 0: none."""
+
+    time_ns: int
+    task: int
+    """Slot and generation; with the client it names one task."""
+    bytes: int
+    request_id: int
+    batch_id: int
+    deadline_ns: int
+    client_id: int
+    value: int
+    layer: int
+    kind: int
+    """:class:`Kind`, or a number of a later version."""
+    stage: int
+    nic: int
+    wire_class: int
+    level: int
+    tier: int
+
+
+_LAYOUT = struct.Struct("=QQQQQQIIHBBBBBB")
+assert _LAYOUT.size == 64
+
+
+def decode(data: bytes) -> list[Event]:
+    """Events that lie one after the other. struct.error when the length is not a multiple of theirs."""
+    return [Event._make(fields) for fields in _LAYOUT.iter_unpack(data)]

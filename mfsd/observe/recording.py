@@ -1,0 +1,100 @@
+"""Records what daemons do: the client half of a recording, several daemons at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from mfsd.node.control import RecordEvents, RecordRequest, RecordStarted
+from mfsd.node.control_client import Conversation, Refused, Unreachable
+from mfsd.observe.events import LAYOUT, Event, decode
+
+EVENTS_MAX = 2_000_000
+"""Of one daemon, unless told otherwise: about 1 GB as JSON."""
+
+
+class Recorded(Struct):
+    """What one daemon has told."""
+
+    started: RecordStarted
+    events: list[Event] = []
+    lost: int = 0
+    processes: dict[int, str] = {}
+    units: dict[int, str] = {}
+    nics: dict[int, str] = {}
+    realtime_drift_ns: int = 0
+    """How far CLOCK_REALTIME has gone ahead of CLOCK_MONOTONIC while it was recorded."""
+    problem: str = ""
+    """Why it ended before its time."""
+
+
+class Recordings:
+    """Recordings of several daemons, each in a thread of its own, from the beginning to `stop`."""
+
+    def __init__(self, sockets: Sequence[Path], events_max: int = EVENTS_MAX) -> None:
+        """Begins them all, or none. Unreachable or Refused."""
+        self.found: list[Recorded] = []
+        self._events_max = events_max
+        self._conversations: list[Conversation] = []
+        try:
+            for path in sockets:
+                self._conversations.append(conversation := Conversation(path, RecordRequest(LAYOUT)))
+                started = conversation.reply()
+                if not isinstance(started, RecordStarted):
+                    raise Unreachable(f"{path}: unexpected reply; is this another version of mfsd?")
+                self.found.append(Recorded(started))
+        except BaseException:
+            self._close()
+            raise
+        self._threads = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in zip(self._conversations, self.found, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, seconds: float | None) -> None:
+        """Until all have ended by themselves, but no longer than this."""
+        until_s = None if seconds is None else time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+
+    def stop(self) -> list[Recorded]:
+        """Ends them; what was recorded, in the order of the sockets."""
+        for conversation in self._conversations:
+            conversation.finish()
+        for thread in self._threads:
+            thread.join()
+        self._close()
+        return self.found
+
+    def _close(self) -> None:
+        for conversation in self._conversations:
+            conversation.__exit__()
+
+    def _read(self, conversation: Conversation, to: Recorded) -> None:
+        started = to.started
+        try:
+            while True:
+                reply = conversation.reply()
+                if not isinstance(reply, RecordEvents):
+                    continue  # of a later version
+                to.events += decode(reply.events)
+                to.lost = reply.lost
+                to.processes.update(reply.processes)
+                to.units.update(reply.units)
+                to.nics.update(reply.nics)
+                if reply.monotonic_ns:
+                    passed_ns = reply.monotonic_ns - started.monotonic_ns
+                    to.realtime_drift_ns = reply.realtime_ns - started.realtime_ns - passed_ns
+                if reply.last:
+                    return
+                if len(to.events) >= self._events_max and not to.problem:
+                    to.problem = f"it ended at {self._events_max} events; see --max-events"
+                    conversation.finish()
+        except (Unreachable, Refused) as error:
+            to.problem = str(error)

@@ -1,0 +1,60 @@
+"""SLO attainment: the share of requests that met their deadline."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+WINDOW_NS = 300_000_000_000
+"""Five minutes: what "recent" means."""
+REQUESTS_MAX = 65_536
+"""Verdicts that are remembered; with more requests than that in the window, recent counts hold the latest of them."""
+
+
+class Counts(NamedTuple):
+    met: int
+    missed: int
+    """Both since the start."""
+    recent_met: int
+    recent_missed: int
+    """Both within the window."""
+
+
+class Attainment:
+    """Counts each request once, though several processes, nodes and batches may tell its end: it is late when it was
+    late in one of them."""
+
+    def __init__(self, window_ns: int = WINDOW_NS) -> None:
+        self.window_ns = window_ns
+        self._verdicts: OrderedDict[int, tuple[int, bool]] = OrderedDict()
+        """Request -> when it was judged first, and whether it met its deadline; in the order of time."""
+        self._met = self._missed = self._recent_met = 0
+
+    def judge(self, request_id: int, met: bool, now_ns: int) -> None:
+        """The end of a request, or of a part of it. now_ns: never less than before."""
+        self._forget(now_ns)
+        known = self._verdicts.get(request_id)
+        if known is None:
+            if len(self._verdicts) >= REQUESTS_MAX:
+                self._drop_oldest()
+            self._verdicts[request_id] = (now_ns, met)
+            self._met += met
+            self._missed += not met
+            self._recent_met += met
+        elif known[1] and not met:
+            self._verdicts[request_id] = (known[0], False)
+            self._met -= 1
+            self._recent_met -= 1
+            self._missed += 1
+
+    def counts(self, now_ns: int) -> Counts:
+        self._forget(now_ns)
+        return Counts(self._met, self._missed, self._recent_met, len(self._verdicts) - self._recent_met)
+
+    def _forget(self, now_ns: int) -> None:
+        while self._verdicts and now_ns - next(iter(self._verdicts.values()))[0] > self.window_ns:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, (_, met) = self._verdicts.popitem(last=False)
+        self._recent_met -= met
