@@ -8,6 +8,7 @@ load: they are the same for every policy, so policies are compared on identical 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class ConfigError(Exception):
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One cluster and the knobs that make or break contention. The same for every policy."""
 
-    model: str = "dbrx"
+    model: str = "dbrx"  # or several with commas: equal shares of the GPUs, one fabric, shared decode NICs
     accelerator: str = "a100"
     gpus: int = 2048  # prefill and decode, half each
     decode_nics: int | None = None
@@ -51,17 +52,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ConfigError(f"--model {self.model}: use one of {', '.join(MODELS)}")
+        unknown = [name for name in self.models if name not in MODELS]
+        if unknown:
+            raise ConfigError(f"--model {','.join(unknown)}: use one or several of {', '.join(MODELS)}")
+        models = [MODELS[name] for name in self.models]
+        if len({model.server_gpus for model in models}) > 1:
+            raise ConfigError(f"--model {self.model}: their servers differ in GPUs; use models of equal servers")
+        if self.link_gbps is None and len({model.link_gbps for model in models}) > 1:
+            raise ConfigError(f"--model {self.model}: their NICs differ in speed; give one with --link-gbps")
         if self.accelerator not in ACCELERATORS:
             raise ConfigError(f"--accelerator {self.accelerator}: use one of {', '.join(ACCELERATORS)}")
-        instance = MODELS[self.model].instance_gpus
-        if self.gpus < 2 * instance or self.gpus % (2 * instance):
+        instance = math.lcm(*(model.instance_gpus for model in models))
+        least = 2 * instance * len(models)
+        if self.gpus < least or self.gpus % least:
             raise ConfigError(
-                f"--gpus {self.gpus}: use a multiple of {2 * instance}, half of them prefill instances of {instance}"
+                f"--gpus {self.gpus}: use a multiple of {least}, half of them prefill instances of {instance}"
+                + (" for each model" if len(models) > 1 else "")
             )
-        for name in ("kv_scale", "burst", "copies", "imbalance", "slo_factor", "oversubscription"):
-            if not getattr(self, name) > 0:
+        for name in ("kv_scale", "burst", "copies", "imbalance", "slo_factor", "oversubscription", "link_gbps"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: use a number above 0")
         if not 0 <= self.hot_fraction <= 1:
             raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
@@ -71,6 +80,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
         if self.decode_nics is not None and self.decode_nics < 1:
             raise ConfigError(f"--decode-nics {self.decode_nics}: use at least 1")
+        if self.batch_tokens < 1:
+            raise ConfigError(f"--batch-tokens {self.batch_tokens}: use at least 1")
+        if not 0 <= self.expert_skew < math.inf:
+            raise ConfigError(f"--expert-skew {self.expert_skew}: use a number of at least 0")
+        if not 0 <= self.belief_error < 1:
+            raise ConfigError(f"--belief-error {self.belief_error}: use a share from 0 to below 1")
+        if not 0 <= self.coordinator_delay_s < math.inf:
+            raise ConfigError(f"--coordinator-delay-ms {1e3 * self.coordinator_delay_s:g}: use at least 0")
+
+    @property
+    def models(self) -> list[str]:
+        return self.model.split(",")
 
 
 class Request(msgspec.Struct):
@@ -94,37 +115,55 @@ class Request(msgspec.Struct):
 
 
 class Cluster:
-    """Sizes, topology and cost model of a configuration."""
+    """Sizes, topology and cost model of a configuration. With several models it is the first one's part; `parts` are
+    all of them, on one topology, with NICs and units numbered through."""
 
-    def __init__(self, config: Config, seed: int = 0) -> None:
+    def __init__(self, config: Config, seed: int = 0, after: Cluster | None = None) -> None:
         self.config = config
         self.seed = seed
-        self.model: Model = MODELS[config.model]
+        self.number: int = after.number + 1 if after else 0
+        self.model: Model = MODELS[config.models[self.number]]
         self.gpu: Accelerator = ACCELERATORS[config.accelerator]
-        self.prefill_gpus = config.gpus // 2
+        self.prefill_gpus = config.gpus // 2 // len(config.models)
         self.units = self.prefill_gpus // self.model.instance_gpus
-        self.decode_nics = config.decode_nics or self.prefill_gpus
+        self.first_unit: int = after.first_unit + after.units if after else 0
+        self.first_nic: int = after.first_nic + after.prefill_gpus if after else 0
+        self.decode_nics = config.decode_nics or config.gpus // 2
         self.decode_width = min(self.model.tensor_parallel, self.decode_nics)
         self.link = (config.link_gbps or self.model.link_gbps) * 1e9 / 8
-        self.topology = Topology(
-            self.prefill_gpus,
-            self.decode_nics,
-            self.link,
-            self.model.server_gpus,
-            config.fabric,
-            config.oversubscription,
-            seed=seed,
+        self.topology: Topology = (
+            after.topology
+            if after
+            else Topology(
+                self.prefill_gpus * len(config.models),
+                self.decode_nics,
+                self.link,
+                self.model.server_gpus,
+                config.fabric,
+                config.oversubscription,
+                seed=seed,
+            )
         )
         self.kv_bytes = self.model.kv_bytes * config.kv_scale
+        width = self.model.group_gpus
         self._group_nics = [
-            tuple(range(u * self.model.instance_gpus + g * self.model.group_gpus, u *
-            self.model.instance_gpus + (g + 1) * self.model.group_gpus))
-            for u in range(self.units)
-            for g in range(self.model.groups)
-        ]  # fmt: skip
+            tuple(range(self.first_nic + index * width, self.first_nic + (index + 1) * width))
+            for index in range(self.units * self.model.groups)
+        ]
+        self.parts: list[Cluster] = [self]
+        while not after and len(self.parts) < len(config.models):
+            self.parts.append(Cluster(config, seed, after=self.parts[-1]))
+
+    @property
+    def all_units(self) -> int:
+        return self.parts[-1].first_unit + self.parts[-1].units
+
+    def of(self, unit: int) -> Cluster:
+        """The part that this unit belongs to."""
+        return next(part for part in reversed(self.parts) if unit >= part.first_unit)
 
     def group_nics(self, unit: int, group: int) -> tuple[int, ...]:
-        return self._group_nics[unit * self.model.groups + group]
+        return self._group_nics[(unit - self.first_unit) * self.model.groups + group]
 
     def reuse_path(self, request: Request) -> Path:
         """Stage 1: from the owners' NICs to those of the group that computes the request."""
@@ -140,7 +179,7 @@ class Cluster:
         """Stage 3: from the group's NICs to the decode worker's."""
         out = self.group_nics(request.unit, request.group)
         width = self.decode_width
-        into = [self.prefill_gpus + request.decode + i for i in range(width)]
+        into = [self.topology.prefill_nics + request.decode + i for i in range(width)]
         if len(out) <= width:
             pairs = [(nic, into[i % width], 1 / max(len(out), 1)) for i, nic in enumerate(out)]
         else:
@@ -150,7 +189,7 @@ class Cluster:
     def collective_paths(self, unit: int, group_tokens: Sequence[int], salt: int) -> tuple[Path, ...]:
         """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism."""
         model = self.model
-        first = unit * model.instance_gpus
+        first = self.first_nic + (unit - self.first_unit) * model.instance_gpus
         nics = range(first, first + model.instance_gpus)
         if not model.experts:
             per_server = model.server_gpus // model.tensor_parallel  # ranks; the last of each server crosses
@@ -238,7 +277,7 @@ class Cluster:
 
     def _isolated_paths(self, groups: tuple[int, ...]) -> tuple[Path, ...]:
         if not hasattr(self, "_lone"):
-            self._lone = self.collective_paths(0, [1] + [0] * (len(groups) - 1), 0)
+            self._lone = self.collective_paths(self.first_unit, [1] + [0] * (len(groups) - 1), 0)
         return self._lone
 
 
@@ -281,7 +320,8 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
     finds what the cluster's
     caches hold (least recently used blocks leave first) and on which NICs it lies."""
     config, model = cluster.config, cluster.model
-    rng = random.Random(f"route {seed}")
+    rng = random.Random(f"route {seed}" + (f" {cluster.number}" if cluster.number else ""))
+    first = cluster.first_unit
     owner: dict[int, tuple[int, int, int]] = {}  # block -> unit, group, tokens
     room = [config.cache_tokens_per_gpu * model.instance_gpus] * cluster.units
     per_unit: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(cluster.units)]
@@ -324,12 +364,12 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
         shares: dict[int, float] = {}
         if remote and config.hot_fraction and random.Random(f"hot {seed} {root}").random() < config.hot_fraction:
             shares[0] = 1.0
-            if unit == 0:
+            if first + unit == 0:
                 remote, shares = 0, {}
         elif remote:
             total = sum(owners.values())
             for (held_unit, held_group), tokens in owners.items():
-                nics = cluster.group_nics(held_unit, held_group)
+                nics = cluster.group_nics(first + held_unit, held_group)
                 for nic in nics:
                     shares[nic] = shares.get(nic, 0.0) + tokens / total / len(nics)
         if not history:
@@ -339,7 +379,7 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
                     arrival_s=now,
                     new_tokens=new,
                     context_tokens=cached,
-                    unit=unit,
+                    unit=first + unit,
                     group=-1,
                     decode=rng.randrange(workers) * cluster.decode_width,
                     owners=tuple(sorted(shares.items())),

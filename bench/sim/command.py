@@ -4,6 +4,7 @@ attainment."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,21 @@ from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
 from bench.sim.workload import TraceError
 
+COMMANDS = {  # imported when asked for: they bring plotting
+    "figure": "bench.sim.figures",
+    "study": "bench.sim.study",
+    "sensitivity": "bench.sim.sensitivity",
+    "linearity": "bench.sim.linearity",
+}
 EXAMPLES = """
 examples:
   python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
   python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
+  python -m bench sim --model dbrx,qwen3-coder --workload qwen-a,qwen-b --fabric fat-tree --gpus 256
   python -m bench sim figure 10 --quick
+  python -m bench sim study out/study.jsonl
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
+  python -m bench sim linearity
 
 A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of
 your own is a
@@ -40,7 +50,10 @@ def parser() -> argparse.ArgumentParser:
     )
     work = p.add_argument_group("what is served")
     work.add_argument(
-        "--model", default="dbrx", choices=MODELS, help="model and how it is cut over GPUs (default dbrx)"
+        "--model",
+        default="dbrx",
+        metavar="NAME[,NAME...]",
+        help=f"model and how it is cut over GPUs (default dbrx); several share one fabric: of {', '.join(MODELS)}",
     )
     work.add_argument(
         "--accelerator", default="a100", choices=ACCELERATORS, help="GPU whose profile is used (default a100)"
@@ -48,8 +61,9 @@ def parser() -> argparse.ArgumentParser:
     source = work.add_mutually_exclusive_group()
     source.add_argument(
         "--workload",
-        choices=generators.NAMES,
-        help="generated requests fitted to published statistics (default qwen-a)",
+        metavar="NAME[,NAME...]",
+        help="generated requests fitted to published statistics, for all models or one for each (default qwen-a): "
+        + ", ".join(generators.NAMES),
     )
     source.add_argument(
         "--trace",
@@ -215,6 +229,9 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         raise ConfigError(
             f"--requests {options.requests} --warmup {options.warmup}: measure at least one request after 0 or more"
         )
+    unknown = [name for name in (options.workload or "qwen-a").split(",") if name not in generators.NAMES]
+    if unknown:
+        raise ConfigError(f"--workload {','.join(unknown)}: use {', '.join(generators.NAMES)}, or --trace FILE")
     chosen = list(dict.fromkeys(options.policy.split(",")))
     for name in chosen:
         policies.find(name)
@@ -262,14 +279,8 @@ def progress(done: int, total: int, result: sweep.Result) -> None:
 
 def main(arguments: list[str]) -> int:
     try:
-        if arguments[:1] == ["figure"]:
-            from bench.sim import figures
-
-            return figures.main(arguments[1:])
-        if arguments[:1] == ["sensitivity"]:
-            from bench.sim import sensitivity
-
-            return sensitivity.main(arguments[1:])
+        if arguments[:1] and arguments[0] in COMMANDS:
+            return int(importlib.import_module(COMMANDS[arguments[0]]).main(arguments[1:]))
         options = parser().parse_args(arguments)
         results = sweep.run(points_of(options), options.json, progress, options.engine)
     except (ConfigError, TraceError, LookupError, OSError) as error:

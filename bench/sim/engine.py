@@ -74,6 +74,7 @@ class State:
 
     __slots__ = (
         "batch",
+        "cluster",
         "computed",
         "done_tokens",
         "fetched",
@@ -87,8 +88,9 @@ class State:
         "reuse",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, cluster: Cluster) -> None:
         self.request = request
+        self.cluster = cluster  # the part of its model
         self.batch: Batch | None = None
         self.done_tokens = 0
         self.computed = False
@@ -121,10 +123,12 @@ class Batch:
         "attention_s",
         "believed",
         "chunks",
+        "cluster",
         "collective",
         "collective_bytes",
         "experts_s",
         "layer",
+        "layers",
         "left",
         "paths",
         "policy",
@@ -135,10 +139,12 @@ class Batch:
         "wire_s",
     )
 
-    def __init__(self, serial: int, unit: int, chunks: list[Chunk]) -> None:
+    def __init__(self, serial: int, unit: int, chunks: list[Chunk], cluster: Cluster) -> None:
         self.serial = serial
         self.unit = unit
         self.chunks = chunks
+        self.cluster = cluster  # the part of its model
+        self.layers = cluster.model.layers
         self.layer = 0
         self.step = WAIT
         self.step_end_s = 0.0
@@ -149,6 +155,12 @@ class Batch:
         self.attention_s = self.experts_s = self.collective_bytes = 0.0
         self.paths: tuple[Path, ...] = ()
         self.wire_s: list[float] = []  # of each collective, alone
+
+
+def least_loaded(tokens: Sequence[int], turn: int) -> int:
+    """The attention group with the fewest tokens. Idle groups take turns: were it always the first, most KV of a
+    unit would leave by the same few NICs."""
+    return min(range(len(tokens)), key=lambda group: (tokens[group], (group - turn) % len(tokens)))
 
 
 class RequestScheduler(Protocol):
@@ -186,14 +198,13 @@ class Simulation:
         scheduler: RequestScheduler | None = None,
     ) -> None:
         self.cluster = cluster
-        self.model = cluster.model
-        self.layers = cluster.model.layers
         self.now = 0.0
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self.serial = 0
-        self.states = [State(r) for r in requests]
-        self.queues: list[deque[State]] = [deque() for _ in range(cluster.units)]
-        self.running: list[Batch | None] = [None] * cluster.units
+        self.states = [State(r, cluster.of(r.unit)) for r in requests]
+        self.queues: list[deque[State]] = [deque() for _ in range(cluster.all_units)]
+        self.running: list[Batch | None] = [None] * cluster.all_units
+        self.batches_begun = [0] * cluster.all_units
         self.shipping: dict[Flow, None] = {}  # stage-3 flows of requests that are not finished
         self.active: dict[int, Batch] = {}  # batches with requests that are not finished
         self.scheduler = scheduler or FirstComeFirstServed()
@@ -282,18 +293,21 @@ class Simulation:
             self._start_batch(unit)
 
     def _start_batch(self, unit: int) -> None:
-        queue, cluster, model = self.queues[unit], self.cluster, self.model
+        queue, cluster = self.queues[unit], self.cluster.of(unit)
+        model = cluster.model
         plan = self.scheduler.plan(queue, cluster.config.batch_tokens, self.now)
         if not plan:
             return
         self.serial += 1
         chunks = []
         tokens = [0] * model.groups
+        turn = self.batches_begun[unit]
+        self.batches_begun[unit] += 1
         for state, take in plan:
             request = state.request
             first = state.done_tokens == 0
             if request.group < 0 or first:
-                request.group = tokens.index(min(tokens))
+                request.group = least_loaded(tokens, turn)
             moved = take + (request.context_tokens if first else 0)
             chunk = Chunk(state, take, moved * cluster.kv_bytes)
             tokens[request.group] += take
@@ -301,7 +315,7 @@ class Simulation:
             if state.done_tokens >= request.new_tokens:
                 queue.remove(state)
             chunks.append(chunk)
-        batch = Batch(self.serial, unit, chunks)
+        batch = Batch(self.serial, unit, chunks, cluster)
         lengths: list[list[tuple[int, int]]] = [[] for _ in range(model.groups)]
         for chunk in chunks:
             lengths[chunk.state.request.group].append((chunk.new, chunk.context))
@@ -324,7 +338,7 @@ class Simulation:
                 request = state.request
                 self.serial += 1
                 total = (request.new_tokens + request.context_tokens) * cluster.kv_bytes
-                state.p2d_total = total * self.layers
+                state.p2d_total = total * batch.layers
                 state.p2d = Flow(3, cluster.p2d_path(request), batch, state, chunk.p2d_bytes, self.serial)
                 self.policy.p2d_created(state.p2d)
                 if request.remote_tokens:
@@ -332,7 +346,7 @@ class Simulation:
                     size = request.remote_tokens * cluster.kv_bytes
                     state.reuse = Flow(1, cluster.reuse_path(request), batch, state, size, self.serial)
                 else:
-                    state.fetched = self.layers
+                    state.fetched = batch.layers
             else:
                 state.p2d.batch = batch
                 state.p2d.message_bytes = chunk.p2d_bytes
@@ -346,7 +360,7 @@ class Simulation:
         state = flow.state
         assert state is not None
         state.fetched += 1
-        if state.fetched < self.layers:
+        if state.fetched < flow.batch.layers:
             flow.layer = state.fetched
             if self.policy.reuse_by_layer:
                 self.reorder(flow)
@@ -378,7 +392,7 @@ class Simulation:
         for chunk in batch.chunks:
             if chunk.state.fetched <= layer:
                 return
-        if self.model.experts:
+        if batch.cluster.model.experts:
             self._compute(batch, ATTENTION, batch.attention_s)
         else:
             self._collective(batch, RING, 0)
@@ -400,7 +414,7 @@ class Simulation:
         if batch.step == EXPERTS:
             self._collective(batch, COMBINE, 1)
             return
-        last = batch.layer == self.layers - 1
+        last = batch.layer == batch.layers - 1
         for chunk in batch.chunks:
             state = chunk.state
             flow = state.p2d
@@ -411,7 +425,7 @@ class Simulation:
             self._post(flow, chunk.p2d_bytes)
         if self.policy.tick_s:
             self._start_ticking()
-        if self.model.experts:
+        if batch.cluster.model.experts:
             self._collective(batch, DISPATCH, 0)
         elif last:
             self._end_batch(batch)
@@ -430,7 +444,7 @@ class Simulation:
             self._compute(batch, EXPERTS, batch.experts_s)
         elif batch.step == RING:
             self._compute(batch, ATTENTION, batch.attention_s)
-        elif batch.layer == self.layers - 1:
+        elif batch.layer == batch.layers - 1:
             self._end_batch(batch)
         else:
             batch.layer += 1
@@ -488,7 +502,7 @@ class Simulation:
             rest = (
                 max(0.0, batch.step_end_s - self.now) * batch.believed
                 + experts
-                + (sum(batch.wire_s) if self.model.experts else 0.0)
+                + (sum(batch.wire_s) if batch.cluster.model.experts else 0.0)
             )
         elif step == EXPERTS:
             rest = max(0.0, batch.step_end_s - self.now) * batch.believed + batch.wire_s[1]
@@ -506,7 +520,7 @@ class Simulation:
         """Time until the request's prefill has ended: its batch and, when it is cut, the chunks to come."""
         if state.computed or state.batch is None:
             return 0.0
-        left = self.until_layer_s(state.batch, self.layers)
+        left = self.until_layer_s(state.batch, state.batch.layers)
         missing = state.request.new_tokens - state.done_tokens
         if missing:
             left += state.request.isolated_s * missing / state.request.new_tokens
@@ -515,7 +529,8 @@ class Simulation:
     def p2d_left(self, state: State) -> float:
         """Bytes the request still has to ship, produced or not."""
         if state.p2d is None:
-            return (state.request.new_tokens + state.request.context_tokens) * self.cluster.kv_bytes * self.layers
+            cluster, request = state.cluster, state.request
+            return (request.new_tokens + request.context_tokens) * cluster.kv_bytes * cluster.model.layers
         return state.p2d_total - state.p2d_posted + self.network.remaining(state.p2d)
 
     def earliest_finish_s(self, state: State) -> float:

@@ -40,16 +40,18 @@ class SharedNetwork:
     def priority(self, flow: Flow) -> int:
         return flow.order
 
+    def native_path(self, flow: Flow) -> FluidPath:
+        path = flow.path
+        if not flow.limited:
+            return path.native
+        # A private link is the flow's rate limit.
+        if flow.limit_link < 0:
+            flow.limit_link = self.fluid.add_link(flow.rate_limit)
+        return FluidPath([*path.shares, flow.limit_link], [*path.shares.values(), 1.0])
+
     def send(self, flow: Flow, size: float) -> None:
         if flow.number < 0:
-            path = flow.path
-            native = path.native
-            if flow.limited:
-                # A private link is the flow's rate limit.
-                if flow.limit_link < 0:
-                    flow.limit_link = self.fluid.add_link(flow.rate_limit)
-                native = FluidPath([*path.shares, flow.limit_link], [*path.shares.values(), 1.0])
-            flow.number = self.fluid.add(native, self.priority(flow), size, path.weight)
+            flow.number = self.fluid.add(self.native_path(flow), self.priority(flow), size, flow.path.weight)
             self.flows[flow.number] = flow
         else:
             self.fluid.refill(flow.number, size)

@@ -30,27 +30,28 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int = 512
 
 
-def workload_rows(point: Point, total_rate: float) -> list[Row]:
-    """The rows of a point with arrival times; generated workloads are preceded by a history that fills the
-    caches."""
-    count = point.requests + point.warmup
+def workload_rows(point: Point, workload: str, count: int, total_rate: float, number: int = 0) -> list[Row]:
+    """The rows of the `number`th model with arrival times; generated workloads are preceded by a history that fills
+    the caches."""
     burst = point.config.burst
-    if point.workload in generators.NAMES:
+    seed = point.seed + 1_000_003 * number
+    if workload in generators.NAMES:
         if point.arrivals == "trace":
             raise ConfigError(
-                f"--arrivals trace: {point.workload} is generated and has no recorded times; "
-                "use poisson or --trace FILE"
+                f"--arrivals trace: {workload} is generated and has no recorded times; use poisson or --trace FILE"
             )
-        rows = generators.generate(point.workload, count, point.seed, burst)
+        rows = generators.generate(workload, count, seed, burst)
         history = rows[: generators.HISTORY]
-        return history + generators.schedule(rows[generators.HISTORY :], total_rate, point.seed, burst)
-    rows = read_trace(Path(point.workload), count)
+        return history + generators.schedule(rows[generators.HISTORY :], total_rate, seed, burst)
+    rows = read_trace(Path(workload), count)
     if len(rows) < count:
         raise TraceError(
-            f"{point.workload}: {len(rows)} requests, but --warmup {point.warmup} and "
+            f"{workload}: {len(rows)} requests, but --warmup {point.warmup} and "
             f"--requests {point.requests} need {count}; lower them"
         )
-    return generators.schedule(rows, total_rate, point.seed, burst, recorded=point.arrivals == "trace")
+    if point.arrivals == "trace" and rows[-1].arrival_s <= rows[0].arrival_s:
+        raise TraceError(f"{workload}: all {count} requests arrive at once; use --arrivals poisson")
+    return generators.schedule(rows, total_rate, seed, burst, recorded=point.arrivals == "trace")
 
 
 def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
@@ -71,9 +72,27 @@ def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
 
 
 def prepare(point: Point) -> tuple[Cluster, list[Request]]:
+    """The cluster and its requests in the order of their arrival; several models get equal numbers of them."""
     cluster = Cluster(point.config, point.seed)
-    rows = workload_rows(point, point.rate * cluster.prefill_gpus)
-    return cluster, route(cluster, rows, point.seed)
+    parts, workloads = cluster.parts, point.workload.split(",")
+    if len(workloads) not in (1, len(parts)):
+        raise ConfigError(f"--workload {point.workload}: give one for all models or one for each of {len(parts)}")
+    requests: list[Request] = []
+    for part in parts:
+        count = (point.requests + point.warmup + part.number) // len(parts)
+        workload = workloads[part.number % len(workloads)]
+        rows = workload_rows(point, workload, count, point.rate * part.prefill_gpus, part.number)
+        requests += route(part, rows, point.seed)
+    if len(parts) > 1:
+        requests.sort(key=lambda request: request.arrival_s)
+        for number, request in enumerate(requests):
+            request.number = number
+    return cluster, requests
+
+
+def limit_of(cluster: Cluster, requests: Sequence[Request]) -> float:
+    """Saturation of the model that saturates first."""
+    return min(saturation(part, [r for r in requests if cluster.of(r.unit) is part]) for part in cluster.parts)
 
 
 def run(point: Point) -> dict[str, Any]:
@@ -81,7 +100,7 @@ def run(point: Point) -> dict[str, Any]:
     factory = policies.find(point.policy)
     wall, cpu = time.perf_counter(), time.process_time()
     cluster, requests = prepare(point)
-    limit = saturation(cluster, requests)
+    limit = limit_of(cluster, requests)
     if point.rate > SATURATION_LIMIT * limit:
         raise ConfigError(
             f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
@@ -108,10 +127,20 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
     states = simulation.states[warmup:]
     begin = states[0].request.arrival_s
     end = states[-1].request.arrival_s
-    return summary(
+    result = summary(
         [(s.finish_s - s.request.arrival_s, s.request.budget_s) for s in states],
         [d for posted, d in simulation.collective_s if begin <= posted <= end],
     )
+    parts = simulation.cluster.parts
+    if len(parts) > 1:
+        result["models"] = {}
+        for part in parts:
+            own = [(s.finish_s - s.request.arrival_s, s.request.budget_s) for s in states if s.cluster is part]
+            figures = summary(own, []) if own else {"slo_attainment": None, "ttft_s": None}
+            result["models"][f"{part.number} {part.model.name}"] = {
+                "requests": len(own), "slo_attainment": figures["slo_attainment"], "ttft_s": figures["ttft_s"]
+            }  # fmt: skip
+    return result
 
 
 def summary(requests: Sequence[tuple[float, float]], collectives: Sequence[float]) -> dict[str, Any]:
@@ -145,7 +174,7 @@ def knee(point: Point, target: float = 0.9) -> float:
     """The rate at which NOCONT still meets `target` of the deadlines: the load that other rates are related
     to."""
     cluster, requests = prepare(point)
-    low, high = 0.0, saturation(cluster, requests)
+    low, high = 0.0, limit_of(cluster, requests)
     for _ in range(7):
         rate = (low + high) / 2
         met = run(msgspec.structs.replace(point, policy="nocont", rate=rate))["slo_attainment"]

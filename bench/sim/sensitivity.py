@@ -1,26 +1,23 @@
-"""python -m bench sim sensitivity FILE [--what k,error,...] [--seeds N]: how far the findings depend on
+"""python -m bench sim sensitivity FILE [--what k,error,...] [--plot STEM]: how far the findings depend on
 numbers nobody knows.
 
 Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
 attainment above `static` with the standard error over the paired seeds, mean TTFT relative to `static`, and
 the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was stopped
-goes on."""
+goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.sim import point as points
-from bench.sim.cluster import Config
+from bench.sim import policies, study
+from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
-from bench.sim.study import GPUS, SETTINGS
 
 WHAT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "k": [(f"K = {k}", {"fabric_classes": k}) for k in range(2, 9)],
@@ -33,103 +30,132 @@ WHAT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "error": [(f"compute believed within {e:.0%}", {"belief_error": e}) for e in (0.2, 0.5)],
     "delay": [(f"coordinator {d * 1e3:g} ms late", {"coordinator_delay_s": d}) for d in (0.001, 0.01, 0.05)],
 }
+BEGIN, END = "<!-- begin of generated sensitivities -->", "<!-- end of generated sensitivities -->"
 
 
-def knee_of(memory: Path, base: Point, name: str) -> float:
-    known: dict[str, float] = json.loads(memory.read_text()) if memory.exists() else {}
-    if name not in known:
-        known[name] = points.knee(msgspec.structs.replace(base, seed=1000))
-        memory.write_text(json.dumps(known, indent=1))
-    return known[name]
+def row(results: Results, base: Point, policy: str, seeds: range) -> tuple[Comparison, Comparison]:
+    """What the policy, and what `nocont`, gains over `static` at this point."""
+    # `static` and `nocont` have no parameters of the policy: their points are shared between rows.
+    plain = msgspec.structs.replace(base.config, policy={}, belief_error=0.0, coordinator_delay_s=0.0)
+    static = results.of_seeds(msgspec.structs.replace(base, config=plain), "static", seeds)
+    free = msgspec.structs.replace(plain, fabric_classes=0)
+    bound = results.of_seeds(msgspec.structs.replace(base, config=free), "nocont", seeds)
+    return compare(results.of_seeds(base, policy, seeds), static), compare(bound, static)
 
 
-class Results:
-    """Points by everything they depend on, on disk as they finish."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.rows: dict[str, dict[str, Any]] = {}
-        if file.exists():
-            for line in file.read_text().splitlines():
-                row = json.loads(line)
-                self.rows[json.dumps(row["point"], sort_keys=True)] = row
-
-    def of(self, point: Point) -> dict[str, Any]:
-        described = msgspec.to_builtins(point)
-        key = json.dumps(described, sort_keys=True)
-        if key not in self.rows:
-            self.rows[key] = {"point": described, **points.run(point)}
-            with self.file.open("a") as out:
-                out.write(json.dumps(self.rows[key]) + "\n")
-        return self.rows[key]
-
-
-def compare(results: Results, base: Point, policy: str, seeds: int) -> str:
-    """One row: what the policy gains over `static` at this point."""
-
-    def met(name: str) -> list[dict[str, Any]]:
-        # `static` and `nocont` have no parameters of the policy: their points are shared between rows.
-        plain = (
-            base.config
-            if name == policy
-            else msgspec.structs.replace(base.config, policy={}, belief_error=0.0, coordinator_delay_s=0.0)
-        )
-        if name == "nocont":
-            plain = msgspec.structs.replace(plain, fabric_classes=0)
-        return [
-            results.of(msgspec.structs.replace(base, config=plain, policy=name, seed=seed))
-            for seed in range(1, seeds + 1)
-        ]
-
-    mine, static, bound = met(policy), met("static"), met("nocont")
-    gains = [100 * (a["slo_attainment"] - b["slo_attainment"]) for a, b in zip(mine, static, strict=True)]
-    error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-    rest = 100 * statistics.mean(b["slo_attainment"] for b in bound) - 100 * statistics.mean(
-        s["slo_attainment"] for s in static
-    )
-    ttft = sum(a["ttft_s"]["mean"] for a in mine) / sum(s["ttft_s"]["mean"] for s in static)
-    closed = f"{statistics.mean(gains) / rest:4.0%}" if rest > 0.5 else "   -"
-    return f"{statistics.mean(gains):+6.1f} +- {error:3.1f}  x{ttft:4.2f}  {closed}"
+def sweep(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs what is missing. {"what", "panels": [{"title", "rows": [{"label", "figures", "closed"}]}]}."""
+    results = Results(options.file)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    chosen: list[tuple[str, dict[str, Any]]] = [("defaults", {})] + [
+        change for name in options.what.split(",") if name != "none" for change in WHAT[name]
+    ]
+    panels = []
+    for setting in options.setting.split(","):
+        base = study.base_of(options.model, options.workload, setting, options.requests)
+        top = results.knee(base, f"{options.model} {options.workload} {setting} {options.requests}")
+        title = f"{options.model}, {options.workload}, {setting}"
+        print(f"{title}: {options.load:g} of {top:.3f} requests/s per GPU, {options.policy} against static")
+        rows = []
+        for label, change in chosen:
+            config = msgspec.structs.replace(base.config, **change)
+            point = msgspec.structs.replace(base, config=config, rate=round(options.load * top, 4))
+            figures, gap = row(results, point, options.policy, seeds)
+            share = figures.share_of(gap)
+            rows.append({"label": label, "figures": msgspec.to_builtins(figures), "closed": share})
+            print(f"  {label:34} {_text(figures, share)}", flush=True)
+        panels.append({"title": title, "rows": rows})
+    what = {
+        "simulated": True, "policy": options.policy, "load": options.load, "requests": options.requests,
+        "warmup": options.requests // 3, "gpus": study.GPUS, "seeds": list(seeds),
+        "revisions": sorted({r["revision"] for r in results.rows.values()}),
+    }  # fmt: skip
+    return {"what": what, "panels": panels}
 
 
-def main(arguments: list[str]) -> int:
+def _text(figures: Comparison, share: float | None) -> str:
+    closed = "-" if share is None else f"{share:.0%}"
+    return f"{figures.gain:+6.1f} ± {figures.gain_error:3.1f}  x{figures.ttft_ratio:4.2f}  {closed:>5}"
+
+
+def table(data: dict[str, Any]) -> str:
+    """The rows as a page's text: a column for each setting."""
+    what, panels = data["what"], data["panels"]
+    lines = [
+        f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment, mean TTFT relative to "
+        f"it, share of the gap to `nocont` that is closed. {what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
+        f"requests, seeds {what['seeds'][0]}-{what['seeds'][-1]}, load {what['load']:g} of the knee; rules of commit "
+        f"{', '.join(what['revisions'])}.",
+        "",
+        "| | " + " | ".join(panel["title"] for panel in panels) + " |",
+        "|---" * (len(panels) + 1) + "|",
+    ]
+    for parts in zip(*(panel["rows"] for panel in panels), strict=True):
+        cells = [" ".join(_text(msgspec.convert(p["figures"], Comparison), p["closed"]).split()) for p in parts]
+        lines.append(f"| {parts[0]['label']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plot(data: dict[str, Any], stem: Path) -> None:
+    """A panel for each setting: the gain of each row with its 95 % interval, and that of the defaults as a line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    panels = data["panels"]
+    rows = len(panels[0]["rows"])
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(1.5 + 2.6 * len(panels), 0.8 + 0.19 * rows), squeeze=False, sharey=True,
+        layout="constrained",
+    )  # fmt: skip
+    for axis, panel in zip(axes[0], panels, strict=True):
+        gains = [r["figures"]["gain"] for r in panel["rows"]]
+        errors = [1.96 * r["figures"]["gain_error"] for r in panel["rows"]]
+        places = list(range(rows))[::-1]
+        axis.errorbar(gains, places, xerr=errors, fmt="o", color="#0072B2", markersize=4, capsize=2)
+        axis.axvline(gains[0], color="#D55E00", linewidth=0.8, linestyle="--")
+        axis.axvline(0.0, color="#000000", linewidth=0.8)
+        axis.set_yticks(places, [r["label"] for r in panel["rows"]], fontsize=7)
+        axis.set_title(panel["title"], fontsize=8)
+        axis.set_xlabel("points above static (simulated)", fontsize=7)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for ending in ("png", "svg"):
+        figure.savefig(stem.with_suffix(f".{ending}"), dpi=110)
+    pyplot.close(figure)
+
+
+def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim sensitivity",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("file", type=Path)
-    p.add_argument("--what", default="k,drop,class0,error,delay", help=f"of {', '.join(WHAT)} (default all but e, u)")
+    p.add_argument("--what", default=",".join(WHAT), help=f"of {', '.join(WHAT)}; none: the defaults alone")
     p.add_argument("--policy", default="mfs")
-    p.add_argument("--model", default="dbrx", help="one or more, with commas")
-    p.add_argument("--workload", default="qwen-a", help="one or more, with commas")
-    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {', '.join(SETTINGS)}")
+    p.add_argument("--model", default="dbrx")
+    p.add_argument("--workload", default="qwen-a")
+    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {', '.join(study.SETTINGS)}")
     p.add_argument("--load", type=float, default=1.0, help="relative to the rate at which nocont meets 90 %%")
-    p.add_argument("--seeds", type=int, default=5)
-    p.add_argument("--requests", type=int, default=300)
-    options = p.parse_args(arguments)
-    unknown = sorted({*options.what.split(",")} - {*WHAT, "none"})
-    if unknown:
-        p.error(f"--what {','.join(unknown)}: use {', '.join(WHAT)}, or none for the default parameters alone")
-    results = Results(options.file)
-    chosen: list[tuple[str, dict[str, Any]]] = [("defaults", {})] + [
-        row for name in options.what.split(",") if name != "none" for row in WHAT[name]
-    ]
-    for model in options.model.split(","):
-        for workload in options.workload.split(","):
-            for setting in options.setting.split(","):
-                config = Config(model=model, gpus=GPUS, **SETTINGS[setting])
-                base = Point(config=config, workload=workload, requests=options.requests, warmup=options.requests // 3)
-                name = f"{model} {workload} {setting}"
-                top = knee_of(options.file.with_suffix(".knees.json"), base, name)
-                print(f"{name}, {options.load:g} of {top:.3f} requests/s per GPU: {options.policy} against static")
-                for label, change in chosen:
-                    point = msgspec.structs.replace(
-                        base, config=msgspec.structs.replace(config, **change), rate=round(options.load * top, 4)
-                    )
-                    print(f"  {label:34} {compare(results, point, options.policy, options.seeds)}", flush=True)
+    p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
+    p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
+    p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
+    p.add_argument("--plot", type=Path, metavar="STEM", help="draw to STEM.png and STEM.svg")
+    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose rows are written anew, with a .json beside")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    study.check_names(options.what, [*WHAT, "none"], "--what")
+    study.check_names(options.setting, list(study.SETTINGS), "--setting")
+    policies.find(options.policy)
+    data = sweep(options)
+    if options.plot:
+        plot(data, options.plot)
+    if options.page:
+        study.write(options.page, table(data), BEGIN, END)
+        beside = options.page.with_name(f"{options.page.stem}-sensitivity.json")
+        beside.write_text(json.dumps(data, indent=1) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,111 +1,181 @@
-"""python -m bench.sim.study FILE [--seeds N] [--policy a,b]: compares policies over the settings that make
-or break contention.
+"""python -m bench sim study FILE [--page docs/simulation.md]: every policy over the settings that make or break
+contention.
 
-Load is given relative to the rate at which NOCONT meets 90 % of the deadlines in the same setting; seeds
-are paired. FILE collects
-the results (JSON lines) and is continued when it exists."""
+Load is given relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting; seeds are
+paired. FILE keeps every point (JSON lines); a study that was stopped goes on. --page writes the table between
+the page's marks and the same figures as JSON beside it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.sim import point as points
-from bench.sim.cluster import Config
+from bench.sim import policies
+from bench.sim.cluster import Config, ConfigError
+from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
 
 GPUS = 384  # 6 prefill instances of 32
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
     "hot": {"hot_fraction": 0.5, "kv_scale": 4.0},
-    "fan-in": {"decode_nics": 8, "kv_scale": 9.0},
-    "egress": {"kv_scale": 16.0},
-    "bursts": {"hot_fraction": 0.5, "kv_scale": 4.0, "burst": 4.0},
+    "fan-in": {"decode_nics": 8, "kv_scale": 12.0},
+    "egress": {"kv_scale": 32.0},
+    "bursts": {"hot_fraction": 0.5, "kv_scale": 12.0, "burst": 4.0},
     "slow-hot": {"link_gbps": 100.0, "hot_fraction": 0.5, "kv_scale": 2.5},
     "skew": {"hot_fraction": 0.5, "kv_scale": 4.0, "expert_skew": 0.6},
 }
-SHORT_PROMPTS = 2.0  # qwen-b moves half the KV per second of compute: its KV is scaled by this much more
+POLICIES = (
+    "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
+    "mfs-rli,mfs-mlu,mfs-red,mfs-prune,mfs-class0,mfs-rank,mfs-collective-first"
+)
+REFERENCES = ("static", "alone", "nocont")
+FOUR = ("fs", "sjf", "edf", "karuna")  # what the paper compares with
+BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 
 
-def sweep(options: argparse.Namespace) -> list[tuple[str, float, Point]]:
-    result = []
-    memory = options.file.with_suffix(".knees.json")
-    knees: dict[str, float] = json.loads(memory.read_text()) if memory.exists() else {}
-    for model in options.model.split(","):
-        for workload in options.workload.split(","):
-            for setting in options.setting.split(","):
-                knobs = dict(SETTINGS[setting])
-                if workload == "qwen-b" and "kv_scale" in knobs:
-                    knobs["kv_scale"] *= SHORT_PROMPTS
-                config = Config(model=model, gpus=GPUS, fabric_classes=options.fabric_classes, **knobs)
-                base = Point(config=config, workload=workload, requests=options.requests, warmup=options.requests // 3)
-                name = f"{model} {workload} {setting}"
-                if name not in knees:
-                    knees[name] = points.knee(msgspec.structs.replace(base, seed=1000))
-                    memory.write_text(json.dumps(knees, indent=1))
-                top = knees[name]
-                for load in options.load:
-                    for seed in range(1, options.seeds + 1):
-                        point = msgspec.structs.replace(base, rate=round(load * top, 4), seed=seed)
-                        result += [
-                            (setting, load, msgspec.structs.replace(point, policy=policy))
-                            for policy in options.policy.split(",")
-                        ]
-    return result
+def base_of(model: str, workload: str, setting: str, requests: int, classes: int = 0) -> Point:
+    config = Config(model=model, gpus=GPUS, fabric_classes=classes, **SETTINGS[setting])
+    return Point(config=config, workload=workload, requests=requests, warmup=requests // 3)
 
 
-def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__)
+def study(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs what is missing. {"what", "seeds", "settings": {name: {"rate", "policies": {name: figures}}}}."""
+    results = Results(options.file)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    wanted = list(dict.fromkeys([*REFERENCES, *options.policy.split(",")]))
+    settings: dict[str, Any] = {}
+    revisions: dict[str, None] = {}
+    for setting in options.setting.split(","):
+        base = base_of(options.model, options.workload, setting, options.requests, options.fabric_classes)
+        top = results.knee(base, f"{options.model} {options.workload} {setting} {options.requests}")
+        point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for name in wanted:
+            rows[name] = results.of_seeds(point, name, seeds)
+            revisions |= dict.fromkeys(row["revision"] for row in rows[name])
+            print(f"{setting} {name}: {compare(rows[name], rows['static']).gain:+.1f}", file=sys.stderr, flush=True)
+        figures = {name: compare(rows[name], rows["static"]) for name in wanted}
+        settings[setting] = {"rate": point.rate, "policies": msgspec.to_builtins(figures)}
+    return {
+        "what": {
+            "simulated": True, "model": options.model, "workload": options.workload, "gpus": GPUS,
+            "requests": options.requests, "warmup": options.requests // 3, "load": options.load,
+            "fabric_classes": options.fabric_classes, "seeds": list(seeds), "revisions": list(revisions),
+        },
+        "settings": settings,
+    }  # fmt: skip
+
+
+def table(data: dict[str, Any]) -> str:
+    """The study as a page's text: a row for each policy, a column for each setting."""
+    what, settings = data["what"], data["settings"]
+    figures = {
+        setting: {name: msgspec.convert(f, Comparison) for name, f in content["policies"].items()}
+        for setting, content in settings.items()
+    }
+    names = list(next(iter(figures.values())))
+    order = f"{what['fabric_classes']} classes" if what["fabric_classes"] else "exact order on every link"
+    lines = [
+        f"Simulated, not measured. {what['model']}, {what['workload']} (generated), {what['gpus']} GPUs, {order}, "
+        f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
+        f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
+        "against `static` with the standard error over seeds, and mean TTFT relative to it.",
+        "",
+        "| | " + " | ".join(settings) + " |",
+        "|---" * (len(settings) + 1) + "|",
+        "| `static`, % met | " + " | ".join(f"{figures[s]['static'].attainment:.1f}" for s in settings) + " |",
+    ]
+    for name in names:
+        if name != "static":
+            cells = [_cell(figures[s][name]) for s in settings]
+            lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    if "mfs" in names:
+        for bound in ("nocont", "alone"):
+            shares = [figures[s]["mfs"].share_of(figures[s][bound]) for s in settings]
+            cells = ["-" if share is None else f"{share:.0%}" for share in shares]
+            lines.append(f"| `mfs`: share of the gap to `{bound}` | " + " | ".join(cells) + " |")
+        if {*FOUR, "paper"} <= {*names}:
+            lines += ["", *_claims(figures)]
+    return "\n".join(lines)
+
+
+def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
+    """What the paper's claims are about, as ratios of means over the same seeds."""
+
+    def ratios(of: str, to: str, field: str) -> list[str]:
+        return [f"{getattr(f[of], field) / getattr(f[to], field):.2f}" for f in figures.values()]
+
+    best = [f["mfs"].attainment / max(f[name].attainment for name in FOUR) for f in figures.values()]
+    rows = {
+        "mean TTFT, `fs` / `nocont`": ratios("fs", "nocont", "ttft_ratio"),
+        "mean CCT, `fs` / `nocont`": ratios("fs", "nocont", "cct_ratio"),
+        "attainment, `mfs` / `fs`": ratios("mfs", "fs", "attainment"),
+        "attainment, `mfs` / best of FS, SJF, EDF, Karuna": [f"{ratio:.2f}" for ratio in best],
+        "attainment, `mfs` / `karuna`": ratios("mfs", "karuna", "attainment"),
+        "attainment, `paper` / `karuna`": ratios("paper", "karuna", "attainment"),
+        **{f"mean CCT, `mfs` / `{name}`": ratios("mfs", name, "cct_ratio") for name in FOUR},
+        "mean non-negative earliness, `mfs` / `fs`": ratios("mfs", "fs", "earliness_ratio"),
+    }
+    head = "| ratio | " + " | ".join(figures) + " |"
+    return [head, "|---" * (len(figures) + 1) + "|", *(f"| {k} | " + " | ".join(v) + " |" for k, v in rows.items())]
+
+
+def _cell(figure: Comparison) -> str:
+    return f"{figure.gain:+.1f}±{figure.gain_error:.1f} x{figure.ttft_ratio:.2f}"
+
+
+def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Puts the text between the page's two marks."""
+    before, first, rest = page.read_text().partition(begin)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise ConfigError(f"--page {page}: lacks the lines {begin} and {end}")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench sim study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("file", type=Path)
-    p.add_argument("--seeds", type=int, default=5)
-    p.add_argument("--policy", default="fs,sjf,edf,karuna,static,paper,mfs,nocont")
+    p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
+    p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
+    p.add_argument("--policy", default=POLICIES, metavar="A,B")
     p.add_argument("--model", default="dbrx")
-    p.add_argument("--workload", default="qwen-a,qwen-b")
-    p.add_argument("--setting", default=",".join(SETTINGS))
-    p.add_argument("--load", type=float, nargs="+", default=[0.9, 1.1], help="relative to the knee")
-    p.add_argument("--requests", type=int, default=600)
-    p.add_argument("--fabric-classes", type=int, default=0)
-    options = p.parse_args()
-    done = set()
-    if options.file.exists():
-        for line in options.file.read_text().splitlines():
-            row = json.loads(line)
-            done.add(
-                (
-                    row["setting"],
-                    row["model"],
-                    row["workload"],
-                    row["relative"],
-                    row["seed"],
-                    row["policy"],
-                    row["classes"],
-                )
-            )
-    for setting, load, point in sweep(options):
-        key = (
-            setting,
-            point.config.model,
-            point.workload,
-            load,
-            point.seed,
-            point.policy,
-            options.fabric_classes,
-        )
-        if key in done:
-            continue
-        row = {
-            "setting": setting, "model": point.config.model, "workload": point.workload, "relative": load,
-            "classes": options.fabric_classes, **points.run(point),
-        }  # fmt: skip
-        with options.file.open("a") as out:
-            out.write(json.dumps(row) + "\n")
+    p.add_argument("--workload", default="qwen-a")
+    p.add_argument("--setting", default=",".join(SETTINGS), help=f"of {', '.join(SETTINGS)}")
+    p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
+    p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
+    p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
+    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
+    return p
+
+
+def check_names(given: str, known: Sequence[str], option: str) -> None:
+    unknown = sorted({*given.split(",")} - {*known})
+    if unknown:
+        raise ConfigError(f"{option} {','.join(unknown)}: use {', '.join(known)}")
+
+
+def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    check_names(options.setting, list(SETTINGS), "--setting")
+    for name in options.policy.split(","):
+        policies.find(name)
+    if options.seeds < 1:
+        raise ConfigError(f"--seeds {options.seeds}: use at least 1")
+    data = study(options)
+    text = table(data)
+    print(text)
+    if options.page:
+        write(options.page, text)
+        beside = options.page.with_name(f"{options.page.stem}-results.json")
+        beside.write_text(json.dumps(data, indent=1) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 
 from bench.sim.cluster import Cluster, Request
-from bench.sim.engine import FirstComeFirstServed, State
+from bench.sim.engine import FirstComeFirstServed, State, least_loaded
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import PREFILL_HOSTS, RANKS
 from mfsd.policy.red import robust_effective_deadline
@@ -55,7 +55,7 @@ class Unit:
         self._formed = 0
 
     def arrived(self, request: Request) -> None:
-        self.queue.append(State(request))
+        self.queue.append(State(request, self.cluster))
 
     def next_batch(self, now_s: float) -> Batch | None:
         """The batch that the idle unit runs now; None when nothing waits."""
@@ -68,7 +68,7 @@ class Unit:
         lengths: list[list[tuple[int, int]]] = [[] for _ in range(RANKS)]
         for state, take in plan:
             request, first = state.request, state.done_tokens == 0
-            rank = tokens.index(min(tokens)) if request.group < 0 or first else request.group
+            rank = least_loaded(tokens, self._formed) if request.group < 0 or first else request.group
             request.group = rank
             context = request.context_tokens + state.done_tokens
             moved = take + (request.context_tokens if first else 0)

@@ -93,15 +93,26 @@ class Mfs(Policy):
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
-            remaining_bytes=int(
-                (self.simulation.network.remaining(flow) or flow.message_bytes) * max(flow.path.shares.values())
-            ),
+            remaining_bytes=0 if state is None else self.waiting_bytes(flow),
             rate_bytes_per_s=self.rate,
             layer_target=0 if self.variant == "mfs-rli" else flow.layer,
             rank=self.rank(flow.batch),
             batch_running=True,
             pruned=state is not None and state.pruned,
         )
+
+    def waiting_bytes(self, flow: Flow) -> int:
+        """What the flow's batch waits for on the flow's busiest port at the same RLI. A collective waits for
+        nothing: production never holds one (design)."""
+        batch, shares = flow.batch, flow.path.shares
+        port = max(shares, key=shares.__getitem__)
+        rli = max(0, flow.layer - batch.layer)
+        total = (self.simulation.network.remaining(flow) or flow.message_bytes) * shares[port]
+        for chunk in batch.chunks:
+            other = chunk.state.reuse
+            if other is not None and other is not flow and max(0, other.layer - batch.layer) == rli:
+                total += other.message_bytes * other.path.shares.get(port, 0.0)
+        return int(total)
 
     def rank(self, batch: Batch) -> int:
         """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not
@@ -134,7 +145,7 @@ class Mfs(Policy):
         if batch is None:
             return None
         slack = [c.state.request.deadline_s - simulation.earliest_finish_s(c.state) for c in batch.chunks]
-        ahead = simulation.now + simulation.until_layer_s(batch, simulation.layers)
+        ahead = simulation.now + simulation.until_layer_s(batch, batch.layers)
         waiting = islice(simulation.queues[unit], 16)
         slack.extend(s.request.deadline_s - ahead - s.request.isolated_s for s in waiting)
         return int(min((s for s in slack if s >= 0), default=3600.0) * NS)
@@ -155,8 +166,8 @@ class Mfs(Policy):
             return
         simulation = self.simulation
         deadline_ns = min(int(c.state.request.deadline_s * NS) for c in batch.chunks)
-        left_ns = int(simulation.until_layer_s(batch, simulation.layers) * NS)
-        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, simulation.layers)
+        left_ns = int(simulation.until_layer_s(batch, batch.layers) * NS)
+        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
         for chunk in batch.chunks:
             flow = chunk.state.p2d
             if flow is not None and self.levels_order:
@@ -277,7 +288,7 @@ class Mfs(Policy):
             left = simulation.p2d_left(state)
             loads = {link: int(share * left) for link, share in state.p2d.path.shares.items()}
             if state.reuse is not None:
-                ahead = state.reuse.message_bytes * (simulation.layers - state.fetched)
+                ahead = state.reuse.message_bytes * (batch.layers - state.fetched)
                 for link, share in state.reuse.path.shares.items():
                     loads[link] = loads.get(link, 0) + int(share * ahead)
             requests.append(rules.Request(state.request.number, int(state.request.deadline_s * NS), loads))
@@ -288,7 +299,7 @@ class Mfs(Policy):
         busiest one: no other
         link can be a bottleneck, since collectives stay in their unit."""
         simulation = self.simulation
-        layers_left = simulation.layers - batch.layer if batch is simulation.running[batch.unit] else 0
+        layers_left = batch.layers - batch.layer if batch is simulation.running[batch.unit] else 0
         fixed: dict[int, int] = {}
         if layers_left:
             shares: dict[int, float] = {}

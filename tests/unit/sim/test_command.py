@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sim import command, policies, sweep
+from bench.sim import command, linearity, policies, sensitivity, study, sweep
 from bench.sim.point import Point
 
 ROOT = Path(__file__).parents[3]
@@ -100,6 +100,16 @@ def test_ctrl_c_keeps_finished_points(tmp_path: Path) -> None:
         (["--set", "threshold_base=1"], ["threshold_base", "above 1"]),
         (["--set", "speed=9"], ["speed"]),
         (["--arrivals", "trace"], ["--arrivals trace", "generated"]),
+        (["--model", "gpt"], ["--model gpt", "dbrx"]),
+        (["--model", "dbrx,mixtral-8x7b"], ["--model dbrx,mixtral-8x7b", "servers"]),
+        (["--model", "dbrx,llama3-8b", "--gpus", "64"], ["--gpus 64", "multiple of 128", "each model"]),
+        (["--workload", "chat"], ["--workload chat", "qwen-a"]),
+        (["--workload", "qwen-a,qwen-b"], ["--workload qwen-a,qwen-b", "one for all"]),
+        (["--link-gbps", "0"], ["--link-gbps 0", "above 0"]),
+        (["--batch-tokens", "0"], ["--batch-tokens 0", "at least 1"]),
+        (["--expert-skew", "-1"], ["--expert-skew -1", "at least 0"]),
+        (["--belief-error", "1"], ["--belief-error 1", "below 1"]),
+        (["--coordinator-delay-ms", "-1"], ["--coordinator-delay-ms -1"]),
     ],
 )
 def test_mistakes_get_one_line_with_the_remedy(
@@ -117,6 +127,11 @@ def test_a_trace_that_is_too_short_says_so(tmp_path: Path, capsys: pytest.Captur
     trace.write_text("\n".join(json.dumps(r) for r in rows))
     assert command.main(["--gpus", "128", "--trace", str(trace)]) == 2
     assert "10 requests" in capsys.readouterr().err
+    at_once = tmp_path / "at-once.jsonl"
+    at_once.write_text("\n".join(json.dumps({**r, "timestamp": 0.5}) for r in rows))
+    few = ["--gpus", "128", "--requests", "6", "--warmup", "4", "--policy", "static", "--arrivals", "trace"]
+    assert command.main([*few, "--trace", str(at_once)]) == 2
+    assert "arrive at once" in capsys.readouterr().err
     short = [
         "--gpus",
         "128",
@@ -172,14 +187,52 @@ def test_a_figure_is_plotted(tmp_path: Path) -> None:
 
 
 def test_sensitivity_compares_on_the_same_seeds_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bench.sim import sensitivity
-
-    file = tmp_path / "s.jsonl"
-    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress": 0.15}')
-    arguments = [str(file), "--what", "drop", "--setting", "egress", "--seeds", "1", "--requests", "9"]
-    assert sensitivity.main(arguments) == 0
+    pytest.importorskip("matplotlib")
+    file, page = tmp_path / "s.jsonl", tmp_path / "page.md"
+    page.write_text(f"before\n{sensitivity.BEGIN}\nold\n{sensitivity.END}\nafter\n")
+    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9": 0.1}')
+    arguments = ["sensitivity", str(file), "--what", "drop", "--setting", "egress", "--seeds", "1", "--requests", "9"]
+    assert command.main(arguments) == 0
     first, points = capsys.readouterr().out, file.read_text()
     assert first.count("drop budget") == 3
     assert len(points.splitlines()) == 3 + 1 + 1 + 1  # three budgets and the default; static and nocont once
-    assert sensitivity.main(arguments) == 0
+    assert command.main([*arguments, "--plot", str(tmp_path / "drawn"), "--page", str(page)]) == 0
     assert (capsys.readouterr().out, file.read_text()) == (first, points)
+    assert (tmp_path / "drawn.png").read_bytes()[:4] == b"\x89PNG"
+    assert "| drop budget 0.2 |" in page.read_text() and "old" not in page.read_text()
+    assert page.read_text().startswith("before") and page.read_text().endswith("after\n")
+    assert command.main(["sensitivity", str(file), "--what", "weather"]) == 2
+    assert "--what weather: use k, e" in capsys.readouterr().err
+
+
+def test_a_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, page = tmp_path / "s.jsonl", tmp_path / "page.md"
+    page.write_text(f"{study.BEGIN}\n{study.END}\n")
+    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9": 0.1}')
+    arguments = ["study", str(file), "--setting", "egress", "--seeds", "2", "--requests", "9", "--policy", "fs,mfs"]
+    assert command.main([*arguments, "--page", str(page)]) == 0
+    points = file.read_text()
+    assert len(points.splitlines()) == 2 * 5  # the three references as well
+    assert page.read_text().count("\n| `") == 5 - 1 + 1 + 2
+    written = json.loads((tmp_path / "page-results.json").read_text())
+    assert written["what"]["simulated"] and written["what"]["seeds"] == [11, 12]
+    figures = written["settings"]["egress"]["policies"]
+    assert set(figures) == {"static", "alone", "nocont", "fs", "mfs"} and figures["static"]["gain"] == 0
+    capsys.readouterr()
+    assert command.main(arguments) == 0 and file.read_text() == points, "nothing runs twice"
+    assert command.main(["study", str(file), "--setting", "home"]) == 2
+    assert "--setting home: use base, hot" in capsys.readouterr().err
+    file.write_text("not a point\n")
+    assert command.main(arguments) == 2
+    assert "name another file" in capsys.readouterr().err
+
+
+def test_work_grows_with_the_number_of_flows_and_no_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(linearity, "FLOWS", (30_000, 90_000))
+    monkeypatch.setattr(linearity, "INSTANCES", (2, 8))
+    assert command.main(["linearity", "--out", str(tmp_path)]) == 0
+    for rows in json.loads((tmp_path / "linearity.json").read_text()).values():
+        few, many = (row["flows_visited"] / row["flows"] for row in rows)
+        assert many < 1.5 * few
+    assert (tmp_path / "linearity.png").read_bytes()[:4] == b"\x89PNG"

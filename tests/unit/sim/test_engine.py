@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from bench.sim import policies
 from bench.sim.cluster import Cluster, Config, Request
-from bench.sim.engine import Flow, Simulation
+from bench.sim.engine import Flow, Simulation, State
 from bench.sim.point import Point, prepare, run
 from bench.sim.policies import Policy, pack
 from bench.sim.profile import A100, MODELS
 
-SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=4.0)
+SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0)
 
 
 def point(**changes: object) -> Point:
@@ -66,7 +68,7 @@ def test_every_policy_finishes_every_request_and_moves_every_byte(policy: str, c
     for state in simulation.states:
         assert state.finish_s >= state.request.arrival_s + state.request.isolated_s * (1 - 1e-6)
         assert state.p2d_posted == pytest.approx(state.p2d_total)
-        assert state.fetched == simulation.layers and state.computed
+        assert state.fetched == state.cluster.model.layers and state.computed
     assert not simulation.active and not simulation.shipping and all(b is None for b in simulation.running)
 
 
@@ -79,6 +81,16 @@ def test_same_seed_same_result_to_the_bit(policy: str, classes: int) -> None:
         del a[volatile], b[volatile]
     assert a == b
     assert run(msgspec.structs.replace(chosen, seed=2))["ttft_s"] != a["ttft_s"]
+
+
+@pytest.mark.parametrize("classes", [0, 8])
+def test_thresholds_order_nothing_in_mfs(classes: int) -> None:
+    """E, U and the number of levels are the paper's: mfs orders last stages by deadline, whatever they are."""
+    results = []
+    for changed in ({}, {"threshold_base": 2.0}, {"threshold_top": 0.125}, {"levels": 1}):
+        config = msgspec.structs.replace(SMALL, fabric_classes=classes, policy=changed)
+        results.append(run(point(config=config, policy="mfs", rate=0.2))["ttft_s"])
+    assert results == results[:1] * 4
 
 
 def test_policies_are_compared_on_identical_work() -> None:
@@ -115,6 +127,98 @@ def test_a_fat_tree_of_few_spines_is_slower_than_nics_alone() -> None:
     tree = msgspec.structs.replace(base.config, fabric="fat-tree", oversubscription=16.0)
     nic_only, oversubscribed = run(base), run(msgspec.structs.replace(base, config=tree))
     assert oversubscribed["ttft_s"]["mean"] > nic_only["ttft_s"]["mean"] * 1.1
+
+
+def test_kv_of_small_batches_spreads_over_the_unit() -> None:
+    """Batches of one request must not all use the same group's NICs: ties between idle groups rotate."""
+    cluster, requests = prepare(point(config=Config(model="dbrx", gpus=128), rate=0.05))
+    simulation = Simulation(cluster, requests, policies.find("static"))
+    simulation.run()
+    used = [state.request.group for state in simulation.states]
+    assert max(used.count(group) for group in set(used)) <= len(used) / 4
+
+
+def test_a_unit_alone_in_the_fabric_is_between_its_order_and_no_contention() -> None:
+    """`alone` takes away what units do to each other, and leaves what a batch does to itself."""
+    alone, static, free = (run(point(policy=name, rate=0.2)) for name in ("alone", "static", "nocont"))
+    means = [result["ttft_s"]["mean"] for result in (free, alone, static)]
+    assert means == sorted(means) and means[0] < means[1] < means[2]
+
+
+def test_collectives_are_never_held_by_mfs() -> None:
+    """As in production: a collective goes before every stage 1, whatever is smaller."""
+    cluster, requests = prepare(point(rate=0.2))
+    simulation = Simulation(cluster, requests, policies.find("mfs"))
+    orders: dict[int, list[int]] = {1: [], 2: []}
+    asked = simulation.policy.order
+
+    def order(flow: Flow) -> int:
+        answer = asked(flow)
+        if flow.stage != 3 and not (flow.state and flow.state.pruned):
+            orders[flow.stage].append(answer >> 14)  # without the sequence
+        return answer
+
+    simulation.policy.order = order  # type: ignore[method-assign]
+    simulation.run()
+    assert orders[1] and max(orders[2]) < min(orders[1])
+
+
+def test_several_models_share_one_fabric() -> None:
+    """Each has units, NICs and a workload of its own; decode NICs are everybody's, and so is contention there."""
+    config = Config(model="dbrx,qwen3-coder", gpus=256, decode_nics=4, kv_scale=12.0)
+    both = point(config=config, workload="qwen-a,qwen-b", rate=0.1, policy="fs")
+    cluster, requests = prepare(both)
+    first, second = cluster.parts
+    assert (first.units, second.units, cluster.all_units) == (2, 2, 4)
+    assert {cluster.of(r.unit).model.name for r in requests} == {"dbrx", "qwen3-coder"}
+    assert [r.number for r in requests] == list(range(len(requests)))
+    nics = [{nic for u in range(2) for g in range(part.model.groups)
+             for nic in part.group_nics(part.first_unit + u, g)} for part in cluster.parts]  # fmt: skip
+    assert nics[0] == set(range(64)) and nics[1] == set(range(64, 128))
+    result = run(both)
+    assert sum(m["requests"] for m in result["models"].values()) == both.requests
+    alone = msgspec.structs.replace(
+        both, config=msgspec.structs.replace(config, model="dbrx", gpus=128), workload="qwen-a",
+        requests=both.requests // 2, warmup=both.warmup // 2,
+    )  # fmt: skip
+    assert result["models"]["0 dbrx"]["ttft_s"]["mean"] > 1.05 * run(alone)["ttft_s"]["mean"]
+    simulation = Simulation(cluster, requests, policies.find("mfs"))
+    simulation.run()
+    for state in simulation.states:
+        assert state.p2d_posted == pytest.approx(state.p2d_total) and state.fetched == state.cluster.model.layers
+
+
+def test_caches_are_finite_and_the_router_prefers_who_holds_the_prefix() -> None:
+    roomy = point(config=Config(model="dbrx", gpus=256), requests=150, rate=0.1)
+    tight = msgspec.structs.replace(roomy, config=msgspec.structs.replace(roomy.config, cache_tokens_per_gpu=100))
+    cached = [sum(r.context_tokens for r in prepare(p)[1]) for p in (roomy, tight)]
+    assert 0 < cached[1] < 0.5 * cached[0], "blocks that left the cache are computed again"
+    cluster, requests = prepare(roomy)
+    holding = [r for r in requests if r.context_tokens]
+    local = sum(r.remote_tokens < r.context_tokens for r in holding) / len(holding)
+    assert local > 1.5 / cluster.units, "chance would find the prefix at one of so many units"
+
+
+def test_a_request_scheduler_of_ones_own_forms_the_batches() -> None:
+    class OneByOne:
+        """The shortest prompt alone."""
+
+        def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
+            chosen = min(queue, key=lambda s: s.request.new_tokens - s.done_tokens, default=None)
+            return (
+                [] if chosen is None else [(chosen, min(budget_tokens, chosen.request.new_tokens - chosen.done_tokens))]
+            )
+
+    cluster, requests = prepare(point(rate=0.2))
+    sizes: dict[str, list[int]] = {"first come": [], "one by one": []}
+    for name, scheduler in (("first come", None), ("one by one", OneByOne())):
+        simulation = Simulation(
+            cluster, [msgspec.structs.replace(r) for r in requests], policies.find("static"), scheduler
+        )
+        simulation.policy.batch_began = lambda batch, into=sizes[name]: into.append(len(batch.chunks))  # type: ignore[method-assign, misc]
+        simulation.run()
+        assert all(state.finish_s > 0 for state in simulation.states)
+    assert max(sizes["one by one"]) == 1 < max(sizes["first come"])
 
 
 def test_knobs_that_make_contention_do() -> None:

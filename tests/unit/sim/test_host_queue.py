@@ -16,17 +16,17 @@ SIZE = 25e6  # a millisecond of one NIC, for the whole message over two
 
 def state(number: int, deadline_s: float, unit: int = 0) -> State:
     request = Request(number, 0.0, 1000, 0, unit, 0, 0, ((40, 0.5), (41, 0.5)), 100, 0.1, deadline_s)
-    return State(request)
+    return State(request, CLUSTER)
 
 
 def flows(one: State, serial: int) -> tuple[Flow, Flow]:
     """A request's stage 3, and a stage 1 that leaves from the same NIC for another unit."""
-    batch = Batch(serial, 0, [Chunk(one, 1000, SIZE)])
+    batch = Batch(serial, 0, [Chunk(one, 1000, SIZE)], CLUSTER)
     one.batch = batch
     one.p2d = Flow(3, CLUSTER.p2d_path(one.request), batch, one, SIZE, serial * 10)
     away = Request(90 + serial, 0.0, 1000, 0, 1, 0, 0, ((0, 0.5), (1, 0.5)), 100, 0.1, 1.0)
-    other = State(away)
-    other.batch = Batch(serial + 50, 1, [Chunk(other, 1000, SIZE)])
+    other = State(away, CLUSTER)
+    other.batch = Batch(serial + 50, 1, [Chunk(other, 1000, SIZE)], CLUSTER)
     return one.p2d, Flow(1, CLUSTER.reuse_path(away), other.batch, other, SIZE, serial * 10 + 1)
 
 

@@ -1,0 +1,103 @@
+"""Policies side by side on the same seeds, with every point on disk as it finishes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.sim import point as points
+from bench.sim.cluster import ConfigError
+from bench.sim.point import Point
+
+DECIDES = ("mfsd/policy", "csrc/rmlq*", "csrc/fluid*", "bench/sim")  # what a result depends on besides its point
+
+
+def revision() -> str:
+    """The commit that last changed what decides; "+" when it has changed since; "unknown" outside a checkout."""
+    root = Path(__file__).parents[2]
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments, "--", *DECIDES], cwd=root, capture_output=True, text=True).stdout
+
+    try:
+        commit = git("log", "-1", "--format=%h").strip()
+        return commit + ("+" if git("status", "--porcelain") else "") if commit else "unknown"
+    except OSError:
+        return "unknown"
+
+
+class Results:
+    """Points by everything they depend on. Raises ConfigError when the file holds something else."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.revision = revision()
+        try:
+            for line in file.read_text().splitlines() if file.exists() else ():
+                row = json.loads(line)
+                self.rows[json.dumps(row["point"], sort_keys=True)] = row
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{file}: holds something else than points; name another file") from error
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+    def of(self, point: Point) -> dict[str, Any]:
+        """The point's result, now or from an earlier run."""
+        described = msgspec.to_builtins(point)
+        key = json.dumps(described, sort_keys=True)
+        if key not in self.rows:
+            self.rows[key] = {"point": described, "revision": self.revision, **points.run(point)}
+            with self.file.open("a") as out:
+                out.write(json.dumps(self.rows[key]) + "\n")
+        return self.rows[key]
+
+    def of_seeds(self, point: Point, policy: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
+        return [self.of(msgspec.structs.replace(point, policy=policy, seed=seed)) for seed in seeds]
+
+    def knee(self, base: Point, name: str) -> float:
+        """The rate at which `nocont` meets 90 % on a seed of its own, kept beside the points."""
+        memory = self.file.with_suffix(".knees.json")
+        known: dict[str, float] = json.loads(memory.read_text()) if memory.exists() else {}
+        if name not in known:
+            known[name] = points.knee(msgspec.structs.replace(base, seed=1000))
+            memory.write_text(json.dumps(known, indent=1))
+        return known[name]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A policy against another one, paired by seed. Shares are 0..1 in results and percent here."""
+
+    attainment: float
+    gain: float  # points of attainment above the other
+    gain_error: float  # standard error of that over seeds; 0 with one seed
+    ttft_ratio: float  # of mean TTFT
+    cct_ratio: float  # of mean collective completion time
+    earliness_ratio: float  # of mean non-negative earliness
+
+    def share_of(self, gap: Comparison) -> float | None:
+        """Which share of the gap to another policy is closed; None where there is none to speak of."""
+        return self.gain / gap.gain if gap.gain >= 1.0 else None
+
+
+def compare(mine: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> Comparison:
+    def ratio(*path: str) -> float:
+        def total(rows: Sequence[dict[str, Any]]) -> float:
+            return sum(float(row[path[0]][path[1]]) for row in rows)
+
+        return total(mine) / total(other) if total(other) else 0.0
+
+    gains = [100 * (a["slo_attainment"] - b["slo_attainment"]) for a, b in zip(mine, other, strict=True)]
+    return Comparison(
+        attainment=100 * statistics.fmean(a["slo_attainment"] for a in mine),
+        gain=statistics.fmean(gains),
+        gain_error=statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0,
+        ttft_ratio=ratio("ttft_s", "mean"),
+        cct_ratio=ratio("cct_s", "mean"),
+        earliness_ratio=ratio("earliness_s", "non_negative_mean"),
+    )
