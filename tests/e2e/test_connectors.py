@@ -1,4 +1,4 @@
-"""MfsConnector around vLLM's Example and NIXL connectors, found by the installed wheel's entry point: make e2e-vllm.
+"""MfsConnector around vLLM's Example connector, found by the installed wheel's entry point: make e2e-vllm.
 
 The engines see the wheel alone, not this checkout, and run without mfs-run: vLLM loads the plugin, the plugin attaches.
 """
@@ -11,14 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
 from tests.e2e.cluster import BATCH, PYTHON, ROOT, START_S, Cluster, until
 from tests.e2e.model import LAYERS
 from tests.e2e.test_vllm import prompt
@@ -126,21 +124,3 @@ def test_around_the_example_connector(engines: Engines) -> None:
     assert engines.batches()
     assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
     assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()
-
-
-def test_around_the_nixl_connector(engines: Engines) -> None:
-    """Prefill and decode apart, the cache moved by NIXL over TCP."""
-    for name, role in (("P", "kv_producer"), ("D", "kv_consumer")):
-        os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
-        engines.serve_connector(name, role, "NixlConnector", {})
-    engines.wait("P", "D")
-    one = prompt(900, 6)
-    wanted = engines.alone(one)
-    asked = {"do_remote_decode": True, "do_remote_prefill": False}
-    asked |= dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
-    told = engines.answer("P", one, {}, max_tokens=1, kv_transfer_params=asked)["kv_transfer_params"]
-    assert engines.complete("D", one, {}, max_tokens=8, kv_transfer_params=told) == wanted
-    with urllib.request.urlopen(f"http://127.0.0.1:{engines.ports['D']}/metrics", timeout=20) as answer:
-        lines = [line for line in answer.read().decode().splitlines() if 'source="external_kv_transfer"' in line]
-    assert sum(float(line.split()[-1]) for line in lines) >= len(one) - 1, lines
-    assert set(engines.batches()) == {(LAYERS, LAYERS)}
