@@ -18,6 +18,7 @@
 
 #define SOCKET_PATH_DEFAULT "/run/mfs/mfsd.sock"
 #define TIMEOUT_MS_DEFAULT 200
+#define FEW_CORES 4 /* as the arbiter has it */
 #define RULES_TRIES 100
 
 static _Atomic uint64_t clients_made;
@@ -234,6 +235,7 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	/* the clock tells apart the copies of this file in one process: an engine's binding may use the shim's client */
 	client->serial = client_clock_ns() << 8 | (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
 	client->epoch = (uint32_t)client->segment->header.epoch;
+	client->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
 	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
 		bool last = i + 1 == MFS_TASKS_MAX || task_lane(i + 1) != task_lane(i);
 

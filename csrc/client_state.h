@@ -1,5 +1,5 @@
-/* What the parts of the client share: client_attach.c (the daemon's socket, the segment), client.c (the data path) and
- * client_context.c (batches and requests).
+/* What the parts of the client share: client_attach.c (the daemon's socket, the segment), client.c (the data path),
+ * client_ask.c (submit and wait in one) and client_context.c (batches and requests).
  *
  * All are linked into the preloaded shim and into the Python binding: libc only, no printing, no exit, and errno is left
  * as it was found on every call of the data path. System calls there are made with syscall(): no cancellation points.
@@ -41,6 +41,7 @@ struct mfs_client {
 	int socket;
 	int doorbell;
 	unsigned timeout_ms;
+	bool few_cores; /* whoever spins here may keep the arbiter from its core */
 	_Atomic uint32_t socket_busy;
 	_Atomic uint32_t request_hint, demand_hint; /* where a free slot may be */
 	_Atomic uint32_t owed; /* bits set in the maps below */

@@ -56,6 +56,9 @@ class Open(IntEnum):
     STALE = MFS_OPEN_STALE
 
 
+cdef class Permit
+
+
 cdef class Client:
     cdef mfs_client *client
     cdef readonly bint borrowed
@@ -185,6 +188,46 @@ cdef class Client:
         check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
         return task_id
 
+    def ask(self, uint64_t size_bytes, uint8_t stage, uint8_t nic, uint64_t request_id, uint64_t deadline_ns, batch,
+            uint16_t layer, bint laned, bint incoming, uint64_t timeout_ns, int otherwise):
+        cdef Permit permit = Permit.__new__(Permit)
+        cdef mfs_client *client = self.here()
+        cdef mfs_task task
+        cdef uint64_t hold_ns = mfs_client_segment(client).header.max_hold_ns
+        cdef int rc
+        if mfs_load_u32(&mfs_client_segment(client).header.mode) != MFS_MODE_ENFORCE:
+            return None
+        memset(&task, 0, sizeof(task))
+        task.bytes = size_bytes
+        task.request_id = request_id
+        task.deadline_ns = deadline_ns
+        task.batch = mfs_none_u32 if batch is None else batch
+        task.layer = layer
+        task.stage = stage
+        task.nic = nic
+        task.laned = laned
+        task.incoming = incoming
+        if timeout_ns > hold_ns:
+            timeout_ns = hold_ns
+        with nogil:
+            rc = mfs_client_ask(client, &task, timeout_ns, &permit.task_id)
+        if rc == -ENODEV:
+            raise LookupError(nic)
+        if rc < 0:
+            if permit.task_id != 0:
+                mfs_client_cancel(client, permit.task_id, True)
+                permit.task_id = 0
+            rc = otherwise
+        permit.client = self
+        permit.size_bytes = size_bytes
+        permit.stage = stage
+        permit.nic = nic
+        permit.wire_class = rc
+        permit.open = True
+        if not self.borrowed:
+            mfs_client_count_posted(client, nic, stage, size_bytes)
+        return permit
+
     def permits(self, int n=64):
         cdef mfs_permit permits[64]
         cdef mfs_client *client = self.here()
@@ -285,3 +328,40 @@ cdef class Client:
             return [rule_write(&table[i]) for i in range(n)]
         finally:
             free(table)
+
+
+@cython.no_gc_clear
+@cython.freelist(64)
+cdef class Permit:
+    cdef Client client
+    cdef uint64_t task_id
+    cdef uint64_t size_bytes
+    cdef uint8_t stage
+    cdef uint8_t nic
+    cdef bint open
+    cdef readonly int wire_class
+
+    def __init__(self):
+        raise TypeError("use Client.ask")
+
+    cdef void finish(self, bint complete) noexcept:
+        cdef mfs_client *client = NULL if self.client is None else self.client.client
+        if not self.open or client is NULL:
+            return
+        self.open = False
+        if self.task_id != 0:
+            if complete:
+                mfs_client_complete(client, self.task_id)
+            else:
+                mfs_client_cancel(client, self.task_id, False)
+        if not self.client.borrowed:
+            mfs_client_count_completed(client, self.nic, self.stage, self.size_bytes)
+
+    def complete(self):
+        self.finish(True)
+
+    def cancel(self):
+        self.finish(False)
+
+    def __dealloc__(self):
+        self.finish(False)

@@ -662,6 +662,25 @@ class Client:
     def permit_wait(self, task_id: int, timeout_ns: int) -> int | None:
         """The same after sleeping for it; None after timeout_ns. ENOTCONN: the daemon is gone."""
 
+    def ask(
+        self,
+        size_bytes: int,
+        stage: int,
+        nic: int,
+        request_id: int,
+        deadline_ns: int,
+        batch: int | None,
+        layer: int,
+        laned: bool,
+        incoming: bool,
+        timeout_ns: int,
+        otherwise: int,
+        /,
+    ) -> Permit | None:
+        """Submits and waits in one call, at most for `max_hold` and timeout_ns. What goes without a permit (its stage
+        need not ask, the daemon is gone, time is up) has the class `otherwise`. None: the daemon only observes.
+        LookupError: it knows no such NIC."""
+
     def permits(self, n: int = 64) -> list[tuple[int, int]]:
         """(task id, class on the wire) of permits that have arrived; empty when there are none."""
 
@@ -696,6 +715,19 @@ class Client:
         """Flags of `Judgement`."""
 
     def rules(self) -> list[Rule]: ...
+
+class Permit:
+    """Leave to send one message, given by `Client.ask`. Forgotten without `complete` it is cancelled."""
+
+    @property
+    def wire_class(self) -> int:
+        """The priority on the wire, 0 highest."""
+
+    def complete(self) -> None:
+        """The bytes have arrived."""
+
+    def cancel(self) -> None:
+        """It is not sent."""
 
 # ---- queue, for tests and the simulator ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections import namedtuple
 from enum import IntEnum, IntFlag
 from threading import Lock
 
+cimport cython
 from libc.errno cimport ENOENT, ENOSPC, ESHUTDOWN
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -16,7 +17,7 @@ cdef extern from "string.h" nogil:
     size_t strnlen(const char *text, size_t size)
 
 cdef extern from "errno.h":
-    int EAGAIN, EBUSY, EINVAL, ENOTCONN, ETIMEDOUT
+    int EAGAIN, EBUSY, EINVAL, ENODEV, ENOTCONN, ETIMEDOUT
 
 cdef extern from * nogil:
     """
@@ -453,6 +454,7 @@ cdef extern from "mfs/client.h" nogil:
     void mfs_client_forget(mfs_client *client)
     int mfs_client_permit(mfs_client *client, uint64_t task_id)
     int mfs_client_permit_wait(mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
+    int mfs_client_ask(mfs_client *client, const mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
     int mfs_client_batch_begin_with(mfs_client *client, const mfs_batch_told *told)
     int mfs_client_request_begin(mfs_client *client, const mfs_request_told *told, uint32_t batch)
     int mfs_client_request_end(mfs_client *client, uint32_t request)

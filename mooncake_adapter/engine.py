@@ -43,9 +43,14 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type
 
     def moving(name: str, shape: Shape) -> Callable[..., int]:
         original = getattr(base, name)
+        simple = shape.operation if shape.synchronous and not shape.many else None
 
         @wraps(original)
         def method(self: Any, *arguments: Any, **keywords: Any) -> int:
+            if simple is not None and len(arguments) == 4 and not keywords:
+                known: Scheduling | None = self.__dict__.get("_mfs_scheduling")
+                if known is not None and (result := known.one(self, original, simple, arguments)) is not None:
+                    return result
             scheduling = scheduling_of(self)
             if scheduling is None or (call := read(shape, arguments, keywords)) is None:
                 return int(original(self, *arguments, **keywords))

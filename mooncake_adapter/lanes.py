@@ -33,6 +33,11 @@ CONNECTIONS = 16
 _initializing = threading.Lock()
 
 
+def collective_class(classes: int) -> int:
+    """The class of stage 2 (csrc/include/mfs/rmlq.h: early stages begin behind the class kept for urgent last ones)."""
+    return 1 if classes > 3 else 0
+
+
 def shim_present() -> bool:
     """Whether libmfs_shim.so is preloaded: it marks queue pairs."""
     return hasattr(ctypes.CDLL(None), "mfs_api_v1")
@@ -70,6 +75,8 @@ class Lanes:
         self._open: dict[int, Lane] = {}
         self._memory: dict[int, tuple[int, str]] = {}
         self._routes: dict[tuple[str, int], tuple[Any, str]] = {}
+        self._adapted: frozenset[str] = frozenset()
+        self._below: bool | None = None
         self._asked: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -141,21 +148,41 @@ class Lanes:
         """The lanes' engines, without the program's own."""
         return [lane.engine for lane in list(self._open.values()) if lane.engine is not None]
 
-    def route(self, peer: str, wire_class: int, peer_address: int) -> tuple[Any, str] | None:
+    def marked(self, peer: str, reading: bool) -> bool:
+        """Whether what goes to the peer, or comes from it, carries the DSCP of a class below the collectives' for
+        certain, be it in a lane or by the program's own engine."""
+        setting = self._setting
+        if setting is None:
+            return False
+        sure = (peer, self.wire_class) in self._routes if setting.tcp else not reading or peer in self._adapted
+        return sure and self._below_collectives()
+
+    def _below_collectives(self) -> bool:
+        """Of the program's own engine, as far as the daemon's table says; asked until there is a daemon."""
+        if self._below is None:
+            table = self._session.dscp
+            own = marking.dscp_of(table, self.wire_class)
+            if any(dscp is not None for dscp in table):
+                self._below = own is not None and own != marking.dscp_of(table, collective_class(len(table)))
+        return bool(self._below)
+
+    def route(self, peer: str, wire_class: int | None, peer_address: int) -> tuple[Any, str] | None:
         """The lane's engine and the peer's name in that lane; None: the program's own engine. Never waits."""
+        if wire_class is None:
+            return None
         found = self._routes.get((peer, wire_class))
         if found is not None:
             return found if found[0] is not None else None
         if self._setting is None or (wire_class == self.wire_class and not self._setting.tcp):
             return None
-        if marking.dscp_of(self._session.dscp, wire_class) is not None:  # a class without a mark needs no lane
-            self._ask_later(peer, wire_class, peer_address)
+        self._ask_later(peer, wire_class, peer_address)
         return None
 
     def failed(self, peer: str) -> None:
         """A transfer to the peer failed: its lanes may be those of a process that has ended."""
         with self._lock:
             self._routes = {k: v for k, v in self._routes.items() if k[0] != peer}
+            self._adapted -= {peer}
             self._asked = {k: v for k, v in self._asked.items() if k[0] != peer}
 
     def _ask_later(self, peer: str, wire_class: int, peer_address: int) -> None:
@@ -167,6 +194,8 @@ class Lanes:
             if self._asked.get(key, 0.0) > now_s:
                 return
             self._asked[key] = now_s + AGAIN_S
+        if marking.dscp_of(self._session.dscp, wire_class) is None:
+            return  # a class without a mark needs no lane
         self._later(lambda: self._establish(peer, wire_class, peer_address))
 
     def _later(self, work: Callable[[], None]) -> None:
@@ -233,6 +262,7 @@ class Lanes:
             self._connect(engine, name, host, there.data_port, wire_class, peer_address)
         with self._lock:
             self._routes = {**self._routes, (peer, wire_class): (lane.engine, name)}
+            self._adapted |= {peer}
 
     def _connect(self, engine: Any, name: str, host: str, port: int, wire_class: int, peer_address: int) -> None:
         """Makes Mooncake open its connections to the peer (by reading a byte of what it will send to), marks them."""

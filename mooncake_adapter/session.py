@@ -22,6 +22,15 @@ class Task(Protocol):
     def cancel(self) -> None: ...
 
 
+class Leave(Protocol):
+    """A permitted message; see mfsd.client.Session.permit."""
+
+    @property
+    def wire_class(self) -> int | None: ...
+    def complete(self) -> object: ...
+    def cancel(self) -> object: ...
+
+
 class Batch(Protocol):
     """A batch under way; see mfsd.client.Batch."""
 
@@ -60,7 +69,24 @@ class Session(Protocol):
         batch: Batch | None = None,
         layer: int = 0,
         peer: str = "",
+        laned: bool = False,
+        incoming: bool = False,
     ) -> Task: ...
+    def permit(
+        self,
+        size_bytes: int,
+        *,
+        stage: int,
+        nic: int = 0,
+        request_id: int = 0,
+        deadline_ns: int = 0,
+        batch: Batch | None = None,
+        layer: int = 0,
+        peer: str = "",
+        laned: bool = False,
+        incoming: bool = False,
+        timeout_s: float | None = None,
+    ) -> Leave | None: ...
     def lane(self, wire_class: int) -> AbstractContextManager[object]: ...
     def pruned(self, request_id: int) -> bool: ...
 

@@ -17,7 +17,7 @@ from mooncake_adapter.lanes import shim_present
 from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.network import nic_of
 from mooncake_adapter.once import Once
-from mooncake_adapter.permits import HOLD_MAX_S, submitted
+from mooncake_adapter.permits import permitted
 from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session
 
 READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
@@ -136,7 +136,8 @@ class Stored:
         pointers = next((given[name] for name in POINTERS if name in given), None)
         ranged = pointers is not None and self._words.told_by_address()
         metadata = self._words.of(first_pointer(pointers)) if ranged else self._words.current()
-        task = submitted(
+        client = self.writer(own) if stage == STAGE_BACKGROUND else own
+        leave = permitted(
             self._session,
             self._once,
             self.size_bytes(own, given),
@@ -146,13 +147,14 @@ class Stored:
             deadline_ns=metadata.deadline_ns,
             batch=metadata.batch,
             layer=metadata.layer,
+            incoming=stage == STAGE_REUSE,
+            laned=client is not own,  # reads carry the collectives' own class
         )
         try:
-            task.wait(HOLD_MAX_S)
-            client = self.writer(own) if stage == STAGE_BACKGROUND else own
             return original(client, *arguments, **keywords)
         finally:
-            task.complete()
+            if leave is not None:
+                leave.complete()
 
     def split(self, own: Any, original: Any, stage: int, given: dict[str, Any], rest: dict[str, Any]) -> Any:
         """As run, cut by request; the answers in the order of the keys."""

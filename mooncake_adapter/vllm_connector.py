@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 import vllm
 from vllm.config.kv_transfer import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -24,6 +25,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from mooncake_adapter.hook import install
+from mooncake_adapter.layerwise import Pushes
+from mooncake_adapter.metadata import request_number
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm_mooncake import tell_owners
@@ -34,6 +37,15 @@ INHERITED = (
     *("engine_id", "kv_role", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_device", "kv_buffer_size"),
     *("kv_load_failure_policy", "enable_permute_local_kv"),
 )
+
+
+def written() -> Any:
+    """An event that waits for what the current stream has been given; None where there are no streams."""
+    if not torch.accelerator.is_available():
+        return None
+    event = torch.Event()
+    event.record()
+    return event
 
 
 class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
@@ -91,7 +103,20 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             unit = str(vllm_config.kv_transfer_config.engine_id)
             self._steps = Steps(session, PROCESS.words, PROCESS.once, unit)
             if hasattr(self._inner, "connector_worker") and "Mooncake" in kind.__name__:
-                tell_owners(self._inner, self._steps, PROCESS.once)
+                tell_owners(self._inner, self._steps, PROCESS.once, self._layer_wise(vllm_config))
+            else:
+                self._layer_wise(vllm_config)
+
+    def _layer_wise(self, vllm_config: Any) -> Pushes | None:
+        """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
+        wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get("layer_wise_push", False)
+        if not isinstance(wanted, bool):
+            PROCESS.once.warn("layer-wise", "layer_wise_push=%r is neither true nor false; KV goes at the end", wanted)
+        if wanted is not True or self._steps is None or vllm_config.kv_transfer_config.kv_role == "kv_consumer":
+            return None
+        steps, block_tokens = self._steps, int(vllm_config.cache_config.block_size)
+        steps.pushes = Pushes.made(self._inner, block_tokens, steps.metadata_at, lambda: steps.reached, PROCESS.once)
+        return steps.pushes
 
     # ---- class questions ---------------------------------------------------------------------------------------------
 
@@ -175,6 +200,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
         if self._steps is not None:
+            unsent = getattr(connector_metadata.inner, "reqs_not_processed", None) or ()
+            self._steps.aborted({request_number(str(transfer)) for transfer in unsent})
             self._steps.begin(connector_metadata.chunks)
         self._inner.bind_connector_metadata(connector_metadata.inner)
 
@@ -192,7 +219,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         self._inner.save_kv_layer(layer_name, kv_layer, attn_metadata, **kwargs)
         if self._steps is not None:
-            self._steps.layer(layer_number(layer_name) + 1)
+            self._steps.layer_ended(layer_number(layer_name), written() if self._steps.pushes is not None else None)
 
     def get_finished(self, finished_req_ids: set[str]) -> Any:
         finished = self._inner.get_finished(finished_req_ids)

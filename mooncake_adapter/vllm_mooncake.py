@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mooncake_adapter.blocks import Owned
+from mooncake_adapter.layerwise import Pushes, Span
 from mooncake_adapter.metadata import Metadata, request_number
 from mooncake_adapter.once import Once
 from mooncake_adapter.vllm_worker import Steps
@@ -16,8 +17,9 @@ from mooncake_adapter.vllm_worker import Steps
 BUILD, WORKER = "_build_transfer_params", "connector_worker"
 
 
-def tell_owners(connector: Any, steps: Steps, once: Once) -> bool:
-    """Makes the connector's worker build transfers whose pointers know their owners; False where it cannot be done."""
+def tell_owners(connector: Any, steps: Steps, once: Once, pushes: Pushes | None = None) -> bool:
+    """Makes the connector's worker build transfers whose pointers know their owners, without what was pushed; False
+    where it cannot be done."""
     worker = getattr(connector, WORKER, None)
     build = getattr(worker, BUILD, None)
     if worker is None or build is None:
@@ -30,6 +32,10 @@ def tell_owners(connector: Any, steps: Steps, once: Once) -> bool:
         message = None
         for one in ready:
             some, peers, sizes, errors, text = await build([one], *arguments)
+            if pushes is not None:
+                spans = list(map(Span, some, peers, sizes))
+                rest = await pushes.rest(str(one[1].transfer_id), one[0], arguments[0], spans)
+                some, peers, sizes = (list(column) for column in zip(*rest, strict=True)) if rest else ([], [], [])
             name, transfer = one[1].p_req_id, one[1].transfer_id
             metadata = steps.known(name) or Metadata(request_number(str(transfer)))
             owners += [steps.blocks.at_layer(metadata, steps.blocks.layer_of(address)) for address in some]

@@ -9,6 +9,7 @@ from typing import Any
 
 from mfsd.client import Flow, Request
 from mooncake_adapter.blocks import Blocks, Region
+from mooncake_adapter.layerwise import Pushes
 from mooncake_adapter.metadata import Metadata, Words, request_number
 from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
@@ -45,6 +46,8 @@ class Steps:
         self.blocks = Blocks()
         words.add_finder(self.blocks)
         self.layers = 0
+        self.pushes: Pushes | None = None
+        """Set where each layer is sent when it ends."""
         self._step = 0
         self._batch: Batch | None = None
         self._layer = -1
@@ -79,6 +82,8 @@ class Steps:
             self._open(prefills)
         for chunk in chunks:
             self.blocks.give(chunk.blocks, self.metadata(chunk.told))
+        if self.pushes is not None:
+            self.pushes.begin(chunks)
 
     def _open(self, prefills: list[Chunk]) -> None:
         self._step += 1
@@ -101,7 +106,10 @@ class Steps:
     def _request(self, chunk: Chunk) -> object:
         told = chunk.told
         size_bytes = len(chunk.blocks) * self._block_bytes
-        flows = [Flow(STAGE_P2D, "", size_bytes, layer=self.layers - 1)] if told.sends and size_bytes else []
+        flows = []
+        if told.sends and size_bytes:
+            made = range(self.layers) if self.pushes is not None else (self.layers - 1,)
+            flows = [Flow(STAGE_P2D, "", size_bytes // len(made), layer=layer) for layer in made]
         flows += [Flow(STAGE_REUSE, "", size_bytes, incoming=True)] if told.loads and size_bytes else []
         deadline_ns = self.metadata(told).deadline_ns
         return Request(told.number, deadline_ns, told.budget_ns, told.program_id, tuple(flows))
@@ -111,6 +119,21 @@ class Steps:
         if self._batch is not None and number > self._layer:
             self._layer = number
             self._batch.layer(number)
+
+    def layer_ended(self, number: int, written: object = None) -> None:
+        """The step has computed this layer; `written`: an event to wait for before its cache is read."""
+        self.layer(number + 1)
+        if self.pushes is not None:
+            self.pushes.layer_ended(number, written)
+
+    @property
+    def reached(self) -> int:
+        """The layer that the step is running; the number of layers when none runs."""
+        return self._layer if self._batch is not None else self.layers
+
+    def metadata_at(self, request: str, layer: int) -> Metadata:
+        """What a transfer of one layer of this request carries."""
+        return self.blocks.at_layer(self._known.get(request) or Metadata(request_number(request)), layer)
 
     @property
     def batch(self) -> Batch | None:
@@ -135,10 +158,18 @@ class Steps:
         for request in sent:
             self._forget(request)
 
+    def aborted(self, numbers: set[int]) -> None:
+        """Requests that the inner connector will not send, by the number of their transfer."""
+        if numbers:
+            for request in [name for name, known in self._known.items() if known.request_id in numbers]:
+                self._forget(request)
+
     def _forget(self, request: str) -> None:
         metadata = self._known.pop(request, None)
         if metadata is not None:
             self.blocks.take(metadata)
+            if self.pushes is not None:
+                self.pushes.forget(metadata.request_id)
         batch = self._sending.pop(request, None)
         if batch is not None and batch is not self._batch and not any(b is batch for b in self._sending.values()):
             batch.end()

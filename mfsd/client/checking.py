@@ -73,11 +73,11 @@ class Checker:
         """The 16 bytes of a GID; empty when unknown."""
         if value == "":
             return b""
-        gid = _gid(value) if isinstance(value, str) else None
-        if gid is None:
+        found = gid(value) if isinstance(value, str) else None
+        if found is None:
             self.refuse("peer", value, 'use an IPv4 or IPv6 address, or ""')
             return b""
-        return gid
+        return found
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -124,7 +124,8 @@ def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _gid(text: str) -> bytes | None:
+def gid(text: str) -> bytes | None:
+    """The 16 bytes of an address; None where it is none."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

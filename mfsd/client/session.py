@@ -10,15 +10,17 @@ import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode, Open
+from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode, Open, Permit
 from mfsd.client.attachment import Attachment
 from mfsd.client.batch import Batch
-from mfsd.client.checking import ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker
+from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, gid
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.words import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
 
 NIC_NAME_BYTES_MAX = 31
+FOREVER_NS = 2**63
+ENFORCE = int(Mode.ENFORCE)  # comparing with the enumeration itself costs a transfer more than all else here
 
 
 class Session:
@@ -37,7 +39,7 @@ class Session:
         self._batches: set[Batch] = set()
         self._batch_of: dict[int, Batch] = {}
         self._classes = CLASSES_WITHOUT_DAEMON
-        self._mode = mode
+        self._enforces = mode == Mode.ENFORCE
         self._shim = attachment_shim
         self._contexts = threading.local()
         self._attachment = Attachment(socket_path, process, mode, self._prepare, self._tell_batches, attachment_shim)
@@ -72,7 +74,7 @@ class Session:
     def scheduled(self) -> bool:
         """A daemon lives and enforces its order; otherwise every task is permitted at once."""
         client = self._attachment.client()
-        return client is not None and self._mode == Mode.ENFORCE and client.mode() == Mode.ENFORCE
+        return client is not None and self._enforces and client.mode() == ENFORCE
 
     @property
     def classes(self) -> int:
@@ -162,12 +164,14 @@ class Session:
         layer: int = 0,
         peer: str = "",
         incoming: bool = False,
+        laned: bool = False,
     ) -> Task:
         """Asks for leave to send bytes of one message, or of several that go together. Does not sleep.
 
         What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
         them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
-        come here (an RDMA READ), and wait for that direction of the link only.
+        come here (an RDMA READ), and wait for that direction of the link only. `laned`: they will carry the DSCP of a
+        class below the collectives', so that they need not wait here until those are through.
         """
         check = self._checker
         size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)
@@ -181,7 +185,7 @@ class Session:
             if client.nic_name(native_nic) == "":
                 check.refuse("nic", nic, "name it by Session.nic first")
                 client = None
-            elif client.gate(native_nic) >> min(stage, 7) & 1 and self._mode == Mode.ENFORCE:
+            elif client.gate(native_nic) >> min(stage, 7) & 1 and self._enforces:
                 try:
                     task_id = client.submit(
                         size_bytes,
@@ -193,11 +197,67 @@ class Session:
                         layer=layer,
                         asked=True,
                         incoming=incoming,
+                        laned=laned,
                     )
                 except OSError as error:  # daemon gone, ring or table full: it goes without a permit
                     client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
         open_class = class_without_permit(self._classes)
         return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, open_class)
+
+    def permit(
+        self,
+        size_bytes: int,
+        *,
+        stage: int,
+        nic: int = 0,
+        request_id: int = 0,
+        deadline_ns: int = 0,
+        batch: Batch | None = None,
+        layer: int = 0,
+        peer: str = "",
+        laned: bool = False,
+        incoming: bool = False,
+        timeout_s: float | None = None,
+    ) -> Task | Permit | None:
+        """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
+        is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
+        client = self._attachment.client()
+        if client is None or not self._enforces:
+            return None
+        with contextlib.suppress(OverflowError, TypeError, LookupError):  # what cannot be is named by submit
+            if (
+                size_bytes <= FLOW_BYTES_MAX
+                and request_id <= ID_MAX
+                and deadline_ns <= TIME_MAX_NS
+                and (peer == "" or gid(peer) is not None)
+            ):
+                return client.ask(
+                    size_bytes,
+                    stage,
+                    self._native_nic[nic],
+                    request_id,
+                    deadline_ns,
+                    None if batch is None else self._slot_of(batch, client),
+                    layer,
+                    laned,
+                    incoming,
+                    FOREVER_NS if timeout_s is None else int(timeout_s * 1e9),
+                    class_without_permit(self._classes),
+                )
+        task = self.submit(
+            size_bytes,
+            stage=stage,
+            nic=nic,
+            request_id=request_id,
+            deadline_ns=deadline_ns,
+            batch=batch,
+            layer=layer,
+            peer=peer,
+            laned=laned,
+            incoming=incoming,
+        )
+        task.wait(timeout_s)
+        return task
 
     # ---- what the shim posts ---------------------------------------------------------------------
 

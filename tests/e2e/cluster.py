@@ -33,6 +33,7 @@ DSCP = [48, 40, 34, 26, 18, 10, 8, 1]
 TOKEN_BYTES = LAYERS * 2 * 4 * 32 * 2
 """Keys and values, heads, width, two bytes a number."""
 MESSAGE = re.compile(r"message bytes=(\d+) stage=(\d+) nic=\d+ request_id=(\d+) deadline_ns=(\d+) layer=(\d+)")
+PUSHED = re.compile(r"pushed request_id=(\d+) layer=(\d+) bytes=(\d+) computing=(\d+)")
 BATCH = re.compile(r"batch step=(\d+) layers=(\d+) reached=(-?\d+)")
 
 
@@ -84,7 +85,9 @@ class Cluster:
         return process
 
     def start_daemon(self) -> None:
-        (self.folder / "mfsd.toml").write_text(f"[wire]\ndscp = {DSCP}\n")
+        # the port says 100 Gbit/s whatever the device is limited to, and the window and all urgency go by the rate
+        nic = f'[nic."mfs0"]\nrate = "{self.rate}"\n'
+        (self.folder / "mfsd.toml").write_text(f"[wire]\ndscp = {DSCP}\n{nic}")
         arguments = ("--config", self.folder / "mfsd.toml", "--socket", self.socket)
         coordinator = ("--coordinator-address", f"127.0.0.1:{self.coordinator_port}")
         self.daemon = self.start("mfsd", sys.executable, "-m", "mfsd.cli.daemon", *arguments, *coordinator)
@@ -112,11 +115,15 @@ class Cluster:
             "kv_connector_module_path": "mooncake_adapter.vllm_connector",
             "kv_role": role,
             "engine_id": name,
-            "kv_connector_extra_config": {"inner": inner},
+            "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},
         }
+        self.serve(name, transfer, *self.on_device(PYTHON))
+
+    def serve(self, name: str, transfer: dict[str, Any], *python: str | Path) -> None:
+        """A vLLM instance with this connector configuration, by a command that runs Python."""
         self.start(
             name,
-            *self.on_device(PYTHON, "-m", "vllm.entrypoints.openai.api_server"),
+            *(*python, "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", MODEL, "--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager"),
             *("--host", "127.0.0.1", "--port", str(self.ports[name]), "--no-enable-prefix-caching"),
             *("--max-model-len", "2048", "--max-num-seqs", "8"),
@@ -144,6 +151,10 @@ class Cluster:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def complete(self, engine: str, prompt: list[int], headers: dict[str, str], **more: Any) -> list[int]:
+        tokens: list[int] = self.answer(engine, prompt, headers, **more)["choices"][0]["token_ids"]
+        return tokens
+
+    def answer(self, engine: str, prompt: list[int], headers: dict[str, str], **more: Any) -> dict[str, Any]:
         body = {"model": "tiny", "prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.ports[engine]}/v1/completions",
@@ -151,19 +162,20 @@ class Cluster:
             {"Content-Type": "application/json", **headers},
         )
         with urllib.request.urlopen(request, timeout=300) as answer:
-            tokens: list[int] = json.load(answer)["choices"][0]["token_ids"]
-        return tokens
+            said: dict[str, Any] = json.load(answer)
+        return said
 
     def alone(self, prompt: list[int], tokens: int = 8) -> list[int]:
         """What the decode instance says without a prefill instance."""
         return self.complete("D", prompt, {}, max_tokens=tokens)
 
     def disaggregated(
-        self, prompt: list[int], tokens: int = 8, headers: dict[str, str] | None = None
+        self, prompt: list[int], tokens: int = 8, headers: dict[str, str] | None = None, at_once: bool = False
     ) -> tuple[list[int], float, str]:
         """The tokens by both instances, how long until they were there (s), and the transfer's name.
 
-        The proxy's part: prefill, then decode with the cache of the prefill instance.
+        The proxy's part: prefill, then decode with the cache of the prefill instance; both `at_once`, so that the
+        decode instance says where it wants the cache before it is there.
         """
         transfer = f"x-{uuid.uuid4().hex}"
         sends = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
@@ -175,6 +187,13 @@ class Cluster:
             "remote_engine_id": "P",
         }
         start_s = time.monotonic()
+        if at_once:
+            with ThreadPoolExecutor(1) as pool:
+                later = pool.submit(
+                    self.complete, "D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches
+                )
+                self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
+                return later.result(), time.monotonic() - start_s, transfer
         self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
         said = self.complete("D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches)
         return said, time.monotonic() - start_s, transfer

@@ -1,13 +1,17 @@
 """vLLM's Mooncake connector for the test: on a host without an accelerator, for whose number it asks first, and with a
 switch that empties the cache before it is sent, so that the test can see that the cache matters.
 
-MFS_E2E_FOLDER names the folder where "zero" is that switch and where each process writes what the adapters do.
+MFS_E2E_FOLDER names the folder where "zero" is that switch and where each process writes what the adapters do. While a
+file "overlap" is there, a prefill does not end its last layer before the others' pushes are there: how fast the machine
+computes then decides nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ if not torch.accelerator.is_available():
 
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import mooncake_connector
 
+WAIT_S = 60.0
 FOLDER = Path(os.environ["MFS_E2E_FOLDER"])
 
 
@@ -27,11 +32,32 @@ class MooncakeConnector(mooncake_connector.MooncakeConnector):  # type: ignore[m
         if not adapter.handlers:
             adapter.addHandler(logging.FileHandler(FOLDER / f"adapter-{os.getpid()}.log"))
             adapter.setLevel(logging.DEBUG)
+        self._prefills = vllm_config.kv_transfer_config.kv_role == "kv_producer"
+        self._log = FOLDER / f"adapter-{os.getpid()}.log"
+        self._step_at = 0
         super().__init__(vllm_config, role, kv_cache_config)
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._caches = kv_caches
         super().register_kv_caches(kv_caches)
+
+    def start_load_kv(self, forward_context: Any, **keywords: Any) -> None:
+        self._step_at = self._log.stat().st_size
+        super().start_load_kv(forward_context, **keywords)
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **keywords: Any) -> None:
+        super().save_kv_layer(layer_name, kv_layer, attn_metadata, **keywords)
+        if self._prefills and layer_name == list(self._caches)[-1] and (FOLDER / "overlap").exists():
+            wanted = set(range(len(self._caches) - 1))
+            end_s = time.monotonic() + WAIT_S
+            while not wanted <= self._pushed() and time.monotonic() < end_s:
+                time.sleep(0.01)
+
+    def _pushed(self) -> set[int]:
+        """The layers whose pushes this step has written of."""
+        with self._log.open() as log:
+            log.seek(self._step_at)
+            return {int(layer) for layer in re.findall(r"pushed request_id=\d+ layer=(\d+)", log.read())}
 
     def wait_for_save(self) -> None:
         if (FOLDER / "zero").exists():

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mooncake_adapter.metadata import request_number
-from tests.e2e.cluster import BATCH, PYTHON, ROOT, TOKEN_BYTES, Cluster, running, until
+from tests.e2e.cluster import BATCH, PUSHED, PYTHON, ROOT, TOKEN_BYTES, Cluster, running, until
 from tests.e2e.model import LAYERS, VOCABULARY
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
 BLOCK_TOKENS = 128
-SOON = {"x-slo-ttft-ms": "60000"}  # what is lost already goes last, and a busy machine takes seconds
+SOON = {"x-slo-ttft-ms": "5000"}
 DEADLINE = {"x-slo-ttft-ms": "300", "x-tenant": "acme"}
 
 
@@ -40,7 +40,7 @@ def prompt(length: int, seed: int) -> list[int]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-", dir="/tmp"))
-    with running(folder, os.environ.get("MFS_E2E_RATE", "400mbit")) as made:
+    with running(folder, os.environ.get("MFS_E2E_RATE", "100mbit")) as made:
         yield made
     shutil.rmtree(folder)
 
@@ -90,6 +90,46 @@ def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Clust
     }
     assert granted() - granted_before == wanted
     assert posted() - posted_before == wanted, "what the shim saw on the wire"
+
+
+def test_layers_leave_while_the_prefill_computes(cluster: Cluster) -> None:
+    """Each layer's bytes are at the decode instance before the last layer ends, every byte once, and the tokens are the
+    same."""
+    tokens = 1400
+    one = prompt(tokens, 77)
+    wanted = cluster.alone(one)
+    layer_bytes = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS * TOKEN_BYTES // LAYERS
+    before = cluster.marked()
+    (cluster.folder / "overlap").touch()
+    try:
+        said, _, name = cluster.disaggregated(one, headers=DEADLINE, at_once=True)
+    finally:
+        (cluster.folder / "overlap").unlink()
+    assert said == wanted
+    log = cluster.logged(before)
+    pushed: Counter[int] = Counter()
+    for request, layer, size, computing in (map(int, found) for found in PUSHED.findall(log)):
+        assert request == request_number(name)
+        if layer < LAYERS - 1:
+            assert layer < computing < LAYERS, "a later layer is being computed"
+        pushed[layer] += size
+    assert {layer: pushed[layer] for layer in range(LAYERS - 1)} == dict.fromkeys(range(LAYERS - 1), layer_bytes)
+    moved: Counter[int] = Counter()
+    for size, stage, request, deadline_ns, layer in cluster.messages(log):
+        assert (stage, request) == (3, request_number(name))
+        assert deadline_ns > 0
+        moved[layer] += size
+    assert moved == Counter(dict.fromkeys(range(LAYERS), layer_bytes)), "every byte once"
+
+
+def test_pushed_layers_change_no_token(cluster: Cluster) -> None:
+    prompts = [prompt(length, 90 + length) for length in (60, 300, 1100, 1900)]
+    wanted = [cluster.alone(one) for one in prompts]
+    assert [cluster.disaggregated(one, at_once=True)[0] for one in prompts] == wanted
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert [
+            said for said, _, _ in pool.map(lambda one: cluster.disaggregated(one, at_once=True), prompts)
+        ] == wanted
 
 
 def test_layer_boundaries_are_counted(cluster: Cluster) -> None:

@@ -69,6 +69,13 @@ class ScriptedSession:
         self.tasks.append(task)
         return task
 
+    def permit(self, size_bytes: int, *, timeout_s: float | None = None, **metadata: Any) -> ScriptedTask | None:
+        if not self.scheduled:
+            return None
+        task = self.submit(size_bytes, **metadata)
+        task.wait(timeout_s)
+        return task
+
     def nic(self, name: str, *, guid: int = 0) -> int:
         return 0
 

@@ -89,6 +89,11 @@ int mfs_client_permit(struct mfs_client *client, uint64_t task_id);
  * cancel the task as bypassed. */
 int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t timeout_ns);
 
+/* Submits and waits in one, for a task whose sender has nothing else to do: answers its class on the wire. Looks a few
+ * microseconds before it sleeps. -EALREADY: its stage need not ask; -ENODEV: no such NIC; else the errors of submit and
+ * permit_wait. *task_id is 0 where nothing was submitted; otherwise the task is to be completed or cancelled. */
+int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns, uint64_t *task_id);
+
 /* The NIC has finished a permitted task. Never fails: what finds the ring full is sent later. */
 void mfs_client_complete(struct mfs_client *client, uint64_t task_id);
 

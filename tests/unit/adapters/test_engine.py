@@ -126,6 +126,7 @@ def test_stage_by_rule_when_nothing_is_told(side: Side, stock_peer: Peer) -> Non
     side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     side.engine.transfer_sync_read(stock_peer.name, side.address, stock_peer.address, 4096)
     assert [task.metadata["stage"] for task in side.session.tasks] == [3, 1]
+    assert [task.metadata["incoming"] for task in side.session.tasks] == [False, True]
     assert {task.metadata["peer"] for task in side.session.tasks} == {"127.0.0.1"}
 
 
@@ -144,6 +145,8 @@ def test_metadata_by_context(side: Side, stock_peer: Peer) -> None:
         "batch": batch,
         "nic": 0,
         "peer": "127.0.0.1",
+        "laned": False,
+        "incoming": False,
     }
     assert untold["request_id"] == 0
 

@@ -136,6 +136,33 @@ def test_a_batch_lasts_until_its_requests_have_sent(steps: Steps, requests: Requ
     assert steps.known("a") is None
 
 
+def test_a_batch_does_not_outlast_a_request_that_was_aborted(
+    steps: Steps, requests: Requests, session: ScriptedSession
+) -> None:
+    """The inner connector never says that it has sent it."""
+    requests.arrived(request("a"))
+    steps.begin(requests.chunks(output({"a": (0, [1, 2])}, {}, a=32)))
+    steps.end()
+    steps.finished({"a"}, ())
+    assert not session.batches[0][1].ended
+    steps.aborted({request_number("x-a")})
+    assert session.batches[0][1].ended
+    assert steps.known("a") is None
+
+
+def test_layer_wise_flows_are_told_layer_by_layer(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
+    seen: list[Any] = []
+    steps.pushes = Thing(begin=seen.append, layer_ended=lambda *what: seen.append(what))  # type: ignore[assignment]
+    requests.arrived(request("a"))
+    chunks = requests.chunks(output({"a": (0, [1, 2])}, {}, a=32))
+    steps.begin(chunks)
+    steps.layer_ended(0, "event")
+    told = session.batches[0][0]["requests"][0]
+    assert [(f.layer, f.size_bytes) for f in told.flows] == [(layer, 2 * BLOCK) for layer in range(4)]
+    assert seen == [chunks, (0, "event")]
+    assert session.batches[0][1].layers == [1]
+
+
 def test_decode_steps_are_no_batch(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
     requests.arrived(request("a", tokens=8))
     steps.begin(requests.chunks(output({}, {"a": (8, None)}, a=1)))

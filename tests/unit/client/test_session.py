@@ -53,6 +53,126 @@ def test_held_tasks_wait_for_the_window(serve, session) -> None:
     assert second.ready()
 
 
+def test_a_permit_in_one_call_is_a_task_like_any(serve, session) -> None:
+    server = serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    with s.batch(5, layers=4, requests=[Request(9)]) as batch:
+        first = s.permit(WINDOW, stage=Stage.P2D, nic=nic, request_id=9, batch=batch, layer=2, peer="10.0.0.1")
+    assert 0 <= first.wire_class < s.classes
+    assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == WINDOW
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(s.permit(WINDOW, stage=Stage.P2D, nic=nic)))
+    thread.start()
+    eventually(lambda: sum(server.arbiter.nic_stats(0)["held_bytes"]) == WINDOW)
+    assert answers == []
+    first.complete()
+    first.complete()
+    thread.join()
+    answers.pop().cancel()
+    eventually(lambda: sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == 0)
+
+
+def test_a_forgotten_permit_does_not_fill_the_window(serve, session) -> None:
+    server = serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    permit = s.permit(WINDOW, stage=Stage.P2D, nic=nic)
+    assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == WINDOW
+    del permit
+    eventually(lambda: sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == 0)
+
+
+def test_a_permit_that_does_not_come_in_time_is_gone_without(serve, session) -> None:
+    serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    first = fill(s, nic)
+    late = s.permit(WINDOW, stage=Stage.P2D, nic=nic, timeout_s=0.01)
+    assert late.wire_class == s.classes - 2
+    late.complete()
+    first.complete()
+
+
+def test_a_permit_of_a_stage_that_never_asks_comes_at_once(serve, session) -> None:
+    serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    first = fill(s, nic)
+    s.permit(WINDOW, stage=Stage.COLLECTIVE, nic=nic).complete()
+    first.complete()
+
+
+def test_no_permit_where_nothing_is_scheduled(serve, session) -> None:
+    assert session().permit(1000, stage=Stage.P2D) is None
+    serve()
+    observing = session(mode=Mode.OBSERVE)
+    assert observing.permit(1000, stage=Stage.P2D, nic=observing.nic("a")) is None
+    assert session().permit(1000, stage=Stage.P2D, nic=0).wire_class == 6  # a NIC that nobody named: without a permit
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("request_id", -1),
+        ("deadline_ns", 2**61),
+        ("layer", 2**16),
+        ("size_bytes", 2**41),
+        ("peer", "nowhere"),
+        ("nic", 99),
+    ],
+)
+def test_a_permit_with_metadata_that_cannot_be_is_given_and_told_once(serve, session, caplog, field, value) -> None:
+    serve()
+    s = session()
+    arguments = {"size_bytes": 1000, "stage": Stage.P2D, "nic": s.nic("a"), field: value}
+    with caplog.at_level(logging.WARNING, "mfsd.client"):
+        for _ in range(3):
+            s.permit(arguments.pop("size_bytes", value), **arguments).complete()
+            arguments["size_bytes"] = 1000 if field != "size_bytes" else value
+    assert len(caplog.records) == 1
+    assert s.refused[field] == 3
+
+
+def test_a_permit_for_a_batch_that_has_ended_is_given_and_told_once(serve, session, caplog) -> None:
+    serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=125_000_000)
+    with s.batch(5, layers=4, requests=[Request(9)]) as batch:
+        pass
+    with caplog.at_level(logging.WARNING, "mfsd.client"):
+        for _ in range(3):
+            s.permit(1000, stage=Stage.P2D, nic=nic, request_id=9, batch=batch).complete()
+    assert [record.getMessage() for record in caplog.records] == [
+        "batch is 5: it has ended; taken as unknown (said once for this kind)"
+    ]
+
+
+def test_a_permit_of_one_direction_does_not_wait_for_the_other(serve, session) -> None:
+    serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    first = fill(s, nic)
+    s.permit(WINDOW, stage=Stage.REUSE, nic=nic, incoming=True, timeout_s=30).complete()
+    assert s.submit(WINDOW, stage=Stage.P2D, nic=nic).ready() is False
+    first.complete()
+
+
+def test_what_is_laned_does_not_wait_for_collectives(serve, session) -> None:
+    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    server.arbiter.wire([46, 34, 26, 18, 10, 9, 8, 1])
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=125_000_000)
+    collective = s.submit(1_000_000, stage=Stage.COLLECTIVE, nic=nic)
+    collective.wait(1)
+    waiting = s.submit(1000, stage=Stage.P2D, nic=nic)
+    with s.submit(1000, stage=Stage.P2D, nic=nic, laned=True) as task:
+        assert task.wire_class is not None
+    s.permit(1000, stage=Stage.P2D, nic=nic, laned=True).complete()
+    assert not waiting.ready()
+    collective.complete()
+
+
 def test_a_batch_with_requests_reaches_the_daemon(serve, session) -> None:
     server = serve()
     s = session()

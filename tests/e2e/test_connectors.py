@@ -1,0 +1,126 @@
+"""MfsConnector around vLLM's Example connector, found by the installed wheel's entry point: make e2e-vllm.
+
+The engines see the wheel alone, not this checkout, and run without mfs-run: vLLM loads the plugin, the plugin attaches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import BATCH, PYTHON, ROOT, START_S, Cluster, until
+from tests.e2e.model import LAYERS
+from tests.e2e.test_vllm import prompt
+
+pytestmark = [
+    pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-vllm"),
+    pytest.mark.timeout(1500),
+]
+
+
+class Engines(Cluster):
+    """Engines without RDMA, whose only way to MFS is the wheel in `site`."""
+
+    def environment(self) -> dict[str, str]:
+        logging = {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {
+                "file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")},
+                "console": {"class": "logging.StreamHandler"},
+            },
+            "loggers": {
+                "mfs.adapter": {"level": "DEBUG", "handlers": ["file"]},
+                "vllm": {"level": "INFO", "handlers": ["console"]},
+            },
+        }
+        (self.folder / "logging.json").write_text(json.dumps(logging))
+        return {
+            **super().environment(),
+            "PYTHONPATH": str(self.folder / "site"),
+            "MFS_SOCKET": str(self.socket),
+            "VLLM_LOGGING_CONFIG_PATH": str(self.folder / "logging.json"),
+            "UCX_TLS": "tcp,self,sm",
+        }
+
+    def start_daemon(self) -> None:
+        """The daemon is this checkout's, and needs no coordinator here."""
+        log = (self.folder / "mfsd.log").open("wb")
+        command = [sys.executable, "-m", "mfsd.cli.daemon", "--socket", str(self.socket)]
+        self.daemon = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        until(self.answers, "mfsd")
+
+    def stop(self) -> None:
+        super().stop()
+        if self.daemon is not None:
+            self.daemon.terminate()
+            self.daemon.wait()
+
+    def serve_connector(self, name: str, role: str, connector: str, more: dict[str, Any]) -> None:
+        inner = {"kv_connector": connector, "kv_connector_extra_config": more}
+        transfer = {"kv_connector": "MfsConnector", "kv_role": role, "kv_connector_extra_config": {"inner": inner}}
+        self.serve(name, {**transfer, "engine_id": name}, PYTHON)
+
+    def wait(self, *names: str) -> None:
+        for name in names:
+            until(lambda name=name: self.healthy(name), f"vLLM {name} (see {self.folder})", START_S)
+
+    def batches(self) -> list[tuple[int, int]]:
+        """Layers of each batch that was told, and how many it reached."""
+        log = (self.folder / "adapter-all.log").read_text()
+        return [(int(layers), int(reached)) for _, layers, reached in BATCH.findall(log)]
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Iterator[Path]:
+    """A folder with the wheel of this checkout unpacked as pip does it."""
+    with tempfile.TemporaryDirectory(prefix="mfs-wheel-") as folder:
+        pip = (sys.executable, "-m", "pip")
+        build = (*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, str(ROOT))
+        subprocess.run(build, check=True)
+        (made,) = Path(folder).glob("mfsd-*.whl")
+        subprocess.run((*pip, "install", "-q", "--no-deps", "--target", f"{folder}/site", str(made)), check=True)
+        yield Path(folder) / "site"
+
+
+@pytest.fixture
+def engines(wheel: Path) -> Iterator[Engines]:
+    folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-", dir="/tmp"))
+    shutil.copytree(wheel, folder / "site")
+    made = Engines(folder, "")
+    try:
+        made.start_daemon()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder)
+
+
+def test_around_the_example_connector(engines: Engines) -> None:
+    """The second request loads what the first one saved: other tokens when that is emptied."""
+    store = engines.folder / "store"
+    engines.serve_connector("P", "kv_both", "ExampleConnector", {"shared_storage_path": str(store)})
+    engines.wait("P")
+    one = prompt(900, 5)
+    wanted = engines.complete("P", one, {}, max_tokens=8)
+    assert engines.complete("P", one, {}, max_tokens=8) == wanted
+    assert "Inject KV cache of" in (engines.folder / "P.log").read_text()
+    empty = (
+        "import pathlib, sys, safetensors.torch as s\n"
+        "for f in pathlib.Path(sys.argv[1]).rglob('*.safetensors'):\n"
+        " s.save_file({k: v * 0 for k, v in s.load_file(f).items()}, f)"
+    )
+    subprocess.run((PYTHON, "-c", empty, str(store)), check=True)
+    assert engines.complete("P", one, {}, max_tokens=8) != wanted
+    assert engines.batches()
+    assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
+    assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()

@@ -1,0 +1,36 @@
+"""The SGLang plugin in SGLang's own code, on a machine without a GPU: make e2e-vllm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mooncake_adapter.metadata import request_number
+from tests.e2e.cluster import PYTHON, ROOT
+from tests.e2e.test_connectors import wheel  # noqa: F401
+
+pytestmark = [
+    pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs SGLang: make e2e-vllm"),
+    pytest.mark.timeout(600),
+]
+
+
+def test_sglangs_own_code_is_hooked_by_its_own_loader(wheel: Path) -> None:  # noqa: F811
+    path = os.pathsep.join([str(wheel), str(ROOT / "build/e2e-vllm/sglang")])
+    environment = {**os.environ, "PYTHONPATH": path, "MFS_SOCKET": "/nowhere/mfsd.sock", "SGLANG_PLUGINS": "mfs"}
+    program = ROOT / "tests/e2e/sglang_program.py"
+    done = subprocess.run((PYTHON, program), env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["version"] == "0.5.23"
+    assert said["adapted"], "the plugin has run"
+    assert len(said["registered"]) == 4, "SGLang's own method has run, too"
+    assert said["requests"] == [request_number("room-7")] * 4
+    assert said["layers"] == [0, 1, 0, 1]
+    assert min(said["deadlines"]) > 0
+    assert said["other_page"] == 0
+    assert "is not as expected" not in done.stderr

@@ -1,0 +1,68 @@
+"""The wheel in an environment of its own: what other programs find of it by its metadata and by site."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+FINDER = "import sys; print([type(f).__module__ for f in sys.meta_path].count('mooncake_adapter.hook'))"
+ENTRY = """
+from importlib.metadata import entry_points
+(found,) = [one for one in entry_points(group={group!r}) if one.name == "mfs"]
+register = found.load()
+print(found.value, found.dist.name, register.__module__)
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Python of a clean environment that has the wheel and what the wheel asks for."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+    subprocess.run((sys.executable, *build), check=True)
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv/bin/python"
+    (wheel,) = folder.glob("mfsd-*.whl")
+    subprocess.run((python, "-m", "pip", "install", "-q", wheel), check=True)
+    yield python
+
+
+def said(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MFS_MODE", "MFS_SOCKET")}
+    done = subprocess.run(
+        (python, "-c", program), cwd=tmp_path, env={**kept, **environment}, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("group", "module"),
+    [
+        ("vllm.general_plugins", "mooncake_adapter.vllm_plugin"),
+        ("sglang.srt.plugins", "mooncake_adapter.sglang_plugin"),
+    ],
+)
+def test_engines_find_their_plugin(installed: Path, tmp_path: Path, group: str, module: str) -> None:
+    assert said(installed, ENTRY.format(group=group), tmp_path) == f"{module}:register mfsd {module}"
+
+
+def test_programs_under_mfs_run_are_adapted_by_site(installed: Path, tmp_path: Path) -> None:
+    assert said(installed, FINDER, tmp_path, MFS_MODE="enforce") == "1"
+    assert said(installed, FINDER, tmp_path, MFS_MODE="off") == "0"
+    assert said(installed, FINDER, tmp_path) == "0"
+
+
+def test_what_the_wheel_brings_works(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "import mfsd.client, mfsd._native, mooncake_adapter; print(mooncake_adapter.current_session() is not None)"
+    )
+    assert said(installed, program, tmp_path, MFS_SOCKET=str(tmp_path / "none")) == "True"
