@@ -15,9 +15,8 @@ from mfsd.playground.program import Program
 
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
-WINDOW_BYTES = 1 << 20
-"""Permitted and not completed on a NIC, both directions together: eight messages, so that reads that wait at a
-busy pool leave room for writes the other way."""
+WINDOW_BYTES = 1 << 19
+"""Permitted and not completed in each direction of a NIC: four messages, as in the simulator."""
 
 
 class Daemons:
