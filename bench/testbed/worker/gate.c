@@ -72,22 +72,33 @@ static void unlink_waiting(struct message *message)
 	message->waits = false;
 }
 
+/* Moves with every permit that is taken out of the ring. */
+static uint64_t permits_taken(void)
+{
+	struct mfs_client *client = api->client();
+
+	return client ? atomic_load(&mfs_client_segment(client)->grant.head) : 0;
+}
+
 static void bell_rang(void)
 {
-	uint64_t times;
+	uint64_t times, before;
 
 	if (read(bell, &times, sizeof(times)) != sizeof(times))
 		return;
-	for (struct message *message = waiting_first, *next; message; message = next) {
-		const int wire_class = mfs_client_permit(message->client, message->task);
+	do { /* asking for one message takes the permits of others, too, perhaps of those that were just asked for */
+		before = permits_taken();
+		for (struct message *message = waiting_first, *next; message; message = next) {
+			const int wire_class = mfs_client_permit(message->client, message->task);
 
-		next = message->waiting_after;
-		if (wire_class < 0)
-			continue;
-		unlink_waiting(message);
-		permitted++;
-		verbs_post(message, (unsigned)wire_class);
-	}
+			next = message->waiting_after;
+			if (wire_class < 0)
+				continue;
+			unlink_waiting(message);
+			permitted++;
+			verbs_post(message, (unsigned)wire_class);
+		}
+	} while (permits_taken() != before);
 	sem_post(&taken);
 }
 
