@@ -22,8 +22,12 @@ SCALE = msgspec.convert(RECORDED["scale"], Scale)
 SEEDS = 2  # of those recorded: the simulator's part of this test takes a few seconds
 # The simulator's links are ideal, its senders never wait for a processor; TCP and two busy cores are neither. Waiting
 # in a queue multiplies what a busy machine adds, so TTFT is further apart than collectives.
-APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.35}
-POINTS_MOST = 0.25
+APART_MOST = {"ttft_s.mean": 0.25, "cct_s.mean": 0.25}
+POINTS_MOST = 0.12
+# The paper's rule lets last stages and reuse pass collectives. On ideal links each of them does; in the testbed the data
+# plane never holds a collective, and the wire alone lets pass.
+PAPER_APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.45}
+PAPER_POINTS_MOST = 0.25
 
 
 @cache
@@ -40,11 +44,14 @@ def both(workload: str, mode: str) -> tuple[list[dict[str, Any]], list[dict[str,
 def test_measured_and_simulated_are_close(workload: str, mode: str) -> None:
     measured, expected = both(workload, mode)
     assert [r["seed"] for r in measured] and len(measured) == len(expected)
-    for figure, most in APART_MOST.items():
+    paper = mode == "paper"
+    for figure, most in (PAPER_APART_MOST if paper else APART_MOST).items():
         here, there = over_seeds(measured, mode, figure).mean, over_seeds(expected, mode, figure).mean
         assert abs(here / there - 1) <= most, f"{figure}: measured {here:.3f} s, simulated {there:.3f} s"
     here, there = (over_seeds(r, mode, "slo_attainment").mean for r in (measured, expected))
-    assert abs(here - there) <= POINTS_MOST, f"in time: measured {here:.0%}, simulated {there:.0%}"
+    assert abs(here - there) <= (PAPER_POINTS_MOST if paper else POINTS_MOST), (
+        f"in time: measured {here:.0%}, simulated {there:.0%}"
+    )
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
