@@ -24,8 +24,8 @@ SEEDS = 2  # of those recorded: the simulator's part of this test takes a few se
 # in a queue multiplies what a busy machine adds, so TTFT is further apart than collectives.
 APART_MOST = {"ttft_s.mean": 0.25, "cct_s.mean": 0.25}
 POINTS_MOST = 0.12
-# The paper's rule lets last stages and reuse pass collectives. On ideal links each of them does; in the testbed the data
-# plane never holds a collective, and the wire alone lets pass.
+# The paper's rule lets last stages and reuse pass collectives. On ideal links each of them does; in the testbed the
+# data plane never holds a collective, and the wire alone lets pass.
 PAPER_APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.45}
 PAPER_POINTS_MOST = 0.25
 
