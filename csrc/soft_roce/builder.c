@@ -18,7 +18,7 @@ static void build_start(struct ibv_qp_ex *ex)
 	struct mfs_context *context = mfs_context_of(ex->qp_base.context);
 	struct mfs_qp *qp = qp_of(ex);
 
-	if (context->inherited) {
+	if (mfs_context_inherited(context)) {
 		qp->build_error = EINVAL;
 		return;
 	}
@@ -36,7 +36,7 @@ static int build_complete(struct ibv_qp_ex *ex)
 	struct mfs_qp *qp = qp_of(ex);
 	int ret = qp->build_error;
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	if (!ret) {
 		mfs_context_lock(context);
@@ -55,7 +55,7 @@ static int build_complete(struct ibv_qp_ex *ex)
 
 static void build_abort(struct ibv_qp_ex *ex)
 {
-	if (!mfs_context_of(ex->qp_base.context)->inherited)
+	if (!mfs_context_inherited(mfs_context_of(ex->qp_base.context)))
 		pthread_mutex_unlock(&qp_of(ex)->post_lock);
 }
 

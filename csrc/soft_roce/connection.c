@@ -34,7 +34,7 @@ int mfs_port_open(struct mfs_context *context, struct mfs_port **out)
 	if (!port)
 		return -ENOMEM;
 	port->source.kind = MFS_SOURCE_PORT;
-	port->source.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	port->source.fd = mfs_descriptor_own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	if (port->source.fd < 0 || bind(port->source.fd, (struct sockaddr *)&address, sizeof(address)) ||
 	    listen(port->source.fd, LISTEN_BACKLOG) ||
 	    getsockname(port->source.fd, (struct sockaddr *)&address, &size)) {
@@ -50,7 +50,7 @@ int mfs_port_open(struct mfs_context *context, struct mfs_port **out)
 	return 0;
 fail:
 	if (port->source.fd >= 0)
-		close(port->source.fd);
+		mfs_descriptor_close(port->source.fd);
 	free(port);
 	return ret;
 }
@@ -61,7 +61,7 @@ static struct mfs_connection *connection_new(struct mfs_context *context, int fd
 	int on = 1;
 
 	if (!connection) {
-		close(fd);
+		mfs_descriptor_close(fd);
 		return NULL;
 	}
 	connection->source.kind = MFS_SOURCE_CONNECTION;
@@ -70,7 +70,7 @@ static struct mfs_connection *connection_new(struct mfs_context *context, int fd
 	connection->events = events;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (watch(context, &connection->source, events)) {
-		close(fd);
+		mfs_descriptor_close(fd);
 		free(connection);
 		return NULL;
 	}
@@ -99,7 +99,7 @@ void mfs_connection_open(struct mfs_qp *qp)
 
 	qp->requester_lost = true;
 	memcpy(&to.sin_addr, &route->dgid.raw[12], sizeof(to.sin_addr));
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	fd = mfs_descriptor_own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	if (fd < 0)
 		return;
 	setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos)); /* the first packet has the class, too */
@@ -107,7 +107,7 @@ void mfs_connection_open(struct mfs_qp *qp)
 	setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &tries, sizeof(tries));
 	if (bind(fd, (struct sockaddr *)&from, sizeof(from)) ||
 	    (connect(fd, (struct sockaddr *)&to, sizeof(to)) && errno != EINPROGRESS)) {
-		close(fd);
+		mfs_descriptor_close(fd);
 		return;
 	}
 	connection = connection_new(context, fd, EPOLLIN | EPOLLOUT);
@@ -144,18 +144,17 @@ static void connected(struct mfs_connection *connection)
 	mfs_requester_send(qp);
 }
 
-void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
+static void stranger_add(struct mfs_connection *connection, enum mfs_connection_state state)
 {
-	struct mfs_connection *connection;
-	int fd;
+	connection->state = state;
+	TAILQ_INSERT_TAIL(&connection->context->strangers, connection, link);
+	connection->context->stranger_count++;
+}
 
-	while ((fd = accept4(port->source.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-		connection = connection_new(context, fd, EPOLLIN);
-		if (!connection)
-			continue;
-		connection->state = MFS_GREETING;
-		TAILQ_INSERT_TAIL(&context->greeting, connection, link);
-	}
+static void stranger_remove(struct mfs_connection *connection)
+{
+	TAILQ_REMOVE(&connection->context->strangers, connection, link);
+	connection->context->stranger_count--;
 }
 
 /* Registers with epoll what the connection waits for. */
@@ -183,10 +182,12 @@ void mfs_connection_close(struct mfs_connection *connection)
 	if (connection->state == MFS_CLOSED)
 		return;
 	if (connection->state == MFS_GREETING || connection->state == MFS_DRAINING)
-		TAILQ_REMOVE(&context->greeting, connection, link);
+		stranger_remove(connection);
+	if (connection->state == MFS_WAITING)
+		connection->qp->waiting = NULL;
 	if (connection->paced)
 		TAILQ_REMOVE(&context->paced, connection, paced_link);
-	close(connection->source.fd);
+	mfs_descriptor_close(connection->source.fd);
 	connection->source.fd = -1;
 	connection->paced = false;
 	connection->state = MFS_CLOSED;
@@ -204,9 +205,8 @@ void mfs_connection_drain(struct mfs_connection *connection)
 	shutdown(connection->source.fd, SHUT_WR);
 	connection->qp->responder = NULL;
 	connection->qp = NULL;
-	connection->state = MFS_DRAINING;
 	connection->stalled = connection->want_write = false;
-	TAILQ_INSERT_TAIL(&connection->context->greeting, connection, link);
+	stranger_add(connection, MFS_DRAINING);
 	mfs_connection_update(connection);
 }
 
@@ -267,9 +267,23 @@ static bool comes_from_peer(const struct mfs_connection *connection, const struc
 	       !memcmp(&peer.sin_addr, &qp->attr.ah_attr.grh.dgid.raw[12], sizeof(peer.sin_addr));
 }
 
+/* Until the queue pair is ready; a NIC would drop and the peer retry. Who comes later is the peer that has
+ * connected anew. */
+static void wait_for_queue_pair(struct mfs_connection *connection, struct mfs_qp *qp)
+{
+	if (qp->waiting)
+		mfs_connection_close(qp->waiting);
+	stranger_remove(connection);
+	connection->state = MFS_WAITING;
+	connection->stalled = true;
+	connection->qp = qp;
+	qp->waiting = connection;
+	mfs_connection_update(connection);
+}
+
 /* Gives a connection that has said hello to its queue pair, if that is ready to receive and expects this
  * peer. */
-static void greet(struct mfs_connection *connection)
+void mfs_connection_greet(struct mfs_connection *connection)
 {
 	const struct mfs_frame *hello = &connection->frame;
 	struct mfs_qp *qp = mfs_qp_find(connection->context, le32toh(hello->key));
@@ -279,8 +293,7 @@ static void greet(struct mfs_connection *connection)
 		return;
 	}
 	if (qp->verbs.qp.state == IBV_QPS_RESET || qp->verbs.qp.state == IBV_QPS_INIT) {
-		connection->stalled = true; /* until it is ready; a NIC would drop and the peer retry */
-		mfs_connection_update(connection);
+		wait_for_queue_pair(connection, qp);
 		return;
 	}
 	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->responder ||
@@ -288,7 +301,10 @@ static void greet(struct mfs_connection *connection)
 		mfs_connection_close(connection);
 		return;
 	}
-	TAILQ_REMOVE(&connection->context->greeting, connection, link);
+	if (connection->state == MFS_WAITING)
+		qp->waiting = NULL;
+	else
+		stranger_remove(connection);
 	mfs_connection_set_class(connection, qp->attr.ah_attr.grh.traffic_class);
 	connection->state = MFS_OPEN;
 	connection->stalled = false;
@@ -298,18 +314,6 @@ static void greet(struct mfs_connection *connection)
 	connection->ack_wanted = true; /* says that the peer is accepted */
 	mfs_connection_update(connection);
 	mfs_receive(connection);
-}
-
-/* A queue pair became ready to receive: its peer may have been waiting. */
-void mfs_connection_greet(struct mfs_context *context)
-{
-	struct mfs_connection *connection, *next;
-
-	for (connection = TAILQ_FIRST(&context->greeting); connection; connection = next) {
-		next = TAILQ_NEXT(connection, link);
-		if (connection->state == MFS_GREETING && connection->frame_bytes == sizeof(connection->frame))
-			greet(connection);
-	}
 }
 
 static void receive_hello(struct mfs_connection *connection)
@@ -325,7 +329,42 @@ static void receive_hello(struct mfs_connection *connection)
 	}
 	connection->frame_bytes += (uint32_t)size;
 	if (connection->frame_bytes == sizeof(connection->frame))
-		greet(connection);
+		mfs_connection_greet(connection);
+}
+
+/* The oldest stranger makes room, unless its hello lies there unread. A peer that is sent away so has lost
+ * nothing: what it posted counts as unsent until a queue pair takes its connection, and it comes again. */
+static void dismiss_oldest(struct mfs_context *context)
+{
+	struct mfs_connection *oldest = TAILQ_FIRST(&context->strangers);
+
+	if (oldest->state == MFS_GREETING)
+		receive_hello(oldest);
+	if (oldest == TAILQ_FIRST(&context->strangers))
+		mfs_connection_close(oldest);
+}
+
+void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
+{
+	struct mfs_connection *connection;
+	int fd;
+
+	while ((fd = accept4(port->source.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+		connection = connection_new(context, mfs_descriptor_own(fd), EPOLLIN);
+		if (connection)
+			stranger_add(connection, MFS_GREETING);
+		while (context->stranger_count > MFS_MAX_STRANGERS)
+			dismiss_oldest(context);
+	}
+}
+
+void mfs_connection_close_strangers(struct mfs_context *context)
+{
+	struct mfs_connection *connection;
+
+	while ((connection = TAILQ_FIRST(&context->strangers)))
+		mfs_connection_close(connection);
+	mfs_connection_free_closed(context);
 }
 
 static void discard(struct mfs_connection *connection)
@@ -344,12 +383,11 @@ void mfs_connection_event(struct mfs_connection *connection, uint32_t events)
 			connected(connection);
 		return;
 	case MFS_GREETING:
-		if (connection->stalled) {
-			if (events & (EPOLLERR | EPOLLHUP))
-				mfs_connection_close(connection);
-			return;
-		}
 		receive_hello(connection);
+		return;
+	case MFS_WAITING:
+		if (events & (EPOLLERR | EPOLLHUP))
+			mfs_connection_close(connection);
 		return;
 	case MFS_DRAINING:
 		discard(connection);

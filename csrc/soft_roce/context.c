@@ -16,6 +16,8 @@ static LIST_HEAD(, mfs_context) registry = LIST_HEAD_INITIALIZER(registry);
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
+uint32_t mfs_forks;
+
 uint64_t mfs_now_ns(void)
 {
 	struct timespec now;
@@ -30,12 +32,13 @@ struct mfs_context *mfs_context_by_command_fd(int fd)
 
 	pthread_mutex_lock(&registry_lock);
 	LIST_FOREACH (context, &registry, registry_link)
-		if (context->verbs.context.cmd_fd == fd && !context->inherited)
+		if (context->verbs.context.cmd_fd == fd)
 			break;
 	pthread_mutex_unlock(&registry_lock);
 	return context;
 }
 
+/* The registry is taken over as it is at one moment; its contexts are the parent's. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);
@@ -46,44 +49,11 @@ static void after_fork_parent(void)
 	pthread_mutex_unlock(&registry_lock);
 }
 
-static void close_inherited(struct mfs_source *source)
-{
-	if (source->fd >= 0)
-		close(source->fd);
-	source->fd = -1;
-}
-
-/*
- * The child has no progress thread and shares the parent's sockets and epoll set. It closes its copies of the
- * sockets, so that the peer sees it when the parent ends, and never touches the epoll set: that is shared
- * with the parent. Memory stays as it is, since locks and lists were frozen at any point.
- */
 static void after_fork_child(void)
 {
-	struct mfs_context *context;
-	struct mfs_connection *connection;
-	struct mfs_qp *qp;
-	uint32_t i;
-
-	LIST_FOREACH (context, &registry, registry_link) {
-		if (context->inherited)
-			continue;
-		context->inherited = true;
-		for (i = 0; i < context->port_count; i++)
-			close_inherited(&context->ports[i]->source);
-		TAILQ_FOREACH (qp, &context->qps, link) {
-			if (qp->requester)
-				close_inherited(&qp->requester->source);
-			if (qp->responder)
-				close_inherited(&qp->responder->source);
-		}
-		TAILQ_FOREACH (connection, &context->greeting, link)
-			close_inherited(&connection->source);
-		close(context->epoll_fd);
-		close(context->async_write_fd);
-		close_inherited(&context->timer);
-		close_inherited(&context->wake);
-	}
+	mfs_forks++;
+	LIST_INIT(&registry);
+	mfs_descriptors_close_all();
 	pthread_mutex_unlock(&registry_lock);
 }
 
@@ -150,39 +120,75 @@ static int query_port(struct ibv_context *ibv, uint8_t port, struct ibv_port_att
 	return 0;
 }
 
-static void close_descriptors(struct mfs_context *context)
+static void release(struct mfs_context *context)
 {
+	for (uint32_t i = 0; i < context->port_count; i++) {
+		mfs_descriptor_close(context->ports[i]->source.fd);
+		free(context->ports[i]);
+	}
 	if (context->wake.fd >= 0)
-		close(context->wake.fd);
+		mfs_descriptor_close(context->wake.fd);
 	if (context->timer.fd >= 0)
-		close(context->timer.fd);
+		mfs_descriptor_close(context->timer.fd);
 	if (context->epoll_fd >= 0)
-		close(context->epoll_fd);
+		mfs_descriptor_close(context->epoll_fd);
 	if (context->async_write_fd >= 0)
-		close(context->async_write_fd);
+		mfs_descriptor_close(context->async_write_fd);
+	pthread_mutex_destroy(&context->lock);
+}
+
+/* Of a context that is zero but for what libibverbs has filled in. */
+void mfs_context_init(struct mfs_context *context)
+{
+	pthread_mutex_init(&context->lock, NULL);
+	context->epoll_fd = context->async_write_fd = context->timer.fd = context->wake.fd = -1;
+	LIST_INIT(&context->channels);
+	TAILQ_INIT(&context->qps);
+	TAILQ_INIT(&context->deferred);
+	TAILQ_INIT(&context->timed);
+	TAILQ_INIT(&context->strangers);
+	TAILQ_INIT(&context->paced);
+	TAILQ_INIT(&context->closed);
+	context->verbs.context.num_comp_vectors = 1;
+	context->forks = mfs_forks;
+}
+
+/* Its descriptors, first port and thread. What was opened before a failure `release` gives back. */
+int mfs_context_start(struct mfs_context *context)
+{
+	struct mfs_port *port;
+	int async[2], ret;
+
+	if (pipe2(async, O_CLOEXEC))
+		return -errno;
+	context->verbs.context.async_fd = async[0]; /* libibverbs closes it */
+	context->async_write_fd = mfs_descriptor_own(async[1]);
+	fcntl(async[1], F_SETFL, O_NONBLOCK);
+	context->epoll_fd = mfs_descriptor_own(epoll_create1(EPOLL_CLOEXEC));
+	if (context->epoll_fd < 0)
+		return -errno;
+	ret = mfs_port_open(context, &port);
+	return ret ? ret : mfs_progress_start(context);
+}
+
+/* Ends what moves and gives back what it held; keys and the context itself stay. */
+void mfs_context_stop(struct mfs_context *context)
+{
+	mfs_progress_stop(context);
+	mfs_connection_close_strangers(context);
+	mfs_channel_close_all(context);
+	release(context);
 }
 
 static void free_context(struct ibv_context *ibv)
 {
 	struct mfs_context *context = mfs_context_of(ibv);
-	struct mfs_connection *connection;
-	uint32_t i;
 
-	pthread_mutex_lock(&registry_lock);
-	LIST_REMOVE(context, registry_link);
-	pthread_mutex_unlock(&registry_lock);
-	if (!context->inherited) {
-		mfs_progress_stop(context);
-		while ((connection = TAILQ_FIRST(&context->greeting)))
-			mfs_connection_close(connection);
-		mfs_connection_free_closed(context);
-		mfs_channel_close_all(context);
-		for (i = 0; i < context->port_count; i++) {
-			close(context->ports[i]->source.fd);
-			free(context->ports[i]);
-		}
-		close_descriptors(context);
-		pthread_mutex_destroy(&context->lock);
+	if (!mfs_context_inherited(context)) {
+		pthread_mutex_lock(&registry_lock);
+		LIST_REMOVE(context, registry_link);
+		pthread_mutex_unlock(&registry_lock);
+		mfs_context_stop(context);
 	}
 	mfs_rate_close(&context->rate);
 	free(context->mrs);
@@ -247,24 +253,11 @@ static int read_address(const struct ibv_device *device, struct in_addr *address
 
 static int start(struct mfs_context *context, struct ibv_device *device)
 {
-	struct mfs_port *port;
-	int async[2], ret;
+	int ret = read_address(device, &context->address);
 
-	ret = read_address(device, &context->address);
 	if (!ret)
 		ret = mfs_rate_open(&context->rate, device->ibdev_path);
-	if (ret)
-		return ret;
-	if (pipe2(async, O_CLOEXEC))
-		return -errno;
-	context->verbs.context.async_fd = async[0];
-	context->async_write_fd = async[1];
-	fcntl(async[1], F_SETFL, O_NONBLOCK);
-	context->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (context->epoll_fd < 0)
-		return -errno;
-	ret = mfs_port_open(context, &port);
-	return ret ? ret : mfs_progress_start(context);
+	return ret ? ret : mfs_context_start(context);
 }
 
 struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, void *private_data)
@@ -278,26 +271,13 @@ struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, vo
 					      &((struct mfs_context *)NULL)->verbs, 0);
 	if (!context)
 		return NULL;
-	pthread_mutex_init(&context->lock, NULL);
-	context->epoll_fd = context->async_write_fd = context->timer.fd = context->wake.fd = -1;
-	LIST_INIT(&context->channels);
-	TAILQ_INIT(&context->qps);
-	TAILQ_INIT(&context->deferred);
-	TAILQ_INIT(&context->timed);
-	TAILQ_INIT(&context->greeting);
-	TAILQ_INIT(&context->paced);
-	TAILQ_INIT(&context->closed);
-	context->verbs.context.num_comp_vectors = 1;
+	mfs_context_init(context);
 	mfs_rdma_core.set_ops(&context->verbs, &operations);
 
 	ret = start(context, device);
 	if (ret) {
 		fprintf(stderr, "mfs soft RoCE: cannot open %s: %s\n", device->name, strerror(-ret));
-		if (context->port_count) {
-			close(context->ports[0]->source.fd);
-			free(context->ports[0]);
-		}
-		close_descriptors(context);
+		release(context);
 		mfs_rate_close(&context->rate);
 		mfs_rdma_core.uninit_context(&context->verbs);
 		free(context);

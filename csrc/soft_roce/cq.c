@@ -10,7 +10,7 @@ struct ibv_cq *mfs_create_cq(struct ibv_context *ibv, int cqe, struct ibv_comp_c
 	struct mfs_context *context = mfs_context_of(ibv);
 	struct mfs_cq *cq;
 
-	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 ||
+	if (mfs_context_inherited(context) || cqe <= 0 || cqe > MFS_MAX_CQE || vector < 0 ||
 	    vector >= ibv->num_comp_vectors) {
 		errno = EINVAL;
 		return NULL;
@@ -52,7 +52,7 @@ int mfs_destroy_cq(struct ibv_cq *ibv)
 	struct mfs_cq *cq = mfs_cq_of(ibv);
 	struct mfs_context *context = mfs_context_of(ibv->context);
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	mfs_context_lock(context);
 	if (atomic_load(&cq->users)) {
@@ -79,7 +79,7 @@ int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
 	uint32_t size, head, tail, i;
 	int ret = 0;
 
-	if (context->inherited || cqe <= 0 || cqe > MFS_MAX_CQE)
+	if (mfs_context_inherited(context) || cqe <= 0 || cqe > MFS_MAX_CQE)
 		return EINVAL;
 	size = mfs_power_of_two((uint32_t)cqe);
 	ring = calloc(size, sizeof(*ring));

@@ -11,7 +11,7 @@ struct ibv_pd *mfs_alloc_pd(struct ibv_context *ibv)
 {
 	struct mfs_pd *pd;
 
-	if (mfs_context_of(ibv)->inherited) {
+	if (mfs_context_inherited(mfs_context_of(ibv))) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -82,10 +82,10 @@ struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 	struct mfs_mr *mr;
 	int ret;
 
-	if (context->inherited || !access_allowed(access) || (access & IBV_ACCESS_MW_BIND) ||
+	if (mfs_context_inherited(context) || !access_allowed(access) || (access & IBV_ACCESS_MW_BIND) ||
 	    (access & (IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)) ||
 	    (uintptr_t)addr + length < (uintptr_t)addr || iova + length < iova) {
-		errno = access_allowed(access) && !context->inherited ? EOPNOTSUPP : EINVAL;
+		errno = access_allowed(access) && !mfs_context_inherited(context) ? EOPNOTSUPP : EINVAL;
 		return NULL;
 	}
 	mr = calloc(1, sizeof(*mr));
@@ -115,7 +115,7 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 	struct mfs_mr *mr = mfs_container_of(verbs, struct mfs_mr, verbs);
 	struct mfs_context *context = mfs_context_of(verbs->ibv_mr.context);
 
-	if (context->inherited || ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
+	if (mfs_context_inherited(context) || ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
 		return EINVAL;
 	mfs_context_lock(context);
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
@@ -140,7 +140,7 @@ int mfs_dereg_mr(struct verbs_mr *verbs)
 	struct mfs_mr *mr = mfs_container_of(verbs, struct mfs_mr, verbs);
 	struct mfs_context *context = mfs_context_of(verbs->ibv_mr.context);
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	mfs_context_lock(context);
 	context->mrs[mr->key >> 8] = NULL;

@@ -133,7 +133,7 @@ int mfs_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr
 	struct mfs_qp *qp = mfs_qp_of(ibv);
 	int ret = EINVAL;
 
-	if (context->inherited) {
+	if (mfs_context_inherited(context)) {
 		*bad_wr = wr;
 		return ret;
 	}
@@ -160,7 +160,7 @@ int mfs_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr
 	struct mfs_qp *qp = mfs_qp_of(ibv);
 	int ret;
 
-	if (context->inherited || qp->init.srq) {
+	if (mfs_context_inherited(context) || qp->init.srq) {
 		*bad_wr = wr;
 		return EINVAL;
 	}

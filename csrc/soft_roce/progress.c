@@ -169,7 +169,7 @@ void mfs_progress_help(struct mfs_context *context)
 {
 	uint64_t now = mfs_now_ns(), since;
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return;
 	atomic_store_explicit(&context->last_poll_ns, now, memory_order_relaxed);
 	if (try_progress(context)) {
@@ -232,7 +232,7 @@ static int watch(struct mfs_context *context, struct mfs_source *source, enum mf
 	struct epoll_event event = { .events = EPOLLIN, .data.ptr = source };
 
 	source->kind = kind;
-	source->fd = fd;
+	source->fd = mfs_descriptor_own(fd);
 	return fd < 0 || epoll_ctl(context->epoll_fd, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 

@@ -109,7 +109,7 @@ static struct mfs_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	struct mfs_context *context = mfs_context_of(pd->context);
 	struct mfs_qp *qp;
 	struct ibv_qp *ibv;
-	int ret = context->inherited ? EINVAL : check_attributes(attr);
+	int ret = mfs_context_inherited(context) ? EINVAL : check_attributes(attr);
 
 	if (ret) {
 		errno = ret;
@@ -206,7 +206,7 @@ int mfs_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int attr_mask, st
 	struct mfs_qp *qp = mfs_qp_of(ibv);
 
 	(void)attr_mask;
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	mfs_context_lock(context);
 	*attr = qp->attr;
@@ -279,6 +279,8 @@ void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 		qp->requester = NULL;
 	}
 	qp->requester_lost = false;
+	if (qp->waiting)
+		mfs_connection_close(qp->waiting);
 	if (qp->responder && !qp->responder->nak) {
 		mfs_connection_close(qp->responder);
 		qp->responder = NULL;
@@ -307,10 +309,12 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 	struct mfs_context *context = mfs_context_of(ibv->context);
 	struct mfs_qp *qp = mfs_qp_of(ibv);
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	mfs_context_lock(context);
 	mfs_connection_close_qp(qp);
+	if (qp->waiting)
+		mfs_connection_close(qp->waiting);
 	TAILQ_REMOVE(&context->qps, qp, link);
 	release_number(context, ibv->qp_num);
 	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);

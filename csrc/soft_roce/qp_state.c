@@ -112,11 +112,16 @@ static void reset(struct mfs_qp *qp)
 	qp->attr.cap = qp->init.cap;
 }
 
+/* Its peer may have been here before it was ready to receive. */
+static void accept_waiting(struct mfs_qp *qp)
+{
+	if (qp->waiting)
+		mfs_connection_greet(qp->waiting);
+}
+
 static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
 		  const struct ibv_qp_attr *attr, int mask)
 {
-	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
-
 	if (to == IBV_QPS_ERR) {
 		mfs_qp_fail(qp, IBV_WC_WR_FLUSH_ERR);
 		qp->verbs.qp.state = IBV_QPS_ERR; /* from RESET nothing is flushed */
@@ -133,7 +138,7 @@ static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 			mfs_connection_set_class(qp->responder, attr->ah_attr.grh.traffic_class);
 	}
 	if (to == IBV_QPS_RTR && from == IBV_QPS_INIT)
-		mfs_connection_greet(context);
+		accept_waiting(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_RTR)
 		mfs_connection_open(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD)
@@ -151,7 +156,7 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 	enum ibv_qp_state from, to;
 	int ret = 0;
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	mfs_context_lock(context);
 	from = ibv->state;

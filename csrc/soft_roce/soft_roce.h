@@ -32,6 +32,7 @@ enum {
 	MFS_QPS_PER_PORT = 256, /* a QPN is a TCP port and an index of eight bits */
 	MFS_MAX_PORTS = 256,
 	MFS_MAX_MESSAGE = 1 << 30,
+	MFS_MAX_STRANGERS = 256, /* connections of no queue pair; a process often has 1,024 descriptors */
 	MFS_RX_BUFFER_SIZE = 65536,
 };
 
@@ -159,13 +160,20 @@ struct mfs_response {
 	uint32_t key;
 };
 
-enum mfs_connection_state { MFS_CONNECTING, MFS_GREETING, MFS_OPEN, MFS_DRAINING, MFS_CLOSED };
+enum mfs_connection_state {
+	MFS_CONNECTING,
+	MFS_GREETING, /* accepted, has not said hello */
+	MFS_WAITING,  /* has said hello to a queue pair that is not ready to receive */
+	MFS_OPEN,
+	MFS_DRAINING,
+	MFS_CLOSED,
+};
 
 struct mfs_connection {
 	struct mfs_source source;
 	struct mfs_context *context;
 	struct mfs_qp *qp;
-	TAILQ_ENTRY(mfs_connection) link; /* in greeting, paced or closed list */
+	TAILQ_ENTRY(mfs_connection) link; /* in strangers or closed list */
 	enum mfs_connection_state state;
 	bool requester; /* we opened it: requests go out, responses come in */
 	bool accepted;	/* by the peer's queue pair; what was sent before it counts as unsent if it is not */
@@ -219,6 +227,7 @@ struct mfs_qp {
 	bool receiving_taken;
 	struct mfs_connection *requester;
 	struct mfs_connection *responder;
+	struct mfs_connection *waiting;	  /* becomes the responder when the queue pair is ready */
 	bool requester_lost;	  /* to be opened again for the next request */
 	uint64_t reopen_until_ns; /* then retries are used up; 0: none was needed yet */
 	bool deferred;		  /* in the context's list of queue pairs with requests to send */
@@ -243,7 +252,7 @@ TAILQ_HEAD(mfs_qp_list, mfs_qp);
 struct mfs_context {
 	struct verbs_context verbs;
 	LIST_ENTRY(mfs_context) registry_link;
-	bool inherited; /* by fork: belongs to the parent, every call fails */
+	uint32_t forks; /* of this process before it was opened */
 	struct in_addr address;
 	struct mfs_rate rate;
 
@@ -268,9 +277,10 @@ struct mfs_context {
 	struct mfs_qp_list qps;
 	struct mfs_qp_list deferred;
 	struct mfs_qp_list timed;
-	struct mfs_connection_list greeting; /* accepted, peer not known yet or not ready */
-	struct mfs_connection_list paced;    /* by due time */
-	struct mfs_connection_list closed;   /* freed when no event can name them any more */
+	struct mfs_connection_list strangers; /* oldest first: without a hello yet, or draining */
+	uint32_t stranger_count;
+	struct mfs_connection_list paced;  /* by due time */
+	struct mfs_connection_list closed; /* freed when no event can name them any more */
 	uint8_t rx_buffer[MFS_RX_BUFFER_SIZE];
 };
 
@@ -308,6 +318,14 @@ static inline uint32_t mfs_power_of_two(uint32_t at_least)
 	return size;
 }
 
+extern uint32_t mfs_forks;
+
+/* By fork: it belongs to the parent, every call fails. */
+static inline bool mfs_context_inherited(const struct mfs_context *context)
+{
+	return context->forks != mfs_forks;
+}
+
 /* Calls of the program go before progress, which would otherwise hold the lock almost without pause under
  * load. */
 static inline void mfs_context_lock(struct mfs_context *context)
@@ -327,8 +345,16 @@ static inline void mfs_context_unlock(struct mfs_context *context)
 uint64_t mfs_now_ns(void);
 
 /* context.c */
+void mfs_context_init(struct mfs_context *context);
+int mfs_context_start(struct mfs_context *context);
+void mfs_context_stop(struct mfs_context *context);
 struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, void *private_data);
 struct mfs_context *mfs_context_by_command_fd(int fd);
+
+/* descriptors.c */
+int mfs_descriptor_own(int fd);
+void mfs_descriptor_close(int fd);
+void mfs_descriptors_close_all(void);
 
 /* channel.c */
 int mfs_channel_install(void *libibverbs);
@@ -407,7 +433,8 @@ void mfs_connection_close_qp(struct mfs_qp *qp);
 void mfs_connection_lost(struct mfs_connection *connection);
 void mfs_connection_send(struct mfs_connection *connection);
 void mfs_connection_drain(struct mfs_connection *connection);
-void mfs_connection_greet(struct mfs_context *context);
+void mfs_connection_greet(struct mfs_connection *connection);
+void mfs_connection_close_strangers(struct mfs_context *context);
 void mfs_connection_event(struct mfs_connection *connection, uint32_t events);
 void mfs_connection_update(struct mfs_connection *connection);
 void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic_class);

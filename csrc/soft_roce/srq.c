@@ -65,7 +65,7 @@ struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 {
 	struct mfs_srq *srq;
 
-	if (mfs_context_of(pd->context)->inherited || !attr->attr.max_wr ||
+	if (mfs_context_inherited(mfs_context_of(pd->context)) || !attr->attr.max_wr ||
 	    attr->attr.max_wr > MFS_MAX_SRQ_WR || attr->attr.max_sge > MFS_MAX_SGE) {
 		errno = EINVAL;
 		return NULL;
@@ -124,7 +124,7 @@ int mfs_modify_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr, int attr_mask
 	struct mfs_srq *srq = (struct mfs_srq *)ibv;
 	struct mfs_context *context = mfs_context_of(ibv->context);
 
-	if (context->inherited || (attr_mask & ~IBV_SRQ_LIMIT))
+	if (mfs_context_inherited(context) || (attr_mask & ~IBV_SRQ_LIMIT))
 		return EINVAL; /* a shared receive queue keeps its size */
 	if (attr->srq_limit > srq->queue.limit)
 		return EINVAL;
@@ -150,7 +150,7 @@ int mfs_destroy_srq(struct ibv_srq *ibv)
 	struct mfs_srq *srq = (struct mfs_srq *)ibv;
 	struct mfs_context *context = mfs_context_of(ibv->context);
 
-	if (context->inherited)
+	if (mfs_context_inherited(context))
 		return EINVAL;
 	if (atomic_load(&srq->users))
 		return EBUSY;
@@ -173,7 +173,7 @@ int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_re
 	struct mfs_qp *qp;
 	int ret;
 
-	if (context->inherited) {
+	if (mfs_context_inherited(context)) {
 		*bad_wr = wr;
 		return EINVAL;
 	}

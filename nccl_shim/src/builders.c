@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define KNOWN_OPS                                                                                                      \
 	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |                        \
@@ -433,5 +435,17 @@ void shim_builder_unpatch(struct shim_qp *q)
 #define RESTORE(f) q->builder.qpx->f = q->builder.real.f;
 	EACH_FUNCTION(RESTORE)
 #undef RESTORE
+	q->builder.qpx = NULL;
+}
+
+/* In a forked child, which passes through. After ibv_fork_init the pages of registered memory are missing there, and
+ * with them the provider's record, if it shared one: then nobody can post through it either. */
+void shim_builder_after_fork(struct shim_qp *q)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), record = (uintptr_t)q->builder.qpx;
+	const uintptr_t start = record & ~(page - 1);
+
+	if (record && msync((void *)start, record + sizeof(*q->builder.qpx) - start, MS_ASYNC) == 0)
+		shim_builder_unpatch(q);
 	q->builder.qpx = NULL;
 }

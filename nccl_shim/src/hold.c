@@ -69,20 +69,33 @@ static bool usual(const struct shim_qp *q, const struct ibv_send_wr *wr)
 	return bytes <= q->cap.max_inline_data;
 }
 
+/* `retired` is read first: what another thread reserves and retires meanwhile can only make fewer slots seem free. */
+static uint64_t slots_free(struct shim_qp *q, uint64_t *next)
+{
+	uint64_t retired = atomic_load_explicit(&q->retired, memory_order_acquire), used;
+
+	*next = atomic_load_explicit(&q->wr_next, memory_order_relaxed);
+	used = *next - retired;
+	return used >= q->cap.max_send_wr ? 0 : q->cap.max_send_wr - used;
+}
+
 /* Reserves up to `wanted` indices; false when not one slot is free. */
 bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint64_t *count)
 {
-	uint64_t next = atomic_load_explicit(&q->wr_next, memory_order_relaxed), used;
+	uint64_t next, free = slots_free(q, &next);
 
-	do {
-		used = next - atomic_load_explicit(&q->retired, memory_order_acquire);
-		*count = used >= q->cap.max_send_wr ? 0 : q->cap.max_send_wr - used;
-		if (*count > wanted)
-			*count = wanted;
-		if (!*count)
+	if (unlikely(free < wanted)) {
+		shim_settle(q);
+		free = slots_free(q, &next);
+	}
+	for (;; free = slots_free(q, &next)) {
+		if (!free)
 			return false;
-	} while (!atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count, memory_order_acq_rel,
-							memory_order_relaxed));
+		*count = free < wanted ? free : wanted;
+		if (atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count, memory_order_acq_rel,
+							  memory_order_relaxed))
+			break;
+	}
 	*first = next;
 	shim_count(&shim.attention, *count);
 	return true;

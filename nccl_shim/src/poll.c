@@ -102,15 +102,9 @@ void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger)
 		shim_ledger_signal(q, ledger, atomic_load(&q->wr_posted) | SHIM_SIGNAL_MARK, q->run_stage);
 }
 
-void shim_complete(struct shim_qp *q, uint32_t signals)
+/* Polling flag held; lets go of it when nothing is left to account. */
+static void complete_owned(struct shim_qp *q, uint32_t signals)
 {
-	if (unlikely(!shim_try(&q->polling))) {
-		atomic_fetch_add(&q->poll_deferred, signals ? signals : 0);
-		atomic_thread_fence(memory_order_seq_cst);
-		if (!shim_try(&q->polling))
-			return;
-		signals = 0;
-	}
 	for (;;) {
 		if (unlikely(atomic_load_explicit(&q->poll_deferred, memory_order_relaxed)))
 			signals += atomic_exchange(&q->poll_deferred, 0);
@@ -124,6 +118,27 @@ void shim_complete(struct shim_qp *q, uint32_t signals)
 			return;
 		signals = 0;
 	}
+}
+
+void shim_complete(struct shim_qp *q, uint32_t signals)
+{
+	if (unlikely(!shim_try(&q->polling))) {
+		atomic_fetch_add(&q->poll_deferred, signals);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (!shim_try(&q->polling))
+			return;
+		signals = 0;
+	}
+	complete_owned(q, signals);
+}
+
+/* Completions that the caller has polled may still be in the hands of another thread, which the machine has put aside: he
+ * is not told that his slots are used up before they are counted. The bound is for a signal handler that has interrupted
+ * that very thread. */
+void shim_settle(struct shim_qp *q)
+{
+	if (shim_acquire_for(&q->polling, 100000000))
+		complete_owned(q, 0);
 }
 
 /* The held copy whose address is this completion's wr_id: its signal was the shim's own. */

@@ -500,11 +500,13 @@ static inline void shim_ledger_publish(struct shim_qp *q, const struct shim_ledg
 /* poll.c */
 int shim_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 void shim_complete(struct shim_qp *q, uint32_t signals);
+void shim_settle(struct shim_qp *q);
 void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX]);
 
 /* builders.c */
 void shim_builder_patch(struct shim_qp *q, struct ibv_qp_ex *qpx, uint64_t ops);
 void shim_builder_unpatch(struct shim_qp *q);
+void shim_builder_after_fork(struct shim_qp *q);
 bool shim_builder_can_hold(uint64_t ops);
 
 /* lifecycle.c */

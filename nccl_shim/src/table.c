@@ -168,7 +168,7 @@ void shim_table_after_fork(void)
 		struct shim_qp *q = &atomic_load(&chunks[i / CHUNK])[i % CHUNK];
 
 		if (atomic_load(&q->live))
-			shim_builder_unpatch(q);
+			shim_builder_after_fork(q);
 		atomic_store(&q->live, 0);
 	}
 	free_list = NULL; /* records of the parent are not used again */

@@ -89,6 +89,23 @@ def test_a_million_work_requests_keep_their_promises(
     assert_nothing_is_left(daemon)
 
 
+@pytest.mark.parametrize("children", ["--forks", "--execs"])
+@pytest.mark.parametrize("builders", [(), ("--extended",)], ids=["post_send", "builders"])
+def test_a_program_that_forks_while_its_work_requests_are_held(
+    soft_roce: SoftRoce, daemon: Daemon, programs: Path, children: str, builders: tuple[str, ...]
+) -> None:
+    """After ibv_fork_init, with children that open the device anew, or that start a program and lack pages of the heap.
+    Everybody checks every byte and completion."""
+    stress = build_program("stress", programs, "-libverbs", "-lpthread")
+    options = ("--work-requests", "200000", children, "4", *builders)
+    output = soft_roce.run(*under_mfs(daemon.socket, stress, *options), timeout_s=200).stdout
+    *others, parent = (json.loads(line)["work_requests"] for line in output.splitlines())
+    assert len(others) == 4 and min(others) >= 2000
+    assert parent >= 200_000
+    assert permits(daemon) > 0
+    assert_nothing_is_left(daemon)
+
+
 @pytest.mark.parametrize("mode", ["observe", "off"])
 def test_nothing_is_held_when_not_enforcing(soft_roce: SoftRoce, daemon: Daemon, programs: Path, mode: str) -> None:
     stress = build_program("stress", programs, "-libverbs", "-lpthread")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import resource
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from mfsd.soft_roce import namespace
+from tests.conftest import free_port, wait_for_listener
+from tests.support.daemon import eventually
 
 
 @contextmanager
@@ -49,3 +54,42 @@ def test_rate_holds_and_is_used(soft_roce):
     begin = time.monotonic()
     soft_roce.pair("ib_write_bw", "-F", "-d", "mfs0", "-s", "65536", "-n", "61", options=("--rate", "80mbit"))
     assert time.monotonic() - begin > 61 * 65536 / 10e6 * 0.95
+
+
+def listening_ports(address: str) -> set[int]:
+    number = int.from_bytes(socket.inet_aton(address), "little")
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return {int(row[1][9:], 16) for row in rows if row[3] == "0A" and int(row[1][:8], 16) == number}
+
+
+def test_who_never_says_hello_takes_no_descriptors_from_others(soft_roce):
+    """Twice as many silent connections as a process has descriptors: the device keeps the last, and still serves."""
+    address, port = "127.0.0.78", free_port()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    strangers = min(2 * 1024, hard - 200)
+    command = ("ib_write_bw", "-F", "-d", "mfs0", "-s", "4096", "-n", "100", "-p", str(port))
+    server = soft_roce.start("prlimit", "--nofile=1024", *command, address=address)
+    wait_for_listener(port, server)
+    (device,) = listening_ports(address)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, strangers + 200), hard))
+    try:
+        with ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection((address, device))) for _ in range(strangers)]
+            for one in silent:
+                one.setblocking(False)
+            eventually(lambda: sum(map(is_closed, silent)) >= strangers - 256, "the oldest ones are sent away")
+            assert not is_closed(silent[-1])
+            soft_roce.run(*command, address, address=address)
+            output, _ = server.communicate(timeout=60)
+            assert server.returncode == 0, output
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def is_closed(end: socket.socket) -> bool:
+    try:
+        return end.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True

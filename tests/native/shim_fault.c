@@ -2,6 +2,7 @@
 #include "shim_test.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 static void post_writes(struct rig *r, struct ibv_qp *qp, uint64_t first, unsigned n, int flags)
@@ -426,6 +427,34 @@ static void forked(void)
 	WAIT(daemon_counts(d).completed == 4);
 }
 
+/* After ibv_fork_init a child lacks the pages of registered memory, and whatever else the heap has put there. */
+static void forked_without_pages(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *ex = rig_qp_ex(r, 16);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(ex);
+	struct ibv_wc wc[16];
+	uintptr_t first = (uintptr_t)x & ~4095ul, last = ((uintptr_t)x + sizeof(*x) - 1) | 4095;
+	int status;
+	pid_t child;
+
+	rig_ready(ex);
+	post_writes(r, ex, 0, 4, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 4);
+	CHECK(madvise((void *)first, last + 1 - first, MADV_DONTFORK) == 0);
+	child = fork();
+	if (!child)
+		_exit(0);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	daemon_grant(d, 4);
+	WAIT(posted(ex) == 4);
+	fake_complete(ex, 4);
+	rig_drain(r, wc, 4);
+	WAIT(daemon_counts(d).completed == 4);
+}
+
 /* The usual case: a parent that never opened a device forks workers that do. */
 static void opened_after_fork(void)
 {
@@ -481,6 +510,7 @@ int main(int argc, char **argv)
 		{"no_memory", no_memory},
 		{"no_daemon", no_daemon},
 		{"forked", forked},
+		{"forked_without_pages", forked_without_pages},
 		{"opened_after_fork", opened_after_fork},
 		{NULL, NULL},
 	};

@@ -8,10 +8,11 @@
 #include <sys/time.h>
 
 #define QPS 4
+#define SEND_WRS 128
 
 struct stream {
 	struct ibv_qp *qp;
-	uint64_t posted_by_caller, expected_at_device, expected_completion;
+	uint64_t posted_by_caller, completed, expected_at_device;
 	uint64_t signaled[1 << 10]; /* ids whose completion is due, oldest first */
 	uint64_t signal_head, signal_tail;
 };
@@ -75,6 +76,8 @@ static void *drive(void *argument)
 			rc = ibv_post_send(s->qp, wr, &bad);
 			CHECK(rc == 0 || rc == ENOMEM);
 			n = rc ? (unsigned)(bad - wr) : n;
+			if (rc) /* only a full queue says so, whoever counts its completions at the moment */
+				CHECK(s->posted_by_caller + n - s->completed >= SEND_WRS);
 			for (unsigned i = 0; i < n; i++)
 				if (wr[i].send_flags & IBV_SEND_SIGNALED)
 					s->signaled[s->signal_head++ % 1024] = s->posted_by_caller + i;
@@ -90,6 +93,7 @@ static void *drive(void *argument)
 			CHECK(s->signal_head != s->signal_tail);
 			CHECK_EQUAL(wc[i].wr_id, s->signaled[s->signal_tail % 1024]);
 			s->signal_tail++;
+			s->completed = wc[i].wr_id + 1;
 		}
 	}
 	return NULL;
@@ -106,7 +110,7 @@ static void run_streams(struct daemon *d)
 	for (int i = 0; i < QPS; i++) {
 		if (i % 2 == 0)
 			cqs[i / 2] = shared->cq = ibv_create_cq(shared->context, 512, NULL, NULL, 0);
-		streams[i].qp = rig_qp(shared, 128);
+		streams[i].qp = rig_qp(shared, SEND_WRS);
 		rig_ready(streams[i].qp);
 	}
 	for (int i = 0; i < QPS / 2; i++)
@@ -197,7 +201,7 @@ static void million_unruly(void)
 	for (int i = 0; i < QPS; i++) {
 		if (i % 2 == 0)
 			shared->cq = ibv_create_cq(shared->context, 512, NULL, NULL, 0);
-		streams[i].qp = rig_qp(shared, 128);
+		streams[i].qp = rig_qp(shared, SEND_WRS);
 		rig_ready(streams[i].qp);
 	}
 	CHECK(pthread_create(&trouble, NULL, unruly, NULL) == 0);

@@ -2,12 +2,16 @@
  * every signaled work request completes once, in order, with its own wr_id; ENOMEM comes only when the queue is full;
  * data arrive whole and in order within a queue pair.
  *
- *   stress --work-requests 1000000 --queue-pairs 4 --threads 2 [--seed 1] [--extended] [--device NAME]
+ *   stress --work-requests 1000000 --queue-pairs 4 --threads 2 [--seed 1] [--extended] [--device NAME] [--forks 8]
+ *          [--execs 8]
  *
  * Each thread owns a completion queue and some connected pairs of queue pairs of this very process. Chains of 1..16
  * requests of mixed kinds (write, write with immediate, send, read; inline or not; signaled or not) are posted until
- * the total is reached. --extended posts through ibv_wr_* builders. Prints one JSON line; exit 0, or 1 with a line on
- * stderr at the first broken promise.
+ * the total is reached. --extended posts through ibv_wr_* builders. --forks calls ibv_fork_init first and forks so many
+ * children one after the other while the threads post; each posts on a device that it opens itself. Buffers have pages of their
+ * own then, as ibv_fork_init demands of a program whose children use the heap: a child has no pages that were registered. --execs is
+ * the same without that care, for children that start a program and do nothing before. Prints one JSON line; exit 0, or 1 with a
+ * line on stderr at the first broken promise.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,10 +23,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { SEND_WRS = 128, RECV_WRS = 512, CHAIN_MAX = 16, CELL = 64, CELLS = 1024, INLINE = 64, THREADS_MAX = 16 };
 
-static struct { uint64_t work_requests; int queue_pairs, threads, extended; uint64_t seed; const char *device; } option = {
+static struct { uint64_t work_requests; int queue_pairs, threads, extended, forks, execs; uint64_t seed; const char *device; } option = {
 	.work_requests = 100000, .queue_pairs = 4, .threads = 2, .seed = 1,
 };
 
@@ -116,6 +122,15 @@ static void flow_post_receive(struct flow *flow, uint64_t n)
 	}
 }
 
+static uint8_t *cells_create(void)
+{
+	uint8_t *cells = option.forks ? aligned_alloc(4096, CELLS * CELL) : malloc(CELLS * CELL);
+
+	if (!cells)
+		FAIL("no memory");
+	return memset(cells, 0, CELLS * CELL);
+}
+
 static void flow_create(struct flow *flow, struct ibv_cq *cq)
 {
 	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -123,8 +138,8 @@ static void flow_create(struct flow *flow, struct ibv_cq *cq)
 
 	flow->out = queue_pair_create(cq, &flow->max_send_wr);
 	flow->in = queue_pair_create(cq, &unused);
-	flow->source = calloc(CELLS, CELL);
-	flow->target = calloc(CELLS, CELL);
+	flow->source = cells_create();
+	flow->target = cells_create();
 	flow->source_mr = ibv_reg_mr(pd, flow->source, CELLS * CELL, access);
 	flow->target_mr = ibv_reg_mr(pd, flow->target, CELLS * CELL, access);
 	if (!flow->source_mr || !flow->target_mr)
@@ -335,30 +350,47 @@ static void *worker_run(void *argument)
 	return NULL;
 }
 
-int main(int argc, char **argv)
+static void run(void);
+
+static void child_run(void)
 {
-	static const struct option long_options[] = {
-		{ "work-requests", 1, 0, 'n' }, { "queue-pairs", 1, 0, 'q' }, { "threads", 1, 0, 't' }, { "seed", 1, 0, 's' },
-		{ "extended", 0, 0, 'x' },	{ "device", 1, 0, 'd' },      { 0 },
-	};
+	if (option.execs) {
+		execl("/proc/self/exe", "stress", "--work-requests", "2000", "--queue-pairs", "1", "--threads", "1", NULL);
+		_exit(1);
+	}
+	option.work_requests = 2000;
+	option.queue_pairs = option.threads = 1;
+	option.forks = 0;
+	context = NULL;
+	run();
+	fflush(stdout);
+	_exit(0);
+}
+
+static void fork_children(void)
+{
+	for (int i = 0; i < option.forks + option.execs; i++) {
+		pid_t child = fork();
+		int status;
+
+		if (child < 0)
+			FAIL("fork: %s", strerror(errno));
+		if (child == 0)
+			child_run();
+		if (waitpid(child, &status, 0) != child || status)
+			FAIL("child %d ended with status %#x", i, status);
+	}
+}
+
+static void run(void)
+{
 	static struct worker workers[THREADS_MAX];
 	struct ibv_device **list;
 	uint64_t posted = 0, full = 0;
 	int n;
 
-	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) != -1;) {
-		switch (c) {
-		case 'n': option.work_requests = strtoull(optarg, NULL, 0); break;
-		case 'q': option.queue_pairs = atoi(optarg); break;
-		case 't': option.threads = atoi(optarg); break;
-		case 's': option.seed = strtoull(optarg, NULL, 0); break;
-		case 'x': option.extended = 1; break;
-		case 'd': option.device = optarg; break;
-		default: return 64;
-		}
-	}
-	if (option.threads < 1 || option.threads > THREADS_MAX || option.queue_pairs < option.threads || !option.seed)
-		return 64;
+	if (option.forks + option.execs && ibv_fork_init())
+		FAIL("ibv_fork_init: %s", strerror(errno));
 	list = ibv_get_device_list(&n);
 	for (int i = 0; i < n && !context; i++)
 		if (!option.device || !strcmp(option.device, ibv_get_device_name(list[i])))
@@ -379,6 +411,7 @@ int main(int argc, char **argv)
 	for (int t = 0; t < option.threads; t++)
 		if (pthread_create(&workers[t].thread, NULL, worker_run, &workers[t]))
 			FAIL("pthread_create");
+	fork_children();
 	for (int t = 0; t < option.threads; t++) {
 		pthread_join(workers[t].thread, NULL);
 		for (int i = 0; i < workers[t].flow_count; i++) {
@@ -399,5 +432,29 @@ int main(int argc, char **argv)
 	ibv_close_device(context);
 	ibv_free_device_list(list);
 	printf("{\"work_requests\": %" PRIu64 ", \"queue_full\": %" PRIu64 "}\n", posted, full);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option long_options[] = {
+		{ "work-requests", 1, 0, 'n' }, { "queue-pairs", 1, 0, 'q' }, { "threads", 1, 0, 't' }, { "seed", 1, 0, 's' },
+		{ "extended", 0, 0, 'x' },	{ "device", 1, 0, 'd' },      { "forks", 1, 0, 'f' },	{ "execs", 1, 0, 'e' },	{ 0 },
+	};
+	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) != -1;) {
+		switch (c) {
+		case 'n': option.work_requests = strtoull(optarg, NULL, 0); break;
+		case 'q': option.queue_pairs = atoi(optarg); break;
+		case 't': option.threads = atoi(optarg); break;
+		case 's': option.seed = strtoull(optarg, NULL, 0); break;
+		case 'x': option.extended = 1; break;
+		case 'd': option.device = optarg; break;
+		case 'f': option.forks = atoi(optarg); break;
+		case 'e': option.execs = atoi(optarg); break;
+		default: return 64;
+		}
+	}
+	if (option.threads < 1 || option.threads > THREADS_MAX || option.queue_pairs < option.threads || !option.seed)
+		return 64;
+	run();
 	return 0;
 }
