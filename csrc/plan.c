@@ -68,6 +68,7 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->class_port = table(n, sizeof(*plan->class_port), &failed);
 	plan->class_within = table(n, sizeof(*plan->class_within), &failed);
 	plan->class_time = table(n, sizeof(*plan->class_time), &failed);
+	plan->all.load = table(n, sizeof(*plan->all.load), &failed);
 	rc = failed ? -ENOMEM : plan_time_init(plan, config->capacity_per_s);
 	if (rc) {
 		mfs_plan_destroy(plan);
@@ -87,10 +88,12 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 	for (uint32_t u = 0; plan->touch && u < plan->ports; u++)
 		free(plan->touch[u].at);
 	for (uint32_t c = 0; c < plan->chunk.n; c++)
-		free(plan->chunk.at[c]);
+		plan_chunk_free(plan->chunk.at[c]);
 	free(plan->chunk.at);
-	free(plan->spare_chunk[0]);
-	free(plan->spare_chunk[1]);
+	plan_chunk_free(plan->spare_chunk[0]);
+	plan_chunk_free(plan->spare_chunk[1]);
+	free(plan->all.load);
+	free(plan->bound.at);
 	free(plan->staging);
 	free(plan->row_at.at);
 	free(plan->walk.load);
@@ -352,7 +355,8 @@ int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64
 		detach(plan, old);
 	}
 	attach(plan, batch, keeps_rank);
-	plan_event(plan);
+	if (!plan->held)
+		plan_event(plan);
 	return 0;
 }
 
@@ -367,6 +371,22 @@ int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch_id, int64_t now_ns)
 	plan->now = now_ns;
 	totals_add(plan, batch, -1);
 	detach(plan, batch);
+	if (!plan->held)
+		plan_event(plan);
+	return 0;
+}
+
+void mfs_plan_hold(struct mfs_plan *plan)
+{
+	plan->held = true;
+}
+
+int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns)
+{
+	if (!possible(now_ns))
+		return -ERANGE;
+	plan->held = false;
+	plan->now = now_ns;
 	plan_event(plan);
 	return 0;
 }

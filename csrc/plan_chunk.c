@@ -6,17 +6,36 @@
 
 #include "plan_state.h"
 
+#ifndef ROOM
 #define ROOM 32768 /* bytes: some three hundred rows of few ports */
+#endif
 
-static int make(struct plan_chunk **out, uint32_t room)
+void plan_chunk_free(struct plan_chunk *chunk)
 {
+	if (chunk)
+		free(chunk->before.load);
+	free(chunk);
+}
+
+static int make(const struct mfs_plan *plan, struct plan_chunk **out, uint32_t room)
+{
+	struct plan_chunk *chunk;
+
 	if (*out && (*out)->room >= room)
 		return 0;
-	free(*out);
-	*out = malloc(sizeof(**out) + room);
-	if (!*out)
+	chunk = malloc(sizeof(*chunk) + room);
+	if (!chunk)
 		return -ENOMEM;
-	**out = (struct plan_chunk){ 0, room };
+	*chunk = (struct plan_chunk){ .room = room, .changed = true };
+	if (plan->classes == 1) {
+		chunk->before.load = calloc(plan->ports, sizeof(*chunk->before.load));
+		if (!chunk->before.load) {
+			free(chunk);
+			return -ENOMEM;
+		}
+	}
+	plan_chunk_free(*out);
+	*out = chunk;
 	return 0;
 }
 
@@ -29,8 +48,15 @@ int plan_chunk_reserve(struct mfs_plan *plan, uint32_t bytes)
 		plan->chunk_room = ROOM;
 	if (plan->chunk_room < bytes)
 		plan->chunk_room = bytes;
-	rc = rc ? rc : make(&plan->spare_chunk[0], plan->chunk_room);
-	return rc ? rc : make(&plan->spare_chunk[1], plan->chunk_room);
+	rc = rc ? rc : PLAN_RESERVE(plan->bound, (uint64_t)plan->chunk.n + 2);
+	rc = rc ? rc : make(plan, &plan->spare_chunk[0], plan->chunk_room);
+	return rc ? rc : make(plan, &plan->spare_chunk[1], plan->chunk_room);
+}
+
+static void number(struct mfs_plan *plan, uint32_t from)
+{
+	for (; from < plan->chunk.n; from++)
+		plan->chunk.at[from]->at = from;
 }
 
 static struct plan_chunk *take_spare(struct mfs_plan *plan, uint32_t at)
@@ -41,16 +67,8 @@ static struct plan_chunk *take_spare(struct mfs_plan *plan, uint32_t at)
 	plan->spare_chunk[which] = NULL;
 	memmove(plan->chunk.at + at + 1, plan->chunk.at + at, (plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
 	plan->chunk.at[at] = chunk;
+	number(plan, at);
 	return chunk;
-}
-
-static uint32_t place_of(const struct mfs_plan *plan, const struct plan_chunk *chunk)
-{
-	uint32_t at = 0;
-
-	while (plan->chunk.at[at] != chunk)
-		at++;
-	return at;
 }
 
 /* Tells the batches from `offset` on where their rows are. */
@@ -71,6 +89,7 @@ static void append(struct plan_chunk *to, const char *rows, uint32_t bytes)
 
 	memcpy(to->rows + offset, rows, bytes);
 	to->used += bytes;
+	to->changed = true;
 	settle(to, offset);
 }
 
@@ -83,26 +102,37 @@ void plan_chunk_insert(struct mfs_plan *plan, struct plan_batch *batch, uint32_t
 	struct plan_row *row = batch->row;
 
 	if (chunk->used + row->bytes > chunk->room) {
-		uint32_t next = place_of(plan, chunk) + 1;
+		struct plan_chunk *split = offset < chunk->used ? take_spare(plan, chunk->at + 1) : NULL;
 
-		if (offset < chunk->used)
-			append(take_spare(plan, next), chunk->rows + offset, chunk->used - offset);
+		if (split) {
+			plan_sums_at(plan, chunk, offset, &split->before);
+			append(split, chunk->rows + offset, chunk->used - offset);
+		}
 		chunk->used = offset;
-		if (chunk->used + row->bytes > chunk->room)
-			chunk = take_spare(plan, next);
+		chunk->changed = true;
+		if (chunk->used + row->bytes > chunk->room) {
+			struct plan_chunk *own = take_spare(plan, chunk->at + 1);
+
+			plan_sums_at(plan, chunk, offset, &own->before);
+			chunk = own;
+		}
 		append(chunk, (const char *)row, row->bytes);
+		plan_sums_row(plan, chunk, batch->row, 1);
 		return;
 	}
 	memmove(chunk->rows + offset + row->bytes, chunk->rows + offset, chunk->used - offset);
 	memcpy(chunk->rows + offset, row, row->bytes);
 	chunk->used += row->bytes;
+	chunk->changed = true;
 	settle(chunk, offset);
+	plan_sums_row(plan, chunk, batch->row, 1);
 }
 
 static void drop(struct mfs_plan *plan, uint32_t at)
 {
-	free(plan->chunk.at[at]);
+	plan_chunk_free(plan->chunk.at[at]);
 	memmove(plan->chunk.at + at, plan->chunk.at + at + 1, (--plan->chunk.n - at) * sizeof(*plan->chunk.at));
+	number(plan, at);
 }
 
 void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch)
@@ -110,12 +140,14 @@ void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch)
 	struct plan_chunk *chunk = batch->chunk, *next;
 	uint32_t offset = (uint32_t)((char *)batch->row - chunk->rows), bytes = batch->row->bytes, at;
 
+	plan_sums_row(plan, chunk, batch->row, -1);
+	chunk->changed = true;
 	chunk->used -= bytes;
 	memmove(chunk->rows + offset, chunk->rows + offset + bytes, chunk->used - offset);
 	settle(chunk, offset);
 	if (chunk->used >= chunk->room / 4)
 		return;
-	at = place_of(plan, chunk);
+	at = chunk->at;
 	if (!chunk->used) {
 		drop(plan, at);
 		return;

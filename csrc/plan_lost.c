@@ -79,7 +79,7 @@ static void change_side(struct mfs_plan *plan, struct plan_request *request)
 		plan->pruned_stale = true;
 	}
 	if (counted)
-		plan_load_out(request);
+		plan_load_out(plan, request);
 	else if (plan_counts(plan, request))
 		plan_load_in(plan, request);
 }

@@ -13,6 +13,8 @@
 
 #include "plan_state.h"
 
+#define STRAIGHT 64 /* events until chunks are tried again, where they left too much open */
+
 /* What the row of its batch has of the request, in and out. */
 void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
 {
@@ -24,6 +26,7 @@ void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
 		struct plan_touch *touch = &plan->touch[plan_port(batch->row, k)].at[batch->touch_at[k]];
 
 		plan_row_change(batch->row, k, amount);
+		plan_sums_add(plan, batch->chunk, plan_port(batch->row, k), amount);
 		if (c < batch->cursor[k])
 			batch->cursor[k] = c;
 		if (amount > touch->top)
@@ -31,7 +34,7 @@ void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
 	}
 }
 
-void plan_load_out(struct plan_request *request)
+void plan_load_out(struct mfs_plan *plan, struct plan_request *request)
 {
 	struct plan_batch *batch = request->batch;
 
@@ -39,6 +42,7 @@ void plan_load_out(struct plan_request *request)
 		const struct plan_cell *cell = &batch->cell[request->part[i]];
 
 		plan_row_change(batch->row, cell->k, -cell->amount);
+		plan_sums_add(plan, batch->chunk, plan_port(batch->row, cell->k), -cell->amount);
 	}
 }
 
@@ -55,7 +59,7 @@ static void compact(struct mfs_plan *plan)
 	plan->pruned_stale = false;
 }
 
-static void give_back(struct mfs_plan *plan, struct plan_request *request)
+void plan_give_back(struct mfs_plan *plan, struct plan_request *request)
 {
 	request->flags &= (uint8_t)~PLAN_PRUNED;
 	plan->pruned_stale = true;
@@ -69,12 +73,12 @@ static void trim(struct mfs_plan *plan)
 	uint32_t over = plan->pruned.n > plan->budget ? plan->pruned.n - plan->budget : 0;
 
 	for (uint32_t i = 0; i < over; i++)
-		give_back(plan, plan->pruned.at[i]);
+		plan_give_back(plan, plan->pruned.at[i]);
 	compact(plan);
 }
 
 /* H_i: what the longest port may take with the margin kept. */
-static int64_t room(const struct mfs_plan *plan, const struct plan_row *row)
+int64_t plan_room(const struct mfs_plan *plan, const struct plan_row *row)
 {
 	__int128 time;
 
@@ -148,7 +152,7 @@ static void readmit(struct mfs_plan *plan)
 		int64_t margin, longest = plan->longest_at.at[i - 1], time;
 
 		plan_row_fetch(row, -PLAN_AHEAD);
-		margin = room(plan, row);
+		margin = plan_room(plan, row);
 		time = margin > longest ? margin : longest;
 		least = time < least ? time : least;
 		plan_walk_back(plan, row, least);
@@ -168,7 +172,7 @@ static void readmit(struct mfs_plan *plan)
 
 		if (!fits(plan, request))
 			continue;
-		give_back(plan, request);
+		plan_give_back(plan, request);
 		before = plan->first_unfit < plan->order.n &&
 			 plan_batch_before(batch, plan->row_at.at[plan->first_unfit]->batch);
 		for (uint32_t i = 0; i < request->parts; i++) {
@@ -230,16 +234,17 @@ static bool hopeless(struct mfs_plan *plan, uint32_t at, uint32_t *done)
 	if (plan->paper)
 		return false;
 	for (; plan->batches_with_fixed && *done <= at; ++*done) {
-		struct plan_row *row = plan->row_at.at[*done];
+		struct plan_batch *batch = plan->order.at[*done];
 
 		if (*done + 8 < plan->order.n) {
-			__builtin_prefetch(plan->row_at.at[*done + 8]->batch);
-			__builtin_prefetch(plan->row_at.at[*done + 4]->batch->fixed);
+			__builtin_prefetch(plan->order.at[*done + 8]);
+			__builtin_prefetch(plan->order.at[*done + 4]->fixed);
+			__builtin_prefetch(plan->order.at[*done + 4]->row);
 		}
-		if (row->batch->fixed)
-			plan_walk_add(plan, &plan->fixed, row, row->batch->fixed, true);
+		if (batch->fixed)
+			plan_walk_grow(plan, &plan->fixed, batch->row, batch->fixed, true);
 	}
-	return plan->fixed.longest + plan->now > plan->row_at.at[at]->due;
+	return plan->fixed.longest + plan->now > plan->order.at[at]->row->due;
 }
 
 /* A port without candidates stays so until a batch brings one. */
@@ -253,6 +258,12 @@ static void clear_barren(struct mfs_plan *plan, struct plan_batch *batch)
 			plan->barrens--;
 		}
 	}
+}
+
+static void clear_barrens(struct mfs_plan *plan, struct plan_chunk *chunk)
+{
+	for (uint32_t o = 0; plan->barrens && o < chunk->used; o += ((struct plan_row *)(chunk->rows + o))->bytes)
+		clear_barren(plan, ((struct plan_row *)(chunk->rows + o))->batch);
 }
 
 /* Prunes one request for the batch; false when that cannot help. */
@@ -275,7 +286,7 @@ static bool prune_one(struct mfs_plan *plan, const struct plan_batch *batch, uin
 	victim->port = port;
 	victim->amount = amount;
 	plan->fresh.at[(*victims)++] = victim;
-	plan_load_out(victim);
+	plan_load_out(plan, victim);
 	for (uint32_t i = 0; i < victim->parts; i++) {
 		const struct plan_cell *cell = &victim->batch->cell[victim->part[i]];
 
@@ -304,33 +315,72 @@ static void merge(struct mfs_plan *plan, uint32_t victims)
 	plan->pruned.n += victims;
 }
 
+static void prune_begin(struct mfs_plan *plan)
+{
+	plan_walk_reset(plan, &plan->fixed);
+	memset(plan->barren, 0, plan->ports * sizeof(*plan->barren));
+	plan->barrens = 0;
+}
+
+/* One batch of the walk, that of position `at`: prunes while it does not fit. Answers `within`. */
+static int64_t prune_at(struct mfs_plan *plan, struct plan_row *row, uint32_t at, int64_t within, uint32_t *victims,
+			uint32_t *done)
+{
+	within = plan_walk_on(plan, row, within);
+	if (plan->barrens)
+		clear_barren(plan, row->batch);
+	if (plan->walk.longest + plan->now <= row->due || hopeless(plan, at, done))
+		return within;
+	plan_walk_longest(plan); /* by which port */
+	while (plan->walk.longest + plan->now > row->due && plan->pruned.n + *victims < plan->budget)
+		if (!prune_one(plan, row->batch, victims))
+			break;
+	return plan->walk.longest ? plan_within(plan, 0, plan->walk.longest) : 0;
+}
+
 /* Walks on from the first batch that does not fit, and prunes where one does not. */
 static void prune(struct mfs_plan *plan)
 {
 	uint32_t victims = 0, done = 0;
 	int64_t within;
 
-	plan_walk_reset(plan, &plan->fixed);
-	memset(plan->barren, 0, plan->ports * sizeof(*plan->barren));
-	plan->barrens = 0;
+	prune_begin(plan);
 	memcpy(plan->walk.load, plan->load_before_unfit, plan->ports * sizeof(*plan->walk.load));
 	plan_walk_longest(plan);
 	within = plan->walk.longest ? plan_within(plan, 0, plan->walk.longest) : 0;
 	/* behind the last one that did not fit when nothing was pruned yet, all fit: loads only become less */
 	for (uint32_t at = plan->first_unfit; at <= plan->last_unfit && plan->pruned.n + victims < plan->budget; at++) {
-		struct plan_row *row = plan->row_at.at[at];
+		plan_row_fetch(plan->row_at.at[at], PLAN_AHEAD);
+		within = prune_at(plan, plan->row_at.at[at], at, within, &victims, &done);
+	}
+	if (victims)
+		merge(plan, victims);
+}
 
-		plan_row_fetch(row, PLAN_AHEAD);
-		within = plan_walk_on(plan, row, within);
-		if (plan->barrens)
-			clear_barren(plan, row->batch);
-		if (plan->walk.longest + plan->now <= row->due || hopeless(plan, at, &done))
+/* The same, where S in front of each chunk is known: walks only through chunks in which a batch may not fit. */
+static void prune_by_chunks(struct mfs_plan *plan)
+{
+	uint32_t victims = 0, done = 0;
+
+	prune_begin(plan);
+	for (uint32_t c = 0; c < plan->chunk.n && plan->pruned.n + victims < plan->budget; c++) {
+		struct plan_chunk *chunk = plan->chunk.at[c];
+		uint32_t at = plan->bound.at[c].first;
+		int64_t within;
+
+		if (!plan_block_may_be_late(plan, chunk)) {
+			clear_barrens(plan, chunk);
 			continue;
-		plan_walk_longest(plan); /* by which port */
-		while (plan->walk.longest + plan->now > row->due && plan->pruned.n + victims < plan->budget)
-			if (!prune_one(plan, row->batch, &victims))
-				break;
+		}
+		memcpy(plan->walk.load, chunk->before.load, plan->ports * sizeof(*plan->walk.load));
+		plan->walk.longest = plan_sums_longest(plan, &chunk->before);
 		within = plan->walk.longest ? plan_within(plan, 0, plan->walk.longest) : 0;
+		for (uint32_t o = 0; o < chunk->used && plan->pruned.n + victims < plan->budget; at++) {
+			struct plan_row *row = (struct plan_row *)(chunk->rows + o);
+
+			within = prune_at(plan, row, at, within, &victims, &done);
+			o += row->bytes;
+		}
 	}
 	if (victims)
 		merge(plan, victims);
@@ -343,6 +393,17 @@ void plan_event(struct mfs_plan *plan)
 	compact(plan);
 	plan->budget = (uint32_t)(((uint64_t)plan->requests * plan->ppm + 999999) / 1000000);
 	trim(plan);
+	if (plan->classes == 1 && !plan->straight) {
+		plan_block_bounds(plan);
+		if (!plan->pruned.n || plan_block_readmit(plan)) {
+			compact(plan);
+			if (plan->pruned.n < plan->budget)
+				prune_by_chunks(plan);
+			return;
+		}
+		plan->straight = STRAIGHT;
+	}
+	plan->straight -= !!plan->straight;
 	plan_walk(plan);
 	if (plan->pruned.n)
 		readmit(plan);

@@ -67,6 +67,24 @@ INLINE int64_t most(int64_t *load, const void *amounts, bool wide, uint32_t n)
 	return most;
 }
 
+INLINE int64_t top(const int64_t *load, uint32_t n)
+{
+	words top = { 0 };
+	int64_t most = 0;
+	uint32_t k = 0;
+
+	for (; k + LANES <= n; k += LANES) {
+		words load_k = *(const words *)(load + k), more = load_k > top;
+
+		top = (load_k & more) | (top & ~more);
+	}
+	for (; k < n; k++)
+		most = load[k] > most ? load[k] : most;
+	for (uint32_t lane = 0; lane < LANES; lane++)
+		most = top[lane] > most ? top[lane] : most;
+	return most;
+}
+
 INLINE void spare(int64_t *load, int64_t *spare, const void *amounts, bool wide, int64_t within, uint32_t n)
 {
 	uint32_t k = 0;
@@ -85,7 +103,7 @@ INLINE void spare(int64_t *load, int64_t *spare, const void *amounts, bool wide,
 	}
 }
 
-/* The three for one set of vectors. `wide` becomes a constant in each branch. */
+/* All for one set of vectors. `wide` becomes a constant in each branch. */
 #define VERSION(name, ...)                                                                                        \
 	__VA_ARGS__ static bool add_##name(int64_t *load, const int64_t *within, const void *amounts, bool wide,  \
 					   uint32_t n)                                                            \
@@ -95,6 +113,10 @@ INLINE void spare(int64_t *load, int64_t *spare, const void *amounts, bool wide,
 	__VA_ARGS__ static int64_t most_##name(int64_t *load, const void *amounts, bool wide, uint32_t n)         \
 	{                                                                                                         \
 		return wide ? most(load, amounts, true, n) : most(load, amounts, false, n);                       \
+	}                                                                                                         \
+	__VA_ARGS__ static int64_t top_##name(const int64_t *load, uint32_t n)                                    \
+	{                                                                                                         \
+		return top(load, n);                                                                              \
 	}                                                                                                         \
 	__VA_ARGS__ static void spare_##name(int64_t *load, int64_t *left, const void *amounts, bool wide,        \
 					     int64_t within, uint32_t n)                                          \
@@ -115,9 +137,9 @@ struct plan_runs plan_runs(void)
 {
 #ifdef __x86_64__
 	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-		return (struct plan_runs){ add_avx512, most_avx512, spare_avx512 };
+		return (struct plan_runs){ add_avx512, most_avx512, spare_avx512, top_avx512 };
 	if (__builtin_cpu_supports("avx2"))
-		return (struct plan_runs){ add_avx2, most_avx2, spare_avx2 };
+		return (struct plan_runs){ add_avx2, most_avx2, spare_avx2, top_avx2 };
 #endif
-	return (struct plan_runs){ add_any, most_any, spare_any };
+	return (struct plan_runs){ add_any, most_any, spare_any, top_any };
 }

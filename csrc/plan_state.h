@@ -31,7 +31,8 @@ struct plan_request {
 	uint32_t parts;
 	uint32_t heap_at;
 	uint32_t dirty_at;
-	uint32_t port; /* why it is pruned: these three */
+	uint32_t witness; /* chunk that had no room for it when it was last looked for; a guess */
+	uint32_t port;	  /* why it is pruned: these three */
 	uint64_t for_batch;
 	int64_t amount;
 	uint8_t flags;
@@ -60,8 +61,23 @@ struct plan_row {
 	_Alignas(int64_t) char amounts[]; /* L_i: fixed loads and those of the requests that count; then n - run ports */
 };
 
+/* What is promised on each port at some place in the order. */
+struct plan_sums {
+	int64_t *load;
+	int64_t top; /* the greatest of them, unless stale */
+	bool stale;
+};
+
 struct plan_chunk {
 	uint32_t used, room;
+	uint32_t at; /* in plan->chunk */
+	uint32_t count;
+	struct plan_sums before; /* S in front of the first row; no load: ports differ in capacity */
+	/* of the rows, unless changed */
+	bool changed;
+	int64_t least_due, least_loose;
+	double least_room; /* due - margin loose */
+	double far;	   /* the greatest of all their times, either way */
 	_Alignas(struct plan_row) char rows[];
 };
 
@@ -126,10 +142,19 @@ struct plan_runs {
 	int64_t (*most)(int64_t *load, const void *amounts, bool wide, uint32_t n);
 	/* spare = min(spare, within - load), then load -= amounts */
 	void (*spare)(int64_t *load, int64_t *spare, const void *amounts, bool wide, int64_t within, uint32_t n);
+	int64_t (*top)(const int64_t *load, uint32_t n);
+};
+
+/* Of one chunk, in one event: what may be promised in it at least and at most for no batch to be delayed. */
+struct plan_bound {
+	int64_t least, most;
+	uint32_t first; /* position of its first row */
+	bool exact;	/* plan->longest_at has it for each row */
 };
 
 struct mfs_plan {
 	bool paper;
+	bool held; /* events are taken and not judged */
 	uint32_t ppm;
 	double margin;
 	uint32_t ports, classes;
@@ -159,6 +184,9 @@ struct mfs_plan {
 	PLAN_VECTOR(struct plan_batch *) order;
 	PLAN_VECTOR(struct plan_chunk *) chunk;
 	struct plan_chunk *spare_chunk[2];
+	struct plan_sums all; /* behind the last chunk */
+	PLAN_VECTOR(struct plan_bound) bound;
+	uint32_t straight; /* events for which whole walks are expected to cost less */
 	uint32_t chunk_room; /* of new chunks: the largest row has fitted */
 	char *staging; /* the row of the batch that arrives */
 	size_t staging_room;
@@ -249,11 +277,25 @@ int64_t plan_within(const struct mfs_plan *plan, uint32_t port, int64_t time);
 int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, struct plan_batch **out);
 
 /* plan_chunk.c: rows in order */
+void plan_chunk_free(struct plan_chunk *chunk);
 int plan_chunk_reserve(struct mfs_plan *plan, uint32_t bytes);
 void plan_chunk_insert(struct mfs_plan *plan, struct plan_batch *batch, uint32_t at);
 void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch);
 
 struct plan_runs plan_runs(void); /* plan_run.c */
+
+/* plan_sums.c: what is promised in front of each chunk */
+void plan_sums_row(struct mfs_plan *plan, const struct plan_chunk *chunk, struct plan_row *row, int sign);
+void plan_sums_add(struct mfs_plan *plan, const struct plan_chunk *chunk, uint32_t port, int64_t by);
+void plan_sums_at(const struct mfs_plan *plan, const struct plan_chunk *chunk, uint32_t offset, struct plan_sums *out);
+struct plan_sums *plan_sums_behind(struct mfs_plan *plan, uint32_t chunk);
+int64_t plan_sums_longest(const struct mfs_plan *plan, struct plan_sums *sums);
+int64_t plan_row_amount(struct plan_row *row, uint32_t port);
+
+/* plan_block.c: one event by chunks */
+bool plan_block_readmit(struct mfs_plan *plan);
+void plan_block_bounds(struct mfs_plan *plan);
+bool plan_block_may_be_late(struct mfs_plan *plan, struct plan_chunk *chunk);
 
 /* plan_walk.c */
 void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk);
@@ -262,12 +304,15 @@ void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct p
 void plan_walk(struct mfs_plan *plan);
 int64_t plan_walk_on(struct mfs_plan *plan, struct plan_row *row, int64_t within);
 void plan_walk_longest(struct mfs_plan *plan);
+void plan_walk_grow(struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts, bool wide);
 void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time);
 
 /* plan_prune.c */
 void plan_event(struct mfs_plan *plan);
+int64_t plan_room(const struct mfs_plan *plan, const struct plan_row *row);
 void plan_load_in(struct mfs_plan *plan, struct plan_request *request);
-void plan_load_out(struct plan_request *request);
+void plan_load_out(struct mfs_plan *plan, struct plan_request *request);
+void plan_give_back(struct mfs_plan *plan, struct plan_request *request);
 
 /* plan_lost.c: which requests time has lost */
 void plan_lost_add(struct mfs_plan *plan, struct plan_request *request);

@@ -54,20 +54,21 @@ void plan_walk_add(const struct mfs_plan *plan, struct plan_walk *walk, struct p
 	}
 }
 
-static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan, struct plan_row *row, bool wide,
+static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan, struct plan_walk *walk,
+							   struct plan_row *row, const void *amounts, bool wide,
 							   int64_t *within)
 {
 	const uint32_t *port = plan_row_ports(row);
-	const void *few = plan_few(row, row->amounts, wide);
-	int64_t *load = plan->walk.load, top = *within;
+	const void *few = plan_few(row, amounts, wide);
+	int64_t *load = walk->load, top = *within;
 
 	for (uint32_t k = 0, n = row->n - row->run; k < n; k++) {
 		int64_t sum = load[port[k]] + amount_at(few, wide, k);
 
 		load[port[k]] = sum;
 		if (__builtin_expect(sum > top, 0)) {
-			plan->walk.longest = plan_time(plan, 0, sum);
-			top = plan_within(plan, 0, plan->walk.longest);
+			walk->longest = plan_time(plan, 0, sum);
+			top = plan_within(plan, 0, walk->longest);
 		}
 	}
 	*within = top;
@@ -75,24 +76,34 @@ static inline __attribute__((always_inline)) void add_few(struct mfs_plan *plan,
 
 /* S += L_i without telling which port is the slowest. Among ports of one class the greatest load takes longest:
  * `*within`, what is no longer than the longest so far, is one number for them. */
-static inline __attribute__((always_inline)) void add(struct mfs_plan *plan, struct plan_row *row, int64_t *within)
+static inline __attribute__((always_inline)) void add(struct mfs_plan *plan, struct plan_walk *walk,
+						       struct plan_row *row, const void *amounts, bool wide,
+						       int64_t *within)
 {
 	if (plan->classes > 1) {
-		plan_walk_add(plan, &plan->walk, row, row->amounts, row->wide);
+		plan_walk_add(plan, walk, row, amounts, wide);
 		return;
 	}
 	if (row->run) {
-		int64_t most = plan->runs.most(plan->walk.load + row->first, row->amounts, row->wide, row->run);
+		int64_t most = plan->runs.most(walk->load + row->first, amounts, wide, row->run);
 
 		if (most > *within) {
-			plan->walk.longest = plan_time(plan, 0, most);
-			*within = plan_within(plan, 0, plan->walk.longest);
+			walk->longest = plan_time(plan, 0, most);
+			*within = plan_within(plan, 0, walk->longest);
 		}
 	}
-	if (row->wide)
-		add_few(plan, row, true, within);
+	if (wide)
+		add_few(plan, walk, row, amounts, true, within);
 	else
-		add_few(plan, row, false, within);
+		add_few(plan, walk, row, amounts, false, within);
+}
+
+/* As plan_walk_add, without telling which port is the slowest. */
+void plan_walk_grow(struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts, bool wide)
+{
+	int64_t within = walk->longest ? plan_within(plan, 0, walk->longest) : 0;
+
+	add(plan, walk, row, amounts, wide, &within);
 }
 
 static void plan_walk_copy_before(struct mfs_plan *plan, struct plan_row *row)
@@ -121,7 +132,7 @@ void plan_walk(struct mfs_plan *plan)
 			struct plan_row *row = (struct plan_row *)at;
 
 			plan_row_fetch(row, PLAN_AHEAD);
-			add(plan, row, &within);
+			add(plan, walk, row, row->amounts, row->wide, &within);
 			plan->row_at.at[i] = row;
 			plan->longest_at.at[i] = walk->longest;
 			if (walk->longest + now > row->due && (plan->paper || now <= row->due)) {
@@ -139,7 +150,7 @@ void plan_walk(struct mfs_plan *plan)
  * the longest was; answers what it is now. */
 int64_t plan_walk_on(struct mfs_plan *plan, struct plan_row *row, int64_t within)
 {
-	add(plan, row, &within);
+	add(plan, &plan->walk, row, row->amounts, row->wide, &within);
 	return within;
 }
 
@@ -174,7 +185,7 @@ void plan_walk_longest(struct mfs_plan *plan)
 			candidate = (double)time * (1 - 0x1p-48);
 		}
 	}
-	for (uint32_t u = 0; u < plan->ports; u++)
+	for (uint32_t u = 0; u < plan->ports && plan->classes > 1; u++)
 		walk->within[u] = walk->longest ? class_within(plan, plan->class[u], walk->longest - 1) : 0;
 }
 

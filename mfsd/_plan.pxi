@@ -49,6 +49,8 @@ cdef extern from "mfs/plan.h":
     void mfs_plan_destroy(mfs_plan *plan) nogil
     int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch, int64_t now_ns) nogil
     int mfs_plan_remove(mfs_plan *plan, uint64_t batch, int64_t now_ns) nogil
+    void mfs_plan_hold(mfs_plan *plan) nogil
+    int mfs_plan_release(mfs_plan *plan, int64_t now_ns) nogil
     bint mfs_plan_active(const mfs_plan *plan, uint64_t batch) nogil
     bint mfs_plan_owner(const mfs_plan *plan, uint64_t request, uint64_t *batch) nogil
     mfs_plan_counts_t mfs_plan_counts(const mfs_plan *plan) nogil
@@ -156,6 +158,12 @@ cdef class PlanCore:
     def departed(self, batch_id, now_ns):
         self._check_active(batch_id)
         self._answer(mfs_plan_remove(self.plan_, batch_id, self._time("now_ns", now_ns)), batch_id)
+
+    def hold(self):
+        mfs_plan_hold(self.plan_)
+
+    def release(self, now_ns):
+        mfs_plan_release(self.plan_, self._time("now_ns", now_ns))
 
     cdef bint _is_active(self, batch_id) except -1:
         return 0 <= batch_id < 1 << 64 and mfs_plan_active(self.plan_, batch_id)

@@ -6,12 +6,13 @@ same protocol, refuses the same input and must give equal plans for equal events
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Protocol
 
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.load import Loads
 from mfsd.policy.pruning import plan
-from mfsd.policy.result import Batch, Plan
+from mfsd.policy.result import Batch, Plan, Pruned
 
 
 class Core(Protocol):
@@ -44,6 +45,9 @@ class ReferenceCore:
         self._batches: dict[int, Batch] = {}
         self._batch_of: dict[int, int] = {}
         self._plan = Plan()
+        self._before: tuple[Pruned, ...] = ()
+        """What was pruned and is active still."""
+        self._held = False
 
     def arrive(self, batch: Batch, now_ns: int) -> Plan:
         if batch.batch_id in self._batches:
@@ -58,18 +62,31 @@ class ReferenceCore:
         self._forget(self._active(batch_id))
         return self._replan(now_ns)
 
+    def hold(self) -> None:
+        """Events are taken and not planned, until `release` plans for all of them at once."""
+        self._held = True
+
+    def release(self, now_ns: int) -> Plan:
+        self._held = False
+        return self._replan(now_ns)
+
     def _put(self, batch: Batch, now_ns: int) -> Plan:
         self._check(batch)
         if batch.batch_id in self._batches:
-            self._forget(self._batches[batch.batch_id])
+            self._forget(self._batches[batch.batch_id], {r.request_id for r in batch.requests})
         self._batches[batch.batch_id] = batch
         self._batch_of |= dict.fromkeys((r.request_id for r in batch.requests), batch.batch_id)
         return self._replan(now_ns)
 
-    def _forget(self, batch: Batch) -> None:
+    def _forget(self, batch: Batch, stays: Set[int] = frozenset()) -> None:
+        """What does not stay is not pruned any more, should it come back before the next plan."""
         del self._batches[batch.batch_id]
+        gone = set()
         for request in batch.requests:
             del self._batch_of[request.request_id]
+            if request.request_id not in stays:
+                gone.add(request.request_id)
+        self._before = tuple(p for p in self._before if p.request_id not in gone)
 
     def _active(self, batch_id: int) -> Batch:
         if batch_id not in self._batches:
@@ -77,8 +94,9 @@ class ReferenceCore:
         return self._batches[batch_id]
 
     def _replan(self, now_ns: int) -> Plan:
-        before = self._plan.pruned
-        self._plan = plan(self._config, self._batches.values(), self._capacity_per_s, now_ns, before)
+        if not self._held:
+            self._plan = plan(self._config, self._batches.values(), self._capacity_per_s, now_ns, self._before)
+            self._before = self._plan.pruned
         return self._plan
 
     def _check(self, batch: Batch) -> None:

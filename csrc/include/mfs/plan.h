@@ -83,6 +83,12 @@ void mfs_plan_destroy(struct mfs_plan *plan);
 int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *batch, int64_t now_ns);
 /* -ENOENT, -ERANGE. */
 int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch, int64_t now_ns);
+/*
+ * From mfs_plan_hold to mfs_plan_release events are taken and not judged: one judgement for all of them, as if
+ * they were one event of the time of the release. Until then nothing but the tables has changed.
+ */
+void mfs_plan_hold(struct mfs_plan *plan);
+int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns); /* -ERANGE: it is still held */
 bool mfs_plan_active(const struct mfs_plan *plan, uint64_t batch);
 /* The batch of an active request; false when there is none. */
 bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request, uint64_t *batch);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,33 @@ def history(rng: random.Random) -> list[Event]:
 @given(configs, st.integers(0, 2**64), st.integers(1, 5))
 def test_plans_equal_the_reference(config: PolicyConfig, seed: int, delta_every: int) -> None:
     drive(config, CAPACITY, history(random.Random(seed)), delta_every)
+
+
+@settings(max_examples=150, deadline=None)
+@given(configs, st.integers(0, 2**64), st.lists(st.integers(0, 4), min_size=1, max_size=8))
+def test_held_events_are_judged_as_one(config: PolicyConfig, seed: int, groups: list[int]) -> None:
+    """Groups of held events between single ones; the clock does not go back while they are held."""
+    core, reference, told, now = PlanCore(config, CAPACITY), ReferenceCore(config, CAPACITY), Told(), 0
+    events = history(random.Random(seed))
+    while events:
+        group, events = events[: groups[0]], events[groups[0] :]
+        groups = [*groups[1:], 1 + groups[0] % 4]
+        core.hold()
+        reference.hold()
+        for kind, batch_id, batch, at in group:
+            now = max(now, at)
+            item = batch_id if kind == "depart" else batch
+            try:
+                getattr(reference, kind)(item, now)
+            except ValueError as refusal:
+                with pytest.raises(ValueError, match=re.escape(str(refusal))):
+                    getattr(core, kind)(item, now)
+            else:
+                getattr(core, kind)(item, now)
+        core.release(now)
+        assert core.plan() == reference.release(now)
+        told.take(core)
+        told.check(core.plan())
 
 
 def bulk(

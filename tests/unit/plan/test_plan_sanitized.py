@@ -11,18 +11,18 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def test_random_calls_are_clean_under_sanitizers(tmp_path: Path) -> None:
+def build(program: Path, *defines: str) -> Path:
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler with sanitizers")
-    program = tmp_path / "fuzz"
     sources = [ROOT / "tests/unit/plan/plan_fuzz.c", *sorted((ROOT / "csrc").glob("plan*.c"))]
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
     failing = [f"-D{name}=fuzz_{name}" for name in ("malloc", "calloc", "realloc")]
-    build = [
+    command = [
         compiler,
         *flags,
         *failing,
+        *defines,
         "-fsanitize=address,undefined",
         "-I",
         str(ROOT / "csrc/include"),
@@ -30,9 +30,26 @@ def test_random_calls_are_clean_under_sanitizers(tmp_path: Path) -> None:
         "-o",
         str(program),
     ]
-    built = subprocess.run(build, capture_output=True, text=True)
+    built = subprocess.run(command, capture_output=True, text=True)
     if "cannot find -lasan" in built.stderr or "libclang_rt.asan" in built.stderr:
         pytest.skip("the compiler's sanitizer libraries are not installed")
     assert built.returncode == 0, built.stderr
+    return program
+
+
+def test_random_calls_are_clean_under_sanitizers(tmp_path: Path) -> None:
+    program = build(tmp_path / "fuzz")
     run = subprocess.run([str(program), "0", "60"], capture_output=True, text=True)
     assert run.returncode == 0 and run.stdout == "ok\n", run.stderr
+
+
+def test_every_way_to_plan_gives_the_same(tmp_path: Path) -> None:
+    """One chunk (as the comparison with the reference has it), many small ones, and whole walks instead of chunks."""
+    ways = {"one": (), "many": ("-DROOM=1500",), "walks": ("-DROOM=1500", "-DOPEN_MAX=0")}
+    said = {}
+    for name, defines in ways.items():
+        run = subprocess.run([str(build(tmp_path / name, *defines)), "3", "60", "calm"], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        said[name] = run.stdout
+    assert said["many"] == said["one"]
+    assert said["walks"] == said["one"]
