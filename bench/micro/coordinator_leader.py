@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import pickle
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bench.micro.coordinator_load import Load, ports_of
+from bench.micro.coordinator_load import Load, Snapshot, ports_of
 from mfsd.coordinator import messages
 from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Election
@@ -25,16 +28,19 @@ from mfsd.coordinator.etcd import Etcd
 from mfsd.coordinator.process import GC_THRESHOLDS
 from mfsd.coordinator.service import Service, Session, new_server
 from mfsd.coordinator.settings import Settings
+from mfsd.coordinator.turns import PAUSE_S
 from mfsd.node.link import BatchSummary, Identity
 from mfsd.node.link_state import LinkState
-from mfsd.policy.load import Loads
-from mfsd.policy.pruning import plan
 from mfsd.proto import mfs_pb2 as pb
 
 EVENT_NS = 33_000
 """Virtual time between events: 10,000 batches, a third of the events arrivals, so each lives a second."""
 EVENTS = 6_000
 EVENTS_OVERLOADED = 2_000
+ROUNDS = 5
+"""The events of one load in so many parts: how far their 99th percentiles are apart is the spread."""
+HELD = 64
+"""Batches that are filled in between two judgements, as many as one slice of the service takes."""
 OVERLOAD = 160.0
 """So many times the bytes: ports are promised about as much time as the budgets are long, and the plan must prune."""
 
@@ -57,9 +63,11 @@ class Clock:
 
 class Quiet:
     def info(self, event: str, **values: object) -> None: ...
-    def warning(self, event: str, **values: object) -> None: ...
-    def error(self, event: str, **values: object) -> None:
+    def warning(self, event: str, **values: object) -> None:
         print(f"{event}: {values}", file=sys.stderr)
+
+    def error(self, event: str, **values: object) -> None:
+        self.warning(event, **values)
 
 
 class Inside:
@@ -93,7 +101,8 @@ class Inside:
         session = self.sessions[f"node-{number}"]
         size = len(raw)
         start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        self.service._report(session, self.cluster, pb.FromNode.FromString(raw).report)
+        for _ in self.service.events(session, self.cluster, pb.FromNode.FromString(raw).report, self.clock()):
+            pass
         for name in list(self.cluster.dirty):
             if name in self.sessions and (delta := self.cluster.take(name)) is not None:
                 size += len(messages.order(delta, 1, self.cluster.ports))
@@ -139,11 +148,17 @@ class Inside:
 
 async def measured(inside: Inside, count: int, prefix: str = "") -> dict[str, float]:
     events = []
-    for _ in range(count):
+    for at in range(count):
         events.append(inside.next())
-        await asyncio.sleep(0)
+        await asyncio.sleep(PAUSE_S if at % 4 == 0 else 0)  # as the service does after some milliseconds of work
     took_ns, cpu_ns, sizes = np.array(events).T
+    rounds = [np.percentile(part, 99) / 1e6 for part in np.array_split(took_ns, ROUNDS)]
+    cpu_rounds = [np.percentile(part, 99) / 1e6 for part in np.array_split(cpu_ns, ROUNDS)]
     return {
+        f"{prefix}event_ms_p99_least_round": float(min(rounds)),
+        f"{prefix}event_ms_p99_most_round": float(max(rounds)),
+        f"{prefix}event_cpu_ms_p99_least_round": float(min(cpu_rounds)),
+        f"{prefix}event_cpu_ms_p99_most_round": float(max(cpu_rounds)),
         f"{prefix}event_ms_p50": float(np.percentile(took_ns, 50)) / 1e6,
         f"{prefix}event_ms_p99": float(np.percentile(took_ns, 99)) / 1e6,
         f"{prefix}event_ms_max": float(took_ns.max()) / 1e6,
@@ -155,21 +170,22 @@ async def measured(inside: Inside, count: int, prefix: str = "") -> dict[str, fl
     }
 
 
-def reference_ms(cluster: Cluster, now_ns: int) -> float:
-    """What planning afresh takes, as ReferenceCore does for every event."""
-    batches = [cluster._merged(active, now_ns)[0] for active in cluster.batches.values()]
-    capacities: Loads = dict.fromkeys(range(len(cluster.ports)), 10**9)
-    start_s = time.perf_counter()
-    plan(cluster.policy, batches, capacities, now_ns)
-    return (time.perf_counter() - start_s) * 1e3
-
-
 def rss_mib() -> float:
     with open("/proc/self/status") as file:  # noqa: PTH123
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
 
 
-async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> None:
+async def fill(cluster: Cluster, clock: Clock, count: int, one: Callable[[int], object]) -> None:
+    """`one` for each of so many, judged together as the service does while much comes in."""
+    for at in range(count):
+        cluster.hold()
+        one(at)
+        if at % HELD == HELD - 1 or at == count - 1:
+            cluster.release(clock())
+            await asyncio.sleep(PAUSE_S)
+
+
+async def main(etcd: str, port: int, outside: int, nodes: int, batches: int, snapshot: str) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     clock = Clock()
     address = f"127.0.0.1:{port}"
@@ -186,9 +202,8 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> 
     await asyncio.to_thread(sys.stdin.readline)  # "fill"
     inside = Inside(service, service.cluster, clock, range(outside, nodes), seed=1)
     start_s = time.perf_counter()
-    for at in range(batches - len(service.cluster.batches)):
-        inside.arrive(outside + at % (nodes - outside))
-        await asyncio.sleep(0)
+    missing = batches - len(service.cluster.batches)
+    await fill(service.cluster, clock, missing, lambda at: inside.arrive(outside + at % (nodes - outside)))
     fill_s = time.perf_counter() - start_s
     print(json.dumps({"filled": len(service.cluster.batches)}), flush=True)
 
@@ -201,17 +216,14 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int) -> 
         "ports": len(service.cluster.ports),
         "events": EVENTS,
     }
-    for done in range(batches):
-        inside.overload(done)
-        await asyncio.sleep(0.01 if done % 64 == 0 else 0)  # it leads meanwhile: etcd needs the processor, too
+    Path(snapshot).write_bytes(pickle.dumps(Snapshot.of(service.cluster, clock())))
+    await fill(service.cluster, clock, batches, inside.overload)
     result |= await measured(inside, EVENTS_OVERLOADED, "overloaded_")
     result["overloaded_drop_budget"] = service.cluster.planner.drop_budget()
     print(json.dumps(result), flush=True)
-
-    await asyncio.to_thread(sys.stdin.readline)  # "reference"
-    print(json.dumps({"reference_event_ms": reference_ms(service.cluster, clock())}), flush=True)
     await asyncio.gather(*background)  # until killed
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
+    address, *numbers, folder = sys.argv[1:]
+    asyncio.run(main(address, int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3]), folder))

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
+from typing import NamedTuple
 
+from mfsd.coordinator.cluster import Cluster
 from mfsd.node.link import BatchSummary, PortDemand, RequestSummary
+from mfsd.policy.config import PolicyConfig
+from mfsd.policy.load import Loads
+from mfsd.policy.pruning import plan
+from mfsd.policy.result import Batch
 
 NODES = 1_024
 RATE_BYTES_PER_S = 50_000_000_000  # 400 Gbit/s
@@ -62,3 +69,24 @@ class Load:
 
     def random(self) -> float:
         return self._random.random()
+
+
+class Snapshot(NamedTuple):
+    """What the reference plans afresh, in the other process: here it would keep the leader from its lease."""
+
+    policy: PolicyConfig
+    batches: list[Batch]
+    ports: int
+    now_ns: int
+
+    @classmethod
+    def of(cls, cluster: Cluster, now_ns: int) -> Snapshot:
+        batches = [cluster._merged(active, now_ns)[0] for active in cluster.batches.values()]
+        return cls(cluster.policy, batches, len(cluster.ports), now_ns)
+
+    def reference_ms(self) -> float:
+        """What planning afresh takes, as ReferenceCore does for every event."""
+        capacities: Loads = dict.fromkeys(range(self.ports), 10**9)
+        start_s = time.perf_counter()
+        plan(self.policy, self.batches, capacities, self.now_ns)
+        return (time.perf_counter() - start_s) * 1e3

@@ -7,116 +7,36 @@ has one answer, counted in `oddities` (docs/internals/coordinator.md).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
-
-from msgspec import Struct
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from mfsd.coordinator.planner import Change, Planner, new_planner
 from mfsd.coordinator.ports import PortTable, RoutingHistory
+from mfsd.coordinator.state import (
+    Active,
+    BatchReport,
+    Delta,
+    Entry,
+    Node,
+    beyond_limits,
+    count,
+    problem,
+    told_of,
+)
 from mfsd.policy.attainment import Attainment
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.red import robust_effective_deadline
 from mfsd.policy.result import Batch, Pruned, Request
-from mfsd.proto.wire import REQUESTS_PER_BATCH_MAX
 
 RESOURCES_MIN = 1_024
 NO_DEADLINE_NS = 3_600_000_000_000
 """A batch in which nobody has a deadline is ordered as if due in an hour."""
-DEADLINE_JITTER_NS = 10_000_000
-"""Deadlines are reckoned from remaining budgets, which messages delay by differing times. A new value this close to
-the old one is the same deadline, and the earlier of the two is nearer to the truth."""
-BUDGET_MAX_NS = 1_000_000_000_000_000
-"""Eleven days: longer budgets and computes are cut, so that no sum of a core overflows."""
+REFUSALS_MAX = 1_024
+"""Refused batches that a daemon has not been told of: more only wait when it does not read."""
+RECKONED_PER_TICK = 1_000
+"""Batches that are reckoned anew in one tick: some ten microseconds each."""
 LATE_TICK_NS = 2_000_000_000
 """A tick that is this late means that this process was stopped: daemons had no chance to come back meanwhile."""
-
-
-class RequestReport(NamedTuple):
-    request_id: int
-    budget_left_ns: int | None
-    demands: Mapping[int, int]
-    """Port number -> bytes."""
-
-
-class BatchReport(NamedTuple):
-    """What one node says of one batch."""
-
-    batch_id: int
-    unit: str
-    compute_left_ns: int
-    requests: Sequence[RequestReport]
-    collectives: Mapping[int, int]
-
-
-class Entry(NamedTuple):
-    """One pruned request, and why."""
-
-    batch_id: int
-    request_id: int
-    for_batch: int
-    port: int
-
-
-class Delta(NamedTuple):
-    """What one daemon has not heard yet. `snapshot`: it is everything."""
-
-    epoch: int
-    snapshot: bool
-    keys: list[tuple[int, int]]
-    """Batch, key: smaller first, then by batch."""
-    pruned: list[Entry]
-    infeasible: list[tuple[int, int]]
-    """Batch, request."""
-    restored: list[tuple[int, int]]
-    """Batch, request: neither pruned nor infeasible any more."""
-    refused: list[tuple[int, str]]
-
-
-class Node(Struct):
-    """A daemon that is connected, or was until a moment ago."""
-
-    name: str
-    connected: bool = True
-    lost_ns: int = 0
-    ports: tuple[int, ...] = ()
-    batches: dict[int, None] = {}
-    unconfirmed: dict[int, None] = {}
-    """Reported before the reconnection and not since."""
-    synchronised: bool = False
-    """Its snapshot is complete, so it can be told the order."""
-    snapshot: bool = False
-    keys: dict[int, None] = {}
-    judged: dict[tuple[int, int], None] = {}
-    refused: dict[int, str] = {}
-
-
-class _Told(NamedTuple):
-    unit: str
-    compute_ns: int
-    requests: dict[int, tuple[int | None, Mapping[int, int]]]
-    """Request -> deadline on this coordinator's clock, bytes per port."""
-    collectives: Mapping[int, int]
-
-    def uses(self, ports: set[int]) -> bool:
-        return not ports.isdisjoint(self.collectives) or any(
-            not ports.isdisjoint(demands) for _, demands in self.requests.values()
-        )
-
-
-class Active(Struct):
-    """One batch, and what each node says of it."""
-
-    batch_id: int
-    told: dict[str, _Told] = {}
-    numbers: dict[int, int] = {}
-    """Request -> its number in the core: a request may be in two batches at once, between two chunks."""
-    key_ns: int = 0
-    compute_first_ns: int = 0
-
-    @property
-    def unit(self) -> str:
-        return next((t.unit for t in self.told.values() if t.unit), "")
 
 
 class Cluster:
@@ -142,6 +62,10 @@ class Cluster:
         self._infeasible: set[int] = set()
         self._now_ns = 0
         self._tick_ns: int | None = None
+        self._held = False
+        self._rates_changed: set[int] = set()
+        self._reckoned_for: set[int] = set()
+        self._to_reckon: dict[int, None] = {}
 
     # ---- daemons come and go ---------------------------------------------------------------------
 
@@ -173,8 +97,14 @@ class Cluster:
     def tick(self, now_ns: int) -> None:
         """Ends graces, reckons anew with rates that came later than loads. To be called a few times a second."""
         now_ns = self._time(now_ns)
-        if changed := self.ports.take_changed():
-            self._reckon(changed, now_ns)
+        held = self._held
+        self.hold()
+        self._reckon(now_ns)
+        self._end_graces(now_ns)
+        if not held:
+            self.release(now_ns)
+
+    def _end_graces(self, now_ns: int) -> None:
         gap_ns = 0 if self._tick_ns is None else now_ns - self._tick_ns
         self._tick_ns = now_ns
         for node in [n for n in self.nodes.values() if not n.connected]:
@@ -185,6 +115,18 @@ class Cluster:
                     self._withdraw(node, batch_id, now_ns)
                 self.history.forget(node.name)
                 del self.nodes[node.name]
+
+    def hold(self) -> None:
+        """From here on what is reported is taken and not judged, until `release` judges it all: while much is
+        reported, batches wait for their judgement together instead of one after the other."""
+        if not self._held:
+            self._held = True
+            self.planner.hold()
+
+    def release(self, now_ns: int) -> None:
+        if self._held:
+            self._held = False
+            self._apply(self.planner.release(self._time(now_ns)))
 
     # ---- what daemons report ---------------------------------------------------------------------
 
@@ -223,8 +165,11 @@ class Cluster:
     def odd(self, name: str, batch_id: int, reason: str) -> None:
         """A report that cannot be read: nothing changes, and the daemon is told."""
         self.oddities["batch refused"] += 1
-        self.nodes[name].refused[batch_id] = reason
-        self._mark(self.nodes[name])
+        node = self.nodes[name]
+        node.refused[batch_id] = reason
+        if len(node.refused) > REFUSALS_MAX:
+            del node.refused[next(iter(node.refused))]
+        self._mark(node)
 
     # ---- what daemons are told -------------------------------------------------------------------
 
@@ -297,15 +242,15 @@ class Cluster:
     def _put(self, node: Node, report: BatchReport, now_ns: int) -> None:
         self.events += 1
         node.unconfirmed.pop(report.batch_id, None)
-        problem = _problem(report)
-        if problem is not None:
-            self.odd(node.name, report.batch_id, problem)
+        refusal = problem(report) or beyond_limits(node, self.batches, report)
+        if refusal is not None:
+            self.odd(node.name, report.batch_id, refusal)
             return
         self._make_room(now_ns)
         known = self.batches.get(report.batch_id)
         active = known or Active(report.batch_id)
         before = active.told.get(node.name)
-        active.told[node.name] = _told(report, before, now_ns)
+        active.told[node.name] = told_of(report, before, now_ns)
         active.compute_first_ns = max(active.compute_first_ns, active.told[node.name].compute_ns)
         batch, key_ns, numbers = self._merged(active, now_ns)
         try:
@@ -318,6 +263,8 @@ class Cluster:
             self.odd(node.name, report.batch_id, str(error))
             return
         self.batches[active.batch_id] = active
+        count(node, before, -1)
+        count(node, active.told[node.name], 1)
         if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
             for request_id, number in active.numbers.items():  # others may have reported it before
@@ -327,11 +274,19 @@ class Cluster:
         node.refused.pop(active.batch_id, None)
         self._settle(active, key_ns, numbers, change)
 
-    def _reckon(self, changed: set[int], now_ns: int) -> None:
+    def _reckon(self, now_ns: int) -> None:
         """Batches are often told before the daemons at the other ends of their flows: all of them are, to a new
-        leader. Done together, since it looks at every batch."""
-        for active in list(self.batches.values()):
-            if not any(told.uses(changed) for told in active.told.values()):
+        leader. Not too many at once: the lease of the leader waits meanwhile."""
+        self._rates_changed |= self.ports.take_changed()
+        if not self._to_reckon:
+            if not self._rates_changed:
+                return
+            self._to_reckon = dict.fromkeys(self.batches)
+            self._reckoned_for, self._rates_changed = self._rates_changed, set()
+        for batch_id in list(islice(self._to_reckon, RECKONED_PER_TICK)):
+            del self._to_reckon[batch_id]
+            active = self.batches.get(batch_id)
+            if active is None or not any(told.uses(self._reckoned_for) for told in active.told.values()):
                 continue
             batch, key_ns, numbers = self._merged(active, now_ns)
             try:
@@ -348,7 +303,7 @@ class Cluster:
         for judged in [j for j in node.judged if j[0] == batch_id]:
             del node.judged[judged]
         active = self.batches[batch_id]
-        del active.told[node.name]
+        count(node, active.told.pop(node.name), -1)
         if active.told:
             batch, key_ns, numbers = self._merged(active, now_ns)
             self._settle(active, key_ns, numbers, self.planner.update(batch, now_ns))
@@ -463,35 +418,14 @@ class Cluster:
         """A new core from what the nodes have told: for more ports, or another policy."""
         was_judged = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
         self.planner = new_planner(self.policy, self._resources)
+        self.planner.hold()
         self._pruned.clear()
         self._infeasible.clear()
         for active in self.order():
             batch, key_ns, numbers = self._merged(active, now_ns)
             self._settle(active, key_ns, numbers, self.planner.arrive(batch, now_ns))
+        if not self._held:
+            self._apply(self.planner.release(now_ns))
         for batch_id, request_id in was_judged:
             self._judged(batch_id, request_id)
         self.epoch += 1
-
-
-def _problem(report: BatchReport) -> str | None:
-    """Why a report cannot be taken."""
-    if not report.requests:
-        return "it has no requests: report at least one, or let the batch depart"
-    if len(report.requests) > REQUESTS_PER_BATCH_MAX:
-        return f"it has {len(report.requests)} requests: a batch has at most {REQUESTS_PER_BATCH_MAX}"
-    if len({r.request_id for r in report.requests}) != len(report.requests):
-        return "it names a request twice"
-    return None
-
-
-def _told(report: BatchReport, before: _Told | None, now_ns: int) -> _Told:
-    requests: dict[int, tuple[int | None, Mapping[int, int]]] = {}
-    for request in report.requests:
-        deadline_ns = None
-        if request.budget_left_ns is not None:
-            deadline_ns = now_ns + min(max(-BUDGET_MAX_NS, request.budget_left_ns), BUDGET_MAX_NS)
-            old = before.requests.get(request.request_id) if before is not None else None
-            if old is not None and old[0] is not None and abs(old[0] - deadline_ns) <= DEADLINE_JITTER_NS:
-                deadline_ns = min(old[0], deadline_ns)
-        requests[request.request_id] = (deadline_ns, request.demands)
-    return _Told(report.unit, min(report.compute_left_ns, BUDGET_MAX_NS), requests, report.collectives)

@@ -173,8 +173,10 @@ class Election:
     async def _lead(self) -> None:
         """Returns when the lead is lost. Between two renewals nothing needs etcd."""
         why = "the lease was not renewed in time"
+        pause_s = interval_s = self._lease_ttl_s / RENEWALS_PER_TTL
         while self.valid():
-            await asyncio.sleep(self._lease_ttl_s / RENEWALS_PER_TTL)
+            await asyncio.sleep(pause_s)
+            pause_s = LOOK_S  # until it succeeds
             if not self.valid():
                 break
             sent_ns = self._clock_ns()
@@ -189,6 +191,7 @@ class Election:
                 why = "the lease has ended or the leader's key was taken away"
                 break
             self._valid_until_ns = sent_ns + _believed_ns(ttl_s)
+            pause_s = interval_s
         self._valid_until_ns = 0
         self._log.warning("lead-lost", term=self.role.term, reason=why)
         self._become(Role(False))

@@ -7,11 +7,11 @@ reached etcd.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import grpc
-import grpc.aio
 from google.protobuf.message import Message
 
 from mfsd.proto import etcd_pb2 as pb
@@ -49,23 +49,23 @@ class Etcd:
         self._channels = self._connect()
         self._at = 0
 
-    def _connect(self) -> list[grpc.aio.Channel]:
+    def _connect(self) -> list[grpc.Channel]:
         if self._certificates is None:
-            return [grpc.aio.insecure_channel(e, options=CHANNEL_OPTIONS) for e in self._endpoints]
+            return [grpc.insecure_channel(e, options=CHANNEL_OPTIONS) for e in self._endpoints]
         self._shown = self._certificates.current()
         credentials = client_credentials(self._shown)
-        return [grpc.aio.secure_channel(e, credentials, options=CHANNEL_OPTIONS) for e in self._endpoints]
+        return [grpc.secure_channel(e, credentials, options=CHANNEL_OPTIONS) for e in self._endpoints]
 
     async def _renew_certificates(self) -> None:
         """A channel keeps for life what it was made with."""
         if self._certificates is not None and self._certificates.current() is not self._shown:
             old, self._channels = self._channels, self._connect()
             for channel in old:
-                await channel.close(CALL_S)
+                channel.close()
 
     async def close(self) -> None:
         for channel in self._channels:
-            await channel.close()
+            channel.close()
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
         """A new lease; its number and the time to live that etcd gave it, which may be longer (s)."""
@@ -106,7 +106,7 @@ class Etcd:
         for _ in self._endpoints:
             try:
                 return await self._ask(self._channels[self._at], path, request, answer, stream)
-            except grpc.aio.AioRpcError as error:
+            except grpc.RpcError as error:
                 if error.code() == grpc.StatusCode.NOT_FOUND:
                     raise LeaseLost(error.details() or "lease not found") from error
                 details = " ".join((error.details() or error.code().name).split())
@@ -114,16 +114,20 @@ class Etcd:
                 self._at = (self._at + 1) % len(self._endpoints)
         raise EtcdError("; ".join(problems))
 
-    async def _ask(self, channel: grpc.aio.Channel, path: str, request: Message, answer: type[R], stream: bool) -> R:
-        if not stream:
-            call = channel.unary_unary(
-                path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
-            )
-            return await call(request, timeout=CALL_S)
-        streaming = channel.stream_stream(
-            path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
-        )(iter([request]), timeout=CALL_S)
-        async for reply in streaming:
-            streaming.cancel()
-            return reply
-        raise EtcdError(f"{path}: ended without an answer")
+    async def _ask(self, channel: grpc.Channel, path: str, request: Message, answer: type[R], stream: bool) -> R:
+        """In a thread of its own: on the loop a call is some twenty passes one after the other, and while much is
+        reported each of them takes milliseconds, so that a leader would lose its lease by its own work."""
+        return await asyncio.to_thread(_ask, channel, path, request, answer, stream)
+
+
+def _ask(channel: grpc.Channel, path: str, request: Message, answer: type[R], stream: bool) -> R:
+    encode, decode = type(request).SerializeToString, answer.FromString
+    if not stream:
+        call = channel.unary_unary(path, request_serializer=encode, response_deserializer=decode)
+        return call(request, timeout=CALL_S)
+    calls = channel.stream_stream(path, request_serializer=encode, response_deserializer=decode)
+    streaming = calls(iter([request]), timeout=CALL_S)
+    for reply in streaming:
+        streaming.cancel()
+        return reply
+    raise EtcdError(f"{path}: ended without an answer")

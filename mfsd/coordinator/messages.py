@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mfsd.coordinator.cluster import BatchReport, Cluster, Delta, RequestReport
+from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.ports import PortTable
+from mfsd.coordinator.state import BatchReport, Delta, RequestReport
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import NAME_LENGTH_MAX, is_name
 
@@ -30,18 +31,18 @@ def demands(row: pb.Batch | pb.Request | pb.Routing, ports: Sequence[int]) -> di
     return result
 
 
-def batch_report(row: pb.Batch, ports: Sequence[int]) -> BatchReport:
-    """ValueError says what is wrong with it."""
+def batch_report(row: pb.Batch, ports: Sequence[int], waited_ns: int = 0) -> BatchReport:
+    """waited_ns: since it came. ValueError says what is wrong with it."""
     if not is_name(row.unit):
         raise ValueError(f"its unit's name has more than {NAME_LENGTH_MAX} characters, or some that cannot be printed")
     return BatchReport(
         row.batch_id,
         row.unit,
-        row.compute_left_ns,
+        max(0, row.compute_left_ns - waited_ns),
         [
             RequestReport(
                 request.request_id,
-                request.budget_left_ns if request.HasField("budget_left_ns") else None,
+                request.budget_left_ns - waited_ns if request.HasField("budget_left_ns") else None,
                 demands(request, ports),
             )
             for request in row.requests

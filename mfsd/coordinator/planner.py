@@ -31,7 +31,14 @@ class Planner(Protocol):
     def arrive(self, batch: Batch, now_ns: int) -> Change: ...
     def update(self, batch: Batch, now_ns: int) -> Change: ...
     def depart(self, batch_id: int, now_ns: int) -> Change: ...
+    def hold(self) -> None:
+        """Events are taken and change nothing yet, until `release`: thousands cost little more than one."""
+
+    def release(self, now_ns: int) -> Change: ...
     def drop_budget(self) -> int: ...
+
+
+NOTHING = Change((), (), ())
 
 
 class ReferencePlanner:
@@ -52,6 +59,12 @@ class ReferencePlanner:
 
     def depart(self, batch_id: int, now_ns: int) -> Change:
         return self._changed(self._core.depart(batch_id, now_ns))
+
+    def hold(self) -> None:
+        self._core.hold()
+
+    def release(self, now_ns: int) -> Change:
+        return self._changed(self._core.release(now_ns))
 
     def drop_budget(self) -> int:
         return self._plan.drop_budget
@@ -79,6 +92,7 @@ class NativePlanner:
 
     def __init__(self, config: PolicyConfig, resources: int) -> None:
         self._core = PlanCore(config, dict.fromkeys(range(resources), UNIT_PER_S))
+        self._held = False
 
     def arrive(self, batch: Batch, now_ns: int) -> Change:
         self._core.arrived(batch, now_ns)
@@ -92,10 +106,21 @@ class NativePlanner:
         self._core.departed(batch_id, now_ns)
         return self._changed()
 
+    def hold(self) -> None:
+        self._held = True
+        self._core.hold()
+
+    def release(self, now_ns: int) -> Change:
+        self._held = False
+        self._core.release(now_ns)
+        return self._changed()
+
     def drop_budget(self) -> int:
         return self._core.counts().drop_budget
 
     def _changed(self) -> Change:
+        if self._held:
+            return NOTHING
         delta = self._core.delta()
         return Change(tuple(delta.pruned), tuple(delta.infeasible), tuple(delta.restored))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -21,6 +21,7 @@ from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Electorate, Logger, Role
 from mfsd.coordinator.ports import PortsExhausted
 from mfsd.coordinator.settings import Settings
+from mfsd.coordinator.turns import Turns
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.certificates import Certificates, server_credentials
 from mfsd.proto.wire import (
@@ -92,6 +93,8 @@ class Service:
         self._log = log
         self._clock_ns = clock_ns
         self._started_ns = clock_ns()
+        self._turns = Turns()
+        self._judging = False
         self.sessions: dict[str, Session] = {}
         self.cluster: Cluster | None = None
         """None while another leads."""
@@ -231,8 +234,7 @@ class Service:
                 continue  # sent before the daemon knew that this one does not lead
             kind = message.WhichOneof("kind")
             if kind == "report" and message.report.term == session.welcomed_term:
-                self._report(session, self.cluster, message.report)
-                self._wake(self.cluster)
+                await self._turns.take(self._while_followed(session, self.cluster, message.report))
             elif kind == "echo":
                 session.lag_ns = max(0, session.heard_ns - message.echo.stamp_ns)
                 session.epoch_applied = message.echo.epoch
@@ -242,8 +244,30 @@ class Service:
         for port in ports:
             session.ports.append(self.cluster.ports.number(port.name))
 
-    def _report(self, session: Session, cluster: Cluster, report: pb.Report) -> None:
-        """Applies one report; each part of it is an event."""
+    def _while_followed(self, session: Session, cluster: Cluster, report: pb.Report) -> Iterator[None]:
+        """The report's events, for as long as this is the node's stream and what it tells is for this leader. All
+        events of one pass of the loop are judged together when it has ended."""
+        for _ in self.events(session, cluster, report, session.heard_ns):
+            yield
+            if (
+                self.cluster is not cluster
+                or session.welcomed_term != report.term
+                or self.sessions.get(session.node) is not session
+            ):
+                return
+            if not self._judging:
+                self._judging = True
+                cluster.hold()
+                asyncio.get_running_loop().call_soon(self._judge, cluster)
+
+    def _judge(self, cluster: Cluster) -> None:
+        self._judging = False
+        cluster.release(self._clock_ns())
+        self._wake(cluster)
+
+    def events(self, session: Session, cluster: Cluster, report: pb.Report, heard_ns: int) -> Iterator[None]:
+        """Applies one report that came at that time, an event with each step."""
+        yield
         now_ns = self._clock_ns()
         _check_ports(report.ports, len(session.ports))
         try:
@@ -262,14 +286,16 @@ class Service:
             cluster.judged(judged.request_id, judged.met, now_ns)
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
+            yield
         for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):
             for row in rows:
                 try:
-                    batch = messages.batch_report(row, session.ports)
+                    batch = messages.batch_report(row, session.ports, self._clock_ns() - heard_ns)
                 except ValueError as error:
                     cluster.odd(session.node, row.batch_id, str(error))
                 else:
-                    take(session.node, batch, now_ns)
+                    take(session.node, batch, self._clock_ns())
+                yield
         if report.snapshot_end:
             cluster.synchronise(session.node, now_ns)
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from mfsd.node.link_stream import LinkStream
     from mfsd.proto.wire import TlsFiles
 
+UPDATE_SHARE = 0.05
+UPDATE_INTERVAL_MIN_S, UPDATE_INTERVAL_MAX_S = 0.01, 0.05
+"""The leader knows what a batch has left to compute to this share of it, and to the longer interval: telling it of each
+layer of a long prefill at once costs both sides more than it is worth. Arrivals and departures do not wait."""
+
 
 class PortDemand(Struct, frozen=True):
     """Bytes to move through one port."""
@@ -156,13 +161,13 @@ class Link:
         """A request with a deadline has ended here."""
         self._state.judged(request_id, met)
         if self._stream is not None:
-            self._stream.wake_soon()
+            self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def port_load(self, port: str, rho: float) -> None:
         """Measured load as a share of the port's rate. Not a number, negative: ignored."""
         self._state.load(port, rho)
         if self._stream is not None:
-            self._stream.wake_soon()
+            self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         """Bytes that the collectives of one batch of `unit` moved: the history that estimates later batches."""
@@ -192,4 +197,8 @@ class Link:
         elif arrival:
             self._wake.set()
         elif self._stream is not None:
-            self._stream.wake_soon()
+            self._stream.wake_soon(_update_within_s(batch.compute_left_ns))
+
+
+def _update_within_s(compute_left_ns: int) -> float:
+    return min(max(UPDATE_INTERVAL_MIN_S, compute_left_ns / 1e9 * UPDATE_SHARE), UPDATE_INTERVAL_MAX_S)

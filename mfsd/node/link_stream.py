@@ -25,8 +25,6 @@ TTL_HEARTBEATS = 3
 """An order holds for at least so many heartbeats."""
 TTL_MAX_NS = 1_000_000_000_000
 """As much as the configuration allows."""
-UPDATE_INTERVAL_S = 0.01
-"""Updates of a batch within it become one report. Arrivals and departures do not wait."""
 BACKOFF_MIN_S = 0.05
 REPLACED_WAIT_S = 5.0
 """Another daemon came with this node's name. Two that share one would throw each other out at full speed."""
@@ -84,10 +82,14 @@ class LinkStream:
         self.leader = ""
         self.problem = "not connected yet"
 
-    def wake_soon(self) -> None:
-        """Has an update told within `UPDATE_INTERVAL_S`."""
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(UPDATE_INTERVAL_S, self._wake_now)
+    def wake_soon(self, within_s: float) -> None:
+        """Has an update told by then, and what else there is with it."""
+        loop = asyncio.get_running_loop()
+        if self._waking is not None:
+            if self._waking.when() <= loop.time() + within_s:
+                return
+            self._waking.cancel()
+        self._waking = loop.call_later(within_s, self._wake_now)
 
     def _wake_now(self) -> None:
         self._waking = None

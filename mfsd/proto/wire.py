@@ -25,6 +25,12 @@ MESSAGE_BYTES_MAX = 16 << 20
 REQUESTS_PER_BATCH_MAX = 16_384
 """A batch with more requests is refused: no unit runs so many together, and one such batch would hold up the
 order of all others."""
+BATCHES_PER_NODE_MAX = 4_096
+REQUESTS_PER_NODE_MAX = 65_536
+DEMANDS_PER_NODE_MAX = 1_048_576
+"""What one daemon may have in the order at a time (demands: entries of port and bytes): beyond that its batches are
+refused, so that one that has gone wild takes neither the memory nor the time of the others."""
+BATCHES_PER_CLUSTER_MAX = 65_536
 NAME_LENGTH_MAX = 300
 """Of a node, a unit or a port, in characters, all of them printable: names are kept, logged and shown."""
 DEMANDS_PER_REPORT_MAX = 16_384

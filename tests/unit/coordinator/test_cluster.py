@@ -9,21 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfsd.coordinator.cluster import (
-    BUDGET_MAX_NS,
-    DEADLINE_JITTER_NS,
-    LATE_TICK_NS,
-    NO_DEADLINE_NS,
-    RESOURCES_MIN,
-    BatchReport,
-    Cluster,
-    Delta,
-    RequestReport,
-)
+from mfsd.coordinator.cluster import LATE_TICK_NS, NO_DEADLINE_NS, REFUSALS_MAX, RESOURCES_MIN, Cluster
 from mfsd.coordinator.planner import ReferencePlanner
+from mfsd.coordinator.state import BUDGET_MAX_NS, DEADLINE_JITTER_NS, BatchReport, Delta, RequestReport
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.red import robust_effective_deadline
-from mfsd.proto.wire import REQUESTS_PER_BATCH_MAX
+from mfsd.proto.wire import (
+    BATCHES_PER_NODE_MAX,
+    DEMANDS_PER_NODE_MAX,
+    REQUESTS_PER_BATCH_MAX,
+    REQUESTS_PER_NODE_MAX,
+)
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -268,22 +264,115 @@ def test_amounts_beyond_reason_overflow_nothing() -> None:
 
 def test_more_than_a_core_can_count_is_refused_and_changes_nothing() -> None:
     """Ten thousand seconds on one port for each of very many requests."""
-    world = World("a", "b")
-    port = world.port("a/out")
+    nodes = [f"a{i}" for i in range(7)]
+    world = World(*nodes, "b")
+    port = world.port("a0/out")
     requests = [RequestReport(i, S, {port: 2**64 - 1}) for i in range(REQUESTS_PER_BATCH_MAX)]
     for number in range(1, 20):
-        world.arrive("a", BatchReport(number, "u", 0, requests, {}))
+        world.arrive(nodes[number // 3], BatchReport(number, "u", 0, requests, {}))
     assert 1 < len(world.cluster.batches) < 19
-    refused = world.refused["a"]
+    refused = {number: reason for node in nodes for number, reason in world.refused.get(node, {}).items()}
     assert set(refused) == set(range(1, 20)) - set(world.cluster.batches)
     assert all("would be promised on one resource" in reason for reason in refused.values())
     last = max(world.cluster.batches)
     world.arrive("b", BatchReport(last, "u", 0, requests, {}))
-    assert set(world.cluster.batches[last].told) == {"a"}
+    assert set(world.cluster.batches[last].told) == {nodes[last // 3]}
     for number in range(1, 20):
-        world.depart("a", number)
+        world.depart(nodes[number // 3], number)
     assert not world.cluster.batches
     assert world.cluster.requests_active() == 0
+
+
+def test_a_daemon_that_floods_is_refused_and_harms_nobody() -> None:
+    world = World("wild", "b")
+    world.arrive("b", batch(1, S))
+    world.cluster.hold()
+    for number in range(2, BATCHES_PER_NODE_MAX + 4):
+        world.cluster.arrive("wild", batch(number, S), 0)
+    world.cluster.release(0)
+    world.tell()
+    assert len(world.cluster.nodes["wild"].batches) == BATCHES_PER_NODE_MAX
+    assert set(world.refused["wild"]) == {BATCHES_PER_NODE_MAX + 2, BATCHES_PER_NODE_MAX + 3}
+    assert world.refused["wild"][BATCHES_PER_NODE_MAX + 2] == (
+        f"node wild would have {BATCHES_PER_NODE_MAX + 1} batches in the order: at most {BATCHES_PER_NODE_MAX}; "
+        "let some depart first"
+    )
+    world.update("wild", batch(2, 2 * S))  # what it has, it may still tell of
+    assert world.cluster.batches[2].key_ns == 2 * S
+    world.arrive("b", batch(2**40, S))
+    assert world.order("b") == [1, 2**40]
+    world.depart("wild", 2)
+    world.update("wild", batch(BATCHES_PER_NODE_MAX + 2, S))
+    assert BATCHES_PER_NODE_MAX + 2 in world.cluster.batches
+
+
+@pytest.mark.parametrize(("requests", "demands", "what"), [(8192, 0, "requests"), (64, 8192, "demands")])
+def test_what_a_daemon_may_have_in_the_order_is_bounded(requests: int, demands: int, what: str) -> None:
+    world = World("wild")
+    ports = {world.port(f"x{i}"): 1 for i in range(demands)}
+    most = {"requests": REQUESTS_PER_NODE_MAX, "demands": DEMANDS_PER_NODE_MAX}[what]
+    fit = most // (requests * max(1, demands))
+    world.cluster.hold()
+    for number in range(1, fit + 2):
+        rows = [RequestReport(i, S, ports) for i in range(requests)]
+        world.cluster.arrive("wild", BatchReport(number, "u", 0, rows, {}), 0)
+    world.cluster.release(0)
+    world.tell()
+    assert len(world.cluster.batches) == fit
+    assert f"{what} in the order: at most {most}" in world.refused["wild"][fit + 1]
+    world.depart("wild", 1)
+    world.update("wild", BatchReport(fit + 1, "u", 0, rows, {}))
+    assert fit + 1 in world.cluster.batches
+    for number in range(2, fit + 2):
+        world.depart("wild", number)
+    node = world.cluster.nodes["wild"]
+    assert (node.requests, node.demands) == (0, 0)
+
+
+def test_the_cluster_has_room_for_so_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mfsd.coordinator.state.BATCHES_PER_CLUSTER_MAX", 2)
+    world = World("a", "b")
+    for number in (1, 2):
+        world.arrive("a", batch(number, S))
+    world.arrive("b", batch(3, S))
+    assert world.refused["b"] == {3: "the cluster has 2 batches, as many as one coordinator carries"}
+    world.arrive("b", batch(2, S))  # a node's part of a batch that is there
+    assert set(world.cluster.batches[2].told) == {"a", "b"}
+
+
+def test_refusals_that_nobody_reads_are_bounded() -> None:
+    world = World("a")
+    for number in range(REFUSALS_MAX + 5):
+        world.cluster.arrive("a", BatchReport(number, "u", 0, [], {}), 0)
+    world.tell()
+    assert set(world.refused["a"]) == set(range(5, REFUSALS_MAX + 5))
+
+
+def test_what_is_held_is_judged_together() -> None:
+    """Before the release nobody hears a judgement; after it all is as if told one after the other."""
+    held, one_by_one = (
+        World("a", policy=PolicyConfig(drop_budget=0.5)),
+        World("a", policy=PolicyConfig(drop_budget=0.5)),
+    )
+    port = held.port("a/in")
+    assert port == one_by_one.port("a/in")
+    held.cluster.hold()
+    for world in (held, one_by_one):
+        for number in range(1, 6):
+            world.arrive("a", heavy(number, number * S, S, port))
+        world.update("a", heavy(2, 3 * S, 2 * S, port))
+        world.depart("a", 4)
+    assert held.order("a") == one_by_one.order("a")
+    assert not held.pruned["a"]
+    held.cluster.release(0)
+    held.tell()
+    assert held.pruned["a"]
+    assert held.cluster.requests_active() == one_by_one.cluster.requests_active()
+    held.depart("a", 1)
+    for number in (2, 3, 5):
+        held.depart("a", number)
+    assert not held.cluster.pruned()
+    assert held.cluster.requests_active() == 0
 
 
 def test_more_ports_than_expected_get_room() -> None:

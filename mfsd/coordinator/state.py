@@ -1,0 +1,163 @@
+"""The words of the leader's state: what a node reports, what is kept of it, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from mfsd.proto.wire import (
+    BATCHES_PER_CLUSTER_MAX,
+    BATCHES_PER_NODE_MAX,
+    DEMANDS_PER_NODE_MAX,
+    REQUESTS_PER_BATCH_MAX,
+    REQUESTS_PER_NODE_MAX,
+)
+
+DEADLINE_JITTER_NS = 10_000_000
+"""Deadlines are reckoned from remaining budgets, which messages delay by differing times. A new value this close to
+the old one is the same deadline, and the earlier of the two is nearer to the truth."""
+BUDGET_MAX_NS = 1_000_000_000_000_000
+"""Eleven days: longer budgets and computes are cut, so that no sum of a core overflows."""
+
+
+class RequestReport(NamedTuple):
+    request_id: int
+    budget_left_ns: int | None
+    demands: Mapping[int, int]
+    """Port number -> bytes."""
+
+
+class BatchReport(NamedTuple):
+    """What one node says of one batch."""
+
+    batch_id: int
+    unit: str
+    compute_left_ns: int
+    requests: Sequence[RequestReport]
+    collectives: Mapping[int, int]
+
+
+class Entry(NamedTuple):
+    """One pruned request, and why."""
+
+    batch_id: int
+    request_id: int
+    for_batch: int
+    port: int
+
+
+class Delta(NamedTuple):
+    """What one daemon has not heard yet. `snapshot`: it is everything."""
+
+    epoch: int
+    snapshot: bool
+    keys: list[tuple[int, int]]
+    """Batch, key: smaller first, then by batch."""
+    pruned: list[Entry]
+    infeasible: list[tuple[int, int]]
+    """Batch, request."""
+    restored: list[tuple[int, int]]
+    """Batch, request: neither pruned nor infeasible any more."""
+    refused: list[tuple[int, str]]
+
+
+class Node(Struct):
+    """A daemon that is connected, or was until a moment ago."""
+
+    name: str
+    connected: bool = True
+    lost_ns: int = 0
+    ports: tuple[int, ...] = ()
+    batches: dict[int, None] = {}
+    unconfirmed: dict[int, None] = {}
+    """Reported before the reconnection and not since."""
+    synchronised: bool = False
+    """Its snapshot is complete, so it can be told the order."""
+    snapshot: bool = False
+    keys: dict[int, None] = {}
+    judged: dict[tuple[int, int], None] = {}
+    refused: dict[int, str] = {}
+    requests: int = 0
+    demands: int = 0
+    """Of all its batches."""
+
+
+class Told(NamedTuple):
+    unit: str
+    compute_ns: int
+    requests: dict[int, tuple[int | None, Mapping[int, int]]]
+    """Request -> deadline on this coordinator's clock, bytes per port."""
+    collectives: Mapping[int, int]
+
+    def demanded(self) -> int:
+        return len(self.collectives) + sum(len(demands) for _, demands in self.requests.values())
+
+    def uses(self, ports: set[int]) -> bool:
+        return not ports.isdisjoint(self.collectives) or any(
+            not ports.isdisjoint(demands) for _, demands in self.requests.values()
+        )
+
+
+class Active(Struct):
+    """One batch, and what each node says of it."""
+
+    batch_id: int
+    told: dict[str, Told] = {}
+    numbers: dict[int, int] = {}
+    """Request -> its number in the core: a request may be in two batches at once, between two chunks."""
+    key_ns: int = 0
+    compute_first_ns: int = 0
+
+    @property
+    def unit(self) -> str:
+        return next((t.unit for t in self.told.values() if t.unit), "")
+
+
+def problem(report: BatchReport) -> str | None:
+    """Why a report cannot be taken."""
+    if not report.requests:
+        return "it has no requests: report at least one, or let the batch depart"
+    if len(report.requests) > REQUESTS_PER_BATCH_MAX:
+        return f"it has {len(report.requests)} requests: a batch has at most {REQUESTS_PER_BATCH_MAX}"
+    if len({r.request_id for r in report.requests}) != len(report.requests):
+        return "it names a request twice"
+    return None
+
+
+def beyond_limits(node: Node, batches: Mapping[int, Active], report: BatchReport) -> str | None:
+    """Why a daemon that has so much in the order already may not have this, too."""
+    active = batches.get(report.batch_id)
+    before = active.told.get(node.name) if active is not None else None
+    had, demanded = (len(before.requests), before.demanded()) if before is not None else (0, 0)
+    demands = len(report.collectives) + sum(len(r.demands) for r in report.requests)
+    for what, count, most in (
+        ("batches", len(node.batches) + (before is None), BATCHES_PER_NODE_MAX),
+        ("requests", node.requests - had + len(report.requests), REQUESTS_PER_NODE_MAX),
+        ("demands", node.demands - demanded + demands, DEMANDS_PER_NODE_MAX),
+    ):
+        if count > most:
+            return f"node {node.name} would have {count} {what} in the order: at most {most}; let some depart first"
+    if active is None and len(batches) >= BATCHES_PER_CLUSTER_MAX:
+        return f"the cluster has {len(batches)} batches, as many as one coordinator carries"
+    return None
+
+
+def count(node: Node, told: Told | None, sign: int) -> None:
+    if told is not None:
+        node.requests += sign * len(told.requests)
+        node.demands += sign * told.demanded()
+
+
+def told_of(report: BatchReport, before: Told | None, now_ns: int) -> Told:
+    requests: dict[int, tuple[int | None, Mapping[int, int]]] = {}
+    for request in report.requests:
+        deadline_ns = None
+        if request.budget_left_ns is not None:
+            deadline_ns = now_ns + min(max(-BUDGET_MAX_NS, request.budget_left_ns), BUDGET_MAX_NS)
+            old = before.requests.get(request.request_id) if before is not None else None
+            if old is not None and old[0] is not None and abs(old[0] - deadline_ns) <= DEADLINE_JITTER_NS:
+                deadline_ns = min(old[0], deadline_ns)
+        requests[request.request_id] = (deadline_ns, request.demands)
+    return Told(report.unit, min(report.compute_left_ns, BUDGET_MAX_NS), requests, report.collectives)
