@@ -135,6 +135,21 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	way_at(arbiter, task->way)->dirty = true;
 }
 
+/* What its program told of its end, or would have. */
+static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how)
+{
+	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
+
+	if (gone && task->handle) {
+		mfs_rmlq_complete(way_at(arbiter, task->way)->queue, task->handle, UINT64_MAX);
+		task->handle = 0;
+	}
+	if (gone && task->request)
+		request_completed(task->session, task);
+	watch_end(arbiter, task, how);
+	task_drop(arbiter, task, gone);
+}
+
 /* Nobody will tell its end. */
 static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
 {
@@ -249,16 +264,22 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 
 	session->submits++;
 	/* A slot is reused only when its task was ended, but lanes are read in any order (tests/model/slots.pml). */
-	if ((int32_t)(generation - task->generation) < 0)
-		return 0; /* ended long ago */
-	if (task->phase != TASK_FREE) {
+	if ((int32_t)(generation - task->generation) < 0) { /* ended long ago */
+		watch_late(arbiter, message->request_id);
+		return 0;
+	}
+	if (task->phase != TASK_FREE) { /* its end is still on its way */
 		if (generation == task->generation)
 			return -EBADMSG;
-		task_lose(arbiter, task); /* its end is still on its way */
+		if (task->phase == TASK_IN_FLIGHT)
+			task_end(arbiter, task, WATCH_COMPLETE); /* what had its permit has most likely gone */
+		else
+			task_lose(arbiter, task);
 	}
 	task->generation = generation;
 	if (task->ended_generation == generation) {
 		task->ended_generation = 0;
+		watch_late(arbiter, message->request_id);
 		return 0;
 	}
 	task->way = (uint8_t)way_of(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
@@ -315,7 +336,6 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 		return -EBADMSG;
 
 	struct task *task = &session->task[slot];
-	bool complete = message->kind == MFS_MESSAGE_COMPLETE || message->flags & MFS_TASK_BYPASSED;
 	int32_t ahead = (int32_t)((uint32_t)(message->task >> 32) - task->generation);
 
 	if (ahead == 0 && task->phase == TASK_FREE) {
@@ -328,16 +348,11 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 		session->cancels++;
 	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation)))
 		task->ended_generation = (uint32_t)(message->task >> 32);
-	if (ahead != 0)
-		return 0;
-	if (complete && task->handle) {
-		mfs_rmlq_complete(way_at(arbiter, task->way)->queue, task->handle, UINT64_MAX);
-		task->handle = 0;
-	}
-	if (complete && task->request)
-		request_completed(session, task);
-	watch_end(arbiter, task, message->kind == MFS_MESSAGE_COMPLETE ? WATCH_COMPLETE : complete ? WATCH_BYPASS : WATCH_CANCEL);
-	task_drop(arbiter, task, complete);
+	if (ahead == 0)
+		task_end(arbiter, task,
+			 message->kind == MFS_MESSAGE_COMPLETE	? WATCH_COMPLETE
+			 : message->flags & MFS_TASK_BYPASSED	? WATCH_BYPASS
+								: WATCH_CANCEL);
 	return 0;
 }
 

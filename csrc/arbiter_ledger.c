@@ -267,6 +267,11 @@ uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t reque
 	return c;
 }
 
+void ledger_late(struct ledger *ledger)
+{
+	ledger->unaccounted++;
+}
+
 bool ledger_finish(struct ledger *ledger, uint32_t c, enum ledger_end how, uint64_t bytes, uint64_t now_ns)
 {
 	struct mfs_account_cell *cell = &ledger->cell[c - 1].account;

@@ -17,6 +17,8 @@ void ledger_destroy(struct ledger *ledger); /* NULL is allowed */
 /* A task of the request begins; answers the cell that ledger_finish wants, 0: there is no room for its account. */
 uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint8_t stage, uint16_t layer,
 		       uint64_t bytes, uint64_t deadline_ns, uint64_t now_ns);
+/* A task was over before it was seen: it is counted, on no account. */
+void ledger_late(struct ledger *ledger);
 /* The task is over. True: a finished request is there to be taken. */
 bool ledger_finish(struct ledger *ledger, uint32_t cell, enum ledger_end how, uint64_t bytes, uint64_t now_ns);
 

@@ -122,7 +122,8 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct mfs_usage *usage = &session->segment->usage[i];
 
-		stats->in_flight_bytes += session->nic[i].in_flight_bytes;
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
+			stats->in_flight_bytes += session->way[way_of(i, d)].in_flight_bytes;
 		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
 			stats->posted_bytes[s] += atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed);
 			stats->completed_bytes[s] += atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed);

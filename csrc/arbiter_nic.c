@@ -98,7 +98,7 @@ static void window_leave(struct mfs_arbiter *arbiter, struct task *task)
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	struct way *way = way_at(arbiter, task->way);
-	struct session_nic *share = &task->session->nic[task->way / MFS_DIRECTIONS];
+	struct session_way *share = &task->session->way[task->way];
 
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
@@ -117,7 +117,7 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
 	uint32_t wire_class = pick->wire_class;
 	struct session *session = task->session;
 	struct nic *nic = &arbiter->nic[task->way / MFS_DIRECTIONS];
-	struct session_nic *share = &session->nic[task->way / MFS_DIRECTIONS];
+	struct session_way *share = &session->way[task->way];
 
 	task->phase = TASK_IN_FLIGHT;
 	task->wire_class = (uint8_t)wire_class;
@@ -258,11 +258,11 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	}
 }
 
-/* A client that was granted bytes and finishes nothing must not fill the window for ever. */
-static void nic_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct session *session)
+/* A client that was granted bytes of a way and finishes none must not fill its window for ever. */
+static void way_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct session *session)
 {
-	struct nic *nic = &arbiter->nic[index];
-	struct session_nic *share = &session->nic[index];
+	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
+	struct session_way *share = &session->way[index];
 	uint64_t bytes = share->in_flight_bytes < PROGRESS_BYTES_MAX ? share->in_flight_bytes : PROGRESS_BYTES_MAX;
 	double patience_ns = PROGRESS_NS + 4e9 * (double)bytes / (double)nic->rate_bytes_per_s;
 
@@ -274,7 +274,7 @@ static void nic_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct se
 	for (unsigned i = 0; i < MFS_TASKS_MAX; i++) {
 		struct task *task = &session->task[i];
 
-		if (task->phase == TASK_IN_FLIGHT && task->way / MFS_DIRECTIONS == index)
+		if (task->phase == TASK_IN_FLIGHT && task->way == index)
 			window_leave(arbiter, task);
 	}
 }
@@ -282,11 +282,11 @@ static void nic_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct se
 void nic_tick(struct mfs_arbiter *arbiter)
 {
 	nic_loads_measure(arbiter);
-	for (uint32_t i = 0; i < arbiter->nics; i++) {
+	for (uint32_t i = 0; i < arbiter->nics; i++)
 		nic_unscheduled_busy(arbiter, i);
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		for (uint32_t j = 0; j < arbiter->sessions; j++)
-			nic_write_off(arbiter, i, arbiter->session[j]);
-	}
+			way_write_off(arbiter, i, arbiter->session[j]);
 }
 
 static void nic_rate_set(struct mfs_arbiter *arbiter, struct nic *nic, uint64_t rate_bytes_per_s)

@@ -100,7 +100,13 @@ struct session_nic {
 	uint64_t changed_ns;
 	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
 	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
-	/* what it was granted */
+};
+
+#define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
+_Static_assert(WAYS_MAX <= 32, "contexts keep one bit a way in a word");
+
+/* What one client was granted on one way. */
+struct session_way {
 	uint32_t in_flight_tasks;
 	uint64_t in_flight_bytes;
 	uint64_t progress_ns; /* last grant or completion */
@@ -120,6 +126,7 @@ struct session {
 	uint64_t submits, grants, completes, cancels, bad_messages;
 	uint64_t held_bytes;
 	struct session_nic nic[MFS_NICS_MAX];
+	struct session_way way[WAYS_MAX];
 	uint64_t batches_known;	  /* those with an id, one bit each */
 	uint64_t batches_changed; /* since the daemon's Python looked, one bit each */
 	struct batch batch[MFS_BATCHES_MAX];
@@ -157,9 +164,6 @@ struct nic {
 	uint64_t reuse_out_bytes; /* completed by outgoing tasks of stage 1 since the load was last measured */
 	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
 };
-
-#define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
-_Static_assert(WAYS_MAX <= 32, "contexts keep one bit a way in a word");
 
 struct command {
 	int (*run)(struct mfs_arbiter *arbiter, void *argument);

@@ -54,7 +54,7 @@ void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_e
 		.layer = task->layer,
 		.kind = (uint8_t)kind,
 		.stage = task->stage,
-		.nic = (uint8_t)(task->way / MFS_DIRECTIONS),
+		.way = task->way,
 		.wire_class = pick ? pick->wire_class : task->wire_class,
 		.level = pick ? pick->level : 0,
 		.tier = pick ? pick->tier : 0,

@@ -71,6 +71,13 @@ static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *tas
 		trace_task(arbiter, task, kind[how], NULL);
 }
 
+/* A task of a request whose end was read before its beginning: the two came by different lanes. */
+static inline void watch_late(struct mfs_arbiter *arbiter, uint64_t request_id)
+{
+	if (request_id)
+		ledger_late(arbiter->watch->ledger);
+}
+
 /* A task that its queue had no room for goes at once. */
 static inline void watch_full(struct mfs_arbiter *arbiter, const struct task *task)
 {

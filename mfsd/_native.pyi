@@ -887,6 +887,10 @@ class PlanCore:
 
     def updated(self, batch: Batch, now_ns: int) -> None: ...
     def departed(self, batch_id: int, now_ns: int) -> None: ...
+    def hold(self) -> None:
+        """Events are taken and not judged, until `release` judges all of them as one."""
+
+    def release(self, now_ns: int) -> None: ...
     def delta(self) -> PlanDelta:
         """What changed since it was last asked, after one event or many."""
 

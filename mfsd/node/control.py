@@ -373,7 +373,7 @@ class RequestsReply(Struct, frozen=True, tag_field="reply", tag="requests"):
     evicted: int
     """Accounts that made room since the daemon started: theirs are gone."""
     unaccounted_tasks: int
-    """That found no room."""
+    """On no account: there was no room, or they had ended before they were seen."""
 
 
 class RecordStarted(Struct, frozen=True, tag_field="reply", tag="record"):

@@ -59,21 +59,21 @@ class Surroundings(Struct, frozen=True):
     """The coordinator's reason."""
 
 
-Stall = Mapping[tuple[int, int, int], int]
-"""What a batch has waiting on a NIC at one RLI: (client, batch, RLI) -> bytes."""
+Stall = Mapping[tuple[int, int], int]
+"""What a batch has waiting on a NIC: (client, batch) -> bytes."""
 
 
 def stalls_of(tasks: Iterable[Seen]) -> Stall:
     """Of all tasks that wait for one NIC."""
-    found: Counter[tuple[int, int, int]] = Counter()
+    found: Counter[tuple[int, int]] = Counter()
     for seen in tasks:
         if seen.look.queued and not seen.look.in_flight and known_stage(seen.look.stage) is not Stage.P2D:
             found[_stall_key(seen)] += seen.look.bytes
     return found
 
 
-def _stall_key(seen: Seen) -> tuple[int, int, int]:
-    return (seen.client_id, seen.look.batch_id, seen.look.rli)
+def _stall_key(seen: Seen) -> tuple[int, int]:
+    return (seen.client_id, seen.look.batch_id)
 
 
 def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> tuple[Flow, Decision]:
@@ -307,7 +307,7 @@ def _early_stage(
         facts["stall_bytes"] = flow.remaining_bytes
         alike = _sizes(size_class(flow.remaining_bytes))
         reasons.append(
-            f"Its batch waits for {_size(flow.remaining_bytes)} here at this RLI; who waits for less goes first, and "
+            f"Its batch waits for {_size(flow.remaining_bytes)} here; of equal RLI who waits for less goes first, and "
             f"of those who wait for about as much ({alike}) the smaller rank."
         )
 

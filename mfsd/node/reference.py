@@ -19,6 +19,7 @@ from mfsd.node.rules import BUILT_IN
 from mfsd.node.schema import Key, allowed, attribute_docs, keys, struct_of
 from mfsd.node.values import FileMode, Quantity
 from mfsd.policy.config import PolicyConfig
+from mfsd.text import with_part
 
 BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
 
@@ -66,11 +67,7 @@ def markdown() -> str:
 
 def updated(page: str) -> str:
     """The page with the tables between its two marks written anew."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page lacks the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{markdown()}\n{END}{after}"
+    return with_part(page, BEGIN, markdown(), END)
 
 
 def default_text(key: Key) -> str:

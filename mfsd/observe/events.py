@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-LAYOUT = 1
+LAYOUT = 2
 """MFS_EVENT_LAYOUT that is understood here."""
 
 
@@ -51,10 +51,19 @@ class Event(NamedTuple):
     kind: int
     """:class:`Kind`, or a number of a later version."""
     stage: int
-    nic: int
+    way: int
     wire_class: int
     level: int
     tier: int
+
+    @property
+    def nic(self) -> int:
+        return self.way >> 1
+
+    @property
+    def incoming(self) -> bool:
+        """Its bytes come to this node: it waits for that direction of the NIC."""
+        return bool(self.way & 1)
 
 
 _LAYOUT = struct.Struct("=QQQQQQIIHBBBBBB")
@@ -62,5 +71,7 @@ assert _LAYOUT.size == 64
 
 
 def decode(data: bytes) -> list[Event]:
-    """Events that lie one after the other. struct.error when the length is not a multiple of theirs."""
+    """Events that lie one after the other. ValueError when the length is not a multiple of theirs."""
+    if len(data) % _LAYOUT.size:
+        raise ValueError(f"{len(data)} bytes are no events of {_LAYOUT.size} bytes each")
     return [Event._make(fields) for fields in _LAYOUT.iter_unpack(data)]

@@ -7,7 +7,7 @@ One process of the trace is one daemon. In it:
   instants where its deadline lies and where it was pruned;
 * an asynchronous track (category `flow`) for each task, from submission to completion, in it `wait` to the permit and
   `send` from there, with instants for promotions;
-* counters for each NIC: bytes that wait, and bytes permitted and not completed, by class;
+* counters for each direction of each NIC: bytes that wait, and bytes permitted and not completed, by class;
 * a thread with an instant for each time that the arbiter failed open.
 
 Times are microseconds since `base_realtime_ns` of the file, on the host's CLOCK_REALTIME as it stood when the recording
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mfsd.node.status import STAGES
 from mfsd.observe.events import ENDS, OPEN_REASONS, Event, Kind
@@ -29,6 +29,8 @@ from mfsd.observe.recording import Recorded
 
 FAILED_OPEN_THREAD = 1
 FIRST_BATCH_THREAD = 100
+TIME_US_MAX = 2.0**63
+_DIRECTIONS = ("out", "in")
 _OUTCOMES = {Kind.COMPLETE: "complete", Kind.CANCEL: "cancelled", Kind.BYPASS: "failed open", Kind.DROP: "dropped"}
 
 Json = dict[str, Any]
@@ -53,7 +55,7 @@ class Node(Struct, kw_only=True):
 class About(Struct, kw_only=True):
     """What a trace file says of itself."""
 
-    base_realtime_ns: int
+    base_realtime_ns: Annotated[int, Meta(ge=0, le=2**62)]
     """CLOCK_REALTIME at time 0."""
     nodes: list[Node]
 
@@ -133,10 +135,16 @@ def read(data: bytes) -> Document:
     """NotATrace."""
     try:
         found = msgspec.json.decode(data, type=Document)
-        if not all(isinstance(e.get("ts", 0), (int, float)) for e in found.traceEvents):
-            raise NotATrace("an event's time is not a number")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotATrace(f"not a file of mfsctl trace record: {error}") from error
+    for event in found.traceEvents:
+        if not isinstance(event.get("pid", 0), int):
+            raise NotATrace("not a file of mfsctl trace record: an event's process is not a number")
+        ts = event.get("ts", 0)
+        if not isinstance(ts, (int, float)) or abs(ts) > TIME_US_MAX:
+            raise NotATrace("not a file of mfsctl trace record: an event's time is not a number of microseconds")
+    if not all(node.node.isprintable() for node in found.mfs.nodes):
+        raise NotATrace("not a file of mfsctl trace record: a node's name has control characters")
     return found
 
 
@@ -240,6 +248,7 @@ class _Process:
             "layer": first.layer,
             "bytes": first.bytes,
             "nic": self._nic(first.nic),
+            "direction": _DIRECTIONS[first.incoming],
             "process": self._process(client),
             "outcome": "open" if over is None else _OUTCOMES[Kind(over.kind)],
             "whole": first.kind == Kind.SUBMIT,
@@ -270,20 +279,20 @@ class _Process:
             key = e.client_id, e.task
             if e.kind == Kind.SUBMIT:
                 state[key] = None
-                waiting[e.nic] += e.bytes
+                waiting[e.way] += e.bytes
             elif key not in state or (e.kind != Kind.PERMIT and e.kind not in ENDS):
                 continue
             elif e.kind == Kind.PERMIT:
                 state[key] = e.wire_class
-                waiting[e.nic] -= e.bytes
-                flying[e.nic][e.wire_class] += e.bytes
+                waiting[e.way] -= e.bytes
+                flying[e.way][e.wire_class] += e.bytes
             elif (wire_class := state.pop(key)) is None:
-                waiting[e.nic] -= e.bytes
+                waiting[e.way] -= e.bytes
             else:
-                flying[e.nic][wire_class] -= e.bytes
-            name = self._nic(e.nic)
-            yield {**self._at(e.time_ns, "C", f"{name} waiting"), "args": {"bytes": waiting[e.nic]}}
-            by_class = {f"class {c}": n for c, n in sorted(flying[e.nic].items())}
+                flying[e.way][wire_class] -= e.bytes
+            name = f"{self._nic(e.nic)} {_DIRECTIONS[e.incoming]}"
+            yield {**self._at(e.time_ns, "C", f"{name} waiting"), "args": {"bytes": waiting[e.way]}}
+            by_class = {f"class {c}": n for c, n in sorted(flying[e.way].items())}
             if by_class:
                 yield {**self._at(e.time_ns, "C", f"{name} permitted"), "args": by_class}
 

@@ -96,5 +96,5 @@ class Recordings:
                 if len(to.events) >= self._events_max and not to.problem:
                     to.problem = f"it ended at {self._events_max} events; see --max-events"
                     conversation.finish()
-        except (Unreachable, Refused) as error:
+        except (Unreachable, Refused, ValueError) as error:
             to.problem = str(error)

@@ -19,7 +19,7 @@ from mfsd.client import Session, Stage
 from mfsd.node.control import RecordEvents, RecordRequest, RecordStarted
 from mfsd.node.control_client import Conversation, Refused
 from mfsd.node.recorder import RECORDINGS_MAX
-from mfsd.observe.events import Kind, decode
+from mfsd.observe.events import LAYOUT, Kind, decode
 from tests.conftest import SoftRoce
 from tests.integration.test_node_ctl import mfsctl
 from tests.support.daemon import Daemon, eventually
@@ -51,7 +51,7 @@ def recording(output: Path, *arguments: str | Path) -> Iterator[subprocess.Popen
 
 
 def traffic(engine: Engine, daemon: Daemon, batch: int, requests: tuple[int, ...]) -> None:
-    """Each request moves two flows a layer; the batch waits at each layer until the daemon has seen it."""
+    """Each request moves a flow each way in a layer; the batch waits at each layer until the daemon has seen it."""
     deadline_ns = time.monotonic_ns() + 3600 * 10**9
     engine(
         "batch",
@@ -59,7 +59,7 @@ def traffic(engine: Engine, daemon: Daemon, batch: int, requests: tuple[int, ...
         layers=LAYERS,
         requests=[{"request_id": r, "deadline_ns": deadline_ns} for r in requests],
     )
-    with Conversation(daemon.socket, RecordRequest(1)) as watch:
+    with Conversation(daemon.socket, RecordRequest(LAYOUT)) as watch:
         watch.reply()  # it records from here on
         seen: set[int] = set()
         for layer in range(LAYERS):
@@ -75,7 +75,7 @@ def traffic(engine: Engine, daemon: Daemon, batch: int, requests: tuple[int, ...
                     name = f"{request}-{layer}-{part}"
                     engine(
                         "submit", task=name, size_bytes=1000 + layer, stage=Stage.P2D, batch=batch, layer=layer,
-                        request_id=request,
+                        request_id=request, incoming=bool(part),
                     )  # fmt: skip
                     engine("wait", task=name)
                     engine("complete", task=name)
@@ -119,8 +119,13 @@ def test_the_file_says_what_happened(folder: Path) -> None:
         assert deadline["ts"] - begin["ts"] == pytest.approx(3600e6, rel=0.05)
         assert end["args"]["met"] is True
         assert end["args"]["bytes"] == 2 * sum(1000 + layer for layer in range(LAYERS))
-    counters = [e for e in trace.events if e["ph"] == "C" and e["name"] == "rdma0 permitted"]
-    assert counters and set(counters[-1]["args"].values()) == {0}, "nothing is left in flight"
+    for direction in ("out", "in"):
+        assert sum(f["bytes"] for f in flows if f["direction"] == direction) == sum(by_layer.values()) / 2
+        for what in ("waiting", "permitted"):
+            name = f"rdma0 {direction} {what}"
+            counters = [sum(e["args"].values()) for e in trace.events if e["ph"] == "C" and e["name"] == name]
+            assert max(counters) == 1000 + LAYERS - 1, "one flow of that direction at a time"
+            assert counters[-1] == 0, "nothing is left"
     assert trace.about["nodes"][0]["lost_events"] == 0
 
 
@@ -196,7 +201,7 @@ def test_what_was_recorded_survives_the_daemon(folder: Path) -> None:
         Daemon(folder) as daemon,
         Engine(daemon.socket, "rdma0") as engine,
         recording(output, "--socket", daemon.socket) as process,
-        Conversation(daemon.socket, RecordRequest(1)) as second,
+        Conversation(daemon.socket, RecordRequest(LAYOUT)) as second,
     ):
         second.reply()
         engine("submit", task="a", size_bytes=5, stage=Stage.P2D)
@@ -237,7 +242,7 @@ def test_errors_name_what_to_do(folder: Path) -> None:
         assert nowhere.returncode == 1 and "name another file" in nowhere.stderr
         both = mfsctl(daemon.socket, "trace", "record", "--request", "1", "--batch", "1")
         assert both.returncode == 2
-        kept = [Conversation(daemon.socket, RecordRequest(1)) for _ in range(RECORDINGS_MAX)]
+        kept = [Conversation(daemon.socket, RecordRequest(LAYOUT)) for _ in range(RECORDINGS_MAX)]
         for conversation in kept:
             conversation.reply()
         full = mfsctl(daemon.socket, "trace", "record", "--seconds", "1", "-o", str(folder / "x.json"))
@@ -282,7 +287,7 @@ def test_the_ring_goes_with_its_last_reader(folder: Path) -> None:
 
 
 def _recorded_once(daemon: Daemon) -> bool:
-    with Conversation(daemon.socket, RecordRequest(1)) as conversation:
+    with Conversation(daemon.socket, RecordRequest(LAYOUT)) as conversation:
         try:
             return isinstance(conversation.reply(), RecordStarted)
         except Refused:

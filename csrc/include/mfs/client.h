@@ -83,8 +83,9 @@ int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns);
 
 /* For a task with MFS_COOKIE_NONE: its class on the wire once it is permitted, until it ends; -EAGAIN: it waits; -ENOENT:
  * it has ended. Takes arrived permits of such tasks, and leaves the others to mfs_client_permits. Lock-free. Whoever
- * polls several tasks polls all of them again after a round in which the segment's grant.head moved: a call may have
- * taken the permit of a task that was asked about before, and mfs_client_wait does not tell of it again. */
+ * polls several tasks polls all of them again when the header's grant_word has moved since a round began: this call, or
+ * the shim in a hook of its own, may have taken the permit of a task that was asked about before, and mfs_client_wait
+ * does not tell of it again. */
 int mfs_client_permit(struct mfs_client *client, uint64_t task_id);
 
 /* The same, and sleeps until then. -ETIMEDOUT; -ENOTCONN: the daemon is gone or gave us up: send without a permit and

@@ -57,7 +57,7 @@ struct mfs_finished {
 
 struct mfs_ledger_totals {
 	uint64_t evicted;      /* accounts that made room */
-	uint64_t unaccounted;  /* tasks that found no account: every one in the table had tasks open */
+	uint64_t unaccounted;  /* tasks on no account: all in the table had tasks open, or the task's end overtook it */
 	uint64_t unreported;   /* finished requests that nobody took in time */
 	uint32_t requests, cells; /* in use */
 };

@@ -9,7 +9,7 @@
 
 #include <mfs/arbiter.h>
 
-#define MFS_EVENT_LAYOUT 1
+#define MFS_EVENT_LAYOUT 2
 #define MFS_EVENT_SLOTS_MAX (1u << 20)
 
 enum mfs_event_kind {
@@ -51,7 +51,7 @@ struct mfs_event {
 	uint16_t layer;
 	uint8_t kind; /* enum mfs_event_kind */
 	uint8_t stage;
-	uint8_t nic;
+	uint8_t way; /* of the task: number of its NIC times MFS_DIRECTIONS, plus enum mfs_direction */
 	uint8_t wire_class;
 	uint8_t level; /* of last-stage flows, 1 the most urgent; 0: none */
 	uint8_t tier;  /* enum mfs_tier */

@@ -64,8 +64,9 @@ def message(
     batch: int = NONE_U32,
     stage: int = Stage.P2D,
     nic: int = 0,
+    request_id: int = 0,
 ) -> bytes:
-    return MESSAGE.pack(generation << 32 | slot, size, 0, 0, 0, batch, 0, kind, stage, nic, 0, 0)
+    return MESSAGE.pack(generation << 32 | slot, size, request_id, 0, 0, batch, 0, kind, stage, nic, 0, 0)
 
 
 @pytest.fixture
@@ -161,6 +162,26 @@ def test_lanes_are_read_in_any_order(pair, eventually: Eventually, order: list[s
     )
     assert (stats["in_flight_bytes"], stats["bad_messages"]) == (KIB, 0)
     assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == KIB
+
+
+def test_accounts_of_tasks_whose_end_is_read_at_another_time(pair, eventually: Eventually) -> None:
+    """What had its permit counts as moved; what was over before it was seen is on no account, and counted as such."""
+    server, hostile, lane = pair
+    lane.send(message(generation=1, request_id=5))
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["grants"] == 1, "the permit")
+    lane.send(message(generation=2, request_id=5))
+    lane.send(message(kind=MessageKind.COMPLETE, generation=1))
+    lane.send(message(kind=MessageKind.CANCEL, generation=2))
+    for slot in (1, 2):
+        lane.send(message(kind=MessageKind.CANCEL, slot=slot, generation=1))
+    lane.send(message(slot=1, generation=1, request_id=5))
+    lane.send(message(slot=2, generation=2, request_id=5))
+    lane.send(message(slot=2, generation=1, request_id=5))
+    eventually(lambda: server.arbiter.client_stats(hostile.client_id)["submits"] == 5, "all messages")
+    (account,) = server.arbiter.accounts(5)
+    (cell,) = account.cells
+    assert (cell.tasks, cell.completed_bytes, cell.dropped_bytes, account.open) == (3, KIB, KIB, 1)
+    assert server.arbiter.ledger_totals()["unaccounted"] == 2
 
 
 @pytest.mark.parametrize(

@@ -406,6 +406,23 @@ def test_a_client_that_finishes_nothing_blocks_nobody_for_ever(serve, take: Take
         assert sum(server.arbiter.nic_stats(nic)["in_flight_bytes"]) == WINDOW_BYTES  # counted once, released once
 
 
+def test_reads_that_hang_are_written_off_while_writes_go_on(serve, take: Take) -> None:
+    server = serve(window_ns=0, window_bytes_min=WINDOW_BYTES)
+    with server.attach() as client:
+        nic = client.nic("rdma0", 0, 10**10)
+        hangs = client.submit(WINDOW_BYTES, stage=Stage.P2D, nic=nic, incoming=True)
+        assert take(client, 1) == [hangs]
+        waits = client.submit(WINDOW_BYTES, stage=Stage.P2D, nic=nic, incoming=True)
+        end_s = time.monotonic() + 20
+        granted: list[int] = []
+        while waits not in granted:
+            assert time.monotonic() < end_s, "the read behind the one that hangs never goes"
+            for task in granted:
+                client.complete(task)
+            client.submit(KIB, stage=Stage.P2D, nic=nic)
+            granted = take(client, 1)
+
+
 def test_modes_and_gates(serve, take: Take, eventually: Eventually) -> None:
     server = serve(window_ns=0, window_bytes_min=1)
     with server.attach() as client:

@@ -63,6 +63,22 @@ def test_a_flow_from_submit_to_complete(serve: Callable[..., Server], take: Take
     server.arbiter.trace_detach()
 
 
+def test_an_event_says_in_which_direction_its_bytes_go(
+    serve: Callable[..., Server], take: Take, eventually: Eventually
+) -> None:
+    server = serve()
+    client = server.attach()
+    client.nic("soft0")
+    nic = client.nic("soft1")
+    server.arbiter.trace_attach(64)
+    for incoming in (False, True):
+        task = client.submit(1000, stage=Stage.REUSE, nic=nic, incoming=incoming)
+        take(client, 1)
+        client.complete(task)
+    events = Reader(server).until(Kind.COMPLETE, 2, eventually)
+    assert [(e.nic, e.incoming) for e in events] == [(nic, False)] * 3 + [(nic, True)] * 3
+
+
 def test_promotion_and_pruning(serve: Callable[..., Server], take: Take, eventually: Eventually) -> None:
     server = serve(rate_default_bytes_per_s=1_000_000, window_bytes_min=1)
     client = server.attach()

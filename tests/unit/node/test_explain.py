@@ -213,7 +213,7 @@ def test_a_batch_is_measured_by_all_it_waits_for() -> None:
     assert reply.ahead == [] and reply.facts["stall_bytes"] == 3 << 20
     reply = explain(CONFIG, others[0], [subject, others[1]], around(), NOW)
     assert [a.why for a in reply.ahead] == ["its batch waits for 2 MiB to 4 MiB, the other for 4 MiB to 8 MiB"]
-    assert any("waits for 5 MiB here at this RLI" in reason for reason in reply.reasons)
+    assert any("waits for 5 MiB here;" in reason for reason in reply.reasons)
 
 
 def test_of_batches_that_wait_for_about_as_much_the_rank_decides() -> None:
