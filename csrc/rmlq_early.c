@@ -50,12 +50,12 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
-/* What comes after RLI: the rank, or (shortest) the size of what the batch has waiting at that RLI, then the rank. */
-static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch, uint64_t bytes)
+/* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
+static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch)
 {
 	if (q->policy.early_order != MFS_EARLY_SHORTEST)
 		return batch->rank;
-	return batch->told ? size_second(bytes, batch->rank) : (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
+	return batch->told ? size_second(batch->bytes_waiting, batch->rank) : (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
 }
 
 /* Gives the batch the key of its first flow. */
@@ -63,7 +63,7 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 {
 	struct batch *batch = batch_at(q, b);
 	uint32_t rli = 0, stage = batch->urgent[0].head ? 0 : 1, head = batch->urgent[stage].head;
-	uint64_t arrival, bytes = batch->bytes_due;
+	uint64_t arrival;
 
 	if (head) {
 		arrival = flow_at(q, head)->arrival;
@@ -79,26 +79,17 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 		arrival = group->head_arrival;
 		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
 		stage = 2;
-		if (!group->due)
-			bytes = group->bytes;
 	}
 	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     early_key(rli, batch_second(q, batch, bytes), stage), arrival, head);
+		     early_key(rli, batch_second(q, batch), stage), arrival, head);
 }
 
 /* Bytes more or (as two's complement) fewer of a waiting flow. */
 static void bytes_count(struct mfs_rmlq *q, const struct flow *flow, uint64_t bytes)
 {
-	struct group *group;
+	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
 
-	if (flow->stage != MFS_STAGE_REUSE) {
-		batch_at(q, flow->owner)->bytes_due += bytes;
-		return;
-	}
-	group = group_at(q, flow->owner);
-	group->bytes += bytes;
-	if (group->due)
-		batch_at(q, group->batch)->bytes_due += bytes;
+	batch_at(q, b)->bytes_waiting += bytes;
 }
 
 /* Whether the key of the flow's batch depends on bytes that changed. */
@@ -190,8 +181,6 @@ static void group_insert(struct mfs_rmlq *q, uint32_t g)
 	struct batch *batch = batch_at(q, group->batch);
 
 	group->due = batch->told && group->layer <= batch->layer_current;
-	if (group->due)
-		batch->bytes_due += group->bytes;
 	pairing_insert(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
@@ -200,8 +189,6 @@ static void group_remove(struct mfs_rmlq *q, uint32_t g)
 	struct group *group = group_at(q, g);
 	struct batch *batch = batch_at(q, group->batch);
 
-	if (group->due)
-		batch->bytes_due -= group->bytes;
 	pairing_remove(q, group->due ? &batch->due : &batch->ahead, g);
 }
 
@@ -253,7 +240,7 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 	flow->owner = g;
 	fifo_append(q, &group_at(q, g)->fifo, i, flow);
 	group_at(q, g)->head_arrival = flow->arrival;
-	group_at(q, g)->bytes = flow->bytes;
+	bytes_count(q, flow, flow->bytes);
 	group_insert(q, g);
 	if (batch_head(q, batch_at(q, b)) == i || bytes_matter(q, b))
 		batch_place(q, b);
@@ -428,14 +415,12 @@ static void aside_return(struct mfs_rmlq *q, uint32_t r)
 	flow->state = MFS_FLOW_EARLY;
 	flow->owner = g;
 	fifo_insert_in_order(q, &group_at(q, g)->fifo, i);
+	bytes_count(q, flow, flow->bytes);
 	if (made) {
-		group_at(q, g)->bytes = flow->bytes;
 		group_at(q, g)->head_arrival = flow->arrival;
 		group_insert(q, g);
-	} else {
-		bytes_count(q, flow, flow->bytes);
-		if (group_at(q, g)->fifo.head == i)
-			group_head_set(q, g, flow->arrival);
+	} else if (group_at(q, g)->fifo.head == i) {
+		group_head_set(q, g, flow->arrival);
 	}
 	batch_place(q, b);
 }

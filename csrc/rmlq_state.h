@@ -51,13 +51,12 @@ _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 struct group {
 	struct mfs_record record;
 	uint64_t head_arrival; /* of the first flow */
-	uint64_t bytes;	       /* waiting */
 	uint32_t child, next, prev;
 	struct mfs_fifo fifo;
 	uint32_t batch;
 	uint16_t layer;
 	bool due;
-	uint8_t reserved[5];
+	uint8_t reserved[13];
 };
 _Static_assert(sizeof(struct group) == 64, "a group is one cache line");
 
@@ -74,7 +73,7 @@ struct batch {
 	uint32_t members; /* chain of requests and lone reuse flows */
 	/* seldom below */
 	uint64_t deadline_ns; /* 0: none */
-	uint64_t bytes_due;   /* waiting at RLI 0: urgent flows and groups whose layer has come */
+	uint64_t bytes_waiting; /* of all its early flows */
 	uint8_t reserved[48];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
@@ -179,8 +178,8 @@ static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 		fifo->tail = flow->prev;
 }
 
-/* What orders early flows of equal RLI (mfsd.policy.order_key): the size of the stall in the high bits, of equal
- * ones the rank. A size is the power of two of the KiB: 0 below one, n for 2^(n-1) to 2^n - 1. */
+/* What orders early flows of equal RLI (mfsd.policy.order_key): the size of what the batch has waiting in the high
+ * bits, of equal ones the rank. A size is the power of two of the KiB: 0 below one, n for 2^(n-1) to 2^n - 1. */
 #define SIZE_NONE 63u /* of what does not run: it has no claim to go before what does */
 
 static inline uint64_t size_second(uint64_t bytes, uint32_t rank)

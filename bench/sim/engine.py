@@ -526,6 +526,14 @@ class Simulation:
             left += state.request.isolated_s * missing / state.request.new_tokens
         return left
 
+    def reuse_left(self, state: State) -> float:
+        """Bytes the request still has to fetch, of all layers."""
+        flow = state.reuse
+        if flow is None or state.batch is None:
+            return 0.0
+        moving = self.network.remaining(flow) or flow.message_bytes
+        return (state.batch.layers - state.fetched - 1) * flow.message_bytes + moving
+
     def p2d_left(self, state: State) -> float:
         """Bytes the request still has to ship, produced or not."""
         if state.p2d is None:

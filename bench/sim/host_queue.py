@@ -1,15 +1,15 @@
 """The production host queue (csrc/rmlq.c) under the simulator's clock: at every sending NIC it decides
 which message goes next.
 
-A message is a request's KV of one layer. It waits in the queue of the NIC it leaves from (the first of its
-group: the ranks of
-a tensor-parallel group move together), is posted when that NIC has fewer than `window` messages in flight,
-keeps the wire class
-it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never
-wait."""
+A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers at
+once. It waits in the queue
+of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel group move together), is posted when
+that NIC has fewer than `window` messages in flight, keeps the wire class it was posted with, and meets other traffic
+in a fabric that knows only those classes. Collectives never wait."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from bench.sim.network import SharedNetwork
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NS = 1_000_000_000
 WINDOW = 4  # messages in flight per NIC
+MESSAGE_BYTES = 25e6  # at most: a millisecond of a 200 Gbit/s NIC
 
 
 def native(config: PolicyConfig) -> NativePolicy:
@@ -52,8 +53,9 @@ class RmlqNetwork(SharedNetwork):
         self.rate = int(topology.link)
         self.queues: dict[int, Rmlq] = {}
         self.in_flight: dict[int, int] = {}
-        self.waiting: dict[int, tuple[Flow, float]] = {}  # by cookie: message and its bytes
-        self.posted: dict[int, tuple[Flow, int, float]] = {}  # by fluid number: flow, handle, bytes
+        self.waiting: dict[int, tuple[Flow, float, int]] = {}  # by cookie: message, its bytes and layer
+        self.posted: dict[int, tuple[Flow, int, int]] = {}  # by fluid number: flow, handle, layer
+        self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
         self.left: dict[Flow, float] = {}  # bytes not yet posted
         self.messages: dict[Flow, int] = {}  # waiting or in flight
         self.told: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
@@ -64,7 +66,7 @@ class RmlqNetwork(SharedNetwork):
 
     def queue(self, nic: int) -> Rmlq:
         if nic not in self.queues:
-            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=8192)
+            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=1 << 16)
             self.in_flight[nic] = 0
         return self.queues[nic]
 
@@ -79,18 +81,30 @@ class RmlqNetwork(SharedNetwork):
             super().send(flow, size)
             return
         nic = flow.path.source
-        request = flow.state.request
-        self.cookie += 1
-        self.waiting[self.cookie] = (flow, size)
-        self.left[flow] = self.left.get(flow, 0.0) + size
-        self.messages[flow] = self.messages.get(flow, 0) + 1
-        self.queue(nic).submit(
-            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
-            request=request.number + 1,
-            batch=flow.batch.serial, deadline_ns=int(request.deadline_s * NS), cookie=self.cookie,
-            layer=flow.layer,
-        )  # fmt: skip
+        if flow.stage != 1:
+            self._submit(flow, size, flow.layer)
+        elif flow not in self.awaited:
+            layers = range(flow.layer, flow.batch.layers)
+            self.awaited[flow] = {layer: self._submit(flow, size, layer) for layer in layers}
         self._pump(nic)
+
+    def _submit(self, flow: Flow, size: float, layer: int) -> int:
+        """Into how many messages it was cut."""
+        assert flow.state is not None
+        nic, request = flow.path.source, flow.state.request
+        parts = max(1, math.ceil(size / MESSAGE_BYTES))
+        self.left[flow] = self.left.get(flow, 0.0) + size
+        self.messages[flow] = self.messages.get(flow, 0) + parts
+        for _ in range(parts):
+            self.cookie += 1
+            self.waiting[self.cookie] = (flow, size / parts, layer)
+            self.queue(nic).submit(
+                self.now_ns(), max(1, int(size / parts * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
+                request=request.number + 1,
+                batch=flow.batch.serial, deadline_ns=int(request.deadline_s * NS), cookie=self.cookie,
+                layer=layer,
+            )  # fmt: skip
+        return parts
 
     def _pump(self, nic: int) -> None:
         queue = self.queues[nic]
@@ -98,11 +112,11 @@ class RmlqNetwork(SharedNetwork):
             pick = queue.pick(self.now_ns())
             if pick is None:
                 return
-            flow, size = self.waiting.pop(pick.cookie)
+            flow, size, layer = self.waiting.pop(pick.cookie)
             self.in_flight[nic] += 1
             self.left[flow] -= size
             number = self.fluid.add(flow.path.native, pick.wire_class, size, flow.path.weight)
-            self.posted[number] = (flow, pick.handle, size)
+            self.posted[number] = (flow, pick.handle, layer)
 
     def advance(self, now: float) -> list[Flow]:
         self.fluid.advance(now)
@@ -111,17 +125,30 @@ class RmlqNetwork(SharedNetwork):
             if number not in self.posted:
                 done.append(self.flows[number])
                 continue
-            flow, handle, _ = self.posted.pop(number)
+            flow, handle, layer = self.posted.pop(number)
             self.fluid.remove(number)
             nic = flow.path.source
             self.queues[nic].complete(handle)
             self.in_flight[nic] -= 1
             self.messages[flow] -= 1
-            if not self.messages[flow]:
+            last = not self.messages[flow]
+            if last:
                 del self.messages[flow], self.left[flow]
+            if flow.stage == 1:
+                done += self._in_order(flow, layer)
+            elif last:
                 done.append(flow)
             self._pump(nic)
         return done
+
+    def _in_order(self, flow: Flow, layer: int) -> list[Flow]:
+        """Once for each layer that is there now with all before it: one in a better class may come first."""
+        awaited, end = self.awaited[flow], flow.batch.layers
+        before = min(awaited)
+        awaited[layer] -= 1
+        if not awaited[layer]:
+            del awaited[layer]
+        return [flow] * (min(awaited, default=end) - before)
 
     def reorder(self, flow: Flow) -> None:
         """Messages that wait are the queue's business; those on the wire keep their class."""
@@ -129,6 +156,7 @@ class RmlqNetwork(SharedNetwork):
             super().reorder(flow)
 
     def end(self, flow: Flow) -> None:
+        self.awaited.pop(flow, None)
         if flow.stage == 2:
             super().end(flow)
 

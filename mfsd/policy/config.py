@@ -25,8 +25,8 @@ class EarlyOrder(str, Enum):
     COLLECTIVE_FIRST = "collective-first"
     """Every stage 2 before every stage 1; stage 1 by RLI, then rank."""
     SHORTEST = "shortest"
-    """RLI, then the power of two of what the batch waits for on this port (the shortest remaining time), then its
-    rank."""
+    """RLI, then the power of two of all that the batch waits for on this port (the shortest remaining time), then
+    its rank."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

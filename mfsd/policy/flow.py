@@ -20,7 +20,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     For the last stage the sizes are those of the whole request on its bottleneck port: everything it still
     has to ship, since all its flows share one deadline (paper 4.3). For early stages: what its batch still
-    has waiting there at the same RLI (the whole stall, not one message of it).
+    has waiting there, of all its layers.
     """
 
     stage: int

@@ -86,14 +86,14 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     LAST       (2, 0,     due,              0,     sequence)
     SCAVENGER  (3, 0,     deadline,         0,     sequence)
 
-    A missing deadline is NO_DEADLINE. size is `size_class` of `remaining_bytes`: the batch that needs the port
-    for the shortest time stalls the shortest, and of those that stall about as long, the rank decides
-    (early_order shortest). What is of no running batch has NO_SIZE and NO_RANK. The key changes as bytes are
-    served. `early_order` rank puts the rank alone there; collective-first does too, and 0 for control and
-    collectives and 1 + RLI for reuse in place of RLI. A critical last stage is one more urgent transfer, the
-    first of its size: before all of them it would stretch long collectives for single requests. Variant paper
-    orders early stages by rank and LAST by (level, deadline); there, and in the other early orders, CRITICAL is
-    (0, 0, deadline, 0, sequence).
+    A missing deadline is NO_DEADLINE. size is `size_class` of `remaining_bytes`, all that the batch waits for:
+    the batch that needs the port for the shortest time is out of everybody's way the soonest, and of those that
+    need it about as long, the rank decides (early_order shortest). What is of no running batch has NO_SIZE and
+    NO_RANK. The key changes as bytes are served. `early_order` rank puts the rank alone there; collective-first
+    does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI. A critical last stage is one
+    more urgent transfer, the first of its size: before all of them it would stretch long collectives for single
+    requests. Variant paper orders early stages by rank and LAST by (level, deadline); there, and in the other early
+    orders, CRITICAL is (0, 0, deadline, 0, sequence).
     """
     tier = tier_of(config, flow, decision)
     paper = config.variant is Variant.PAPER

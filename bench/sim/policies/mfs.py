@@ -102,16 +102,15 @@ class Mfs(Policy):
         )
 
     def waiting_bytes(self, flow: Flow) -> int:
-        """What the flow's batch waits for on the flow's busiest port at the same RLI. A collective waits for
-        nothing: production never holds one (design)."""
+        """What the flow's batch still waits for on the flow's busiest port, of all its layers. A collective waits
+        for nothing: production never holds one (design)."""
         batch, shares = flow.batch, flow.path.shares
         port = max(shares, key=shares.__getitem__)
-        rli = max(0, flow.layer - batch.layer)
-        total = (self.simulation.network.remaining(flow) or flow.message_bytes) * shares[port]
+        total = 0.0
         for chunk in batch.chunks:
-            other = chunk.state.reuse
-            if other is not None and other is not flow and max(0, other.layer - batch.layer) == rli:
-                total += other.message_bytes * other.path.shares.get(port, 0.0)
+            state = chunk.state
+            if state.reuse is not None:
+                total += self.simulation.reuse_left(state) * state.reuse.path.shares.get(port, 0.0)
         return int(total)
 
     def rank(self, batch: Batch) -> int:

@@ -9,7 +9,7 @@
  *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: among the early ones of RLI 0, first of
  *                      their size, then arrival (variant paper, other early orders: before all, by deadline)
  *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), size (power of two of the KiB) of
- *                      what the batch has waiting at that RLI, its rank (variant paper: rank alone), control
+ *                      all early bytes the batch has waiting, its rank (variant paper: rank alone), control
  *                      before collective before reuse, then arrival. A batch that was not told goes after those
  *                      that were
  *  MFS_TIER_LAST       other last-stage requests: by deadline (variant paper: level, deadline), then arrival;
@@ -52,7 +52,7 @@ enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
 enum mfs_early_order {
 	MFS_EARLY_RANK = 0,		/* RLI, rank, stage */
 	MFS_EARLY_COLLECTIVE_FIRST = 1, /* every collective before every reuse; reuse by RLI, rank */
-	MFS_EARLY_SHORTEST = 2,		/* RLI, size of what the batch has waiting there, rank, stage; the default */
+	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
 };
 
 struct mfs_policy {

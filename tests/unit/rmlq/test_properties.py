@@ -324,6 +324,17 @@ def test_the_batch_that_stalls_for_the_shortest_time_goes_first(native):
     assert [queue.pick()[1].handle for _ in range(2)] == big  # 7,000 against 8,000
 
 
+def test_layers_to_come_count_among_equals(native):
+    queue = native.queue()
+    for batch, rank in [(1, 0), (2, 1)]:
+        queue.batch(batch, layer_current=0, layers=10, rank=rank)
+    long = [queue.submit(bytes=4 << 10, stage=REUSE, batch=1, layer=layer)[1] for layer in range(4)]
+    short = [queue.submit(bytes=6 << 10, stage=REUSE, batch=2, layer=layer)[1] for layer in range(2)]
+    picked = [queue.pick()[1].handle for _ in range(6)]
+    # 16 KiB against 12: the short batch at either distance; then the other's, by layer
+    assert picked == [short[0], long[0], short[1], *long[1:]]
+
+
 def test_of_batches_that_stall_about_as_long_the_smaller_rank_goes_first(native):
     queue = native.queue()
     submit = {

@@ -124,21 +124,12 @@ class Model:
             pruned=request.pruned or (batch is not None and batch.pruned),
         )
 
-    def rli(self, flow: Waiting) -> int:
-        if flow.stage is not Stage.REUSE:
-            return 0
-        batch = self.batches.get(flow.batch)
-        return max(0, flow.layer - batch.layer_current) if batch else RLI_UNKNOWN + flow.layer
-
     def stall(self, flow: Waiting) -> int:
-        """Bytes that the flow's batch has waiting at the same RLI."""
+        """Early bytes that the flow's batch has waiting, of all layers."""
         return sum(
             f.size
             for f in self.flows.values()
-            if not f.in_flight
-            and f.stage in (Stage.CONTROL, Stage.COLLECTIVE, Stage.REUSE)
-            and f.batch == flow.batch
-            and self.rli(f) == self.rli(flow)
+            if not f.in_flight and f.stage in (Stage.CONTROL, Stage.COLLECTIVE, Stage.REUSE) and f.batch == flow.batch
         )
 
     def place(self, flow: Waiting) -> tuple[Flow, Decision, int]:

@@ -27,6 +27,7 @@ def flows(one: State, serial: int) -> tuple[Flow, Flow]:
     away = Request(90 + serial, 0.0, 1000, 0, 1, 0, 0, ((0, 0.5), (1, 0.5)), 100, 0.1, 1.0)
     other = State(away, CLUSTER)
     other.batch = Batch(serial + 50, 1, [Chunk(other, 1000, SIZE)], CLUSTER)
+    other.batch.layers = 1
     return one.p2d, Flow(1, CLUSTER.reuse_path(away), other.batch, other, SIZE, serial * 10 + 1)
 
 
@@ -46,6 +47,36 @@ def test_the_native_queue_sends_reuse_before_p2d_and_p2d_by_deadline() -> None:
         network.send(flow, SIZE)
     assert finish_order(network) == [blocker, reuse, soon, late]
     assert network.fluid.now == pytest.approx(4 * SIZE / 2 / 25e9), "the NIC was never idle"
+
+
+def test_reuse_waits_with_all_its_layers_and_they_count_in_order() -> None:
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    _, many = flows(state(1, 9.0), 1)
+    _, few = flows(state(2, 5.0), 2)
+    blocker, _ = flows(state(3, 1.0), 3)
+    many.batch.layers, few.batch.layers = 4, 2
+    for flow in (many, few):
+        flow.batch.policy = 0
+        assert flow.state is not None
+        flow.state.reuse = flow
+        network.tell_batch(flow.batch, rank=0, deadline_ns=NS, compute_left_ns=0, layers=flow.batch.layers)
+    network.send(blocker, SIZE)
+    for flow in (many, few):
+        network.send(flow, SIZE)
+        network.send(flow, SIZE)  # the engine's word for the next layer: it waits already
+    assert finish_order(network) == [blocker, few, many, few, many, many, many], "by layer, then by all that waits"
+
+
+def test_what_is_large_is_cut_and_lets_others_pass() -> None:
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    late, _ = flows(state(1, 9.0), 1)
+    soon, reuse = flows(state(2, 5.0), 2)
+    network.send(late, 3 * SIZE)
+    for flow in (soon, reuse):
+        network.send(flow, 2 * SIZE)
+    assert network.remaining(late) == pytest.approx(3 * SIZE)
+    assert finish_order(network) == [reuse, soon, late]
+    assert network.fluid.now == pytest.approx(7 * SIZE / 2 / 25e9), "the NIC was never idle"
 
 
 def test_a_request_that_runs_out_of_slack_passes_reuse() -> None:
