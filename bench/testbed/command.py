@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.fabric.lab import missing
 from bench.sim.cluster import ConfigError
 from bench.sim.workload import TraceError
-from bench.testbed import overhead, show
+from bench.testbed import overhead, page, show
 from bench.testbed.build import BuildError
 from bench.testbed.leg import LegResult
 from bench.testbed.measure import Result
@@ -79,7 +79,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--overhead", action="store_true", help="measure what MFS costs at a low load, instead")
     p.add_argument("--simulate", action="store_true", help="show what the simulator expects beside it")
     p.add_argument("--json", type=Path, metavar="FILE", help="results, written after every leg")
-    p.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the contended links over time, by class")
+    p.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="PNG of the contended links over time, by class; a page for browsers, with the table, beside it (.html)",
+    )
     return p
 
 
@@ -143,6 +148,8 @@ def main(arguments: list[str]) -> int:
                 show.bars(console, legs, scale)
                 if options.picture:
                     show.picture(options.picture, legs, scale)
+                    web = options.picture.with_suffix(".html")
+                    page.write(web, page.summary(file.results, modes), legs, file.results, modes, scale)
                 if options.simulate:
                     rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
                     file.content["simulated"] = [simulated(r, scale, m.name) for r in rounds for m in modes]

@@ -15,11 +15,19 @@ import msgspec
 from rich.console import Console
 
 from bench.sim.cluster import ConfigError
-from bench.testbed import show
+from bench.testbed import page, show
 from bench.testbed.build import BuildError
 from bench.testbed.command import run
 from bench.testbed.hosts import Hosts
-from bench.testbed.measure import Result, change, difference, machine, over_seeds
+from bench.testbed.measure import (
+    Result,
+    chance_of_fewer,
+    change,
+    difference,
+    machine,
+    only_one_met,
+    over_seeds,
+)
 from bench.testbed.modes import parse_modes
 from bench.testbed.processes import LegError
 from bench.testbed.rounds import ResultFile
@@ -32,9 +40,11 @@ DURATION_S = 14.0
 NO_HOSTS = 3
 """Exit status of the demo proper: this kernel makes no such hosts."""
 SEEDS = [1, 2, 3]
-SLACK_POINTS = 0.08
-"""By how much MFS may be below fixed priorities in deadlines met: seeds differ by as much, so three short rounds cannot
-tell less. What was measured is printed."""
+CHANCE_LEAST = 0.001
+"""MFS has missed more deadlines than fixed priorities when the requests that only those had in time outnumber the ones
+that only MFS had, by more than chance makes them once in a thousand demos. Requests of one batch are late together, so
+their number makes more of a difference than there is; the two come out within a few points (docs/testbed.md), which
+three short rounds cannot tell. What was measured is printed."""
 
 
 class Verdict(msgspec.Struct):
@@ -45,6 +55,9 @@ class Verdict(msgspec.Struct):
     cct_change: float
     points_over_fifo: float
     points_over_dscp: float
+    only_mfs: int
+    only_dscp: int
+    """Requests that were in time in the one mode and not in the other."""
 
     @property
     def wins(self) -> bool:
@@ -52,7 +65,7 @@ class Verdict(msgspec.Struct):
             self.ttft_change < 0
             and self.cct_change < 0
             and self.points_over_fifo > 0
-            and self.points_over_dscp >= -SLACK_POINTS
+            and chance_of_fewer(self.only_mfs, self.only_dscp) >= CHANCE_LEAST
         )
 
 
@@ -62,6 +75,7 @@ def verdict(results: Sequence[Result]) -> Verdict:
         change(results, "mfs", "fifo", "cct_s.mean").mean,
         difference(results, "mfs", "fifo", "slo_attainment").mean,
         difference(results, "mfs", "dscp", "slo_attainment").mean,
+        *only_one_met(results, "mfs", "dscp"),
     )
 
 
@@ -70,7 +84,8 @@ def sentence(result: Verdict, results: Sequence[Result]) -> str:
     return (
         f"MFS {'wins' if result.wins else 'does NOT win'}: first tokens {result.ttft_change:+.0%}, collectives "
         f"{result.cct_change:+.0%}, {mfs:.0%} of the requests in time instead of {fifo:.0%} "
-        f"({result.points_over_dscp * 100:+.0f} points against fixed priorities)."
+        f"({result.points_over_dscp * 100:+.0f} points against fixed priorities: {result.only_mfs} requests in time "
+        f"with MFS only, {result.only_dscp} with those only)."
     )
 
 
@@ -118,9 +133,12 @@ def serve(console: Console, json_file: Path, picture: Path) -> int:
     show.bars(console, [leg for leg in legs if leg.mode != "dscp"], scale)
     show.picture(picture, legs, scale)
     result = verdict(file.results)
+    web = picture.with_suffix(".html")
+    page.write(web, sentence(result, file.results), legs, file.results, modes, scale)
     console.print(sentence(result, file.results), style="bold green" if result.wins else "bold red", highlight=False)
     for text in (
-        f"Picture: {picture}, figures: {json_file}. {time.monotonic() - started:.0f} s on {machine()}.",
+        f"Picture: {picture}, with the table for a browser: {web}, figures: {json_file}.",
+        f"{time.monotonic() - started:.0f} s on {machine()}.",
         "Next: python -m bench testbed --help    other loads, workloads and modes",
         "      python -m bench sim --help        the same scheduler on 2,048 GPUs, simulated",
         "      docs/testbed.md                   what is real here, what is scaled, all figures",

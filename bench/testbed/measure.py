@@ -3,6 +3,7 @@ bytes have."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -31,6 +32,7 @@ def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
             [((s.first_token_ns - s.arrival_ns) / 1e9, (s.deadline_ns - s.arrival_ns) / 1e9) for s in served],
             [(end - begin) / 1e9 for begin, end in leg.collectives],
         ),
+        "in_time": "".join("01"[s.first_token_ns <= s.deadline_ns] for s in served),
         "load": round(load, 4),
         "wall_s": round((leg.end_ns - leg.start_ns) / 1e9, 3),
         "isolated_s": round(statistics.fmean(s.isolated_ns for s in served) / 1e9, 6),
@@ -80,6 +82,20 @@ def difference(results: Sequence[Result], mode: str, base: str, figure: str) -> 
     """Absolute difference of a figure, seed by seed."""
     before = {r["seed"]: pick(r, figure) for r in results if r["mode"] == base}
     return Spread.of([pick(r, figure) - before[r["seed"]] for r in results if r["mode"] == mode])
+
+
+def only_one_met(results: Sequence[Result], mode: str, base: str) -> tuple[int, int]:
+    """Requests that were in time in `mode` but not in `base`, and the reverse: the same requests in the same round."""
+    before = {r["seed"]: r["in_time"] for r in results if r["mode"] == base}
+    pairs = [pair for r in results if r["mode"] == mode for pair in zip(r["in_time"], before[r["seed"]], strict=True)]
+    return pairs.count(("1", "0")), pairs.count(("0", "1"))
+
+
+def chance_of_fewer(more: int, fewer: int) -> float:
+    """How likely it is that of so many requests at least `fewer` go the one way, if they go either way alike: the sign
+    test of paired requests."""
+    tried = more + fewer
+    return sum(math.comb(tried, k) for k in range(fewer, tried + 1)) / (1 << tried)
 
 
 def machine() -> str:

@@ -42,39 +42,45 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return shown
 
 
+COLUMNS = (
+    "mode",
+    "TTFT\nms",
+    "p99\nms",
+    "change\n%",
+    "in time\n%",
+    "change\npoints",
+    "CCT\nms",
+    "change\n%",
+    "MFS CPU\n%",
+)
+
+
+def changes_against(modes: Sequence[Mode]) -> str:
+    return f"± over the seeds; changes against {modes[0].name}, seed by seed"
+
+
+def cells(results: Sequence[Result], mode: Mode, base: str) -> list[str]:
+    """A mode's figures, as COLUMNS names them. Mean over the seeds ± standard deviation; changes against mode `base`,
+    seed by seed."""
+    name, first = mode.name, mode.name == base
+    share = over_seeds(results, name, "mfs_cpu_s").mean / (over_seeds(results, name, "workers_cpu_s").mean or 1)
+    return [
+        name,
+        over_seeds(results, name, "ttft_s.mean").show(0, 1e3),
+        f"{over_seeds(results, name, 'ttft_s.p99').mean * 1e3:.0f}",
+        "" if first else change(results, name, base, "ttft_s.mean").show(0, 100, sign=True),
+        over_seeds(results, name, "slo_attainment").show(0, 100),
+        "" if first else difference(results, name, base, "slo_attainment").show(0, 100, sign=True),
+        over_seeds(results, name, "cct_s.mean").show(1, 1e3),
+        "" if first else change(results, name, base, "cct_s.mean").show(0, 100, sign=True),
+        f"{share * 100:.0f}" if mode.scheduled else "",
+    ]
+
+
 def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) -> None:
-    """Mean over the seeds ± standard deviation; changes against the first mode, seed by seed."""
-    base = modes[0].name
-    shown = _table(
-        f"± over the seeds; changes against {base}, seed by seed",
-        [
-            "mode",
-            "TTFT\nms",
-            "p99\nms",
-            "change\n%",
-            "in time\n%",
-            "change\npoints",
-            "CCT\nms",
-            "change\n%",
-            "MFS CPU\n%",
-        ],
-    )
+    shown = _table(changes_against(modes), COLUMNS)
     for mode in modes:
-        name = mode.name
-        first = name == base
-        share = over_seeds(results, name, "mfs_cpu_s").mean / (over_seeds(results, name, "workers_cpu_s").mean or 1)
-        shown.add_row(
-            name,
-            over_seeds(results, name, "ttft_s.mean").show(0, 1e3),
-            f"{over_seeds(results, name, 'ttft_s.p99').mean * 1e3:.0f}",
-            "" if first else change(results, name, base, "ttft_s.mean").show(0, 100, sign=True),
-            over_seeds(results, name, "slo_attainment").show(0, 100),
-            "" if first else difference(results, name, base, "slo_attainment").show(0, 100, sign=True),
-            over_seeds(results, name, "cct_s.mean").show(1, 1e3),
-            "" if first else change(results, name, base, "cct_s.mean").show(0, 100, sign=True),
-            f"{share * 100:.0f}" if mode.scheduled else "",
-            style="bold" if name == "mfs" else None,
-        )
+        shown.add_row(*cells(results, mode, modes[0].name), style="bold" if mode.name == "mfs" else None)
     console.print(shown)
 
 

@@ -1,8 +1,10 @@
 /* Asks MFS for leave through its public interface (mfs/api.h), or gives it at once on the stage's fixed class when nobody
  * schedules.
  *
- * Permits arrive on a thread that sleeps until there are some; it hands them to the event loop. A message that waits when
- * the daemon is gone, or longer than the daemon says, goes out without a permit on the lowest class but the scavenger's.
+ * Permits arrive on a thread that sleeps until there are some; it hands them to the event loop. The shim's hooks take
+ * permits out of the ring, too, also of our messages; they keep them for whoever asks, so we ask again whenever some were
+ * taken since we asked last. A message that waits when the daemon is gone, or longer than the daemon says, goes out
+ * without a permit on the lowest class but the scavenger's.
  */
 #define _GNU_SOURCE
 #include "worker.h"
@@ -33,6 +35,7 @@ static int nic = -1;
 static int bell = -1;
 static sem_t taken;
 static struct message *waiting_first, *waiting_last; /* submitted, in that order */
+static uint32_t asked_at; /* what permits_moved said when all that waited were asked for */
 static uint64_t submitted, permitted, bypassed;
 
 static uint32_t fallback_class(const struct mfs_client *client)
@@ -43,10 +46,20 @@ static uint32_t fallback_class(const struct mfs_client *client)
 
 /* ---- permits ---------------------------------------------------------------------------------------------------- */
 
-/* Rings the bell when permits have arrived, and lets the event loop take them before it sleeps again. */
+/* Moves with every permit that comes, and again when somebody has taken one out of the ring: from then on its task knows. */
+static uint32_t permits_moved(void)
+{
+	struct mfs_client *client = api->client();
+
+	return client ? atomic_load(&mfs_client_segment(client)->header.grant_word) : 0;
+}
+
+/* Rings the bell when permits have come, and lets the event loop take them before it sleeps again. They may have left the
+ * ring by the time it is looked at; one that leaves between two waits is gate_look's. */
 static void *wait_for_permits(void *unused)
 {
 	const uint64_t one = 1;
+	uint32_t known = 0;
 
 	(void)unused;
 	pthread_setname_np(pthread_self(), "permits");
@@ -55,11 +68,12 @@ static void *wait_for_permits(void *unused)
 
 		if (!client) {
 			usleep(WAIT_NS / 1000);
-		} else if (!mfs_client_wait(client, WAIT_NS)) {
+		} else if (!mfs_client_wait(client, WAIT_NS) || permits_moved() != known) {
 			if (write(bell, &one, sizeof(one)) != sizeof(one))
 				abort();
 			while (sem_wait(&taken) && errno == EINTR)
 				;
+			known = permits_moved();
 		}
 	}
 	return NULL;
@@ -72,22 +86,12 @@ static void unlink_waiting(struct message *message)
 	message->waits = false;
 }
 
-/* Moves with every permit that is taken out of the ring. */
-static uint64_t permits_taken(void)
+/* Asks for every message that waits. Asking for one takes the permits of others, too, perhaps of those that were just asked
+ * for: then all are asked for again. */
+static void permits_take(void)
 {
-	struct mfs_client *client = api->client();
-
-	return client ? atomic_load(&mfs_client_segment(client)->grant.head) : 0;
-}
-
-static void bell_rang(void)
-{
-	uint64_t times, before;
-
-	if (read(bell, &times, sizeof(times)) != sizeof(times))
-		return;
-	do { /* asking for one message takes the permits of others, too, perhaps of those that were just asked for */
-		before = permits_taken();
+	do {
+		asked_at = permits_moved();
 		for (struct message *message = waiting_first, *next; message; message = next) {
 			const int wire_class = mfs_client_permit(message->client, message->task);
 
@@ -98,7 +102,16 @@ static void bell_rang(void)
 			permitted++;
 			verbs_post(message, (unsigned)wire_class);
 		}
-	} while (permits_taken() != before);
+	} while (permits_moved() != asked_at);
+}
+
+static void bell_rang(void)
+{
+	uint64_t times;
+
+	if (read(bell, &times, sizeof(times)) != sizeof(times))
+		return;
+	permits_take();
 	sem_post(&taken);
 }
 
@@ -202,13 +215,16 @@ bool gate_waits(void)
 	return waiting_first;
 }
 
-/* Falls open: what waits on a session that is gone, or too long, goes out. */
+/* After every event: the shim's hook in ibv_poll_cq may have taken permits of ours. Falls open, too: what waits on a session
+ * that is gone, or too long, goes out. */
 void gate_look(void)
 {
 	static uint64_t looked_ns;
 	const uint64_t now = now_ns();
 	struct mfs_client *client;
 
+	if (waiting_first && permits_moved() != asked_at)
+		permits_take();
 	if (!waiting_first || now - looked_ns < LOOK_NS)
 		return;
 	looked_ns = now;

@@ -25,8 +25,9 @@ SEEDS = 2  # of those recorded: the simulator's part of this test takes a few se
 APART_MOST = {"ttft_s.mean": 0.25, "cct_s.mean": 0.25}
 POINTS_MOST = 0.12
 # The paper's rule lets last stages and reuse pass collectives. On ideal links each of them does; in the testbed the
-# data plane never holds a collective, and the wire alone lets pass.
-PAPER_APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.45}
+# data plane never holds a collective, and the wire alone lets pass. Since the simulator cuts its messages at 25 MB more
+# of them pass in time.
+PAPER_APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.5}
 PAPER_POINTS_MOST = 0.25
 
 

@@ -9,7 +9,7 @@ import pytest
 from bench.testbed.demo import verdict
 from bench.testbed.hosts import PortSample
 from bench.testbed.leg import LegResult, Served
-from bench.testbed.measure import change, difference, over_seeds, result_of
+from bench.testbed.measure import chance_of_fewer, change, difference, only_one_met, over_seeds, result_of
 from bench.testbed.overhead import costs, sentences
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario
@@ -64,6 +64,26 @@ def test_changes_are_taken_seed_by_seed() -> None:
 def test_mfs_wins_only_when_it_does(mfs_ms: list[int], cct_ms: int, wins: bool) -> None:
     results = [result("fifo", 1, [250, 350]), result("dscp", 1, [200, 290]), result("mfs", 1, mfs_ms, cct_ms)]
     assert verdict(results).wins is wins
+
+
+def test_fewer_deadlines_than_fixed_priorities_are_told_from_chance() -> None:
+    met, late = 200, 400
+    rounds = range(1, 4)
+
+    def of(only_mfs: int, only_dscp: int) -> list[dict[str, Any]]:
+        """Per round; two more requests are late in both, one is in time in both."""
+        mfs = [met] * only_mfs + [late] * only_dscp + [late, late, met]
+        dscp = [late] * only_mfs + [met] * only_dscp + [late, late, met]
+        all_late = [late] * len(mfs)
+        modes = (("fifo", all_late, 12), ("dscp", dscp, 9), ("mfs", mfs, 8))
+        return [result(mode, seed, times, cct) for seed in rounds for mode, times, cct in modes]
+
+    assert only_one_met(of(1, 2), "mfs", "dscp") == (3, 6)
+    assert verdict(of(1, 2)).wins, "three more of nine may be chance"
+    assert verdict(of(1, 4)).wins, "twelve of fifteen may be one late batch"
+    assert not verdict(of(1, 7)).wins, "twenty-one of twenty-four are not"
+    assert verdict(of(4, 1)).wins
+    assert chance_of_fewer(0, 0) == 1 and chance_of_fewer(1, 1) == pytest.approx(0.75)
 
 
 def test_overhead_is_told_with_its_bounds() -> None:
