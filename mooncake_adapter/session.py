@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mooncake_adapter.once import Once
+
+if TYPE_CHECKING:
+    from mfsd.client import Session as Session
+else:
+    Session = Any  # imported when it is opened: without its native part engines run on, unscheduled
 
 STAGE_REUSE, STAGE_P2D, STAGE_BACKGROUND = 1, 3, 4
 
@@ -36,59 +40,6 @@ class Batch(Protocol):
 
     def layer(self, number: int) -> None: ...
     def end(self) -> None: ...
-
-
-class Session(Protocol):
-    """The part of mfsd.client.Session that the adapters use."""
-
-    @property
-    def scheduled(self) -> bool: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def dscp(self) -> list[int | None]: ...
-    def close(self) -> None: ...
-    def nic(self, name: str, *, guid: int = 0) -> int: ...
-    def batch(
-        self,
-        batch_id: int,
-        *,
-        layers: int,
-        requests: Sequence[object] = (),
-        compute_ns: int = 0,
-        deadline_ns: int = 0,
-    ) -> Batch: ...
-    def submit(
-        self,
-        size_bytes: int,
-        *,
-        stage: int,
-        nic: int = 0,
-        request_id: int = 0,
-        deadline_ns: int = 0,
-        batch: Batch | None = None,
-        layer: int = 0,
-        peer: str = "",
-        laned: bool = False,
-        incoming: bool = False,
-    ) -> Task: ...
-    def permit(
-        self,
-        size_bytes: int,
-        *,
-        stage: int,
-        nic: int = 0,
-        request_id: int = 0,
-        deadline_ns: int = 0,
-        batch: Batch | None = None,
-        layer: int = 0,
-        peer: str = "",
-        laned: bool = False,
-        incoming: bool = False,
-        timeout_s: float | None = None,
-    ) -> Leave | None: ...
-    def lane(self, wire_class: int) -> AbstractContextManager[object]: ...
-    def pruned(self, request_id: int) -> bool: ...
 
 
 def open_session() -> Session:

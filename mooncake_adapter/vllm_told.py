@@ -11,7 +11,7 @@ from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Defaults, promise_of
 
 TESTED_VERSIONS = ("0.32.0",)
-TESTED_CONNECTORS = ("MooncakeConnector", "ExampleConnector")
+TESTED_CONNECTORS = ("MooncakeConnector", "NixlConnector", "ExampleConnector")
 
 
 def judged(version: str, connector: str, once: Once) -> bool:

@@ -103,7 +103,7 @@ class Steps:
                 self._sending[chunk.told.request] = self._batch
                 self._known[chunk.told.request] = self.metadata(chunk.told)._replace(batch=self._batch)
 
-    def _request(self, chunk: Chunk) -> object:
+    def _request(self, chunk: Chunk) -> Request:
         told = chunk.told
         size_bytes = len(chunk.blocks) * self._block_bytes
         flows = []

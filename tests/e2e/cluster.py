@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 from tests.conftest import free_port
 from tests.e2e.model import LAYERS
@@ -64,6 +64,7 @@ class Cluster:
             "MC_CUSTOM_TOPO_JSON": str(topology),
             "MC_WORKERS_PER_CTX": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # each instance would take the first cores for its own
             "VLLM_HOST_IP": "127.0.0.1",
             "VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.bootstrap),
             "VLLM_NO_USAGE_STATS": "1",
@@ -140,6 +141,13 @@ class Cluster:
         reply = ask(self.socket, StatusRequest(), 10.0)
         assert isinstance(reply, StatusReply)
         return reply
+
+    def account(self, request_id: int) -> RequestStatus:
+        """What the daemon has counted for one request."""
+        reply = ask(self.socket, RequestsRequest(request_id), 10.0)
+        assert isinstance(reply, RequestsReply)
+        (account,) = reply.requests
+        return account
 
     def healthy(self, name: str) -> bool:
         for process in self.processes:

@@ -1,4 +1,4 @@
-"""MfsConnector around vLLM's Example connector, found by the installed wheel's entry point: make e2e-vllm.
+"""MfsConnector around vLLM's Example and NIXL connectors, found by the installed wheel's entry point: make e2e-vllm.
 
 The engines see the wheel alone, not this checkout, and run without mfs-run: vLLM loads the plugin, the plugin attaches.
 """
@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import free_port
 from tests.e2e.cluster import BATCH, PYTHON, ROOT, START_S, Cluster, until
 from tests.e2e.model import LAYERS
 from tests.e2e.test_vllm import prompt
 
+NIXL = ROOT / "build/e2e-vllm/nixl"
 pytestmark = [
     pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-vllm"),
     pytest.mark.timeout(1500),
@@ -46,10 +48,12 @@ class Engines(Cluster):
         (self.folder / "logging.json").write_text(json.dumps(logging))
         return {
             **super().environment(),
-            "PYTHONPATH": str(self.folder / "site"),
+            "PYTHONPATH": os.pathsep.join((str(self.folder / "site"), str(NIXL))),
             "MFS_SOCKET": str(self.socket),
             "VLLM_LOGGING_CONFIG_PATH": str(self.folder / "logging.json"),
-            "UCX_TLS": "tcp,self,sm",
+            "UCX_TLS": "tcp",
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
         }
 
     def start_daemon(self) -> None:
@@ -122,5 +126,24 @@ def test_around_the_example_connector(engines: Engines) -> None:
     subprocess.run((PYTHON, "-c", empty, str(store)), check=True)
     assert engines.complete("P", one, {}, max_tokens=8) != wanted
     assert engines.batches()
+    assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
+    assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()
+
+
+def test_around_the_nixl_connector(engines: Engines) -> None:
+    """The decode instance reads the prefill instance's cache by NIXL: that of another prompt gives other tokens."""
+    for name in "PD":
+        engines.serve_connector(name, "kv_both", "NixlConnector", {})
+    engines.wait("P", "D")
+    one, other = prompt(900, 5), prompt(900, 6)
+    wanted = engines.complete("D", one, {}, max_tokens=8)
+    sends = {"do_remote_decode": True, "do_remote_prefill": False}
+
+    def decoded(prefilled: list[int]) -> list[int]:
+        told = engines.answer("P", prefilled, {}, max_tokens=1, kv_transfer_params=sends)["kv_transfer_params"]
+        return engines.complete("D", one, {}, max_tokens=8, kv_transfer_params=told)
+
+    assert decoded(one) == wanted
+    assert decoded(other) != wanted
     assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
     assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()

@@ -1,6 +1,6 @@
 """vLLM with Mooncake over RDMA, prefill and decode apart, scheduled by MFS: make e2e-vllm.
 
-Run by that target alone, which installs what is needed (3.6 GB); skipped otherwise.
+Run by that target alone, which installs what is needed (4 GB); skipped otherwise.
 """
 
 from __future__ import annotations
@@ -90,6 +90,15 @@ def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Clust
     }
     assert granted() - granted_before == wanted
     assert posted() - posted_before == wanted, "what the shim saw on the wire"
+    for name, count in zip(names, blocks, strict=True):
+        layer_bytes = count * BLOCK_TOKENS * TOKEN_BYTES // LAYERS
+        number = request_number(name)
+        until(lambda number=number: not cluster.account(number).open_tasks, "the last completion")
+        account = cluster.account(number)
+        assert account.bypassed_bytes == account.dropped_bytes == 0
+        assert {(part.stage, part.layer): part.completed_bytes for part in account.stages} == {
+            ("p2d", layer): layer_bytes for layer in range(LAYERS)
+        }, "what the daemon counts for the request"
 
 
 def test_layers_leave_while_the_prefill_computes(cluster: Cluster) -> None:
