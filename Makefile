@@ -55,7 +55,7 @@ test: setup ## set up and run every test
 	$(BIN)/python -m pytest -q -n 2 tests/unit tests/model tests/fuzz
 	$(BIN)/python -m pytest -q tests/fault tests/integration tests/e2e tests/gpu
 
-e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 3.6 GB, ten minutes)
+e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
 	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e
 

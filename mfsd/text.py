@@ -1,4 +1,4 @@
-"""Text that came from elsewhere, made fit to be shown to people; below all rooms."""
+"""Text from elsewhere made fit to be shown to people, and pages with a generated part; below all rooms."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def _shown(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def with_part(page: str, begin: str, part: str, end: str) -> str:
+    """The page with what stands between its two marks written anew. ValueError when it lacks them."""
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"the page lacks the lines {begin} and {end}")
+    return f"{before}{begin}\n\n{part}\n{end}{after}"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -22,8 +23,11 @@ WAIT_S = 30
 
 
 def pytest_configure() -> None:
-    """A shell that starts us in the background has SIGINT ignored, and programs under test would inherit that."""
+    # A shell that starts us in the background has SIGINT ignored, and programs under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How long an example takes says how busy the machine is, not whether the code is right.
+    hypothesis.settings.register_profile("any-machine", deadline=None)
+    hypothesis.settings.load_profile("any-machine")
 
 
 @dataclass

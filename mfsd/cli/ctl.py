@@ -25,6 +25,13 @@ from mfsd.node.control_client import default_socket
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
+Examples:
+  mfsctl doctor                     will programs on this node be scheduled?
+  mfsctl status                     what is attached, held and in flight
+  mfsctl --socket /tmp/a.sock top   another daemon of this host, live
+  mfsctl COMMAND --help             examples of each command
+
+\b
 Exit codes:
   0  done
   1  the daemon refused, or the request failed

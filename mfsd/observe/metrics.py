@@ -197,7 +197,7 @@ def _requests(status: StatusReply) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "mfs_unaccounted_tasks",
-        "Tasks whose request had no room to be counted in.",
+        "Tasks on no request's account: there was no room, or they had ended before they were seen.",
         value=_event(status, "ledger", "unaccounted"),
     )
 

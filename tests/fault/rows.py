@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from mfsd.text import with_part
+
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 
 HOSTILE = "tests/unit/core/test_hostile.py"
@@ -20,6 +22,7 @@ LIFE = "tests/integration/test_node_lifecycle.py"
 NODE = "tests/integration/test_node_attach.py"
 SHIM = "tests/native/shim_fault.c"
 HARDWARE = "tests/unit/doctor/test_hardware_files.py"
+PROGRAMS = "tests/integration/test_programs_under_mfs.py"
 FUZZ = "tests/fuzz/test_fuzz.py"
 SOAK = "tests/fault/test_soak.py::test_nothing_is_lost_while_everything_dies"
 
@@ -47,6 +50,7 @@ FAULTS = (
             f"{SHIM}::daemon_hangs",
             f"{LIFE}::test_a_stopped_daemon_is_taken_for_dead_and_believed_again",
             f"{LIFE}::test_the_service_manager_is_told",
+            f"{LIFE}::test_a_hung_arbiter_is_not_reported_alive",
         ),
     ),
     Fault(
@@ -160,8 +164,13 @@ FAULTS = (
     ),
     Fault(
         "`fork()` in a program under the library",
-        "the child passes through, without the parent's memory or threads",
-        (f"{SHIM}::forked", "tests/native/shim_metadata.c::child_starts_without"),
+        "the child passes through, without the parent's memory or threads; the parent loses nothing",
+        (
+            f"{SHIM}::forked",
+            f"{SHIM}::forked_without_pages",
+            "tests/native/shim_metadata.c::child_starts_without",
+            f"{PROGRAMS}::test_a_program_that_forks_while_its_work_requests_are_held",
+        ),
     ),
     Fault(
         "`exec()`, setuid programs",
@@ -228,11 +237,7 @@ def table() -> str:
 
 def updated(page: str) -> str:
     """The page with the table between its two marks written anew."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page lacks the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+    return with_part(page, BEGIN, table(), END)
 
 
 if __name__ == "__main__":

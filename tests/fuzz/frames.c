@@ -18,7 +18,6 @@ static int fuzz_getpeername(int fd, struct sockaddr *address, socklen_t *size)
 #undef getpeername
 #include "input.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 
 struct mfs_rdma_core mfs_rdma_core; /* of provider.c, which registers with libibverbs: not here */
@@ -48,43 +47,18 @@ static void require(bool truth, const char *what)
 static struct mfs_context *context_make(void)
 {
 	struct mfs_context *context = calloc(1, sizeof(*context));
-	struct mfs_port *port;
-	int async[2];
 
-	require(context && pipe2(async, O_CLOEXEC | O_NONBLOCK) == 0, "context");
-	pthread_mutex_init(&context->lock, NULL);
-	LIST_INIT(&context->channels);
-	TAILQ_INIT(&context->qps);
-	TAILQ_INIT(&context->deferred);
-	TAILQ_INIT(&context->timed);
-	TAILQ_INIT(&context->greeting);
-	TAILQ_INIT(&context->paced);
-	TAILQ_INIT(&context->closed);
-	context->verbs.context.num_comp_vectors = 1;
-	context->verbs.context.async_fd = async[0];
-	context->async_write_fd = async[1];
-	context->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	require(context, "context");
+	mfs_context_init(context);
 	context->address.s_addr = htonl(INADDR_LOOPBACK);
-	require(mfs_port_open(context, &port) == 0 && mfs_progress_start(context) == 0, "progress");
+	require(mfs_context_start(context) == 0, "progress");
 	return context;
 }
 
 static void context_free(struct mfs_context *context)
 {
-	struct mfs_connection *connection;
-
-	mfs_progress_stop(context);
-	while ((connection = TAILQ_FIRST(&context->greeting)))
-		mfs_connection_close(connection);
-	mfs_connection_free_closed(context);
-	close(context->ports[0]->source.fd);
-	free(context->ports[0]);
-	close(context->wake.fd);
-	close(context->timer.fd);
-	close(context->epoll_fd);
-	close(context->async_write_fd);
+	mfs_context_stop(context);
 	close(context->verbs.context.async_fd);
-	pthread_mutex_destroy(&context->lock);
 	free(context->mrs);
 	free(context);
 }
@@ -106,8 +80,7 @@ static int connection_make(struct peer *p, bool requester)
 		p->qp->requester = connection;
 		p->qp->requester_lost = false;
 	} else {
-		connection->state = MFS_GREETING;
-		TAILQ_INSERT_TAIL(&p->context->greeting, connection, link);
+		stranger_add(connection, MFS_GREETING);
 	}
 	return pair[1];
 }

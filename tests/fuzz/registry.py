@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.targets import cluster, files, node, shim
+from tests.fuzz.targets import cluster, files, node, recordings, shim
 
 
 class Target(NamedTuple):
@@ -31,5 +31,7 @@ TARGETS: dict[str, Target] = {
     "policy": Target(files.policies, files.policy, 400),
     "switch": Target(files.switches, files.switch, 120),
     "trace": Target(lambda: files.TRACES, files.trace, 1000),
+    "trace-events": Target(lambda: recordings.EVENTS, recordings.events, 1000),
+    "trace-file": Target(recordings.files, recordings.trace_files, 1000),
     "parquet-trace": Target(files.parquet_traces, files.parquet_trace, 600),
 }

@@ -13,7 +13,7 @@ from tests.fuzz.inputs import mutations
 from tests.fuzz.registry import TARGETS
 
 INPUT_S_MAX = 10.0
-"""One input that takes longer is a hang."""
+"""Of processor time, however busy the host: an input that takes more is a hang. One that sleeps ends with its test."""
 MEMORY_BYTES_MAX = 512 << 20
 """By which a run may grow."""
 
@@ -28,7 +28,7 @@ def run(name: str, seed: int, inputs: int) -> None:
     with tempfile.TemporaryDirectory(prefix="mfs-fuzz-", dir="/tmp") as folder, target.open(Path(folder)) as check:
         before = peak_bytes()
         for number, data in enumerate(itertools.islice(mutations(target.good(), seed), inputs)):
-            began_s = time.monotonic()
+            began_s = time.process_time()
             try:
                 check(data)
             except BaseException as error:
@@ -36,7 +36,7 @@ def run(name: str, seed: int, inputs: int) -> None:
                 raise AssertionError(
                     f"{name}, seed {seed}, input {number}: {error!r:.500}\ninput: {shown!r}"
                 ) from error
-            assert time.monotonic() - began_s < INPUT_S_MAX, f"{name}, seed {seed}, input {number} hangs"
+            assert time.process_time() - began_s < INPUT_S_MAX, f"{name}, seed {seed}, input {number} hangs"
         assert peak_bytes() - before < MEMORY_BYTES_MAX, f"{name}: memory grew by {peak_bytes() - before} bytes"
 
 

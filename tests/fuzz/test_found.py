@@ -11,6 +11,7 @@ from tests.fuzz.inputs import BETWEEN
 from tests.fuzz.registry import TARGETS
 from tests.fuzz.targets.cluster import TERM
 from tests.fuzz.targets.files import TRACES, parquet_traces
+from tests.fuzz.targets.recordings import files as recordings
 
 ROW = b'{"timestamp": 0, "input_length": 9, '
 
@@ -28,6 +29,12 @@ def unit(name: str) -> bytes:
 
 def told(message: pb.ToNode) -> bytes:
     return message.SerializeToString()
+
+
+def recording(event: bytes = b"{}", base: bytes = b"0", node: bytes = b"a") -> bytes:
+    clocks = b'"monotonic_ns":0,"realtime_ns":0,"uncertainty_ns":0,"realtime_drift_ns":0'
+    about = b'{"pid":1,"node":"%s","daemon_pid":1,"epoch":1,"lost_events":0,%s}' % (node, clocks)
+    return b'{"traceEvents":[%s],"mfs":{"base_realtime_ns":%s,"nodes":[%s]}}' % (event, base, about)
 
 
 FOUND = {
@@ -58,6 +65,10 @@ FOUND = {
     "a leader at no address": ("daemon-link", told(pb.ToNode(standby=pb.Standby(leader="\x1b[2J", term=5)))),
     "a refusal of several lines": ("daemon-link", told(pb.ToNode(refusal=pb.Refusal(reason="a\nb\x1b[2J")))),
     "a mode that breaks the line": ("environment", b"a\nb\x1b[2J"),
+    "a recorded event of a process that is a list": ("trace-file", recording(b'{"pid":[]}')),
+    "a recording that began beyond all floats": ("trace-file", recording(base=b"9" * 400)),
+    "a recorded event beyond all floats": ("trace-file", recording(b'{"ts":1' + b"0" * 400 + b"}")),
+    "a recording of a node whose name moves the cursor": ("trace-file", recording(node=b"\\u001b[2J")),
 }
 
 
@@ -71,8 +82,10 @@ def test_a_mended_defect_stays_mended(name: str, tmp_path: Path) -> None:
 def test_the_good_ones_are_read(tmp_path: Path) -> None:
     """A target that refuses everything would hold every promise."""
     from bench.sim.workload import read_trace
+    from mfsd.observe.perfetto import merge, read
 
     for number, good in enumerate((*TRACES, *parquet_traces())):
         file = tmp_path / f"trace.{'jsonl' if number < len(TRACES) else 'parquet'}"
         file.write_bytes(good)
         assert read_trace(file)
+    assert merge([read(good) for good in recordings() if BETWEEN not in good]).traceEvents

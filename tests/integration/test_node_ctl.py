@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mfsd._native import Client
+from mfsd.cli.commands.completion import PROGRAMS
 from mfsd.node.control import ModeRequest, ReloadRequest, Request, RulesRequest
 from mfsd.node.control_client import Refused, ask
 from mfsd.node.control_server import CONNECTIONS_MAX
@@ -163,10 +165,24 @@ def test_others_may_look_but_not_change(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_call_mfsctl(shell: str) -> None:
-    result = mfsctl(None, "completion", shell)
+@pytest.mark.parametrize(("program", "word"), [(p, "--ver") for p in PROGRAMS] + [("mfsctl", "stat")])
+def test_completion_scripts_ask_the_program(shell: str, program: str, word: str) -> None:
+    result = mfsctl(None, "completion", shell, "--program", program)
     assert result.returncode == 0
-    assert "_MFSCTL_COMPLETE" in result.stdout
+    (variable,) = set(re.findall(r"\b_\w+_COMPLETE\b", result.stdout))
+    asked = subprocess.run(
+        [str(Path(sys.executable).parent / program)],
+        env={
+            **os.environ,
+            variable: f"{shell}_complete",
+            "COMP_WORDS": f"{program} {word}",
+            "COMP_CWORD": word if shell == "fish" else "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert word in asked.stdout and asked.returncode == 0, asked.stdout + asked.stderr
 
 
 def test_watching_on_a_terminal_outlives_a_restart(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from mfsd._native import Client, Stage
 from mfsd.node.control import StatusRequest
 from mfsd.node.control_client import Unreachable, ask
 from tests.support.daemon import Daemon, eventually
+from tests.support.threads import hung
 
 RSS_MIB_MAX = 60
 
@@ -146,6 +148,42 @@ def test_the_service_manager_is_told(folder: Path) -> None:
             daemon.process.send_signal(signal.SIGTERM)
             told("STOPPING=1")
             assert daemon.wait_end() == 0
+
+
+def test_a_hung_arbiter_is_not_reported_alive(folder: Path) -> None:
+    """The loop of the daemon is well; the thread that permits does not run. The test is the service manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        environment = {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "200000"}
+
+        def silent() -> bool:
+            """Ten times as long as the manager waits, so that a slow host is not taken for a hung daemon."""
+            manager.settimeout(2.0)
+            try:
+                return not manager.recv(4096)
+            except TimeoutError:
+                return True
+
+        def alive() -> bool:
+            manager.settimeout(20)
+            return any(manager.recv(4096) == b"WATCHDOG=1" for _ in range(100))
+
+        with Daemon(folder, environment=environment, prepare=no_core_file) as daemon:
+            assert alive()
+            with hung(daemon.process.pid, "mfs-arbiter"):
+                assert any(silent() for _ in range(100)), "the service manager was told that a hung arbiter is alive"
+                assert daemon.process.poll() is None
+            assert alive(), "it goes on, and says so"
+            with hung(daemon.process.pid, "mfs-arbiter") as arbiter:
+                daemon.process.send_signal(signal.SIGABRT)  # what systemd sends when WatchdogSec is over
+                arbiter.wait_end()
+            assert daemon.wait_end() == -signal.SIGABRT
+        with Daemon(folder) as successor, Client.attach(str(successor.socket), timeout_ms=10_000) as client:
+            assert client.alive()
+
+
+def no_core_file() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def test_bad_configurations_end_before_anything_is_touched(folder: Path) -> None:

@@ -1,22 +1,27 @@
-"""``mfsctl completion``: the script that teaches a shell to complete mfsctl."""
+"""``mfsctl completion``: the script that teaches a shell to complete a program of ours."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
+PROGRAMS = ("mfsctl", "mfsd", "mfs-run", "mfs-soft-roce")
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.option("--program", type=click.Choice(PROGRAMS), default="mfsctl", show_default=True, help="What to complete.")
 @click.pass_context
-def completion(context: click.Context, shell: str) -> None:
+def completion(context: click.Context, shell: str, program: str) -> None:
     """Write the completion script of a shell.
 
     \b
     bash:  mfsctl completion bash > /etc/bash_completion.d/mfsctl
     zsh:   mfsctl completion zsh > "${fpath[1]}/_mfsctl"
     fish:  mfsctl completion fish > ~/.config/fish/completions/mfsctl.fish
+    bash:  mfsctl completion bash --program mfs-run > /etc/bash_completion.d/mfs-run
     """
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(context.find_root().command, {}, "mfsctl", "_MFSCTL_COMPLETE").source())
+    variable = f"_{program}_COMPLETE".replace("-", "_").upper()
+    click.echo(kind(context.find_root().command, {}, program, variable).source())

@@ -24,7 +24,7 @@ EXIT_NO_LEADER = 1
 BATCHES_SHOWN = 20
 
 
-@click.group()
+@click.group(epilog="\b\nExamples:\n  mfsctl coordinator status\n")
 def coordinator() -> None:
     """Look at the coordinators, which order the batches of all nodes."""
 

@@ -11,7 +11,7 @@ from mfsd.cli.asking import ask_or_exit
 from mfsd.node.control import ModeReply, ModeRequest
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  mfsctl mode observe\n  mfsctl mode enforce\n")
 @click.argument("mode", type=click.Choice(["observe", "enforce"]))
 @click.pass_obj
 def mode(path: Path, mode: Literal["observe", "enforce"]) -> None:

@@ -10,7 +10,7 @@ from mfsd.cli.asking import ask_or_exit
 from mfsd.node.control import ReloadReply, ReloadRequest
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  mfsctl reload   what took effect, and what needs a restart\n")
 @click.pass_obj
 def reload(path: Path) -> None:
     """Read the configuration file again.

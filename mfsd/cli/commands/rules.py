@@ -13,7 +13,7 @@ from mfsd.cli.asking import ask_or_exit
 from mfsd.node.control import RulesReply, RulesRequest
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  mfsctl rules\n  mfsctl rules --json\n")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.pass_obj
 def rules(path: Path, as_json: bool) -> None:

@@ -78,6 +78,7 @@ def switch() -> None:
 
     \b
     mfsctl switch policy                                   # the shipped profiles
+    mfsctl switch systems                                  # what can be configured
     mfsctl switch render --nos sonic --ports Ethernet[0-28:4] > mfs.json
     mfsctl switch check  --nos sonic --ports Ethernet[0-28:4] --asic tomahawk
     mfsctl switch diff   --nos sonic --ports Ethernet[0-28:4] --running config_db.json

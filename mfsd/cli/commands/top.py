@@ -14,7 +14,7 @@ from mfsd.node.control_client import ask
 REQUESTS_SHOWN = 500
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  mfsctl top\n  mfsctl top --interval 0.2\n")
 @click.option(
     "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
 )

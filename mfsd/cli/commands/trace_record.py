@@ -90,8 +90,8 @@ def record(
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_REFUSED)
     until = f"for {seconds:g} s" if seconds else "until Ctrl-C"
-    click.echo(f"recording {len(sockets) or 1} mfsd {until}", err=True)
     with contextlib.suppress(KeyboardInterrupt):
+        click.echo(f"recording {len(sockets) or 1} mfsd {until}", err=True)
         recordings.wait(seconds)
     found = recordings.stop()
     _write(document(found, request_id or 0, batch_id or 0), output)
@@ -101,7 +101,7 @@ def record(
         _warn(recorded)
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  mfsctl trace merge node-a.json node-b.json -o both.json\n")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to write.")
 def merge(files: tuple[Path, ...], output: Path) -> None:

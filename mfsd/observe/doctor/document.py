@@ -10,6 +10,7 @@ import msgspec
 from mfsd.observe.doctor.checks import CHECKS, kinds_of, name_of
 from mfsd.observe.doctor.examine import BROKEN
 from mfsd.observe.doctor.finding import Kind, Report
+from mfsd.text import with_part
 
 BEGIN, END = "<!-- begin of generated text -->", "<!-- end of generated text -->"
 
@@ -37,11 +38,7 @@ def _cell(value: str) -> str:
 
 def updated(page: str) -> str:
     """The page with its generated part made anew. ValueError when it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{text()}\n{END}{after}"
+    return with_part(page, BEGIN, text(), END)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from mfsd.cli.manual import Page, pages
+from tests.unit.docs.test_commands import PROGRAMS, parse
 
 MAN = Path(__file__).resolve().parents[3] / "docs" / "man"
 PAGES = {page.file_name: page for page in pages()}
+
+
+def paths(name: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
+    """Each command with the lines of its help that stay as they are, and those of the group it is in."""
+    yield from _paths(name, command, [])
+
+
+def _paths(name: str, command: click.Command, above: list[str]) -> Iterator[tuple[str, list[str]]]:
+    blocks = f"{inspect.cleandoc(command.help or '')}\n\n{command.epilog or ''}".split("\n\n")
+    said = [line for block in blocks if block.startswith("\b") for line in block.splitlines()]
+    yield name, said + above
+    if isinstance(command, click.Group):
+        for word, child in command.commands.items():
+            yield from _paths(f"{name} {word}", child, said)
+
+
+COMMANDS = dict(found for name, command in PROGRAMS.items() for found in paths(name, command))
 
 
 def essence(text: str) -> list[str]:
@@ -36,3 +58,14 @@ def test_a_strict_reader_accepts_the_page(page: Page, tmp_path: Path) -> None:
     file.write_text(page.text)
     complaints = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", file], capture_output=True, text=True).stdout
     assert [line for line in complaints.splitlines() if "missing date" not in line] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_has_examples_that_the_program_takes(name: str) -> None:
+    lines = [re.sub(r"^(bash|zsh|fish): ", "", line.strip()).strip() for line in COMMANDS[name]]
+    examples = [re.split(r" {2,}(?![- ])| [>|#] ", line)[0] for line in lines if re.match(rf"{name}( |$)", line)]
+    assert examples
+    for example in examples:
+        program, *arguments = shlex.split(example)
+        if "COMMAND" not in arguments:
+            parse(PROGRAMS[program], program, arguments)

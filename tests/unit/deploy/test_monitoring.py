@@ -6,36 +6,21 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mfsd.node.totals import Totals
-from mfsd.observe.metrics import families
 from tests.support.debian import program
-from tests.unit.observe.test_metrics import CLIENT, status
+from tests.unit.deploy.metric_table import LEFT_OUT, exported, metrics_of, panels, shown, updated
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "mfs.rules.yml"
-DASHBOARD = DEPLOY / "grafana" / "mfs.json"
 
 
 def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
     result = subprocess.run([program("prometheus", "promtool"), *arguments], capture_output=True, text=True, cwd=cwd)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
-
-
-def exported() -> set[str]:
-    return {sample.name for family in families(status([CLIENT], Totals())) for sample in family.samples}
-
-
-def metrics_of(expression: str) -> set[str]:
-    return set(re.findall(r"\bmfs_\w+", expression))
-
-
-def panels() -> list[dict[str, Any]]:
-    return json.loads(DASHBOARD.read_text())["panels"]  # type: ignore[no-any-return]
 
 
 def test_the_rules_are_valid_and_fire_when_they_should() -> None:
@@ -45,7 +30,13 @@ def test_the_rules_are_valid_and_fire_when_they_should() -> None:
 
 def test_the_rules_use_metrics_that_exist() -> None:
     used = metrics_of(RULES.read_text())
-    assert used and used <= exported()
+    assert used and used <= exported().keys()
+
+
+def test_the_operations_guide_says_what_to_do_about_each_alert() -> None:
+    alerts = set(re.findall(r"- alert: (\w+)", RULES.read_text()))
+    explained = set(re.findall(r"^\| (Mfs\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE))
+    assert alerts and explained == alerts
 
 
 def test_every_expression_of_the_dashboard_is_promql(tmp_path: Path) -> None:
@@ -59,9 +50,16 @@ def test_every_expression_of_the_dashboard_is_promql(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_uses_metrics_that_exist() -> None:
-    for panel in panels():
-        for target in panel["targets"]:
-            assert metrics_of(target["expr"]) <= exported(), panel["title"]
+    assert shown().keys() <= exported().keys()
+
+
+def test_every_metric_is_on_a_panel_or_left_out_for_a_reason() -> None:
+    assert exported().keys() - shown().keys() == LEFT_OUT.keys()
+
+
+def test_the_page_of_metrics_has_them_all() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert page == updated(page), "run: python -m tests.unit.deploy.metric_table docs/metrics.md"
 
 
 def test_panels_fill_the_grid_without_overlap() -> None:
