@@ -24,6 +24,7 @@ from tests.conftest import SoftRoce
 from tests.integration.test_node_ctl import mfsctl
 from tests.support.daemon import Daemon, eventually
 from tests.support.engine import Engine
+from tests.support.perfetto import ask
 from tests.support.tracefile import TraceFile
 from tests.support.under_mfs import HOLD_EVERYTHING, under_mfs
 
@@ -175,6 +176,51 @@ def test_several_daemons_on_one_time_line(folder: Path) -> None:
         assert [f["request"] for f in flows] == [str(n + 1) for n in range(20)], path
         assert [nodes[f["pid"]] for f in flows] == ["a", "b"] * 10
         assert all(0 <= n["uncertainty_ns"] < 10**8 for n in trace.about["nodes"])
+
+
+def test_perfetto_shows_what_the_file_says(folder: Path) -> None:
+    """In the viewer that people open it with: two nodes, every slice and counter with its time, name and arguments."""
+    a_folder, b_folder, output = folder / "a", folder / "b", folder / "trace.json"
+    a_folder.mkdir()
+    b_folder.mkdir()
+    with (
+        Daemon(a_folder, '[cluster]\nnode = "a"\n') as a,
+        Daemon(b_folder, '[cluster]\nnode = "b"\n') as b,
+        Engine(a.socket, "rdma0") as sender,
+        Engine(b.socket, "rdma0") as receiver,
+        recording(output, "--socket", a.socket, "--socket", b.socket),
+    ):
+        traffic(sender, a, 31, (7, 2**63 + 1))
+        traffic(receiver, b, 32, (7,))
+    trace = TraceFile(output)
+    complaints, processes, flows, layers, deadlines, counters = ask(
+        output,
+        [
+            "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
+            "select name from process where pid > 0 order by pid",
+            "select s.ts, s.dur, extract_arg(s.arg_set_id, 'args.request'), extract_arg(s.arg_set_id, 'args.bytes'),"
+            " p.pid from slice s join process_track t on s.track_id = t.id join process p using (upid)"
+            " where s.category = 'flow' and s.depth = 0 order by s.ts",
+            "select s.name, t.name, s.dur from slice s join thread_track k on s.track_id = k.id"
+            " join thread t using (utid) where s.category = 'layer' order by s.ts",
+            "select count(*) from slice where category = 'request' and name = 'deadline'",
+            "select t.name, max(c.value) from counter c join counter_track t on c.track_id = t.id group by 1",
+        ],
+        folder / "browser",
+    )
+    assert complaints == []
+    assert [name.split(" (mfsd")[0] for (name,) in processes] == ["a", "b"]
+    told = sorted(trace.flows(), key=lambda f: f["submit"])
+    assert [(pid, request, size) for _, _, request, size, pid in flows] == [
+        (f["pid"], f["request"], f["bytes"]) for f in told
+    ]
+    for (_, dur_ns, *_), flow in zip(flows, told, strict=True):
+        assert dur_ns == pytest.approx(1e3 * (flow["over"] - flow["submit"]), abs=2)
+    shown = [(batch.split()[:2], layer) for layer, batch, _ in layers]
+    assert shown == [(["batch", str(n)], f"layer {layer}") for n in (31, 32) for layer in range(LAYERS)]
+    assert deadlines == [[3]]
+    assert {name for name, _ in counters} >= {f"rdma0 {d} waiting bytes" for d in ("in", "out")}
+    assert all(most <= 1000 + LAYERS - 1 for _, most in counters)
 
 
 def test_an_unmodified_program(soft_roce: SoftRoce, folder: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.support.debian import program
 from tests.unit.deploy.metric_table import LEFT_OUT, exported, metrics_of, panels, shown, updated
@@ -15,6 +20,7 @@ from tests.unit.deploy.metric_table import LEFT_OUT, exported, metrics_of, panel
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "mfs.rules.yml"
+Json = dict[str, Any]
 
 
 def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
@@ -60,6 +66,31 @@ def test_every_metric_is_on_a_panel_or_left_out_for_a_reason() -> None:
 def test_the_page_of_metrics_has_them_all() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert page == updated(page), "run: python -m tests.unit.deploy.metric_table docs/metrics.md"
+
+
+def read_by_grafana(dashboard: Json) -> Json:
+    """What Grafana's own models keep of it: what they do not know is lost."""
+    plugins.register_default_plugins()
+    kept: Json = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+    return kept
+
+
+def lost(given: object, kept: object, path: str = "") -> list[str]:
+    """The places of `given` that `kept` has not, or has otherwise; what it has besides are defaults."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return [place for key, value in given.items() for place in lost(value, kept.get(key), f"{path}/{key}")]
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        return [place for n, (a, b) in enumerate(zip(given, kept, strict=True)) for place in lost(a, b, f"{path}/{n}")]
+    return [] if given == kept else [path]
+
+
+def test_grafana_understands_all_of_the_dashboard() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "mfs.json").read_text())
+    assert lost(dashboard, read_by_grafana(dashboard)) == []
+    for key in ("gridPos", "options", "fieldConfig"):  # and would notice a word that it does not know
+        wrong = copy.deepcopy(dashboard)
+        wrong["panels"][0][key]["colourMode"] = "value"
+        assert lost(wrong, read_by_grafana(wrong)) == [f"/panels/0/{key}/colourMode"]
 
 
 def test_panels_fill_the_grid_without_overlap() -> None:
