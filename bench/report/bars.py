@@ -8,7 +8,8 @@ import msgspec
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One promise. `key` is a dotted path in the benchmark's `results`; `at_most` false means at least."""
+    """One promise. `key` is a path in the benchmark's `results` (parts by slashes); `at_most` false means
+    at least."""
 
     bench: str
     key: str
@@ -36,6 +37,24 @@ BARS = (
     ),
     Bar("coordinator", "takeover_s", "coordinator, leader killed until the next one's order", "s", 3),
     Bar("plan", "event_cpu_ms_p99", "plan core, one event at 10,000 batches over 2,048 ports (p99)", "ms", 1),
+    Bar(
+        "fluid",
+        "nic_only_10k_load_0.5/events_per_cpu_s",
+        "simulator's rates, 10,000 flows at load 0.5, events per CPU second",
+        "/s",
+        100_000,
+        at_most=False,
+    ),
+    Bar(
+        "fluid",
+        "full_mesh_32_instances_8_classes/events_per_cpu_s",
+        "simulator's rates, 32 instances of full-mesh collectives in 8 classes",
+        "/s",
+        50_000,
+        at_most=False,
+    ),
+    Bar("mooncake", "rdma/overhead_percent", "Mooncake adapter, of a 1 MiB write over soft RoCE (median)", "%", 1),
+    Bar("mooncake", "tcp/overhead_percent", "Mooncake adapter, of a 1 MiB write over loopback TCP (median)", "%", 1),
     Bar("idle", "cpu_fraction", "idle daemon, share of one core", "", 0.01),
     Bar("idle", "rss_mib", "idle daemon, resident memory", "MiB", 60),
 )
@@ -43,7 +62,7 @@ BARS = (
 
 def find(results: dict[str, Any], key: str) -> float | None:
     value: Any = results
-    for part in key.split("."):
+    for part in key.split("/"):
         if not isinstance(value, dict) or part not in value:
             return None
         value = value[part]

@@ -9,8 +9,12 @@ from bench.report.bars import BARS, find
 HEAD = """# Benchmarks
 
 Written by `make bench`; do not edit. Every figure was **measured** on the machine named below, in one run; competitors
-ran beside, interleaved. Absolute figures belong to that machine: compare ratios. What is not in a table here has not
-been measured.
+ran beside, interleaved. Absolute figures belong to that machine: compare ratios.
+
+Elsewhere: **measured** on real bytes over links that are slowed down, [the testbed](testbed.md); **simulated**,
+[the simulator](simulation.md). **Only planned**, for want of the hardware: RNICs and switches of a real fabric, more
+than one machine, NCCL with GPUs (`tests/gpu` and `python -m bench micro nccl_gpu` are there for them). What is in no
+table has not been measured.
 """
 
 
