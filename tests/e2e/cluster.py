@@ -245,8 +245,8 @@ def until(look: Any, what: str, limit_s: float = 240.0) -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path, rate: str) -> Iterator[Cluster]:
-    cluster = Cluster(folder, rate)
+def running(cluster: Cluster) -> Iterator[Cluster]:
+    folder = cluster.folder
     try:
         cluster.start_coordinator()
         cluster.start_daemon()

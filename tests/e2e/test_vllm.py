@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-vllm"),
     pytest.mark.timeout(1500),
 ]
+RATE = os.environ.get("MFS_E2E_RATE", "100mbit")
 PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
 BLOCK_TOKENS = 128
 SOON = {"x-slo-ttft-ms": "5000"}
@@ -40,7 +41,7 @@ def prompt(length: int, seed: int) -> list[int]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-", dir="/tmp"))
-    with running(folder, os.environ.get("MFS_E2E_RATE", "100mbit")) as made:
+    with running(Cluster(folder, RATE)) as made:
         yield made
     shutil.rmtree(folder)
 
