@@ -19,7 +19,8 @@ from mfsd.policy.urgency import level_at, thresholds
 from tests.unit.core.test_hostile import Lane, message
 
 WINDOW = 131_072
-RATE = 1_000_000
+RATE = 1000
+"""So slow that what fills the window is not overdue before minutes have passed."""
 S = 10**9
 Take = Callable[[Client, int], list[int]]
 Eventually = Callable[..., object]
@@ -161,9 +162,10 @@ def test_the_papers_load_counts_what_promotion_put_first(serve, eventually: Even
         server = serve(policy=Policy(variant=variant, levels=2), load_time_constant_ns=1000 * S)
         with server.attach() as client:
             nic = client.nic("rdma0", 0, RATE)
-            due_ns = time.monotonic_ns() + S
+            due_ns = time.monotonic_ns() + 1000 * S  # and 500 s of bytes: over the threshold at once, lost in 500 s
             client.request_begin(RequestTold(7, deadline_ns=due_ns, budget_ns=1000 * S))
-            task = client.submit(RATE // 2 + 1, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns, asked=True)
+            size = 500 * RATE + 1
+            task = client.submit(size, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns, asked=True)
             assert client.permit_wait(task, 20 * S) is not None
             client.complete(task)
             eventually(lambda: not server.arbiter.tasks(client.client_id))  # noqa: B023
