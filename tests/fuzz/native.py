@@ -45,7 +45,7 @@ def run_seeded(name: str, folder: Path, seed: int) -> subprocess.CompletedProces
     program = folder / name
     build(name, program, "gcc", str(HERE / "driver.c"))
     command = [program, str(seed), str(TARGETS[name].quick)]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=250)
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=800)
 
 
 def run_guided(name: str, folder: Path, seconds: int) -> bool:

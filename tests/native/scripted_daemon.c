@@ -101,7 +101,7 @@ static void give_segment(struct daemon *d, int fd)
 	s->header.header_bytes = sizeof(s->header);
 	s->header.segment_bytes = sizeof(*s);
 	s->header.epoch = now_ns();
-	s->header.stale_after_ns = d->options.stale_after_ns ? d->options.stale_after_ns : 10000000000ull;
+	s->header.stale_after_ns = d->options.stale_after_ns ? d->options.stale_after_ns : 1000000000000ull;
 	s->header.max_hold_ns = d->options.max_hold_ns ? d->options.max_hold_ns : 3600000000000ull;
 	atomic_store(&s->header.heartbeat_ns, now_ns());
 	atomic_store(&s->header.state, MFS_SEGMENT_ACTIVE);

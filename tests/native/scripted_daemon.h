@@ -14,7 +14,7 @@ struct daemon_options {
 	int rules_count;
 	uint32_t gate;		 /* stages that must ask */
 	uint64_t max_hold_ns;	 /* 0: an hour */
-	uint64_t stale_after_ns; /* 0: 10 s, so that a loaded machine does not look like a dead daemon */
+	uint64_t stale_after_ns; /* 0: 1000 s, so that a loaded machine does not look like a dead daemon */
 	enum mfs_mode mode;
 	uint16_t major;		 /* 0: the right one */
 	int welcome_error;

@@ -239,7 +239,7 @@ static void daemon_killed(void)
 	post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
 	WAIT(daemon_counts(d).submitted == 4);
 	daemon_kill(d);
-	WAIT(posted(qp) == 4); /* the hung-up socket tells; its heartbeat would be good for ten seconds */
+	WAIT(posted(qp) == 4); /* the hung-up socket tells; its heartbeat would be good for a quarter of an hour */
 	post_writes(r, qp, 4, 2, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 6);
 

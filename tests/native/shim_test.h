@@ -33,7 +33,7 @@
 /* Waits for a condition; the bound only ends a test that fails. */
 #define WAIT(condition)                                                                                                \
 	do {                                                                                                           \
-		time_t end_ = time(NULL) + 20;                                                                         \
+		time_t end_ = time(NULL) + 100;                                                                         \
 		while (!(condition)) {                                                                                 \
 			if (time(NULL) > end_) {                                                                       \
 				fprintf(stderr, "%s:%d: %s: never came: %s\n", __FILE__, __LINE__, __func__,           \

@@ -18,7 +18,7 @@ Manifest = dict[str, Any]
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=300)
 
 
 def render(values: dict[str, Any] | None = None, release: str = "mfs", namespace: str = "serving") -> list[Manifest]:
@@ -57,5 +57,5 @@ def _template(values: dict[str, Any] | None, release: str, namespace: str) -> su
         input=json.dumps(values or {}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from mfsd import _native
 from mfsd._native import HelloKind, Welcome
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 100.0
 
 
 class RawClient:

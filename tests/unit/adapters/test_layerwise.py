@@ -96,7 +96,7 @@ def ask(worker: Worker, there: list[int]) -> Meta:
 
 
 def rest(worker: Worker, pushes: Pushes, meta: Meta, spans: list[Span]) -> list[Span]:
-    return asyncio.run_coroutine_threadsafe(pushes.rest("x-a", "da", meta, spans), worker.sender_loop).result(10)
+    return asyncio.run_coroutine_threadsafe(pushes.rest("x-a", "da", meta, spans), worker.sender_loop).result(100)
 
 
 def whole(here: list[int], there: list[int]) -> list[Span]:
@@ -109,7 +109,7 @@ def whole(here: list[int], there: list[int]) -> list[Span]:
 
 def drained(worker: Worker) -> None:
     """What was handed to the loop so far has run."""
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), worker.sender_loop).result(10)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), worker.sender_loop).result(100)
 
 
 def run(pushes: Pushes, *steps: Chunk, layers: int = LAYERS) -> None:

@@ -16,12 +16,14 @@ from tests.support.arbiter import eventually
 
 WINDOW = 131_072
 """The least window of the arbiter: one task of this size fills a slow NIC."""
+SLOW = 1000
+"""Bytes a second of a NIC on which what fills the window is not overdue before minutes have passed."""
 
 
 def fill(session: Session, nic: int):
     """A task in flight that takes the whole window."""
     task = session.submit(WINDOW, stage=Stage.P2D, nic=nic)
-    assert task.wait(10) is not None
+    assert task.wait(100) is not None
     return task
 
 
@@ -44,19 +46,19 @@ def test_a_permitted_task_has_its_class(serve, session) -> None:
 def test_held_tasks_wait_for_the_window(serve, session) -> None:
     serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     first = fill(s, nic)
     second = s.submit(WINDOW, stage=Stage.P2D, nic=nic)
     assert not second.ready()
     first.complete()
-    assert second.wait(10) < s.classes - 1
+    assert second.wait(100) < s.classes - 1
     assert second.ready()
 
 
 def test_a_permit_in_one_call_is_a_task_like_any(serve, session) -> None:
     server = serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     with s.batch(5, layers=4, requests=[Request(9)]) as batch:
         first = s.permit(WINDOW, stage=Stage.P2D, nic=nic, request_id=9, batch=batch, layer=2, peer="10.0.0.1")
     assert 0 <= first.wire_class < s.classes
@@ -76,7 +78,7 @@ def test_a_permit_in_one_call_is_a_task_like_any(serve, session) -> None:
 def test_a_forgotten_permit_does_not_fill_the_window(serve, session) -> None:
     server = serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     permit = s.permit(WINDOW, stage=Stage.P2D, nic=nic)
     assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == WINDOW
     del permit
@@ -86,7 +88,7 @@ def test_a_forgotten_permit_does_not_fill_the_window(serve, session) -> None:
 def test_a_permit_that_does_not_come_in_time_is_gone_without(serve, session) -> None:
     serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     first = fill(s, nic)
     late = s.permit(WINDOW, stage=Stage.P2D, nic=nic, timeout_s=0.01)
     assert late.wire_class == s.classes - 2
@@ -97,7 +99,7 @@ def test_a_permit_that_does_not_come_in_time_is_gone_without(serve, session) -> 
 def test_a_permit_of_a_stage_that_never_asks_comes_at_once(serve, session) -> None:
     serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     first = fill(s, nic)
     s.permit(WINDOW, stage=Stage.COLLECTIVE, nic=nic).complete()
     first.complete()
@@ -151,9 +153,9 @@ def test_a_permit_for_a_batch_that_has_ended_is_given_and_told_once(serve, sessi
 def test_a_permit_of_one_direction_does_not_wait_for_the_other(serve, session) -> None:
     serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     first = fill(s, nic)
-    s.permit(WINDOW, stage=Stage.REUSE, nic=nic, incoming=True, timeout_s=30).complete()
+    s.permit(WINDOW, stage=Stage.REUSE, nic=nic, incoming=True, timeout_s=100).complete()
     assert s.submit(WINDOW, stage=Stage.P2D, nic=nic).ready() is False
     first.complete()
 
@@ -164,20 +166,24 @@ def test_what_is_laned_does_not_wait_for_collectives(serve, session) -> None:
     s = session()
     nic = s.nic("a", rate_bytes_per_s=125_000_000)
     collective = s.submit(1_000_000, stage=Stage.COLLECTIVE, nic=nic)
-    collective.wait(1)
-    waiting = s.submit(1000, stage=Stage.P2D, nic=nic)
+    collective.wait()
     with s.submit(1000, stage=Stage.P2D, nic=nic, laned=True) as task:
         assert task.wire_class is not None
     s.permit(1000, stage=Stage.P2D, nic=nic, laned=True).complete()
+    waiting = s.submit(1000, stage=Stage.P2D, nic=nic)
+    eventually(lambda: sum(server.arbiter.nic_stats(0)["held_bytes"]) == 1000)
     assert not waiting.ready()
     collective.complete()
+    assert waiting.wait() is not None
+    (client_id,) = server.segments
+    assert server.arbiter.client_stats(client_id)["bypassed_hold"] == 0
 
 
 def test_a_batch_with_requests_reaches_the_daemon(serve, session) -> None:
     server = serve()
     s = session()
     nic = s.nic("a", rate_bytes_per_s=125_000_000)
-    due = time.monotonic_ns() + 10**9
+    due = time.monotonic_ns() + 10**12
     flows = (
         Flow(Stage.P2D, "10.0.0.2", 4096, nic, layer=3),
         Flow(Stage.REUSE, "fd00::1", 100, nic, layer=1, incoming=True),
@@ -212,7 +218,7 @@ def test_completed_bytes_are_taken_off(serve, session) -> None:
 def test_the_daemons_judgement_is_seen(serve, session) -> None:
     server = serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     due = time.monotonic_ns() + 10**12
     with s.batch(7, layers=2, requests=[Request(41, due)]) as batch:
         eventually(lambda: look(server))
@@ -224,7 +230,7 @@ def test_the_daemons_judgement_is_seen(serve, session) -> None:
         task = s.submit(WINDOW, stage=Stage.P2D, nic=nic, request_id=41, deadline_ns=due, batch=batch)
         assert task.pruned
         first.complete()
-        assert task.wait(10) == s.classes - 1
+        assert task.wait(100) == s.classes - 1
         server.arbiter.request_prune(client_id, 41, False)
         eventually(lambda: not s.pruned(41))
     assert Judgement.PRUNED == 1
@@ -259,7 +265,7 @@ def test_a_session_attaches_by_itself_and_tells_what_is_open(serve, session) -> 
 def test_a_daemon_that_goes_lets_go_and_its_successor_is_found(serve, session) -> None:
     first = serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     batch = s.batch(9, layers=8)
     held = fill(s, nic)
     waiting = s.submit(WINDOW, stage=Stage.P2D, nic=nic)
@@ -282,7 +288,7 @@ def test_a_daemon_that_goes_lets_go_and_its_successor_is_found(serve, session) -
 def test_a_timeout_falls_open(serve, session) -> None:
     server = serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     first = fill(s, nic)
     second = s.submit(WINDOW, stage=Stage.P2D, nic=nic)
     assert second.wait(0.0) == s.classes - 2
@@ -298,7 +304,7 @@ def test_a_timeout_falls_open(serve, session) -> None:
 def test_a_full_table_falls_open(serve, session) -> None:
     server = serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     tasks = [s.submit(1, stage=Stage.BACKGROUND, nic=nic) for _ in range(TASKS_MAX + 3)]
     assert [t.wire_class for t in tasks[-3:]] == [s.classes - 2] * 3
     (client_id,) = server.segments
@@ -308,7 +314,7 @@ def test_a_full_table_falls_open(serve, session) -> None:
 def test_observing_never_waits(serve, session) -> None:
     server = serve()
     s = session(mode=Mode.OBSERVE)
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     tasks = [s.submit(WINDOW, stage=Stage.P2D, nic=nic) for _ in range(4)]
     assert all(task.ready() for task in tasks)
     for task in tasks:
@@ -320,7 +326,7 @@ def test_observing_never_waits(serve, session) -> None:
 def test_collectives_never_wait(serve, session) -> None:
     serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     fill(s, nic)
     assert s.submit(WINDOW, stage=Stage.COLLECTIVE, nic=nic).ready()
 
@@ -347,7 +353,7 @@ def test_permits_come_to_many_threads(serve, session) -> None:
 def test_a_loop_goes_on_while_a_task_waits(serve, session) -> None:
     serve()
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=1_000_000)
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
     first = fill(s, nic)
 
     async def run() -> int:

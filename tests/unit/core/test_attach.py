@@ -84,7 +84,7 @@ def changed(field: str, value: int, size: int) -> bytes:
     return bytes(content)
 
 
-def attach_error(path: str, timeout_ms: int = 5000) -> tuple[int | None, str]:
+def attach_error(path: str, timeout_ms: int = 100_000) -> tuple[int | None, str]:
     with pytest.raises(OSError) as raised:
         Client.attach(path, timeout_ms=timeout_ms)
     return raised.value.errno, raised.value.strerror or ""
@@ -180,7 +180,7 @@ def test_a_daemon_that_sends_without_end_is_not_listened_to_without_end(daemon: 
 
 def test_the_good_segment_is_taken(daemon: Callable[[Answer], str]) -> None:
     path = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
-    with Client.attach(path, timeout_ms=5000) as client:
+    with Client.attach(path, timeout_ms=100_000) as client:
         assert not client.alive()  # nobody writes heartbeats
         with pytest.raises(OSError, match="not connected") as raised:
             client.submit(1, stage=3)
@@ -195,9 +195,9 @@ def test_nothing_leaks(daemon: Callable[[Answer], str], eventually: Callable[...
     bad = daemon(with_segment(lambda: sealed(4096)))
     good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
     attach_error(bad)
-    Client.attach(good).detach()
+    Client.attach(good, timeout_ms=100_000).detach()
     settled = open_files()
     for _ in range(20):
         attach_error(bad)
-        Client.attach(good).detach()
+        Client.attach(good, timeout_ms=100_000).detach()
     eventually(lambda: open_files() <= settled, "the server's side has closed, too")

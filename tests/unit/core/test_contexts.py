@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import select
@@ -19,21 +20,26 @@ from mfsd.policy.urgency import level_at, thresholds
 from tests.unit.core.test_hostile import Lane, message
 
 WINDOW = 131_072
-RATE = 1_000_000
+RATE = 1000
+"""So slow that what fills the window is not overdue before minutes have passed."""
 S = 10**9
 Take = Callable[[Client, int], list[int]]
 Eventually = Callable[..., object]
 
 
-@pytest.fixture
-def full(serve, take: Take):
+def filled(serve):
     """A server, a client whose window is full, and its NIC; so what is submitted waits."""
     server = serve()
     client = server.attach()
     nic = client.nic("rdma0", 0, RATE)
-    first = client.submit(WINDOW, stage=Stage.BACKGROUND, nic=nic)
-    assert take(client, 1) == [first]
+    first = client.submit(WINDOW, stage=Stage.BACKGROUND, nic=nic, asked=True)
+    assert client.permit_wait(first, 100 * S) is not None
     return server, client, nic
+
+
+@pytest.fixture
+def full(serve):
+    return filled(serve)
 
 
 def held(server, client: Client):
@@ -70,33 +76,40 @@ def test_the_last_layers_bytes_are_the_tail(full, eventually: Eventually) -> Non
     assert the_task(server, client, eventually).bytes_tail == 400
 
 
-def test_a_request_is_promoted_by_time_though_nothing_happens(serve, take: Take) -> None:
+def test_a_request_is_promoted_by_time_though_nothing_happens(serve) -> None:
     """Collectives are under way and stay so: the held task can go only as a critical one, which it becomes by time."""
     server = serve(stuck_ns=3600 * S)
     client = server.attach()
     nic = client.nic("rdma0", 0, RATE)
     client.count_posted(nic, Stage.COLLECTIVE, 1000)
-    told = RequestTold(7, deadline_ns=time.monotonic_ns() + S, budget_ns=10 * S)
-    client.request_begin(told)
-    task = client.submit(1000, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=told.deadline_ns, asked=True)
-    assert client.permit_wait(task, 20 * S) == 0
-    assert server.arbiter.nic_stats(nic)["promotions"] >= 1
+    budget_ns = 10_000 * S
+    guard_ns = int(budget_ns * PolicyConfig().critical_laxity_share)
+    for attempt in itertools.count():  # critical from the start: the machine was away until then
+        due_ns = time.monotonic_ns() + guard_ns + S + (S << attempt) // 2  # of which 1 s for its bytes
+        told = RequestTold(7 + attempt, deadline_ns=due_ns, budget_ns=budget_ns)
+        client.request_begin(told)
+        where = {"nic": nic, "request_id": told.request_id, "deadline_ns": due_ns}
+        task = client.submit(RATE, stage=Stage.P2D, asked=True, **where)
+        assert client.permit_wait(task, 600 * S) == 0
+        if server.arbiter.nic_stats(nic)["promotions"]:
+            break
 
 
-def test_while_its_batch_computes_it_is_promoted_at_layer_boundaries(full, eventually: Eventually) -> None:
-    server, client, nic = full
-    now_ns = time.monotonic_ns()
-    crossing_ns = now_ns + S // 4
-    deadline_ns = now_ns + 100 * S
-    size = int(0.125 * RATE * (deadline_ns - crossing_ns) / 1e9)  # MLU reaches Q_2 = 0.125 at crossing_ns
-    told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=100 * S, demands=(DemandTold(size, nic=nic),))
-    batch, _ = client.batch_begin_with(1, 10, [told], compute_ns=50 * S)
-    client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
-    first = the_task(server, client, eventually)
-    assert first.compute_end_ns > now_ns
-    if first.level == 2:
-        pytest.skip("the machine was away for longer than the crossing is")
-    assert first.level == 3
+def test_while_its_batch_computes_it_is_promoted_at_layer_boundaries(serve, eventually: Eventually) -> None:
+    for attempt in itertools.count():  # beyond the crossing from the start: the machine was away until then
+        server, client, nic = filled(serve)
+        now_ns = time.monotonic_ns()
+        crossing_ns = now_ns + (S << attempt) // 4
+        deadline_ns = now_ns + 1000 * S
+        size = int(0.125 * RATE * (deadline_ns - crossing_ns) / 1e9)  # MLU reaches Q_2 = 0.125 at crossing_ns
+        told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandTold(size, nic=nic),))
+        batch, _ = client.batch_begin_with(1, 10, [told], compute_ns=500 * S)
+        client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
+        first = the_task(server, client, eventually)
+        assert first.compute_end_ns > now_ns
+        if first.level == 3:
+            break
+        assert first.level == 2
     eventually(lambda: time.monotonic_ns() > crossing_ns + S // 100)
     assert held(server, client)[0].level == 3
     client.batch_layer(batch, 1)
@@ -108,13 +121,13 @@ def test_compute_left_is_pro_rata_and_passes_with_time(serve, eventually: Eventu
     client = server.attach()
     batch = client.batch_begin(1, 10, 0, 1000 * S)
     look = eventually(lambda: server.arbiter.batch_look(client.client_id, batch))
-    assert 999 * S < look.compute_left_ns <= 1000 * S
+    assert 900 * S < look.compute_left_ns <= 1000 * S
     later = eventually(
         lambda: (
             (now := server.arbiter.batch_look(client.client_id, batch)).compute_left_ns < look.compute_left_ns and now
         )
     )
-    assert later.compute_left_ns > 900 * S
+    assert later.compute_left_ns > 800 * S
     client.batch_layer(batch, 4)
     eventually(lambda: server.arbiter.batch_look(client.client_id, batch).layer_current == 4)
     assert 500 * S < server.arbiter.batch_look(client.client_id, batch).compute_left_ns <= 600 * S
@@ -134,8 +147,12 @@ def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually)
     short = serve(load_time_constant_ns=1_000_000)
     with short.attach() as client:
         nic = client.nic("rdma0", 0, 10**9)
-        client.count_completed(nic, Stage.COLLECTIVE, 10**6)
-        eventually(lambda: short.arbiter.facts(nic, Direction.OUT).rho > 0)
+
+        def loaded() -> bool:  # which soon passes, seen or not
+            client.count_completed(nic, Stage.COLLECTIVE, 10**6)
+            return short.arbiter.facts(nic, Direction.OUT).rho > 0
+
+        eventually(loaded)
         eventually(lambda: short.arbiter.facts(nic, Direction.OUT).rho < 1e-9)
 
 
@@ -147,7 +164,7 @@ def test_stage_1_is_load_of_the_direction_that_it_takes(serve, eventually: Event
         for _ in range(100):
             incoming = direction == Direction.IN
             task = client.submit(10**6, stage=Stage.REUSE, nic=nic, asked=True, incoming=incoming)
-            assert client.permit_wait(task, 20 * S) is not None
+            assert client.permit_wait(task, 100 * S) is not None
             client.complete(task)
             client.count_completed(nic, Stage.REUSE, 10**6)
         eventually(lambda: sum(server.arbiter.facts(nic, d).rho for d in Direction) > 0.9 * 100e6 / (1e12 * 1000))
@@ -161,10 +178,11 @@ def test_the_papers_load_counts_what_promotion_put_first(serve, eventually: Even
         server = serve(policy=Policy(variant=variant, levels=2), load_time_constant_ns=1000 * S)
         with server.attach() as client:
             nic = client.nic("rdma0", 0, RATE)
-            due_ns = time.monotonic_ns() + S
+            due_ns = time.monotonic_ns() + 1000 * S  # and 500 s of bytes: over the threshold at once, lost in 500 s
             client.request_begin(RequestTold(7, deadline_ns=due_ns, budget_ns=1000 * S))
-            task = client.submit(RATE // 2 + 1, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns, asked=True)
-            assert client.permit_wait(task, 20 * S) is not None
+            size = 500 * RATE + 1
+            task = client.submit(size, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns, asked=True)
+            assert client.permit_wait(task, 100 * S) is not None
             client.complete(task)
             eventually(lambda: not server.arbiter.tasks(client.client_id))  # noqa: B023
             if counted:
@@ -210,7 +228,7 @@ def test_what_is_pruned_is_so_on_a_nic_that_comes_later(full, eventually: Eventu
     server.arbiter.request_prune(client.client_id, 7, True)
     other = client.nic("rdma1", 0, RATE)
     blocker = client.submit(WINDOW, stage=Stage.P2D, nic=other, asked=True)
-    assert client.permit_wait(blocker, 20 * S) is not None
+    assert client.permit_wait(blocker, 100 * S) is not None
     client.submit(10, stage=Stage.P2D, nic=other, request_id=7)
     assert the_task(server, client, eventually).tier == Tier.SCAVENGER
 

@@ -42,7 +42,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def run(program: Path, *arguments: str) -> None:
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, f"{program.name}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
 
 

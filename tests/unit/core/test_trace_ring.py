@@ -80,25 +80,19 @@ def test_an_event_says_in_which_direction_its_bytes_go(
 
 
 def test_promotion_and_pruning(serve: Callable[..., Server], take: Take, eventually: Eventually) -> None:
-    server = serve(rate_default_bytes_per_s=1_000_000, window_bytes_min=1)
+    server = serve(window_bytes_min=1)
     client = server.attach()
-    nic = client.nic("slow")
+    nic = client.nic("slow", 0, 1000)
     take_first = client.submit(10**6, stage=Stage.P2D, nic=nic)
     take(client, 1)
     server.arbiter.trace_attach(1024)
     reader = Reader(server)
-    # 0.2 s alone on the link and 2 s to its deadline: it is promoted again and again, and never lost.
-    slot, _ = client.batch_begin_with(1, 1, [RequestTold(7, deadline_ns=time.monotonic_ns() + 2 * 10**9)])
-    waiting = client.submit(200_000, stage=Stage.P2D, nic=nic, request_id=7, batch=slot)
-
-    def nudged() -> bool:
-        """While the window is full the queue is looked at when something comes, not by itself."""
-        client.cancel(client.submit(1, stage=Stage.BACKGROUND, nic=nic))
-        reader.events += decode(server.arbiter.trace_read()[0])
-        return sum(e.kind == Kind.PROMOTE for e in reader.events) >= 2
-
-    eventually(nudged, "two promotions")
-    events = reader.events
+    # The more bytes it has, the shorter is its time: it is promoted again and again, and never lost.
+    slot, _ = client.batch_begin_with(1, 1, [RequestTold(7, deadline_ns=time.monotonic_ns() + 1000 * 10**9)])
+    waiting = client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=slot)
+    for size in (20_000, 100_000, 400_000):
+        client.submit(size, stage=Stage.P2D, nic=nic, request_id=7, batch=slot)
+    events = reader.until(Kind.PROMOTE, 2, eventually)
     levels = [e.level for e in events if e.kind == Kind.PROMOTE]
     assert levels == sorted(levels, reverse=True)
     assert {(e.task, e.request_id) for e in events if e.kind == Kind.PROMOTE} == {(waiting, 7)}

@@ -52,7 +52,7 @@ def dcb(dcb_device: Any, bridge: Path, tmp_path: Path) -> Iterator[Dcb]:
 
     def run(*arguments: str) -> Any:
         environment = os.environ | {"LD_PRELOAD": str(bridge), "DCB_BRIDGE": str(path)}
-        result = subprocess.run(["dcb", "-j", *arguments], env=environment, capture_output=True, text=True, timeout=20)
+        result = subprocess.run(["dcb", "-j", *arguments], env=environment, capture_output=True, text=True, timeout=100)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout) if result.stdout.strip() else None
 
