@@ -141,6 +141,7 @@ class Daemon:
         )
         if link is not None:
             self.requests.verdict = link.judged
+            link.beat = LoadReports(arbiter, names, self._nics.names, link).look
         self._tracer = Tracer(
             arbiter,
             config.policy,
@@ -164,8 +165,6 @@ class Daemon:
         background = [loop.create_task(self._look_for_detached())]
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
-            loads = LoadReports(arbiter, names, self._nics.names, link)
-            background.append(loop.create_task(loads.run()))
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
         self._log.info(

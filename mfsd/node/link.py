@@ -135,12 +135,16 @@ class Link:
         self._state = LinkState(identity, ports, settings.ttl_ns)
         self._stream: LinkStream | None = None
         self._wake = asyncio.Event()
+        self.beat: Callable[[], None] = lambda: None
+        """Called with each heartbeat of the leader: what is to be looked at now and then."""
 
     async def run(self) -> None:
         """Serves until cancelled. TlsError when the certificates cannot be used."""
         from mfsd.node.link_stream import LinkStream
 
-        self._stream = LinkStream(self._settings, self._state, self._listener, self._log, self._wake, self._clock_ns)
+        self._stream = LinkStream(
+            self._settings, self._state, self._listener, self._log, self._wake, self._clock_ns, self.beat
+        )
         await self._stream.run()
 
     def arrived(self, batch: BatchSummary) -> None:

@@ -266,6 +266,12 @@ class LinkState:
         self.ttl_ns = max(self._ttl_configured_ns, least_ns)
         return self.ttl_ns > self._ttl_configured_ns
 
+    def expires_in_ns(self, now_ns: int) -> int:
+        """No order expires before that."""
+        if not self._has_order or self.heard_ns is None:
+            return self._ttl_configured_ns
+        return max(1, self.heard_ns + self.ttl_ns + 1 - now_ns)
+
     def expire(self, now_ns: int) -> bool:
         """True once, when the order's time to live has passed: there is no order from then on."""
         if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self.ttl_ns:

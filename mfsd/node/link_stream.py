@@ -67,13 +67,16 @@ class LinkStream:
         log: Logger,
         wake: asyncio.Event,
         clock_ns: Callable[[], int],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
+        """beat: called with each heartbeat of the leader."""
         self._settings = settings
         self._state = state
         self._listener = listener
         self._log = log
         self._wake = wake
         self._clock_ns = clock_ns
+        self._beat = beat
         self._certificates = Certificates(settings.tls, log) if settings.tls else None
         self._waking: asyncio.TimerHandle | None = None
         self._failed_at_s: dict[str, float] = {}
@@ -195,6 +198,7 @@ class LinkStream:
                     if self._state.heard(message.heartbeat.term, now_ns):
                         echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                         await call.write(pb.FromNode(echo=echo))
+                        self._beat()
                 case "refusal":
                     replaced = message.refusal.code == pb.Refusal.REPLACED
                     raise _Ended(f"refused: {message.refusal.reason}", REPLACED_WAIT_S if replaced else 0.0)
@@ -261,7 +265,7 @@ class LinkStream:
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.ttl_ns / 1e9 / 10)
+            await asyncio.sleep(self._state.expires_in_ns(self._clock_ns()) / 1e9)
             if self._state.expire(self._clock_ns()):
                 self._log.warning(
                     "order-expired",

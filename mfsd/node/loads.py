@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from mfsd._native import Direction, NicFacts
 from mfsd.node.addresses import PortNames
 
-INTERVAL_S = 1.0
+INTERVAL_NS = 1_000_000_000
 """A port's load is told this often at most."""
 STEP = 0.02
 """And only when it has moved by so much of the port's rate."""
@@ -29,23 +29,29 @@ class Loads(Protocol):
 
 class LoadReports:
     def __init__(
-        self, facts: Facts, ports: PortNames, nic_names: Callable[[], Mapping[int, str]], reports: Loads
+        self,
+        facts: Facts,
+        ports: PortNames,
+        nic_names: Callable[[], Mapping[int, str]],
+        reports: Loads,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """nic_names: device by index."""
         self._facts = facts
         self._ports = ports
         self._nic_names = nic_names
         self._reports = reports
+        self._clock_ns = clock_ns
         self._told: dict[str, float] = {}
-
-    async def run(self) -> None:
-        """Looks until cancelled."""
-        while True:
-            self.look()
-            await asyncio.sleep(INTERVAL_S)
+        self._looked_ns = clock_ns() - INTERVAL_NS
 
     def look(self) -> None:
-        """Tells the loads that have moved since they were told."""
+        """Tells the loads that have moved since they were told. To be called now and then, such as with the leader's
+        heartbeats."""
+        now_ns = self._clock_ns()
+        if now_ns - self._looked_ns < INTERVAL_NS:
+            return
+        self._looked_ns = now_ns
         for nic, name in self._nic_names().items():
             for direction, way in ((Direction.OUT, "out"), (Direction.IN, "in")):
                 port, rho = f"{self._ports.own(name)}/{way}", self._facts.facts(nic, direction).rho

@@ -243,9 +243,12 @@ def test_a_batch_that_was_cut_short_is_no_history(node) -> None:
 
 def test_loads_are_told_when_they_have_moved(node) -> None:
     arbiter, link, batches = node
-    loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link)
+    seconds = iter([0, 0, 0.99, 1, 2, 3, 4])
+    loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: int(next(seconds) * 1e9))
     loads.look()
-    arbiter.rho += STEP / 2
+    arbiter.rho += STEP * 2
+    loads.look()  # too soon
+    arbiter.rho -= STEP * 1.5
     loads.look()
     arbiter.rho += STEP
     loads.look()

@@ -258,7 +258,9 @@ def test_a_request_is_infeasible_where_it_is_not_pruned() -> None:
 def test_the_order_expires_once() -> None:
     state = with_batches(1)
     assert not state.expire(100 * TTL_NS), "there was none"
+    assert state.expires_in_ns(0) == TTL_NS, "one that comes in a moment does not expire before"
     state.apply(order((1, 5)), now_ns=0)
+    assert state.expires_in_ns(S) == TTL_NS - S + 1
     state.heard(3, now_ns=S)
     assert not state.heard(2, now_ns=3 * S), "a stale leader's sign of life is none"
     assert not state.expire(S + TTL_NS)
