@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
-WAIT_S = 30
+WAIT_S = 100
 
 
 def pytest_configure() -> None:
@@ -56,7 +56,7 @@ class SoftRoce:
         address: str | None = "127.0.0.1",
         check: bool = True,
         env: dict[str, str] | None = None,
-        timeout_s: float = 60,
+        timeout_s: float = 300,
     ) -> subprocess.CompletedProcess[str]:
         """Runs a program to its end; with ``check`` a failure shows what it wrote."""
         result = subprocess.run(
@@ -89,7 +89,7 @@ class SoftRoce:
         return process
 
     def pair(
-        self, *command: str, options: tuple[str, ...] = (), port_option: str = "-p", timeout_s: float = 60
+        self, *command: str, options: tuple[str, ...] = (), port_option: str = "-p", timeout_s: float = 300
     ) -> tuple[str, str]:
         """Runs server and client of a program in the manner of perftest; returns what the two wrote."""
         port = free_port()

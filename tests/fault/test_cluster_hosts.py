@@ -95,7 +95,7 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self.allowed.set()
-        self._thread.join(90)
+        self._thread.join(200)
 
     def wait_run(self) -> None:
         """Until a run that began after this call has ended."""
@@ -106,7 +106,7 @@ class Traffic:
     def pause(self) -> None:
         """No run is under way afterwards, and none begins until `allowed` is set."""
         self.allowed.clear()
-        assert self._idle.wait(60)
+        assert self._idle.wait(100)
 
     def start(self, messages: int) -> list[subprocess.Popen[str]]:
         """One run: its two programs."""
@@ -119,7 +119,7 @@ class Traffic:
         """Notes what is wrong with a run."""
         for process in programs:
             try:
-                said, _ = process.communicate(timeout=60)
+                said, _ = process.communicate(timeout=200)
             except subprocess.TimeoutExpired:
                 process.kill()
                 said = process.communicate()[0] + "\nstill running after 60 s"

@@ -55,7 +55,7 @@ def test_no_descriptor_survives_exec(folder: Path) -> None:
     """Neither the client's, in a program that it becomes or starts, nor the daemon's."""
     with Daemon(folder) as daemon:
         before = set(open_files())
-        with Client.attach(str(daemon.socket)) as client:
+        with Client.attach(str(daemon.socket), timeout_ms=100_000) as client:
             client.nic("soft0", 7, 125_000_000)
             mine = {fd: to for fd, to in open_files().items() if fd not in before and "/proc" not in to}
             assert len(mine) >= 2, "the socket and the doorbell"

@@ -22,7 +22,7 @@ def judged(script: str, *, excuse: bool = False) -> Tally:
 
     slot = Slot("program", tally, begin, lambda said: (int(said[0]), 8))
     slot.start()
-    assert slot.join(60)
+    assert slot.join(200)
     return tally
 
 

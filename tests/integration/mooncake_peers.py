@@ -81,7 +81,7 @@ def main():
             for offset, length in parts:
                 ask("check", offset, pattern(offset, length))
     pipe.send(None)
-    process.join(10)
+    process.join(200)
     print("verified", seed, "sizes and", len(engines) * len(peers), "batches", flush=True)
     os._exit(0)
 

@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 def run(command: list[str], socket: Path) -> str:
     environment = {**os.environ, "MFS_SOCKET": str(socket), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

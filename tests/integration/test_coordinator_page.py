@@ -32,7 +32,7 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
             await until(lambda: coordinator.status().attainment.missed == 1, "the ends")
 
             def status() -> bytes:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=20) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=200) as answer:
                     return answer.read()
 
             seen = json.loads(await asyncio.to_thread(status))

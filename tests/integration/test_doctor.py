@@ -33,7 +33,7 @@ needs_root = pytest.mark.skipif(bool(missing()), reason=missing())
 def doctor(socket_path: Path, *arguments: str, prefix: tuple[str, ...] = (), code: int | None = None) -> dict[str, Any]:
     """Findings by id, of one subject each; checks the exit code against the verdict."""
     command = [*prefix, *DOCTOR, "--socket", str(socket_path), "doctor", "--json", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert result.stdout, result.stderr
     report = json.loads(result.stdout)
     assert result.returncode == {"scheduled": 0, "not scheduled": 1, "cannot tell": 4}[report["verdict"]]
@@ -173,7 +173,7 @@ def test_a_program_that_is_to_run(folder: Path, tmp_path: Path) -> None:
 def test_wrong_usage(folder: Path) -> None:
     for arguments in (("--pid", "0"), ("--group", "nowhere"), ("--policy", "none")):
         command = [*DOCTOR, "doctor", *arguments]
-        assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode in (1, 2)
+        assert subprocess.run(command, capture_output=True, timeout=200, check=False).returncode in (1, 2)
 
 
 # ---- networks ------------------------------------------------------------------------------------
@@ -254,4 +254,4 @@ def test_pfc_that_a_switch_announces(lab: Lab, folder: Path) -> None:
     finally:
         for process in started:
             process.terminate()
-            process.wait(10)
+            process.wait(100)

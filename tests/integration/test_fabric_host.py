@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def tool(command: str) -> str:
-    return subprocess.run(command.split(), check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command.split(), check=True, capture_output=True, text=True, timeout=200).stdout
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_kernel_holds_what_the_text_says(namespace: str, name: str) -> None:
     plan = make_plan(name, profile, {"hosts": ["nic0"]})
     text = render("linux", plan).text
     for _ in range(2):
-        subprocess.run(["tc", "-n", namespace, "-batch", "-"], input=text, text=True, check=True, timeout=30)
+        subprocess.run(["tc", "-n", namespace, "-batch", "-"], input=text, text=True, check=True, timeout=200)
         with open_netlink(namespace) as ipr:
             have = read_queues(ipr, interface_index(ipr, "nic0"))
         assert diff_queues(wanted_queues(plan, plan.ports[0]), have) == []

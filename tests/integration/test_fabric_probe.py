@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 def probe_in(namespace: str, *arguments: str) -> tuple[int, str]:
     code = "import sys; from mfsd.cli.commands.fabric import fabric; fabric(sys.argv[1:])"
     command = ["ip", "netns", "exec", namespace, sys.executable, "-c", code, "probe", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     return result.returncode, result.stdout + result.stderr
 
 
@@ -47,7 +47,7 @@ def lab() -> Iterator[tuple[Lab, int]]:
         reflector, thread = serve_in(lab.namespace("peer"))
         yield lab, reflector.port
         reflector.stop()
-        thread.join(10)
+        thread.join(200)
         reflector.close()
 
 
@@ -109,21 +109,21 @@ def bleaching_router() -> Iterator[tuple[str, int]]:
             input=f"table ip bleach {{ {chain}; }}",
             text=True,
             check=True,
-            timeout=20,
+            timeout=200,
         )
         reflector, thread = serve_in(spaces[3])
         yield spaces[0], reflector.port
     finally:
         if reflector:
             reflector.stop()
-            thread.join(10)
+            thread.join(200)
             reflector.close()
         for space in spaces:
-            subprocess.run(["ip", "netns", "del", space], check=False, timeout=20)
+            subprocess.run(["ip", "netns", "del", space], check=False, timeout=200)
 
 
 def run(command: str) -> None:
-    subprocess.run(command.split(), check=True, capture_output=True, timeout=20)
+    subprocess.run(command.split(), check=True, capture_output=True, timeout=200)
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nftables is not installed")

@@ -23,12 +23,14 @@ CONFIG = """
 early_order = "rank"
 [arbiter]
 max_hold = "25s"
+stale_after = "10s"
 [nic."slow"]
 rate = "8mbit"
 address = "10.7.0.1"
 """
-FULL = 131_072
-"""The least window: one task of this size keeps all others waiting."""
+FULL = 20_000_000
+"""Far above the window, and 20 s of its NIC: one task of this size keeps all others waiting, and is not soon
+overdue."""
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def mfsctl(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 
@@ -135,7 +137,7 @@ def test_a_place_is_explained(daemon: Daemon, engines: tuple[Engine, Engine]) ->
     due = due_in(100)
     request = {"request_id": 31, "deadline_ns": due, "budget_ns": 100 * 10**9, "flows": [flow]}
     first("batch", batch_id=3, layers=8, requests=[request])
-    first("submit", task="c", size_bytes=FULL, stage=Stage.P2D, batch=3, request_id=31, deadline_ns=due)
+    first("submit", task="c", size_bytes=131_072, stage=Stage.P2D, batch=3, request_id=31, deadline_ns=due)
     last = eventually(lambda: next((t for t in trace(daemon).tasks if t.stage == "p2d"), None))
     reply = ask(daemon.socket, ExplainRequest(last.id), 20)
     assert isinstance(reply, ExplainReply)

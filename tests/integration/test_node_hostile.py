@@ -25,7 +25,7 @@ class Bystander:
     """A well-behaved client; :meth:`works` runs a task through it."""
 
     def __init__(self, daemon: Daemon) -> None:
-        self.client = Client.attach(str(daemon.socket), process="bystander", timeout_ms=5000)
+        self.client = Client.attach(str(daemon.socket), process="bystander", timeout_ms=100_000)
         self.nic = self.client.nic("soft0", 7, 125_000_000)
 
     def works(self) -> bool:
@@ -101,7 +101,7 @@ def test_descriptors_sent_along_are_not_taken(daemon: Daemon, bystander: Bystand
 def test_silence_is_not_waited_for(daemon: Daemon, bystander: Bystander) -> None:
     silent = [RawClient(daemon.socket) for _ in range(20)]
     assert bystander.works()
-    Client.attach(str(daemon.socket), timeout_ms=5000).detach()
+    Client.attach(str(daemon.socket), timeout_ms=100_000).detach()
     assert all(raw.closed() for raw in silent)
     for raw in silent:
         raw.close()
@@ -134,7 +134,7 @@ def test_a_flood_of_connections_is_refused_by_user(folder: Path) -> None:
 
 
 def test_too_many_nics_are_refused_and_existing_ones_stay(daemon: Daemon, bystander: Bystander) -> None:
-    with Client.attach(str(daemon.socket)) as hoarder:
+    with Client.attach(str(daemon.socket), timeout_ms=100_000) as hoarder:
         with pytest.raises(OSError) as caught:
             for n in range(_native.NICS_MAX + 1):
                 hoarder.nic(f"fake{n}", n)
@@ -174,7 +174,7 @@ def test_a_segment_cannot_be_truncated_under_the_daemon(daemon: Daemon, bystande
 def test_garbage_on_the_control_socket(daemon: Daemon, bystander: Bystander) -> None:
     def control() -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(10)
+        connection.settimeout(100)
         connection.connect(f"{daemon.socket}{CONTROL_SUFFIX}")
         return connection
 

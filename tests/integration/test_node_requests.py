@@ -27,6 +27,7 @@ def test_every_byte_has_its_request_stage_and_layer(folder: Path) -> None:
         Daemon(folder, CONFIG) as daemon,
         Session.open(socket_path=str(daemon.socket), process="engine") as session,
     ):
+        eventually(lambda: session.scheduled, "the session")
         nic = session.nic("rdma0", rate_bytes_per_s=125_000_000)
         deadline_ns = time.monotonic_ns() + 3600 * 10**9
         flows = (Flow(Stage.P2D, "", 3000, nic, 0), Flow(Stage.P2D, "", 3000, nic, 1))
@@ -78,7 +79,7 @@ def test_every_byte_has_its_request_stage_and_layer(folder: Path) -> None:
 
 def test_a_request_is_known_after_its_process(folder: Path) -> None:
     with Daemon(folder, CONFIG) as daemon:
-        client = Client.attach(str(daemon.socket), process="short-lived")
+        client = Client.attach(str(daemon.socket), process="short-lived", timeout_ms=100_000)
         client.submit(100, stage=Stage.P2D, nic=client.nic("rdma0"), request_id=3, layer=2)
         eventually(lambda: requests(daemon, "--request", "3"), "the request")
         client.detach()
@@ -97,6 +98,7 @@ def test_two_processes_of_one_request_are_one_row(folder: Path) -> None:
         now_ns = time.monotonic_ns()
         batches = []
         for session, deadline_ns in ((a, now_ns + 3600 * 10**9), (b, 1)):
+            eventually(lambda: session.scheduled, "the session")  # noqa: B023
             nic = session.nic("rdma0")
             batches.append(session.batch(1, layers=1, requests=[Request(5, deadline_ns)]))
             with session.submit(100, stage=Stage.P2D, nic=nic, request_id=5, batch=batches[-1]):

@@ -149,7 +149,7 @@ def without_the_extra(folder: Path, config: str, **environment: str) -> subproce
 
 def test_the_missing_extra_is_named(folder: Path) -> None:
     process = without_the_extra(folder, '[telemetry]\notlp = "http://127.0.0.1:4318"\n')
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "pip install 'mfsd[otel]'" in said and "telemetry.otlp" in said
 

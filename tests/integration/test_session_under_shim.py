@@ -67,4 +67,4 @@ def test_one_session_for_both(soft_roce: SoftRoce, folder: Path) -> None:
         assert client.completes == 3
         process.stdin.write("end\n")
         process.stdin.flush()
-        assert process.wait(20) == 0
+        assert process.wait(100) == 0

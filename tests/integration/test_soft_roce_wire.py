@@ -80,7 +80,7 @@ def test_who_never_says_hello_takes_no_descriptors_from_others(soft_roce):
             eventually(lambda: sum(map(is_closed, silent)) >= strangers - 256, "the oldest ones are sent away")
             assert not is_closed(silent[-1])
             soft_roce.run(*command, address, address=address)
-            output, _ = server.communicate(timeout=60)
+            output, _ = server.communicate(timeout=200)
             assert server.returncode == 0, output
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -45,7 +45,7 @@ def recording(output: Path, *arguments: str | Path) -> Iterator[subprocess.Popen
         assert process.stderr.readline().startswith("recording")
         yield process
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0, process.stderr.read()
+        assert process.wait(100) == 0, process.stderr.read()
     finally:
         process.kill()
         process.wait()
@@ -159,6 +159,7 @@ def test_several_daemons_on_one_time_line(folder: Path) -> None:
         recording(a_folder / "a.json", "--socket", a.socket),
         recording(b_folder / "b.json", "--socket", b.socket),
     ):
+        eventually(lambda: here.scheduled and there.scheduled, "both sessions")
         for number in range(20):  # one after the other, in turns
             session = here if number % 2 == 0 else there
             with session.submit(10, stage=Stage.P2D, nic=session.nic("rdma0"), request_id=number + 1):
@@ -258,7 +259,7 @@ def test_what_was_recorded_survives_the_daemon(folder: Path) -> None:
         _kinds(second.reply())  # the other recording has been written, too: they take turns
         _kinds(second.reply())
         daemon.process.terminate()
-        assert process.wait(30) == 0, "by itself, without a signal"
+        assert process.wait(100) == 0, "by itself, without a signal"
     assert [f["outcome"] for f in TraceFile(output).flows()] == ["complete"]
 
 
@@ -275,7 +276,7 @@ def test_it_ends_by_itself(folder: Path) -> None:
             engine("submit", task="a", size_bytes=5, stage=Stage.P2D)
             engine("wait", task="a")
             engine("complete", task="a")
-            assert process.wait(30) == 0
+            assert process.wait(100) == 0
             assert process.stderr is not None
             assert "see --max-events" in process.stderr.read()
 
@@ -312,7 +313,7 @@ def _ask_line(daemon: Daemon, line: str) -> str:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(20)
+        connection.settimeout(100)
         connection.connect(f"{daemon.socket}.ctl")
         connection.sendall(line.encode() + b"\n")
         return connection.makefile().readline()

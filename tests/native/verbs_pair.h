@@ -32,7 +32,7 @@
 		}                                                                                            \
 	} while (0)
 
-enum { WAIT_S = 20 };
+enum { WAIT_S = 100 };
 
 /* One side: a context of its own, so that both ends are what two processes would have. */
 struct side {

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,12 +40,12 @@ class Engine:
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"the engine ended with {self.process.wait(20)}"
+        assert line, f"the engine ended with {self.process.wait(100)}"
         return json.loads(line)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(100)
 
     def __enter__(self) -> Engine:
         return self
@@ -63,6 +64,8 @@ class _Program:
         from mfsd.client import Session
 
         self.session = Session.open(socket_path=socket, process=name)
+        while not self.session.scheduled:  # it tries again by itself
+            time.sleep(0.01)
         self.nic = self.session.nic(nic)
         self.tasks: dict[str, Any] = {}
         self.batches: dict[int, Any] = {}
@@ -92,7 +95,7 @@ class _Program:
         return [name for name, task in self.tasks.items() if task.ready()]
 
     def wait(self, task: str) -> int:
-        return int(self.tasks[task].wait(20))
+        return int(self.tasks[task].wait(100))
 
     def complete(self, task: str) -> None:
         self.tasks.pop(task).complete()

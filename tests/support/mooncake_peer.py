@@ -76,6 +76,6 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self._pipe.send(None)
-        self._process.join(10)
+        self._process.join(100)
         if self._process.is_alive():
             self._process.kill()

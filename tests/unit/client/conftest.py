@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mfsd._native import Arbiter
-from mfsd.client import Session
+from mfsd._native import Arbiter, Client
+from mfsd.client import Session, attachment
 from tests.support.arbiter import Server
 
 
@@ -32,10 +32,21 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         server.arbiter.close()
 
 
+class PatientClient:
+    """Attaches like the client does, and waits for the daemon's answers as long as it takes."""
+
+    borrow = Client.borrow
+
+    @staticmethod
+    def attach(*arguments: object, **options: object) -> Client:
+        return Client.attach(*arguments, timeout_ms=100_000, **options)  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
     """Opens sessions on that path."""
     opened: list[Session] = []
+    monkeypatch.setattr(attachment, "Client", PatientClient)
 
     def make(**options: object) -> Session:
         opened.append(Session.open(socket_path=str(tmp_path / "s"), **options))  # type: ignore[arg-type]
