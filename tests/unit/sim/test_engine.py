@@ -94,8 +94,9 @@ def test_thresholds_order_nothing_in_mfs(classes: int) -> None:
 
 
 def test_policies_are_compared_on_identical_work() -> None:
-    first, second = prepare(point(policy="fs"))[1], prepare(point(policy="mfs"))[1]
-    assert first == second
+    first = prepare(point(policy="fs"))[1]
+    run(point(policy="fs"))  # a run places requests on groups, on requests of its own
+    assert prepare(point(policy="mfs"))[1] == first
 
 
 @pytest.mark.parametrize("fabric", ["nic-only", "fat-tree"])
