@@ -1,9 +1,8 @@
 """Configuration of one simulated point, and the requests as the cluster sees them before any network
 decision.
 
-Routing, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a
-router's own estimate of
-load: they are the same for every policy, so policies are compared on identical work.
+Routing, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a router's
+own estimate of load: they are the same for every policy, so policies are compared on identical work.
 """
 
 from __future__ import annotations
@@ -316,9 +315,8 @@ class _RouterView:
 
 
 def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
-    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix;
-    finds what the cluster's
-    caches hold (least recently used blocks leave first) and on which NICs it lies."""
+    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix; finds
+    what the cluster's caches hold (least recently used blocks leave first) and on which NICs it lies."""
     config, model = cluster.config, cluster.model
     rng = random.Random(f"route {seed}" + (f" {cluster.number}" if cluster.number else ""))
     first = cluster.first_unit

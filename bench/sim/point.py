@@ -56,9 +56,8 @@ def workload_rows(point: Point, workload: str, count: int, total_rate: float, nu
 
 
 def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
-    """Requests/s per prefill GPU that the GPUs can compute when batches are always full and the network
-    costs nothing beyond its
-    isolated time."""
+    """Requests/s per prefill GPU that the GPUs can compute when batches are always full and the network costs
+    nothing beyond its isolated time."""
     budget, seconds = cluster.config.batch_tokens, 0.0
     batch: list[tuple[int, int]] = []
     room = budget
