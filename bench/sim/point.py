@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from bench.sim import generators, policies
-from bench.sim.cluster import Cluster, Config, ConfigError, Request, route
+from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
+from bench.sim.routing import route
 from bench.sim.workload import Row, TraceError, read_trace
 
 MET_SLACK = 1 + 1e-6  # a policy that finishes exactly at the deadline must not lose to the last digit
