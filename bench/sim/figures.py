@@ -221,15 +221,22 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
     if kind == "curves":
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     seeds = len({r["seed"] for r in panels[0]["results"]})
-    size = f"{panels[0]['config']['config']['gpus']} GPUs, {panels[0]['config']['requests']} requests"
+    point = panels[0]["config"]
     figure.suptitle(
-        f"{data['title']}: simulated, {size}{' (quick run)' if data['quick'] else ''}\n"
-        f"mean and 95 % interval over {seeds} seeds",
+        f"{data['title']}: simulated{' (quick run)' if data['quick'] else ''}; {_knobs(point['config'])}\n"
+        f"{point['config']['gpus']} GPUs, {point['requests']} requests, mean and 95 % interval over {seeds} seeds",
         fontsize=9,
     )
     for ending in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{ending}"), dpi=120)
     pyplot.close(figure)
+
+
+def _knobs(config: dict[str, Any]) -> str:
+    """What is not as in a cluster without contention."""
+    plain = msgspec.to_builtins(Config())
+    changed = {k: v for k, v in config.items() if v != plain[k] and k not in ("model", "gpus")}
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in changed.items()) or "no knobs"
 
 
 def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:
