@@ -53,7 +53,7 @@ class Lane:
         self.segment[at : at + 8] = (ticket + 1).to_bytes(8, "little")
 
     def send(self, message: bytes) -> None:
-        """Published before it is claimed, nobody else being on this lane now: a test that stalls leaves no torn slot."""
+        """Published before it is claimed, nobody else being on this lane: a test that stalls leaves no torn slot."""
         ticket = self.load("submit.tail")
         self.publish(ticket, message)
         self.store("submit.tail", ticket + 1)
