@@ -1,16 +1,10 @@
-"""Configuration of one simulated point, and the requests as the cluster sees them before any network
-decision.
-
-Routing, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a
-router's own estimate of
-load: they are the same for every policy, so policies are compared on identical work.
-"""
+"""Configuration of one simulated point: sizes, topology and the cost of what a request and a batch do alone."""
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +12,6 @@ import msgspec
 
 from bench.sim.profile import ACCELERATORS, MODELS, Accelerator, Model
 from bench.sim.topology import Path, Topology
-from bench.sim.workload import Row
-
-LOCALITY = 0.1  # the router's price of fetching a cached token, in computed tokens
 
 
 class ConfigError(Exception):
@@ -180,10 +171,7 @@ class Cluster:
         out = self.group_nics(request.unit, request.group)
         width = self.decode_width
         into = [self.topology.prefill_nics + request.decode + i for i in range(width)]
-        if len(out) <= width:
-            pairs = [(nic, into[i % width], 1 / max(len(out), 1)) for i, nic in enumerate(out)]
-        else:
-            pairs = [(nic, into[i % width], 1 / len(out)) for i, nic in enumerate(out)]
+        pairs = [(nic, into[i % width], 1 / len(out)) for i, nic in enumerate(out)]
         return self.topology.path(pairs, connections=1.0, salt=~request.number)
 
     def collective_paths(self, unit: int, group_tokens: Sequence[int], salt: int) -> tuple[Path, ...]:
@@ -241,10 +229,8 @@ class Cluster:
             context = request.context_tokens + done
             attention = model.attention_s(self.gpu, [(new, context)])
             experts = model.expert_s(self.gpu, new, self.expert_imbalance())
-            groups = [new] + [0] * (model.groups - 1)
-            paths = self._isolated_paths(tuple(groups))
             moved = self.collective_bytes(new)
-            wire = sum(moved / p.isolated_rate for p in paths)
+            wire = sum(moved / path.isolated_rate for path in self._lone_paths)
             kv = (new + (request.context_tokens if done == 0 else 0)) * self.kv_bytes / p2d_rate
             for layer in range(layers):
                 if done == 0:
@@ -272,137 +258,10 @@ class Cluster:
         if model.experts:
             wire = 2 * moved * max(max(load) / tokens / model.group_gpus, 1 / model.instance_gpus) / self.link
         else:
-            wire = moved / self._isolated_paths((tokens,))[0].isolated_rate
+            wire = moved / self._lone_paths[0].isolated_rate
         return model.layers * (compute + wire)
 
-    def _isolated_paths(self, groups: tuple[int, ...]) -> tuple[Path, ...]:
-        if not hasattr(self, "_lone"):
-            self._lone = self.collective_paths(self.first_unit, [1] + [0] * (len(groups) - 1), 0)
-        return self._lone
-
-
-class _RouterView:
-    """A unit as the router models it: batches formed first come first served, computing alone with an idle
-    network."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.free_at = 0.0
-        self.queue: deque[tuple[int, int]] = deque()
-        self.queued_tokens = 0
-        self.token_s = cluster.batch_s([(1024, 1024)] * 4) / 4096
-
-    def wait_s(self, now: float) -> float:
-        """Time until a request that arrives now would begin, if one batch took no longer per token than the
-        last."""
-        while self.queue and self.free_at <= now:
-            chosen: list[tuple[int, int]] = []
-            room = self.cluster.config.batch_tokens
-            while self.queue and (not chosen or self.queue[0][0] <= room):
-                chosen.append(self.queue.popleft())
-                room -= chosen[-1][0]
-            tokens = sum(new for new, _ in chosen)
-            seconds = self.cluster.batch_s(chosen)
-            self.queued_tokens -= tokens
-            self.token_s = seconds / tokens
-            self.free_at += seconds
-        return max(0.0, self.free_at - now) + self.queued_tokens * self.token_s
-
-    def add(self, now: float, new: int, context: int) -> None:
-        if not self.queue:
-            self.free_at = max(self.free_at, now)
-        self.queue.append((new, context))
-        self.queued_tokens += new
-
-
-def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
-    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix;
-    finds what the cluster's
-    caches hold (least recently used blocks leave first) and on which NICs it lies."""
-    config, model = cluster.config, cluster.model
-    rng = random.Random(f"route {seed}" + (f" {cluster.number}" if cluster.number else ""))
-    first = cluster.first_unit
-    owner: dict[int, tuple[int, int, int]] = {}  # block -> unit, group, tokens
-    room = [config.cache_tokens_per_gpu * model.instance_gpus] * cluster.units
-    per_unit: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(cluster.units)]
-    views = [_RouterView(cluster) for _ in range(cluster.units)]
-    workers = max(1, cluster.decode_nics // cluster.decode_width)
-    requests: list[Request] = []
-    for row in rows:
-        held: list[tuple[int, int, int]] = []
-        for block in row.blocks:
-            entry = owner.get(block)
-            if entry is None:
-                break
-            held.append(entry)
-        cached = min(row.prefix_tokens(len(held)), row.input_tokens - 16)
-        cached = max(0, cached)
-        local = [0] * cluster.units
-        for unit, _, tokens in held:
-            local[unit] += tokens
-        now = row.arrival_s
-        shift = rng.randrange(cluster.units)
-        history = now < 0  # fills the caches only
-        unit = (
-            shift
-            if history
-            else min(
-                ((u + shift) % cluster.units for u in range(cluster.units)),
-                key=lambda u: views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u])),
-            )
-        )
-        new = max(row.input_tokens - cached, min(16, row.input_tokens))
-        if not history:
-            views[unit].add(now, new, cached)
-        group = rng.randrange(model.groups)
-        root = row.blocks[0] if row.blocks else -1
-        owners: dict[tuple[int, int], int] = {}
-        for held_unit, held_group, tokens in held:
-            if held_unit != unit:
-                owners[held_unit, held_group] = owners.get((held_unit, held_group), 0) + tokens
-        remote = min(cached, sum(owners.values()))
-        shares: dict[int, float] = {}
-        if remote and config.hot_fraction and random.Random(f"hot {seed} {root}").random() < config.hot_fraction:
-            shares[0] = 1.0
-            if first + unit == 0:
-                remote, shares = 0, {}
-        elif remote:
-            total = sum(owners.values())
-            for (held_unit, held_group), tokens in owners.items():
-                nics = cluster.group_nics(first + held_unit, held_group)
-                for nic in nics:
-                    shares[nic] = shares.get(nic, 0.0) + tokens / total / len(nics)
-        if not history:
-            requests.append(
-                Request(
-                    number=len(requests),
-                    arrival_s=now,
-                    new_tokens=new,
-                    context_tokens=cached,
-                    unit=first + unit,
-                    group=-1,
-                    decode=rng.randrange(workers) * cluster.decode_width,
-                    owners=tuple(sorted(shares.items())),
-                    remote_tokens=remote,
-                )
-            )
-        for index, block in enumerate(row.blocks):
-            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
-            if block in owner:
-                per_unit[owner[block][0]].move_to_end(block)
-                continue
-            while room[unit] < tokens and per_unit[unit]:
-                old, freed = per_unit[unit].popitem(last=False)
-                del owner[old]
-                room[unit] += freed
-            room[unit] -= tokens
-            per_unit[unit][block] = tokens
-            owner[block] = (unit, group, tokens)
-    slow = {}
-    for request in requests:
-        key = (request.new_tokens, request.context_tokens, request.remote_tokens, len(request.owners))
-        if key not in slow:
-            slow[key] = cluster.isolated_s(request)
-        request.isolated_s = slow[key]
-        request.deadline_s = request.arrival_s + config.slo_factor * request.isolated_s
-    return requests
+    @functools.cached_property
+    def _lone_paths(self) -> tuple[Path, ...]:
+        """Of the collectives of a batch that has one request."""
+        return self.collective_paths(self.first_unit, [1] + [0] * (self.model.groups - 1), 0)

@@ -23,6 +23,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "figure": "bench.sim.figures",
     "study": "bench.sim.study",
     "sensitivity": "bench.sim.sensitivity",
+    "reach": "bench.sim.reach",
     "linearity": "bench.sim.linearity",
 }
 EXAMPLES = """
@@ -33,6 +34,7 @@ examples:
   python -m bench sim figure 10 --quick
   python -m bench sim study out/study.jsonl
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
+  python -m bench sim reach --setting hot
   python -m bench sim linearity
 
 A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of

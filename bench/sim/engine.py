@@ -1,10 +1,8 @@
 """The run of one point: batches step through their layers, compute and network share one event queue.
 
-A layer of an expert model: wait for its reused KV (stage 1), attention, post its new KV (stage 3), dispatch
-(stage 2), experts,
-combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. TTFT ends
-with the last stage-3
-byte. Same configuration, rows and seed give the same result, to the bit.
+A layer of an expert model: wait for its reused KV (stage 1), attention, post its new KV (stage 3), dispatch (stage
+2), experts, combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. TTFT
+ends with the last stage-3 byte. Same configuration, rows and seed give the same result, to the bit.
 """
 
 from __future__ import annotations
@@ -13,178 +11,15 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from bench.sim.batching import FirstComeFirstServed, RequestScheduler, least_loaded
 from bench.sim.cluster import Cluster, Request
 from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
-from bench.sim.topology import Path
+from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, RING, WAIT, Batch, Chunk, Flow, State
 
 if TYPE_CHECKING:
     from bench.sim.policies import Policy
-
-WAIT, RING, ATTENTION, DISPATCH, EXPERTS, COMBINE, ENDED = range(7)
-
-
-class Flow:
-    """A stream of one stage: a collective of a batch (2), or a request's KV going in (1) or out (3)."""
-
-    __slots__ = (
-        "batch",
-        "layer",
-        "limit_link",
-        "limited",
-        "message_bytes",
-        "number",
-        "order",
-        "path",
-        "posted_s",
-        "rate_limit",
-        "sequence",
-        "stage",
-        "state",
-        "wire_class",
-    )
-
-    def __init__(
-        self, stage: int, path: Path, batch: Batch, state: State | None, message_bytes: float, sequence: int
-    ) -> None:
-        self.stage = stage
-        self.path = path
-        self.batch = batch
-        self.state = state
-        self.message_bytes = message_bytes  # of one layer
-        self.layer = 0  # the layer it is for
-        self.sequence = sequence
-        self.number = -1
-        self.order = 0
-        self.wire_class = 0
-        self.posted_s = 0.0
-        self.limited = False
-        self.rate_limit = 0.0
-        self.limit_link = -1
-
-    @property
-    def port_bytes(self) -> float:
-        """Bytes of one message on its busiest NIC."""
-        return self.message_bytes * max(self.path.shares.values())
-
-
-class State:
-    """A request in the cluster: what is computed, fetched and shipped."""
-
-    __slots__ = (
-        "batch",
-        "cluster",
-        "computed",
-        "done_tokens",
-        "fetched",
-        "finish_s",
-        "p2d",
-        "p2d_posted",
-        "p2d_total",
-        "policy",
-        "pruned",
-        "request",
-        "reuse",
-    )
-
-    def __init__(self, request: Request, cluster: Cluster) -> None:
-        self.request = request
-        self.cluster = cluster  # the part of its model
-        self.batch: Batch | None = None
-        self.done_tokens = 0
-        self.computed = False
-        self.fetched = 0
-        self.reuse: Flow | None = None
-        self.p2d: Flow | None = None
-        self.p2d_posted = 0.0
-        self.p2d_total = 0.0
-        self.finish_s = -1.0
-        self.pruned = False
-        self.policy: Any = None
-
-
-class Chunk:
-    """A part of a prompt that one batch computes."""
-
-    __slots__ = ("context", "new", "p2d_bytes", "state")
-
-    def __init__(self, state: State, new: int, p2d_bytes: float) -> None:
-        self.state = state
-        self.new = new
-        self.context = state.request.context_tokens + state.done_tokens
-        self.p2d_bytes = p2d_bytes  # per layer
-
-
-class Batch:
-    """Chunks that run their layers together."""
-
-    __slots__ = (
-        "attention_s",
-        "believed",
-        "chunks",
-        "cluster",
-        "collective",
-        "collective_bytes",
-        "experts_s",
-        "layer",
-        "layers",
-        "left",
-        "paths",
-        "policy",
-        "serial",
-        "step",
-        "step_end_s",
-        "unit",
-        "wire_s",
-    )
-
-    def __init__(self, serial: int, unit: int, chunks: list[Chunk], cluster: Cluster) -> None:
-        self.serial = serial
-        self.unit = unit
-        self.chunks = chunks
-        self.cluster = cluster  # the part of its model
-        self.layers = cluster.model.layers
-        self.layer = 0
-        self.step = WAIT
-        self.step_end_s = 0.0
-        self.collective: Flow | None = None
-        self.believed = 1.0
-        self.left = len(chunks)
-        self.policy: Any = None
-        self.attention_s = self.experts_s = self.collective_bytes = 0.0
-        self.paths: tuple[Path, ...] = ()
-        self.wire_s: list[float] = []  # of each collective, alone
-
-
-def least_loaded(tokens: Sequence[int], turn: int) -> int:
-    """The attention group with the fewest tokens. Idle groups take turns: were it always the first, most KV of a
-    unit would leave by the same few NICs."""
-    return min(range(len(tokens)), key=lambda group: (tokens[group], (group - turn) % len(tokens)))
-
-
-class RequestScheduler(Protocol):
-    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Not
-    chosen means waiting."""
-
-    def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]: ...
-
-
-class FirstComeFirstServed:
-    """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into
-    chunks."""
-
-    def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
-        chosen: list[tuple[State, int]] = []
-        left = budget_tokens
-        for state in queue:
-            tokens = state.request.new_tokens - state.done_tokens
-            if tokens > left and (chosen or tokens <= budget_tokens):
-                break
-            take = min(tokens, left)
-            chosen.append((state, take))
-            left -= take
-        return chosen
 
 
 class Simulation:
@@ -223,7 +58,6 @@ class Simulation:
             self.network = SharedNetwork(cluster.topology)
 
     # -- events
-    # -----------------------------------------------------------------------------------------------------
 
     def at(self, time: float, act: Callable[[Any], None], what: Any) -> None:
         self.serial += 1
@@ -256,7 +90,6 @@ class Simulation:
             self._shipped(flow.state)
 
     # -- flows
-    # ------------------------------------------------------------------------------------------------------
 
     def _post(self, flow: Flow, size: float) -> None:
         flow.posted_s = self.now
@@ -284,7 +117,6 @@ class Simulation:
             self.at(periods * self.policy.tick_s, self._tick, None)
 
     # -- requests
-    # ---------------------------------------------------------------------------------------------------
 
     def _arrive(self, state: State) -> None:
         unit = state.request.unit
@@ -372,7 +204,6 @@ class Simulation:
             self._try_layer(flow.batch)
 
     # -- layers
-    # -----------------------------------------------------------------------------------------------------
 
     def _begin_layer(self, batch: Batch) -> None:
         batch.step = WAIT
@@ -484,7 +315,6 @@ class Simulation:
             self.policy.batch_ended(batch)
 
     # -- what policies may ask: estimates from the cost model they believe
-    # -----------------------------------------
 
     def until_layer_s(self, batch: Batch, layer: int) -> float:
         """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused

@@ -1,11 +1,8 @@
-"""python -m bench sim figure 9..14 [--quick]: runs what a figure of the paper shows and plots it (PNG, SVG,
-JSON).
+"""python -m bench sim figure 9..14 [--quick]: runs what a figure of the paper shows and plots it (PNG, SVG, JSON).
 
-Points are written as they finish and reused by the next call. Rates are given relative to the rate at which
-NOCONT meets 90 % of
-the deadlines, and on the axis in requests/s per GPU. Contention knobs are those of `python -m bench sim`
-and, unless given, the
-settings named in each figure's title."""
+Points are written as they finish and reused by the next call. Rates are chosen relative to the rate at which
+NOCONT meets 90 % of the deadlines, and shown in requests/s per GPU. Contention knobs are those of
+`python -m bench sim`; without any, half of the prefixes lie on one NIC and KV is four times its size."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from bench.sim import sweep
 from bench.sim.cluster import Config, ConfigError
 from bench.sim.point import Point, knee
 
+Value = Callable[[sweep.Result], float]
 POLICIES = ("fs", "sjf", "edf", "karuna", "static", "paper", "mfs", "nocont")
 # Okabe and Ito's colours, told apart by colour-blind readers; markers repeat the distinction in print.
 STYLE = {
@@ -35,8 +33,13 @@ STYLE = {
     "mfs": ("#D55E00", "*"),
     "nocont": ("#000000", "x"),
 }
-# Half of the prefixes on few NICs: what the paper's victim units are. At full size the same NIC would serve
-# eight times the load.
+OTHER_STYLE = ("#555555", ".")
+FIRST_SEED = 11  # those below chose the defaults
+QUICK_GPUS, QUICK_REQUESTS = 384, 60
+KNEE_REQUESTS = 300  # of few the knee is anywhere: 0.10 or 0.21 requests/s for DBRX with 60 or 300
+# 97.5 % quantile of Student's t by degrees of freedom: with five seeds the normal one would be a third too narrow.
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+# Half of the prefixes on one NIC: what the paper's victim units are.
 CONTENDED: dict[str, Any] = {"hot_fraction": 0.5, "kv_scale": 4.0}
 MOE = ("mixtral-8x22b", "dbrx", "qwen3-coder", "grok-2")
 
@@ -89,13 +92,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--quick",
         action="store_true",
-        help="384 GPUs, 200 requests, three loads, two seeds: minutes, not evidence",
+        help="384 GPUs, 60 requests after 30, three loads: minutes of CPU instead of hours",
     )
     p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)")
     p.add_argument("--policy", default=",".join(POLICIES), metavar="A,B")
-    p.add_argument("--seeds", type=int, metavar="N", help="default 5 (quick: 2)")
-    p.add_argument("--gpus", type=int, metavar="N", help="default 2048 (figure 9: 32; quick: 384)")
-    p.add_argument("--requests", type=int, metavar="N", help="default 1024 (quick: 200)")
+    p.add_argument("--seeds", type=int, metavar="N", default=5, help=f"default 5, from {FIRST_SEED} on")
+    p.add_argument("--gpus", type=int, metavar="N", help=f"default 2048 (figure 9: 32; quick: {QUICK_GPUS})")
+    p.add_argument("--requests", type=int, metavar="N", help=f"default 1024 (quick: {QUICK_REQUESTS})")
     for name in ("hot-fraction", "kv-scale", "burst", "expert-skew", "link-gbps"):
         p.add_argument(f"--{name}", type=float)
     p.add_argument("--decode-nics", type=int)
@@ -103,15 +106,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def panel_config(figure: Figure, model: str, options: argparse.Namespace) -> Config:
-    gpus = options.gpus or (figure.gpus if figure.gpus < 384 or not options.quick else 384)
+    gpus = options.gpus or (min(figure.gpus, QUICK_GPUS) if options.quick else figure.gpus)
     given = {
         name: getattr(options, name)
         for name in ("hot_fraction", "kv_scale", "burst", "expert_skew", "link_gbps", "decode_nics")
         if getattr(options, name) is not None
     }
     knobs = given or dict(CONTENDED)
-    if not given and gpus > 384:
-        knobs["hot_fraction"] = CONTENDED["hot_fraction"] * 384 / gpus  # one NIC cannot serve half of a larger cluster
+    if not given and gpus > QUICK_GPUS:  # one NIC cannot serve half of a larger cluster
+        knobs["hot_fraction"] = CONTENDED["hot_fraction"] * QUICK_GPUS / gpus
     return Config(model=model, gpus=gpus, **knobs)
 
 
@@ -119,8 +122,7 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
     """Runs what is missing of the figure. {"figure", "title", "panels": [{"title", "config", "knee",
     "results"}]}."""
     figure = FIGURES[number]
-    seeds = options.seeds or (2 if options.quick else 5)
-    requests = options.requests or (200 if options.quick else 1024)
+    requests = options.requests or (QUICK_REQUESTS if options.quick else 1024)
     loads = figure.loads[1::2] if options.quick and len(figure.loads) > 1 else figure.loads
     panels = []
     for title, model, workload in figure.panels:
@@ -137,13 +139,14 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
         if stored[:1] == [wanted]:
             top = float(stored[1])
         else:
-            top = knee(msgspec.structs.replace(base, seed=1000))
+            longer = max(requests, KNEE_REQUESTS)
+            top = knee(msgspec.structs.replace(base, seed=1000, requests=longer, warmup=longer // 3))
             memory.write_text(f"{wanted}\n{top}\n")
         rates = [round(load * top, 4) for load in loads]
         points = [
             msgspec.structs.replace(base, rate=rate, seed=seed, policy=policy)
             for rate in rates
-            for seed in range(1, seeds + 1)
+            for seed in range(FIRST_SEED, FIRST_SEED + options.seeds)
             for policy in options.policy.split(",")
         ]
 
@@ -156,15 +159,43 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
     return {"figure": number, "title": figure.title, "quick": options.quick, "panels": panels}
 
 
-def spread(results: Iterable[sweep.Result], value: Any) -> tuple[float, float]:
+def spread(results: Iterable[sweep.Result], value: Value) -> tuple[float, float]:
     """Mean and half the 95 % confidence interval over seeds."""
     values = [value(r) for r in results]
-    error = 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return statistics.fmean(values), error
+    if len(values) < 2:
+        return values[0], 0.0
+    quantile = STUDENT[min(len(values) - 1, len(STUDENT)) - 1]
+    return statistics.fmean(values), quantile * statistics.stdev(values) / len(values) ** 0.5
 
 
 def select(panel: dict[str, Any], policy: str, rate: float) -> list[sweep.Result]:
     return [r for r in panel["results"] if r["policy"] == policy and r["rate"] == rate]
+
+
+def attainment(result: sweep.Result) -> float:
+    return 100 * float(result["slo_attainment"])
+
+
+def ttft_ms(result: sweep.Result) -> float:
+    return 1e3 * float(result["ttft_s"]["mean"])
+
+
+def cct_ms(result: sweep.Result) -> float:
+    return 1e3 * float(result["cct_s"]["mean"])
+
+
+def earliness_ms(result: sweep.Result) -> float:
+    return 1e3 * float(result["earliness_s"]["non_negative_mean"])
+
+
+BARS: dict[str, tuple[tuple[str, Value], ...]] = {
+    "bars": (("mean TTFT (ms)", ttft_ms), ("mean CCT (ms)", cct_ms)),
+    "breakdown": (
+        ("deadlines met (%)", attainment),
+        ("mean CCT (ms)", cct_ms),
+        ("mean of earliness >= 0 (ms)", earliness_ms),
+    ),
+}
 
 
 def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
@@ -173,38 +204,45 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    kind = FIGURES[data["figure"]].kind
-    panels = data["panels"]
-    columns = len(panels) * (1 if kind == "curves" else 2)
-    figure, axes = pyplot.subplots(1, columns, figsize=(3.6 * columns, 3.2), squeeze=False, layout="constrained")
-    for index, panel in enumerate(panels):
+    kind, panels = FIGURES[data["figure"]].kind, data["panels"]
+    shown = len(panels) if kind == "curves" else len(panels) * len(BARS[kind])
+    columns = 2 if shown % 2 == 0 else shown
+    rows = shown // columns
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=(0.6 + 3.3 * columns, 0.7 + 2.7 * rows), squeeze=False, layout="constrained"
+    )
+    axes = iter(grid.flat)
+    for panel in panels:
         if kind == "curves":
-            _curves(axes[0][index], panel, policies)
+            _curves(next(axes), panel, policies)
         else:
-            _bars(
-                axes[0][2 * index],
-                panel,
-                policies,
-                lambda r: r["ttft_s"]["mean"] * 1e3 if kind == "bars" else r["cct_s"]["mean"] * 1e3,
-            )
-            axes[0][2 * index].set_ylabel("mean TTFT (ms)" if kind == "bars" else "mean CCT (ms)")
-            second = (
-                (lambda r: r["cct_s"]["mean"] * 1e3)
-                if kind == "bars"
-                else (lambda r: r["earliness_s"]["non_negative_mean"] * 1e3)
-            )
-            _bars(axes[0][2 * index + 1], panel, policies, second)
-            axes[0][2 * index + 1].set_ylabel("mean CCT (ms)" if kind == "bars" else "mean non-negative earliness (ms)")
-    figure.suptitle(f"{data['title']}{' (quick run)' if data['quick'] else ''}", fontsize=10)
+            for label, value in BARS[kind]:
+                _bars(next(axes), panel, policies, label, value)
+    if kind == "curves":
+        figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    seeds = len({r["seed"] for r in panels[0]["results"]})
+    point = panels[0]["config"]
+    figure.suptitle(
+        f"{data['title']}: simulated{' (quick run)' if data['quick'] else ''}; {_knobs(point['config'])}\n"
+        f"{point['config']['gpus']} GPUs, {point['requests']} requests, mean and 95 % interval over {seeds} seeds",
+        fontsize=9,
+    )
     for ending in ("png", "svg"):
-        figure.savefig(stem.with_suffix(f".{ending}"), dpi=150)
+        figure.savefig(stem.with_suffix(f".{ending}"), dpi=120)
     pyplot.close(figure)
+
+
+def _knobs(config: dict[str, Any]) -> str:
+    """What is not as in a cluster without contention."""
+    plain = msgspec.to_builtins(Config())
+    changed = {k: v for k, v in config.items() if v != plain[k] and k not in ("model", "gpus")}
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in changed.items()) or "no knobs"
 
 
 def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:
     for policy in policies:
-        points = [spread(select(panel, policy, rate), lambda r: 100 * r["slo_attainment"]) for rate in panel["rates"]]
-        colour, marker = STYLE.get(policy, ("#555555", "."))
+        points = [spread(select(panel, policy, rate), attainment) for rate in panel["rates"]]
+        colour, marker = STYLE.get(policy, OTHER_STYLE)
         axis.errorbar(
             panel["rates"],
             [p[0] for p in points],
@@ -215,23 +253,27 @@ def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:
             linestyle=":" if policy == "nocont" else "-",
             linewidth=1.2,
             markersize=5,
+            elinewidth=0.7,
             capsize=2,
         )
-    axis.axvline(panel["knee"], color="#bbbbbb", linewidth=0.8)
+    axis.axvline(panel["knee"], color="#bbbbbb", linewidth=0.8, zorder=0, label="nocont meets 90 %")
     axis.set_title(panel["title"], fontsize=9)
-    axis.set_xlabel("requests/s per GPU")
-    axis.set_ylabel("SLO met (%)")
+    axis.set_xlabel("requests/s per prefill GPU")
+    axis.set_ylabel("deadlines met (%)")
     axis.set_ylim(0, 102)
-    axis.legend(fontsize=6)
 
 
-def _bars(axis: Any, panel: dict[str, Any], policies: Sequence[str], value: Any) -> None:
+def _bars(axis: Any, panel: dict[str, Any], policies: Sequence[str], label: str, value: Value) -> None:
     for position, policy in enumerate(policies):
         mean, error = spread(select(panel, policy, panel["rates"][0]), value)
-        colour, _ = STYLE.get(policy, ("#555555", "."))
-        axis.bar(position, mean, yerr=error, color=colour, edgecolor="black", linewidth=0.5, capsize=2)
+        colour, _ = STYLE.get(policy, OTHER_STYLE)
+        # Black bars would hide their error bars.
+        style = {"color": "white", "hatch": "///"} if policy == "nocont" else {"color": colour}
+        axis.bar(position, mean, yerr=error, edgecolor="black", linewidth=0.5, capsize=2, **style)
+    axis.set_ylim(bottom=0)
     axis.set_xticks(range(len(policies)), policies, rotation=60, fontsize=7)
-    axis.set_title(panel["title"], fontsize=9)
+    axis.set_title(f"{panel['title']}, {panel['rates'][0]:.3g} requests/s per prefill GPU", fontsize=8)
+    axis.set_ylabel(label)
 
 
 def main(arguments: list[str]) -> int:

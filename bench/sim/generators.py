@@ -1,11 +1,10 @@
 """Generated workloads, fitted to published statistics of production traces (data/published.json names the
 sources).
 
-Generated, not recorded: each request draws its prompt length from the published quantiles and,
-independently, the share of its
-prompt that was seen before from the published sharing curve. The shared part is the beginning of an earlier
-prompt: a recent
-one (the next turn of a conversation) or a popular one (a template), in the published proportion.
+Generated, not recorded: each request draws its prompt length from the published quantiles and, independently, the
+share of its prompt that was seen before from the published sharing curve. The shared part is the beginning of an
+earlier prompt: a recent one (the next turn of a conversation) or a popular one (a template), in the published
+proportion.
 """
 
 from __future__ import annotations
@@ -125,9 +124,8 @@ def _lognormal(median: float, p99: float) -> Any:
 
 
 def schedule(rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, recorded: bool = False) -> list[Row]:
-    """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with
-    mean `burst`; or the
-    recorded times stretched to that rate, equal times spread evenly up to the next."""
+    """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with mean
+    `burst`; or the recorded times stretched to that rate, equal times spread evenly up to the next."""
     rng = random.Random(f"arrivals {seed}")
     times: list[float] = []
     if recorded:

@@ -1,11 +1,10 @@
 """The production host queue (csrc/rmlq.c) under the simulator's clock: at every sending NIC it decides
 which message goes next.
 
-A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers at
-once. It waits in the queue
-of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel group move together), is posted when
-that NIC has fewer than `window` messages in flight, keeps the wire class it was posted with, and meets other traffic
-in a fabric that knows only those classes. Collectives never wait."""
+A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers
+at once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel
+group move together), is posted when that NIC has fewer than `window` messages in flight, keeps the wire class it
+was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never wait."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from mfsd.policy import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.urgency import thresholds
 
 if TYPE_CHECKING:
-    from bench.sim.engine import Batch, Flow, State
+    from bench.sim.states import Batch, Flow, State
     from bench.sim.topology import Topology
 
 NS = 1_000_000_000
@@ -74,7 +73,6 @@ class RmlqNetwork(SharedNetwork):
         return int(self.fluid.now * NS)
 
     # -- messages
-    # ---------------------------------------------------------------------------------------------------
 
     def send(self, flow: Flow, size: float) -> None:
         if flow.stage == 2 or flow.state is None:
@@ -172,7 +170,6 @@ class RmlqNetwork(SharedNetwork):
         return self.fluid.link_rate(link, wire_class)
 
     # -- what the daemon would tell the queues
-    # --------------------------------------------------------------------------
 
     def tell_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
         nics = self.told.setdefault(batch.serial, set())

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 from mfsd._native import Fluid, FluidPath
 
 if TYPE_CHECKING:
-    from bench.sim.engine import Flow
+    from bench.sim.states import Flow
     from bench.sim.topology import Topology
 
 
 class Network(Protocol):
-    """Moves flows' bytes in virtual time. `flow.order` and `flow.wire_class` are the policy's; a flow is a
-    stream that idles when
-    it has no bytes and goes on when it gets more."""
+    """Moves flows' bytes in virtual time. `flow.order` and `flow.wire_class` are the policy's; a flow is a stream
+    that idles when it has no bytes and goes on when it gets more."""
 
     def send(self, flow: Flow, size: float) -> None: ...
     def reorder(self, flow: Flow) -> None: ...
@@ -91,9 +90,8 @@ class SharedNetwork:
 
 
 class HostQueuedNetwork(SharedNetwork):
-    """As in production: collectives go straight to the wire; KV waits at its sending NIC in exact order and
-    only the first
-    `window` flows there are posted; the fabric knows nothing but wire classes and shares fairly inside
+    """As in production: collectives go straight to the wire; KV waits at its sending NIC in exact order and only
+    the first `window` flows there are posted; the fabric knows nothing but wire classes and shares fairly inside
     each."""
 
     def __init__(self, topology: Topology, window: int = 1) -> None:
@@ -140,9 +138,8 @@ class HostQueuedNetwork(SharedNetwork):
             self._grant(nic)
 
     def _grant(self, nic: int) -> None:
-        """Posts the first flows in order. Work requests are small against a flow, so a posted flow that is
-        no longer among the
-        first stops being granted at once: it goes back to the queue with what it has left."""
+        """Posts the first flows in order. Work requests are small against a flow, so a posted flow that is no
+        longer among the first stops being granted at once: it goes back to the queue with what it has left."""
         posted, waiting = self.posted.setdefault(nic, []), self.waiting.setdefault(nic, [])
         if not waiting:
             return

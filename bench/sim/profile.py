@@ -1,10 +1,8 @@
 """How long a layer computes and how many bytes it moves: a calibrated roofline per model and accelerator.
 
-Constants were fitted on published kernel measurements of A100 and H100 (GEMM, attention, fused experts,
-NVLink all-reduce) and
-checked against Vidur's layer profiles: within 10 % for Llama-3-70B on 1-4 GPUs from 512 tokens up. The
-expert term is the weakest
-(measured spread of several times): `imbalance` is explicit.
+Constants were fitted on published kernel measurements of A100 and H100 (GEMM, attention, fused experts, NVLink
+all-reduce) and checked against Vidur's layer profiles: within 10 % for Llama-3-70B on 1-4 GPUs from 512 tokens up.
+The expert term is the weakest (measured spread of several times): `imbalance` is explicit.
 """
 
 from __future__ import annotations
@@ -96,9 +94,8 @@ class Model(msgspec.Struct, frozen=True):
     def collective_bytes(self, tokens: int) -> float:
         """Bytes one direction of the layer's collective moves between servers, over all NICs of the instance.
 
-        Experts: the dispatch, as many again for the combine. Sequence parallel: the ring passes every
-        rank's KV to each
-        other rank; of its hops only those between servers use NICs."""
+        Experts: the dispatch, as many again for the combine. Sequence parallel: the ring passes every rank's KV to
+        each other rank; of its hops only those between servers use NICs."""
         if self.experts:
             servers = max(1, self.instance_gpus // self.server_gpus)
             return tokens * self.top_k * self.hidden * 2.0 * (1 - 1 / servers)

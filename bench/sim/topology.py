@@ -1,10 +1,8 @@
 """Links of a cluster and the paths flows take over them.
 
-NIC numbers: prefill GPUs 0..P-1 (one NIC each), decode NICs P..P+D-1. Links: every NIC's egress and
-ingress, every prefill GPU's
-NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks by
-hash. A non-blocking
-fabric without collisions ("nic-only") has no links but the NICs'.
+NIC numbers: prefill GPUs 0..P-1 (one NIC each), decode NICs P..P+D-1. Links: every NIC's egress and ingress, every
+prefill GPU's NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks
+by hash. A non-blocking fabric without collisions ("nic-only") has no links but the NICs'.
 """
 
 from __future__ import annotations
@@ -92,9 +90,9 @@ class Topology:
         return self._finish(shares, connections, first)
 
     def hose(self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0) -> Path:
-        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only
-        between servers: what stays
-        inside one is NVSwitch's. `connections` are the flows it stands for on its busiest NIC."""
+        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only between
+        servers: what stays inside one is NVSwitch's. `connections` are the flows it stands for on its busiest
+        NIC."""
         server = self.server_gpus
         out_of: dict[int, float] = {}
         into_of: dict[int, float] = {}

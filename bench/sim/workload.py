@@ -1,10 +1,8 @@
 """Requests: what a trace file or a generator gives, and the trace formats that are read.
 
-A trace row has an arrival time in seconds, input and output lengths in tokens and the identities of its
-prompt's blocks. Identities
-are prefix-chained: equal id means equal prompt up to and including that block. Published formats that name
-content instead
-(Qwen) are chained while reading.
+A trace row has an arrival time in seconds, input and output lengths in tokens and the identities of its prompt's
+blocks. Identities are prefix-chained: equal id means equal prompt up to and including that block. Published formats
+that name content instead (Qwen) are chained while reading.
 """
 
 from __future__ import annotations
@@ -116,10 +114,9 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_trace(path: Path, limit: int | None = None) -> list[Row]:
-    """Reads JSONL or Parquet rows: this project's traces, Mooncake's (milliseconds, 512-token blocks) and
-    Qwen's published format
-    (`chat_id`, 16-token blocks, content ids, several kept per line).
-    Raises TraceError with one line on bad input."""
+    """Reads JSONL or Parquet rows: this project's traces, Mooncake's (milliseconds, 512-token blocks) and Qwen's
+    published format (`chat_id`, 16-token blocks, content ids, several kept per line). Raises TraceError with one
+    line on bad input."""
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
     rows: list[Row] = []

@@ -6,8 +6,9 @@ from collections import deque
 
 import msgspec
 
+from bench.sim.batching import FirstComeFirstServed, least_loaded
 from bench.sim.cluster import Cluster, Request
-from bench.sim.engine import FirstComeFirstServed, State, least_loaded
+from bench.sim.states import State
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import PREFILL_HOSTS, RANKS
 from mfsd.policy.red import robust_effective_deadline

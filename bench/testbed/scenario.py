@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from bench.sim import generators
-from bench.sim.cluster import Cluster, Config, ConfigError, Request, route
+from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.point import SATURATION_LIMIT, saturation
+from bench.sim.routing import route
 from bench.sim.workload import Row, TraceError, read_trace
 
 MODEL = "mixtral-8x7b-testbed"

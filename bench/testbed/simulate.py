@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bench.sim import policies
-from bench.sim.engine import Flow, Simulation
+from bench.sim.engine import Simulation
 from bench.sim.point import measure
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 

@@ -6,9 +6,8 @@ a class:
         def order(self, flow):
             return pack(band=flow.stage)
 
-`order` gives a flow's place: smaller first, equal ones share fairly. It is asked when a flow is posted and,
-as the class
-attributes say, at layer boundaries, when a request's fetched layer changes, and at ticks.
+`order` gives a flow's place: smaller first, equal ones share fairly. It is asked when a flow is posted and, as the
+class attributes say, at layer boundaries, when a request's fetched layer changes, and at ticks.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.sim.engine import Batch, Flow, Simulation
+    from bench.sim.engine import Simulation
     from bench.sim.network import Network
+    from bench.sim.states import Batch, Flow
 
 Factory = Callable[["Simulation"], "Policy"]
 _REGISTRY: dict[str, Factory] = {}
@@ -31,9 +31,8 @@ DEADLINE_UNIT_S = 1e-6
 
 
 def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequence: int = 0) -> int:
-    """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14).
-    `second` is a time or a
-    duration in seconds, told apart by microseconds up to 4.7 hours, or any number of that range."""
+    """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14). `second` is a
+    time or a duration in seconds, told apart by microseconds up to 4.7 hours, or any number of that range."""
     ticks = int(second / DEADLINE_UNIT_S)
     ticks = 0 if ticks < 0 else min(ticks, (1 << 34) - 1)
     return band << 61 | min(first, 2047) << 50 | ticks << 16 | third << 14 | sequence & 0x3FFF

@@ -11,7 +11,7 @@ from bench.sim.policies.static_stage import StaticStageAware
 from mfsd._native import Fluid, FluidPath
 
 if TYPE_CHECKING:
-    from bench.sim.engine import Flow
+    from bench.sim.states import Flow
     from bench.sim.topology import Topology
 
 

@@ -1,13 +1,12 @@
-"""dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). Built from the last
-place: on the busiest link,
-the coflow with the latest deadline goes last if the link's work ends by then; otherwise the coflow with
-most work there is rejected
-and served behind all others. Collectives and stage 1 carry the deadline of their batch's tightest request."""
+"""dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). Built from the last place: on
+the busiest link, the coflow with the latest deadline goes last if the link's work ends by then; otherwise the
+coflow with most work there is rejected and served behind all others. Collectives and stage 1 carry the deadline of
+their batch's tightest request."""
 
 from __future__ import annotations
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 
 def admit(demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> tuple[list[Flow], list[Flow]]:

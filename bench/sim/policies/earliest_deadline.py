@@ -1,7 +1,7 @@
 """edf: stage 3 strictly by deadline; flows whose deadline is implicit share fairly below it."""
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 
 @register("edf")

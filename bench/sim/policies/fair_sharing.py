@@ -1,7 +1,7 @@
 """fs: max-min fairness in one class, a collective counting as its connections."""
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, register
+from bench.sim.states import Flow
 
 
 @register("fs")

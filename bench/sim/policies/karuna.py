@@ -1,9 +1,9 @@
 """karuna: a flow with a deadline gets exactly the rate that meets it, above everything; the rest, and what
 is late, by size."""
 
-from bench.sim.engine import Flow
 from bench.sim.network import SharedNetwork
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 # Of the budget: rates are set at events, a completion exactly at the deadline would be lost to rounding.
 MARGIN = 2e-3

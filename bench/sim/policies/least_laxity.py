@@ -3,8 +3,8 @@ requests."""
 
 from __future__ import annotations
 
-from bench.sim.engine import Batch, Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Batch, Flow
 
 SHIFT_S = 4096.0  # laxities are negative at times
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import mfsd.policy as rules
-from bench.sim.engine import Batch, Flow, State
 from bench.sim.host_queue import RmlqNetwork
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Batch, Flow, State
 from mfsd.policy.estimate import bottleneck_rho, counts_as_load
 from mfsd.policy.flow import guard_ns, laxity_ns
 from mfsd.policy.order import by_size
@@ -66,7 +66,6 @@ class Mfs(Policy):
         return msgspec.structs.replace(config, **simulation.cluster.config.policy)
 
     # -- facts
-    # ------------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
         return int(self.simulation.now * NS)
@@ -149,7 +148,7 @@ class Mfs(Policy):
         slack.extend(s.request.deadline_s - ahead - s.request.isolated_s for s in waiting)
         return int(min((s for s in slack if s >= 0), default=3600.0) * NS)
 
-    # -- production's host queues, when the fabric has few classes --------------------------------
+    # -- production's host queues, when the fabric has few classes
 
     def network(self) -> Network | None:
         if not self.simulation.cluster.config.fabric_classes:
@@ -180,7 +179,6 @@ class Mfs(Policy):
             self.queues.tell_batch_end(batch)
 
     # -- decisions
-    # --------------------------------------------------------------------------------------------------
 
     def order(self, flow: Flow) -> int:
         config = self.config
@@ -227,7 +225,6 @@ class Mfs(Policy):
             self.queues.tell_request_end(flow.state)
 
     # -- the coordinator
-    # --------------------------------------------------------------------------------------------
 
     def batch_began(self, batch: Batch) -> None:
         if self.variant == "mfs-red":
@@ -294,9 +291,8 @@ class Mfs(Policy):
         return tuple(requests)
 
     def describe(self, batch: Batch, requests: tuple[rules.Request, ...], loaded: set[int]) -> rules.Batch:
-        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its
-        busiest one: no other
-        link can be a bottleneck, since collectives stay in their unit."""
+        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its busiest one:
+        no other link can be a bottleneck, since collectives stay in their unit."""
         simulation = self.simulation
         layers_left = batch.layers - batch.layer if batch is simulation.running[batch.unit] else 0
         fixed: dict[int, int] = {}

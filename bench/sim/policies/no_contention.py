@@ -1,7 +1,7 @@
 """nocont: every flow at its isolated rate. No policy can do better: the upper reference."""
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, register
+from bench.sim.states import Flow
 
 
 @register("nocont")

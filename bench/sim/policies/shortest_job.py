@@ -1,8 +1,8 @@
 """sjf: strictly by size, that of one message on its busiest NIC (a collective counts as the bytes a NIC
 sends for it)."""
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 
 @register("sjf")

@@ -5,16 +5,15 @@ size alone until then."""
 
 from __future__ import annotations
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 EPOCH_S = 1e-3
 
 
 def bssi(demands: dict[Flow, dict[int, float]]) -> list[Flow]:
-    """Orders coflows, given seconds of work per link: find the busiest link, put the coflow that is largest
-    there relative to its
-    weight last, scale the others' weights, repeat."""
+    """Orders coflows, given seconds of work per link: find the busiest link, put the coflow that is largest there
+    relative to its weight last, scale the others' weights, repeat."""
     weights = dict.fromkeys(demands, 1.0)
     load: dict[int, float] = {}
     users: dict[int, list[Flow]] = {}

@@ -1,8 +1,8 @@
 """static: stage 2, then stage 1 by layer, then stage 3 by deadline. The strongest simple rule; MFS has to
 beat it."""
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 
 @register("static")

@@ -4,8 +4,8 @@
 A collective, and a request's KV of one layer, are coflows; the simulator's coupled flows have MADD rates by
 construction."""
 
-from bench.sim.engine import Flow
 from bench.sim.policies import Policy, pack, register
+from bench.sim.states import Flow
 
 
 @register("varys")

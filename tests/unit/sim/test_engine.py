@@ -9,10 +9,11 @@ import pytest
 
 from bench.sim import policies
 from bench.sim.cluster import Cluster, Config, Request
-from bench.sim.engine import Flow, Simulation, State
+from bench.sim.engine import Simulation
 from bench.sim.point import Point, prepare, run
 from bench.sim.policies import Policy, pack
 from bench.sim.profile import A100, MODELS
+from bench.sim.states import Flow, State
 
 SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0)
 
@@ -94,8 +95,10 @@ def test_thresholds_order_nothing_in_mfs(classes: int) -> None:
 
 
 def test_policies_are_compared_on_identical_work() -> None:
-    first, second = prepare(point(policy="fs"))[1], prepare(point(policy="mfs"))[1]
-    assert first == second
+    first = prepare(point(policy="fs"))[1]
+    before = [msgspec.structs.replace(request) for request in first]
+    assert run(point(policy="fs"))["requests"] and first == before, "a run works on requests of its own"
+    assert prepare(point(policy="mfs"))[1] == before
 
 
 @pytest.mark.parametrize("fabric", ["nic-only", "fat-tree"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bench.sim.cluster import Cluster, Config, Request
-from bench.sim.engine import Batch, Chunk, Flow, State
 from bench.sim.host_queue import NS, RmlqNetwork
 from bench.sim.network import HostQueuedNetwork
+from bench.sim.states import Batch, Chunk, Flow, State
 from mfsd.policy import PolicyConfig
 
 CLUSTER = Cluster(Config(model="dbrx", gpus=128))

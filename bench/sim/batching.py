@@ -1,0 +1,38 @@
+"""How queued requests become batches: in which order, and on which attention group of the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bench.sim.states import State
+
+
+def least_loaded(tokens: Sequence[int], turn: int) -> int:
+    """The attention group with the fewest tokens. Idle groups take turns: were it always the first, most KV of a
+    unit would leave by the same few NICs."""
+    return min(range(len(tokens)), key=lambda group: (tokens[group], (group - turn) % len(tokens)))
+
+
+class RequestScheduler(Protocol):
+    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Not
+    chosen means waiting."""
+
+    def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]: ...
+
+
+class FirstComeFirstServed:
+    """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into
+    chunks."""
+
+    def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
+        chosen: list[tuple[State, int]] = []
+        left = budget_tokens
+        for state in queue:
+            tokens = state.request.new_tokens - state.done_tokens
+            if tokens > left and (chosen or tokens <= budget_tokens):
+                break
+            take = min(tokens, left)
+            chosen.append((state, take))
+            left -= take
+        return chosen
