@@ -45,8 +45,8 @@ def test_random_calls_are_clean_under_sanitizers(tmp_path: Path) -> None:
 
 
 def test_every_way_to_plan_gives_the_same(tmp_path: Path) -> None:
-    """One chunk (as the comparison with the reference has it), many small ones, whole walks instead of chunks; and walks
-    now and then, with witnesses that are forgotten all the time."""
+    """One chunk (as the comparison with the reference has it), many small ones, whole walks instead of chunks; and
+    walks now and then, with witnesses that are forgotten all the time."""
     ways = {
         "one": (),
         "many": ("-DROOM=1500",),
