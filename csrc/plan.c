@@ -60,6 +60,8 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->limit = table(n, sizeof(*plan->limit), &failed);
 	plan->total = table(n, sizeof(*plan->total), &failed);
 	plan->taken = table(n, sizeof(*plan->taken), &failed);
+	plan->shed = table(n, sizeof(*plan->shed), &failed);
+	plan->spare_at = table(n, sizeof(*plan->spare_at), &failed);
 	plan->load_before_unfit = table(n, sizeof(*plan->load_before_unfit), &failed);
 	plan->barren = table(n, sizeof(*plan->barren), &failed);
 	plan->touch = table(n, sizeof(*plan->touch), &failed);
@@ -69,6 +71,7 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->class_within = table(n, sizeof(*plan->class_within), &failed);
 	plan->class_time = table(n, sizeof(*plan->class_time), &failed);
 	plan->all.load = table(n, sizeof(*plan->all.load), &failed);
+	plan->all_fixed.load = table(n, sizeof(*plan->all_fixed.load), &failed);
 	rc = failed ? -ENOMEM : plan_time_init(plan, config->capacity_per_s);
 	if (rc) {
 		mfs_plan_destroy(plan);
@@ -93,6 +96,7 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 	plan_chunk_free(plan->spare_chunk[0]);
 	plan_chunk_free(plan->spare_chunk[1]);
 	free(plan->all.load);
+	free(plan->all_fixed.load);
 	free(plan->bound.at);
 	free(plan->staging);
 	free(plan->row_at.at);
@@ -108,6 +112,8 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 	free(plan->limit);
 	free(plan->total);
 	free(plan->taken);
+	free(plan->shed);
+	free(plan->spare_at);
 	free(plan->load_before_unfit);
 	free(plan->barren);
 	free(plan->touch);
@@ -227,16 +233,19 @@ static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 		plan_unmark(plan, request);
 		plan_map_remove(&plan->request_of, request->id);
 	}
-	for (uint32_t i = 0; pruned && i < plan->pruned.n; i++)
-		if (plan->pruned.at[i]->batch != batch)
+	for (uint32_t i = 0; i < plan->pruned.n; i++) {
+		if (plan->pruned.at[i]->witness == batch)
+			plan->pruned.at[i]->witness = NULL;
+		if (!pruned || plan->pruned.at[i]->batch != batch)
 			plan->pruned.at[kept++] = plan->pruned.at[i];
-	if (pruned)
-		plan->pruned.n = kept;
+	}
+	plan->pruned.n = kept;
 	plan_unmark_batch(plan, batch);
 	plan_map_remove(&plan->batch_of, batch->id);
 	touches_remove(plan, batch);
 	plan->requests -= batch->requests;
 	plan->batches_with_fixed -= !!batch->fixed;
+	plan_sums_fixed(plan, batch, -1);
 	plan_chunk_remove(plan, batch);
 	free(batch);
 }
@@ -276,6 +285,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch, bool keeps_r
 	}
 	plan->requests += batch->requests;
 	plan->batches_with_fixed += !!batch->fixed;
+	plan_sums_fixed(plan, batch, 1);
 }
 
 /* Everything that attach() may fill, so that it cannot fail. The lists of requests hold all of them at most;

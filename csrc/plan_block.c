@@ -64,7 +64,7 @@ void plan_block_bounds(struct mfs_plan *plan)
 	for (uint32_t c = 0; c < plan->chunk.n; c++) {
 		struct plan_chunk *chunk = plan->chunk.at[c];
 		struct plan_bound *bound = &plan->bound.at[c];
-		int64_t least, most;
+		int64_t least, most, longest;
 
 		if (chunk->changed)
 			look_at_rows(plan, chunk);
@@ -74,22 +74,22 @@ void plan_block_bounds(struct mfs_plan *plan)
 		if (!plan->pruned.n)
 			continue;
 		rooms(plan, chunk, &least, &most);
+		longest = plan_sums_longest(plan, plan_sums_behind(plan, c));
 		least = longer(least, plan_sums_longest(plan, &chunk->before));
-		most = longer(most, plan_sums_longest(plan, plan_sums_behind(plan, c)));
+		bound->longest = plan_within(plan, 0, longest);
 		bound->least = plan_within(plan, 0, least);
-		bound->most = plan_within(plan, 0, most);
+		bound->most = plan_within(plan, 0, longer(most, longest));
 	}
 }
 
-/* What each batch of the chunk bears. */
-static void look_closely(struct mfs_plan *plan, struct plan_chunk *chunk)
+/* Walks through the chunk: the longest port after each row, and when the first of its batches is late. */
+static void learn(struct mfs_plan *plan, struct plan_chunk *chunk)
 {
-	struct plan_bound *bound = &plan->bound.at[chunk->at];
-	int64_t *bears = plan->longest_at.at + bound->first, within;
+	int64_t within;
 
-	if (bound->exact)
-		return;
-	bound->exact = true;
+	chunk->known = true;
+	chunk->known_at = plan->now;
+	chunk->in_time = INT64_MAX;
 	memcpy(plan->walk.load, chunk->before.load, plan->ports * sizeof(*plan->walk.load));
 	plan->walk.longest = plan_sums_longest(plan, &chunk->before);
 	within = plan->walk.longest ? plan_within(plan, 0, plan->walk.longest) : 0;
@@ -97,104 +97,149 @@ static void look_closely(struct mfs_plan *plan, struct plan_chunk *chunk)
 		struct plan_row *row = (struct plan_row *)(chunk->rows + o);
 
 		within = plan_walk_on(plan, row, within);
-		*bears++ = plan_within(plan, 0, longer(plan->walk.longest, plan_room(plan, row)));
+		row->longest = plan->walk.longest;
+		if ((plan->paper || plan->now <= row->due) && row->due - row->longest < chunk->in_time)
+			chunk->in_time = row->due - row->longest;
 		o += row->bytes;
 	}
 }
 
-/* Whether all batches of the chunk, those before `from` apart, bear so much more on the port. */
-static bool bears(struct mfs_plan *plan, struct plan_chunk *chunk, uint32_t port, int64_t more,
-		  const struct plan_row *from)
+/* What each batch of the chunk bears. */
+static void look_closely(struct mfs_plan *plan, struct plan_chunk *chunk)
 {
-	const int64_t *at = plan->longest_at.at + plan->bound.at[chunk->at].first;
-	int64_t sum = chunk->before.load[port] + more;
+	struct plan_bound *bound = &plan->bound.at[chunk->at];
+	int64_t *bears = plan->longest_at.at + bound->first;
+
+	if (bound->exact)
+		return;
+	bound->exact = true;
+	if (!chunk->known)
+		learn(plan, chunk);
+	for (uint32_t o = 0; o < chunk->used;) {
+		const struct plan_row *row = (const struct plan_row *)(chunk->rows + o);
+
+		*bears++ = plan_within(plan, 0, longer(row->longest, plan_room(plan, row->due, row->loose)));
+		o += row->bytes;
+	}
+}
+
+/* Remembers who does not bear `sum` on the port: enough to refuse the request again until much load has gone from there
+ * or the longest port has grown. */
+void plan_refuse(struct mfs_plan *plan, struct plan_request *request, struct plan_batch *witness, uint32_t port,
+		 int64_t sum)
+{
+	request->witness = witness;
+	request->witness_port = port;
+	request->reach = sum + plan->shed[port];
+}
+
+static bool still_refused(struct mfs_plan *plan, const struct plan_request *request)
+{
+	const struct plan_batch *witness = request->witness;
+	int64_t sum;
+
+	if (!witness)
+		return false;
+	sum = request->reach - plan->shed[request->witness_port];
+	if (sum <= plan_within(plan, 0, plan_room(plan, witness->loose - witness->compute, witness->loose)))
+		return false;
+	if (sum > plan->bound.at[witness->chunk->at].longest)
+		return true;
+	if (!witness->chunk->known)
+		learn(plan, witness->chunk);
+	return sum > plan_within(plan, 0, witness->row->longest);
+}
+
+/* Whether some batch of the chunk, from the request's own on, does not bear it on the port, with what has come back. */
+static bool refused_on(struct mfs_plan *plan, struct plan_request *request, const struct plan_cell *cell,
+		       struct plan_chunk *chunk)
+{
+	const struct plan_row *from = chunk == request->batch->chunk ? request->batch->row : NULL;
+	const int64_t *bears = plan->longest_at.at + plan->bound.at[chunk->at].first;
+	uint32_t port = plan_port(request->batch->row, cell->k);
+	int64_t sum = chunk->before.load[port] + cell->amount + plan->taken[port], most = 0, most_sum = 0;
+	struct plan_batch *witness = NULL;
 
 	look_closely(plan, chunk);
-	for (uint32_t o = 0; o < chunk->used; at++) {
+	for (uint32_t o = 0; o < chunk->used; bears++) {
 		struct plan_row *row = (struct plan_row *)(chunk->rows + o);
 
 		sum += plan_row_amount(row, port);
-		if (sum > *at && row >= from)
-			return false;
+		if (sum - *bears > most && row >= from) {
+			most = sum - *bears;
+			most_sum = sum;
+			witness = row->batch;
+		}
 		o += row->bytes;
 	}
-	return true;
+	if (witness)
+		plan_refuse(plan, request, witness, port, most_sum);
+	return witness;
 }
 
-/* Some chunk behind the request's own has no room for it, whatever is in that chunk. */
-static bool refused_by(const struct mfs_plan *plan, struct plan_request *request, uint32_t chunk)
+/* Some batch of the chunk refuses it. */
+static bool refused_by(struct mfs_plan *plan, struct plan_request *request, struct plan_chunk *chunk)
 {
 	const struct plan_batch *batch = request->batch;
+	const int64_t *behind = plan_sums_behind(plan, chunk->at)->load;
 
-	if (chunk <= batch->chunk->at || chunk >= plan->chunk.n)
-		return false;
-	for (uint32_t i = 0; i < request->parts; i++) {
-		const struct plan_cell *cell = &batch->cell[request->part[i]];
-		const int64_t *load = plan->chunk.at[chunk]->before.load;
-
-		if (plan->bound.at[chunk].most - load[plan_port(batch->row, cell->k)] < cell->amount)
-			return true;
-	}
-	return false;
-}
-
-/* The same, for what is in that chunk. */
-static bool refused_within(struct mfs_plan *plan, struct plan_request *request, uint32_t chunk)
-{
-	struct plan_batch *batch = request->batch;
-	const struct plan_row *from = chunk == batch->chunk->at ? batch->row : NULL;
-
-	if (chunk < batch->chunk->at || chunk >= plan->chunk.n)
-		return false;
 	for (uint32_t i = 0; i < request->parts; i++) {
 		const struct plan_cell *cell = &batch->cell[request->part[i]];
 		uint32_t port = plan_port(batch->row, cell->k);
 
-		if (plan->bound.at[chunk].least - plan_sums_behind(plan, chunk)->load[port] < cell->amount &&
-		    !bears(plan, plan->chunk.at[chunk], port, cell->amount, from))
+		if (plan->bound.at[chunk->at].least - behind[port] < cell->amount + plan->taken[port] &&
+		    refused_on(plan, request, cell, chunk))
 			return true;
 	}
 	return false;
 }
 
-/* The chunk that refused it the last time does so again nearly always. */
+/* Some chunk behind the request's own has no room for it, whatever is in that chunk: its first batch refuses it. */
+static bool refused_by_bounds(struct mfs_plan *plan, struct plan_request *request)
+{
+	const struct plan_batch *batch = request->batch;
+	int64_t most = 0;
+
+	for (uint32_t i = 0; i < request->parts; i++) {
+		const struct plan_cell *cell = &batch->cell[request->part[i]];
+		uint32_t port = plan_port(batch->row, cell->k);
+
+		for (uint32_t c = batch->chunk->at + 1; c < plan->chunk.n; c++) {
+			struct plan_chunk *chunk = plan->chunk.at[c];
+			int64_t sum = chunk->before.load[port] + cell->amount, over = sum - plan->bound.at[c].most;
+
+			if (over > most) {
+				most = over;
+				plan_refuse(plan, request, ((struct plan_row *)chunk->rows)->batch, port, sum);
+			}
+		}
+	}
+	return most > 0;
+}
+
 static bool refused(struct mfs_plan *plan, struct plan_request *request)
 {
-	if (refused_by(plan, request, request->witness) || refused_within(plan, request, request->witness))
-		return true;
-	for (uint32_t c = plan->chunk.n; --c > request->batch->chunk->at;)
-		if (refused_by(plan, request, c)) {
-			request->witness = c;
-			return true;
-		}
-	return false;
+	return still_refused(plan, request) ||
+	       (request->witness && refused_by(plan, request, request->witness->chunk)) ||
+	       refused_by_bounds(plan, request);
 }
 
 /* With what has come back before it in this event. */
 static bool fits(struct mfs_plan *plan, struct plan_request *request)
 {
-	struct plan_batch *batch = request->batch;
-
-	for (uint32_t i = 0; i < request->parts; i++) {
-		const struct plan_cell *cell = &batch->cell[request->part[i]];
-		uint32_t port = plan_port(batch->row, cell->k);
-		int64_t more = cell->amount + plan->taken[port];
-
-		for (uint32_t c = batch->chunk->at; c < plan->chunk.n; c++) {
-			struct plan_chunk *chunk = plan->chunk.at[c];
-			const struct plan_bound *bound = &plan->bound.at[c];
-			const struct plan_row *from = chunk == batch->chunk ? batch->row : NULL;
-
-			if (bound->least - plan_sums_behind(plan, c)->load[port] >= more)
-				continue;
-			request->witness = c;
-			if (!from && bound->most - chunk->before.load[port] < more)
-				return false;
-			if (!bears(plan, chunk, port, more, from))
-				return false;
-		}
-	}
+	for (uint32_t c = request->batch->chunk->at; c < plan->chunk.n; c++)
+		if (refused_by(plan, request, plan->chunk.at[c]))
+			return false;
 	return true;
+}
+
+/* So much load has gone that it can no longer be counted: begins again, and with that every search for a witness. */
+static void forget_witnesses(struct mfs_plan *plan)
+{
+	memset(plan->shed, 0, plan->ports * sizeof(*plan->shed));
+	plan->worn = false;
+	for (uint32_t i = 0; i < plan->pruned.n; i++)
+		plan->pruned.at[i]->witness = NULL;
 }
 
 /* Brings back, most urgent first, what fits; false, and nothing is done, when bounds leave too much open. */
@@ -202,11 +247,13 @@ bool plan_block_readmit(struct mfs_plan *plan)
 {
 	uint32_t open = 0, back = 0;
 
+	if (plan->worn)
+		forget_witnesses(plan);
+	memset(plan->taken, 0, plan->ports * sizeof(*plan->taken));
 	for (uint32_t i = 0; i < plan->pruned.n; i++) {
 		if (i + 8 < plan->pruned.n) {
 			__builtin_prefetch(plan->pruned.at[i + 8]);
-			__builtin_prefetch(plan->pruned.at[i + 4]->batch);
-			__builtin_prefetch(plan->pruned.at[i + 4]->part);
+			__builtin_prefetch(plan->pruned.at[i + 4]->witness);
 		}
 		if (refused(plan, plan->pruned.at[i]))
 			continue;
@@ -214,9 +261,6 @@ bool plan_block_readmit(struct mfs_plan *plan)
 			return false;
 		plan->fresh.at[open++] = plan->pruned.at[i];
 	}
-	if (!open)
-		return true;
-	memset(plan->taken, 0, plan->ports * sizeof(*plan->taken));
 	for (uint32_t i = 0; i < open; i++) {
 		struct plan_request *request = plan->fresh.at[i];
 		struct plan_batch *batch = request->batch;
@@ -236,19 +280,12 @@ bool plan_block_readmit(struct mfs_plan *plan)
 	return true;
 }
 
-/* Whether some batch of the chunk ends its longest port after its time. */
-bool plan_block_may_be_late(struct mfs_plan *plan, struct plan_chunk *chunk)
+/* Whether some batch of the chunk that pruning may help ends its longest port after its time. */
+bool plan_block_is_late(struct mfs_plan *plan, struct plan_chunk *chunk)
 {
-	int64_t end = plan_sums_longest(plan, plan_sums_behind(plan, chunk->at)) + plan->now;
-
-	if (end <= chunk->least_due)
+	if (plan_sums_longest(plan, plan_sums_behind(plan, chunk->at)) + plan->now <= chunk->least_due)
 		return false;
-	for (uint32_t o = 0; o < chunk->used;) {
-		const struct plan_row *row = (const struct plan_row *)(chunk->rows + o);
-
-		if (end > row->due && (plan->paper || plan->now <= row->due))
-			return true;
-		o += row->bytes;
-	}
-	return false;
+	if (!chunk->known || plan->now < chunk->known_at)
+		learn(plan, chunk);
+	return plan->now > chunk->in_time;
 }

@@ -90,6 +90,7 @@ static void append(struct plan_chunk *to, const char *rows, uint32_t bytes)
 	memcpy(to->rows + offset, rows, bytes);
 	to->used += bytes;
 	to->changed = true;
+	to->known = false;
 	settle(to, offset);
 }
 
@@ -110,6 +111,7 @@ void plan_chunk_insert(struct mfs_plan *plan, struct plan_batch *batch, uint32_t
 		}
 		chunk->used = offset;
 		chunk->changed = true;
+		chunk->known = false;
 		if (chunk->used + row->bytes > chunk->room) {
 			struct plan_chunk *own = take_spare(plan, chunk->at + 1);
 
@@ -124,6 +126,7 @@ void plan_chunk_insert(struct mfs_plan *plan, struct plan_batch *batch, uint32_t
 	memcpy(chunk->rows + offset, row, row->bytes);
 	chunk->used += row->bytes;
 	chunk->changed = true;
+	chunk->known = false;
 	settle(chunk, offset);
 	plan_sums_row(plan, chunk, batch->row, 1);
 }
@@ -142,6 +145,7 @@ void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch)
 
 	plan_sums_row(plan, chunk, batch->row, -1);
 	chunk->changed = true;
+	chunk->known = false;
 	chunk->used -= bytes;
 	memmove(chunk->rows + offset, chunk->rows + offset + bytes, chunk->used - offset);
 	settle(chunk, offset);

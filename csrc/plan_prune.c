@@ -13,8 +13,6 @@
 
 #include "plan_state.h"
 
-#define STRAIGHT 64 /* events until chunks are tried again, where they left too much open */
-
 /* What the row of its batch has of the request, in and out. */
 void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
 {
@@ -78,35 +76,50 @@ static void trim(struct mfs_plan *plan)
 }
 
 /* H_i: what the longest port may take with the margin kept. */
-int64_t plan_room(const struct mfs_plan *plan, const struct plan_row *row)
+int64_t plan_room(const struct mfs_plan *plan, int64_t due, int64_t loose)
 {
 	__int128 time;
 
-	if (row->loose <= MFS_PLAN_TIME_MAX) {
-		int64_t left = row->loose - plan->now, room = row->due - plan->now;
+	if (loose <= MFS_PLAN_TIME_MAX) {
+		int64_t left = loose - plan->now, room = due - plan->now;
 
 		room -= left > 0 ? (int64_t)((double)left * plan->margin) : 0;
 		return room < 0 ? 0 : room;
 	}
-	time = (__int128)row->due - plan->now;
-	if (row->loose > plan->now)
-		time -= (uint64_t)((double)((uint64_t)row->loose - (uint64_t)plan->now) * plan->margin);
+	time = (__int128)due - plan->now;
+	if (loose > plan->now)
+		time -= (uint64_t)((double)((uint64_t)loose - (uint64_t)plan->now) * plan->margin);
 	if (time > 2 * MFS_PLAN_TIME_MAX)
 		return 2 * MFS_PLAN_TIME_MAX;
 	return time < 0 ? 0 : (int64_t)time;
 }
 
+/* The batch of this position is the reason why the request cannot return. */
+static void note_witness(struct mfs_plan *plan, struct plan_request *request, const struct plan_cell *cell, uint32_t at)
+{
+	struct plan_row *row = plan->row_at.at[at];
+	int64_t longest = plan->longest_at.at[at], room = plan_room(plan, row->due, row->loose);
+	int64_t bears = plan_within(plan, 0, room > longest ? room : longest);
+
+	if (plan->classes == 1)
+		plan_refuse(plan, request, row->batch, plan_port(request->batch->row, cell->k),
+			    bears - cell->spare + cell->amount);
+}
+
 /* Notes what fits on the request's ports; whether it would return if no other did. */
-static bool fits_alone(const struct mfs_plan *plan, struct plan_request *request)
+static bool fits_alone(struct mfs_plan *plan, struct plan_request *request)
 {
 	struct plan_batch *batch = request->batch;
 
 	for (uint32_t i = 0; i < request->parts; i++) {
 		struct plan_cell *cell = &batch->cell[request->part[i]];
+		uint32_t port = plan_port(batch->row, cell->k);
 
-		cell->spare = plan->spare[plan_port(batch->row, cell->k)];
-		if (cell->spare < cell->amount)
+		cell->spare = plan->spare[port];
+		if (cell->spare < cell->amount) {
+			note_witness(plan, request, cell, (uint32_t)plan->spare_at[port]);
 			return false;
+		}
 	}
 	return true;
 }
@@ -140,7 +153,7 @@ static inline void fetch(struct plan_request *const *pruned, uint32_t left)
 /* Brings back, most urgent first, what fits. Follows plan_walk, and uses up its S. */
 static void readmit(struct mfs_plan *plan)
 {
-	uint32_t left = plan->pruned.n, candidates = 0;
+	uint32_t left = plan->pruned.n, candidates = 0, least_at = 0;
 	int64_t least = 2 * MFS_PLAN_TIME_MAX;
 
 	for (uint32_t u = 0; u < plan->ports; u++)
@@ -152,10 +165,11 @@ static void readmit(struct mfs_plan *plan)
 		int64_t margin, longest = plan->longest_at.at[i - 1], time;
 
 		plan_row_fetch(row, -PLAN_AHEAD);
-		margin = plan_room(plan, row);
+		margin = plan_room(plan, row->due, row->loose);
 		time = margin > longest ? margin : longest;
+		least_at = time <= least ? i - 1 : least_at;
 		least = time < least ? time : least;
-		plan_walk_back(plan, row, least);
+		plan_walk_back(plan, row, least, least_at);
 		for (; left && plan->pruned.at[left - 1]->batch == row->batch; left--) {
 			fetch(plan->pruned.at, left);
 			if (fits_alone(plan, plan->pruned.at[left - 1]))
@@ -231,7 +245,13 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 /* Variant mfs: late even with every request of everybody pruned. `done`: batches whose fixed loads are counted. */
 static bool hopeless(struct mfs_plan *plan, uint32_t at, uint32_t *done)
 {
+	int64_t due = plan->order.at[at]->row->due;
+
 	if (plan->paper)
+		return false;
+	if (plan->now > due)
+		return true;
+	if (plan->classes == 1 && plan_sums_longest(plan, &plan->all_fixed) + plan->now <= due)
 		return false;
 	for (; plan->batches_with_fixed && *done <= at; ++*done) {
 		struct plan_batch *batch = plan->order.at[*done];
@@ -244,7 +264,7 @@ static bool hopeless(struct mfs_plan *plan, uint32_t at, uint32_t *done)
 		if (batch->fixed)
 			plan_walk_grow(plan, &plan->fixed, batch->row, batch->fixed, true);
 	}
-	return plan->fixed.longest + plan->now > plan->order.at[at]->row->due;
+	return plan->fixed.longest + plan->now > due;
 }
 
 /* A port without candidates stays so until a batch brings one. */
@@ -267,7 +287,7 @@ static void clear_barrens(struct mfs_plan *plan, struct plan_chunk *chunk)
 }
 
 /* Prunes one request for the batch; false when that cannot help. */
-static bool prune_one(struct mfs_plan *plan, const struct plan_batch *batch, uint32_t *victims)
+static bool prune_one(struct mfs_plan *plan, struct plan_batch *batch, uint32_t *victims)
 {
 	uint32_t port = plan->walk.slowest;
 	struct plan_request *victim;
@@ -292,6 +312,7 @@ static bool prune_one(struct mfs_plan *plan, const struct plan_batch *batch, uin
 
 		plan->walk.load[plan_port(victim->batch->row, cell->k)] -= cell->amount;
 	}
+	plan_refuse(plan, victim, batch, port, plan->walk.load[port] + amount);
 	plan_walk_longest(plan);
 	plan_mark(plan, victim);
 	return true;
@@ -368,7 +389,7 @@ static void prune_by_chunks(struct mfs_plan *plan)
 		uint32_t at = plan->bound.at[c].first;
 		int64_t within;
 
-		if (!plan_block_may_be_late(plan, chunk)) {
+		if (!plan_block_is_late(plan, chunk)) {
 			clear_barrens(plan, chunk);
 			continue;
 		}
@@ -393,7 +414,7 @@ void plan_event(struct mfs_plan *plan)
 	compact(plan);
 	plan->budget = (uint32_t)(((uint64_t)plan->requests * plan->ppm + 999999) / 1000000);
 	trim(plan);
-	if (plan->classes == 1 && !plan->straight) {
+	if (plan->classes == 1) {
 		plan_block_bounds(plan);
 		if (!plan->pruned.n || plan_block_readmit(plan)) {
 			compact(plan);
@@ -401,9 +422,7 @@ void plan_event(struct mfs_plan *plan)
 				prune_by_chunks(plan);
 			return;
 		}
-		plan->straight = STRAIGHT;
 	}
-	plan->straight -= !!plan->straight;
 	plan_walk(plan);
 	if (plan->pruned.n)
 		readmit(plan);

@@ -85,19 +85,22 @@ INLINE int64_t top(const int64_t *load, uint32_t n)
 	return most;
 }
 
-INLINE void spare(int64_t *load, int64_t *spare, const void *amounts, bool wide, int64_t within, uint32_t n)
+INLINE void spare(int64_t *load, int64_t *spare, int64_t *spare_at, const void *amounts, bool wide, int64_t within,
+		  int64_t at, uint32_t n)
 {
 	uint32_t k = 0;
 
 	for (; k + LANES <= n; k += LANES) {
 		words sum = *(words *)(load + k), old = *(words *)(spare + k), fits = within - sum;
-		words less = fits < old, amount;
+		words less = fits < old, amount, old_at = *(words *)(spare_at + k);
 
 		amounts_at(&amount, amounts, wide, k);
 		*(words *)(spare + k) = (fits & less) | (old & ~less);
+		*(words *)(spare_at + k) = (at & less) | (old_at & ~less);
 		*(words *)(load + k) = sum - amount;
 	}
 	for (; k < n; k++) {
+		spare_at[k] = within - load[k] < spare[k] ? at : spare_at[k];
 		spare[k] = within - load[k] < spare[k] ? within - load[k] : spare[k];
 		load[k] -= amount_at(amounts, wide, k);
 	}
@@ -118,13 +121,13 @@ INLINE void spare(int64_t *load, int64_t *spare, const void *amounts, bool wide,
 	{                                                                                                         \
 		return top(load, n);                                                                              \
 	}                                                                                                         \
-	__VA_ARGS__ static void spare_##name(int64_t *load, int64_t *left, const void *amounts, bool wide,        \
-					     int64_t within, uint32_t n)                                          \
+	__VA_ARGS__ static void spare_##name(int64_t *load, int64_t *left, int64_t *left_at, const void *amounts, \
+					     bool wide, int64_t within, int64_t at, uint32_t n)                   \
 	{                                                                                                         \
 		if (wide)                                                                                         \
-			spare(load, left, amounts, true, within, n);                                              \
+			spare(load, left, left_at, amounts, true, within, at, n);                                 \
 		else                                                                                              \
-			spare(load, left, amounts, false, within, n);                                             \
+			spare(load, left, left_at, amounts, false, within, at, n);                                \
 	}
 
 VERSION(any)

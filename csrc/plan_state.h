@@ -31,10 +31,13 @@ struct plan_request {
 	uint32_t parts;
 	uint32_t heap_at;
 	uint32_t dirty_at;
-	uint32_t witness; /* chunk that had no room for it when it was last looked for; a guess */
 	uint32_t port;	  /* why it is pruned: these three */
 	uint64_t for_batch;
 	int64_t amount;
+	/* why it stays pruned: this batch, in its place or behind, does not bear it on this port */
+	struct plan_batch *witness; /* NULL: none is known */
+	int64_t reach;		    /* S of the port there, with this request, plus plan->shed of the port: at least */
+	uint32_t witness_port;
 	uint8_t flags;
 };
 
@@ -53,6 +56,7 @@ struct plan_cell {
 struct plan_row {
 	int64_t due; /* D^Lo less compute: what the longest port may take, plus now */
 	int64_t loose;
+	int64_t longest; /* what the longest port takes, where chunk->known */
 	struct plan_batch *batch;
 	uint32_t bytes;
 	uint32_t n, run, first;
@@ -78,6 +82,8 @@ struct plan_chunk {
 	int64_t least_due, least_loose;
 	double least_room; /* due - margin loose */
 	double far;	   /* the greatest of all their times, either way */
+	bool known;	   /* row->longest of all rows, and from `known_at` on: */
+	int64_t known_at, in_time; /* until then no batch that pruning may help is late */
 	_Alignas(struct plan_row) char rows[];
 };
 
@@ -140,16 +146,18 @@ struct plan_runs {
 	/* load += amounts; whether any is now beyond `within`, the greatest */
 	bool (*add)(int64_t *load, const int64_t *within, const void *amounts, bool wide, uint32_t n);
 	int64_t (*most)(int64_t *load, const void *amounts, bool wide, uint32_t n);
-	/* spare = min(spare, within - load), then load -= amounts */
-	void (*spare)(int64_t *load, int64_t *spare, const void *amounts, bool wide, int64_t within, uint32_t n);
+	/* spare = min(spare, within - load), and `at` where that is less; then load -= amounts */
+	void (*spare)(int64_t *load, int64_t *spare, int64_t *spare_at, const void *amounts, bool wide, int64_t within,
+		      int64_t at, uint32_t n);
 	int64_t (*top)(const int64_t *load, uint32_t n);
 };
 
 /* Of one chunk, in one event: what may be promised in it at least and at most for no batch to be delayed. */
 struct plan_bound {
 	int64_t least, most;
-	uint32_t first; /* position of its first row */
-	bool exact;	/* plan->longest_at has it for each row */
+	int64_t longest; /* what passes while the longest port behind it is busy */
+	uint32_t first;	 /* position of its first row */
+	bool exact;	 /* plan->longest_at has it for each row */
 };
 
 struct mfs_plan {
@@ -168,6 +176,9 @@ struct mfs_plan {
 	int64_t *limit; /* of total */
 	int64_t *total; /* promised, counted or not */
 	int64_t *taken; /* readmitted in this event */
+	int64_t *shed;	/* all load that ever went, until `worn` */
+	int64_t *spare_at; /* position that leaves no more than `spare` */
+	bool worn;	/* some `shed` has grown too great to count with */
 	uint8_t *barren; /* prune: no candidate has load there */
 	struct plan_touches *touch;
 	uint32_t *stamp, *k_of; /* building a row */
@@ -185,8 +196,8 @@ struct mfs_plan {
 	PLAN_VECTOR(struct plan_chunk *) chunk;
 	struct plan_chunk *spare_chunk[2];
 	struct plan_sums all; /* behind the last chunk */
+	struct plan_sums all_fixed; /* of all fixed loads */
 	PLAN_VECTOR(struct plan_bound) bound;
-	uint32_t straight; /* events for which whole walks are expected to cost less */
 	uint32_t chunk_room; /* of new chunks: the largest row has fitted */
 	char *staging; /* the row of the batch that arrives */
 	size_t staging_room;
@@ -285,6 +296,7 @@ void plan_chunk_remove(struct mfs_plan *plan, struct plan_batch *batch);
 struct plan_runs plan_runs(void); /* plan_run.c */
 
 /* plan_sums.c: what is promised in front of each chunk */
+void plan_sums_fixed(struct mfs_plan *plan, struct plan_batch *batch, int sign);
 void plan_sums_row(struct mfs_plan *plan, const struct plan_chunk *chunk, struct plan_row *row, int sign);
 void plan_sums_add(struct mfs_plan *plan, const struct plan_chunk *chunk, uint32_t port, int64_t by);
 void plan_sums_at(const struct mfs_plan *plan, const struct plan_chunk *chunk, uint32_t offset, struct plan_sums *out);
@@ -295,7 +307,9 @@ int64_t plan_row_amount(struct plan_row *row, uint32_t port);
 /* plan_block.c: one event by chunks */
 bool plan_block_readmit(struct mfs_plan *plan);
 void plan_block_bounds(struct mfs_plan *plan);
-bool plan_block_may_be_late(struct mfs_plan *plan, struct plan_chunk *chunk);
+bool plan_block_is_late(struct mfs_plan *plan, struct plan_chunk *chunk);
+void plan_refuse(struct mfs_plan *plan, struct plan_request *request, struct plan_batch *witness, uint32_t port,
+		 int64_t sum);
 
 /* plan_walk.c */
 void plan_walk_reset(const struct mfs_plan *plan, struct plan_walk *walk);
@@ -305,11 +319,11 @@ void plan_walk(struct mfs_plan *plan);
 int64_t plan_walk_on(struct mfs_plan *plan, struct plan_row *row, int64_t within);
 void plan_walk_longest(struct mfs_plan *plan);
 void plan_walk_grow(struct mfs_plan *plan, struct plan_walk *walk, struct plan_row *row, const void *amounts, bool wide);
-void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time);
+void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time, int64_t at);
 
 /* plan_prune.c */
 void plan_event(struct mfs_plan *plan);
-int64_t plan_room(const struct mfs_plan *plan, const struct plan_row *row);
+int64_t plan_room(const struct mfs_plan *plan, int64_t due, int64_t loose);
 void plan_load_in(struct mfs_plan *plan, struct plan_request *request);
 void plan_load_out(struct mfs_plan *plan, struct plan_request *request);
 void plan_give_back(struct mfs_plan *plan, struct plan_request *request);

@@ -7,7 +7,12 @@
 
 #include "plan_state.h"
 
-static inline void change(struct plan_sums *sums, uint32_t port, int64_t by)
+#ifndef SHED_MAX
+#define SHED_MAX (2 * MFS_PLAN_AMOUNT_MAX)
+#endif
+
+/* The greater of what was there and what is. */
+static inline int64_t change(struct plan_sums *sums, uint32_t port, int64_t by)
 {
 	int64_t old = sums->load[port], new = old + by;
 
@@ -16,6 +21,16 @@ static inline void change(struct plan_sums *sums, uint32_t port, int64_t by)
 		sums->top = new; /* also right where stale: what is found then is no less */
 	else if (old == sums->top && by)
 		sums->stale = true;
+	return new > old ? new : old;
+}
+
+/* Load goes: what stands on there being so much on the port must count it (plan_block.c). */
+static void note_shed(struct mfs_plan *plan, uint32_t port, int64_t amount)
+{
+	if (plan->shed[port] < SHED_MAX)
+		plan->shed[port] += amount;
+	else
+		plan->worn = true;
 }
 
 static inline int64_t amount_at(const struct plan_row *row, uint32_t k)
@@ -30,31 +45,70 @@ struct plan_sums *plan_sums_behind(struct mfs_plan *plan, uint32_t chunk)
 
 void plan_sums_add(struct mfs_plan *plan, const struct plan_chunk *chunk, uint32_t port, int64_t by)
 {
+	int64_t least = chunk->before.top;
+	bool stale = chunk->before.stale;
+
 	if (plan->classes > 1)
 		return;
-	for (uint32_t c = chunk->at + 1; c < plan->chunk.n; c++)
-		change(&plan->chunk.at[c]->before, port, by);
-	change(&plan->all, port, by);
+	if (by < 0)
+		note_shed(plan, port, -by);
+	for (uint32_t c = chunk->at; c < plan->chunk.n; c++) {
+		struct plan_sums *behind = plan_sums_behind(plan, c);
+		int64_t next = behind->top;
+		bool next_stale = behind->stale;
+
+		/* a port that never had, and does not get, as much as the longest in front is nowhere the longest */
+		if (change(behind, port, by) >= least || stale)
+			plan->chunk.at[c]->known = false;
+		least = next;
+		stale = next_stale;
+	}
 }
 
-static void change_by_row(struct plan_sums *sums, struct plan_row *row, int sign)
+/* As change(), of all ports; fetches what will be changed soon. */
+static int64_t change_by_row(struct plan_sums *sums, struct plan_row *row, int sign, const int64_t *next)
 {
 	const uint32_t *port = plan_row_ports(row);
+	int64_t most = 0, here;
 
-	for (uint32_t k = 0; k < row->run; k++)
-		change(sums, row->first + k, sign * amount_at(row, k));
-	for (uint32_t k = row->run; k < row->n; k++)
-		change(sums, port[k - row->run], sign * amount_at(row, k));
+	for (uint32_t k = 0; k < row->run; k++) {
+		here = change(sums, row->first + k, sign * amount_at(row, k));
+		most = here > most ? here : most;
+	}
+	for (uint32_t k = row->run; k < row->n; k++) {
+		__builtin_prefetch(&next[port[k - row->run]], 1);
+		here = change(sums, port[k - row->run], sign * amount_at(row, k));
+		most = here > most ? here : most;
+	}
+	return most;
+}
+
+void plan_sums_fixed(struct mfs_plan *plan, struct plan_batch *batch, int sign)
+{
+	for (uint32_t k = 0; batch->fixed && k < batch->row->n; k++)
+		change(&plan->all_fixed, plan_port(batch->row, k), sign * batch->fixed[k]);
 }
 
 /* The row comes into the chunk, or goes. */
 void plan_sums_row(struct mfs_plan *plan, const struct plan_chunk *chunk, struct plan_row *row, int sign)
 {
+	int64_t least = chunk->before.top;
+	bool stale = chunk->before.stale;
+
 	if (plan->classes > 1)
 		return;
-	for (uint32_t c = chunk->at + 1; c < plan->chunk.n; c++)
-		change_by_row(&plan->chunk.at[c]->before, row, sign);
-	change_by_row(&plan->all, row, sign);
+	for (uint32_t k = 0; sign < 0 && k < row->n; k++)
+		note_shed(plan, plan_port(row, k), amount_at(row, k));
+	for (uint32_t c = chunk->at; c < plan->chunk.n; c++) {
+		struct plan_sums *behind = plan_sums_behind(plan, c);
+		int64_t next = behind->top;
+		bool next_stale = behind->stale;
+
+		if (change_by_row(behind, row, sign, plan_sums_behind(plan, c + 2)->load) >= least || stale)
+			plan->chunk.at[c]->known = false;
+		least = next;
+		stale = next_stale;
+	}
 }
 
 /* S in the middle of a chunk. */
@@ -66,7 +120,7 @@ void plan_sums_at(const struct mfs_plan *plan, const struct plan_chunk *chunk, u
 	out->top = chunk->before.top;
 	out->stale = chunk->before.stale;
 	for (uint32_t o = 0; o < offset; o += ((const struct plan_row *)(chunk->rows + o))->bytes)
-		change_by_row(out, (struct plan_row *)(uintptr_t)(chunk->rows + o), 1);
+		change_by_row(out, (struct plan_row *)(uintptr_t)(chunk->rows + o), 1, out->load);
 }
 
 /* What the longest port takes there. */

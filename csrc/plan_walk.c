@@ -164,6 +164,21 @@ static inline int64_t class_within(struct mfs_plan *plan, uint32_t class, int64_
 	return plan->class_within[class];
 }
 
+/* Where all are of one class: the first port with more than passes in less than the greatest load's time. */
+static void find_longest(const struct mfs_plan *plan, struct plan_walk *walk)
+{
+	int64_t within;
+	uint32_t u = 0;
+
+	walk->longest = plan_time(plan, 0, plan->runs.top(walk->load, plan->ports));
+	if (!walk->longest)
+		return;
+	within = plan_within(plan, 0, walk->longest - 1);
+	while (walk->load[u] <= within)
+		u++;
+	walk->slowest = u;
+}
+
 /* Finds the longest port again, since load was taken away. */
 void plan_walk_longest(struct mfs_plan *plan)
 {
@@ -172,6 +187,10 @@ void plan_walk_longest(struct mfs_plan *plan)
 
 	walk->longest = 0;
 	walk->slowest = MFS_PLAN_NO_PORT;
+	if (plan->classes == 1) {
+		find_longest(plan, walk);
+		return;
+	}
 	for (uint32_t u = 0; u < plan->ports; u++) {
 		int64_t time;
 
@@ -185,38 +204,39 @@ void plan_walk_longest(struct mfs_plan *plan)
 			candidate = (double)time * (1 - 0x1p-48);
 		}
 	}
-	for (uint32_t u = 0; u < plan->ports && plan->classes > 1; u++)
+	for (uint32_t u = 0; u < plan->ports; u++)
 		walk->within[u] = walk->longest ? class_within(plan, plan->class[u], walk->longest - 1) : 0;
 }
 
-static inline void back(int64_t *load, int64_t *spare, int64_t amount, int64_t within)
+static inline void back(struct mfs_plan *plan, uint32_t port, int64_t amount, int64_t within, int64_t at)
 {
-	int64_t sum = *load, fits = within - sum, old = *spare;
+	int64_t sum = plan->walk.load[port], fits = within - sum, old = plan->spare[port], old_at = plan->spare_at[port];
 
-	*spare = fits < old ? fits : old; /* always stored: no branch to guess */
-	*load = sum - amount;
+	plan->spare[port] = fits < old ? fits : old; /* always stored: no branch to guess */
+	plan->spare_at[port] = fits < old ? at : old_at;
+	plan->walk.load[port] = sum - amount;
 }
 
 static inline __attribute__((always_inline)) void back_few(struct mfs_plan *plan, struct plan_row *row, bool wide,
-							    int64_t within)
+							    int64_t within, int64_t at)
 {
 	const uint32_t *port = plan_row_ports(row);
 	const void *few = plan_few(row, row->amounts, wide);
-	int64_t *load = plan->walk.load, *spare = plan->spare;
 
 	for (uint32_t k = 0, n = row->n - row->run; k < n; k++)
-		back(&load[port[k]], &spare[port[k]], amount_at(few, wide, k), within);
+		back(plan, port[k], amount_at(few, wide, k), within, at);
 }
 
-/* S -= L_i, after noting for each port of the batch what still fits on it within `time`. */
-void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time)
+/* S -= L_i, after noting for each port of the batch what still fits on it within `time`, for which `at` stands. */
+void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time, int64_t at)
 {
 	int64_t *load = plan->walk.load, *spare = plan->spare, within;
 	uint32_t k = 0;
 
 	if (row->run && row->class != PLAN_NONE) {
 		within = class_within(plan, row->class, time);
-		plan->runs.spare(load + row->first, spare + row->first, row->amounts, row->wide, within, row->run);
+		plan->runs.spare(load + row->first, spare + row->first, plan->spare_at + row->first, row->amounts,
+				 row->wide, within, at, row->run);
 		k = row->run;
 	}
 	if (plan->classes > 1) {
@@ -224,11 +244,11 @@ void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time)
 			uint32_t u = plan_port(row, k);
 
 			within = class_within(plan, plan->class[u], time);
-			back(&load[u], &spare[u], amount_at(row->amounts, row->wide, k), within);
+			back(plan, u, amount_at(row->amounts, row->wide, k), within, at);
 		}
 	} else if (row->wide) {
-		back_few(plan, row, true, class_within(plan, 0, time));
+		back_few(plan, row, true, class_within(plan, 0, time), at);
 	} else {
-		back_few(plan, row, false, class_within(plan, 0, time));
+		back_few(plan, row, false, class_within(plan, 0, time), at);
 	}
 }

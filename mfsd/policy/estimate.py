@@ -69,14 +69,6 @@ def bytes_ahead(key: tuple[int, ...], queued: Iterable[tuple[tuple[int, ...], in
     return sum(size for other, size in queued if other < key)
 
 
-def finish_ns(now_ns: int, compute_ns: int, ahead_bytes: int, own_bytes: int, rate_bytes_per_s: int) -> int:
-    """Finish when compute, what goes ahead and the own bytes follow each other without overlap.
-
-    The worst-case estimate of Algorithm 1 on one port (paper appendix B).
-    """
-    return now_ns + compute_ns + transfer_ns(ahead_bytes + own_bytes, rate_bytes_per_s)
-
-
 def overlapped_finish_ns(
     now_ns: int, compute_end_ns: int, remaining_bytes: int, tail_bytes: int, rate_bytes_per_s: int
 ) -> int:

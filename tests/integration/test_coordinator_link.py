@@ -67,7 +67,8 @@ async def test_status_shows_it_all(tmp_path: Path) -> None:
                     assert reply["pruned"] == [{"batch_id": 3, "request_id": 3000, "for_batch": 4, "port": "b/in"}]
                     assert [row["node"] for row in reply["nodes"]] == ["a", "b"]
                     assert reply["nodes"][0]["ports"][1] == {"name": "a/out", "rate_bytes_per_s": 10**9, "rho": 0.25}
-                    assert reply["leads"] is True
+                    assert reply["leads"] is True and reply["leader"] == coordinator.address
+                    assert all(row["connected"] and int(row["lag_ns"]) > 0 for row in reply["nodes"])
                 else:
                     assert "batch 4 would be late by b/in" in text
                     assert "a/out 8 Gbit/s 25%" in text

@@ -10,7 +10,6 @@ from mfsd.policy.estimate import (
     bytes_ahead,
     counts_as_load,
     effective_rate_bytes_per_s,
-    finish_ns,
     overlapped_finish_ns,
     transfer_ns,
 )
@@ -72,10 +71,6 @@ def test_promotion_does_not_feed_itself_in_the_default_variant() -> None:
 def test_bytes_ahead_are_those_with_smaller_keys() -> None:
     queued = [((0, 5), 10), ((1, 0), 20), ((1, 1), 40), ((2, 0), 80)]
     assert bytes_ahead((1, 1), queued) == 30
-
-
-def test_finish_without_overlap_adds_everything() -> None:
-    assert finish_ns(now_ns=5, compute_ns=7, ahead_bytes=3, own_bytes=4, rate_bytes_per_s=10**9) == 19
 
 
 @pytest.mark.parametrize(

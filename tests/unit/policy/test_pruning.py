@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfsd.policy import Batch, PolicyConfig, Pruned, Request, Variant, plan
-from mfsd.policy.estimate import finish_ns
+from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.load import PromisedLoad
 from mfsd.policy.pruning import drop_budget, sort_by_red
 
@@ -50,7 +50,8 @@ def finishes(batches: list[Batch], gone: set[int]) -> dict[int, int]:
         for part in [batch.fixed_loads, *(r.loads for r in batch.requests if r.request_id not in gone)]:
             for port, amount in part.items():
                 own[port] += amount
-        result[batch.batch_id] = max(finish_ns(NOW, batch.compute_ns, ahead[u], own[u], CAPACITY[u]) for u in CAPACITY)
+        slowest_ns = max(transfer_ns(ahead[u] + own[u], CAPACITY[u]) for u in CAPACITY)
+        result[batch.batch_id] = NOW + batch.compute_ns + slowest_ns
         ahead = {u: ahead[u] + own[u] for u in CAPACITY}
     return result
 
