@@ -39,7 +39,7 @@ Check = Callable[[bytes], None]
 
 ANSWER_S = 100.0
 """Far above what an answer takes; reaching it is a hang."""
-CONFIG = '[socket]\nattaches_per_s = 10000\nclients_per_uid = 256\n[arbiter]\nheartbeat = "10ms"\nstale_after = "60s"\n'
+CONFIG = '[socket]\nattaches_per_s = 10000\nclients_per_uid = 256\n[arbiter]\nheartbeat = "10ms"\nstale_after = "10s"\n'
 SPARE_DESCRIPTORS = 64
 """The daemon may hold so many more for a moment, while it takes leave of connections."""
 
