@@ -15,6 +15,8 @@ from mfsd.playground.program import Program
 
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
+STALE_AFTER = "500ms"
+"""A few busy cores carry seven hosts and may stand still themselves: a late heartbeat says less there than on a node."""
 WINDOW_BYTES = 1 << 19
 """Permitted and not completed in each direction of a NIC: four messages, as in the simulator."""
 
@@ -101,7 +103,7 @@ class Daemons:
     def _configuration(self, host: str) -> str:
         window_us = round(WINDOW_BYTES * 8e6 / self._link_bits_per_s)
         return (
-            f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\n'
+            f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\nstale_after = "{STALE_AFTER}"\n'
             f"[wire]\ndscp = {self._hosts.dscp}\n"
             f'[nic.{self._device}]\nrate = "{self._rate()}"\n'
             f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n' + self._policy()

@@ -45,6 +45,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def free_ports(count: int) -> list[int]:
+    """So many different ones."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
 class Process:
     """A program whose standard error is collected line by line. Leaving the context kills it."""
 
@@ -128,7 +137,8 @@ def ask_status(address: str, tls: TlsFiles | None = None) -> pb.StatusReply:
 @contextlib.contextmanager
 def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[tuple[str, Process]]:
     """A real etcd with its defaults: its client address and its process."""
-    client, peer = f"http://{host}:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    client_port, peer_port = free_ports(2)
+    client, peer = f"http://{host}:{client_port}", f"http://127.0.0.1:{peer_port}"
     with Process(
         *prefix,
         *(program("etcd-server", "etcd"), "--name=t", f"--data-dir={folder}/etcd", "--logger=zap"),
