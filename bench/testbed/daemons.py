@@ -16,7 +16,7 @@ from mfsd.playground.program import Program
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
 STALE_AFTER = "500ms"
-"""A few busy cores carry seven hosts and may stand still themselves: a late heartbeat says less there than on a node."""
+"""A few busy cores carry seven hosts, and may stand still themselves: a late heartbeat says less than on a node."""
 WINDOW_BYTES = 1 << 19
 """Permitted and not completed in each direction of a NIC: four messages, as in the simulator."""
 
