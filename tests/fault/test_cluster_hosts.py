@@ -17,7 +17,7 @@ import pytest
 from mfsd.node.control import TraceReply, TraceRequest
 from mfsd.node.control_client import ask
 from tests.conftest import SoftRoce, free_port
-from tests.support.cluster import TAKEOVER_S, Coordinator, etcd
+from tests.support.cluster import Coordinator, etcd
 from tests.support.daemon import Daemon, eventually
 from tests.support.engine import Engine
 from tests.support.hosts import Host, Hosts
@@ -240,11 +240,10 @@ def test_leader_killed_host_cut_off_and_healed(cluster: Cluster) -> None:
     cluster.owner.serves(1, 2)
     cluster.wait_traffic()
 
-    first.process.kill()
-    within(
+    first.process.kill()  # how soon it is replaced: test_coordinator_fails, three times
+    eventually(
         lambda: all(sum("event=coordinator " in line for line in d.lines) >= 2 for d in cluster.daemons),
         "every daemon follows the next leader",
-        TAKEOVER_S,
     )
     unit_b("batch", batch_id=3, layers=4, requests=[request(300, 3000, 10**6)])
     eventually(lambda: cluster.order(second) == [3, 1, 2], "the next leader's order")
