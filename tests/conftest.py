@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[1]
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
@@ -113,20 +114,22 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def listens(port: int, prefix: Sequence[str] = ()) -> bool:
+    """Whether somebody listens on the TCP port of this network namespace, or of the one that `prefix` enters. Nobody is
+    connected to."""
+    tables = subprocess.run([*prefix, "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True).stdout
+    rows = [line.split() for line in tables.splitlines()]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
 def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
-    """Until somebody listens on the TCP port of this network namespace, without connecting to it."""
-    wanted = f":{port:04X}"
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            for line in Path(table).read_text().splitlines()[1:]:
-                columns = line.split()
-                if columns[1].endswith(wanted) and columns[3] == "0A":
-                    return
-        if server.poll() is not None:
-            pytest.fail(f"the server ended with {server.returncode}: {server.communicate()[0]}")
-        time.sleep(0.02)
-    pytest.fail(f"nobody listens on port {port}")
+    seen = eventually(
+        lambda: "it" if listens(port) else "its end" if server.poll() is not None else None,
+        f"a listener on port {port}",
+        pause_s=0.02,
+    )
+    if seen != "it":
+        pytest.fail(f"the server ended with {server.returncode}: {server.communicate()[0]}")
 
 
 @pytest.fixture

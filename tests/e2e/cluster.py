@@ -23,6 +23,7 @@ from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, Sta
 from mfsd.node.control_client import ask
 from tests.conftest import free_port
 from tests.e2e.model import LAYERS
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "build/e2e-vllm/venv/bin/python"
@@ -238,10 +239,7 @@ class Cluster:
 
 
 def until(look: Any, what: str, limit_s: float = 240.0) -> None:
-    end_s = time.monotonic() + limit_s
-    while not look():
-        assert time.monotonic() < end_s, f"{what}: not within {limit_s:g} s"
-        time.sleep(0.2)
+    eventually(look, what, limit_s, pause_s=0.2)
 
 
 @contextlib.contextmanager

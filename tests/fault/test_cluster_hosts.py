@@ -16,13 +16,14 @@ import pytest
 
 from mfsd.node.control import TraceReply, TraceRequest
 from mfsd.node.control_client import ask
-from tests.conftest import SoftRoce, free_port
+from tests.conftest import SoftRoce, free_port, listens
 from tests.support.cluster import Coordinator, etcd
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.hosts import Host, Hosts
 from tests.support.running_clock import RunningClock
 from tests.support.under_mfs import under_mfs
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -113,7 +114,9 @@ class Traffic:
         """One run: its two programs."""
         port = str(free_port())
         server = self._program(self._target, self._sockets[1], str(messages), "-p", port)
-        self._wait_listener(int(port), server)
+        eventually(
+            lambda: server.poll() is not None or listens(int(port), self._target.prefix), "the server", pause_s=0.05
+        )
         return [self._program(self._source, self._sockets[0], str(messages), "-p", port, self._target.address), server]
 
     def finish(self, programs: list[subprocess.Popen[str]]) -> None:
@@ -123,7 +126,7 @@ class Traffic:
                 said, _ = process.communicate(timeout=200)
             except subprocess.TimeoutExpired:
                 process.kill()
-                said = process.communicate()[0] + "\nstill running after 60 s"
+                said = process.communicate()[0] + "\nstill running after 200 s"
             if process.returncode != 0 or "invalid data" in said:
                 self.problems.append(f"exit {process.returncode}: {said}")
         self.runs += 1
@@ -146,13 +149,6 @@ class Traffic:
                 self._idle.clear()
                 continue
             self.finish(self.start(200))
-
-    def _wait_listener(self, port: int, server: subprocess.Popen[str]) -> None:
-        while server.poll() is None:
-            listing = subprocess.run([*self._target.prefix, "ss", "-Hltn"], capture_output=True, text=True).stdout
-            if f":{port} " in listing:
-                return
-            time.sleep(0.05)
 
 
 def within(look: Callable[[], object], what: str, limit_s: float) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from mfsd.coordinator.etcd import Etcd
 from tests.support.cluster import TAKEOVER_S, Coordinator, Node, Process, etcd, in_loop, until
-from tests.support.daemon import eventually
 from tests.support.running_clock import RunningClock
+from tests.support.waiting import eventually
 
 CONFIG = '[coordinator]\nheartbeat = "200ms"\n[policy]\ndrop_budget = 0.5\n'
 

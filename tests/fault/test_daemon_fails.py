@@ -13,8 +13,9 @@ import pytest
 
 from tests.conftest import SoftRoce
 from tests.soak.chaos import poison
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import HOLD_EVERYTHING, build_program, under_mfs
+from tests.support.waiting import eventually
 
 # nothing here may end by max_hold: what is held must come free because the daemon is seen to be gone
 CONFIG = HOLD_EVERYTHING + '[arbiter]\nmax_hold = "25s"\n'

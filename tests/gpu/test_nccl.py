@@ -18,8 +18,9 @@ import pytest
 
 from mfsd.node.control import CommunicatorStatus
 from tests.conftest import ROOT, SoftRoce
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
+from tests.support.waiting import eventually
 
 PROGRAM = ROOT / "bench/programs/nccl_ranks.py"
 ROUNDS, COUNT = 3, 65536

@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.support.chart import container, render, toml_of
 from tests.support.cluster import Process, etcd, free_port
-from tests.support.daemon import eventually
 from tests.support.debian import program
+from tests.support.waiting import eventually
 
 PROGRAMS = Path(sys.executable).parent
 

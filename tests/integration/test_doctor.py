@@ -22,8 +22,9 @@ from mfsd.observe.doctor.checks import daemon as daemon_check
 from mfsd.observe.doctor.checks import pfc
 from mfsd.observe.doctor.host import Host, run_program
 from tests.conftest import SoftRoce, free_port, wait_for_listener
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
+from tests.support.waiting import eventually
 
 LANE = '[wire]\ndscp = [34]\n[[rule]]\naction = "hold"\nstage = "p2d"\nclass = 0\n'
 DOCTOR = (sys.executable, "-m", "mfsd.cli.ctl")

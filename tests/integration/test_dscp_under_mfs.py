@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, NativePrograms, SoftRoce
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import build_program, under_mfs
+from tests.support.waiting import eventually
 
 ETH_P_IP = 0x0800
 TCP = 6

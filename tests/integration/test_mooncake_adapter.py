@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tests.conftest import ROOT, SoftRoce, free_port
 from tests.support.capture import capture
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
+from tests.support.waiting import eventually
 from tests.support.wheels import mooncake_environment
 
 DSCP = [48, 40, 34, 26, 18, 10, 9, 1]

@@ -13,8 +13,9 @@ import pytest
 
 from nccl_shim.run import LIBRARY
 from tests.conftest import WAIT_S, NativePrograms, SoftRoce
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
+from tests.support.waiting import eventually
 from tests.support.wheels import NCCL_ENVIRONMENT, NCCL_VERSIONS, nccl_net_arguments, unpacked
 
 pytestmark = [

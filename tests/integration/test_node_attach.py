@@ -12,8 +12,9 @@ import pytest
 from mfsd import _native
 from mfsd._native import Client, Stage
 from mfsd.node.control import ClientStatus
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.forked import Forked
+from tests.support.waiting import eventually
 from tests.support.wire import RawClient
 
 NOBODY = 65534

@@ -15,8 +15,9 @@ import pytest
 from mfsd.client import Stage
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.control_client import ask
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.engine import Engine
+from tests.support.waiting import eventually
 
 CONFIG = """
 [policy]

@@ -15,8 +15,9 @@ from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceReq
 from mfsd.node.control_client import ask
 from tests.conftest import free_port, wait_for_listener
 from tests.support.cluster import ask_status
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.engine import Engine
+from tests.support.waiting import eventually
 
 FULL = 20_000_000
 """20 s of its NIC: one task of this size keeps all others waiting, and is not soon overdue."""

@@ -21,8 +21,9 @@ from mfsd.cli.commands.completion import PROGRAMS
 from mfsd.node.control import ModeRequest, ReloadRequest, Request, RulesRequest
 from mfsd.node.control_client import Refused, ask
 from mfsd.node.control_server import CONNECTIONS_MAX
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.forked import Forked
+from tests.support.waiting import eventually
 
 
 def mfsctl(path: Path | None, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

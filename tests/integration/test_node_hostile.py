@@ -15,7 +15,8 @@ from mfsd import _native
 from mfsd._native import Client, HelloKind, Stage
 from mfsd.node.control import ErrorReply, StatusReply, StatusRequest, decode_reply, encode
 from mfsd.node.control_client import CONTROL_SUFFIX
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
+from tests.support.waiting import eventually
 from tests.support.wire import RawClient
 
 SEED = 20240607

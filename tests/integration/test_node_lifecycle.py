@@ -13,8 +13,9 @@ from pathlib import Path
 from mfsd._native import Client, Stage
 from mfsd.node.control import StatusRequest
 from mfsd.node.control_client import Unreachable, ask
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.threads import hung
+from tests.support.waiting import eventually
 
 RSS_MIB_MAX = 60
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from mfsd._native import Client, Stage
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.debian import program
+from tests.support.waiting import eventually
 
 CONFIG = '[metrics]\nlisten = "127.0.0.1:0"\n'
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from mfsd._native import Client
 from mfsd.client import Flow, Request, Session, Stage
 from tests.integration.test_node_ctl import mfsctl
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
+from tests.support.waiting import eventually
 
 CONFIG = '[cluster]\nunit = "prefill-1"\n'
 

@@ -19,8 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from mfsd.client import Stage
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.engine import Engine
+from tests.support.waiting import eventually
 
 
 class Receiver:

@@ -22,7 +22,7 @@ import pytest
 from mfsd.node.control import StatusReply, StatusRequest
 from mfsd.node.control_client import Unreachable, ask
 from mfsd.playground.cage import CageError, run_caged
-from tests.support.daemon import TIMEOUT_S, eventually
+from tests.support.waiting import TIMEOUT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

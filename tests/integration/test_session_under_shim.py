@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from tests.conftest import SoftRoce
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
+from tests.support.waiting import eventually
 
 PROGRAM = """
 import ctypes, sys, time

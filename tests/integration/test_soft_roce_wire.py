@@ -15,7 +15,7 @@ import pytest
 
 from mfsd.soft_roce import namespace
 from tests.conftest import free_port, wait_for_listener
-from tests.support.daemon import eventually
+from tests.support.waiting import eventually
 
 
 @contextmanager

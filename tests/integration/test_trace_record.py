@@ -22,11 +22,12 @@ from mfsd.node.recorder import RECORDINGS_MAX
 from mfsd.observe.events import LAYOUT, Kind, decode
 from tests.conftest import SoftRoce
 from tests.integration.test_node_ctl import mfsctl
-from tests.support.daemon import Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.perfetto import ask
 from tests.support.tracefile import TraceFile
 from tests.support.under_mfs import HOLD_EVERYTHING, under_mfs
+from tests.support.waiting import eventually
 
 LAYERS = 3
 CONFIG = '[cluster]\nunit = "prefill-1"\n'

@@ -8,17 +8,10 @@ import mmap
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from mfsd import _native
 from mfsd._native import Arbiter, Client, Hello, HelloKind
-
-TIMEOUT_S = 100.0
-"""Far above what anything here takes; reaching it is a failure."""
-T = TypeVar("T")
 
 
 class Server:
@@ -79,13 +72,3 @@ class Server:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits on it
             sock.close()
-
-
-def eventually(look: Callable[[], T], what: str = "the condition") -> T:
-    """The first true result of `look`."""
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if result := look():
-            return result
-        time.sleep(0.001)
-    raise AssertionError(f"{what} did not come true within {TIMEOUT_S:g} s")

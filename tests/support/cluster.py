@@ -21,8 +21,9 @@ import grpc
 from mfsd.node.link import BatchSummary, Identity, Link, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import STATUS, TlsFiles, channel_credentials, channel_options
-from tests.support.daemon import TIMEOUT_S, Daemon, eventually
+from tests.support.daemon import Daemon
 from tests.support.debian import program
+from tests.support.waiting import TIMEOUT_S, eventually
 
 TAKEOVER_S = 3.0
 """Promised: from the leader's death to the next leader's order."""

@@ -6,31 +6,15 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from mfsd.node.control import ClientStatus, NicStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import Unreachable, ask
-
-TIMEOUT_S = 100.0
-"""Far above what anything here takes; reaching it is a failure."""
+from tests.support.waiting import TIMEOUT_S, eventually
 
 PATIENT = '\n[arbiter]\nstale_after = "10s"\n'
-
-T = TypeVar("T")
-
-
-def eventually(look: Callable[[], T | None], what: str = "the condition") -> T:
-    """The first true result of ``look``, which is called again and again."""
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if result := look():
-            return result
-        time.sleep(0.002)
-    raise AssertionError(f"{what} did not come true within {TIMEOUT_S:g} s")
 
 
 class Daemon:

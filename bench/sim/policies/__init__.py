@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,20 +39,8 @@ def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequenc
     return band << 61 | min(first, 2047) << 50 | ticks << 16 | third << 14 | sequence & 0x3FFF
 
 
-class Policy:
-    """What every policy is asked; the defaults are those of one that never changes its mind."""
-
-    isolated = False  # every flow at the rate it has alone
-    at_layers = False  # ask again for a batch's KV flows when it begins a layer
-    reuse_by_layer = False  # the order of stage 1 depends on the layer it fetches
-    tick_s: float | None = None  # ask again for what still ships, this often
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-
-    def order(self, flow: Flow) -> int:
-        """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
-        raise NotImplementedError
+class Hooks:
+    """What a policy may want to know; all of it is optional."""
 
     def p2d_created(self, flow: Flow) -> None:
         """A request's stage-3 stream exists; nothing is posted yet."""
@@ -65,15 +54,31 @@ class Policy:
     def batch_computed(self, batch: Batch) -> None:
         """The unit is done with the batch; requests may still ship."""
 
-    def network(self) -> Network | None:
-        """A network of the policy's own; None: the one the configuration asks for."""
-        return None
-
     def batch_ended(self, batch: Batch) -> None:
         """The last request of the batch has finished."""
 
     def flow_ended(self, flow: Flow) -> None:
         """A collective or a request's stage 3 is over."""
+
+
+class Policy(Hooks, ABC):
+    """What every policy is asked; the defaults are those of one that never changes its mind."""
+
+    isolated = False  # every flow at the rate it has alone
+    at_layers = False  # ask again for a batch's KV flows when it begins a layer
+    reuse_by_layer = False  # the order of stage 1 depends on the layer it fetches
+    tick_s: float | None = None  # ask again for what still ships, this often
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+
+    @abstractmethod
+    def order(self, flow: Flow) -> int:
+        """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
+
+    def network(self) -> Network | None:
+        """A network of the policy's own; None: the one the configuration asks for."""
+        return None
 
     def tick(self) -> None:
         for flow in list(self.simulation.shipping):
@@ -112,6 +117,8 @@ def find(name: str) -> Factory:
             raise LookupError(
                 f"--policy {name}: the file registers {added or 'nothing'}; it must register one new name"
             )
+        if missing := getattr(_REGISTRY[added[0]], "__abstractmethods__", None):
+            raise LookupError(f"--policy {name}: its class lacks {', '.join(missing)}(), which says a flow's place")
         return _REGISTRY[added[0]]
     if name not in _REGISTRY:
         raise LookupError(f"--policy {name}: use one of {', '.join(known)}, or the path of a .py file")

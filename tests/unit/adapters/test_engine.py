@@ -13,8 +13,8 @@ import pytest
 from mooncake_adapter.calls import SHAPES
 from mooncake_adapter.metadata import Metadata
 from mooncake_adapter.pieces import PIECE_BYTES
-from tests.support.daemon import eventually
 from tests.support.mooncake_peer import Peer, memory, started
+from tests.support.waiting import eventually
 from tests.unit.adapters.conftest import Side
 
 STOCK = mooncake.engine.TransferEngine

@@ -12,9 +12,9 @@ from mooncake_adapter import directory, marking
 from mooncake_adapter.directory import Directory, LanePorts
 from mooncake_adapter.metadata import Metadata
 from tests.support.capture import Capture, capture
-from tests.support.daemon import eventually
 from tests.support.mooncake_peer import Peer, memory
 from tests.support.scripted_session import DSCP
+from tests.support.waiting import eventually
 from tests.unit.adapters.conftest import Side
 from tests.unit.adapters.test_engine import content
 

@@ -17,9 +17,9 @@ from mooncake_adapter.once import Once
 from mooncake_adapter.session import Holder
 from mooncake_adapter.store import READS, WRITES, adapted_store, parameters, writer_setup
 from tests.conftest import free_port
-from tests.support.daemon import eventually
 from tests.support.mooncake_peer import memory
 from tests.support.scripted_session import ScriptedSession
+from tests.support.waiting import eventually
 
 STOCK = mooncake.store.MooncakeDistributedStore
 MASTER = Path(mooncake.store.__file__).with_name("mooncake_master")

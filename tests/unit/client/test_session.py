@@ -12,7 +12,7 @@ import pytest
 
 from mfsd._native import TASKS_MAX, Judgement
 from mfsd.client import Flow, Mode, Request, Session, Stage
-from tests.support.arbiter import eventually
+from tests.support.waiting import eventually
 
 WINDOW = 131_072
 """The least window of the arbiter: one task of this size fills a slow NIC."""

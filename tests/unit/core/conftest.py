@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mfsd._native import Arbiter, Client
-from tests.support.arbiter import TIMEOUT_S, Server, eventually
+from tests.support.arbiter import Server
+from tests.support.waiting import TIMEOUT_S, eventually
 
 
 @pytest.fixture

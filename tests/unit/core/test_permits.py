@@ -11,7 +11,7 @@ import pytest
 
 from mfsd import _native
 from mfsd._native import Arbiter, Client, Mode, Policy, Rule, SegmentState, Stage
-from tests.support.arbiter import TIMEOUT_S
+from tests.support.waiting import TIMEOUT_S
 
 WINDOW_BYTES = 100_000
 KIB = 1024

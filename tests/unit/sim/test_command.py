@@ -163,6 +163,12 @@ def test_a_policy_of_the_users_own_is_one_file(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["results"][0]["policy"] == str(mine)
     with pytest.raises(LookupError, match="no such file"):
         policies.find(str(tmp_path / "other.py"))
+    lacking = tmp_path / "lacking.py"
+    lacking.write_text(
+        "from bench.sim.policies import Policy, register\n\n@register('lacking')\nclass L(Policy):\n    ...\n"
+    )
+    with pytest.raises(LookupError, match=r"lacks order\(\)"):
+        policies.find(str(lacking))
 
 
 def test_ray_spreads_a_sweep_with_equal_results(tmp_path: Path) -> None:
