@@ -52,12 +52,12 @@ void arbiter_futex_wake(_Atomic uint32_t *word)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-static void heartbeats_write(struct mfs_arbiter *arbiter)
+static bool heartbeats_write(struct mfs_arbiter *arbiter)
 {
 	bool idle = true;
 
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
-		return;
+		return false;
 	arbiter->heartbeat_due_ns = arbiter->now_ns + arbiter->config.heartbeat_ns;
 	for (uint32_t i = 0; i < arbiter->sessions; i++) {
 		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, arbiter->now_ns,
@@ -67,9 +67,9 @@ static void heartbeats_write(struct mfs_arbiter *arbiter)
 	}
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		idle &= way_at(arbiter, i)->in_flight_bytes == 0 && mfs_rmlq_waiting(way_at(arbiter, i)->queue) == 0;
-	if (idle && ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK != 0)
-		return;
-	nic_tick(arbiter);
+	if (!idle || ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK == 0)
+		nic_tick(arbiter);
+	return true;
 }
 
 static bool command_run(struct mfs_arbiter *arbiter)
@@ -88,11 +88,10 @@ static bool command_run(struct mfs_arbiter *arbiter)
 /* One turn over everything, over the rings only if `drain`. True when there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
-	bool worked;
+	bool worked = false;
 
 	arbiter->loops++;
 	arbiter->now_ns = clock_ns(CLOCK_MONOTONIC);
-	worked = command_run(arbiter);
 	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
@@ -100,11 +99,12 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 			way_grant(arbiter, i);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
 		session_announce(arbiter->session[i]);
-	heartbeats_write(arbiter);
+	worked |= command_run(arbiter); /* at the end: who asks sees what came of all that was told before */
+	credits_write(arbiter, heartbeats_write(arbiter));
 	return worked;
 }
 
-static void asleep_set(struct mfs_arbiter *arbiter, uint32_t asleep)
+static void asleep_set(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
 {
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
 		atomic_store_explicit(&arbiter->session[i]->segment->header.arbiter_asleep, asleep, memory_order_relaxed);
@@ -159,7 +159,8 @@ static void hurry(void)
 static void *arbiter_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
-	bool asleep = false; /* clients are told to ring */
+	bool asleep = false; /* clients are told when to ring */
+	bool rest = false;   /* and not to for everything */
 	bool drain = true;
 	uint64_t bell_ns = 0;
 	unsigned spins = 0, timers = 0;
@@ -177,7 +178,7 @@ static void *arbiter_thread(void *argument)
 			arbiter->worked_ns = arbiter->now_ns;
 			spins = 0;
 			if (asleep)
-				asleep_set(arbiter, 0);
+				asleep_set(arbiter, MFS_AWAKE);
 			asleep = false;
 			drain = true;
 		} else if (asleep) {
@@ -185,12 +186,16 @@ static void *arbiter_thread(void *argument)
 			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
 			 * long as a slot may be torn. */
 			if (sleep_until_event(arbiter)) {
-				asleep_set(arbiter, 0);
+				asleep_set(arbiter, MFS_AWAKE);
 				asleep = false;
 				drain = true;
 				bell_ns = arbiter->now_ns;
 			} else {
-				drain = ++timers % TIMERS_PER_DRAIN == 0 ||
+				if (!rest && at_rest(arbiter)) {
+					rest = true;
+					asleep_set(arbiter, MFS_AT_REST);
+				}
+				drain = rest || ++timers % TIMERS_PER_DRAIN == 0 ||
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
@@ -199,7 +204,8 @@ static void *arbiter_thread(void *argument)
 			else
 				cpu_relax();
 		} else {
-			asleep_set(arbiter, 1);
+			rest = at_rest(arbiter);
+			asleep_set(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
 			asleep = true;
 		}
 	}

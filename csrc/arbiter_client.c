@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define CREDIBLE_NS 60000000000ull /* a client's time this far back is not believed */
 #define MESSAGES_PER_LOOP 64 /* of one client, so that a busy one cannot keep the others waiting */
 
 /* ---- life of a session ------------------------------------------------------------------------------------------- */
@@ -82,6 +83,9 @@ int session_create(struct mfs_arbiter *arbiter, struct session **result, int *me
 	header->stale_after_ns = arbiter->config.stale_after_ns;
 	header->max_hold_ns = arbiter->config.max_hold_ns;
 	header->classes = arbiter->config.policy.classes;
+	header->class_reuse = mfs_policy_class(&arbiter->config.policy, MFS_STAGE_REUSE, 0);
+	header->class_reuse_least = mfs_policy_class(&arbiter->config.policy, MFS_STAGE_REUSE, UINT32_MAX);
+	header->class_last = mfs_policy_class(&arbiter->config.policy, MFS_STAGE_P2D, 0);
 	*result = session;
 	return 0;
 
@@ -136,7 +140,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 }
 
 /* What its program told of its end, or would have. */
-static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how)
+static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how, uint64_t end_ns)
 {
 	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
 
@@ -146,14 +150,14 @@ static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_
 	}
 	if (gone && task->request)
 		request_completed(task->session, task);
-	watch_end(arbiter, task, how);
+	watch_end(arbiter, task, how, end_ns > task->submit_ns ? end_ns : task->submit_ns);
 	task_drop(arbiter, task, gone);
 }
 
 /* Nobody will tell its end. */
 static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
 {
-	watch_end(arbiter, task, WATCH_DROP);
+	watch_end(arbiter, task, WATCH_DROP, arbiter->now_ns);
 	task_drop(arbiter, task, false);
 }
 
@@ -174,6 +178,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
+	credits_write(arbiter, true);
 	session->announce = true; /* whoever waits for a grant shall look at the state */
 	session_announce(session);
 }
@@ -217,8 +222,13 @@ void session_rules_write(const struct mfs_arbiter *arbiter, struct session *sess
 
 void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session)
 {
-	for (unsigned i = 0; i < MFS_CLASSES_MAX; i++)
+	uint8_t apart = 0;
+
+	for (unsigned i = 0; i < MFS_CLASSES_MAX; i++) {
 		atomic_store_explicit(&session->segment->header.dscp[i], arbiter->dscp[i], memory_order_relaxed);
+		apart |= (uint8_t)(class_apart(arbiter, i) << i);
+	}
+	atomic_store_explicit(&session->segment->header.apart, apart, memory_order_relaxed);
 }
 
 void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class)
@@ -251,11 +261,18 @@ void session_announce(struct session *session)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+/* When it was sent, as far as that can be believed. */
+static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_message *message)
+{
+	return arbiter->now_ns - message->submit_ns < CREDIBLE_NS ? message->submit_ns : arbiter->now_ns;
+}
+
 static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
 {
 	uint32_t slot = (uint32_t)message->task;
 
 	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->bytes > MFS_FLOW_BYTES_MAX ||
+	    message->wire_class >= arbiter->config.policy.classes ||
 	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
 		return -EBADMSG;
 
@@ -272,7 +289,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		if (generation == task->generation)
 			return -EBADMSG;
 		if (task->phase == TASK_IN_FLIGHT)
-			task_end(arbiter, task, WATCH_COMPLETE); /* what had its permit has most likely gone */
+			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns); /* what had its permit has most likely gone */
 		else
 			task_lose(arbiter, task);
 	}
@@ -310,7 +327,8 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 
 	task->session = session;
 	task->bytes = message->bytes;
-	task->submit_ns = message->submit_ns;
+	task->submit_ns = sent_ns(arbiter, message);
+	task->taken = message->flags & MFS_TASK_TAKEN;
 	task->request_id = message->request_id;
 	task->layer = message->layer;
 	task->stage = message->stage;
@@ -319,11 +337,20 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	session->held_bytes += task->bytes;
 	way->dirty = true;
 	watch_submit(arbiter, task);
-	if (mfs_rmlq_submit(way->queue, &flow, arbiter->now_ns, &task->handle) < 0) {
-		task->handle = 0; /* full: better now than never */
+	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
+	bool full = mfs_rmlq_submit(way->queue, &flow, arbiter->now_ns, &task->handle) < 0;
+
+	if (full) {
+		task->handle = 0; /* better now than never */
 		watch_full(arbiter, task);
-		nic_granted(arbiter, task, &(struct mfs_pick){.tier = MFS_TIER_SCAVENGER,
-							       .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)});
+	}
+	if (task->taken) {
+		session->taken++;
+		mfs_rmlq_take(way->queue, task->handle, arbiter->now_ns, &pick);
+		pick.wire_class = message->wire_class;
+		nic_taken(arbiter, task, &pick);
+	} else if (full) {
+		nic_granted(arbiter, task, &pick);
 	}
 	return 0;
 }
@@ -352,7 +379,8 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 		task_end(arbiter, task,
 			 message->kind == MFS_MESSAGE_COMPLETE	? WATCH_COMPLETE
 			 : message->flags & MFS_TASK_BYPASSED	? WATCH_BYPASS
-								: WATCH_CANCEL);
+								: WATCH_CANCEL,
+			 sent_ns(arbiter, message));
 	return 0;
 }
 

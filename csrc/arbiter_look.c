@@ -104,6 +104,7 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 		.detach_reason = session->detach_reason,
 		.submits = session->submits,
 		.grants = session->grants,
+		.taken = session->taken,
 		.completes = session->completes,
 		.cancels = session->cancels,
 		.bad_messages = session->bad_messages,

@@ -112,7 +112,8 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	window_leave(arbiter, task);
 }
 
-void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
+/* Books a task that is in flight from now on. */
+void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
 	uint32_t wire_class = pick->wire_class;
 	struct session *session = task->session;
@@ -136,20 +137,25 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
 	}
 	nic->granted_bytes[wire_class] += task->bytes;
 	nic->grants[wire_class]++;
-	if (arbiter->now_ns > task->submit_ns)
+	if (!task->taken && arbiter->now_ns > task->submit_ns)
 		nic->wait_ns += arbiter->now_ns - task->submit_ns;
+	credit_judged(arbiter, task, pick);
 	watch_permit(arbiter, task, pick);
-	session_grant(arbiter, session, (uint64_t)task->generation << 32 | (uint32_t)(task - session->task), wire_class);
+}
+
+void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
+{
+	arbiter->asked_ns = arbiter->now_ns;
+	nic_taken(arbiter, task, pick);
+	session_grant(arbiter, task->session, (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
+		      pick->wire_class);
 }
 
 /* Whether NIC and switches hold the task back behind collectives by themselves, because it travels in a lower class. Then
  * it need not wait here until they are done, and fills what they leave of the link. */
 static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick *pick)
 {
-	const struct task *task = (struct task *)(uintptr_t)pick->cookie;
-	uint8_t collectives = arbiter->dscp[arbiter->config.policy.classes > 3 ? 1 : 0], own = arbiter->dscp[pick->wire_class];
-
-	return task->laned && own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
+	return ((struct task *)(uintptr_t)pick->cookie)->laned && class_apart(arbiter, pick->wire_class);
 }
 
 /* Unscheduled bytes are counted where they are sent, and collectives receive about what they send: while some are under

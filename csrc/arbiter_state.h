@@ -4,6 +4,7 @@
  *   arbiter_client.c   sessions: segments, messages, tasks, detaching
  *   arbiter_context.c  batches and requests: what clients tell, what the queues are told, ranks and pruning
  *   arbiter_nic.c      NICs: unscheduled traffic, in-flight window, grants, load
+ *   arbiter_credit.c   leave in advance where nothing waits
  *   arbiter_watch.h    where all of them are watched: accounts of requests, events for a recorder
  *   arbiter_look.c     what people and the daemon's Python see: statistics, contexts, tasks
  */
@@ -42,6 +43,7 @@ struct task {
 	bool laned;	    /* goes out on the lane of its class */
 	bool counted;	    /* when in flight: its bytes fill the window */
 	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
+	bool taken;	    /* went on credit */
 };
 
 /* The daemon's copy of a batch context. */
@@ -110,6 +112,8 @@ struct session_way {
 	uint32_t in_flight_tasks;
 	uint64_t in_flight_bytes;
 	uint64_t progress_ns; /* last grant or completion */
+	uint64_t judged_ns;   /* its last critical or pruned flow; 0: none yet */
+	uint64_t credit, credit_laned; /* as written in its segment */
 	bool written_off;     /* finished nothing for so long that its bytes no longer fill the window */
 };
 
@@ -123,7 +127,7 @@ struct session {
 	struct mfs_lanes_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;
-	uint64_t submits, grants, completes, cancels, bad_messages;
+	uint64_t submits, grants, taken, completes, cancels, bad_messages;
 	uint64_t held_bytes;
 	struct session_nic nic[MFS_NICS_MAX];
 	struct session_way way[WAYS_MAX];
@@ -145,6 +149,7 @@ struct way {
 	uint64_t look_ns;    /* when to try to grant again though no message comes; MFS_TIME_NEVER */
 	bool dirty;	     /* something changed that may allow a grant */
 	bool waits;	     /* its first flow waits for unscheduled traffic to end */
+	bool open;	     /* nothing waits: clients have credit */
 	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this way */
 	double load;
 };
@@ -202,9 +207,18 @@ struct mfs_arbiter {
 	bool few_cores;	    /* spinning takes a core that somebody may need: yield now and then */
 	uint64_t gap_ns;    /* mean time between turns that found something */
 	uint64_t worked_ns; /* when the last one was */
+	uint64_t asked_ns;  /* when a task was last permitted that had asked */
 	pthread_mutex_t control; /* one command at a time */
 	_Atomic(struct command *) command;
 };
+
+/* Whether the wire keeps a class apart from collectives. */
+static inline bool class_apart(const struct mfs_arbiter *arbiter, uint32_t wire_class)
+{
+	uint8_t collectives = arbiter->dscp[arbiter->config.policy.classes > 3 ? 1 : 0], own = arbiter->dscp[wire_class];
+
+	return own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
+}
 
 /* A way's number is that of its NIC and its direction. */
 static inline uint32_t way_of(uint32_t nic, uint32_t direction)
@@ -256,6 +270,13 @@ uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns);
 void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session);
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
+/* arbiter_credit.c */
+/* Gives clients credit where nothing waits and takes it where something does: `all` of them, else where that changed. */
+void credits_write(struct mfs_arbiter *arbiter, bool all);
+bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and nobody has asked for a while */
+/* Looks whether a flow that may go has a class which its client could not have known. */
+void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
+
 /* arbiter_nic.c */
 /* A new NIC takes the queues and leaves NULL; -ENOENT when it is new and there are no queues to take. */
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
@@ -263,6 +284,7 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
 void way_grant(struct mfs_arbiter *arbiter, uint32_t way); /* grants what may go now, and sets look_ns */
 void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books and sends a grant */
+void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books what went on credit */
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete); /* the task is in flight no more */
 void nic_tick(struct mfs_arbiter *arbiter); /* with every heartbeat: load, activity, clients that finish nothing */
 

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SUBMIT_CREDIBLE_NS 60000000000ull /* a client's time of submission this far back is not believed */
-
 struct trace {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* the writer's line */
 	uint64_t head_seen;
@@ -40,11 +38,12 @@ static void trace_push(struct trace *trace, const struct mfs_event *event)
 
 /* ---- what is written --------------------------------------------------------------------------------------------- */
 
-void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick)
+void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,
+		uint64_t time_ns)
 {
 	const struct session *session = task->session;
-	struct mfs_event event = {
-		.time_ns = arbiter->now_ns,
+	const struct mfs_event event = {
+		.time_ns = time_ns,
 		.task = (uint64_t)task->generation << 32 | (uint32_t)(task - session->task),
 		.bytes = task->bytes,
 		.request_id = task->request_id,
@@ -60,9 +59,6 @@ void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_e
 		.tier = pick ? pick->tier : 0,
 	};
 
-	if (kind == MFS_EVENT_SUBMIT && task->submit_ns <= arbiter->now_ns &&
-	    arbiter->now_ns - task->submit_ns < SUBMIT_CREDIBLE_NS)
-		event.time_ns = task->submit_ns;
 	trace_push(arbiter->watch->trace, &event);
 }
 

@@ -75,7 +75,8 @@ void watch_promoted(void *argument, uint64_t cookie, uint32_t level, bool critic
 	const struct mfs_pick place = {.level = (uint8_t)level, .tier = critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST};
 
 	if (watch_recorded(arbiter))
-		trace_task(arbiter, (const struct task *)(uintptr_t)cookie, MFS_EVENT_PROMOTE, &place);
+		trace_task(arbiter, (const struct task *)(uintptr_t)cookie, MFS_EVENT_PROMOTE, &place,
+			   arbiter->now_ns);
 }
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */

@@ -28,7 +28,8 @@ void watch_destroy(struct mfs_arbiter *arbiter); /* also after watch_create has 
 void arbiter_notice(struct mfs_arbiter *arbiter);
 
 /* arbiter_trace.c: called only while a ring is attached */
-void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick);
+void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,
+		uint64_t time_ns);
 void trace_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,
 		 enum mfs_event_kind kind);
 void trace_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request,
@@ -46,29 +47,29 @@ static inline void watch_submit(struct mfs_arbiter *arbiter, struct task *task)
 {
 	task->account = task->request_id ? ledger_submit(arbiter->watch->ledger, task->session->client_id, task->request_id,
 							 task->stage, task->layer, task->bytes, task->deadline_ns,
-							 arbiter->now_ns)
+							 task->submit_ns)
 					 : 0;
 	if (watch_recorded(arbiter))
-		trace_task(arbiter, task, MFS_EVENT_SUBMIT, NULL);
+		trace_task(arbiter, task, MFS_EVENT_SUBMIT, NULL, task->submit_ns);
 }
 
 static inline void watch_permit(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
 {
 	if (watch_recorded(arbiter))
-		trace_task(arbiter, task, MFS_EVENT_PERMIT, pick);
+		trace_task(arbiter, task, MFS_EVENT_PERMIT, pick, task->taken ? task->submit_ns : arbiter->now_ns);
 }
 
-static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *task, enum watch_end how)
+static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *task, enum watch_end how, uint64_t end_ns)
 {
 	static const enum ledger_end end[] = {LEDGER_COMPLETE, LEDGER_BYPASS, LEDGER_DROP, LEDGER_DROP};
 	static const enum mfs_event_kind kind[] = {MFS_EVENT_COMPLETE, MFS_EVENT_BYPASS, MFS_EVENT_CANCEL, MFS_EVENT_DROP};
 
 	if (how == WATCH_BYPASS)
 		arbiter->watch->opened[MFS_OPEN_BYPASS]++;
-	if (task->account && ledger_finish(arbiter->watch->ledger, task->account, end[how], task->bytes, arbiter->now_ns))
+	if (task->account && ledger_finish(arbiter->watch->ledger, task->account, end[how], task->bytes, end_ns))
 		arbiter_notice(arbiter);
 	if (watch_recorded(arbiter))
-		trace_task(arbiter, task, kind[how], NULL);
+		trace_task(arbiter, task, kind[how], NULL, end_ns);
 }
 
 /* A task of a request whose end was read before its beginning: the two came by different lanes. */

@@ -6,6 +6,8 @@
  *   FREE -submit-> WAITING -permit-> GRANTED -complete, cancel-> FREE
  *                     `---------------cancel, complete-----------^
  *
+ * A task that goes on credit (client_credit.c) is GRANTED from the start.
+ *
  * A permit is handed to whoever takes permits (mfs_client_permits), with the task's cookie; a task without one
  * (MFS_COOKIE_NONE) is asked about by its id: its class then stays in the state until it ends. So the shim and an engine's
  * own code can share one client.
@@ -63,13 +65,16 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
 /* ---- messages to the arbiter ------------------------------------------------------------------------------------- */
 
 /* Call after what the arbiter should see was stored. The fence and the arbiter's own are a Dekker pair: abi.h. */
-static void doorbell_ring(struct mfs_client *client)
+static void doorbell_ring(struct mfs_client *client, bool urgent)
 {
 	_Atomic uint32_t *asleep = &client->segment->header.arbiter_asleep;
 
 	atomic_thread_fence(memory_order_seq_cst);
-	if (__builtin_expect(atomic_load_explicit(asleep, memory_order_relaxed), 0) &&
-	    atomic_exchange_explicit(asleep, 0, memory_order_relaxed)) {
+
+	uint32_t how = atomic_load_explicit(asleep, memory_order_relaxed);
+
+	if (__builtin_expect(how != MFS_AWAKE, 0) && (urgent || how != MFS_AT_REST) &&
+	    atomic_exchange_explicit(asleep, MFS_AWAKE, memory_order_relaxed)) {
 		uint64_t one = 1;
 		int saved = errno;
 
@@ -109,7 +114,7 @@ static inline uint32_t lane_own(struct mfs_client *client)
 	return __builtin_expect(own.serial == client->serial, 1) ? own.lane : lane_acquire(client);
 }
 
-bool client_message_send(struct mfs_client *client, const struct mfs_message *message)
+bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent)
 {
 	struct mfs_segment *segment = client->segment;
 	uint32_t lane = lane_own(client);
@@ -122,12 +127,13 @@ bool client_message_send(struct mfs_client *client, const struct mfs_message *me
 		atomic_signal_fence(memory_order_seq_cst);
 		client->lane[lane].sending = 0;
 	}
-	if (!sent)
-		sent = mfs_mpsc_push(&segment->submit[MFS_LANE_SHARED], segment->submit_slot[MFS_LANE_SHARED], MFS_LANE_SLOTS,
-				     message, 1);
+	if (!sent) {
+		lane = MFS_LANE_SHARED;
+		sent = mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
+	}
 	if (!sent)
 		return false;
-	doorbell_ring(client);
+	doorbell_ring(client, urgent || mfs_mpsc_crowded(&segment->submit[lane], MFS_LANE_SLOTS));
 	return true;
 }
 
@@ -135,12 +141,13 @@ static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase 
 {
 	struct mfs_message message = {
 		.task = task_id,
+		.submit_ns = client_clock_ns(),
 		.batch = MFS_NONE_U32,
 		.kind = phase == PHASE_OWES_COMPLETE ? MFS_MESSAGE_COMPLETE : MFS_MESSAGE_CANCEL,
 		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
 	};
 
-	return client_message_send(client, &message);
+	return client_message_send(client, &message, false); /* where something waits every message rings */
 }
 
 static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
@@ -258,6 +265,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	if (slot == MFS_NONE_U32)
 		return -EAGAIN;
 
+	int taken = task->at_once || cookie == MFS_COOKIE_NONE ? credit_take(client, task) : -EAGAIN;
 	struct task_slot *entry = &client->task[slot];
 	uint64_t generation = (atomic_load_explicit(&entry->state, memory_order_relaxed) >> 32) + 1;
 	struct mfs_message message = {
@@ -272,16 +280,25 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.stage = task->stage,
 		.nic = task->nic,
 		.role = task->role,
-		.flags = (uint8_t)((task->laned ? MFS_TASK_LANED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0)),
+		.flags = (uint8_t)((task->laned ? MFS_TASK_LANED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
+				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
+		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
 	};
+	uint64_t phase = taken >= 0 ? PHASE_GRANTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;
 
 	atomic_store_explicit(&entry->cookie, cookie, memory_order_relaxed);
+	entry->way = taken >= 0 ? task->nic * MFS_DIRECTIONS + (uint32_t)task->incoming : MFS_NONE_U32;
+	entry->bytes = task->bytes;
 	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
-	atomic_store_explicit(&entry->state, generation << 32 | PHASE_WAITING, memory_order_release);
-	waiting_add(client, slot, 1);
-	if (client_message_send(client, &message))
-		return 0;
-	waiting_add(client, slot, -1u);
+	atomic_store_explicit(&entry->state, generation << 32 | phase, memory_order_release);
+	if (taken < 0)
+		waiting_add(client, slot, 1);
+	if (client_message_send(client, &message, taken < 0))
+		return taken >= 0 && task->at_once;
+	if (taken < 0)
+		waiting_add(client, slot, -1u);
+	else
+		credit_give(client, entry->way, entry->bytes);
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_FREE, memory_order_relaxed);
 	slot_give(client, slot);
 	return -EAGAIN;
@@ -478,6 +495,8 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 							memory_order_relaxed));
 	if ((uint32_t)state == PHASE_WAITING)
 		waiting_add(client, slot, -1u);
+	if (entry->way != MFS_NONE_U32)
+		credit_give(client, entry->way, entry->bytes);
 	if (finish_send(client, task_id, owes)) {
 		atomic_store_explicit(&entry->state, generation | PHASE_FREE, memory_order_relaxed);
 		slot_give(client, slot);
@@ -538,5 +557,5 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 		    atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed) !=
 			    atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed))
 			return;
-	doorbell_ring(client);
+	doorbell_ring(client, true);
 }

@@ -38,6 +38,9 @@ int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint6
 		*task_id = 0;
 		return rc;
 	}
+	rc = mfs_client_permit(client, *task_id);
+	if (rc != -EAGAIN)
+		return rc;
 	/* Where cores are few the arbiter may need this one: then it is never woken and waited for at once. */
 	if (!waking || !client->few_cores) {
 		uint64_t until_ns = client_clock_ns() + (waking ? SPIN_WAKING_NS : SPIN_AWAKE_NS);

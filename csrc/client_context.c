@@ -12,14 +12,14 @@ bool client_batch_send(struct mfs_client *client, uint32_t batch)
 {
 	struct mfs_message message = {.batch = batch, .kind = MFS_MESSAGE_BATCH};
 
-	return client_message_send(client, &message);
+	return client_message_send(client, &message, true);
 }
 
 bool client_request_send(struct mfs_client *client, uint32_t request)
 {
 	struct mfs_message message = {.task = request, .batch = MFS_NONE_U32, .kind = MFS_MESSAGE_REQUEST};
 
-	return client_message_send(client, &message);
+	return client_message_send(client, &message, true);
 }
 
 static void tell(struct mfs_client *client, uint32_t slot, _Atomic uint64_t *owed,

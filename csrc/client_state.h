@@ -16,6 +16,9 @@ struct task_slot {
 	_Atomic uint64_t state;
 	_Atomic(void *) cookie; /* stored before state turns WAITING, stable until the task ends */
 	_Atomic uint32_t next_free;
+	/* written before the state, read by whoever ends the task */
+	uint32_t way;	/* whose credit it took, MFS_NONE_U32: none */
+	uint64_t bytes; /* of that credit */
 };
 
 /* A lane's own part of the task table, and whose lane it is. Slots return to the lane they came from. */
@@ -44,6 +47,7 @@ struct mfs_client {
 	bool few_cores; /* whoever spins here may keep the arbiter from its core */
 	_Atomic uint32_t socket_busy;
 	_Atomic uint32_t request_hint, demand_hint; /* where a free slot may be */
+	_Atomic uint64_t taken_bytes[MFS_NICS_MAX * MFS_DIRECTIONS]; /* in flight on credit */
 	_Atomic uint32_t owed; /* bits set in the maps below */
 	_Atomic uint64_t owed_batches;
 	_Atomic uint64_t owed_requests[MFS_REQUESTS_MAX / MFS_WORD_BITS];
@@ -53,13 +57,23 @@ struct mfs_client {
 };
 
 /* client.c */
-bool client_message_send(struct mfs_client *client, const struct mfs_message *message);
+/* False: the rings are full. The arbiter reads what is not `urgent` when it gets to it. */
+bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent);
 void client_owed_flush(struct mfs_client *client);
 
 static inline void client_owed_check(struct mfs_client *client)
 {
 	if (__builtin_expect(atomic_load_explicit(&client->owed, memory_order_relaxed) != 0, 0))
 		client_owed_flush(client);
+}
+
+/* client_credit.c */
+/* The class in which the task may go without a permit, or -EAGAIN. On success credit_give is owed. */
+int credit_take(struct mfs_client *client, const struct mfs_task *task);
+
+static inline void credit_give(struct mfs_client *client, uint32_t way, uint64_t bytes)
+{
+	atomic_fetch_sub_explicit(&client->taken_bytes[way], bytes, memory_order_relaxed);
 }
 
 /* client_context.c: says that the slot changed; false: the rings are full. */

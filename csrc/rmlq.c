@@ -224,6 +224,15 @@ static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const
 	return (uint8_t)(2 + lesser(pick->rli, k - 5));
 }
 
+uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli)
+{
+	const struct mfs_pick pick = {.tier = stage == MFS_STAGE_P2D ? MFS_TIER_LAST : MFS_TIER_EARLY, .rli = rli};
+
+	if (stage == MFS_STAGE_P2D && policy->variant == MFS_VARIANT_PAPER && policy->classes > 2)
+		return MFS_CLASS_ASK; /* it has that of its level */
+	return wire_class(policy, stage, &pick);
+}
+
 static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 {
 	const struct flow *flow = flow_at(q, i);
@@ -309,15 +318,12 @@ int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 	return 0;
 }
 
-int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
+/* The waiting flow that was described is in flight from now on. */
+static void fly(struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 {
-	int rc = mfs_rmlq_peek(q, now_ns, pick);
-	struct flow *flow;
+	struct flow *flow = flow_at(q, i);
 
-	if (rc)
-		return rc;
-	flow = flow_at(q, (uint32_t)pick->handle);
-	unqueue(q, (uint32_t)pick->handle);
+	unqueue(q, i);
 	flow->state = MFS_FLOW_FLIGHT;
 	flow->tier = pick->tier & 3;
 	flow->wire_class = pick->wire_class & 7;
@@ -325,7 +331,28 @@ int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 	q->in_flight_tasks++;
 	q->in_flight_bytes += flow->bytes;
 	pick->in_flight = 1;
+}
+
+int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
+{
+	int rc = mfs_rmlq_peek(q, now_ns, pick);
+
+	if (rc)
+		return rc;
+	fly(q, (uint32_t)pick->handle, pick);
 	prefetch_first(q);
+	return 0;
+}
+
+int mfs_rmlq_take(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_pick *pick)
+{
+	uint32_t i = flow_of(q, handle);
+
+	mfs_rmlq_advance(q, now_ns);
+	if (!i || flow_at(q, i)->state == MFS_FLOW_FLIGHT)
+		return -ENOENT;
+	describe(q, i, pick);
+	fly(q, i, pick);
 	return 0;
 }
 

@@ -425,6 +425,7 @@ cdef class Arbiter:
             "detach_reason": s.detach_reason,
             "submits": s.submits,
             "grants": s.grants,
+            "taken": s.taken,
             "completes": s.completes,
             "cancels": s.cancels,
             "torn_slots": s.torn_slots,

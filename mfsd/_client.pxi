@@ -195,7 +195,8 @@ cdef class Client:
         cdef mfs_task task
         cdef uint64_t hold_ns = mfs_client_segment(client).header.max_hold_ns
         cdef int rc
-        if mfs_load_u32(&mfs_client_segment(client).header.mode) != MFS_MODE_ENFORCE:
+        if (mfs_load_u32(&mfs_client_segment(client).header.mode) != MFS_MODE_ENFORCE or
+                not mfs_client_alive(client, mfs_native_now_ns())):
             return None
         memset(&task, 0, sizeof(task))
         task.bytes = size_bytes

@@ -259,6 +259,8 @@ class ClientStats(TypedDict):
     detach_reason: int
     submits: int
     grants: int
+    taken: int
+    """Of the grants: on credit, without asking."""
     completes: int
     cancels: int
     torn_slots: int
@@ -678,7 +680,7 @@ class Client:
         /,
     ) -> Permit | None:
         """Submits and waits in one call, at most for `max_hold` and timeout_ns. What goes without a permit (its stage
-        need not ask, the daemon is gone, time is up) has the class `otherwise`. None: the daemon only observes.
+        need not ask, time is up) has the class `otherwise`. None: the daemon only observes, or is gone.
         LookupError: it knows no such NIC."""
 
     def permits(self, n: int = 64) -> list[tuple[int, int]]:

@@ -341,6 +341,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         int32_t detach_reason
         uint64_t submits
         uint64_t grants
+        uint64_t taken
         uint64_t completes
         uint64_t cancels
         uint64_t torn_slots

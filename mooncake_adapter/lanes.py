@@ -27,6 +27,8 @@ P2P = "P2PHANDSHAKE"
 OPEN_TRIES, OPEN_PAUSE_S = 100, 0.05
 AGAIN_S = 10.0
 """How long a peer that has no lane is not asked again."""
+UNMARKED_S = 1.0
+"""How long a fabric without marks is taken to have none."""
 SCRATCH_BYTES = 4096
 CONNECTIONS = 16
 """One-byte reads at once that make Mooncake open all its connections to a peer."""
@@ -77,6 +79,7 @@ class Lanes:
         self._routes: dict[tuple[str, int], tuple[Any, str]] = {}
         self._adapted: frozenset[str] = frozenset()
         self._below: bool | None = None
+        self._unmarked_until_s = 0.0
         self._asked: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -147,6 +150,15 @@ class Lanes:
     def engines(self) -> list[Any]:
         """The lanes' engines, without the program's own."""
         return [lane.engine for lane in list(self._open.values()) if lane.engine is not None]
+
+    def idle(self) -> bool:
+        """Whether there are no lanes and will be none soon: the fabric marks no class, as of a moment ago."""
+        if self._setting is None:
+            return True
+        now_s = time.monotonic()
+        if now_s >= self._unmarked_until_s and all(dscp is None for dscp in self._session.dscp):
+            self._unmarked_until_s = now_s + UNMARKED_S
+        return now_s < self._unmarked_until_s
 
     def marked(self, peer: str, reading: bool) -> bool:
         """Whether what goes to the peer, or comes from it, carries the DSCP of a class below the collectives' for

@@ -153,7 +153,12 @@ class Words:
 
     def told_by_address(self) -> bool:
         """Whether any address may have an owner."""
-        return len(self.ranges) > 0 or any(len(finder) for finder in self._finders)
+        if len(self.ranges):
+            return True
+        for finder in self._finders:  # noqa: SIM110 - a generator costs as much as all else here
+            if len(finder):
+                return True
+        return False
 
     def current(self) -> Metadata:
         return self._context.get() or UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -14,13 +15,14 @@ from typing import Any
 from mooncake_adapter.calls import READ, Call
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.once import Once
+from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.permits import HOLD_MAX_S, permitted, submitted
 from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Leave, Session, Task
 
 AHEAD = 8
 """Pieces of one call that ask for permits at once."""
+HOLD_MAX_NS = int(HOLD_MAX_S * 1e9)
 POLL_S = 50e-6
 SPINS = 20
 DEFERRED_MAX = 32
@@ -116,29 +118,35 @@ class Scheduling:
         peer, address, peer_address, length = arguments
         if type(peer) is not str or not type(address) is type(peer_address) is type(length) is int:
             return None
-        if not 0 < length <= PIECE_BYTES or self._words.told_by_address():
+        if not 0 < length <= PIECE_BYTES or self._words.told_by_address() or LOG.isEnabledFor(logging.DEBUG):
             return None
-        request_id, stage, layer, deadline_ns, batch = self._words.current()
+        reading = operation == READ
+        told: tuple[Any, ...] = self._words.current()
+        request_id, stage, layer, deadline_ns, batch = told
         if stage is None:
-            stage = STAGE_REUSE if operation == READ else STAGE_P2D
-        leave = permitted(
-            self._session,
-            self._once,
-            length,
-            stage=stage,
-            nic=self.nic,
-            request_id=request_id,
-            deadline_ns=deadline_ns,
-            batch=batch,
-            layer=layer,
-            peer=host_of(peer),
-            laned=self._lanes.marked(peer, operation == READ),
-            incoming=operation == READ,
-        )
+            stage = STAGE_REUSE if reading else STAGE_P2D
+        idle = self._lanes.idle()
+        laned = not idle and self._lanes.marked(peer, reading)
+        try:
+            leave = self._session.ask(
+                length,
+                stage,
+                self.nic,
+                request_id,
+                deadline_ns,
+                batch,
+                layer,
+                host_of(peer),
+                laned,
+                reading,
+                HOLD_MAX_NS,
+            )
+        except Exception:
+            return None  # synchronous() says what it is
         if leave is None:
             return None
         try:
-            route = self._lanes.route(peer, leave.wire_class, peer_address)
+            route = None if idle else self._lanes.route(peer, leave.wire_class, peer_address)
             if route is not None:
                 result = int(method(*route, address, peer_address, length))
                 if result == 0:

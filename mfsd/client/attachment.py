@@ -18,7 +18,7 @@ RETRY_S = 0.5
 
 class Attachment:
     """Holds the native client. A client that is replaced stays mapped for as long as somebody refers to it, so no call
-    is ever cut off."""
+    is ever cut off. `settled` is the one that `client()` would answer while its daemon lives, or None: one load."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Attachment:
         self._prepare, self._attached = prepare, attached
         self._shim = shim
         self._client: Client | None = None
+        self.settled: Client | None = None
         self._attempt_lock = threading.Lock()
         self._wanted = threading.Event()
         self._closed = threading.Event()
@@ -62,13 +63,13 @@ class Attachment:
         self._wanted.set()
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(timeout=2 * RETRY_S)
-        self._client = None
+        self._client = self.settled = None
 
     def forked(self) -> None:
         """In a child: the parent's client is the parent's; this process finds one of its own when it needs it."""
         if self._client is not None:
             self._client.forget()
-        self._client = None
+        self._client = self.settled = None
         self._attempt_lock = threading.Lock()
         self._wanted = threading.Event()
         if not self._closed.is_set():
@@ -104,7 +105,7 @@ class Attachment:
             if client.borrowed or shared is None:
                 return  # it beats again, or its daemon is stopped: the session outlives that
         else:
-            self._client = None
+            self._client = self.settled = None
         try:
             client = self._new_client(shared)
         except OSError as error:
@@ -112,6 +113,7 @@ class Attachment:
             return
         self._prepare(client)
         self._client = client
+        self.settled = client if self._shim is None or client.borrowed else None
         self._attached(client)
         self._say("attached")
 

@@ -39,6 +39,7 @@ class Session:
         self._batches: set[Batch] = set()
         self._batch_of: dict[int, Batch] = {}
         self._classes = CLASSES_WITHOUT_DAEMON
+        self._open_class = class_without_permit(CLASSES_WITHOUT_DAEMON)
         self._enforces = mode == Mode.ENFORCE
         self._shim = attachment_shim
         self._contexts = threading.local()
@@ -201,8 +202,7 @@ class Session:
                     )
                 except OSError as error:  # daemon gone, ring or table full: it goes without a permit
                     client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
-        open_class = class_without_permit(self._classes)
-        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, open_class)
+        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, self._open_class)
 
     def permit(
         self,
@@ -221,9 +221,6 @@ class Session:
     ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
         is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
-        client = self._attachment.client()
-        if client is None or not self._enforces:
-            return None
         with contextlib.suppress(OverflowError, TypeError, LookupError):  # what cannot be is named by submit
             if (
                 size_bytes <= FLOW_BYTES_MAX
@@ -231,19 +228,12 @@ class Session:
                 and deadline_ns <= TIME_MAX_NS
                 and (peer == "" or gid(peer) is not None)
             ):
-                return client.ask(
-                    size_bytes,
-                    stage,
-                    self._native_nic[nic],
-                    request_id,
-                    deadline_ns,
-                    None if batch is None else self._slot_of(batch, client),
-                    layer,
-                    laned,
-                    incoming,
-                    FOREVER_NS if timeout_s is None else int(timeout_s * 1e9),
-                    class_without_permit(self._classes),
+                timeout_ns = FOREVER_NS if timeout_s is None else int(timeout_s * 1e9)
+                return self.ask(
+                    size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, laned, incoming, timeout_ns
                 )
+        if self._attachment.client() is None or not self._enforces:
+            return None
         task = self.submit(
             size_bytes,
             stage=stage,
@@ -258,6 +248,46 @@ class Session:
         )
         task.wait(timeout_s)
         return task
+
+    def ask(
+        self,
+        size_bytes: int,
+        stage: int,
+        nic: int,
+        request_id: int,
+        deadline_ns: int,
+        batch: Batch | None,
+        layer: int,
+        peer: str,
+        laned: bool,
+        incoming: bool,
+        timeout_ns: int,
+        /,
+    ) -> Permit | None:
+        """:meth:`permit` for who knows what he says: the words are not looked at. Each step costs a microsecond after a
+        transfer, when nothing of it is in the cache any more. OverflowError, TypeError or LookupError for what cannot
+        be."""
+        client = self._attachment.settled
+        if client is None or not self._enforces:
+            client = self._attachment.client()
+            if client is None or not self._enforces:
+                return None
+        leave = client.ask(
+            size_bytes,
+            stage,
+            self._native_nic[nic],
+            request_id,
+            deadline_ns,
+            None if batch is None else self._slot_of(batch, client),
+            layer,
+            laned,
+            incoming,
+            timeout_ns,
+            self._open_class,
+        )
+        if leave is None:
+            self._attachment.client()  # looks for a daemon if it is that
+        return leave
 
     # ---- what the shim posts ---------------------------------------------------------------------
 
@@ -348,6 +378,7 @@ class Session:
     def _prepare(self, client: Client) -> None:
         """A daemon that knows nothing yet."""
         self._classes = client.classes or CLASSES_WITHOUT_DAEMON
+        self._open_class = class_without_permit(self._classes)
         for number in range(len(self._nics)):
             self._name_nic(client, number)
 

@@ -149,6 +149,8 @@ class ClientStatus(Struct, frozen=True):
     in_flight_bytes: int
     submits: int
     permits: int
+    on_credit: int
+    """Of the permits: those that nobody had to wait for, since nothing waited."""
     completes: int
     cancels: int
     posted_bytes: dict[str, int]
@@ -172,6 +174,7 @@ class ProcessTotals(Struct, frozen=True):
     process: str
     submits: int
     permits: int
+    on_credit: int
     completes: int
     cancels: int
     posted_bytes: dict[str, int]

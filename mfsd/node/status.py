@@ -39,6 +39,7 @@ def client_status(
         in_flight_bytes=stats["in_flight_bytes"],
         submits=stats["submits"],
         permits=stats["grants"],
+        on_credit=stats["taken"],
         completes=stats["completes"],
         cancels=stats["cancels"],
         posted_bytes=_named(STAGES, stats["posted_bytes"]),

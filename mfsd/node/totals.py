@@ -18,6 +18,7 @@ OTHERS = "(others)"
 _COUNTS = (
     "submits",
     "permits",
+    "on_credit",
     "completes",
     "cancels",
     "bypassed_overflow",

@@ -114,6 +114,7 @@ def _nics(status: StatusReply) -> Iterator[Metric]:
 _PROGRAM_COUNTERS = (
     ("submits", "mfs_tasks_submitted", "Tasks that asked for a permit."),
     ("permits", "mfs_tasks_permitted", "Tasks that were given one."),
+    ("on_credit", "mfs_tasks_on_credit", "Of these, tasks that did not have to ask, since nothing waited."),
     ("completes", "mfs_tasks_completed", "Tasks whose bytes have arrived."),
     ("cancels", "mfs_tasks_cancelled", "Tasks that ended without a permit."),
     ("hold_s", "mfs_hold_seconds", "Time that work requests were held, summed over them."),

@@ -100,6 +100,16 @@ void shim_flush(struct shim_qp *q)
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------------------- */
 
+/* Whoever takes permits says so, and the owner for what goes on credit. */
+static void permitted_set(struct shim_qp *q, struct shim_task *t)
+{
+	uint64_t before = atomic_load(&q->permitted_sequence);
+
+	atomic_store_explicit(&t->permitted, 1, memory_order_release);
+	while (before < t->sequence && !atomic_compare_exchange_weak(&q->permitted_sequence, &before, t->sequence))
+		;
+}
+
 static void submit(struct shim_qp *q, struct shim_task *t)
 {
 	struct mfs_task task = {.bytes = t->bytes,
@@ -109,7 +119,8 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 				.layer = t->tag.layer,
 				.stage = shim_stage_of(q, &t->tag),
 				.role = q->role,
-				.incoming = t->incoming};
+				.incoming = t->incoming,
+				.at_once = true};
 	int nic = atomic_load(&q->context)->nic;
 	uint64_t id = 0;
 	int rc;
@@ -124,8 +135,10 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 	task.nic = (uint8_t)nic;
 	t->bypass = 0;
 	rc = mfs_client_submit(q->client, &task, t, &id);
-	if (!rc) {
+	if (rc >= 0) {
 		atomic_store_explicit(&t->id, id, memory_order_release);
+		if (rc > 0)
+			permitted_set(q, t);
 		return;
 	}
 	t->bypass = 1;
@@ -380,9 +393,7 @@ void shim_permits(void)
 
 			if (id && id != permits[i].task_id)
 				continue;
-			atomic_store_explicit(&t->permitted, 1, memory_order_release);
-			if (atomic_load(&q->permitted_sequence) < t->sequence)
-				atomic_store(&q->permitted_sequence, t->sequence);
+			permitted_set(q, t);
 			if (!queue_pairs || pump[queue_pairs - 1] != q)
 				pump[queue_pairs++] = q;
 		}

@@ -20,6 +20,8 @@
  *    a change halfway sees a mixture once: every change is followed by a message that makes it look again, and what it
  *    copies is checked field by field. `version` tells two lives of a slot with one id apart.
  *  - judgement: written by the daemon relaxed, read relaxed; meaningful alone.
+ *  - credit: written by the daemon relaxed, read relaxed. Whoever reads it a moment too late sends at most its credit
+ *    once more; the message that follows says so.
  *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and looks at the queue
  *    once more before it sleeps; the waker stores to the queue, issues a seq_cst fence and then reads the flag. One of
  *    both sees the other (Dekker), so no wake-up is lost.
@@ -33,7 +35,7 @@
 
 #define MFS_ABI_MAGIC 0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 1
+#define MFS_ABI_MINOR 2
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 16	     /* NICs of one node */
@@ -52,6 +54,7 @@
 #define MFS_RULES_MAX 64     /* classification rules */
 #define MFS_COMMUNICATORS_MAX 32 /* NCCL communicators of one process told apart */
 #define MFS_NONE_U32 UINT32_MAX
+#define MFS_CLASS_ASK 0xff
 
 /* What a flow is for. Open-ended: a value that the daemon does not know is served as MFS_STAGE_BACKGROUND. */
 enum mfs_stage {
@@ -99,6 +102,7 @@ enum mfs_message_flags {
 	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
 	MFS_TASK_LANED = 1 << 1,    /* with SUBMIT: it will go out on the lane of the permitted class */
 	MFS_TASK_INCOMING = 1 << 2, /* with SUBMIT: its bytes come to this node, as those of an RDMA READ */
+	MFS_TASK_TAKEN = 1 << 3,    /* with SUBMIT: it goes on credit, in `wire_class`: no permit is wanted */
 };
 
 /* Every thread of the process sends through a lane of its own while there are any; the last lane is for all others. So
@@ -113,7 +117,7 @@ struct mfs_message {
 	uint64_t bytes;
 	uint64_t request_id;  /* 0: unknown */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
-	uint64_t submit_ns;   /* CLOCK_MONOTONIC */
+	uint64_t submit_ns;   /* CLOCK_MONOTONIC: when it was sent, whatever its kind */
 	uint32_t batch;	      /* slot in the batch table; MFS_NONE_U32: none */
 	uint16_t layer;	      /* L_target */
 	uint8_t kind;	      /* enum mfs_message_kind */
@@ -121,7 +125,8 @@ struct mfs_message {
 	uint8_t nic;	      /* index given by the daemon */
 	uint8_t flags;	      /* enum mfs_message_flags */
 	uint8_t role;	      /* enum mfs_role */
-	uint8_t reserved[5];
+	uint8_t wire_class;   /* with MFS_TASK_TAKEN */
+	uint8_t reserved[4];
 };
 _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
 
@@ -164,6 +169,13 @@ struct mfs_spmc {
 };
 _Static_assert(sizeof(struct mfs_spmc) == 128, "either side has a line");
 
+/* What a client does after a message. A client of minor 1 rings in either case. */
+enum mfs_asleep {
+	MFS_AWAKE = 0,	  /* nothing */
+	MFS_ASLEEP = 1,	  /* rings the doorbell */
+	MFS_AT_REST = 2,  /* nothing waits for anybody: rings for what wants an answer; the rest is read with a heartbeat */
+};
+
 /* ---- header ---------------------------------------------------------------------------------------------------- */
 
 struct mfs_segment_header {
@@ -179,14 +191,19 @@ struct mfs_segment_header {
 	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
 	uint64_t max_hold_ns;	 /* a task is posted without a permit after this */
 	uint32_t classes;	 /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
-	uint8_t reserved0[4];
+	/* of flows that are neither critical nor pruned; since minor 2 */
+	uint8_t class_reuse;	   /* stage 1 with RLI 0, one lower with each RLI ... */
+	uint8_t class_reuse_least; /* ... down to this one */
+	uint8_t class_last;	   /* stage 3; MFS_CLASS_ASK: it depends on more */
+	uint8_t reserved0[1];
 	/* written by the daemon */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns;
 	_Atomic uint32_t state; /* enum mfs_segment_state */
 	_Atomic uint32_t mode;	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
 	_Atomic uint8_t dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
-	uint8_t reserved1[40];
-	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* 1: ring the doorbell after a message */
+	_Atomic uint8_t apart; /* classes that the wire keeps apart from collectives, one bit each; since minor 2 */
+	uint8_t reserved1[39];
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* enum mfs_asleep */
 	uint8_t reserved2[60];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t grant_word; /* futex: grows by one with every batch of grants */
 	_Atomic uint32_t grant_waiters; /* client threads asleep on grant_word */
@@ -201,9 +218,15 @@ _Static_assert(offsetof(struct mfs_segment_header, grant_word) == 192, "grant fu
 /* The low bits say which stages must ask for a permit (1 << enum mfs_stage); MFS_GATE_IDLE_BELL asks the client to
  * ring the doorbell when its unscheduled bytes in flight on this NIC drop to zero, since held flows wait for that. */
 #define MFS_GATE_IDLE_BELL (1u << 31)
+
+/* Credit is leave given in advance, while nothing waits for a direction of the NIC: this client may have so many bytes in
+ * flight without a permit, 0: none. `laned` is for what travels in a class that the wire keeps apart from collectives. */
 struct mfs_gate {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t word;
-	uint8_t reserved[60];
+	uint8_t reserved0[4];
+	_Atomic uint64_t credit[2];	  /* by enum mfs_direction; since minor 2 */
+	_Atomic uint64_t credit_laned[2];
+	uint8_t reserved[24];
 };
 _Static_assert(sizeof(struct mfs_gate) == 64, "a gate has a line of its own");
 

@@ -53,7 +53,7 @@ struct mfs_client_stats {
 	uint32_t client_id;
 	uint32_t state; /* enum mfs_segment_state */
 	int32_t detach_reason; /* -errno when state is MFS_SEGMENT_DETACHED */
-	uint64_t submits, grants, completes, cancels;
+	uint64_t submits, grants, taken, completes, cancels; /* taken: of the grants, on credit */
 	uint64_t torn_slots, bad_messages;
 	uint64_t held_bytes, in_flight_bytes;
 	uint64_t posted_bytes[MFS_STAGES_MAX], completed_bytes[MFS_STAGES_MAX];

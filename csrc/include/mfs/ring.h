@@ -166,6 +166,18 @@ static inline unsigned mfs_mpsc_push_owned(struct mfs_mpsc *ring, struct mfs_mps
 	return n;
 }
 
+/* Whether half of the slots are in use: time that the consumer reads. */
+static inline bool mfs_mpsc_crowded(struct mfs_mpsc *ring, uint64_t size)
+{
+	uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed), head;
+
+	if (__builtin_expect(tail - atomic_load_explicit(&ring->head_seen, memory_order_relaxed) < size / 2, 1))
+		return false;
+	head = atomic_load_explicit(&ring->head, memory_order_acquire);
+	atomic_store_explicit(&ring->head_seen, head, memory_order_release);
+	return tail - head >= size / 2;
+}
+
 /* Makes the ring of a thread that has ended fit for its next owner. */
 static inline void mfs_mpsc_adopt(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size)
 {

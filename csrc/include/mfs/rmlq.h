@@ -69,6 +69,8 @@ struct mfs_policy {
 
 /* The defaults for a fabric of `classes` classes: variant mfs, 8 levels, U = 0.5, E = 4. */
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
+/* The class on the wire of a flow of that stage which is neither critical nor pruned. MFS_CLASS_ASK: it depends on more. */
+uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli);
 
 enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
 
@@ -167,6 +169,8 @@ int mfs_rmlq_submit(struct mfs_rmlq *queue, const struct mfs_flow *flow, uint64_
  * flight until complete or cancel. -EAGAIN: nothing waits. */
 int mfs_rmlq_peek(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick);
 int mfs_rmlq_pick(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick);
+/* Picks this flow, which has gone whatever waits before it. -ENOENT: it does not wait. */
+int mfs_rmlq_take(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_pick *pick);
 
 /* Where a flow stands now. -ENOENT. */
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);

@@ -20,6 +20,7 @@ DASHBOARD = Path(__file__).resolve().parents[3] / "deploy" / "grafana" / "mfs.js
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 LEFT_OUT = {
     "mfs_arbiter_messages_total": "the arbiter's processor time says what they cost",
+    "mfs_tasks_on_credit_total": "beside mfs_tasks_permitted_total it says how often nothing waits",
     "mfs_attached_clients_total": "those attached now are on a panel",
     "mfs_nic_rate_bytes_per_second": "does not change; `mfsctl status` shows it",
 }

@@ -27,6 +27,7 @@ CLIENT = ClientStatus(
     in_flight_bytes=7,
     submits=10,
     permits=9,
+    on_credit=3,
     completes=8,
     cancels=1,
     posted_bytes={"p2d": 4096, "collective": 100},

@@ -1,0 +1,222 @@
+"""Credit: where nothing waits a task goes without asking, in the class and with the accounts that asking would give."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mfsd._native import Client, Mode, Permit, Policy, Stage, Variant
+from tests.support.arbiter import Server
+
+Take = Callable[[Client, int], list[int]]
+Eventually = Callable[..., object]
+
+FAST = 12_500_000_000
+WINDOW_BYTES = 1_000_000
+FOREVER_NS = 2**63
+
+
+def ask(client: Client, size_bytes: int = 1000, stage: Stage = Stage.P2D, nic: int = 0, **words: object) -> Permit:
+    said = {"request_id": 0, "deadline_ns": 0, "batch": None, "layer": 0, "laned": False, "incoming": False, **words}
+    permit = client.ask(size_bytes, stage, nic, *said.values(), FOREVER_NS, 6)  # type: ignore[arg-type]
+    assert permit is not None
+    return permit
+
+
+@pytest.fixture
+def lent(serve: Callable[..., Server], eventually: Eventually) -> Callable[..., tuple[Server, Client]]:
+    """A client that has credit for NIC 0, with an arbiter that is at rest."""
+
+    def make(**options: object) -> tuple[Server, Client]:
+        server = serve(window_ns=0, window_bytes_min=WINDOW_BYTES, quiet_ns=1, **options)
+        client = server.attach()
+        client.nic("rdma0", 0, FAST)
+        eventually(lambda: on_credit(server, client), "credit")
+        return server, client
+
+    return make
+
+
+def taken(server: Server, client: Client) -> int:
+    return int(server.arbiter.client_stats(client.client_id)["taken"])
+
+
+def settled(server: Server, client: Client, completes: int, eventually: Eventually) -> dict[str, object]:
+    """The client's counts when so many tasks have been read to their ends."""
+
+    def looked() -> dict[str, object] | None:
+        stats = server.arbiter.client_stats(client.client_id)
+        return stats if stats["completes"] == completes else None
+
+    stats = eventually(looked, f"{completes} completions")
+    assert isinstance(stats, dict)
+    return stats
+
+
+def on_credit(server: Server, client: Client, **words: object) -> bool:
+    before = taken(server, client)
+    ask(client, 1, **words).complete()  # type: ignore[arg-type]
+    return taken(server, client) > before
+
+
+def test_nobody_is_woken_and_all_is_told(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+    server, client = lent()
+    before = server.arbiter.client_stats(client.client_id)
+    bytes_before = sum(server.arbiter.nic_stats(0)["granted_bytes"])
+    for n in range(200):
+        ask(client, 100 + n).complete()
+    after = settled(server, client, before["completes"] + 200, eventually)
+    assert after["taken"] - before["taken"] == after["grants"] - before["grants"] == 200
+    assert sum(server.arbiter.nic_stats(0)["granted_bytes"]) - bytes_before == sum(range(100, 300))
+    assert server.arbiter.nic_stats(0)["in_flight_bytes"] == [0, 0]
+    assert (after["posted_bytes"], after["completed_bytes"]) == (after["completed_bytes"], after["posted_bytes"])
+
+
+def test_an_arbiter_at_rest_sleeps_on(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+    """Its doorbell is silent for what goes on credit, and rings for what asks."""
+    server, client = lent(heartbeat_ns=50_000_000)
+
+    def rested() -> bool:
+        """Whether 50 tasks went by without a bell; commands ring one of their own, so none comes between."""
+        before = server.arbiter.stats()["wakeups"]
+        time.sleep(0.06)  # the arbiter goes to rest by a timer of its own; nothing tells of that
+        for _ in range(50):
+            ask(client).complete()
+        return server.arbiter.stats()["wakeups"] - before <= 1
+
+    eventually(rested, "an arbiter that sleeps on")
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+@pytest.mark.parametrize("classes", range(2, 9))
+def test_the_class_is_that_of_asking(
+    serve: Callable[..., Server], take: Take, eventually: Eventually, variant: Variant, classes: int
+) -> None:
+    server = serve(policy=Policy(variant=variant, classes=classes))
+    client = server.attach()
+    client.nic("rdma0", 0, FAST)
+    batch = client.batch_begin(7, 40, 0, 10**12)
+    later_ns = time.monotonic_ns() + 10**15
+    words = [
+        {"stage": stage, "deadline_ns": deadline_ns, "batch": told, "layer": layer, "request_id": request_id}
+        for stage, deadline_ns, told, layer, request_id in itertools.product(
+            (Stage.REUSE, Stage.P2D, Stage.BACKGROUND), (0, later_ns), (None, batch), (0, 3, 5, 30), (0, 9)
+        )
+    ]
+    eventually(lambda: on_credit(server, client, stage=Stage.BACKGROUND), "credit")
+    client.batch_layer(batch, 3)
+    went = 0
+    for word in words:
+        before = taken(server, client)
+        lent = ask(client, **word)  # type: ignore[arg-type]
+        lent.complete()
+        went += taken(server, client) - before
+        task = client.submit(1000, **word)  # type: ignore[arg-type]
+        found: list[tuple[int, int]] = []
+        eventually(lambda found=found: found.extend(client.permits()) or found, "a permit")
+        client.complete(task)
+        assert found == [(task, lent.wire_class)], word
+    assert went > len(words) / 3
+    client.detach()
+
+
+def test_what_waits_takes_it_back(
+    lent: Callable[..., tuple[Server, Client]], take: Take, eventually: Eventually
+) -> None:
+    server, client = lent()
+    full = [client.submit(WINDOW_BYTES, stage=Stage.P2D) for _ in range(2)]
+    assert take(client, 1) == full[:1]
+    eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] >= 3)
+    answers: list[Permit] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(client)))
+    asking.start()
+    eventually(lambda: sum(server.arbiter.nic_stats(0)["held_tasks"]) == 2, "both wait")
+    assert answers == []
+    assert ask(client, incoming=True).wire_class == 6  # the other direction is free
+    client.complete(full[0])
+    take(client, 1)
+    client.complete(full[1])
+    asking.join()
+    answers.pop().complete()
+    eventually(lambda: on_credit(server, client), "credit again")
+
+
+def test_all_clients_together_have_half_of_the_window(
+    lent: Callable[..., tuple[Server, Client]], eventually: Eventually
+) -> None:
+    server, client = lent()
+    with server.attach() as other:
+        other.nic("rdma0", 0, FAST)
+        eventually(lambda: on_credit(server, other), "credit of the other")
+        share_bytes = WINDOW_BYTES // 4
+        eventually(
+            lambda: sum(r.wire_class for r in held_on_credit(server, client, share_bytes // 10)) == 10 * 6, "a share"
+        )
+
+
+def held_on_credit(server: Server, client: Client, size_bytes: int) -> list[Permit]:
+    """Permits that are held at once, as long as they are on credit; then all are given back."""
+    held = []
+    while len(held) < 100:
+        before = taken(server, client)
+        permit = ask(client, size_bytes)
+        if taken(server, client) == before:
+            permit.complete()
+            break
+        held.append(permit)
+    for permit in held:
+        permit.complete()
+    return held
+
+
+def test_not_beside_collectives_unless_apart(
+    lent: Callable[..., tuple[Server, Client]], eventually: Eventually
+) -> None:
+    """On the class of collectives or without marks it asks while any are under way, in this process or another."""
+    server, client = lent()
+    server.arbiter.wire([48, 40, 34, 26, 18, 10, 8, 1])
+    with server.attach() as other:
+        other.nic("rdma0", 0, FAST)
+        eventually(lambda: on_credit(server, other) and on_credit(server, client, laned=True))
+        client.count_posted(0, Stage.COLLECTIVE, 10_000)
+        assert on_credit(server, client, laned=True)
+        assert not on_credit(server, client)
+        eventually(lambda: not on_credit(server, other), "the other is told")
+        assert on_credit(server, other, laned=True)
+        client.count_completed(0, Stage.COLLECTIVE, 10_000)
+        eventually(lambda: on_credit(server, other), "credit, when none were seen for a while")
+
+
+def test_a_critical_flow_ends_it(
+    lent: Callable[..., tuple[Server, Client]], take: Take, eventually: Eventually
+) -> None:
+    """Its class is known to the queue alone, so its process asks until there were none for a while."""
+    server, client = lent(policy=Policy(critical_laxity_share=1.0))
+    near_ns = time.monotonic_ns() + 100 * 10**9
+    assert on_credit(server, client, request_id=5, deadline_ns=near_ns)  # nobody knew
+    assert not on_credit(server, client, request_id=5, deadline_ns=near_ns)
+    assert not on_credit(server, client)
+    eventually(lambda: on_credit(server, client), "credit, a while after")
+
+
+def test_there_is_none_where_nothing_is_enforced(lent: Callable[..., tuple[Server, Client]]) -> None:
+    server, client = lent()
+    server.arbiter.mode(Mode.OBSERVE)
+    before = taken(server, client)
+    assert client.ask(1, 3, 0, 0, 0, None, 0, False, False, 0, 6) is None
+    assert client.submit(1000, stage=Stage.P2D, asked=True)
+    assert taken(server, client) == before
+
+
+def test_a_crowded_ring_is_read(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+    """More messages than the ring has slots between two heartbeats: the doorbell rings in time, none is refused."""
+    server, client = lent(heartbeat_ns=10**9)
+    before = server.arbiter.client_stats(client.client_id)
+    for _ in range(10_000):
+        ask(client).complete()
+    after = settled(server, client, before["completes"] + 10_000, eventually)
+    assert after["bypassed_overflow"] == after["bypassed_stale"] == 0
