@@ -30,6 +30,7 @@ BARS = (
     Bar("shim", "message_rate_ratio", "ib_write_bw message rate, shim / no shim", "", 0.97, at_most=False),
     Bar("permit", "rtt_us_p50", "permit round trip, arbiter spinning (median)", "us", 2),
     Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
+    Bar("permit", "credit_us_p50", "permit on credit, where nothing waits, arbiter asleep (median)", "us", 2),
     Bar("permit", "wake_us_p50", "permit round trip that wakes a sleeping arbiter (median)", "us", 60),
     Bar("rmlq", "ops_per_s", "reverse multi-level queue, submit + pick at 100,000 queued", "/s", 5e6, at_most=False),
     Bar(

@@ -195,8 +195,15 @@ static void act(struct input *in, struct mfs_client *client, uint64_t *task)
 	case 1: {
 		struct mfs_task t = {.bytes = take(in, 4), .batch = MFS_NONE_U32, .stage = MFS_STAGE_P2D,
 				     .nic = (uint8_t)(take(in, 1) % MFS_NICS_MAX)};
+		uint64_t how = take(in, 1);
 
-		mfs_client_submit(client, &t, take(in, 1) & 1 ? MFS_COOKIE_NONE : task, one);
+		t.at_once = how & 2;
+		t.laned = how & 4;
+		t.incoming = how & 8;
+		t.stage = how & 16 ? MFS_STAGE_REUSE : MFS_STAGE_P2D;
+		t.batch = how & 32 ? (uint32_t)(how >> 6) : MFS_NONE_U32;
+		require(mfs_client_submit(client, &t, how & 1 ? MFS_COOKIE_NONE : task, one) <= (how & 2 ? 1 : 0),
+			"a permit without asking is told to those who heed it");
 		break;
 	}
 	case 2: {

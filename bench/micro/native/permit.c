@@ -4,6 +4,7 @@
  *       between them.
  * wake: the same after a pause of 5 ms, in which the arbiter went to sleep.
  * wait: as wake, and the client sleeps too until the permit wakes it.
+ * credit: submit on credit after such a pause: nothing waits, and nobody is asked.
  */
 #include <mfs/client.h>
 
@@ -53,6 +54,22 @@ static uint64_t round_trip(struct mfs_client *client, uint8_t nic, bool wait)
 	return took;
 }
 
+/* 0: there was no credit. */
+static uint64_t on_credit(struct mfs_client *client, uint8_t nic)
+{
+	struct mfs_task task = {
+		.bytes = 65536, .batch = MFS_NONE_U32, .stage = MFS_STAGE_P2D, .nic = nic, .at_once = true};
+	uint64_t start = now_ns(), id, took;
+	int rc = mfs_client_submit(client, &task, NULL, &id);
+
+	took = now_ns() - start;
+	if (rc == 1)
+		mfs_client_complete(client, id);
+	else if (rc == 0)
+		mfs_client_cancel(client, id, false);
+	return rc == 1 ? took : 0;
+}
+
 static int compare(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -87,7 +104,7 @@ int main(int argc, char **argv)
 	}
 
 	size_t blocks = strtoul(argv[2], NULL, 10), rounds = strtoul(argv[3], NULL, 10), wakes = strtoul(argv[4], NULL, 10);
-	uint64_t *rtt = malloc(blocks * rounds * sizeof(*rtt)), *wake = malloc(2 * wakes * sizeof(*wake));
+	uint64_t *rtt = malloc(blocks * rounds * sizeof(*rtt)), *wake = malloc(3 * wakes * sizeof(*wake));
 	int nic;
 
 	if (mfs_client_attach(&options, &client, &why) < 0) {
@@ -110,10 +127,20 @@ int main(int argc, char **argv)
 		pause_ns(PAUSE_NS);
 		wake[i % 2 * wakes + i / 2] = round_trip(client, (uint8_t)nic, i % 2);
 	}
+	for (uint64_t start = now_ns(), i = 0; i < wakes;) {
+		pause_ns(PAUSE_NS);
+		wake[2 * wakes + i] = on_credit(client, (uint8_t)nic);
+		i += wake[2 * wakes + i] != 0;
+		if (now_ns() - start > 10 * PATIENCE_NS) {
+			fprintf(stderr, "no credit within 20 seconds\n");
+			return 1;
+		}
+	}
 	printf("{");
 	print("rtt", rtt, blocks * rounds, ",");
 	print("wake", wake, wakes, ",");
-	print("wait", wake + wakes, wakes, "}");
+	print("wait", wake + wakes, wakes, ",");
+	print("credit", wake + 2 * wakes, wakes, "}");
 	mfs_client_detach(client);
 	return 0;
 }
