@@ -1,5 +1,12 @@
-/* What the parts of the client share: client_attach.c (the daemon's socket, the segment), client.c (the data path),
- * client_ask.c (submit and wait in one) and client_context.c (batches and requests).
+/* What the parts of the client share:
+ *
+ *   client_attach.c   the daemon's socket, the segment
+ *   client.c          tasks: submit, complete, cancel
+ *   client_credit.c   what goes without asking
+ *   client_permit.c   permits that have arrived
+ *   client_ask.c      submit and wait in one
+ *   client_usage.c    counters of bytes
+ *   client_context.c  batches and requests
  *
  * All are linked into the preloaded shim and into the Python binding: libc only, no printing, no exit, and errno is left
  * as it was found on every call of the data path. System calls there are made with syscall(): no cancellation points.
@@ -12,8 +19,21 @@
 
 #define MFS_WORD_BITS 64
 
+/* The low half of a task's state. */
+enum phase {
+	PHASE_FREE = 0,
+	PHASE_WAITING = 1,
+	PHASE_GRANTED = 2,
+	/* finished; the message could not be sent yet */
+	PHASE_OWES_COMPLETE = 3,
+	PHASE_OWES_CANCEL = 4,
+	PHASE_OWES_BYPASS = 5,
+};
+#define CLASS_SHIFT 8 /* the class of a granted task without a cookie */
+#define CLASS_MASK 0xff00ull
+
 struct task_slot {
-	_Atomic uint64_t state;
+	_Atomic uint64_t state; /* generation << 32 | class << CLASS_SHIFT | phase */
 	_Atomic(void *) cookie; /* stored before state turns WAITING, stable until the task ends */
 	_Atomic uint32_t next_free;
 	/* written before the state, read by whoever ends the task */
@@ -56,7 +76,15 @@ struct mfs_client {
 	struct task_slot task[MFS_TASKS_MAX];
 };
 
+/* Counts the tasks of a lane that wait. */
+static inline void waiting_add(struct mfs_client *client, uint32_t slot, uint32_t change)
+{
+	atomic_fetch_add_explicit(&client->lane[task_lane(slot)].waiting, change, memory_order_relaxed);
+}
+
 /* client.c */
+/* Call after what the arbiter should see was stored: wakes it if it sleeps and this is `urgent`, or something waits. */
+void client_doorbell_ring(struct mfs_client *client, bool urgent);
 /* False: the rings are full. The arbiter reads what is not `urgent` when it gets to it. */
 bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent);
 void client_owed_flush(struct mfs_client *client);

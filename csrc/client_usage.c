@@ -1,0 +1,44 @@
+/* What the client has given to its NICs and got back, by stage: counters that the arbiter reads. */
+#include "client_state.h"
+
+static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(&half->bytes[stage], bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&half->work_requests[stage], 1, memory_order_relaxed);
+}
+
+void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
+{
+	if (nic < MFS_NICS_MAX)
+		usage_add(&client->segment->usage[nic].posted, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
+}
+
+void mfs_client_count_open(struct mfs_client *client, enum mfs_open why)
+{
+	struct mfs_client_report *report = &client->segment->report;
+	_Atomic uint64_t *counter = why == MFS_OPEN_OVERFLOW ? &report->bypassed_overflow
+				    : why == MFS_OPEN_HOLD   ? &report->bypassed_hold
+							     : &report->bypassed_stale;
+
+	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
+{
+	struct mfs_segment *segment = client->segment;
+
+	if (nic >= MFS_NICS_MAX)
+		return;
+
+	struct mfs_usage *usage = &segment->usage[nic];
+
+	usage_add(&usage->completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
+	if (__builtin_expect(!(atomic_load_explicit(&segment->gate[nic].word, memory_order_relaxed) & MFS_GATE_IDLE_BELL), 1))
+		return;
+	for (unsigned s = 0; s < MFS_STAGES_MAX; s++)
+		if (MFS_STAGES_UNSCHEDULED >> s & 1 &&
+		    atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed) !=
+			    atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed))
+			return;
+	client_doorbell_ring(client, true);
+}
