@@ -294,10 +294,15 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 			task_lose(arbiter, task);
 	}
 	task->generation = generation;
-	if (task->ended_generation == generation) {
+
+	bool over = task->ended_generation == generation;
+
+	if (over) {
 		task->ended_generation = 0;
-		watch_late(arbiter, message->request_id);
-		return 0;
+		if (!(message->flags & MFS_TASK_TAKEN)) {
+			watch_late(arbiter, message->request_id);
+			return 0;
+		}
 	}
 	task->way = (uint8_t)way_of(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
@@ -349,6 +354,8 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		mfs_rmlq_take(way->queue, task->handle, arbiter->now_ns, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
+		if (over)
+			task_end(arbiter, task, task->ended_how, task->ended_ns);
 	} else if (full) {
 		nic_granted(arbiter, task, &pick);
 	}
@@ -373,15 +380,51 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 		session->completes++;
 	else
 		session->cancels++;
-	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation)))
+
+	enum watch_end how = message->kind == MFS_MESSAGE_COMPLETE  ? WATCH_COMPLETE
+			     : message->flags & MFS_TASK_BYPASSED   ? WATCH_BYPASS
+								    : WATCH_CANCEL;
+
+	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation))) {
 		task->ended_generation = (uint32_t)(message->task >> 32);
+		task->ended_ns = sent_ns(arbiter, message);
+		task->ended_how = (uint8_t)how;
+	}
 	if (ahead == 0)
-		task_end(arbiter, task,
-			 message->kind == MFS_MESSAGE_COMPLETE	? WATCH_COMPLETE
-			 : message->flags & MFS_TASK_BYPASSED	? WATCH_BYPASS
-								: WATCH_CANCEL,
-			 sent_ns(arbiter, message));
+		task_end(arbiter, task, how, sent_ns(arbiter, message));
 	return 0;
+}
+
+/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other lanes, and
+ * nobody is in a hurry to read them. So it is heeded when all lanes are empty. */
+static bool batch_ends(struct session *session, uint32_t slot)
+{
+	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
+
+	if (!session->batch[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
+		return false;
+	session->batches_ending |= 1ull << slot;
+	return session->ending = true;
+}
+
+static bool request_ends(struct session *session, uint32_t slot)
+{
+	uint64_t id = atomic_load_explicit(&session->segment->request[slot].request_id, memory_order_relaxed);
+
+	if (!session->request[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
+		return false;
+	session->requests_ending[slot / 64] |= 1ull << slot % 64;
+	return session->ending = true;
+}
+
+static void ends_heed(struct mfs_arbiter *arbiter, struct session *session)
+{
+	session->ending = false;
+	for (uint32_t word = 0; word < MFS_REQUESTS_MAX / 64; word++)
+		for (uint64_t *bits = &session->requests_ending[word]; *bits; *bits &= *bits - 1)
+			request_refresh(arbiter, session, word * 64 + (uint32_t)__builtin_ctzll(*bits));
+	for (; session->batches_ending; session->batches_ending &= session->batches_ending - 1)
+		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(session->batches_ending));
 }
 
 static int message_apply(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
@@ -395,12 +438,14 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session, c
 	case MFS_MESSAGE_BATCH:
 		if (message->batch >= MFS_BATCHES_MAX)
 			return -EBADMSG;
-		batch_refresh(arbiter, session, message->batch);
+		if (!batch_ends(session, message->batch))
+			batch_refresh(arbiter, session, message->batch);
 		return 0;
 	case MFS_MESSAGE_REQUEST:
 		if (message->task >= MFS_REQUESTS_MAX)
 			return -EBADMSG;
-		request_refresh(arbiter, session, (uint32_t)message->task);
+		if (!request_ends(session, (uint32_t)message->task))
+			request_refresh(arbiter, session, (uint32_t)message->task);
 		return 0;
 	default:
 		return -EBADMSG;
@@ -430,7 +475,9 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
 			session_detach(arbiter, session, rc);
 		}
 		if (session->state != MFS_SEGMENT_ACTIVE)
-			break;
+			return true;
 	}
+	if (session->ending && n < MESSAGES_PER_LOOP)
+		ends_heed(arbiter, session);
 	return n > 0;
 }

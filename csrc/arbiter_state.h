@@ -32,6 +32,8 @@ struct task {
 	uint64_t deadline_ns;
 	uint32_t generation;
 	uint32_t ended_generation; /* finished before its submit was read; 0: none */
+	uint64_t ended_ns;	   /* when, and how (enum watch_end) */
+	uint8_t ended_how;
 	uint32_t batch;		   /* slot, MFS_NONE_U32: none */
 	uint32_t request;	   /* slot + 1 when it was submitted; 0: not in the table */
 	uint32_t account;	   /* cell of the ledger; 0: none */
@@ -133,6 +135,9 @@ struct session {
 	struct session_way way[WAYS_MAX];
 	uint64_t batches_known;	  /* those with an id, one bit each */
 	uint64_t batches_changed; /* since the daemon's Python looked, one bit each */
+	uint64_t batches_ending;  /* told to have ended; some of their tasks' messages may be unread yet */
+	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];
+	bool ending; /* any of both */
 	struct batch batch[MFS_BATCHES_MAX];
 	uint32_t batch_request[MFS_BATCHES_MAX]; /* first of the chain of its requests, slot + 1 */
 	uint32_t request_bucket[REQUEST_BUCKETS]; /* by id: slot + 1 */

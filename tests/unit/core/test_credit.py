@@ -6,10 +6,11 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mfsd._native import Client, Mode, Permit, Policy, Stage, Variant
+from mfsd._native import Client, Mode, Permit, Policy, RequestTold, Stage, Variant, Verdict
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
@@ -220,3 +221,25 @@ def test_a_crowded_ring_is_read(lent: Callable[..., tuple[Server, Client]], even
         ask(client).complete()
     after = settled(server, client, before["completes"] + 10_000, eventually)
     assert after["bypassed_overflow"] == after["bypassed_stale"] == 0
+
+
+@pytest.mark.parametrize("completer_first", [False, True])
+def test_accounts_are_whole_whichever_thread_is_read_first(
+    lent: Callable[..., tuple[Server, Client]], eventually: Eventually, completer_first: bool
+) -> None:
+    """One thread sends, another sees it arrive, a third ends the request; lanes are read long after, in any order."""
+    server, client = lent(heartbeat_ns=200_000_000)
+    sizes = range(1000, 1400)
+    with ThreadPoolExecutor(1) as sender, ThreadPoolExecutor(1) as completer:
+        for thread in (completer, sender) if completer_first else (sender, completer):  # so their lanes are made
+            thread.submit(ask, client).result().complete()
+        request = RequestTold(77, deadline_ns=time.monotonic_ns() + 10**15, budget_ns=10**15)
+        batch, _ = client.batch_begin_with(8, 4, [request])
+        for size_bytes in sizes:
+            permit = sender.submit(ask, client, size_bytes, request_id=77, batch=batch).result()
+            completer.submit(permit.complete).result()
+        client.batch_end(batch)
+    (done,) = eventually(server.arbiter.finished, "the end of the request")  # type: ignore[misc]
+    assert done.size_bytes == sum(sizes)
+    assert done.verdict == Verdict.MET
+    assert server.arbiter.ledger_totals()["unaccounted"] == 0
