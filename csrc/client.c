@@ -240,7 +240,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	if (slot == MFS_NONE_U32)
 		return -EAGAIN;
 
-	int taken = task->at_once || cookie == MFS_COOKIE_NONE ? credit_take(client, task) : -EAGAIN;
+	int taken = task->at_once ? credit_take(client, task) : -EAGAIN;
 	struct task_slot *entry = &client->task[slot];
 	uint64_t generation = (atomic_load_explicit(&entry->state, memory_order_relaxed) >> 32) + 1;
 	struct mfs_message message = {
@@ -269,7 +269,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	if (taken < 0)
 		waiting_add(client, slot, 1);
 	if (client_message_send(client, &message, taken < 0))
-		return taken >= 0 && task->at_once;
+		return taken >= 0;
 	if (taken < 0)
 		waiting_add(client, slot, -1u);
 	else

@@ -22,6 +22,7 @@ static inline void relax(void)
 int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
 {
 	struct mfs_segment *segment = client->segment;
+	struct mfs_task asking = *task;
 	uint32_t gate;
 	bool waking;
 	int rc;
@@ -33,14 +34,14 @@ int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint6
 	if (!(gate >> (task->stage < MFS_STAGES_MAX ? task->stage : MFS_STAGES_MAX - 1) & 1))
 		return -EALREADY;
 	waking = atomic_load_explicit(&segment->header.arbiter_asleep, memory_order_relaxed);
-	rc = mfs_client_submit(client, task, MFS_COOKIE_NONE, task_id);
+	asking.at_once = true;
+	rc = mfs_client_submit(client, &asking, MFS_COOKIE_NONE, task_id);
 	if (rc < 0) {
 		*task_id = 0;
 		return rc;
 	}
-	rc = mfs_client_permit(client, *task_id);
-	if (rc != -EAGAIN)
-		return rc;
+	if (rc > 0)
+		return mfs_client_permit(client, *task_id);
 	/* Where cores are few the arbiter may need this one: then it is never woken and waited for at once. */
 	if (!waking || !client->few_cores) {
 		uint64_t until_ns = client_clock_ns() + (waking ? SPIN_WAKING_NS : SPIN_AWAKE_NS);

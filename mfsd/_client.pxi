@@ -185,6 +185,7 @@ cdef class Client:
         task.role = role
         task.laned = laned
         task.incoming = incoming
+        task.at_once = asked
         check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
         return task_id
 

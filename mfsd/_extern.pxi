@@ -408,6 +408,7 @@ cdef extern from "mfs/client.h" nogil:
         uint8_t role
         bint laned
         bint incoming
+        bint at_once
     struct mfs_permit:
         uint64_t task_id
         void *cookie

@@ -186,21 +186,30 @@ void gate_submit(struct message *message)
 		.role = MFS_ROLE_KV,
 		.laned = true,
 		.incoming = message->stage == STAGE_REUSE,
+		.at_once = true,
 	};
 	message->submit_ns = now_ns();
-	if (!client || mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task)) {
+
+	int rc = client ? mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task) : -ENOTCONN;
+
+	if (rc < 0) {
 		message->client = NULL;
 		bypassed++;
 		verbs_post(message, fallback_class(client));
 		return;
 	}
 	message->client = client;
+	submitted++;
+	if (rc > 0) { /* on credit */
+		permitted++;
+		verbs_post(message, (unsigned)mfs_client_permit(client, message->task));
+		return;
+	}
 	message->waits = true;
 	message->waiting_before = waiting_last;
 	message->waiting_after = NULL;
 	*(waiting_last ? &waiting_last->waiting_after : &waiting_first) = message;
 	waiting_last = message;
-	submitted++;
 }
 
 void gate_completed(struct message *message)

@@ -33,7 +33,7 @@ struct mfs_task {
 	uint8_t role;
 	bool laned; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
 	bool incoming; /* its bytes come to this node (RDMA READ): it waits for that direction of the link only */
-	bool at_once; /* its submitter heeds that submit answers 1: with a cookie it may go on credit only then */
+	bool at_once; /* its submitter heeds that submit answers 1: no permit will come */
 };
 
 /* Connects, checks versions and maps the segment, within timeout_ms.
@@ -62,8 +62,8 @@ bool mfs_client_hung_up(struct mfs_client *client);
 /* The cookie of a task whose permit nobody is handed: it is asked about by its id, see mfs_client_permit. */
 #define MFS_COOKIE_NONE ((void *)UINTPTR_MAX)
 
-/* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it. 1 (with
- * at_once): it is permitted already, on credit (client_credit.c), and no permit will be handed out.
+/* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it. 1, for a task that
+ * says at_once: it has its permit, on credit (client_credit.c), and mfs_client_permit answers its class; none will come.
  * -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
 int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id);
 
