@@ -234,26 +234,37 @@ static void request_unlink(struct session *session, uint32_t slot)
 		session->batch_request[request->batch] = request->next;
 }
 
-/* Its batch is told again: the unit's slack and the coordinator's summary depend on its requests. Not while it arrives or
- * ends, when all of them come or go. */
-static void request_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+/* Its batch is told again, once what happens to its requests is done. */
+static void batch_stale(struct session *session, uint32_t slot)
 {
-	struct batch *batch;
+	if (slot != MFS_NONE_U32)
+		session->batches_stale |= 1ull << slot;
+}
 
-	if (slot == MFS_NONE_U32 || !(session->batches_known >> slot & 1))
-		return;
-	batch = batch_refresh(arbiter, session, slot);
-	if (!batch->id)
-		return;
-	batch_tell(arbiter, session, batch, batch->told);
-	notice(arbiter, session, slot, true);
+/* The unit's slack and the coordinator's summary depend on the requests. Not while the batch arrives or ends, when all of
+ * them come or go. */
+static void batches_retell(struct mfs_arbiter *arbiter, struct session *session)
+{
+	uint64_t stale = session->batches_stale & session->batches_known;
+
+	session->batches_stale = 0;
+	for (; stale; stale &= stale - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(stale);
+		struct batch *batch = batch_refresh(arbiter, session, slot);
+
+		if (!batch->id)
+			continue;
+		batch_tell(arbiter, session, batch, batch->told);
+		notice(arbiter, session, slot, true);
+	}
 }
 
 static void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	struct request *request = &session->request[slot];
-	uint32_t batch = request->batch, d = request->demand;
+	uint32_t d = request->demand;
 
+	batch_stale(session, request->batch);
 	watch_request_end(arbiter, session, request);
 	for (uint32_t told = request->told | request->pruned_told; told; told &= told - 1) {
 		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
@@ -269,7 +280,6 @@ static void request_forget(struct mfs_arbiter *arbiter, struct session *session,
 	}
 	request_unlink(session, slot);
 	memset(request, 0, sizeof(*request));
-	request_notice(arbiter, session, batch);
 }
 
 /* A request that ended and whose message is still on its way keeps no demand from those that came after it. */
@@ -354,7 +364,8 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 	}
 }
 
-void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+/* Copies the request if it changed; true: it is there and was not before. */
+static bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	struct mfs_request *shared = &session->segment->request[slot];
 	struct request *request = &session->request[slot];
@@ -362,11 +373,11 @@ void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint3
 	uint32_t version = atomic_load_explicit(&shared->version, memory_order_relaxed);
 
 	if (id == request->id && (id == 0 || version == request->version))
-		return;
+		return false;
 	if (request->id)
 		request_forget(arbiter, session, slot);
 	if (id == 0 || id == MFS_CONTEXT_CLAIMED)
-		return;
+		return false;
 	*request = (struct request){
 		.id = id,
 		.key = key_mix(session->key_salt, id),
@@ -388,8 +399,21 @@ void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint3
 	request_link(session, slot);
 	demands_copy(arbiter, session, slot);
 	request_tell(arbiter, session, request);
-	request_notice(arbiter, session, request->batch);
-	watch_request(arbiter, session, request);
+	batch_stale(session, request->batch);
+	return true;
+}
+
+/* A batch that is told again may be another by now, and then all of its requests are read: hence not before this one is
+ * linked, or it would be linked twice. */
+void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	const struct request *request = &session->request[slot];
+	bool arrived = request_read(arbiter, session, slot);
+	uint32_t version = request->version;
+
+	batches_retell(arbiter, session);
+	if (arrived && request->id && request->version == version)
+		watch_request(arbiter, session, request);
 }
 
 static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t i)
@@ -440,6 +464,7 @@ void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *sessio
 	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
 		if (session->request[i].id)
 			request_forget(arbiter, session, i);
+	session->batches_stale = 0; /* nothing is read any more */
 	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
 		if (session->batch[i].id)
 			batch_forget(arbiter, session, &session->batch[i]);

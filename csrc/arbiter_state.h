@@ -134,6 +134,7 @@ struct session {
 	struct session_nic nic[MFS_NICS_MAX];
 	struct session_way way[WAYS_MAX];
 	uint64_t batches_known;	  /* those with an id, one bit each */
+	uint64_t batches_stale;	  /* requests came or went since the queues were told, one bit each */
 	uint64_t batches_changed; /* since the daemon's Python looked, one bit each */
 	uint64_t batches_ending;  /* told to have ended; some of their tasks' messages may be unread yet */
 	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];

@@ -312,6 +312,43 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
     assert all(len(r.demands) == 1 for r in look.requests)
 
 
+def replace(client: Client, batch: int, slots: list[int]) -> None:
+    """The batch, with the first two requests ever told, ends; another begins in its slot, with requests in these."""
+    client.batch_end(batch)
+    for request_id in range(100, 100 + _native.REQUESTS_MAX - 2):
+        client.request_end(client.request_begin(RequestTold(request_id)))
+    told = [RequestTold(50 + i, demands=(DemandTold(1),)) for i in range(len(slots))]
+    assert client.batch_begin_with(2, 4, told) == (batch, slots)
+
+
+def test_requests_that_were_replaced_while_the_arbiter_was_away_are_there_once(serve, eventually: Eventually) -> None:
+    """The message that told of the old request is the first that is read: by then its slot and its batch are others."""
+    server = serve(start=False)
+    client = server.attach()
+    batch, slots = client.batch_begin_with(1, 4, [RequestTold(1), RequestTold(2)])
+    server.arbiter.batch_rank(client.client_id, 1, 0)  # reads what there is
+    replace(client, batch, slots)
+    server.arbiter.start()
+    look = eventually(
+        lambda: (seen := server.arbiter.batch_look(client.client_id, batch)) and seen.batch_id == 2 and seen
+    )
+    assert sorted(r.request_id for r in look.requests) == [50, 51]
+
+
+def test_what_a_client_has_told_is_read_no_more_when_it_leaves(serve) -> None:
+    server = serve(start=False)
+    client = server.attach()
+    passing = client.request_begin(RequestTold(3))
+    batch, (slot,) = client.batch_begin_with(1, 4, [RequestTold(1)])
+    assert slot > passing
+    server.arbiter.batch_rank(client.client_id, 1, 0)
+    client.request_end(passing)
+    replace(client, batch, [passing])  # which is passed by when the known one is forgotten
+    server.arbiter.client_remove(client.client_id)
+    assert server.arbiter.accounts(1)
+    assert not server.arbiter.accounts(50)
+
+
 # ---- limits ------------------------------------------------------------------------------------------------------
 
 
