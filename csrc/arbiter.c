@@ -3,8 +3,6 @@
 #include "arbiter_watch.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,7 +14,6 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SPINS_PER_YIELD 32
@@ -28,14 +25,6 @@
 #define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
 
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static inline void cpu_relax(void)
 {
 #if defined(__x86_64__)
@@ -43,11 +32,6 @@ static inline void cpu_relax(void)
 #elif defined(__aarch64__)
 	__asm__ volatile("isb");
 #endif
-}
-
-void arbiter_futex_wake(_Atomic uint32_t *word)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
@@ -72,34 +56,21 @@ static bool heartbeats_write(struct mfs_arbiter *arbiter)
 	return true;
 }
 
-static bool command_run(struct mfs_arbiter *arbiter)
-{
-	struct command *command = atomic_load_explicit(&arbiter->command, memory_order_acquire);
-
-	if (!command)
-		return false;
-	atomic_store_explicit(&arbiter->command, NULL, memory_order_relaxed);
-	command->rc = command->run(arbiter, command->argument);
-	atomic_store_explicit(&command->done, 1, memory_order_release);
-	arbiter_futex_wake(&command->done);
-	return true;
-}
-
 /* One turn over everything, over the rings only if `drain`. True when there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
 	bool worked = false;
 
 	arbiter->loops++;
-	arbiter->now_ns = clock_ns(CLOCK_MONOTONIC);
+	arbiter->now_ns = arbiter_clock_ns();
 	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
 			way_grant(arbiter, i);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		session_announce(arbiter->session[i]);
-	worked |= command_run(arbiter); /* at the end: who asks sees what came of all that was told before */
+		worked |= session_grants_end(arbiter, arbiter->session[i]);
+	worked |= arbiter_command_run(arbiter); /* at the end: who asks sees what came of all that was told before */
 	credits_write(arbiter, heartbeats_write(arbiter));
 	return worked;
 }
@@ -118,7 +89,7 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	struct epoll_event events[64];
 	struct timespec timeout;
 	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
-	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+	uint64_t now_ns = arbiter_clock_ns();
 
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		if (way_at(arbiter, i)->look_ns < until_ns)
@@ -212,27 +183,7 @@ static void *arbiter_thread(void *argument)
 	return NULL;
 }
 
-/* ---- commands ---------------------------------------------------------------------------------------------------- */
-
-int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument)
-{
-	struct command c = {.run = run, .argument = argument};
-	uint64_t one = 1;
-
-	pthread_mutex_lock(&arbiter->control);
-	if (!arbiter->running) {
-		arbiter->now_ns = clock_ns(CLOCK_MONOTONIC);
-		c.rc = run(arbiter, argument);
-	} else {
-		atomic_store_explicit(&arbiter->command, &c, memory_order_release);
-		while (write(arbiter->command_bell, &one, sizeof(one)) < 0 && errno == EINTR)
-			;
-		while (!atomic_load_explicit(&c.done, memory_order_acquire))
-			syscall(SYS_futex, &c.done, FUTEX_WAIT, 0, NULL, NULL, 0);
-	}
-	pthread_mutex_unlock(&arbiter->control);
-	return c.rc;
-}
+/* ---- what the daemon asks for ------------------------------------------------------------------------------------ */
 
 static int watch(struct mfs_arbiter *arbiter, int fd)
 {

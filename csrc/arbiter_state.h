@@ -1,12 +1,18 @@
 /* What the parts of the arbiter share. Owned by the arbiter's thread; others reach it through commands.
  *
- *   arbiter.c          the thread: loop, spinning and sleeping, commands
- *   arbiter_client.c   sessions: segments, messages, tasks, detaching
- *   arbiter_context.c  batches and requests: what clients tell, what the queues are told, ranks and pruning
+ * From above to below; none calls one above it (tests/unit/test_native_layers.py).
+ *
+ *   arbiter.c          the thread: loop, spinning and sleeping; what the daemon asks for
+ *   arbiter_look.c     what people and the daemon's Python see: statistics, contexts, tasks
+ *   arbiter_task.c     what clients say of their tasks, how tasks end, detaching
+ *   arbiter_batch.c    batches: what the queues are told, ranks; when contexts are read
+ *   arbiter_request.c  requests and the bytes that they will move, pruning
  *   arbiter_nic.c      NICs: unscheduled traffic, in-flight window, grants, load
  *   arbiter_credit.c   leave in advance where nothing waits
+ *   arbiter_session.c  sessions: segments and what the daemon writes there
  *   arbiter_watch.h    where all of them are watched: accounts of requests, events for a recorder
- *   arbiter_look.c     what people and the daemon's Python see: statistics, contexts, tasks
+ *   arbiter_notice.c   what the daemon's Python is told of
+ *   arbiter_command.c  how other threads reach the arbiter's
  */
 #ifndef MFS_ARBITER_STATE_H
 #define MFS_ARBITER_STATE_H
@@ -123,6 +129,7 @@ struct session {
 	uint32_t client_id;
 	enum mfs_segment_state state;
 	int detach_reason;
+	int failed; /* its segment could not take a grant: it is detached before the turn ends */
 	struct mfs_segment *segment;
 	int doorbell;
 	bool announce; /* grants were pushed since the last futex wake */
@@ -242,39 +249,41 @@ static inline uint32_t ways_count(const struct mfs_arbiter *arbiter)
 	return arbiter->nics * MFS_DIRECTIONS;
 }
 
-/* arbiter.c */
+/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
+static inline uint64_t key_mix(uint64_t salt, uint64_t id)
+{
+	uint64_t x = salt ^ id;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	x ^= x >> 31;
+	return x ? x : 1;
+}
+
+#define TIME_MAX_NS (1ull << 60) /* what a segment tells beyond it is not believed */
+
+/* arbiter_command.c */
+uint64_t arbiter_clock_ns(void);
 void arbiter_futex_wake(_Atomic uint32_t *word);
 /* Runs the function on the arbiter's thread, or right here while there is none. */
 int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument);
+bool arbiter_command_run(struct mfs_arbiter *arbiter); /* on the arbiter's thread: what waits. True: something did */
 
-/* arbiter_client.c */
+/* arbiter_notice.c */
+void arbiter_notice(struct mfs_arbiter *arbiter);
+void batch_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, bool at_once);
+
+/* arbiter_session.c */
 int session_create(struct mfs_arbiter *arbiter, struct session **session, int *memfd, int *doorbell);
 void session_admit(struct mfs_arbiter *arbiter, struct session *session); /* from here on its ring is read */
 struct session *session_find(struct mfs_arbiter *arbiter, uint32_t client_id);
-bool session_drain(struct mfs_arbiter *arbiter, struct session *session); /* true: it had messages */
-/* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */
-void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
 void session_destroy(struct session *session);
-/* Pushes a grant; a client whose ring is full or corrupt loses it, or itself. */
+/* Pushes a grant. A client whose ring is full loses it; one whose ring is corrupt has `failed` from then on. */
 void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class);
 void session_announce(struct session *session); /* wakes threads that wait for grants */
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
 void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session);
 void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session);
-/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
-uint64_t key_mix(uint64_t salt, uint64_t id);
-
-/* arbiter_context.c */
-struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
-void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
-/* The batch of a flow that is submitted to the way, known to its queue; 0: none. */
-uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
-uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
-void request_completed(struct session *session, const struct task *task);
-uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns);
-void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session);
-void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* arbiter_credit.c */
 /* Gives clients credit where nothing waits and takes it where something does: `all` of them, else where that changed. */
@@ -293,5 +302,29 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
 void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books what went on credit */
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete); /* the task is in flight no more */
 void nic_tick(struct mfs_arbiter *arbiter); /* with every heartbeat: load, activity, clients that finish nothing */
+
+/* arbiter_request.c */
+uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */
+/* Copies the request if it changed; true: it is there and was not before. Batches that lose or gain one become stale. */
+bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
+void request_completed(struct session *session, const struct task *task);
+
+/* arbiter_batch.c */
+struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+/* The batch of a flow that is submitted to the way, known to its queue; 0: none. */
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
+uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns);
+void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session);
+void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
+
+/* arbiter_task.c */
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session); /* true: it had messages */
+/* The turn's grants are out: wakes who waits for them, detaches a client that failed. True: it did the latter. */
+bool session_grants_end(struct mfs_arbiter *arbiter, struct session *session);
+/* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */
+void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
 
 #endif

@@ -24,8 +24,6 @@ enum watch_end { WATCH_COMPLETE, WATCH_BYPASS, WATCH_CANCEL, WATCH_DROP };
 
 int watch_create(struct mfs_arbiter *arbiter);
 void watch_destroy(struct mfs_arbiter *arbiter); /* also after watch_create has failed or was not called */
-/* Rings for the daemon's Python: a finished request waits to be taken. arbiter_context.c */
-void arbiter_notice(struct mfs_arbiter *arbiter);
 
 /* arbiter_trace.c: called only while a ring is attached */
 void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,

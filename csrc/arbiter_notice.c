@@ -1,0 +1,61 @@
+/* What the daemon's Python is told of: an eventfd rings, then it asks which batches came, went or changed. */
+#include "arbiter_state.h"
+
+#include <unistd.h>
+
+#define LAYER_NOTICE_NS 50000000ull /* layer boundaries reach the daemon's Python this often at most */
+
+void arbiter_notice(struct mfs_arbiter *arbiter)
+{
+	uint64_t one = 1;
+
+	if (arbiter->noticed)
+		return;
+	arbiter->noticed = true;
+	arbiter->notice_ns = arbiter->now_ns;
+	if (write(arbiter->notice, &one, sizeof(one)) < 0)
+		arbiter->noticed = false; /* an eventfd that is full was rung */
+}
+
+/* An arrival or departure is told at once, a layer boundary with the next that is due. */
+void batch_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t batch, bool at_once)
+{
+	session->batches_changed |= 1ull << batch;
+	if (at_once || arbiter->now_ns - arbiter->notice_ns >= LAYER_NOTICE_NS)
+		arbiter_notice(arbiter);
+}
+
+struct changes_argument {
+	struct mfs_change *changes;
+	int n;
+};
+
+static int run_changes(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct changes_argument *a = argument;
+	int found = 0;
+
+	arbiter->noticed = false;
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+
+		for (; session->batches_changed && found < a->n; session->batches_changed &= session->batches_changed - 1)
+			a->changes[found++] = (struct mfs_change){
+				.client_id = session->client_id,
+				.slot = (uint32_t)__builtin_ctzll(session->batches_changed),
+			};
+	}
+	return found;
+}
+
+int mfs_arbiter_changes(struct mfs_arbiter *arbiter, struct mfs_change *changes, int n)
+{
+	struct changes_argument a = {.changes = changes, .n = n};
+
+	return arbiter_command(arbiter, run_changes, &a);
+}
+
+int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter)
+{
+	return arbiter->notice;
+}
