@@ -155,7 +155,7 @@ void fail(const char *format, ...)
 	exit(1);
 }
 
-void watch(int fd, void (*ready)(void))
+void loop_watch(int fd, void (*ready)(void))
 {
 	(void)fd, (void)ready;
 }

@@ -138,7 +138,7 @@ void gate_open(void)
 	if (!api)
 		fail("the shim is not preloaded");
 	bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	watch(bell, bell_rang);
+	loop_watch(bell, bell_rang);
 	sem_init(&taken, 0, 0);
 	if (pthread_create(&thread, NULL, wait_for_permits, NULL))
 		fail("no thread for permits");

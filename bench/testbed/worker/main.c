@@ -1,88 +1,15 @@
-/* Options, the event loop, and the line to the controller. */
+/* Options, what the controller asks for, and who hears of what. */
 #define _GNU_SOURCE
 #include "worker.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { WATCHED_MAX = 8, LINKS_MAX = 64, PACKET_BYTES = 64 << 10 };
-
-struct settings settings = { .message_bytes = 128 << 10, .control_fd = 3 };
-
-static struct {
-	int fd;
-	void (*ready)(void);
-} watched[WATCHED_MAX];
-static unsigned watched_count;
-static int epoll_fd, timer_fd;
-
-uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-void tell(const char *format, ...)
-{
-	static char packet[PACKET_BYTES];
-	va_list arguments;
-	int bytes;
-
-	va_start(arguments, format);
-	bytes = vsnprintf(packet, sizeof(packet), format, arguments);
-	va_end(arguments);
-	if (bytes >= (int)sizeof(packet) || send(settings.control_fd, packet, (size_t)bytes, MSG_NOSIGNAL) < 0)
-		exit(1); /* the controller has gone: nobody is left to tell */
-}
-
-void fail(const char *format, ...)
-{
-	char text[1024];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
-	fprintf(stderr, "%s: %s\n", settings.name ? settings.name : "worker", text);
-	tell("error %s", text);
-	exit(1);
-}
-
-void watch(int fd, void (*ready)(void))
-{
-	struct epoll_event event = { .events = EPOLLIN, .data.u32 = watched_count };
-
-	if (watched_count == WATCHED_MAX || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event))
-		fail("cannot watch descriptor %d: %s", fd, strerror(errno));
-	watched[watched_count].fd = fd;
-	watched[watched_count++].ready = ready;
-}
-
-void timer_set(uint64_t due_ns)
-{
-	const struct itimerspec when = {
-		.it_value = { .tv_sec = (time_t)(due_ns / 1000000000u), .tv_nsec = (long)(due_ns % 1000000000u) },
-	};
-	timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
-}
-
-static void timer_ready(void)
-{
-	uint64_t times;
-
-	if (read(timer_fd, &times, sizeof(times)) == sizeof(times))
-		prefill_timer();
-}
+enum { LINKS_MAX = 64, LOOK_MS = 20 };
 
 static void control_ready(void)
 {
@@ -146,6 +73,20 @@ static void links_make(void)
 	}
 }
 
+static void completed(struct message *message)
+{
+	gate_completed(message);
+	prefill_completed(message);
+}
+
+static void received(enum stage stage, uint32_t immediate, uint64_t bytes)
+{
+	if (stage == STAGE_COLLECTIVE)
+		prefill_collective_received(immediate, bytes);
+	else
+		decode_received(immediate, bytes);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -175,21 +116,16 @@ int main(int argc, char **argv)
 	}
 	prctl(PR_SET_PDEATHSIG, 9); /* a worker does not outlive its controller */
 	prctl(PR_SET_TIMERSLACK, 1UL);
-	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	watch(settings.control_fd, control_ready);
-	watch(timer_fd, timer_ready);
+	loop_open(prefill_timer);
+	loop_watch(settings.control_fd, control_ready);
 	gate_open();
-	verbs_open();
+	verbs_open(&(struct verbs_hooks){ .lane = gate_lane, .posting = gate_posting, .completed = completed,
+					  .received = received });
 	gate_attach();
 	links_make();
 	tell("linked");
 	for (;;) {
-		struct epoll_event event[WATCHED_MAX];
-		const int n = epoll_wait(epoll_fd, event, WATCHED_MAX, gate_waits() ? 20 : -1);
-
-		for (int i = 0; i < n; i++)
-			watched[event[i].data.u32].ready();
+		loop_turn(gate_waits() ? LOOK_MS : -1);
 		gate_look();
 	}
 }

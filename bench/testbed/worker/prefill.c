@@ -60,7 +60,7 @@ static void request_release(struct request *request)
 static void compute(enum step kind, uint64_t duration_ns)
 {
 	step = kind;
-	timer_set(now_ns() + duration_ns);
+	loop_timer_set(now_ns() + duration_ns);
 }
 
 static void collective(enum step kind)

@@ -46,6 +46,7 @@ static union ibv_gid gid, peer_gids[HOSTS_MAX];
 static uint8_t *pool_memory; /* the KV pool's blocks, each of one message */
 static struct ibv_mr *pool_mr;
 static struct message *free_messages;
+static struct verbs_hooks hooks;
 
 struct message *message_new(void)
 {
@@ -115,9 +116,9 @@ static void pair_create(struct pair *pair, unsigned at)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = (unsigned)access };
 	struct ibv_mr *remote;
 
-	gate_lane((int)lane->wire_class);
+	hooks.lane((int)lane->wire_class);
 	pair->qp = ibv_create_qp(pd, &init);
-	gate_lane(-1);
+	hooks.lane(-1);
 	if (!pair->qp)
 		fail("ibv_create_qp: %s", strerror(errno));
 	if (ibv_modify_qp(pair->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
@@ -249,7 +250,7 @@ static void pair_post(struct pair *pair, struct message *message)
 		wr.imm_data = message->immediate;
 		wr.wr.rdma.remote_addr = pair->peer_address + (uint64_t)slot * settings.message_bytes;
 	}
-	gate_posting(message);
+	hooks.posting(message);
 	if (ibv_post_send(pair->qp, &wr, &bad))
 		fail("ibv_post_send to host %u: %s", pair->lane->peer, strerror(errno));
 	pair->slot[slot] = message;
@@ -284,7 +285,7 @@ void verbs_post(struct message *message, unsigned wire_class)
 	lane_pump(lane);
 }
 
-static void completed(const struct ibv_wc *wc, struct pair *pair)
+static void completion(const struct ibv_wc *wc, struct pair *pair)
 {
 	struct message *message;
 
@@ -296,10 +297,7 @@ static void completed(const struct ibv_wc *wc, struct pair *pair)
 			    stamp_of(pair->lane->peer, stage, wc->imm_data, pair->received), pair);
 		pair->received++;
 		receive_post(pair);
-		if (stage == STAGE_COLLECTIVE)
-			prefill_collective_received(wc->imm_data, wc->byte_len);
-		else
-			decode_received(wc->imm_data, wc->byte_len);
+		hooks.received(stage, wc->imm_data, wc->byte_len);
 		return;
 	}
 	message = pair->slot[wc->wr_id % SLOTS];
@@ -309,8 +307,7 @@ static void completed(const struct ibv_wc *wc, struct pair *pair)
 	pair->slot[wc->wr_id % SLOTS] = NULL;
 	pair->done++;
 	lane_pump(pair->lane);
-	gate_completed(message);
-	prefill_completed(message);
+	hooks.completed(message);
 	message_free(message);
 }
 
@@ -335,16 +332,17 @@ static void channel_ready(void)
 
 			if (wc[i].status != IBV_WC_SUCCESS)
 				fail("a work request to host %u failed: %s", pair->lane->peer, ibv_wc_status_str(wc[i].status));
-			completed(&wc[i], pair);
+			completion(&wc[i], pair);
 		}
 	} while (n == POLL); /* what comes after the request for notification rings again */
 }
 
-void verbs_open(void)
+void verbs_open(const struct verbs_hooks *above)
 {
 	int n = 0;
 	struct ibv_device **list = ibv_get_device_list(&n), *device = NULL;
 
+	hooks = *above;
 	for (int i = 0; i < n && !device; i++)
 		if (!settings.device || !strcmp(ibv_get_device_name(list[i]), settings.device))
 			device = list[i];
@@ -354,7 +352,7 @@ void verbs_open(void)
 	    !(channel = ibv_create_comp_channel(context)) || !(cq = ibv_create_cq(context, 16384, NULL, channel, 0)) ||
 	    ibv_query_gid(context, 1, 0, &gid) || ibv_req_notify_cq(cq, 0))
 		fail("cannot open the device: %s", strerror(errno));
-	watch(channel->fd, channel_ready);
+	loop_watch(channel->fd, channel_ready);
 	if (settings.index == settings.pool) {
 		const size_t bytes = (size_t)POOL_BLOCKS * settings.message_bytes;
 

@@ -1,8 +1,14 @@
 /* A host of the testbed: one event-driven process that computes by profile and moves real bytes with verbs.
  *
- * main.c owns the event loop and talks to the controller; verbs.c owns the device, its lanes (queue pairs of one peer,
- * stage and class) and the messages on them; prefill.c plays a rank of a prefill unit; decode.c counts what arrives;
- * gate.c asks MFS for permits, or answers at once when nobody schedules. One thread; no lock; nothing here knows modes.
+ * One thread; no lock; nothing here knows modes. From above to below; none calls one above it:
+ *
+ *   main.c     options, what the controller asks for, who hears of what
+ *   prefill.c  plays a rank of a prefill unit
+ *   decode.c   counts what arrives
+ *   gate.c     asks MFS for permits, or answers at once when nobody schedules
+ *   verbs.c    the device, its lanes (queue pairs of one peer, stage and class), the messages on them
+ *   loop.c     the event loop
+ *   report.c   settings, the clock, the line to the controller
  */
 #ifndef TESTBED_WORKER_H
 #define TESTBED_WORKER_H
@@ -84,15 +90,26 @@ struct settings {
 };
 extern struct settings settings;
 
-/* ---- main.c */
+/* ---- report.c */
+enum { PACKET_BYTES = 64 << 10 }; /* of what is said to the controller or by it, at most */
 uint64_t now_ns(void);
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line to the controller */
-void timer_set(uint64_t due_ns); /* prefill_timer is called then */
-void watch(int fd, void (*ready)(void));
+
+/* ---- loop.c */
+void loop_open(void (*timer_due)(void));
+void loop_watch(int fd, void (*ready)(void));
+void loop_timer_set(uint64_t due_ns);
+void loop_turn(int wait_ms); /* -1: until something happens */
 
 /* ---- verbs.c */
-void verbs_open(void);
+struct verbs_hooks {
+	void (*lane)(int wire_class); /* queue pairs made from now on are lanes of that class; -1: no more */
+	void (*posting)(const struct message *message);
+	void (*completed)(struct message *message); /* freed afterwards */
+	void (*received)(enum stage stage, uint32_t immediate, uint64_t bytes);
+};
+void verbs_open(const struct verbs_hooks *hooks);
 void verbs_link(unsigned peer, enum stage stage, unsigned wire_class, unsigned queue_pairs, bool sends, bool receives);
 void verbs_peer(unsigned peer, char *words); /* what the peer said of one of its queue pairs */
 bool verbs_connected(void);
@@ -115,7 +132,7 @@ void gate_request_end(struct request *request); /* has nothing left to send */
 bool gate_waits(void); /* messages wait for permits: call gate_look every now and then */
 void gate_look(void);
 void gate_posting(const struct message *message);
-void gate_lane(int wire_class); /* queue pairs made from now on are lanes of that class; -1: no more */
+void gate_lane(int wire_class);
 void gate_statistics(void);
 
 /* ---- prefill.c */
