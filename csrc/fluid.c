@@ -1,13 +1,10 @@
-/*
- * Flows, links, the clock and completions of the rate allocator; the rates are in fluid_solve.c. See
- * fluid.h.
- */
+/* Flows, links and the clock of the rate allocator; the rates are in fluid_solve.c. See fluid.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "fluid_internal.h"
+#include "fluid_finish.h"
 
 static int grow(void **at, uint32_t *room, uint32_t need, size_t size)
 {
@@ -24,72 +21,6 @@ static int grow(void **at, uint32_t *room, uint32_t need, size_t size)
 	return 0;
 }
 #define RESERVE(vector, need) grow((void **)&(vector).at, &(vector).room, (need), sizeof(*(vector).at))
-
-/* -- completion heap: four children per entry, each flow knows its place */
-
-static void heap_place(struct mfs_fluid *net, uint32_t at, uint32_t flow)
-{
-	net->heap.at[at] = flow;
-	net->flows[flow].heap_at = at;
-}
-
-static void heap_fix(struct mfs_fluid *net, uint32_t at, uint32_t flow)
-{
-	struct flow *flows = net->flows;
-	double finish = flows[flow].finish;
-	while (at) {
-		uint32_t parent = (at - 1) / 4;
-		if (flows[net->heap.at[parent]].finish <= finish)
-			break;
-		heap_place(net, at, net->heap.at[parent]);
-		at = parent;
-	}
-	for (;;) {
-		uint32_t least = NONE, child = 4 * at + 1;
-		double smallest = finish;
-		for (uint32_t end = child + 4; child < end && child < net->heap.n; child++) {
-			if (flows[net->heap.at[child]].finish < smallest) {
-				smallest = flows[net->heap.at[child]].finish;
-				least = child;
-			}
-		}
-		if (least == NONE)
-			break;
-		heap_place(net, at, net->heap.at[least]);
-		at = least;
-	}
-	heap_place(net, at, flow);
-}
-
-static void heap_remove(struct mfs_fluid *net, uint32_t flow)
-{
-	uint32_t at = net->flows[flow].heap_at;
-	if (at == NONE)
-		return;
-	net->flows[flow].heap_at = NONE;
-	uint32_t last = net->heap.at[--net->heap.n];
-	if (last != flow)
-		heap_fix(net, at, last);
-}
-
-/* Room for every flow was reserved when it was added. */
-void fluid_schedule(struct mfs_fluid *net, uint32_t flow)
-{
-	struct flow *f = &net->flows[flow];
-	if (f->rate <= 0) {
-		heap_remove(net, flow);
-		return;
-	}
-	f->finish = f->since + f->left / f->rate;
-	heap_fix(net, f->heap_at == NONE ? net->heap.n++ : f->heap_at, flow);
-}
-
-void fluid_settle(struct mfs_fluid *net, struct flow *f)
-{
-	double left = f->left - (net->now - f->since) * f->rate;
-	f->left = left > 0 ? left : 0;
-	f->since = net->now;
-}
 
 /* What is left for larger orders may have changed. Room was reserved. */
 static void note_change(struct mfs_fluid *net, uint32_t link, uint64_t order)
@@ -151,7 +82,7 @@ static int unlink_flow(struct mfs_fluid *net, uint32_t flow)
 		return rc;
 	f->dirty = false;
 	fluid_settle(net, f);
-	heap_remove(net, flow);
+	fluid_unschedule(net, flow);
 	for (uint32_t n = f->nodes; n < f->nodes + f->n_nodes; n++) {
 		struct node *node = &net->nodes[n];
 		struct link *l = &net->links[node->link];
@@ -416,7 +347,7 @@ uint32_t mfs_fluid_take_completed(struct mfs_fluid *net, uint32_t *flows, uint32
 		struct flow *f = &net->flows[flow];
 		if (f->finish > net->now + MFS_FLUID_INSTANT_S)
 			break;
-		heap_remove(net, flow);
+		fluid_unschedule(net, flow);
 		f->left = 0;
 		f->since = net->now;
 		f->completed = true;

@@ -1,6 +1,6 @@
 /*
- * What the halves of the rate allocator share: fluid.c keeps flows, links and clock, fluid_solve.c the
- * rates.
+ * What the parts of the rate allocator share. From above to below: fluid.c keeps flows, links and clock,
+ * fluid_solve.c finds the rates, fluid_finish.h knows who finishes first.
  */
 #ifndef MFS_FLUID_INTERNAL_H
 #define MFS_FLUID_INTERNAL_H
@@ -92,9 +92,5 @@ uint32_t fluid_group_at(const struct link *l, uint64_t order);
 void fluid_mark_dirty(struct mfs_fluid *net, uint32_t flow);
 /* Brings every rate up to date once completed flows have left their links. */
 void fluid_allocate(struct mfs_fluid *net);
-/* Books the bytes sent at the present rate. */
-void fluid_settle(struct mfs_fluid *net, struct flow *f);
-/* Puts the flow's completion where its rate says. */
-void fluid_schedule(struct mfs_fluid *net, uint32_t flow);
 
 #endif

@@ -1,7 +1,7 @@
 /* Exact strict-priority max-min rates: only flows whose rate may change are visited. See fluid.h. */
 #include <math.h>
 
-#include "fluid_internal.h"
+#include "fluid_finish.h"
 
 /* Rates are told apart down to this part of a link; sums of doubles over a long run stay well inside it. */
 #define SLACK 1e-9

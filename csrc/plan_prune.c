@@ -13,37 +13,6 @@
 
 #include "plan_state.h"
 
-/* What the row of its batch has of the request, in and out. */
-void plan_load_in(struct mfs_plan *plan, struct plan_request *request)
-{
-	struct plan_batch *batch = request->batch;
-
-	for (uint32_t i = 0; i < request->parts; i++) {
-		uint32_t c = request->part[i], k = batch->cell[c].k;
-		int64_t amount = batch->cell[c].amount;
-		struct plan_touch *touch = &plan->touch[plan_port(batch->row, k)].at[batch->touch_at[k]];
-
-		plan_row_change(batch->row, k, amount);
-		plan_sums_add(plan, batch->chunk, plan_port(batch->row, k), amount);
-		if (c < batch->cursor[k])
-			batch->cursor[k] = c;
-		if (amount > touch->top)
-			touch->top = amount;
-	}
-}
-
-void plan_load_out(struct mfs_plan *plan, struct plan_request *request)
-{
-	struct plan_batch *batch = request->batch;
-
-	for (uint32_t i = 0; i < request->parts; i++) {
-		const struct plan_cell *cell = &batch->cell[request->part[i]];
-
-		plan_row_change(batch->row, cell->k, -cell->amount);
-		plan_sums_add(plan, batch->chunk, plan_port(batch->row, cell->k), -cell->amount);
-	}
-}
-
 /* Drops from the list what lost its flag. */
 static void compact(struct mfs_plan *plan)
 {
@@ -57,14 +26,6 @@ static void compact(struct mfs_plan *plan)
 	plan->pruned_stale = false;
 }
 
-void plan_give_back(struct mfs_plan *plan, struct plan_request *request)
-{
-	request->flags &= (uint8_t)~PLAN_PRUNED;
-	plan->pruned_stale = true;
-	plan_load_in(plan, request);
-	plan_mark(plan, request);
-}
-
 /* The most urgent come back when the drop budget has shrunk. */
 static void trim(struct mfs_plan *plan)
 {
@@ -73,25 +34,6 @@ static void trim(struct mfs_plan *plan)
 	for (uint32_t i = 0; i < over; i++)
 		plan_give_back(plan, plan->pruned.at[i]);
 	compact(plan);
-}
-
-/* H_i: what the longest port may take with the margin kept. */
-int64_t plan_room(const struct mfs_plan *plan, int64_t due, int64_t loose)
-{
-	__int128 time;
-
-	if (loose <= MFS_PLAN_TIME_MAX) {
-		int64_t left = loose - plan->now, room = due - plan->now;
-
-		room -= left > 0 ? (int64_t)((double)left * plan->margin) : 0;
-		return room < 0 ? 0 : room;
-	}
-	time = (__int128)due - plan->now;
-	if (loose > plan->now)
-		time -= (uint64_t)((double)((uint64_t)loose - (uint64_t)plan->now) * plan->margin);
-	if (time > 2 * MFS_PLAN_TIME_MAX)
-		return 2 * MFS_PLAN_TIME_MAX;
-	return time < 0 ? 0 : (int64_t)time;
 }
 
 /* The batch of this position is the reason why the request cannot return. */

@@ -225,6 +225,7 @@ struct mfs_plan {
 	struct plan_runs runs;
 };
 
+/* plan_vector.c */
 int plan_grow(void *vector, size_t size, uint64_t need); /* -ENOMEM */
 #define PLAN_RESERVE(vector, need) plan_grow(&(vector), sizeof(*(vector).at), (need))
 
@@ -283,6 +284,7 @@ static inline bool plan_request_before(const struct plan_request *a, const struc
 int plan_time_init(struct mfs_plan *plan, const int64_t *capacity);
 int64_t plan_time(const struct mfs_plan *plan, uint32_t port, int64_t amount);
 int64_t plan_within(const struct mfs_plan *plan, uint32_t port, int64_t time);
+int64_t plan_room(const struct mfs_plan *plan, int64_t due, int64_t loose);
 
 /* plan_batch.c: one batch's block, apart from everything else */
 int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, struct plan_batch **out);
@@ -304,6 +306,11 @@ struct plan_sums *plan_sums_behind(struct mfs_plan *plan, uint32_t chunk);
 int64_t plan_sums_longest(const struct mfs_plan *plan, struct plan_sums *sums);
 int64_t plan_row_amount(struct plan_row *row, uint32_t port);
 
+/* plan_load.c: what requests add to rows and sums */
+void plan_load_in(struct mfs_plan *plan, struct plan_request *request);
+void plan_load_out(struct mfs_plan *plan, struct plan_request *request);
+void plan_give_back(struct mfs_plan *plan, struct plan_request *request); /* it is not pruned any more */
+
 /* plan_block.c: one event by chunks */
 bool plan_block_readmit(struct mfs_plan *plan);
 void plan_block_bounds(struct mfs_plan *plan);
@@ -323,10 +330,6 @@ void plan_walk_back(struct mfs_plan *plan, struct plan_row *row, int64_t time, i
 
 /* plan_prune.c */
 void plan_event(struct mfs_plan *plan);
-int64_t plan_room(const struct mfs_plan *plan, int64_t due, int64_t loose);
-void plan_load_in(struct mfs_plan *plan, struct plan_request *request);
-void plan_load_out(struct mfs_plan *plan, struct plan_request *request);
-void plan_give_back(struct mfs_plan *plan, struct plan_request *request);
 
 /* plan_lost.c: which requests time has lost */
 void plan_lost_add(struct mfs_plan *plan, struct plan_request *request);

@@ -1,6 +1,7 @@
 /*
  * Exact conversions between amounts and the time they take on a port. A product in double precision is off by
  * less than one up to 2^50; the remainder, which fits a word although the products do not, puts it right.
+ * And how long a batch may take with the margin kept.
  */
 #define _GNU_SOURCE /* qsort_r */
 #include "plan_state.h"
@@ -77,4 +78,23 @@ int plan_time_init(struct mfs_plan *plan, const int64_t *capacity)
 		plan->class[u] = plan->classes - 1;
 	}
 	return 0;
+}
+
+/* H_i: what the longest port may take with the margin kept. */
+int64_t plan_room(const struct mfs_plan *plan, int64_t due, int64_t loose)
+{
+	__int128 time;
+
+	if (loose <= MFS_PLAN_TIME_MAX) {
+		int64_t left = loose - plan->now, room = due - plan->now;
+
+		room -= left > 0 ? (int64_t)((double)left * plan->margin) : 0;
+		return room < 0 ? 0 : room;
+	}
+	time = (__int128)due - plan->now;
+	if (loose > plan->now)
+		time -= (uint64_t)((double)((uint64_t)loose - (uint64_t)plan->now) * plan->margin);
+	if (time > 2 * MFS_PLAN_TIME_MAX)
+		return 2 * MFS_PLAN_TIME_MAX;
+	return time < 0 ? 0 : (int64_t)time;
 }
