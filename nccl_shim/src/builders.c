@@ -4,7 +4,7 @@
  * and is posted from there by post_send, which providers accept on such queue pairs too. Queue pairs that asked for rarer
  * operations (memory windows, TSO, atomic write and what is newer than our headers) are left alone altogether.
  */
-#include "shim.h"
+#include "ledger.h"
 
 #include <errno.h>
 #include <string.h>

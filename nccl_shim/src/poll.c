@@ -3,7 +3,7 @@
  * A queue pair's completions are accounted by whoever gets its `polling` flag; others add to `poll_deferred`, and the one
  * who has the flag looks at it again after letting go.
  */
-#include "shim.h"
+#include "ledger.h"
 
 #include <string.h>
 

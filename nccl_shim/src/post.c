@@ -1,5 +1,5 @@
 /* ibv_post_send of an open device. */
-#include "shim.h"
+#include "ledger.h"
 
 #include <errno.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * again after letting go (shim_owner_leave), and the fence there pairs with the one in shim_pump, so that one of both
  * sees the work.
  */
-#include "shim.h"
+#include "ledger.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -1,0 +1,64 @@
+/* Accounting of native posts: the owner adds work requests to a ledger, publishes it, then posts. */
+#ifndef MFS_SHIM_LEDGER_H
+#define MFS_SHIM_LEDGER_H
+
+#include "shim.h"
+
+/* Closes what was posted without a signal under another stage: its bytes complete with the next signal, apart. */
+void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger);
+
+static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t stage)
+{
+	struct shim_ledger ledger = {
+		.head = atomic_load_explicit(&q->signal_head, memory_order_relaxed),
+		.bytes = q->bytes_posted,
+		.marked = q->bytes_marked,
+		.stage = stage,
+	};
+
+	if (unlikely(stage != q->run_stage && ledger.bytes != ledger.marked))
+		shim_ledger_mark(q, &ledger);
+	return ledger;
+}
+
+static inline void shim_ledger_signal(struct shim_qp *q, struct shim_ledger *ledger, uint64_t end, uint8_t stage)
+{
+	struct shim_signal *signal = &q->signals[ledger->head++ & q->signal_mask];
+
+	atomic_store_explicit(&signal->bytes, ledger->bytes, memory_order_relaxed);
+	atomic_store_explicit(&signal->end, end | (uint64_t)stage << SHIM_SIGNAL_STAGE_SHIFT, memory_order_relaxed);
+	ledger->marked = ledger->bytes;
+}
+
+static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger, uint64_t bytes, bool signaled,
+				   uint64_t end, bool forced)
+{
+	ledger->bytes += bytes;
+	ledger->requests++;
+	if (signaled && q->signals)
+		shim_ledger_signal(q, ledger, end | (forced ? SHIM_SIGNAL_FORCED : 0), ledger->stage);
+}
+
+/* Makes `now` the truth in place of `before`, which may be ahead of it when a post has failed. */
+static inline void shim_ledger_publish(struct shim_qp *q, const struct shim_ledger *before, const struct shim_ledger *now)
+{
+	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
+
+	shim_count(&usage->posted.bytes[now->stage], now->bytes - before->bytes);
+	shim_count(&usage->posted.work_requests[now->stage], now->requests - before->requests);
+	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
+		     atomic_load_explicit(&q->broken, memory_order_relaxed))) {
+		/* completions will not be seen, or not in order */
+		shim_count(&usage->completed.bytes[now->stage], now->bytes - before->bytes);
+		shim_count(&usage->completed.work_requests[now->stage], now->requests - before->requests);
+		return;
+	}
+	q->bytes_posted = now->bytes;
+	q->bytes_marked = now->marked;
+	q->run_stage = now->stage;
+	if (unlikely(now->head - atomic_load_explicit(&q->signal_tail, memory_order_relaxed) > q->signal_mask + 1))
+		atomic_store(&q->broken, 1); /* more in flight than the provider promised: stop accounting */
+	atomic_store_explicit(&q->signal_head, now->head, memory_order_release);
+}
+
+#endif

@@ -1,0 +1,220 @@
+/* What the shim keeps of devices, completion queues and queue pairs, and the locks that protect it.
+ *
+ * A queue pair has two ownership flags. `owner` covers everything that is done before and during a native post; `polling`
+ * covers the accounting of completions. Nobody waits for `polling`, and nobody waits for the `owner` of a queue pair that
+ * can hold: whoever finds it taken leaves his work in the queue, and the owner looks again after letting go.
+ */
+#ifndef MFS_SHIM_RECORDS_H
+#define MFS_SHIM_RECORDS_H
+
+#include <infiniband/verbs.h>
+#include <mfs/api.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SHIM_QUANTUM_BYTES (256u << 10) /* a task is closed once it has this many bytes */
+#define SHIM_TASKS_WAITING_MAX 32	/* per queue pair; what comes later waits unformed, and makes larger tasks */
+
+/* ---- one copy of libibverbs: a process may hold several (wheels carry their own) ---------------------------------- */
+
+struct shim_verbs {
+	struct ibv_context *(*open_device)(struct ibv_device *);
+	struct ibv_context *(*import_device)(int);
+	int (*close_device)(struct ibv_context *);
+	struct ibv_cq *(*create_cq)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
+	int (*destroy_cq)(struct ibv_cq *);
+	struct ibv_qp *(*create_qp)(struct ibv_pd *, struct ibv_qp_init_attr *);
+	int (*modify_qp)(struct ibv_qp *, struct ibv_qp_attr *, int);
+	int (*destroy_qp)(struct ibv_qp *);
+	int (*dereg_mr)(struct ibv_mr *);
+	int (*rereg_mr)(struct ibv_mr *, int, struct ibv_pd *, void *, size_t, int);
+	int (*get_async_event)(struct ibv_context *, struct ibv_async_event *);
+	struct ibv_qp_ex *(*qp_to_qp_ex)(struct ibv_qp *);
+	uint64_t (*get_device_guid)(struct ibv_device *);
+	int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *);
+};
+
+/* ---- an open device ------------------------------------------------------------------------------------------------ */
+
+struct shim_context {
+	_Atomic(struct ibv_context *) context; /* NULL: free record */
+	_Atomic(struct shim_context *) next;   /* same bucket */
+	const struct shim_verbs *verbs;
+	int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
+	int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+	int (*bind_mw)(struct ibv_qp *, struct ibv_mw *, struct ibv_mw_bind *);
+	struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
+	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);
+	bool single_threaded; /* a thread domain was used: providers drop their locks, so only the caller's threads post */
+	char name[32];
+	uint64_t guid;
+	uint64_t rate_bytes_per_s;
+	bool inherited; /* opened before a fork: passes through in the child */
+	int nic;	/* index given by the daemon, or -1 */
+	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
+};
+
+/* A completion queue made by ibv_create_cq, hence polled by the poll_cq that is patched. */
+struct shim_cq {
+	_Atomic(struct ibv_cq *) cq; /* NULL: free record */
+	_Atomic(struct shim_cq *) next;
+	const struct ibv_context *context;
+	_Atomic uint64_t claimed; /* completions that its queue pairs can have outstanding */
+	bool channel;		  /* somebody may sleep on it */
+};
+
+/* ---- a queue pair --------------------------------------------------------------------------------------------------- */
+
+/* What a work request is for, as the engine has said: struct mfs_context without what is reserved. */
+struct shim_tag {
+	uint64_t request_id;
+	uint64_t deadline_ns;
+	uint32_t batch;
+	uint16_t layer;
+	uint8_t stage; /* 0: as the rules say */
+	uint8_t reserved;
+};
+_Static_assert(sizeof(struct shim_tag) == 24, "tags are compared as memory");
+extern const struct shim_tag shim_untagged;
+
+/* One signaled work request that went to the NIC: what is complete when its completion is polled. Everything that it
+ * finishes was of one stage: where the stage changes, an entry without a completion (SHIM_SIGNAL_MARK) closes the old one. */
+struct shim_signal {
+	_Atomic uint64_t bytes; /* posted on this queue pair so far */
+	_Atomic uint64_t end;	/* index after this work request, its stage, and flags */
+};
+#define SHIM_SIGNAL_FORCED (1ULL << 63) /* signaled by the shim, not by the caller */
+#define SHIM_SIGNAL_MARK (1ULL << 62)	/* no completion comes for this entry: it goes with the next */
+#define SHIM_SIGNAL_STAGE_SHIFT 56
+#define SHIM_SIGNAL_STAGE (7ULL << SHIM_SIGNAL_STAGE_SHIFT)
+#define SHIM_SIGNAL_END ((1ULL << SHIM_SIGNAL_STAGE_SHIFT) - 1)
+_Static_assert(MFS_STAGES_MAX == 8, "a stage has three bits in a signal");
+
+/* A held work request: everything it needs, copied. Slot = index modulo ring size; sge[] and payload follow. */
+struct shim_held {
+	_Atomic uint64_t published; /* index + 1 once the copy is complete */
+	uint64_t enqueued_ns;
+	uint64_t caller_wr_id;
+	uint64_t bytes;
+	uint64_t built_next; /* index of the builder's next work request */
+	struct shim_tag tag;
+	bool hole;	     /* nothing to post: the reservation was not used */
+	struct ibv_send_wr wr;
+	struct ibv_sge sge[];
+};
+
+struct shim_qp;
+
+/* Consecutive held work requests of one queue pair, of one tag, that need one permit. */
+struct shim_task {
+	struct shim_qp *q;
+	_Atomic uint64_t id;	  /* 0: not (yet) known */
+	_Atomic uint32_t permitted;
+	uint32_t bypass;	  /* never submitted: ring or slots full, or nothing is held now */
+	uint64_t sequence;	  /* number of the task on its queue pair, from 1 */
+	uint64_t end;		  /* index after its last work request */
+	_Atomic uint64_t done_at; /* complete when the signal with this end has come back; 0: nothing tells */
+	uint64_t bytes;
+	uint64_t enqueued_ns;
+	struct shim_tag tag;
+	bool incoming; /* RDMA reads */
+	bool owed; /* the arbiter counts it in flight: tell it when it is complete */
+};
+
+/* What one post adds to the accounting; see shim_ledger_publish. */
+struct shim_ledger {
+	uint64_t head;	 /* of the signal ring */
+	uint64_t bytes;	 /* posted on this queue pair so far */
+	uint64_t marked; /* of these, up to the last entry of the signal ring */
+	uint64_t requests;
+	uint8_t stage;
+};
+
+/* The ibv_wr_* interface of a queue pair. */
+struct shim_builder {
+	struct ibv_qp_ex *qpx;
+	struct ibv_qp_ex real; /* the provider's functions */
+	_Atomic uint32_t busy; /* between wr_start and wr_complete or wr_abort */
+	bool held;	       /* built into our queue, not into the provider's */
+	bool current;	       /* a work request is being built */
+	bool signaled;
+	bool named; /* native: the stage of all that is built now is settled */
+	int error;
+	uint64_t first, last, count; /* held: indices of what was built */
+	struct shim_ledger before, now; /* native: what wr_complete publishes */
+	uint64_t bytes, end;
+};
+
+struct shim_qp {
+	/* read by everyone, changed while nobody uses the queue pair or under both flags */
+	_Atomic(struct ibv_qp *) qp;
+	_Atomic(struct shim_qp *) next_by_pointer;
+	_Atomic(struct shim_qp *) next_by_number;
+	struct shim_context *_Atomic context;
+	int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+	_Atomic uint32_t number;
+	_Atomic uint8_t live;
+	_Atomic uint8_t accounted; /* completions come through the patched poll_cq and match the signal ring */
+	_Atomic uint8_t broken;	   /* error seen: nothing is held or accounted until RESET */
+	_Atomic uint8_t state;	   /* enum ibv_qp_state */
+	_Atomic uint8_t holds;	   /* it has a queue; never unset while it lives */
+	_Atomic uint8_t passes;	   /* the rules do not ask for permits (any more) */
+	_Atomic uint8_t unsure;	   /* its role is a guess until its first post, see shim_role_at_post */
+	uint8_t sq_sig_all;
+	uint8_t type;
+	_Atomic uint8_t stage, role, dscp; /* changed under both flags, when the rules change */
+	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
+	_Atomic(_Atomic uint32_t *) gate;
+	_Atomic(struct mfs_usage *) usage;
+	struct shim_held *fifo; /* NULL unless it holds */
+
+	/* owner side */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t owner;
+	uint32_t signal_mask;
+	struct shim_signal *signals;
+	_Atomic uint64_t signal_head;
+	uint64_t bytes_posted, bytes_marked; /* marked: up to the last entry of the signal ring */
+	uint8_t run_stage;		     /* of what was posted since */
+	_Atomic uint64_t wr_next;   /* next index to give out; changed by compare-and-swap */
+	_Atomic uint64_t wr_posted; /* everything before went to the NIC */
+	_Atomic uint64_t wr_formed; /* everything before belongs to a task */
+	_Atomic uint64_t task_formed, task_posted;
+
+	/* polling side */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t polling;
+	_Atomic uint32_t poll_deferred; /* completions seen while another thread was accounting */
+	_Atomic uint64_t signal_tail;
+	uint64_t bytes_completed;
+	uint64_t completed_end;	  /* index after the last work request known to be complete */
+	_Atomic uint64_t retired; /* the caller's slots before this index are free again */
+	_Atomic uint64_t task_done;
+
+	/* seldom changed */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t permitted_sequence; /* tasks up to here may go */
+	_Atomic uint64_t expired_sequence;   /* tasks up to here were held for too long */
+	_Atomic uint32_t force;	  /* post everything held, without permits */
+	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
+	_Atomic uint32_t failed;  /* a deferred post was refused: what is held becomes flushed completions */
+	_Atomic uint64_t held_since_ns; /* when the oldest held work request came; 0: none */
+	uint64_t failed_ns;
+	uint64_t fifo_stride, fifo_bytes;
+	struct shim_task *tasks;
+	uint32_t ring_mask;
+	_Atomic(struct mfs_client *) client; /* where its tasks are; changed under both flags */
+	struct mfs_client_report *report;
+	struct shim_cq *send_cq, *recv_cq;
+	struct ibv_cq *send_cq_native;
+	struct ibv_qp_cap cap;
+	struct shim_builder builder;
+	char library[128]; /* file name of the object that created it */
+	uint8_t found_role;
+	bool may_hold; /* nothing about this queue pair forbids holding */
+	bool shared_receive;
+	int lane;	  /* class on the wire, or -1 */
+	_Atomic int communicator; /* NCCL's, see profiler.c; -1: unknown */
+	union ibv_gid peer;
+	struct shim_qp *free_next;
+};
+
+#endif
