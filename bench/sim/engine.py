@@ -11,15 +11,13 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.sim.batching import FirstComeFirstServed, RequestScheduler, least_loaded
 from bench.sim.cluster import Cluster, Request
 from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
+from bench.sim.scheduling import SchedulingPolicy
 from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, RING, WAIT, Batch, Chunk, Flow, State
-
-if TYPE_CHECKING:
-    from bench.sim.policies import Policy
 
 
 class Simulation:
@@ -29,7 +27,7 @@ class Simulation:
         self,
         cluster: Cluster,
         requests: Sequence[Request],
-        policy: Callable[[Simulation], Policy],
+        policy: Callable[[Simulation], SchedulingPolicy],
         scheduler: RequestScheduler | None = None,
     ) -> None:
         self.cluster = cluster

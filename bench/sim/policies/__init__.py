@@ -15,17 +15,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bench.sim.engine import Simulation
-    from bench.sim.network import Network
-    from bench.sim.states import Batch, Flow
+from bench.sim.engine import Simulation
+from bench.sim.scheduling import SchedulingPolicy
 
-Factory = Callable[["Simulation"], "Policy"]
+Factory = Callable[[Simulation], "Policy"]
 _REGISTRY: dict[str, Factory] = {}
 
 DEADLINE_UNIT_S = 1e-6
@@ -39,46 +35,11 @@ def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequenc
     return band << 61 | min(first, 2047) << 50 | ticks << 16 | third << 14 | sequence & 0x3FFF
 
 
-class Hooks:
-    """What a policy may want to know; all of it is optional."""
-
-    def p2d_created(self, flow: Flow) -> None:
-        """A request's stage-3 stream exists; nothing is posted yet."""
-
-    def batch_began(self, batch: Batch) -> None:
-        """A unit is about to compute this batch."""
-
-    def layer_began(self, batch: Batch) -> None:
-        """The batch waits for, or computes, its next layer."""
-
-    def batch_computed(self, batch: Batch) -> None:
-        """The unit is done with the batch; requests may still ship."""
-
-    def batch_ended(self, batch: Batch) -> None:
-        """The last request of the batch has finished."""
-
-    def flow_ended(self, flow: Flow) -> None:
-        """A collective or a request's stage 3 is over."""
-
-
-class Policy(Hooks, ABC):
-    """What every policy is asked; the defaults are those of one that never changes its mind."""
-
-    isolated = False  # every flow at the rate it has alone
-    at_layers = False  # ask again for a batch's KV flows when it begins a layer
-    reuse_by_layer = False  # the order of stage 1 depends on the layer it fetches
-    tick_s: float | None = None  # ask again for what still ships, this often
+class Policy(SchedulingPolicy):
+    """What policies start from: one that, at ticks, asks itself again for all that ships."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-
-    @abstractmethod
-    def order(self, flow: Flow) -> int:
-        """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
-
-    def network(self) -> Network | None:
-        """A network of the policy's own; None: the one the configuration asks for."""
-        return None
 
     def tick(self) -> None:
         for flow in list(self.simulation.shipping):

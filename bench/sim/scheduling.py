@@ -1,0 +1,52 @@
+"""What a simulation asks of a scheduling policy. Those that there are derive from `bench.sim.policies.Policy`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.sim.network import Network
+    from bench.sim.states import Batch, Flow
+
+
+class Hooks:
+    """What a policy may want to know; all of it is optional."""
+
+    def p2d_created(self, flow: Flow) -> None:
+        """A request's stage-3 stream exists; nothing is posted yet."""
+
+    def batch_began(self, batch: Batch) -> None:
+        """A unit is about to compute this batch."""
+
+    def layer_began(self, batch: Batch) -> None:
+        """The batch waits for, or computes, its next layer."""
+
+    def batch_computed(self, batch: Batch) -> None:
+        """The unit is done with the batch; requests may still ship."""
+
+    def batch_ended(self, batch: Batch) -> None:
+        """The last request of the batch has finished."""
+
+    def flow_ended(self, flow: Flow) -> None:
+        """A collective or a request's stage 3 is over."""
+
+
+class SchedulingPolicy(Hooks, ABC):
+    """What every policy is asked; the defaults are those of one that never changes its mind."""
+
+    isolated = False  # every flow at the rate it has alone
+    at_layers = False  # ask again for a batch's KV flows when it begins a layer
+    reuse_by_layer = False  # the order of stage 1 depends on the layer it fetches
+    tick_s: float | None = None  # ask again for what still ships, this often
+
+    @abstractmethod
+    def order(self, flow: Flow) -> int:
+        """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
+
+    def network(self) -> Network | None:
+        """A network of the policy's own; None: the one the configuration asks for."""
+        return None
+
+    def tick(self) -> None:
+        """Every tick_s while something ships."""
