@@ -104,8 +104,8 @@ FAULTS = (
         "only remaining budgets cross the network; each host reckons with its own monotonic clock",
         (
             "tests/fault/test_clocks.py::test_hosts_whose_clocks_are_days_apart_are_ordered_by_their_budgets",
-            "tests/unit/coordinator/test_cluster.py::test_the_clock_may_jump_back",
-            "tests/unit/coordinator/test_cluster.py::test_a_clock_that_jumps_ahead_takes_no_batch_away",
+            "tests/unit/coordinator/test_cluster_bad_input.py::test_the_clock_may_jump_back",
+            "tests/unit/coordinator/test_cluster_bad_input.py::test_a_clock_that_jumps_ahead_takes_no_batch_away",
             f"{LINK}::test_a_lone_coordinator_whose_clock_went_back_outbids_its_former_life",
         ),
     ),
