@@ -69,7 +69,7 @@ FAULTS = (
         (
             f"{DAEMON}::test_clients_killed_anywhere_leave_nothing_behind",
             f"{NODE}::test_a_killed_client_leaves_nothing_behind",
-            "tests/unit/core/test_permits.py::test_a_client_that_left_blocks_nobody",
+            "tests/unit/core/test_arbiter.py::test_a_client_that_left_blocks_nobody",
         ),
     ),
     Fault(
