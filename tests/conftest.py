@@ -148,15 +148,15 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> NativePrograms:
 
 @dataclass
 class NativePrograms:
-    """Compiles test programs of tests/native, each once a session."""
+    """Compiles test programs of tests/native, NAME.c with all NAME_*.c, each once a session."""
 
     folder: Path
 
     def __call__(self, name: str, *flags: str) -> Path:
         program = self.folder / name
         if not program.exists():
-            source = ROOT / "tests/native" / f"{name}.c"
-            subprocess.run(["gcc", *CFLAGS, str(source), "-o", str(program), *flags], check=True)
+            sources = [ROOT / f"tests/native/{name}.c", *sorted((ROOT / "tests/native").glob(f"{name}_*.c"))]
+            subprocess.run(["gcc", *CFLAGS, *map(str, sources), "-o", str(program), *flags], check=True)
         return program
 
 

@@ -1,0 +1,46 @@
+/* The cases of soft_roce_cases.c, by file. */
+#ifndef MFS_SOFT_ROCE_CASES_H
+#define MFS_SOFT_ROCE_CASES_H
+
+#include "verbs_pair.h"
+
+static const struct pair_options defaults = { .rnr_retry = 7, .inline_bytes = 512 };
+
+/* soft_roce_cases_data.c */
+void data(void);
+void scatter_gather(void);
+void builders(void);
+void atomics(void);
+void both_directions(void);
+void read_depth(void);
+void many_queue_pairs(void);
+void memory_polling(void);
+
+/* soft_roce_cases_errors.c */
+void bad_key(void);
+void bad_bounds(void);
+void bad_access(void);
+void bad_alignment(void);
+void bad_local_key(void);
+void bad_request(void);
+void foreign_keys(void);
+void receive_too_small(void);
+void receiver_not_ready(void);
+void rnr_retries_exceeded(void);
+void deregistered_target(void);
+
+/* soft_roce_cases_states.c */
+void peer_destroyed(void);
+void peer_missing(void);
+void late_peer(void);
+void flush_order(void);
+void state_machine(void);
+void send_queue_drained(void);
+void forked_child(void);
+
+/* soft_roce_cases_queues.c */
+void shared_receives(void);
+void completion_channel(void);
+void queue_limits(void);
+
+#endif
