@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "fake_verbs.h"
+#include "fake_verbs_state.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,37 +13,6 @@
 
 #define LOG_MAX 4096
 #define EXPORT __attribute__((visibility("default")))
-
-struct fake_cq {
-	struct ibv_cq cq;
-	pthread_mutex_t lock;
-	struct ibv_wc *ring;
-	uint32_t head, tail, size;
-};
-
-struct pending {
-	uint64_t wr_id;
-	enum ibv_wr_opcode opcode;
-	bool signaled;
-};
-
-struct fake_qp {
-	struct ibv_qp_ex qpx; /* first: struct ibv_qp */
-	pthread_mutex_t lock;
-	struct ibv_qp_init_attr attr;
-	struct pending *sq;
-	uint64_t posted, finished, freed; /* freed: slots that a polled completion gave back */
-	struct fake_record *log;
-	unsigned logged;
-	int refuse_error;
-	unsigned refuse_times, traffic_class;
-	struct ibv_send_wr built[64];
-	struct ibv_sge built_sge[64][4];
-	unsigned char built_data[64][FAKE_PAYLOAD_MAX];
-	unsigned building;
-	int build_error;
-	struct fake_qp *next;
-};
 
 struct fake_context {
 	struct verbs_context v;
@@ -167,7 +136,7 @@ static void record(struct fake_qp *f, const struct ibv_send_wr *wr, bool by_buil
 	}
 }
 
-static int post_locked(struct fake_qp *f, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool by_builder)
+int fake_post_locked(struct fake_qp *f, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool by_builder)
 {
 	enum ibv_qp_state state = f->qpx.qp_base.state;
 
@@ -214,7 +183,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 	int rc;
 
 	pthread_mutex_lock(&f->lock);
-	rc = post_locked(f, wr, bad, false);
+	rc = fake_post_locked(f, wr, bad, false);
 	pthread_mutex_unlock(&f->lock);
 	return rc;
 }
@@ -223,141 +192,6 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 {
 	(void)qp, (void)wr, (void)bad;
 	return 0;
-}
-
-/* ---- the ibv_wr_* interface --------------------------------------------------------------------------------------- */
-
-static struct ibv_send_wr *build(struct ibv_qp_ex *qpx, enum ibv_wr_opcode opcode)
-{
-	struct fake_qp *f = (struct fake_qp *)qpx;
-	struct ibv_send_wr *wr = &f->built[f->building];
-
-	memset(wr, 0, sizeof(*wr));
-	wr->wr_id = qpx->wr_id;
-	wr->send_flags = qpx->wr_flags;
-	wr->opcode = opcode;
-	wr->sg_list = f->built_sge[f->building];
-	if (f->building)
-		f->built[f->building - 1].next = wr;
-	f->building++;
-	return wr;
-}
-
-static void wr_start(struct ibv_qp_ex *qpx)
-{
-	struct fake_qp *f = (struct fake_qp *)qpx;
-
-	pthread_mutex_lock(&f->lock);
-	f->building = 0;
-	f->build_error = 0;
-}
-
-static int wr_complete(struct ibv_qp_ex *qpx)
-{
-	struct fake_qp *f = (struct fake_qp *)qpx;
-	struct ibv_send_wr *bad;
-	uint64_t used = f->posted - __atomic_load_n(&f->freed, __ATOMIC_ACQUIRE);
-	int rc = f->build_error;
-
-	if (!rc && f->building + used > f->attr.cap.max_send_wr)
-		rc = ENOMEM;
-	if (!rc && f->building)
-		rc = post_locked(f, f->built, &bad, true);
-	pthread_mutex_unlock(&f->lock);
-	return rc;
-}
-
-static void wr_abort(struct ibv_qp_ex *qpx)
-{
-	pthread_mutex_unlock(&((struct fake_qp *)qpx)->lock);
-}
-
-static void rdma(struct ibv_qp_ex *qpx, enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t address, __be32 imm)
-{
-	struct ibv_send_wr *wr = build(qpx, opcode);
-
-	wr->wr.rdma.rkey = rkey;
-	wr->wr.rdma.remote_addr = address;
-	wr->imm_data = imm;
-}
-
-static void wr_rdma_write(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address)
-{
-	rdma(qpx, IBV_WR_RDMA_WRITE, rkey, address, 0);
-}
-static void wr_rdma_write_imm(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address, __be32 imm)
-{
-	rdma(qpx, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, address, imm);
-}
-static void wr_rdma_read(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address)
-{
-	rdma(qpx, IBV_WR_RDMA_READ, rkey, address, 0);
-}
-static void wr_send(struct ibv_qp_ex *qpx)
-{
-	build(qpx, IBV_WR_SEND);
-}
-static void wr_send_imm(struct ibv_qp_ex *qpx, __be32 imm)
-{
-	build(qpx, IBV_WR_SEND_WITH_IMM)->imm_data = imm;
-}
-static void wr_atomic_fetch_add(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address, uint64_t add)
-{
-	struct ibv_send_wr *wr = build(qpx, IBV_WR_ATOMIC_FETCH_AND_ADD);
-
-	wr->wr.atomic.rkey = rkey;
-	wr->wr.atomic.remote_addr = address;
-	wr->wr.atomic.compare_add = add;
-}
-static void wr_atomic_cmp_swp(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t address, uint64_t compare, uint64_t swap)
-{
-	wr_atomic_fetch_add(qpx, rkey, address, compare);
-	((struct fake_qp *)qpx)->built[((struct fake_qp *)qpx)->building - 1].opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-	((struct fake_qp *)qpx)->built[((struct fake_qp *)qpx)->building - 1].wr.atomic.swap = swap;
-}
-
-static void wr_set_sge_list(struct ibv_qp_ex *qpx, size_t n, const struct ibv_sge *sges)
-{
-	struct fake_qp *f = (struct fake_qp *)qpx;
-	struct ibv_send_wr *wr = &f->built[f->building - 1];
-
-	if (n > f->attr.cap.max_send_sge) {
-		f->build_error = ENOMEM;
-		return;
-	}
-	wr->num_sge = (int)n;
-	memcpy(wr->sg_list, sges, n * sizeof(*sges));
-}
-static void wr_set_sge(struct ibv_qp_ex *qpx, uint32_t lkey, uint64_t addr, uint32_t length)
-{
-	struct ibv_sge sge = {addr, length, lkey};
-
-	wr_set_sge_list(qpx, 1, &sge);
-}
-static void wr_set_inline_data_list(struct ibv_qp_ex *qpx, size_t n, const struct ibv_data_buf *buffers)
-{
-	struct fake_qp *f = (struct fake_qp *)qpx;
-	struct ibv_send_wr *wr = &f->built[f->building - 1];
-	unsigned char *data = f->built_data[f->building - 1];
-	size_t length = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		if (length + buffers[i].length > f->attr.cap.max_inline_data) {
-			f->build_error = ENOMEM;
-			return;
-		}
-		memcpy(data + length, buffers[i].addr, buffers[i].length);
-		length += buffers[i].length;
-	}
-	wr->send_flags |= IBV_SEND_INLINE;
-	wr->num_sge = 1;
-	wr->sg_list[0] = (struct ibv_sge){(uintptr_t)data, (uint32_t)length, 0};
-}
-static void wr_set_inline_data(struct ibv_qp_ex *qpx, void *addr, size_t length)
-{
-	struct ibv_data_buf buffer = {addr, length};
-
-	wr_set_inline_data_list(qpx, 1, &buffer);
 }
 
 /* ---- objects -------------------------------------------------------------------------------------------------------- */
@@ -392,22 +226,8 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
 	struct ibv_qp *qp = new_qp(context, attr->pd, (struct ibv_qp_init_attr *)attr);
 	struct ibv_qp_ex *x = (struct ibv_qp_ex *)qp;
 
-	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
-		x->wr_start = wr_start;
-		x->wr_complete = wr_complete;
-		x->wr_abort = wr_abort;
-		x->wr_rdma_write = wr_rdma_write;
-		x->wr_rdma_write_imm = wr_rdma_write_imm;
-		x->wr_rdma_read = wr_rdma_read;
-		x->wr_send = wr_send;
-		x->wr_send_imm = wr_send_imm;
-		x->wr_atomic_fetch_add = wr_atomic_fetch_add;
-		x->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
-		x->wr_set_sge = wr_set_sge;
-		x->wr_set_sge_list = wr_set_sge_list;
-		x->wr_set_inline_data = wr_set_inline_data;
-		x->wr_set_inline_data_list = wr_set_inline_data_list;
-	}
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+		fake_builders_set(x);
 	return qp;
 }
 

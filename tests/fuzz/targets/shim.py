@@ -36,7 +36,8 @@ def environment(folder: Path) -> Iterator[Callable[[bytes], None]]:
     verbs, program = folder / "libibverbs.so.1", folder / "environment"
     script = ("-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={NATIVE}/fake_verbs.map")
     gcc = ("gcc", "-std=gnu11", "-O1")
-    subprocess.run([*gcc, "-fPIC", "-shared", NATIVE / "fake_verbs.c", "-o", verbs, *script, "-lpthread"], check=True)
+    sources = sorted(NATIVE.glob("fake_verbs*.c"))
+    subprocess.run([*gcc, "-fPIC", "-shared", *sources, "-o", verbs, *script, "-lpthread"], check=True)
     source = ROOT / "tests/fuzz/environment.c"
     subprocess.run([*gcc, source, "-o", program, verbs, f"-Wl,-rpath,{folder}", "-lpthread"], check=True)
     bare = {name: value for name, value in os.environb.items() if not name.startswith(b"MFS_")}

@@ -44,7 +44,7 @@ class Native:
         (self.folder / "mooncake").mkdir(parents=True)
         fake = self.folder / "libibverbs.so.1"
         link = ("-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={NATIVE}/fake_verbs.map")
-        cc(*self.sanitize, "-fPIC", "-shared", NATIVE / "fake_verbs.c", "-o", fake, *link, "-lpthread")
+        cc(*self.sanitize, "-fPIC", "-shared", *sorted(NATIVE.glob("fake_verbs*.c")), "-o", fake, *link, "-lpthread")
         helpers = [self.folder / "shim_test.o", self.folder / "scripted_daemon.o"]
         for helper in helpers:
             cc(*self.sanitize, "-Werror", include, "-c", NATIVE / f"{helper.stem}.c", "-o", helper)

@@ -1,0 +1,46 @@
+/* What the two files of the fake device share. */
+#ifndef FAKE_VERBS_STATE_H
+#define FAKE_VERBS_STATE_H
+
+#include "fake_verbs.h"
+
+#include <pthread.h>
+
+struct fake_cq {
+	struct ibv_cq cq;
+	pthread_mutex_t lock;
+	struct ibv_wc *ring;
+	uint32_t head, tail, size;
+};
+
+struct pending {
+	uint64_t wr_id;
+	enum ibv_wr_opcode opcode;
+	bool signaled;
+};
+
+struct fake_qp {
+	struct ibv_qp_ex qpx; /* first: struct ibv_qp */
+	pthread_mutex_t lock;
+	struct ibv_qp_init_attr attr;
+	struct pending *sq;
+	uint64_t posted, finished, freed; /* freed: slots that a polled completion gave back */
+	struct fake_record *log;
+	unsigned logged;
+	int refuse_error;
+	unsigned refuse_times, traffic_class;
+	struct ibv_send_wr built[64];
+	struct ibv_sge built_sge[64][4];
+	unsigned char built_data[64][FAKE_PAYLOAD_MAX];
+	unsigned building;
+	int build_error;
+	struct fake_qp *next;
+};
+
+/* fake_verbs.c: under the queue pair's lock */
+int fake_post_locked(struct fake_qp *f, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool by_builder);
+
+/* fake_verbs_builders.c */
+void fake_builders_set(struct ibv_qp_ex *qpx);
+
+#endif
