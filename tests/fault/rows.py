@@ -21,6 +21,7 @@ LINK = "tests/integration/test_coordinator_link.py"
 LIFE = "tests/integration/test_node_lifecycle.py"
 NODE = "tests/integration/test_node_attach.py"
 SHIM = "tests/native/shim_fault.c"
+SHIM_DAEMON = "tests/native/shim_daemon.c"
 HARDWARE = "tests/unit/doctor/test_hardware_files.py"
 PROGRAMS = "tests/integration/test_programs_under_mfs.py"
 FUZZ = "tests/fuzz/test_fuzz.py"
@@ -39,7 +40,7 @@ FAULTS = (
     Fault(
         "`mfsd` killed with work requests held",
         "within 50 ms they are posted, in order of each queue pair, none lost or doubled; later ones pass",
-        (f"{DAEMON}::test_daemon_killed_in_the_middle", f"{SHIM}::daemon_killed"),
+        (f"{DAEMON}::test_daemon_killed_in_the_middle", f"{SHIM_DAEMON}::daemon_killed"),
     ),
     Fault(
         "`mfsd` hangs or is stopped",
@@ -47,7 +48,7 @@ FAULTS = (
         (
             f"{DAEMON}::test_daemon_stopped_for_ever",
             f"{DAEMON}::test_daemon_stopped_and_continued_schedules_again",
-            f"{SHIM}::daemon_hangs",
+            f"{SHIM_DAEMON}::daemon_hangs",
             f"{LIFE}::test_a_stopped_daemon_is_taken_for_dead_and_believed_again",
             f"{LIFE}::test_the_service_manager_is_told",
             f"{LIFE}::test_a_hung_arbiter_is_not_reported_alive",
@@ -58,7 +59,7 @@ FAULTS = (
         "a new epoch; programs attach again by themselves; permits of the old epoch are ignored",
         (
             f"{DAEMON}::test_daemon_killed_and_restarted_schedules_again",
-            f"{SHIM}::daemon_restarts_often",
+            f"{SHIM_DAEMON}::daemon_restarts_often",
             f"{LIFE}::test_a_restart_has_a_new_epoch_and_clients_attach_again",
             "tests/unit/core/test_permits.py::test_a_permit_of_another_epoch_is_ignored",
         ),
@@ -115,7 +116,7 @@ FAULTS = (
         (
             f"{HOSTILE}::test_random_bytes_anywhere",
             f"{HOSTILE}::test_an_absurd_index_detaches",
-            f"{SHIM}::daemon_detaches",
+            f"{SHIM_DAEMON}::daemon_detaches",
             f"{DAEMON}::test_a_poisoned_ring_is_given_up_and_its_program_passes_through",
             f"{FUZZ}::test_random_inputs",
         ),
@@ -124,7 +125,7 @@ FAULTS = (
         "another version of the library",
         "refused with the reason, passes through; living memory is never laid out anew",
         (
-            f"{SHIM}::other_version",
+            f"{SHIM_DAEMON}::other_version",
             f"{NODE}::test_another_abi_is_refused_with_the_reason",
             f"{ATTACH}::test_segments_that_cannot_be_trusted",
         ),
@@ -148,7 +149,7 @@ FAULTS = (
         "no memory, no descriptors, no room for log lines",
         "the program starts and passes through; log lines are dropped and counted, work requests never",
         (
-            f"{SHIM}::no_memory",
+            f"{SHIM_DAEMON}::no_memory",
             f"{NODE}::test_a_host_that_is_out_of_memory_or_descriptors",
             "tests/unit/node/test_log.py::test_a_full_pipe_and_a_closed_one_cost_lines_only",
         ),
@@ -166,8 +167,8 @@ FAULTS = (
         "`fork()` in a program under the library",
         "the child passes through, without the parent's memory or threads; the parent loses nothing",
         (
-            f"{SHIM}::forked",
-            f"{SHIM}::forked_without_pages",
+            f"{SHIM_DAEMON}::forked",
+            f"{SHIM_DAEMON}::forked_without_pages",
             "tests/native/shim_metadata.c::child_starts_without",
             f"{PROGRAMS}::test_a_program_that_forks_while_its_work_requests_are_held",
         ),
@@ -185,7 +186,7 @@ FAULTS = (
         "libibverbs opened late, several times, or after a fork",
         "every device context is patched once, whoever opened it and how",
         (
-            f"{SHIM}::opened_after_fork",
+            f"{SHIM_DAEMON}::opened_after_fork",
             "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name",
             "tests/unit/shim/test_native.py::test_several_copies_of_the_library_in_one_program",
         ),

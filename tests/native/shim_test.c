@@ -86,6 +86,17 @@ struct ibv_send_wr rig_write(struct rig *r, struct ibv_sge *sge, uint64_t wr_id,
 				    .send_flags = (unsigned)flags, .wr.rdma = {.remote_addr = wr_id * 16, .rkey = 9}};
 }
 
+void rig_post_writes(struct rig *r, struct ibv_qp *qp, uint64_t first, unsigned n, int flags)
+{
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	for (unsigned i = 0; i < n; i++) {
+		wr = rig_write(r, &sge, first + i, 64, flags);
+		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	}
+}
+
 unsigned posted(struct ibv_qp *qp)
 {
 	unsigned n;

@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "tests/native"
 SHIM = ROOT / "nccl_shim/libmfs_shim.so"
 CALLERS = ("libnccl.so.2", "mooncake/store.so", "mooncake/engine.so", "libother.so")
-PROGRAMS = ("shim_hold", "shim_fault", "shim_threads", "shim_trace", "shim_roles", "shim_metadata", "shim_profiler")
+PROGRAMS = (
+    *("shim_hold", "shim_fault", "shim_daemon", "shim_threads"),
+    *("shim_trace", "shim_roles", "shim_metadata", "shim_profiler"),
+)
 TIMEOUT_S = 600
 """Only ends a test that hangs."""
 

@@ -9,10 +9,11 @@ import pytest
 
 from tests.unit.shim.conftest import Native, names_of
 
-HOLD, FAULT, THREADS = names_of("shim_hold"), names_of("shim_fault"), names_of("shim_threads")
+HOLD, THREADS = names_of("shim_hold"), names_of("shim_threads")
+FAULTS = [f"{program} {test}" for program in ("shim_fault", "shim_daemon") for test in names_of(program)]
 METADATA, PROFILER = names_of("shim_metadata"), names_of("shim_profiler")
 PROFILER_VERSIONS = (4, 5, 6, 7)
-FORKS_AND_STARTS_THREADS = {"opened_after_fork"}  # what the thread sanitizer does not support
+FORKS_AND_STARTS_THREADS = {"shim_daemon opened_after_fork"}  # what the thread sanitizer does not support
 FEW = {"PER_QP": "5000"}
 
 
@@ -25,9 +26,9 @@ def test_holding(native: Native, test: str) -> None:
     native.run("shim_hold", test, **mode_of(test))
 
 
-@pytest.mark.parametrize("test", FAULT)
+@pytest.mark.parametrize("test", FAULTS)
 def test_faults(native: Native, test: str) -> None:
-    native.run("shim_fault", test)
+    native.run(*test.split())
 
 
 @pytest.mark.parametrize("test", THREADS)
@@ -74,7 +75,7 @@ def test_a_caller_sees_no_difference(native: Native, seed: int) -> None:
 
 @pytest.mark.parametrize(
     "test",
-    [f"shim_hold {t}" for t in HOLD] + [f"shim_fault {t}" for t in FAULT] + [f"shim_metadata {t}" for t in METADATA],
+    [f"shim_hold {t}" for t in HOLD] + FAULTS + [f"shim_metadata {t}" for t in METADATA],
 )
 def test_address_sanitizer(with_asan: Native, test: str) -> None:
     program, name = test.split()
@@ -105,6 +106,6 @@ def test_thread_sanitizer_ranges(with_tsan: Native) -> None:
     with_tsan.run("shim_metadata", "ranges_change_under_readers")
 
 
-@pytest.mark.parametrize("test", [t for t in FAULT if t not in FORKS_AND_STARTS_THREADS])
+@pytest.mark.parametrize("test", [t for t in FAULTS if t not in FORKS_AND_STARTS_THREADS])
 def test_thread_sanitizer_faults(with_tsan: Native, test: str) -> None:
-    with_tsan.run("shim_fault", test)
+    with_tsan.run(*test.split())

@@ -1,0 +1,294 @@
+/* Daemons that die, hang, come back or are of another kind; programs that fork. */
+#include "shim_test.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void daemon_killed(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_wc wc[16];
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 4);
+	daemon_kill(d);
+	WAIT(posted(qp) == 4); /* the hung-up socket tells; its heartbeat would be good for a quarter of an hour */
+	rig_post_writes(r, qp, 4, 2, IBV_SEND_SIGNALED);
+	WAIT(posted(qp) == 6);
+
+	d = hold_daemon(); /* a new one: attached again, scheduled again, old completions are not reported to it */
+	WAIT(daemon_counts(d).attached == 1);
+	WAIT(daemon_segment(d)->report.queue_pairs[MFS_ROLE_KV] == 1);
+	rig_post_writes(r, qp, 6, 2, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 2);
+	CHECK_EQUAL(posted(qp), 6);
+	CHECK_EQUAL(daemon_segment(d)->usage[0].posted.bytes[HOLD_STAGE], 6 * 64); /* what is in flight counts here */
+	fake_complete(qp, 6);
+	rig_drain(r, wc, 6);
+	daemon_grant(d, 2);
+	WAIT(posted(qp) == 8);
+	fake_complete(qp, 2);
+	rig_drain(r, wc, 2);
+	CHECK_EQUAL(wc[1].wr_id, 7);
+	WAIT(daemon_counts(d).completed == 2);
+	CHECK_EQUAL(daemon_segment(d)->usage[0].posted.bytes[HOLD_STAGE],
+		    daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE]);
+}
+
+/* Posts one more; until the shim has seen a fresh heartbeat it passes through. */
+static bool next_is_held(struct rig *r, struct ibv_qp *qp, struct daemon *d)
+{
+	struct ibv_wc wc[16];
+
+	rig_post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
+	fake_complete(qp, 16);
+	while (rig_poll(r, wc, 16) > 0)
+		;
+	return daemon_segment(d)->report.held_work_requests == 1;
+}
+
+static void daemon_hangs(void)
+{
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .stale_after_ns = 40000000};
+	struct daemon *d = daemon_start(&options);
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	uint64_t paused_ns;
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	daemon_pause(d, true);
+	paused_ns = now_ns();
+	WAIT(posted(qp) == 4);
+	printf("posted %.1f ms after the last heartbeat\n", (double)(now_ns() - paused_ns) / 1e6);
+	rig_post_writes(r, qp, 4, 2, IBV_SEND_SIGNALED);
+	WAIT(posted(qp) == 6);
+	daemon_pause(d, false); /* it was late, not dead: the session stays and scheduling goes on */
+	WAIT(next_is_held(r, qp, d));
+	CHECK_EQUAL(daemon_counts(d).attached, 1);
+}
+
+static void daemon_detaches(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 4);
+	atomic_store(&daemon_segment(d)->header.state, MFS_SEGMENT_DETACHED);
+	WAIT(posted(qp) == 4);
+	WAIT(daemon_counts(d).attached == 2); /* it has been said, and the next daemon was looked for */
+}
+
+static void daemon_comes_later(void)
+{
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct daemon *d;
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(qp), 4);
+	d = hold_daemon();
+	WAIT(daemon_counts(d).attached == 1);
+	WAIT(daemon_segment(d)->report.queue_pairs[MFS_ROLE_KV] == 1);
+	rig_post_writes(r, qp, 4, 1, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(qp), 4);
+	WAIT(daemon_counts(d).submitted == 1);
+}
+
+static void daemon_restarts_often(void)
+{
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_wc wc[16];
+	uint64_t next = 0;
+
+	rig_ready(qp);
+	fake_complete_at_once(true);
+	for (int round = 0; round < 8; round++) {
+		struct daemon *d = hold_daemon();
+
+		WAIT(daemon_counts(d).attached >= 1 && daemon_segment(d)->report.queue_pairs[MFS_ROLE_KV] == 1);
+		rig_post_writes(r, qp, next, 5, IBV_SEND_SIGNALED);
+		WAIT(daemon_counts(d).submitted >= 1);
+		daemon_kill(d);
+		rig_drain(r, wc, 5);
+		for (int i = 0; i < 5; i++)
+			CHECK(wc[i].wr_id == next + (uint64_t)i && wc[i].status == IBV_WC_SUCCESS);
+		next += 5;
+	}
+}
+
+static void refused_by(const struct daemon_options *changed)
+{
+	struct daemon *d = daemon_start(changed);
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+
+	(void)d;
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(qp), 4);
+}
+
+static void other_version(void)
+{
+	refused_by(&(struct daemon_options){.path = socket_path(), .mode = MFS_MODE_ENFORCE, .major = 99});
+}
+
+static void no_memory(void)
+{
+	refused_by(&(struct daemon_options){.path = socket_path(), .mode = MFS_MODE_ENFORCE, .welcome_error = -ENOSPC});
+}
+
+static void no_daemon(void)
+{
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(qp), 4);
+	rig_open(64); /* a second device does not repeat the complaint */
+}
+
+/* ---- fork ----------------------------------------------------------------------------------------------------------- */
+
+static void forked(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16), *ex = rig_qp_ex(r, 16);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(ex);
+	struct ibv_wc wc[16];
+	int status;
+	pid_t child;
+
+	rig_ready(qp);
+	rig_ready(ex);
+	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 4);
+	child = fork();
+	if (!child) {
+		/* the child posts natively to its own copy; what the parent holds is not posted again here */
+		rig_post_writes(r, qp, 50, 2, IBV_SEND_SIGNALED);
+		CHECK_EQUAL(posted(qp), 2);
+		x->wr_id = 60;
+		x->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_start(x);
+		ibv_wr_rdma_write(x, 1, 2);
+		ibv_wr_set_sge(x, r->mr->lkey, (uintptr_t)r->buffer, 8);
+		CHECK(ibv_wr_complete(x) == 0);
+		CHECK_EQUAL(posted(ex), 1);
+		fake_complete(qp, 2);
+		CHECK_EQUAL(rig_poll(r, wc, 16), 2);
+		CHECK_EQUAL(wc[0].wr_id, 50);
+		CHECK(ibv_destroy_qp(qp) == 0);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK_EQUAL(posted(qp), 0);
+	daemon_grant(d, 4);
+	WAIT(posted(qp) == 4);
+	fake_complete(qp, 4);
+	rig_drain(r, wc, 4);
+	WAIT(daemon_counts(d).completed == 4);
+}
+
+/* After ibv_fork_init a child lacks the pages of registered memory, and whatever else the heap has put there. */
+static void forked_without_pages(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *ex = rig_qp_ex(r, 16);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(ex);
+	struct ibv_wc wc[16];
+	uintptr_t first = (uintptr_t)x & ~4095ul, last = ((uintptr_t)x + sizeof(*x) - 1) | 4095;
+	int status;
+	pid_t child;
+
+	rig_ready(ex);
+	rig_post_writes(r, ex, 0, 4, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 4);
+	CHECK(madvise((void *)first, last + 1 - first, MADV_DONTFORK) == 0);
+	child = fork();
+	if (!child)
+		_exit(0);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	daemon_grant(d, 4);
+	WAIT(posted(ex) == 4);
+	fake_complete(ex, 4);
+	rig_drain(r, wc, 4);
+	WAIT(daemon_counts(d).completed == 4);
+}
+
+/* The usual case: a parent that never opened a device forks workers that do. */
+static void opened_after_fork(void)
+{
+	int status;
+	pid_t child = fork();
+
+	if (!child) {
+		held_in_child:;
+		struct daemon *d = hold_daemon();
+		struct rig *r = rig_open(64);
+		struct ibv_qp *qp = rig_qp(r, 16);
+
+		rig_ready(qp);
+		rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
+		CHECK_EQUAL(posted(qp), 0);
+		daemon_grant(d, 4);
+		WAIT(posted(qp) == 4);
+		/* and once more below this one, which has opened devices */
+		if (getenv("SECOND")) {
+			_exit(0);
+		} else {
+			setenv("SECOND", "1", 1);
+			daemon_kill(d);
+			child = fork();
+			if (!child)
+				goto held_in_child;
+			CHECK(waitpid(child, &status, 0) == child);
+			_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+		}
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		{"daemon_killed", daemon_killed},
+		{"daemon_hangs", daemon_hangs},
+		{"daemon_detaches", daemon_detaches},
+		{"daemon_comes_later", daemon_comes_later},
+		{"daemon_restarts_often", daemon_restarts_often},
+		{"other_version", other_version},
+		{"no_memory", no_memory},
+		{"no_daemon", no_daemon},
+		{"forked", forked},
+		{"forked_without_pages", forked_without_pages},
+		{"opened_after_fork", opened_after_fork},
+		{NULL, NULL},
+	};
+
+	return run_tests(tests, argc, argv);
+}
