@@ -3,6 +3,7 @@
  * the least recently used one that has no task open makes room. */
 #include "arbiter_ledger.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ struct ledger {
 	uint32_t free_row, free_cell;
 	uint32_t rows, cells;
 	uint64_t evicted, unaccounted, unreported;
-	uint64_t finished_head, finished_tail;
+	_Atomic uint64_t finished_head, finished_tail; /* written by the arbiter's thread alone */
 	struct mfs_finished finished[FINISHED_SLOTS];
 	struct row row[MFS_LEDGER_REQUESTS];
 	struct cell cell[MFS_LEDGER_CELLS];
@@ -355,6 +356,12 @@ int ledger_look(const struct ledger *ledger, uint64_t request_id, uint32_t first
 	}
 	*next = slot < ledger->rows_used ? slot : MFS_LEDGER_REQUESTS;
 	return found;
+}
+
+bool ledger_any(const struct ledger *ledger)
+{
+	return atomic_load_explicit(&ledger->finished_tail, memory_order_acquire) !=
+	       atomic_load_explicit(&ledger->finished_head, memory_order_acquire);
 }
 
 int ledger_take(struct ledger *ledger, struct mfs_finished *finished, int n)

@@ -30,6 +30,7 @@ bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id
 
 int ledger_look(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
 		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next);
+bool ledger_any(const struct ledger *ledger); /* finished requests are there to be taken; from any thread */
 int ledger_take(struct ledger *ledger, struct mfs_finished *finished, int n);
 void ledger_totals(const struct ledger *ledger, struct mfs_ledger_totals *totals);
 

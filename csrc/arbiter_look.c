@@ -224,15 +224,11 @@ static void request_copy(const struct session *session, const struct request *re
 	}
 }
 
-static int run_batch_look(struct mfs_arbiter *arbiter, void *argument)
+static void batch_copy(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t slot,
+		       const struct batch_look_argument *a)
 {
-	struct batch_look_argument *a = argument;
-	struct session *session = session_find(arbiter, a->client_id);
-	const struct batch *batch;
+	const struct batch *batch = &session->batch[slot];
 
-	if (!session || !session->batch[a->slot].id)
-		return -ENOENT;
-	batch = &session->batch[a->slot];
 	*a->batch = (struct mfs_batch_look){
 		.batch_id = batch->id,
 		.deadline_ns = batch->deadline_ns,
@@ -242,12 +238,22 @@ static int run_batch_look(struct mfs_arbiter *arbiter, void *argument)
 		.rank = batch->rank,
 		.pruned = batch->pruned,
 	};
-	for (uint32_t r = session->batch_request[a->slot]; r; r = session->request[r - 1].next) {
+	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
 		struct mfs_request_look *to = &a->requests[a->batch->requests++];
 
 		request_copy(session, &session->request[r - 1], to, &a->demands[a->batch->demands]);
 		a->batch->demands += to->demands;
 	}
+}
+
+static int run_batch_look(struct mfs_arbiter *arbiter, void *argument)
+{
+	const struct batch_look_argument *a = argument;
+	const struct session *session = session_find(arbiter, a->client_id);
+
+	if (!session || !session->batch[a->slot].id)
+		return -ENOENT;
+	batch_copy(arbiter, session, a->slot, a);
 	return 0;
 }
 
@@ -257,6 +263,39 @@ int mfs_arbiter_batch_look(struct mfs_arbiter *arbiter, uint32_t client_id, uint
 	struct batch_look_argument a = {client_id, slot, batch, requests, demands};
 
 	return slot >= MFS_BATCHES_MAX ? -ENOENT : arbiter_command(arbiter, run_batch_look, &a);
+}
+
+static int run_changed(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct batch_look_argument *a = argument;
+	struct session *first = NULL;
+	int changed = 0;
+
+	arbiter->noticed = false;
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		if (!first && arbiter->session[i]->batches_changed)
+			first = arbiter->session[i];
+		changed += __builtin_popcountll(arbiter->session[i]->batches_changed);
+	}
+	if (!first)
+		return 0;
+	a->client_id = first->client_id;
+	a->slot = (uint32_t)__builtin_ctzll(first->batches_changed);
+	first->batches_changed &= first->batches_changed - 1;
+	a->batch->batch_id = 0;
+	if (first->batch[a->slot].id)
+		batch_copy(arbiter, first, a->slot, a);
+	return changed;
+}
+
+int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_look *batch,
+			struct mfs_request_look *requests, struct mfs_demand_look *demands)
+{
+	struct batch_look_argument a = {.batch = batch, .requests = requests, .demands = demands};
+	int changed = arbiter_command(arbiter, run_changed, &a);
+
+	*change = (struct mfs_change){.client_id = a.client_id, .slot = a.slot};
+	return changed;
 }
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------- */

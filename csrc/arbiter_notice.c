@@ -25,36 +25,6 @@ void batch_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 		arbiter_notice(arbiter);
 }
 
-struct changes_argument {
-	struct mfs_change *changes;
-	int n;
-};
-
-static int run_changes(struct mfs_arbiter *arbiter, void *argument)
-{
-	struct changes_argument *a = argument;
-	int found = 0;
-
-	arbiter->noticed = false;
-	for (uint32_t i = 0; i < arbiter->sessions; i++) {
-		struct session *session = arbiter->session[i];
-
-		for (; session->batches_changed && found < a->n; session->batches_changed &= session->batches_changed - 1)
-			a->changes[found++] = (struct mfs_change){
-				.client_id = session->client_id,
-				.slot = (uint32_t)__builtin_ctzll(session->batches_changed),
-			};
-	}
-	return found;
-}
-
-int mfs_arbiter_changes(struct mfs_arbiter *arbiter, struct mfs_change *changes, int n)
-{
-	struct changes_argument a = {.changes = changes, .n = n};
-
-	return arbiter_command(arbiter, run_changes, &a);
-}
-
 int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter)
 {
 	return arbiter->notice;

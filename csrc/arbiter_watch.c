@@ -124,7 +124,7 @@ int mfs_arbiter_finished(struct mfs_arbiter *arbiter, struct mfs_finished *finis
 {
 	struct finished_argument a = {finished, n};
 
-	return arbiter_command(arbiter, run_finished, &a);
+	return ledger_any(arbiter->watch->ledger) ? arbiter_command(arbiter, run_finished, &a) : 0;
 }
 
 static int run_totals(struct mfs_arbiter *arbiter, void *argument)

@@ -32,6 +32,48 @@ CommunicatorLook = namedtuple(
 )
 
 
+cdef class BatchRoom:
+    """Where the arbiter writes one batch. Not on the stack; pages that are not written cost nothing."""
+
+    cdef mfs_batch_look batch
+    cdef mfs_request_look *requests
+    cdef mfs_demand_look *demands
+
+    def __cinit__(self):
+        self.requests = <mfs_request_look *>malloc(MFS_REQUESTS_MAX * sizeof(mfs_request_look))
+        self.demands = <mfs_demand_look *>malloc(MFS_DEMANDS_MAX * sizeof(mfs_demand_look))
+        if self.requests is NULL or self.demands is NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.requests)
+        free(self.demands)
+
+    cdef look(self, uint32_t client_id, uint32_t slot):
+        cdef mfs_batch_look *b = &self.batch
+        cdef mfs_request_look *r
+        cdef mfs_demand_look *demand = self.demands
+        cdef uint32_t i, j
+        requests = []
+        for i in range(b.requests):
+            r = &self.requests[i]
+            demands = []
+            for j in range(r.demands):
+                demands.append(DemandLook(
+                    demand.bytes, demand.bytes_left, (<const char *>demand.peer)[:16], demand.layer, demand.stage,
+                    demand.nic, demand.direction,
+                ))
+                demand += 1
+            requests.append(RequestLook(
+                r.request_id, r.program_id, r.deadline_ns, r.budget_ns, r.value, r.flags, bool(r.pruned),
+                tuple(demands),
+            ))
+        return BatchLook(
+            client_id, slot, b.batch_id, b.deadline_ns, b.compute_left_ns, b.layers, b.layer_current, b.rank,
+            bool(b.pruned), tuple(requests),
+        )
+
+
 cdef class Arbiter:
     cdef mfs_arbiter *arbiter
     cdef readonly uint64_t epoch
@@ -192,57 +234,33 @@ cdef class Arbiter:
         cdef mfs_arbiter *arbiter = self.enter()
         return self.leave(mfs_arbiter_notice_fd(arbiter))
 
-    def changes(self):
-        cdef mfs_change changes[256]
+    def changed(self):
         cdef mfs_arbiter *arbiter
-        cdef int rc = 256
+        cdef mfs_change change
+        cdef BatchRoom room = BatchRoom()
+        cdef int rc = 2
         found = []
-        while rc == 256:
+        while rc > 1:
             arbiter = self.enter()
             with nogil:
-                rc = mfs_arbiter_changes(arbiter, changes, 256)
+                rc = mfs_arbiter_changed(arbiter, &change, &room.batch, room.requests, room.demands)
             self.leave(rc)
-            found += [(changes[i].client_id, changes[i].slot) for i in range(rc)]
+            if rc > 0:
+                look = room.look(change.client_id, change.slot) if room.batch.batch_id else None
+                found.append((change.client_id, change.slot, look))
         return found
 
     def batch_look(self, uint32_t client_id, uint32_t slot):
-        cdef mfs_arbiter *arbiter
-        cdef mfs_batch_look b
+        cdef BatchRoom room = BatchRoom()
+        cdef mfs_arbiter *arbiter = self.enter()
         cdef int rc
-        cdef unsigned d = 0
-        # not on the stack; pages that are not written cost nothing
-        cdef mfs_request_look *r = <mfs_request_look *>malloc(MFS_REQUESTS_MAX * sizeof(mfs_request_look))
-        cdef mfs_demand_look *demands = <mfs_demand_look *>malloc(MFS_DEMANDS_MAX * sizeof(mfs_demand_look))
-        try:
-            if r is NULL or demands is NULL:
-                raise MemoryError
-            arbiter = self.enter()
-            with nogil:
-                rc = mfs_arbiter_batch_look(arbiter, client_id, slot, &b, r, demands)
-            self.leave(0)
-            if rc == -ENOENT:
-                return None
-            check(rc)
-            requests = []
-            for i in range(b.requests):
-                requests.append(RequestLook(
-                    r[i].request_id, r[i].program_id, r[i].deadline_ns, r[i].budget_ns, r[i].value, r[i].flags,
-                    bool(r[i].pruned),
-                    tuple([
-                        DemandLook(
-                            demands[j].bytes, demands[j].bytes_left, (<const char *>demands[j].peer)[:16],
-                            demands[j].layer, demands[j].stage, demands[j].nic, demands[j].direction,
-                        ) for j in range(d, d + r[i].demands)
-                    ]),
-                ))
-                d += r[i].demands
-            return BatchLook(
-                client_id, slot, b.batch_id, b.deadline_ns, b.compute_left_ns, b.layers, b.layer_current, b.rank,
-                bool(b.pruned), tuple(requests),
-            )
-        finally:
-            free(r)
-            free(demands)
+        with nogil:
+            rc = mfs_arbiter_batch_look(arbiter, client_id, slot, &room.batch, room.requests, room.demands)
+        self.leave(0)
+        if rc == -ENOENT:
+            return None
+        check(rc)
+        return room.look(client_id, slot)
 
     def tasks(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter

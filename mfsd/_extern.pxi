@@ -377,7 +377,8 @@ cdef extern from "mfs/arbiter.h" nogil:
     int mfs_arbiter_batch_rank(mfs_arbiter *arbiter, uint32_t client, uint64_t batch, uint32_t rank, int pruned)
     int mfs_arbiter_wire(mfs_arbiter *arbiter, const uint8_t *dscp)
     int mfs_arbiter_notice_fd(const mfs_arbiter *arbiter)
-    int mfs_arbiter_changes(mfs_arbiter *arbiter, mfs_change *changes, int n)
+    int mfs_arbiter_changed(mfs_arbiter *arbiter, mfs_change *change, mfs_batch_look *batch,
+                            mfs_request_look *requests, mfs_demand_look *demands)
     int mfs_arbiter_batch_look(mfs_arbiter *arbiter, uint32_t client, uint32_t slot, mfs_batch_look *batch,
                                mfs_request_look *requests, mfs_demand_look *demands)
     int mfs_arbiter_request_prune(mfs_arbiter *arbiter, uint32_t client, uint64_t request, int pruned)

@@ -510,10 +510,11 @@ class Arbiter:
         """Whether the request is served from the scavenger. ENOENT: the client has told no such request."""
 
     def notice_fd(self) -> int:
-        """An eventfd that is readable once contexts have changed; read it, then call `changes`. Not to be closed."""
+        """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""
 
-    def changes(self) -> list[tuple[int, int]]:
-        """(client id, slot) of the batches that arrived, changed or ended since the last call."""
+    def changed(self) -> list[tuple[int, int, BatchLook | None]]:
+        """Client id and slot of the batches that arrived, changed or ended since the last call, and each as it is now:
+        None when no batch is there any more."""
 
     def batch_look(self, client_id: int, slot: int) -> BatchLook | None:
         """None: no batch is there (any more)."""

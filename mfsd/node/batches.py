@@ -28,14 +28,15 @@ from mfsd.policy import Variant
 
 Place = tuple[int, int]
 """(client id, slot) of a batch in one process."""
+Changed = tuple[int, int, BatchLook | None]
+"""A place and what is there now; None: nothing any more."""
 
 
 class Contexts(Protocol):
     """The part of the arbiter that is needed here."""
 
     def notice_fd(self) -> int: ...
-    def changes(self) -> list[Place]: ...
-    def batch_look(self, client_id: int, slot: int) -> BatchLook | None: ...
+    def changed(self) -> list[Changed]: ...
     def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None: ...
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None: ...
 
@@ -130,15 +131,15 @@ class Batches:
     def _noticed(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._fd, 8)
-        self.refresh(self._contexts.changes())
+        self.refresh(self._contexts.changed())
         if self._also_noticed is not None:
             self._also_noticed()
 
-    def refresh(self, places: Sequence[Place]) -> None:
-        """Looks at these batches again and tells whom it concerns."""
+    def refresh(self, changed: Sequence[Changed]) -> None:
+        """Takes over what has changed and tells whom it concerns."""
         touched: dict[int, None] = {}
-        for place in places:
-            for batch_id in self._look(place):
+        for client_id, slot, look in changed:
+            for batch_id in self._put((client_id, slot), look):
                 touched[batch_id] = None
         self._tell(touched)
 
@@ -148,9 +149,8 @@ class Batches:
         touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
         self._tell(touched, whole=False)
 
-    def _look(self, place: Place) -> Iterator[int]:
+    def _put(self, place: Place, look: BatchLook | None) -> Iterator[int]:
         """Answers which batches changed: the one that is there, and one that was there before."""
-        look = self._contexts.batch_look(*place)
         before = self._looks.get(place)
         if before is not None and (look is None or look.batch_id != before.batch_id):
             yield from self._forget(place)

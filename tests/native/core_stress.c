@@ -233,12 +233,13 @@ static void look(uint32_t client_id)
 	static struct mfs_request_look requests[MFS_REQUESTS_MAX];
 	static struct mfs_demand_look demands[MFS_DEMANDS_MAX];
 	static struct mfs_task_look tasks[64];
-	struct mfs_change changes[8];
+	struct mfs_change change;
 	struct mfs_batch_look batch;
 	struct mfs_rmlq_facts facts;
 	uint32_t slot = 0;
 
-	CHECK(mfs_arbiter_changes(arbiter, changes, 8) >= 0);
+	while (mfs_arbiter_changed(arbiter, &change, &batch, requests, demands) > 1)
+		CHECK(change.slot < MFS_BATCHES_MAX);
 	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
 		if (mfs_arbiter_batch_look(arbiter, client_id, i, &batch, requests, demands) == 0)
 			CHECK(batch.requests <= 2 && batch.demands <= 6);

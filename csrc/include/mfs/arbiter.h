@@ -104,12 +104,9 @@ struct mfs_change {
 	uint32_t slot;
 };
 
-/* Readable once contexts have changed since mfs_arbiter_changes was called; the caller reads it dry first. Owned by the
+/* Readable once contexts have changed since mfs_arbiter_changed was called; the caller reads it dry first. Owned by the
  * arbiter. Layer boundaries alone make it readable every 50 ms at most. */
 int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter);
-/* Takes up to n changes, each once however often the batch changed; n of them: there may be more. The batches of clients
- * that were removed are not among them. */
-int mfs_arbiter_changes(struct mfs_arbiter *arbiter, struct mfs_change *changes, int n);
 
 struct mfs_batch_look {
 	uint64_t batch_id;
@@ -140,6 +137,12 @@ struct mfs_demand_look {
  * -ENOENT: no such client, or no batch in the slot. */
 int mfs_arbiter_batch_look(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_look *batch,
 			   struct mfs_request_look *requests, struct mfs_demand_look *demands);
+
+/* Takes a change, once however often the batch changed, with the batch as it is now (its batch_id is 0 when it is gone) in
+ * arrays as above. Answers how many changes there were; 0: none, and nothing was written. The batches of clients that were
+ * removed are not among them. */
+int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_look *batch,
+			struct mfs_request_look *requests, struct mfs_demand_look *demands);
 
 /* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has told no such request. */
 int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned);

@@ -244,17 +244,25 @@ def test_changes_are_told_once_and_ring(serve, eventually: Eventually) -> None:
     server = serve()
     fd = server.arbiter.notice_fd()
     assert not readable(fd)
-    assert server.arbiter.changes() == []
+    assert server.arbiter.changed() == []
     client = server.attach()
     batch = client.batch_begin(1, 4)
     eventually(lambda: readable(fd))
     os.read(fd, 8)
-    assert server.arbiter.changes() == [(client.client_id, batch)]
-    assert server.arbiter.changes() == []
+    assert server.arbiter.changed() == [(client.client_id, batch, server.arbiter.batch_look(client.client_id, batch))]
+    assert server.arbiter.changed() == []
     client.batch_layer(batch, 1)
-    eventually(lambda: server.arbiter.changes() == [(client.client_id, batch)])
+    others = [client.batch_begin(number, 4) for number in (2, 3)]
+    seen: dict[int, tuple[int, int]] = {}
+
+    def so_far() -> dict[int, tuple[int, int]]:
+        seen.update({slot: (look.batch_id, look.layer_current) for _, slot, look in server.arbiter.changed() if look})
+        return seen
+
+    eventually(lambda: so_far() == {batch: (1, 1), others[0]: (2, 0), others[1]: (3, 0)})
     client.batch_end(batch)
     eventually(lambda: readable(fd))
+    eventually(lambda: (client.client_id, batch, None) in server.arbiter.changed())
     eventually(lambda: server.arbiter.batch_look(client.client_id, batch) is None)
 
 
@@ -273,11 +281,11 @@ def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -
             )
         )
         assert len(look.requests) == 100
-        server.arbiter.changes()
+        server.arbiter.changed()
         client.batch_end(batch)
         assert select.select([fd], [], [], 20)[0]
         os.read(fd, 8)
-        server.arbiter.changes()
+        server.arbiter.changed()
 
 
 @pytest.mark.parametrize("names_it", ["batch", "flow", "request"])
@@ -459,7 +467,7 @@ def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -
                 for request in look.requests:
                     assert request.deadline_ns <= 2**60
                     assert all(0 <= d.bytes_left <= d.bytes <= 2**40 for d in request.demands)
-        server.arbiter.changes()
+        server.arbiter.changed()
     assert server.arbiter.client_stats(client.client_id)["state"] == 1
 
 

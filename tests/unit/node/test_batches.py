@@ -10,7 +10,7 @@ import pytest
 
 from mfsd._native import RANK_NONE, BatchLook, DemandLook, Direction, NicFacts, RequestLook, Stage
 from mfsd.node.addresses import PortNames
-from mfsd.node.batches import Batches, OrderSource
+from mfsd.node.batches import Batches, Changed, OrderSource, Place
 from mfsd.node.collectives import Collectives
 from mfsd.node.link import BatchSummary, OrderChange, PortDemand
 from mfsd.node.loads import STEP, LoadReports
@@ -52,11 +52,11 @@ class Arbiter:
     def notice_fd(self) -> int:
         raise AssertionError("these tests tell of changes themselves")
 
-    def changes(self) -> list[tuple[int, int]]:
+    def changed(self) -> list[Changed]:
         raise AssertionError("these tests tell of changes themselves")
 
-    def batch_look(self, client_id: int, slot: int) -> BatchLook | None:
-        return self.batches.get((client_id, slot))
+    def at(self, *places: Place) -> list[Changed]:
+        return [(*place, self.batches.get(place)) for place in places]
 
     def _of(self, client_id: int) -> list[tuple[int, int]]:
         self.calls += 1
@@ -141,16 +141,16 @@ def test_local_order_is_red(node) -> None:
     arbiter.put(2, 0, 20, request(2, 100), request(3, 900))  # RED 500
     arbiter.put(2, 1, 30, deadline_ns=NOW + 700 * MS)
     arbiter.put(3, 0, 40, request(4))
-    batches.refresh([(1, 0), (2, 0), (2, 1), (3, 0)])
+    batches.refresh(arbiter.at((1, 0), (2, 0), (2, 1), (3, 0)))
     assert arbiter.ranks() == {20: 0, 30: 1, 10: 2, 40: None}
     assert batches.source == OrderSource("local")
     assert batches.red_ns(20) == NOW + 500 * MS
     assert batches.red_ns(40) is None
     calls = arbiter.calls
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     assert arbiter.calls == calls  # nothing moved
     del arbiter.batches[2, 0]
-    batches.refresh([(2, 0)])
+    batches.refresh(arbiter.at((2, 0)))
     assert arbiter.ranks() == {30: 0, 10: 1, 40: None}
 
 
@@ -158,8 +158,8 @@ def test_processes_share_a_batch(node) -> None:
     arbiter, link, batches = node
     arbiter.put(1, 0, 10, request(1, 500, demand(100, peer=gid(9))))
     arbiter.put(2, 3, 10, request(1, 500, demand(50, nic=1, peer=gid(9))), request(2, 800))
-    batches.refresh([(1, 0)])
-    batches.refresh([(2, 3)])
+    batches.refresh(arbiter.at((1, 0)))
+    batches.refresh(arbiter.at((2, 3)))
     (first, _), (second, summary) = link.summaries()
     assert (first, second) == ("arrived", "updated")
     assert isinstance(summary, BatchSummary)
@@ -184,7 +184,7 @@ def test_a_summary_says_both_ends_and_what_is_left(node) -> None:
     done = demand(100, peer=gid(8))._replace(bytes_left=0)
     ring = demand(11, Stage.COLLECTIVE, gid(7))
     arbiter.put(1, 0, 10, request(1, 0, reuse, part, done, ring))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     ((_, summary),) = link.summaries()
     assert isinstance(summary, BatchSummary)
     assert (summary.unit, summary.compute_left_ns) == ("unit1", 5 * MS)
@@ -203,12 +203,12 @@ def test_what_the_collectives_of_a_batch_moved_is_told_when_it_ends(node) -> Non
     arbiter, link, batches = node
     arbiter.moved["unit1"] = {0: 10**6}  # before the first batch: nobody's
     arbiter.put(1, 0, 10, request(1, 500))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     arbiter.moved["unit1"] = {0: 10**6 + 700, 1: 30}
     arbiter.put(1, 1, 11, request(2, 500))  # overlaps
-    batches.refresh([(1, 1)])
+    batches.refresh(arbiter.at((1, 1)))
     del arbiter.batches[1, 0]
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     assert link.routes() == [
         (
             "routed unit1",
@@ -223,20 +223,20 @@ def test_what_the_collectives_of_a_batch_moved_is_told_when_it_ends(node) -> Non
     assert link.said[-1] == ("departed", 10), "the history counts before the departure that makes room for the next"
     arbiter.moved["unit1"] = {0: 10**6 + 900, 1: 30}
     del arbiter.batches[1, 1]
-    batches.refresh([(1, 1)])
+    batches.refresh(arbiter.at((1, 1)))
     assert link.routes()[1:] == [("routed unit1", {PortDemand("10.0.0.1/out", 200), PortDemand("10.0.0.1/in", 200)})]
 
 
 def test_a_batch_that_was_cut_short_is_no_history(node) -> None:
     arbiter, link, batches = node
     arbiter.put(1, 0, 10, request(1, 500))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     arbiter.moved["unit1"] = {0: 500}
     batches.client_gone(1)
     arbiter.put(2, 0, 20, request(1, 500))
-    batches.refresh([(2, 0)])
+    batches.refresh(arbiter.at((2, 0)))
     del arbiter.batches[2, 0]
-    batches.refresh([(2, 0)])  # it moved nothing
+    batches.refresh(arbiter.at((2, 0)))  # it moved nothing
     assert link.routes() == []
     assert [what for what, _ in link.summaries()] == ["arrived", "departed", "arrived", "departed"]
 
@@ -264,7 +264,7 @@ def test_loads_are_told_when_they_have_moved(node) -> None:
 def test_an_infeasible_request(variant: Variant, scavenged: set[int]) -> None:
     arbiter, _, batches = new_node(variant)
     arbiter.put(1, 0, 10, request(1, 100), request(2, 900))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     batches.order(OrderChange(3, 7, True, {10: 0}, infeasible_added=(1,)))
     assert arbiter.pruned() == scavenged
     batches.order(OrderChange(3, 8, False, {}, infeasible_removed=(1,), pruned_added=(1,)))
@@ -279,7 +279,7 @@ def test_an_infeasible_request(variant: Variant, scavenged: set[int]) -> None:
 def test_a_batch_without_requests_is_ordered_here_but_not_reported(node) -> None:
     arbiter, link, batches = node
     arbiter.put(1, 0, 10, deadline_ns=NOW + MS)
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     assert link.summaries() == []
     assert arbiter.ranks() == {10: 0}
 
@@ -288,7 +288,7 @@ def test_the_coordinators_order_is_applied_and_lost(node) -> None:
     arbiter, _, batches = node
     arbiter.put(1, 0, 10, request(1, 100), request(2, 100))
     arbiter.put(2, 0, 20, request(3, 900))
-    batches.refresh([(1, 0), (2, 0)])
+    batches.refresh(arbiter.at((1, 0), (2, 0)))
     batches.order(OrderChange(3, 7, True, {20: 0, 10: 5}, pruned_added=(2,)))
     assert arbiter.ranks() == {20: 0, 10: 5}
     assert arbiter.pruned() == {2}
@@ -297,7 +297,7 @@ def test_the_coordinators_order_is_applied_and_lost(node) -> None:
     assert arbiter.ranks() == {20: 0, 10: 1}
     assert arbiter.pruned() == {3}
     arbiter.put(3, 0, 30, request(5, 1))
-    batches.refresh([(3, 0)])
+    batches.refresh(arbiter.at((3, 0)))
     assert arbiter.ranks()[30] is None  # until the coordinator has placed it
     batches.order_lost()
     assert arbiter.ranks() == {30: 0, 10: 1, 20: 2}
@@ -308,7 +308,7 @@ def test_a_complete_order_forgets_what_it_does_not_name(node) -> None:
     arbiter, _, batches = node
     arbiter.put(1, 0, 10, request(1, 100))
     arbiter.put(2, 0, 20, request(3, 900))
-    batches.refresh([(1, 0), (2, 0)])
+    batches.refresh(arbiter.at((1, 0), (2, 0)))
     batches.order(OrderChange(1, 1, True, {20: 0, 10: 1}, pruned_added=(1, 3)))
     batches.order(OrderChange(2, 1, True, {20: 0}, pruned_added=(3,)))
     assert arbiter.ranks() == {20: 0, 10: None}
@@ -318,10 +318,10 @@ def test_a_complete_order_forgets_what_it_does_not_name(node) -> None:
 def test_a_pruned_request_stays_so_when_its_batch_is_told_anew(node) -> None:
     arbiter, _, batches = node
     arbiter.put(1, 0, 10, request(1, 100))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     batches.order(OrderChange(1, 1, True, {10: 4}, pruned_added=(1,)))
     arbiter.put(1, 0, 10, request(1, 200), request(2, 100))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     assert arbiter.pruned() == {1}
     assert arbiter.ranks() == {10: 4}
 
@@ -329,9 +329,9 @@ def test_a_pruned_request_stays_so_when_its_batch_is_told_anew(node) -> None:
 def test_a_slot_that_holds_another_batch_now(node) -> None:
     arbiter, link, batches = node
     arbiter.put(1, 0, 10, request(1, 100))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     arbiter.put(1, 0, 11, request(1, 100))
-    batches.refresh([(1, 0)])
+    batches.refresh(arbiter.at((1, 0)))
     assert {what for what, _ in link.summaries()} == {"arrived", "departed"}
     assert ("departed", 10) in link.summaries()
     assert batches.red_ns(10) is None
@@ -342,7 +342,7 @@ def test_clients_that_end_meanwhile_do_no_harm(node) -> None:
     arbiter.put(1, 0, 10, request(1, 100))
     arbiter.put(2, 0, 20, request(2, 200))
     arbiter.gone = {1}
-    batches.refresh([(1, 0), (2, 0), (9, 9)])
+    batches.refresh(arbiter.at((1, 0), (2, 0), (9, 9)))
     assert arbiter.batches[2, 0].rank == 1
     batches.order(OrderChange(1, 1, True, {10: 0, 20: 3, 77: 1}, pruned_added=(1, 2, 99)))
     assert arbiter.batches[2, 0].rank == 3
