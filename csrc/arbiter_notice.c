@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#define LAYER_NOTICE_NS 50000000ull /* layer boundaries reach the daemon's Python this often at most */
+#define LAYER_NOTICE_NS 100000000ull /* layer boundaries reach the daemon's Python this often at most */
 
 void arbiter_notice(struct mfs_arbiter *arbiter)
 {

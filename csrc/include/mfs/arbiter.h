@@ -105,7 +105,7 @@ struct mfs_change {
 };
 
 /* Readable once contexts have changed since mfs_arbiter_changed was called; the caller reads it dry first. Owned by the
- * arbiter. Layer boundaries alone make it readable every 50 ms at most. */
+ * arbiter. Layer boundaries alone make it readable every 100 ms at most. */
 int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter);
 
 struct mfs_batch_look {
