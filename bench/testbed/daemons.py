@@ -11,22 +11,27 @@ from pathlib import Path
 from bench.testbed.hosts import CONTROL_ADDRESS, Hosts
 from bench.testbed.modes import Mode
 from bench.testbed.processes import LegError
+from bench.testbed.scale import Scale
+from mfsd.node.config import Config
 from mfsd.playground.program import Program
 
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
 STALE_AFTER = "500ms"
 """A few busy cores carry seven hosts, and may stand still themselves: a late heartbeat says less than on a node."""
-WINDOW_BYTES = 1 << 19
-"""Permitted and not completed in each direction of a NIC: four messages, as in the simulator."""
+WINDOW_MESSAGES = 4
+"""Permitted and not completed in each direction of a NIC, as in the simulator."""
+DEFAULTS = Config()
+STRETCH_MOST = 10.0
+"""Of MFS's own periods: a coordinator's heartbeat of more than 10 s cannot be configured."""
 
 
 class Daemons:
     """The daemons of a mode's leg, ended when the `with` block is left. Nothing for modes that schedule nothing."""
 
-    def __init__(self, hosts: Hosts, names: list[str], mode: Mode, device: str, link_bits_per_s: float) -> None:
+    def __init__(self, hosts: Hosts, names: list[str], mode: Mode, device: str, scale: Scale) -> None:
         self._hosts, self._names, self._mode = hosts, names, mode
-        self._device, self._link_bits_per_s = device, link_bits_per_s
+        self._device, self._scale = device, scale
         self._cleanup = ExitStack()
         self.nodes: dict[str, Program] = {}
         self.coordinator: Program | None = None
@@ -87,7 +92,10 @@ class Daemons:
     def start_coordinator(self) -> None:
         config = self._hosts.folder / "coordinator.toml"
         # Ports that no daemon tells of (the pool's, the decode workers') are as fast as all others.
-        config.write_text(self._policy() + f'[coordinator]\nrate_default = "{self._rate()}"\n')
+        heartbeat = stretched(DEFAULTS.coordinator.heartbeat_ns, self._scale)
+        config.write_text(
+            self._policy() + f'[coordinator]\nrate_default = "{self._rate()}"\nheartbeat = "{heartbeat}"\n'
+        )
         listen = f"{CONTROL_ADDRESS}:{COORDINATOR_PORT}"
         command = [_tool("mfsd"), "--coordinator", "--listen", listen, "--advertise", listen, "--config", str(config)]
         self.coordinator = Program("the coordinator", command, {})
@@ -98,15 +106,17 @@ class Daemons:
         return "\n".join(["[policy]", *lines, ""])
 
     def _rate(self) -> str:
-        return f"{round(self._link_bits_per_s / 1e3)}kbit"
+        return f"{round(self._scale.link_bits_per_s / 1e3)}kbit"
 
     def _configuration(self, host: str) -> str:
-        window_us = round(WINDOW_BYTES * 8e6 / self._link_bits_per_s)
+        window_us = round(WINDOW_MESSAGES * self._scale.message_bytes * 8e6 / self._scale.link_bits_per_s)
         return (
             f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\nstale_after = "{STALE_AFTER}"\n'
+            f'heartbeat = "{stretched(DEFAULTS.arbiter.heartbeat_ns, self._scale)}"\n'
             f"[wire]\ndscp = {self._hosts.dscp}\n"
             f'[nic.{self._device}]\nrate = "{self._rate()}"\n'
-            f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n' + self._policy()
+            f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n'
+            f'ttl = "{stretched(DEFAULTS.cluster.ttl_ns, self._scale)}"\n' + self._policy()
         )
 
     def _wait(self, program: Program, condition: object) -> None:
@@ -116,6 +126,12 @@ class Daemons:
             if program.ended or time.monotonic() > end:
                 raise LegError(f"{program.name} did not start. It said: {program.said() or 'nothing'}")
             time.sleep(0.02)
+
+
+def stretched(default_ns: float, scale: Scale) -> str:
+    """A period of MFS's own, for its configuration: stretched like all other times, or what MFS does now and then would
+    be set against too few bytes."""
+    return f"{round(default_ns / 1e3 * min(max(scale.time, 1.0), STRETCH_MOST))}us"
 
 
 def _listens() -> bool:

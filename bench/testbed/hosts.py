@@ -19,16 +19,22 @@ POLICY = "paper-k8"
 SEGMENT_BYTES = 16_384
 """Largest packet that a host hands to its NIC at once. A full-sized one (64 KiB) would hold a 300 Mbit/s link for
 1.7 ms, whatever waits behind it with a higher priority."""
+SEGMENT_BYTES_MOST = 65_536
 CONTROL_ADDRESS = "10.87.0.254"
 """Of the coordinator, on a network of its own beside the fabric, as clusters have one."""
 SOCKET_BYTES = 131_072
 """What one connection may have unacknowledged: enough for a slow link; less than a port's queue holds."""
+SLOW_BITS_PER_S = 300e6
+"""These sizes are for such links; on faster ones they grow with the rate."""
 
 
 class Hosts(Lab):
     """Host i has address 10.86.0.(i+1) on its `eth0`; its switch port is `p<i>`. Both ends have eight strict queues."""
 
     def __init__(self, names: list[str], link_bits_per_s: float) -> None:
+        growth = max(1.0, link_bits_per_s / SLOW_BITS_PER_S)
+        self._segment_bytes = min(round(SEGMENT_BYTES * growth), SEGMENT_BYTES_MOST)
+        self._socket_bytes = round(SOCKET_BYTES * growth)
         self.profile: Profile = slow_profile(POLICY, link_bits_per_s / 1e9)
         super().__init__(names, self.profile, POLICY)
         self._nic = make_plan(POLICY, self.profile, {"testbed": ["eth0"]})
@@ -75,11 +81,11 @@ class Hosts(Lab):
             with contextlib.suppress(OSError):
                 (settings / "tcp_congestion_control").write_text("cubic")
             with contextlib.suppress(OSError):
-                (settings / "tcp_wmem").write_text(f"4096 {SOCKET_BYTES // 2} {SOCKET_BYTES}")
+                (settings / "tcp_wmem").write_text(f"4096 {self._socket_bytes // 2} {self._socket_bytes}")
             with contextlib.suppress(OSError):  # idle between batches must not mean slow start
                 (settings / "tcp_slow_start_after_idle").write_text("0")
             with IPRoute() as netlink:
-                netlink.link("set", index=interface_index(netlink, "eth0"), gso_max_size=SEGMENT_BYTES)
+                netlink.link("set", index=interface_index(netlink, "eth0"), gso_max_size=self._segment_bytes)
         finally:
             netns.popns()
 

@@ -22,7 +22,6 @@ from bench.testbed.scenario import PREFILL_HOSTS, RANKS, UNITS, Scenario
 DEVICE = "mfs0"
 KV_QUEUE_PAIRS = 2
 """To each peer and class: what Mooncake's transfer engine opens to an endpoint."""
-MESSAGE_BYTES = 131_072
 START_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 60.0
 SAMPLE_NS = 100_000_000
@@ -99,8 +98,7 @@ class Leg:
     def _start(self) -> None:
         tools = Path(sys.executable).parent
         prefill = self.hosts.names[:PREFILL_HOSTS]
-        link_bits_per_s = self.scale.link_bits_per_s
-        self.daemons = self._cleanup.enter_context(Daemons(self.hosts, prefill, self.mode, DEVICE, link_bits_per_s))
+        self.daemons = self._cleanup.enter_context(Daemons(self.hosts, prefill, self.mode, DEVICE, self.scale))
         for index, name in enumerate(self.hosts.names):
 
             def launch(control: int, index: int = index, name: str = name) -> list[str]:
@@ -134,8 +132,8 @@ class Leg:
             "--control",
             str(control),
         ]
-        command += ["--dscp", ",".join(map(str, self.hosts.dscp)), "--classes", fixed, "--message", str(MESSAGE_BYTES)]
-        command += ["--pool", str(self.scenario.pool_nic)]
+        command += ["--dscp", ",".join(map(str, self.hosts.dscp)), "--classes", fixed]
+        command += ["--message", str(self.scale.message_bytes), "--pool", str(self.scenario.pool_nic)]
         if self._asks(index):
             command.append("--scheduled")
         if index < PREFILL_HOSTS:

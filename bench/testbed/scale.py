@@ -16,6 +16,11 @@ from bench.sim.profile import MODELS
 from bench.testbed.scenario import MODEL
 
 LEAST_BYTES = 64
+MESSAGE_CLUSTER_BYTES = 10_922_667
+"""What one message stands for: 128 KiB on links of 300 Mbit/s with times stretched by two."""
+PAGE_BYTES = 4096
+MESSAGE_PAGES_MOST = 4096
+"""16 MiB: a host has some hundred of them in memory."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg])bit(?:/s)?", re.IGNORECASE)
 _UNIT = {"k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -38,6 +43,12 @@ class Scale(msgspec.Struct, frozen=True):
     def bytes(self) -> float:
         """Bytes of the testbed for one of the cluster."""
         return self.time * self.link_bits_per_s / (MODELS[MODEL].link_gbps * 1e9)
+
+    @property
+    def message_bytes(self) -> int:
+        """The longest message, in whole pages: the same messages carry a request at every scale."""
+        pages = round(MESSAGE_CLUSTER_BYTES * self.bytes / PAGE_BYTES)
+        return min(max(1, pages), MESSAGE_PAGES_MOST) * PAGE_BYTES
 
     def ns(self, cluster_s: float) -> int:
         return round(cluster_s * self.time * 1e9)

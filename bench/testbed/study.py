@@ -1,6 +1,6 @@
 """python -m bench.testbed.study: measures what docs/testbed.md shows, and writes it there.
 
-Both workloads in every mode over five seeds, beside the simulator, and the overhead at a low load: about 40 minutes.
+Both workloads in every mode over five seeds, beside the simulator, and the overhead at a low load: about 45 minutes.
 Run it on a machine with nothing else to do. Results go to docs/testbed-results.json (finished legs meanwhile to
 build/testbed); `--from-results` only writes the page.
 """

@@ -10,7 +10,7 @@ from bench.testbed.demo import verdict
 from bench.testbed.hosts import PortSample
 from bench.testbed.leg import LegResult, Served
 from bench.testbed.measure import chance_of_fewer, change, difference, only_one_met, over_seeds, result_of
-from bench.testbed.overhead import costs, sentences
+from bench.testbed.overhead import Found, costs, sentences
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario
 from bench.testbed.show import shares
@@ -87,14 +87,13 @@ def test_fewer_deadlines_than_fixed_priorities_are_told_from_chance() -> None:
 
 
 def test_overhead_is_told_with_its_bounds() -> None:
-    results = [result("dscp", 1, [100]), result("mfs", 1, [105])]
-    ttft, share, core = costs(results)
+    found: Found = {"ttft": [result("dscp", 1, [100]), result("mfs", 1, [105])], "cpu": [result("mfs", 1, [500])]}
+    ttft, share, core = costs(found)
     assert ttft.mean == pytest.approx(0.05) and share.mean == pytest.approx(0.02) and core.mean == pytest.approx(0.02)
-    (sentence,) = sentences(results)
-    assert (
-        "+5.00 % (at most +1%: **missed**)" in sentence
-        and "2 % of what the workers used (at most 5%: holds)" in sentence
-    )
+    text = "".join(sentences(found))
+    assert "+5.00 % (at most +1%: **missed**)" in text
+    assert "2.0 % of what the workers used (at most 5%: holds)" in text
+    assert "2500 Mbit/s stand for 50 Gbit/s: times x10, bytes x0.5" in text
 
 
 def test_shares_of_a_link_are_rates_between_samples() -> None:

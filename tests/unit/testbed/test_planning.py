@@ -10,10 +10,12 @@ import pytest
 from bench.sim.cluster import ConfigError
 from bench.sim.workload import TraceError
 from bench.testbed.batches import Unit, batch_command, shipped_bytes
+from bench.testbed.daemons import DEFAULTS, STALE_AFTER, stretched
 from bench.testbed.modes import MODES, parse_modes, rotated
 from bench.testbed.rounds import parse_seeds
-from bench.testbed.scale import Scale, parse_rate
+from bench.testbed.scale import MESSAGE_CLUSTER_BYTES, Scale, parse_rate
 from bench.testbed.scenario import PREFILL_HOSTS, RATES, UNITS, WORKLOADS, Scenario, cluster_of, requests_of
+from mfsd.node.config_file import parse
 
 SCALE = Scale()
 
@@ -107,7 +109,23 @@ def test_scaling_keeps_the_ratio_of_transfer_to_compute() -> None:
         slow_s = scale.size(1e6) / (scale.link_bits_per_s / 8)
         assert slow_s / scale.time == pytest.approx(fast_s, rel=0.01)
         assert scale.ns(fast_s) == pytest.approx(slow_s * 1e9, rel=0.01)
+        assert scale.message_bytes == pytest.approx(MESSAGE_CLUSTER_BYTES * scale.bytes, rel=0.2)
+    assert SCALE.message_bytes == 131_072 and Scale(100e9, 1000.0).message_bytes == 16 << 20
     assert SCALE.size(0) == 0 and SCALE.size(1) == 64 and SCALE.size(12345.6) % 8 == 0
+
+
+def test_periods_are_stretched_as_far_as_they_can_be_configured() -> None:
+    for time, heartbeat_s in ((0.5, 1.0), (2.0, 2.0), (10.0, 10.0), (1000.0, 10.0)):
+        leader, arbiter = (
+            stretched(each.heartbeat_ns, Scale(time=time)) for each in (DEFAULTS.coordinator, DEFAULTS.arbiter)
+        )
+        text = (
+            f'[coordinator]\nheartbeat = "{leader}"\n'
+            f'[arbiter]\nstale_after = "{STALE_AFTER}"\nheartbeat = "{arbiter}"\n'
+        )
+        config = parse(text, "testbed.toml")
+        assert config.coordinator.heartbeat_ns == heartbeat_s * 1e9
+        assert config.arbiter.stale_after_ns >= 2 * config.arbiter.heartbeat_ns
 
 
 @pytest.mark.parametrize(
