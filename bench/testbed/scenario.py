@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ RANKS = 2
 PREFILL_HOSTS = UNITS * RANKS
 # The paper's testbed serves traces of conversations and of agents calling an API: its QwenA and QwenB.
 WORKLOADS = {"conversation": "qwen-a", "agent": "qwen-b"}
-RATES = {"conversation": 2.0, "agent": 5.0}
+RATES = {"conversation": 2.0, "agent": 4.8}
 """Requests/s per GPU at which a cluster without scheduler meets about half of the deadlines."""
 TOKENS_LEAST = 16
 
@@ -43,7 +44,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which requests arrive, of the cluster."""
     seed: int = 1
     decode_hosts: int = 1
-    kv_scale: float = 1.5
+    kv_scale: float = 1.9
     """KV bytes per token, times the model's."""
     copies: float = 1.0
     """All-to-all bytes, times one copy per expert."""
@@ -76,8 +77,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return [*ranks, *(f"decode{d}" for d in range(self.decode_hosts)), "pool"]
 
 
-def cluster_of(scenario: Scenario, fabric_classes: int = 8) -> Cluster:
-    """The simulator's cluster of the scenario: a fabric with the testbed's number of priorities."""
+def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, Any] | None = None) -> Cluster:
+    """The simulator's cluster of the scenario: a fabric with the testbed's number of priorities. `policy`: parameters
+    that differ from the default."""
     config = Config(
         model=MODEL,
         gpus=2 * PREFILL_HOSTS,
@@ -87,6 +89,7 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8) -> Cluster:
         slo_factor=scenario.slo_factor,
         batch_tokens=scenario.batch_tokens,
         fabric_classes=fabric_classes,
+        policy=policy or {},
     )
     return Cluster(config, scenario.seed)
 

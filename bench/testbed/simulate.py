@@ -9,6 +9,7 @@ from bench.sim.engine import Simulation
 from bench.sim.point import measure
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow
+from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 
@@ -21,15 +22,16 @@ class FixedPriorities(Policy):
         return pack({2: 0, 1: 1}.get(flow.stage, 2))
 
 
-POLICIES = {"fifo": ("fs", 0), "dscp": ("dscp", 0), "static": ("static", 8), "paper": ("paper", 8), "mfs": ("mfs", 8)}
+POLICIES = {"fifo": ("fs", 0), "dscp": ("dscp", 0), "static": ("mfs", 8), "paper": ("paper", 8), "mfs": ("mfs", 8)}
 """Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait
-in their host queue in front of a fabric of eight classes."""
+in their host queue in front of a fabric of eight classes, with the parameters that their daemons have."""
 
 
 def simulated(scenario: Scenario, scale: Scale, mode: str) -> dict[str, Any]:
     """Figures of a mode as the simulator expects them, in the testbed's seconds."""
     policy, fabric_classes = POLICIES[mode]
-    cluster = cluster_of(scenario, fabric_classes)
+    parameters = {name: value for name, value in (MODES[mode].policy or {}).items() if name != "variant"}
+    cluster = cluster_of(scenario, fabric_classes, parameters)
     simulation = Simulation(cluster, requests_of(scenario, cluster), policies.find(policy))
     simulation.run()
     result = measure(simulation, 0)
