@@ -73,16 +73,17 @@ class Mfs(Policy):
     def last_stage(self, flow: Flow, state: State) -> rules.Flow:
         simulation, request = self.simulation, state.request
         computing = not state.computed
+        port = flow.path.shares.get(flow.path.source, 1.0)  # what a NIC's queue knows of: the part that leaves there
         return rules.Flow(
             stage=3,
             sequence=flow.sequence,
-            remaining_bytes=int(simulation.p2d_left(state)),
-            rate_bytes_per_s=int(flow.path.isolated_rate),
+            remaining_bytes=int(port * simulation.p2d_left(state)),
+            rate_bytes_per_s=int(port * flow.path.isolated_rate),
             deadline_ns=int(request.deadline_s * NS),
             budget_ns=int(request.budget_s * NS),
             computing=computing,
             compute_end_ns=int((simulation.now + simulation.compute_left_s(state)) * NS) if computing else 0,
-            tail_bytes=int(flow.message_bytes) if computing else 0,
+            tail_bytes=int(port * flow.message_bytes) if computing else 0,
             batch_running=computing,
             pruned=state.pruned,
         )

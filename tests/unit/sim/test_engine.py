@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+import mfsd.policy as rules
 from bench.sim import policies
 from bench.sim.cluster import Cluster, Config, Request
 from bench.sim.engine import Simulation
 from bench.sim.point import Point, prepare, run
 from bench.sim.policies import Policy, pack
+from bench.sim.policies.mfs import Mfs
 from bench.sim.profile import A100, MODELS
 from bench.sim.states import Flow, State
 
@@ -146,6 +148,32 @@ def test_a_unit_alone_in_the_fabric_is_between_its_order_and_no_contention() -> 
     alone, static, free = (run(point(policy=name, rate=0.2)) for name in ("alone", "static", "nocont"))
     means = [result["ttft_s"]["mean"] for result in (free, alone, static)]
     assert means == sorted(means) and means[0] < means[1] < means[2]
+
+
+def test_mfs_sizes_a_last_stage_by_the_port_it_leaves_from() -> None:
+    """As a NIC's queue does, which knows of its own part alone: against reuse on that port nothing else compares. The
+    time it takes alone stays that of the whole path."""
+    cluster = Cluster(Config(model="llama3-8b", gpus=64))
+    request = Request(
+        number=0, arrival_s=0.0, new_tokens=900, context_tokens=0, unit=0, group=-1, decode=0,
+        owners=(), remote_tokens=0,
+    )  # fmt: skip
+    request.isolated_s = cluster.isolated_s(request)
+    request.deadline_s = 3 * request.isolated_s
+    seen: list[tuple[int, int, float, float]] = []
+
+    class Spy(Mfs):
+        def last_stage(self, flow: Flow, state: State) -> rules.Flow:
+            facts = super().last_stage(flow, state)
+            whole = self.simulation.p2d_left(state)
+            seen.append((facts.remaining_bytes, facts.rate_bytes_per_s, whole, whole / flow.path.isolated_rate))
+            return facts
+
+    Simulation(cluster, [request], Spy).run()
+    assert seen
+    for size, rate, whole, seconds in seen:
+        assert size == pytest.approx(whole / 16, abs=1)  # of the unit's 16 NICs
+        assert size / rate == pytest.approx(seconds, abs=1e-9)
 
 
 def test_collectives_are_never_held_by_mfs() -> None:
