@@ -3,13 +3,13 @@
  * There is some while nothing waits for a way: then every permit would be given at once, in the order of asking. All
  * clients together get half of the window, so that with what was permitted one and a half windows are in flight at most.
  * What does not travel apart from collectives has none while there are any: whoever asks learns when they are through.
- * And a client whose flows are critical or pruned asks for each, since they have a class that only the queue knows.
+ * And a client whose flows are critical, nearly so or pruned asks for each, since they have a class that only the queue knows.
  */
 #include "arbiter_state.h"
 
 #define SILENT_NS 1000000000ull /* no collectives for so long: there are none */
 #define REST_NS 1000000ull	/* since somebody asked: who asks again soon finds the arbiter awake for his completion */
-#define JUDGED_NS 1000000000ull /* after its last critical or pruned flow */
+#define JUDGED_NS 1000000000ull /* after its last flow with such a class */
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
 {
@@ -61,7 +61,12 @@ bool at_rest(const struct mfs_arbiter *arbiter)
 
 void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
 {
-	if (pick->tier != MFS_TIER_CRITICAL && (pick->tier != MFS_TIER_SCAVENGER || task->stage >= MFS_STAGE_BACKGROUND))
+	const struct mfs_policy *policy = &arbiter->config.policy;
+	bool demoted = pick->tier == MFS_TIER_SCAVENGER && task->stage < MFS_STAGE_BACKGROUND;
+	bool near = pick->tier == MFS_TIER_LAST && policy->variant == MFS_VARIANT_MFS &&
+		    pick->wire_class != mfs_policy_class(policy, MFS_STAGE_P2D, 0);
+
+	if (pick->tier != MFS_TIER_CRITICAL && !demoted && !near)
 		return;
 	task->session->way[task->way].judged_ns = arbiter->now_ns;
 	credit_write(arbiter, task->session, task->way);

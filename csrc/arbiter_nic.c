@@ -139,13 +139,13 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	nic->grants[wire_class]++;
 	if (!task->taken && arbiter->now_ns > task->submit_ns)
 		nic->wait_ns += arbiter->now_ns - task->submit_ns;
-	credit_judged(arbiter, task, pick);
 	watch_permit(arbiter, task, pick);
 }
 
 void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
 	arbiter->asked_ns = arbiter->now_ns;
+	credit_judged(arbiter, task, pick);
 	nic_taken(arbiter, task, pick);
 	session_grant(arbiter, task->session, (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
 		      pick->wire_class);

@@ -162,6 +162,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	if (task->taken) {
 		session->taken++;
 		mfs_rmlq_take(way->queue, task->handle, arbiter->now_ns, &pick);
+		credit_judged(arbiter, task, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
 		if (over)

@@ -202,7 +202,7 @@ static uint32_t lesser(uint32_t a, uint32_t b)
 
 /* mfsd.policy.wire: in variant mfs collectives are alone on their class and last stages below all early ones;
  * variant paper lets both share classes. */
-static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick)
+static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick, bool near)
 {
 	uint32_t k = policy->classes;
 
@@ -218,10 +218,10 @@ static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const
 		return (uint8_t)lesser(pick->level > 2 ? pick->level - 1u : 1, k - 2);
 	}
 	if (pick->tier == MFS_TIER_LAST)
-		return (uint8_t)(k - 2);
+		return (uint8_t)(k - (near && k >= MFS_NEAR_CLASSES ? 3 : 2));
 	if (stage != MFS_STAGE_REUSE || k < 5)
 		return k > 3;
-	return (uint8_t)(2 + lesser(pick->rli, k - 5));
+	return (uint8_t)(2 + lesser(pick->rli, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
 }
 
 uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli)
@@ -230,12 +230,13 @@ uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, 
 
 	if (stage == MFS_STAGE_P2D && policy->variant == MFS_VARIANT_PAPER && policy->classes > 2)
 		return MFS_CLASS_ASK; /* it has that of its level */
-	return wire_class(policy, stage, &pick);
+	return wire_class(policy, stage, &pick, false);
 }
 
 static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 {
 	const struct flow *flow = flow_at(q, i);
+	bool near = false;
 
 	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes };
 	switch (flow->state) {
@@ -254,6 +255,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 	case MFS_FLOW_LAST:
 		pick->tier = request_at(q, flow->owner)->tier;
 		pick->level = request_at(q, flow->owner)->level;
+		near = last_near(q, flow->owner);
 		break;
 	case MFS_FLOW_ALONE:
 		pick->tier = MFS_TIER_SCAVENGER;
@@ -265,7 +267,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 		pick->wire_class = flow->wire_class;
 		return;
 	}
-	pick->wire_class = wire_class(&q->policy, flow->stage, pick);
+	pick->wire_class = wire_class(&q->policy, flow->stage, pick, near);
 }
 
 /* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */

@@ -64,6 +64,38 @@ void last_promoted(struct mfs_rmlq *q, const struct request *request)
 		q->promoted(q->promoted_context, flow_at(q, request->fifo.head)->cookie, request->level, request->critical);
 }
 
+/* Time to spare at the port's full rate (mfsd.policy laxity_ns). */
+static int64_t laxity_ns(const struct mfs_rmlq *q, const struct request *request)
+{
+	const int64_t now = (int64_t)q->now_ns;
+	const uint64_t bytes = request->bytes_left;
+	int64_t finish = now + (int64_t)transfer_ns(q, bytes);
+
+	if (q->policy.variant == MFS_VARIANT_MFS) {
+		const struct batch *batch = request->batch ? batch_at(q, request->batch) : NULL;
+		uint64_t tail = request->bytes_tail < bytes ? request->bytes_tail : bytes;
+		int64_t computed = batch && batch->compute_end_ns > q->now_ns ? (int64_t)batch->compute_end_ns : now;
+		int64_t after = computed + (tail ? (int64_t)transfer_ns(q, tail) : 0);
+
+		if (after > finish)
+			finish = after;
+	}
+	return (int64_t)request->deadline_ns - finish;
+}
+
+static int64_t guard_ns(const struct mfs_rmlq *q, const struct request *request)
+{
+	return (int64_t)((double)(int64_t)request->budget_ns * q->policy.critical_laxity_share);
+}
+
+bool last_near(const struct mfs_rmlq *q, uint32_t r)
+{
+	const struct request *request = request_at(q, r);
+
+	return q->policy.variant == MFS_VARIANT_MFS && request->tier == MFS_TIER_LAST && !request->lost &&
+	       request->deadline_ns != MFS_TIME_MAX && laxity_ns(q, request) < MFS_NEAR_GUARDS * guard_ns(q, request);
+}
+
 /* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most
  * half way to the next level since the load may rise until then. While its batch computes: when that ends. */
 static uint64_t look(struct mfs_rmlq *q, struct request *request)
@@ -76,21 +108,12 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 	const uint64_t compute_end = batch && batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
 	const uint8_t level_before = request->level;
 	const bool critical_before = request->critical;
-	int64_t alone, finish, laxity, guard, next, soonest, crossing = now;
+	int64_t alone, laxity, guard, next, soonest, crossing = now;
 
 	if (request->deadline_ns == MFS_TIME_MAX)
 		return MFS_TIME_NEVER;
 	alone = (int64_t)transfer_ns(q, bytes);
-	finish = now + alone;
-	if (mfs) {
-		uint64_t tail = request->bytes_tail < bytes ? request->bytes_tail : bytes;
-		int64_t after = (compute_end ? (int64_t)compute_end : now) +
-				(tail ? (int64_t)transfer_ns(q, tail) : 0);
-
-		if (after > finish)
-			finish = after;
-	}
-	laxity = deadline - finish;
+	laxity = laxity_ns(q, request);
 	if (!request->lost)
 		request->lost = laxity < 0;
 	else
@@ -102,7 +125,7 @@ static uint64_t look(struct mfs_rmlq *q, struct request *request)
 			break;
 		request->level--;
 	}
-	guard = (int64_t)((double)(int64_t)request->budget_ns * policy->critical_laxity_share);
+	guard = guard_ns(q, request);
 	if (!mfs) {
 		if (request->level == 1)
 			request->critical = true;

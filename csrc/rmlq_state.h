@@ -226,6 +226,7 @@ void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost;
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
 int64_t last_unit_slack_ns(const struct mfs_rmlq *q);
+bool last_near(const struct mfs_rmlq *q, uint32_t request); /* it has little to spare: one class up on the wire */
 
 /* Zero behind the record's head; its size is known here, so that this is a few stores. */
 #define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))

@@ -53,7 +53,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     promotion_interval_ns: int = 1_000_000
     """Time between two looks at a last-stage flow whose compute has ended (paper 4.5)."""
     critical_laxity_share: float = 0.05
-    """Variant mfs: class 0 needs a laxity below this share of the request's budget; 0 turns class 0 off."""
+    """Variant mfs: class 0 needs a laxity below this share of the request's budget, and a class above other last
+    stages one below three times it; 0 turns both off."""
     early_order: EarlyOrder = EarlyOrder.SHORTEST
     """Variant mfs: who goes first among early-stage flows of equal RLI."""
     drop_budget: float = 0.05

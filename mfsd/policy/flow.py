@@ -7,6 +7,8 @@ can arm one timer per flow and never scans.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from mfsd.policy.config import PolicyConfig, Variant
@@ -61,6 +63,10 @@ def initial(config: PolicyConfig) -> Decision:
     return Decision(config.levels)
 
 
+NEAR_GUARDS: Final = 3
+"""Times the laxity that class 0 needs."""
+
+
 def laxity_ns(config: PolicyConfig, flow: Flow, now_ns: int) -> int:
     """Time to spare if the request had its port to itself from now on; negative when it cannot make it.
 
@@ -81,6 +87,17 @@ def guard_ns(config: PolicyConfig, flow: Flow) -> int:
     """The laxity below which variant mfs may put the flow into class 0: a small share of its budget
     (design)."""
     return int(flow.budget_ns * config.critical_laxity_share)
+
+
+def is_near(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> bool:
+    """Variant mfs: a last stage with little to spare, though not so little that it would go first: on the wire it is
+    a class above the others, so that ports that know no deadlines send it before them (docs/simulation.md)."""
+    return (
+        config.variant is Variant.MFS
+        and flow.deadline_ns != NO_DEADLINE
+        and not decision.infeasible
+        and laxity_ns(config, flow, now_ns) < NEAR_GUARDS * guard_ns(config, flow)
+    )
 
 
 def admits_to_class_0(config: PolicyConfig, flow: Flow, now_ns: int, unit_slack_ns: int | None) -> bool:

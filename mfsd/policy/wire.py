@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mfsd.policy.config import Variant
 from mfsd.policy.words import Tier
+
+NEAR_CLASSES: Final = 6
+"""A fabric with fewer has no class to spare for last stages that are near."""
 
 
 def wire_class(
@@ -13,14 +18,16 @@ def wire_class(
     level: int = 1,
     *,
     reuse: bool = False,
+    near: bool = False,
     variant: Variant = Variant.MFS,
 ) -> int:
     """The class 0..classes-1 (0 highest) that carries a message on the wire, for 2..8 classes.
 
     Variant mfs: critical last stage 0; collectives and control alone on 1; `reuse` (stage 1) on
-    2 + min(RLI, classes - 5); every last stage that is not critical on classes - 2, below all early stages;
-    scavenger classes - 1. Four classes: reuse joins collectives. Three: so does class 0, since what may be
-    deferred must stay below what may not. Two: what may be deferred shares one class.
+    2 + min(RLI, classes - 6); last stages that are not critical below all early stages, those that are `near` on
+    classes - 3, the others on classes - 2; scavenger classes - 1. Five classes: near ones join the others. Four: reuse
+    joins collectives. Three: so does class 0, since what may be deferred must stay below what may not. Two: what may
+    be deferred shares one class.
     Variant paper: early stages 1 + min(RLI, classes - 3); other last stages by level, level 2 on class 1 and
     so on, on classes 1..classes - 2. What does not fit folds into the lowest class of its kind.
     """
@@ -36,9 +43,10 @@ def wire_class(
         if tier is Tier.EARLY:
             return 1 + min(max(rli, 0), classes - 3)
         return min(max(level - 1, 1), classes - 2)
+    spare = classes >= NEAR_CLASSES
     if tier is Tier.LAST:
-        return classes - 2
+        return classes - (3 if near and spare else 2)
     collectives = 0 if classes == 3 else 1
     if not reuse or classes < 5:
         return collectives
-    return 2 + min(max(rli, 0), classes - 5)
+    return 2 + min(max(rli, 0), classes - (6 if spare else 5))

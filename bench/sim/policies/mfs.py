@@ -201,8 +201,15 @@ class Mfs(Policy):
             facts, decision, layer = self.early_stage(flow), rules.initial(config), flow.batch.layer
         tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
         rli = max(0, facts.layer_target - layer) if tier == rules.Tier.EARLY and flow.stage == 1 else 0
+        near = tier == rules.Tier.LAST and flow.stage == 3 and rules.is_near(config, facts, decision, self.now_ns())
         flow.wire_class = rules.wire_class(
-            config.classes, rules.Tier(tier), rli, decision.level, reuse=flow.stage == 1, variant=config.variant
+            config.classes,
+            rules.Tier(tier),
+            rli,
+            decision.level,
+            reuse=flow.stage == 1,
+            near=near,
+            variant=config.variant,
         )
         if tier != rules.Tier.EARLY:
             ticks = second / NS

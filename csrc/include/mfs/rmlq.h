@@ -62,10 +62,14 @@ struct mfs_policy {
 	uint32_t levels;		  /* last-stage levels, 1..MFS_LEVELS_MAX */
 	double threshold[MFS_LEVELS_MAX]; /* Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
 	double rho_max;			  /* clip of the measured load, 0.95 */
-	double critical_laxity_share; /* mfs: class 0 only with less laxity than this share of the budget, 0.05 */
+	double critical_laxity_share; /* mfs: class 0 only with less laxity than this share of the budget, 0.05; with less
+				       * than MFS_NEAR_GUARDS times it a last stage travels a class above the others */
 	double readmission_share; /* a lost request comes back with this share of its budget to spare, 0.05 */
 	uint64_t promotion_interval_ns; /* shortest time between two looks at one request's MLU, 1 ms */
 };
+
+#define MFS_NEAR_GUARDS 3
+#define MFS_NEAR_CLASSES 6 /* a fabric with fewer has none to spare for them */
 
 /* The defaults for a fabric of `classes` classes: variant mfs, 8 levels, U = 0.5, E = 4. */
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);

@@ -20,11 +20,15 @@ def last(k: int, variant: Variant = Variant.MFS) -> list[int]:
     return [wire_class(k, Tier.LAST, level=i, variant=variant) for i in range(1, 9)]
 
 
+def near(k: int, variant: Variant = Variant.MFS) -> int:
+    return wire_class(k, Tier.LAST, near=True, variant=variant)
+
+
 @pytest.mark.parametrize(
     ("k", "collectives", "reuse_by_rli", "last_stages"),
     [
-        (8, 1, [2, 3, 4, 5, 5, 5, 5, 5], 6),
-        (6, 1, [2, 3, 3, 3, 3, 3, 3, 3], 4),
+        (8, 1, [2, 3, 4, 4, 4, 4, 4, 4], 6),
+        (6, 1, [2] * 8, 4),
         (5, 1, [2] * 8, 3),
         (4, 1, [1] * 8, 2),
         (3, 0, [0] * 8, 1),
@@ -57,7 +61,7 @@ def test_class_maps_of_the_paper(k: int, early_by_rli: list[int], last_by_level:
 def test_nothing_passes_class_0_and_nothing_waits_below_the_scavenger(k: int, variant: Variant) -> None:
     assert wire_class(k, Tier.CRITICAL, variant=variant) == 0
     assert wire_class(k, Tier.SCAVENGER, variant=variant) == k - 1
-    used = {collective(k, variant), *reuse(k, variant), *last(k, variant)}
+    used = {collective(k, variant), *reuse(k, variant), *last(k, variant), near(k, variant)}
     assert used <= set(range(k))
     if k > 3:
         assert used == set(range(1, k - 1))
@@ -73,7 +77,13 @@ def test_more_urgent_is_never_a_lower_class(k: int, variant: Variant) -> None:
 @given(all_k)
 def test_a_last_stage_that_may_wait_is_below_every_early_stage(k: int) -> None:
     """Sharing a class with collectives stretches them: it cost more than any other choice (docs/simulation.md)."""
-    assert max(reuse(k)) < min(last(k))
+    assert max(reuse(k)) < near(k) <= min(last(k))
+
+
+@given(all_k)
+def test_what_is_near_is_a_class_up_where_there_is_one(k: int) -> None:
+    assert near(k) == min(last(k)) - (k >= 6)
+    assert near(k, Variant.PAPER) == last(k, Variant.PAPER)[0]
 
 
 @pytest.mark.parametrize("k", [-1, 0, 1, 9])

@@ -30,6 +30,7 @@ from mfsd.policy import (
     Tier,
     Variant,
     initial,
+    is_near,
     look,
     next_look_ns,
     order_key,
@@ -169,7 +170,8 @@ class Model:
         level = decision.level if flow.stage is Stage.P2D else 0
         rli = rli_of(facts, layer_current) if tier is Tier.EARLY else 0
         reuse = flow.stage is Stage.REUSE
-        wire = wire_class(self.config.classes, tier, rli, level, reuse=reuse, variant=self.config.variant)
+        near = tier is Tier.LAST and is_near(self.config, facts, decision, self.now)
+        wire = wire_class(self.config.classes, tier, rli, level, reuse=reuse, near=near, variant=self.config.variant)
         return tier.value, level, wire
 
     # when requests are looked at
