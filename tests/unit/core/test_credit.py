@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mfsd._native import Client, Mode, Permit, Policy, RequestTold, Stage, Variant, Verdict
+from mfsd._native import LAYOUT, Client, Mode, Permit, Policy, RequestTold, Stage, Variant, Verdict
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
@@ -19,6 +19,8 @@ Eventually = Callable[..., object]
 FAST = 12_500_000_000
 WINDOW_BYTES = 1_000_000
 FOREVER_NS = 2**63
+AT_REST = 2
+"""enum mfs_asleep"""
 
 
 def ask(client: Client, size_bytes: int = 1000, stage: Stage = Stage.P2D, nic: int = 0, **words: object) -> Permit:
@@ -78,18 +80,14 @@ def test_nobody_is_woken_and_all_is_told(lent: Callable[..., tuple[Server, Clien
 
 
 def test_an_arbiter_at_rest_sleeps_on(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
-    """Its doorbell is silent for what goes on credit, and rings for what asks."""
+    """Its doorbell is silent for what goes on credit: all that wakes it is the question how often it was woken."""
     server, client = lent(heartbeat_ns=50_000_000)
-
-    def rested() -> bool:
-        """Whether 50 tasks went by without a bell; commands ring one of their own, so none comes between."""
-        before = server.arbiter.stats()["wakeups"]
-        time.sleep(0.06)  # the arbiter goes to rest by a timer of its own; nothing tells of that
-        for _ in range(50):
-            ask(client).complete()
-        return server.arbiter.stats()["wakeups"] - before <= 1
-
-    eventually(rested, "an arbiter that sleeps on")
+    asleep = LAYOUT["header.arbiter_asleep"]
+    before = server.arbiter.stats()["wakeups"]
+    eventually(lambda: server.segments[client.client_id][asleep] == AT_REST, "rest")
+    for _ in range(50):
+        ask(client).complete()
+    assert server.arbiter.stats()["wakeups"] == before + 1
 
 
 @pytest.mark.parametrize("variant", list(Variant))
