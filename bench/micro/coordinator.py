@@ -19,7 +19,8 @@ import numpy as np
 
 from bench.micro.coordinator_load import NODES, Load, ports_of
 from bench.micro.daemon import ROOT
-from mfsd.node.link import Identity, Link, LinkSettings, OrderChange
+from mfsd.node.link import Link
+from mfsd.node.link_words import Identity, LinkSettings, OrderChange
 
 STREAMS = 64
 BATCHES = 10_000

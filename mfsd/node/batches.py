@@ -21,7 +21,7 @@ from msgspec import Struct
 from mfsd._native import RANK_NONE, BatchLook, RequestLook, Stage
 from mfsd.node.addresses import PortNames
 from mfsd.node.collectives import Collectives
-from mfsd.node.link import BatchSummary, OrderChange, PortDemand, RequestSummary
+from mfsd.node.link_words import BatchSummary, OrderChange, PortDemand, RequestSummary
 from mfsd.node.log import Log
 from mfsd.node.order import local_ranks, red_ns
 from mfsd.policy import Variant

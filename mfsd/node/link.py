@@ -9,93 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, Listener, Logger, PortDemand
+
 if TYPE_CHECKING:
     from mfsd.node.link_stream import LinkStream
-    from mfsd.proto.wire import TlsFiles
 
 UPDATE_SHARE = 0.05
 UPDATE_INTERVAL_MIN_S, UPDATE_INTERVAL_MAX_S = 0.01, 0.05
 """The leader knows what a batch has left to compute to this share of it, and to the longer interval: telling it of each
 layer of a long prefill at once costs both sides more than it is worth. Arrivals and departures do not wait."""
-
-
-class PortDemand(Struct, frozen=True):
-    """Bytes to move through one port."""
-
-    port: str
-    """Cluster-wide name of a NIC port and direction: "<address>/in" or "<address>/out"."""
-    size_bytes: int
-
-
-class RequestSummary(Struct, frozen=True):
-    request_id: int
-    budget_left_ns: int | None
-    """Until its deadline from the moment of the call; below 0 when late; None: no deadline."""
-    demands: tuple[PortDemand, ...] = ()
-    """What this node posts for it, at both ends of each flow. Other nodes' posts are theirs to report."""
-
-
-class BatchSummary(Struct, frozen=True):
-    batch_id: int
-    unit: str
-    """Name of the prefill replica; batches of one unit share the estimate of its collectives."""
-    compute_left_ns: int
-    requests: tuple[RequestSummary, ...]
-    collectives: tuple[PortDemand, ...] = ()
-    """Bytes of collectives left, where the engine knows them; empty: the coordinator estimates."""
-
-
-class OrderChange(Struct, frozen=True):
-    """What has changed in the order of this node's batches."""
-
-    term: int
-    epoch: int
-    complete: bool
-    """True: `ranks` and `pruned_added` are everything; what they do not name has no rank and is not pruned."""
-    ranks: Mapping[int, int]
-    """batch_id -> rank among this node's batches, 0 first."""
-    pruned_added: tuple[int, ...] = ()
-    """Request ids."""
-    pruned_removed: tuple[int, ...] = ()
-    infeasible_added: tuple[int, ...] = ()
-    """Requests that would be late with every port to themselves."""
-    infeasible_removed: tuple[int, ...] = ()
-
-
-class Listener(Protocol):
-    def order(self, change: OrderChange) -> None:
-        """A decision of the leader."""
-
-    def order_lost(self) -> None:
-        """Nobody has confirmed the order for the time to live: order locally by RED, prune nothing."""
-
-
-class Logger(Protocol):
-    """What the link needs of :class:`mfsd.node.log.Log`."""
-
-    def info(self, event: str, **values: object) -> None: ...
-    def warning(self, event: str, **values: object) -> None: ...
-
-
-class LinkSettings(Struct, frozen=True, kw_only=True):
-    addresses: tuple[str, ...]
-    """HOST:PORT of every coordinator."""
-    ttl_ns: int = 5_000_000_000
-    """How long the last order holds without a sign of the leader."""
-    tls: TlsFiles | None = None
-    backoff_max_s: float = 2.0
-
-
-class Identity(Struct, frozen=True):
-    node: str
-    """Unique in the cluster."""
-    version: str
-    epoch: int
-    """Of the daemon's start."""
 
 
 class LinkStatus(Struct, frozen=True):

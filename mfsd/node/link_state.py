@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mfsd.node.link import BatchSummary, Identity, OrderChange, PortDemand
+from mfsd.node.link_words import BatchSummary, Identity, OrderChange, PortDemand
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     DEMANDS_PER_REPORT_MAX,

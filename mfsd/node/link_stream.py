@@ -10,8 +10,8 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from mfsd.node.link import LinkSettings, Listener, Logger
 from mfsd.node.link_state import LinkState
+from mfsd.node.link_words import LinkSettings, Listener, Logger
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.certificates import Certificates, client_credentials
 from mfsd.proto.wire import LINK, address_problem, channel_options

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from mfsd.node.link import PortDemand
+from mfsd.node.link_words import PortDemand
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import LINK, PROTOCOL, REQUESTS_PER_BATCH_MAX, TlsFiles
 from tests.support.cluster import Authority, Coordinator, Node, batch, in_loop, until

@@ -18,7 +18,8 @@ from typing import Any
 
 import grpc
 
-from mfsd.node.link import BatchSummary, Identity, Link, LinkSettings, OrderChange, PortDemand, RequestSummary
+from mfsd.node.link import Link
+from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import STATUS, TlsFiles, channel_credentials, channel_options
 from tests.support.daemon import Daemon

@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError
 from mfsd.coordinator.election import Alone
 from mfsd.coordinator.service import Service
 from mfsd.coordinator.settings import Settings
-from mfsd.node.link import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.node.link_state import LinkState
 from mfsd.node.link_stream import LinkStream, _Ended, _Redirect
+from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import PROTOCOL, address_problem, is_name
 from tests.fuzz.inputs import BETWEEN, messages

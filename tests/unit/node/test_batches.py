@@ -12,7 +12,7 @@ from mfsd._native import RANK_NONE, BatchLook, DemandLook, Direction, NicFacts, 
 from mfsd.node.addresses import PortNames
 from mfsd.node.batches import Batches, Changed, OrderSource, Place
 from mfsd.node.collectives import Collectives
-from mfsd.node.link import BatchSummary, OrderChange, PortDemand
+from mfsd.node.link_words import BatchSummary, OrderChange, PortDemand
 from mfsd.node.loads import STEP, LoadReports
 from mfsd.node.log import Log
 from mfsd.policy import Variant
