@@ -11,15 +11,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import mooncake_adapter
 from tests.support.mooncake_peer import SIZE_BYTES, memory
+from tests.support.waiting import eventually
 
 SIZE = 1 << 20
-TRIES = 1000
 
 
 def main() -> None:
@@ -36,16 +35,15 @@ def main() -> None:
     )
     session: Any = mooncake_adapter.current_session()
     area, address = memory()
-    store: Any = None
-    for _ in range(TRIES):
-        store = mooncake.store.MooncakeDistributedStore()
+
+    def set_up() -> Any:
+        made = mooncake.store.MooncakeDistributedStore()
         arguments = ("127.0.0.1", "P2PHANDSHAKE", 64 << 20, 16 << 20, "rdma", "mfs0", f"127.0.0.1:{sys.argv[1]}")
-        if store.setup(*arguments) == 0:
-            break
-        time.sleep(0.1)  # until the master listens
+        return made if made.setup(*arguments) == 0 else None
+
+    store = eventually(set_up, "the master", pause_s=0.1)
     assert store.register_buffer(address, SIZE_BYTES) == 0
-    while not session.scheduled:  # the shim attaches when the first device is opened
-        time.sleep(0.01)
+    eventually(lambda: session.scheduled, "the shim's session, which comes with the first device", pause_s=0.01)
 
     def put(name: str, letter: bytes) -> None:
         area[:SIZE] = letter * SIZE
@@ -55,14 +53,10 @@ def main() -> None:
 
     put("first", b"a")  # opens the lane behind it
     stored = store._mfs_stored
-    for _ in range(TRIES):
-        if stored._writer is not None:
-            break
-        time.sleep(0.02)
-    opened = stored._writer is not None
+    eventually(lambda: stored._writer is not None, "the lane", pause_s=0.02)
     for number in range(8):
         put(f"later-{number}", bytes([98 + number]))
-    print(json.dumps({"lane": opened}), flush=True)
+    print(json.dumps({"lane": stored._writer is not None}), flush=True)
     master.kill()
     os._exit(0)  # the engines' threads do not end by themselves
 

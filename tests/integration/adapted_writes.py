@@ -13,6 +13,7 @@ from typing import Any
 
 import mooncake_adapter
 from tests.support.mooncake_peer import Peer, memory, started
+from tests.support.waiting import eventually
 
 SIZE = 1 << 20
 ROUNDS_MAX = 1000
@@ -25,8 +26,7 @@ def main() -> None:
     session: Any = mooncake_adapter.current_session()
     area, address = memory()
     engine: Any = started(TransferEngine(), address, "rdma")
-    while not session.scheduled:  # the shim attaches when the first device is opened
-        time.sleep(0.01)
+    eventually(lambda: session.scheduled, "the shim's session, which comes with the first device", pause_s=0.01)
     lanes = engine._mfs_lanes
 
     def opened() -> set[int]:

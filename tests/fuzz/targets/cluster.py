@@ -94,6 +94,13 @@ TERM = 1_000_000
 FROM_NODE = _from_node()
 
 
+class Turn:
+    """Lets the loop go on with others once, as a read from a socket does."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
 class Stream:
     """What gRPC gives a coordinator for one daemon's stream."""
 
@@ -107,7 +114,7 @@ class Stream:
         return "ipv4:127.0.0.1:1"
 
     async def read(self) -> object:
-        await asyncio.sleep(0)  # others have their turn
+        await Turn()
         if self._received:
             return self._received.pop(0)
         self.read_all.set()
@@ -244,7 +251,7 @@ class Call:
         self._received = received
 
     async def read(self) -> object:
-        await asyncio.sleep(0)
+        await Turn()
         return self._received.pop(0) if self._received else grpc.aio.EOF
 
     async def write(self, message: pb.FromNode) -> None:
