@@ -20,6 +20,7 @@
 #define FEW_CORES 4
 #define ARBITER_NICE (-20)
 #define SPIN_FEW_CORES_NS 10000 /* longer, and those it waits for cannot run */
+#define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
 #define IDLE_HEARTBEATS_PER_TICK 10
 #define TIMERS_PER_DRAIN 10
 #define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
@@ -109,11 +110,15 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	return true;
 }
 
-/* Spinning pays only while the next message is likely to come before a sleep would have ended. */
+/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps tell; but one
+ * that ends with a wake-up is as long as the wake-up takes, so a thread that slept would go on sleeping, however fast its
+ * clients were. The short spin after all work finds those. */
 static bool spin_pays(const struct mfs_arbiter *arbiter)
 {
-	return arbiter->gap_ns < arbiter->config.spin_ns &&
-	       arbiter->now_ns - arbiter->worked_ns < arbiter->config.spin_ns;
+	uint64_t idle_ns = arbiter->now_ns - arbiter->worked_ns;
+
+	return idle_ns < arbiter->config.spin_ns &&
+	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
 }
 
 /* The thread works in microseconds and then sleeps, but while it waits for a core everybody's held flows wait, and a
