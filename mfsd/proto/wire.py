@@ -42,6 +42,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # The link is slow and lasts for days: probing its bandwidth after each message would cost more than the message.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.enable_http_proxy", 0),  # a control plane inside the cluster: never through a web proxy
     ("grpc.use_local_subchannel_pool", 1),  # a channel that is made anew gets a connection of its own
 )
