@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--decode-hosts", type=int, default=1, metavar="N", help="decode workers (default 1)")
     p.add_argument(
-        "--kv-scale", type=float, default=1.9, metavar="X", help="KV bytes per token, times the model's (default 1.9)"
+        "--kv-scale", type=float, default=1.8, metavar="X", help="KV bytes per token, times the model's (default 1.8)"
     )
     p.add_argument(
         "--slo-factor", type=float, default=3.0, metavar="F", help="deadline: F times the isolated TTFT (default 3)"

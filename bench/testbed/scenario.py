@@ -44,7 +44,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which requests arrive, of the cluster."""
     seed: int = 1
     decode_hosts: int = 1
-    kv_scale: float = 1.9
+    kv_scale: float = 1.8
     """KV bytes per token, times the model's."""
     copies: float = 1.0
     """All-to-all bytes, times one copy per expert."""
