@@ -23,6 +23,7 @@
 #define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
 #define IDLE_HEARTBEATS_PER_TICK 10
 #define TIMERS_PER_DRAIN 10
+#define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
 #define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
 
@@ -64,6 +65,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 
 	arbiter->loops++;
 	arbiter->now_ns = arbiter_clock_ns();
+	arbiter->behind = false;
 	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
@@ -71,7 +73,10 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 			way_grant(arbiter, i);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
 		worked |= session_grants_end(arbiter, arbiter->session[i]);
-	worked |= arbiter_command_run(arbiter); /* at the end: who asks sees what came of all that was told before */
+	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
+	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
+	if (drain && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
+		worked |= arbiter_command_run(arbiter);
 	credits_write(arbiter, heartbeats_write(arbiter));
 	return worked;
 }

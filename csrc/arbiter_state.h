@@ -195,6 +195,8 @@ struct mfs_arbiter {
 	uint64_t now_ns; /* read once a loop */
 	uint64_t heartbeat_due_ns;
 	uint64_t idle_heartbeats;
+	uint32_t turns_behind;	/* since the first in a row that left messages in a ring */
+	bool behind;		/* this turn did */
 	uint64_t load_read_ns;
 	uint64_t key_secret;
 	uint32_t next_client_id;

@@ -278,6 +278,7 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
 		return true;
 	}
 	arbiter->messages += (uint64_t)n;
+	arbiter->behind |= n == MESSAGES_PER_LOOP;
 	for (int i = 0; i < n; i++) {
 		int rc = message_apply(arbiter, session, &messages[i]);
 

@@ -209,6 +209,16 @@ def test_there_is_none_where_nothing_is_enforced(lent: Callable[..., tuple[Serve
     assert taken(server, client) == before
 
 
+def test_who_asks_sees_all_that_was_told(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+    """Far more than the arbiter reads in one turn lies in the ring of a client that rang for none of it."""
+    server, client = lent(heartbeat_ns=500_000_000)
+    eventually(lambda: server.segments[client.client_id][LAYOUT["header.arbiter_asleep"]] == AT_REST, "rest")
+    before = server.arbiter.client_stats(client.client_id)["completes"]
+    for _ in range(300):
+        ask(client).complete()
+    assert server.arbiter.client_stats(client.client_id)["completes"] == before + 300
+
+
 def test_a_crowded_ring_is_read(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
     """More messages than the ring has slots between two heartbeats: the doorbell rings in time, none is refused."""
     server, client = lent(heartbeat_ns=10**9)
