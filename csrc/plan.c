@@ -406,12 +406,14 @@ void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 	plan_walk_reset(plan, &plan->walk);
 	for (uint32_t i = 0; i < plan->order.n; i++) {
 		const struct plan_batch *batch = plan->order.at[i];
+		int64_t passed;
 
 		plan_walk_add(plan, &plan->walk, batch->row, batch->row->amounts, batch->row->wide);
+		passed = plan->walk.longest + (plan->paper ? batch->compute : 0);
 		out[i] = (struct mfs_plan_place){ batch->id,
 						  batch->red,
 						  batch->loose,
-						  plan->now + batch->compute + plan->walk.longest,
+						  plan->now + (passed > batch->compute ? passed : batch->compute),
 						  plan->walk.slowest,
 						  batch->rank };
 	}

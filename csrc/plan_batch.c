@@ -272,7 +272,8 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	batch->compute = from->compute_ns;
 	score(batch, scratch->word, from->requests);
 	row->loose = batch->loose;
-	row->due = batch->loose - batch->compute;
+	row->due = batch->loose - (plan->paper ? batch->compute : 0);
+	row->helped = plan->paper ? INT64_MAX : batch->loose - batch->compute;
 	sort_cells(batch, from, plan->k_of);
 	for (uint32_t k = 0; k < row->n; k++)
 		batch->touch_at[k] = PLAN_NONE;

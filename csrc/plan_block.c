@@ -98,7 +98,7 @@ static void learn(struct mfs_plan *plan, struct plan_chunk *chunk)
 
 		within = plan_walk_on(plan, row, within);
 		row->longest = plan->walk.longest;
-		if ((plan->paper || plan->now <= row->due) && row->due - row->longest < chunk->in_time)
+		if (plan->now <= row->helped && row->due - row->longest < chunk->in_time)
 			chunk->in_time = row->due - row->longest;
 		o += row->bytes;
 	}
@@ -141,7 +141,7 @@ static bool still_refused(struct mfs_plan *plan, const struct plan_request *requ
 	if (!witness)
 		return false;
 	sum = request->reach - plan->shed[request->witness_port];
-	if (sum <= plan_within(plan, 0, plan_room(plan, witness->loose - witness->compute, witness->loose)))
+	if (sum <= plan_within(plan, 0, plan_room(plan, witness->row->due, witness->loose)))
 		return false;
 	if (sum > plan->bound.at[witness->chunk->at].longest)
 		return true;

@@ -184,14 +184,15 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 	return best ? &best->request[best->cell[best_cell].request] : NULL;
 }
 
-/* Variant mfs: late even with every request of everybody pruned. `done`: batches whose fixed loads are counted. */
+/* Variant mfs: late by compute alone, or even with every request of everybody pruned. `done`: batches whose fixed loads
+ * are counted. */
 static bool hopeless(struct mfs_plan *plan, uint32_t at, uint32_t *done)
 {
 	int64_t due = plan->order.at[at]->row->due;
 
 	if (plan->paper)
 		return false;
-	if (plan->now > due)
+	if (plan->now > plan->order.at[at]->row->helped)
 		return true;
 	if (plan->classes == 1 && plan_sums_longest(plan, &plan->all_fixed) + plan->now <= due)
 		return false;

@@ -54,7 +54,8 @@ struct plan_cell {
  * them, which vectors add up; the others have port numbers.
  */
 struct plan_row {
-	int64_t due; /* D^Lo less compute: what the longest port may take, plus now */
+	int64_t due;	/* what the longest port may take, plus now: D^Lo, in variant paper less compute */
+	int64_t helped; /* variant mfs: D^Lo less compute, until when pruning can help it; paper: for ever */
 	int64_t loose;
 	int64_t longest; /* what the longest port takes, where chunk->known */
 	struct plan_batch *batch;

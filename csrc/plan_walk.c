@@ -135,7 +135,7 @@ void plan_walk(struct mfs_plan *plan)
 			add(plan, walk, row, row->amounts, row->wide, &within);
 			plan->row_at.at[i] = row;
 			plan->longest_at.at[i] = walk->longest;
-			if (walk->longest + now > row->due && (plan->paper || now <= row->due)) {
+			if (walk->longest + now > row->due && now <= row->helped) {
 				if (plan->first_unfit == plan->order.n) {
 					plan->first_unfit = i;
 					plan_walk_copy_before(plan, row);

@@ -91,18 +91,21 @@ class _Walk:
                     total[resource] = total.get(resource, 0) + amount
         return total
 
-    def _finish_ns(self, batch: Batch, bottleneck: Bottleneck) -> int:
-        """EstFinishTime: compute, then everything promised on the slowest port, with no overlap."""
-        return self.now_ns + batch.compute_ns + bottleneck.time_ns
+    def _passed_ns(self, batch: Batch, bottleneck: Bottleneck) -> int:
+        """When everything promised on the slowest port has passed. The paper has it begin when compute has ended
+        (EstFinishTime). Variant mfs lets the two overlap, as layer-wise fetches and pushes do, and so prunes only for
+        what cannot be in time otherwise (docs/simulation.md)."""
+        compute_ns = batch.compute_ns if self.config.variant is Variant.PAPER else 0
+        return self.now_ns + compute_ns + bottleneck.time_ns
 
-    def _finishes(self) -> list[tuple[int, Bottleneck]]:
-        """Estimated finish of each batch, by position, with what is pruned now."""
+    def _passes(self) -> list[tuple[int, Bottleneck]]:
+        """When the bytes of each batch have passed, by position, with what is pruned now."""
         promised = PromisedLoad(self.capacity_per_s)
         result = []
         for _, batch in self.order:
             promised.add(self._loads(batch))
             bottleneck = promised.bottleneck_with({})
-            result.append((self._finish_ns(batch, bottleneck), bottleneck))
+            result.append((self._passed_ns(batch, bottleneck), bottleneck))
         return result
 
     def keep_pruned(self, before: Sequence[Pruned]) -> None:
@@ -126,13 +129,13 @@ class _Walk:
         """
         if not self.pruned:
             return
-        without = self._finishes()
+        without = self._passes()
         for candidate in sorted(self.pruned.values(), key=self._urgency):
             del self.pruned[candidate.request_id]
-            with_it = self._finishes()
+            with_it = self._passes()
             if all(
-                finish <= old or finish <= deadline.loose_ns - self._margin_ns(deadline)
-                for (finish, _), (old, _), (deadline, _) in zip(with_it, without, self.order, strict=True)
+                passed <= old or passed <= deadline.loose_ns - self._margin_ns(deadline)
+                for (passed, _), (old, _), (deadline, _) in zip(with_it, without, self.order, strict=True)
             ):
                 without = with_it
             else:
@@ -150,13 +153,11 @@ class _Walk:
             pool |= {r.request_id: (position, r) for r in batch.requests if self._counts(r)}
             own = self._loads(batch)
             beyond_pruning.add(batch.fixed_loads)
-            hopeless = (
-                self.config.variant is Variant.MFS
-                and self._finish_ns(batch, beyond_pruning.bottleneck_with({})) > deadline.loose_ns
-            )
+            least_ns = max(batch.compute_ns, beyond_pruning.bottleneck_with({}).time_ns)
+            hopeless = self.config.variant is Variant.MFS and self.now_ns + least_ns > deadline.loose_ns
             while not hopeless and len(self.pruned) < self.budget:
                 bottleneck = promised.bottleneck_with(own)
-                if self._finish_ns(batch, bottleneck) <= deadline.loose_ns:
+                if self._passed_ns(batch, bottleneck) <= deadline.loose_ns:
                     break
                 victim = self._victim(pool, bottleneck.resource, batch.batch_id)
                 if victim is None:
@@ -185,8 +186,14 @@ class _Walk:
     def plan(self) -> Plan:
         return Plan(
             places=tuple(
-                Place(batch.batch_id, deadline.red_ns, deadline.loose_ns, finish, bottleneck.resource)
-                for (deadline, batch), (finish, bottleneck) in zip(self.order, self._finishes(), strict=True)
+                Place(
+                    batch.batch_id,
+                    deadline.red_ns,
+                    deadline.loose_ns,
+                    max(passed, self.now_ns + batch.compute_ns),
+                    bottleneck.resource,
+                )
+                for (deadline, batch), (passed, bottleneck) in zip(self.order, self._passes(), strict=True)
             ),
             pruned=tuple(sorted(self.pruned.values(), key=lambda p: p.request_id)),
             infeasible=tuple(sorted(self.infeasible)),

@@ -42,8 +42,9 @@ def clusters(draw: st.DrawFn, fixed: bool = True, hopeless: bool = True, horizon
     return batches
 
 
-def finishes(batches: list[Batch], gone: set[int]) -> dict[int, int]:
-    """Finish of every batch, spelled out: all bytes of it and of those before it, on the slowest port."""
+def finishes(config: PolicyConfig, batches: list[Batch], gone: set[int]) -> dict[int, int]:
+    """Finish of every batch, spelled out: all bytes of it and of those before it, on the slowest port, after its
+    compute (paper) or beside it."""
     result, ahead = {}, dict.fromkeys(CAPACITY, 0)
     for _, batch in sort_by_red(batches):
         own = dict.fromkeys(CAPACITY, 0)
@@ -51,7 +52,8 @@ def finishes(batches: list[Batch], gone: set[int]) -> dict[int, int]:
             for port, amount in part.items():
                 own[port] += amount
         slowest_ns = max(transfer_ns(ahead[u] + own[u], CAPACITY[u]) for u in CAPACITY)
-        result[batch.batch_id] = NOW + batch.compute_ns + slowest_ns
+        parts_ns = (batch.compute_ns, slowest_ns)
+        result[batch.batch_id] = NOW + (sum(parts_ns) if config.variant is Variant.PAPER else max(parts_ns))
         ahead = {u: ahead[u] + own[u] for u in CAPACITY}
     return result
 
@@ -64,7 +66,7 @@ def gone(config: PolicyConfig, pruned: tuple[Pruned, ...], infeasible: tuple[int
 @given(configs, clusters())
 def test_the_estimate_is_the_worst_port_over_everything_ahead(config: PolicyConfig, batches: list[Batch]) -> None:
     result = plan(config, batches, CAPACITY, NOW)
-    expected = finishes(batches, gone(config, result.pruned, result.infeasible))
+    expected = finishes(config, batches, gone(config, result.pruned, result.infeasible))
     assert {place.batch_id: place.finish_ns for place in result.places} == expected
 
 
@@ -114,7 +116,7 @@ def test_pruning_never_exceeds_the_budget(config: PolicyConfig, batches: list[Ba
 @given(configs, clusters(horizon=2000))
 def test_a_feasible_set_is_never_pruned(config: PolicyConfig, batches: list[Batch]) -> None:
     result = plan(config, batches, CAPACITY, NOW)
-    unpruned = finishes(batches, gone(config, (), result.infeasible))
+    unpruned = finishes(config, batches, gone(config, (), result.infeasible))
     if all(unpruned[deadline.batch_id] <= deadline.loose_ns for deadline in result.places):
         assert result.pruned == ()
 
@@ -137,7 +139,7 @@ def test_what_is_left_infeasible_could_not_be_helped(config: PolicyConfig, batch
     if len(result.pruned) == result.drop_budget:
         return
     away = gone(config, result.pruned, result.infeasible)
-    everybody = finishes(batches, {r.request_id for b in batches for r in b.requests})
+    everybody = finishes(config, batches, {r.request_id for b in batches for r in b.requests})
     by_id = {b.batch_id: b for b in batches}
     pool: list[Request] = []
     for place in result.places:
