@@ -1,6 +1,10 @@
 """vLLM's Mooncake connector for the test: on a host without an accelerator, for whose number it asks first, and with a
 switch that empties the cache before it is sent, so that the test can see that the cache matters.
 
+vLLM's attention for the CPU uses AMX without asking the kernel for it. Elsewhere a product of several rows, which asks,
+has come before; in a decode instance whose first step is one token of a fetched prompt nothing has, and its worker dies
+of an illegal instruction (with MFS and without). So this connector asks.
+
 MFS_E2E_FOLDER names the folder where "zero" is that switch and where each process writes what the adapters do. While a
 file "overlap" is there, a prefill does not end its last layer before the others' pushes are there: how fast the machine
 computes then decides nothing.
@@ -23,6 +27,8 @@ if not torch.accelerator.is_available():
     torch.accelerator.current_device_index = lambda: 0  # type: ignore[assignment]
 
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import mooncake_connector
+
+torch.cpu._init_amx()
 
 WAIT_S = 60.0
 FOLDER = Path(os.environ["MFS_E2E_FOLDER"])
