@@ -56,9 +56,6 @@ class Open(IntEnum):
     STALE = MFS_OPEN_STALE
 
 
-cdef class Permit
-
-
 cdef class Client:
     cdef mfs_client *client
     cdef readonly bint borrowed
@@ -192,42 +189,22 @@ cdef class Client:
     def ask(self, uint64_t size_bytes, uint8_t stage, uint8_t nic, uint64_t request_id, uint64_t deadline_ns, batch,
             uint16_t layer, bint laned, bint incoming, uint64_t timeout_ns, int otherwise):
         cdef Permit permit = Permit.__new__(Permit)
-        cdef mfs_client *client = self.here()
-        cdef mfs_task task
-        cdef uint64_t hold_ns = mfs_client_segment(client).header.max_hold_ns
-        cdef int rc
-        if (mfs_load_u32(&mfs_client_segment(client).header.mode) != MFS_MODE_ENFORCE or
-                not mfs_client_alive(client, mfs_native_now_ns())):
+        cdef int wire_class
+        memset(&permit.task, 0, sizeof(mfs_task))
+        permit.task.bytes = size_bytes
+        permit.task.request_id = request_id
+        permit.task.deadline_ns = deadline_ns
+        permit.task.batch = mfs_none_u32 if batch is None else batch
+        permit.task.layer = layer
+        permit.task.stage = stage
+        permit.task.nic = nic
+        permit.task.laned = laned
+        permit.task.incoming = incoming
+        wire_class = client_ask(self, &permit.task, mfs_native_now_ns(), timeout_ns, otherwise, &permit.task_id)
+        if wire_class < 0:
             return None
-        memset(&task, 0, sizeof(task))
-        task.bytes = size_bytes
-        task.request_id = request_id
-        task.deadline_ns = deadline_ns
-        task.batch = mfs_none_u32 if batch is None else batch
-        task.layer = layer
-        task.stage = stage
-        task.nic = nic
-        task.laned = laned
-        task.incoming = incoming
-        if timeout_ns > hold_ns:
-            timeout_ns = hold_ns
-        with nogil:
-            rc = mfs_client_ask(client, &task, timeout_ns, &permit.task_id)
-        if rc == -ENODEV:
-            raise LookupError(nic)
-        if rc < 0:
-            if permit.task_id != 0:
-                mfs_client_cancel(client, permit.task_id, True)
-                permit.task_id = 0
-            rc = otherwise
         permit.client = self
-        permit.size_bytes = size_bytes
-        permit.stage = stage
-        permit.nic = nic
-        permit.wire_class = rc
-        permit.open = True
-        if not self.borrowed:
-            mfs_client_count_posted(client, nic, stage, size_bytes)
+        permit.wire_class = wire_class
         return permit
 
     def permits(self, int n=64):
@@ -332,32 +309,63 @@ cdef class Client:
             free(table)
 
 
+cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t timeout_ns, int otherwise,
+                    uint64_t *task_id) except -1:
+    """Waits until the task may be sent, and counts it as posted; its class. -ENOTCONN: nothing is scheduled, so that
+    nothing was asked. LookupError: no such NIC."""
+    cdef mfs_client *client = asker.here()
+    cdef uint64_t hold_ns = mfs_client_segment(client).header.max_hold_ns
+    cdef int rc
+    if (mfs_load_u32(&mfs_client_segment(client).header.mode) != MFS_MODE_ENFORCE or
+            not mfs_client_alive(client, now_ns)):
+        return -ENOTCONN
+    if timeout_ns > hold_ns:
+        timeout_ns = hold_ns
+    with nogil:
+        rc = mfs_client_ask(client, task, timeout_ns, task_id)
+    if rc == -ENODEV:
+        raise LookupError(task.nic)
+    if rc < 0:
+        if task_id[0] != 0:
+            mfs_client_cancel(client, task_id[0], True)
+            task_id[0] = 0
+        rc = otherwise
+    if not asker.borrowed:
+        mfs_client_count_posted(client, task.nic, task.stage, task.bytes)
+    return rc
+
+
+cdef void client_done(Client asker, const mfs_task *task, uint64_t task_id, bint complete) noexcept:
+    """The end of what client_ask let go. `task_id` 0: it went without a permit."""
+    cdef mfs_client *client = asker.client
+    if client is NULL:
+        return
+    if task_id != 0:
+        if complete:
+            mfs_client_complete(client, task_id)
+        else:
+            mfs_client_cancel(client, task_id, False)
+    if not asker.borrowed:
+        mfs_client_count_completed(client, task.nic, task.stage, task.bytes)
+
+
 @cython.no_gc_clear
 @cython.freelist(64)
 cdef class Permit:
     cdef Client client
+    cdef mfs_task task
     cdef uint64_t task_id
-    cdef uint64_t size_bytes
-    cdef uint8_t stage
-    cdef uint8_t nic
-    cdef bint open
     cdef readonly int wire_class
 
     def __init__(self):
         raise TypeError("use Client.ask")
 
     cdef void finish(self, bint complete) noexcept:
-        cdef mfs_client *client = NULL if self.client is None else self.client.client
-        if not self.open or client is NULL:
+        cdef Client client = self.client
+        if client is None:
             return
-        self.open = False
-        if self.task_id != 0:
-            if complete:
-                mfs_client_complete(client, self.task_id)
-            else:
-                mfs_client_cancel(client, self.task_id, False)
-        if not self.client.borrowed:
-            mfs_client_count_completed(client, self.nic, self.stage, self.size_bytes)
+        self.client = None
+        client_done(client, &self.task, self.task_id, complete)
 
     def complete(self):
         self.finish(True)

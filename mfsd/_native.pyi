@@ -6,10 +6,11 @@ alone; Python encodes and decodes them here and never repeats them.
 """
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextvars import ContextVar
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.result import Batch, Plan, Pruned
@@ -731,6 +732,56 @@ class Permit:
 
     def cancel(self) -> None:
         """It is not sent."""
+
+# ---- the adapter's fast path -----------------------------------------------------------------------------------------
+
+class Settled:
+    """What a process asks with now; its session keeps it right."""
+
+    client: Client | None
+    """None: none, or ask the attachment."""
+    nics: dict[int, int]
+    """The session's number of each NIC -> the daemon's."""
+    open_class: int
+    """Of what goes without a permit."""
+
+    def __init__(self, open_class: int) -> None: ...
+
+class FastPath:
+    """The whole way of a call that moves one buffer to or from a peer, as one native call: what it is for, the permit,
+    the lane of its class, the library's own method, the completion.
+
+    Decisions are the owner's: `course` says what holds for the calls to a peer (the session's number of the NIC,
+    whether writes and whether reads are laned, by class the lane or None for the engine itself), and is asked again
+    after `course_ns` and after `changed`. A lane is the engine and the peer's name there.
+    """
+
+    def __init__(
+        self,
+        settled: Settled,
+        *,
+        slot_of: Callable[[Any, Client], int | None],
+        context: ContextVar[Any],
+        owned: list[Sized],
+        course: Callable[[str], tuple[int, bool, bool, dict[int, tuple[Any, str] | None]] | None],
+        route: Callable[[str, int, int], tuple[Any, str] | None],
+        failed: Callable[[str], None],
+        size_max_bytes: int,
+        timeout_ns: int,
+        course_ns: int,
+    ) -> None:
+        """`slot_of` knows the slot of a batch; `context` holds None or (request, stage or None, layer, deadline_ns,
+        batch); where one of `owned` is not empty, addresses may have owners, and nothing goes this way. `route` is
+        asked for the lane of a class that the course does not know; `failed` is told of a peer that a lane does not
+        reach: the engine itself then tries once more, and its answer counts."""
+
+    def changed(self) -> None:
+        """What `course` answers has changed."""
+
+def one_buffer(original: Callable[..., int], otherwise: Callable[..., int], reading: bool) -> Callable[..., int]:
+    """A method of a class whose instances have a FastPath or None as `_mfs_fast_path`: what
+    `original(self, peer, address, peer_address, length)` answers, or raises, by that path. What is unusual (other
+    arguments, a large message, an owner of addresses, no course, nothing scheduled) is left to `otherwise`."""
 
 # ---- queue, for tests and the simulator ------------------------------------------------------------------------------
 

@@ -222,6 +222,7 @@ cdef rule_write(const mfs_rule *rule):
 include "_watch.pxi"
 include "_arbiter.pxi"
 include "_client.pxi"
+include "_fast_path.pxi"
 include "_rmlq.pxi"
 include "_fluid.pxi"
 include "_plan.pxi"

@@ -29,8 +29,10 @@ class Blocks:
         self._by_layer: dict[tuple[Metadata, int], Metadata] = {}
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._owner)
+    @property
+    def owned(self) -> dict[int, Metadata]:
+        """By block."""
+        return self._owner
 
     def register(self, regions: Iterable[Region]) -> None:
         self._regions = sorted(regions)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from mooncake_adapter.calls import SHAPES, Shape, read
+from mooncake_adapter.calls import READ, SHAPES, Shape, read
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Words
 from mooncake_adapter.network import nic_of
@@ -22,6 +22,15 @@ ADAPTED = "_mfs_adapted"
 def own_class(classes: int) -> int:
     """The class of the engine that the program made: the lowest before the scavenger, where anything may wait."""
     return max(0, classes - 2)
+
+
+def quick(original: Any, method: Callable[..., int], reading: bool) -> Callable[..., int]:
+    """The method with the native fast path before it, where there is one."""
+    try:
+        from mfsd._native import one_buffer
+    except ImportError:
+        return method  # and no session, which says so
+    return wraps(original)(one_buffer(original, method, reading))
 
 
 def devices_of(engine: Any, base: Any, choice: str) -> str:
@@ -43,14 +52,9 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type
 
     def moving(name: str, shape: Shape) -> Callable[..., int]:
         original = getattr(base, name)
-        simple = shape.operation if shape.synchronous and not shape.many else None
 
         @wraps(original)
         def method(self: Any, *arguments: Any, **keywords: Any) -> int:
-            if simple is not None and len(arguments) == 4 and not keywords:
-                known: Scheduling | None = self.__dict__.get("_mfs_scheduling")
-                if known is not None and (result := known.one(self, original, simple, arguments)) is not None:
-                    return result
             scheduling = scheduling_of(self)
             if scheduling is None or (call := read(shape, arguments, keywords)) is None:
                 return int(original(self, *arguments, **keywords))
@@ -58,7 +62,9 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type
                 return scheduling.synchronous(self, original, call, arguments, keywords)
             return scheduling.asynchronous(self, call)
 
-        return method
+        if shape.many or not shape.synchronous or shape.operation is None:
+            return method
+        return quick(original, method, shape.operation == READ)
 
     def initializing(name: str) -> Callable[..., int]:
         original = getattr(base, name)
@@ -76,6 +82,7 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type
                 devices = "" if tcp else devices_of(self, base, arguments[3])
                 scheduling.nic = nic_of(session, devices, arguments[0], tcp)
                 self._mfs_lanes, self._mfs_scheduling = lanes, scheduling
+                self._mfs_fast_path = scheduling.fast_path()
             return result
 
         return method

@@ -27,8 +27,6 @@ P2P = "P2PHANDSHAKE"
 OPEN_TRIES, OPEN_PAUSE_S = 100, 0.05
 AGAIN_S = 10.0
 """How long a peer that has no lane is not asked again."""
-UNMARKED_S = 1.0
-"""How long a fabric without marks is taken to have none."""
 SCRATCH_BYTES = 4096
 CONNECTIONS = 16
 """One-byte reads at once that make Mooncake open all its connections to a peer."""
@@ -77,9 +75,10 @@ class Lanes:
         self._open: dict[int, Lane] = {}
         self._memory: dict[int, tuple[int, str]] = {}
         self._routes: dict[tuple[str, int], tuple[Any, str]] = {}
+        self.changed: Callable[[], None] = lambda: None
+        """Called after what known() and marked() answer has changed."""
         self._adapted: frozenset[str] = frozenset()
         self._below: bool | None = None
-        self._unmarked_until_s = 0.0
         self._asked: dict[tuple[str, int], float] = {}
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -144,6 +143,7 @@ class Lanes:
         self._once.warn("lane-drop", "lane of class %d is given up: %s", lane.wire_class, reason)
         self._open.pop(lane.wire_class, None)
         self._routes = {k: v for k, v in self._routes.items() if v[0] is not lane.engine}
+        self.changed()
 
     # ---- routes ------------------------------------------------------------------------------------------------------
 
@@ -151,14 +151,18 @@ class Lanes:
         """The lanes' engines, without the program's own."""
         return [lane.engine for lane in list(self._open.values()) if lane.engine is not None]
 
-    def idle(self) -> bool:
-        """Whether there are no lanes and will be none soon: the fabric marks no class, as of a moment ago."""
-        if self._setting is None:
-            return True
-        now_s = time.monotonic()
-        if now_s >= self._unmarked_until_s and all(dscp is None for dscp in self._session.dscp):
-            self._unmarked_until_s = now_s + UNMARKED_S
-        return now_s < self._unmarked_until_s
+    def known(self, peer: str) -> dict[int, tuple[Any, str] | None]:
+        """By class, what route() answers until `changed` is called or a moment has passed; without the classes that it
+        would ask the peer's lane for."""
+        dscp, setting, now_s = self._session.dscp, self._setting, time.monotonic()
+        found: dict[int, tuple[Any, str] | None] = {}
+        for wire_class, mark in enumerate(dscp):
+            engine, name = self._routes.get((peer, wire_class), (None, ""))
+            asked = self._asked.get((peer, wire_class), 0.0) > now_s
+            own = setting is None or (wire_class == self.wire_class and not setting.tcp)
+            if engine is not None or own or asked or mark is None or (peer, wire_class) in self._routes:
+                found[wire_class] = None if engine is None else (engine, name)
+        return found
 
     def marked(self, peer: str, reading: bool) -> bool:
         """Whether what goes to the peer, or comes from it, carries the DSCP of a class below the collectives' for
@@ -196,6 +200,7 @@ class Lanes:
             self._routes = {k: v for k, v in self._routes.items() if k[0] != peer}
             self._adapted -= {peer}
             self._asked = {k: v for k, v in self._asked.items() if k[0] != peer}
+        self.changed()
 
     def _ask_later(self, peer: str, wire_class: int, peer_address: int) -> None:
         key = (peer, wire_class)
@@ -275,6 +280,7 @@ class Lanes:
         with self._lock:
             self._routes = {**self._routes, (peer, wire_class): (lane.engine, name)}
             self._adapted |= {peer}
+        self.changed()
 
     def _connect(self, engine: Any, name: str, host: str, port: int, wire_class: int, peer_address: int) -> None:
         """Makes Mooncake open its connections to the peer (by reading a byte of what it will send to), marks them."""

@@ -9,7 +9,7 @@ import bisect
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
@@ -80,6 +80,7 @@ class Ranges:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._table: tuple[list[int], list[int], list[Metadata]] = ([], [], [])
+        self.owned: list[object] = []
 
     def __len__(self) -> int:
         return len(self._table[0])
@@ -129,12 +130,16 @@ class Ranges:
 
     def _publish(self, entries: list[tuple[int, int, Metadata]]) -> None:
         self._table = ([e[0] for e in entries], [e[1] for e in entries], [e[2] for e in entries])
+        self.owned[:] = entries[:1]
 
 
 class Finder(Protocol):
     """Something that knows whose an address is."""
 
-    def __len__(self) -> int: ...
+    @property
+    def owned(self) -> Sized:
+        """The same container of Python's own each time, which native code looks at: empty while nothing is owned."""
+
     def find(self, address: int) -> Metadata | None: ...
 
 
@@ -143,38 +148,35 @@ class Words:
 
     def __init__(self, once: Once) -> None:
         self._once = once
-        self._context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
+        self.context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
         self.ranges = Ranges()
         self._finders: tuple[Finder, ...] = ()
+        self.owned: list[Sized] = [self.ranges.owned]
 
     def add_finder(self, finder: Finder) -> None:
         """Asks this, too, whose an address is."""
         self._finders = (*self._finders, finder)
+        self.owned.append(finder.owned)
 
     def told_by_address(self) -> bool:
         """Whether any address may have an owner."""
-        if len(self.ranges):
-            return True
-        for finder in self._finders:  # noqa: SIM110 - a generator costs as much as all else here
-            if len(finder):
-                return True
-        return False
+        return any(len(owned) for owned in self.owned)
 
     def current(self) -> Metadata:
-        return self._context.get() or UNKNOWN
+        return self.context.get() or UNKNOWN
 
     @contextmanager
     def transfer(self, metadata: Metadata) -> Iterator[None]:
         """Transfers that the code inside starts carry this metadata, unless their memory is in a range."""
-        token = self._context.set(checked(metadata, self._once))
+        token = self.context.set(checked(metadata, self._once))
         try:
             yield
         finally:
-            self._context.reset(token)
+            self.context.reset(token)
 
     def of(self, address: int) -> Metadata:
         """The metadata of a transfer from or to this local address."""
         found = self.ranges.find(address)
         for finder in self._finders:
             found = found or finder.find(address)
-        return found or self._context.get() or UNKNOWN
+        return found or self.context.get() or UNKNOWN

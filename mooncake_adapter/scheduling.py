@@ -6,11 +6,12 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mooncake_adapter.calls import READ, Call
 from mooncake_adapter.lanes import Lanes
@@ -20,12 +21,20 @@ from mooncake_adapter.permits import HOLD_MAX_S, permitted, submitted
 from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Leave, Session, Task
 
+if TYPE_CHECKING:
+    from mfsd._native import FastPath
+
 AHEAD = 8
 """Pieces of one call that ask for permits at once."""
 HOLD_MAX_NS = int(HOLD_MAX_S * 1e9)
+COURSE_NS = 1_000_000_000
+"""For how long the fast path goes by what it was told: so long may the log's level and the fabric's marks lag."""
 POLL_S = 50e-6
 SPINS = 20
 DEFERRED_MAX = 32
+Course = tuple[int, bool, bool, dict[int, tuple[Any, str] | None]]
+"""The session's number of the NIC; whether writes, and whether reads, are laned; by class the lane or None (the
+program's own engine), where it is known."""
 DONE, PENDING, FAILED = 1, 0, -1
 """What transfer_check_status answers."""
 SYNTHETIC = 1 << 62
@@ -69,6 +78,34 @@ class Scheduling:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
+    def fast_path(self) -> FastPath | None:
+        """What synchronous() does, for calls of one buffer in one message and with nothing else about them, in native
+        code: in Python each step costs a microsecond after a transfer, when nothing of it is in the cache any more."""
+        make = getattr(self._session, "fast_path", None)
+        if make is None:
+            return None
+        lanes = self._lanes
+        found: FastPath | None = make(
+            context=self._words.context,
+            owned=self._words.owned,
+            course=self._course,
+            route=lanes.route,
+            failed=lanes.failed,
+            size_max_bytes=PIECE_BYTES,
+            timeout_ns=HOLD_MAX_NS,
+            course_ns=COURSE_NS,
+        )
+        path = weakref.ref(found) if found is not None else lambda: None
+        lanes.changed = lambda: None if (known := path()) is None else known.changed()
+        return found
+
+    def _course(self, peer: str) -> Course | None:
+        """What holds for the calls to the peer for COURSE_NS, or until the lanes change. None: nothing does."""
+        if LOG.isEnabledFor(logging.DEBUG):
+            return None
+        lanes = self._lanes
+        return self.nic, lanes.marked(peer, False), lanes.marked(peer, True), lanes.known(peer)
+
     # ---- permits -----------------------------------------------------------------------------------------------------
 
     def _words_of(self, call: Call, metadata: Metadata) -> dict[str, Any]:
@@ -111,50 +148,6 @@ class Scheduling:
         return self._lanes.route(call.peer, wire_class, call.peer_addresses[0]) or (engine, call.peer)
 
     # ---- synchronous calls -------------------------------------------------------------------------------------------
-
-    def one(self, engine: Any, method: Any, operation: str, arguments: tuple[Any, ...]) -> int | None:
-        """What synchronous() does, for one buffer in one message, in fewer steps: each costs microseconds after a
-        transfer, when nothing of it is in the cache any more. None: it is not that simple, or nothing is scheduled."""
-        peer, address, peer_address, length = arguments
-        if type(peer) is not str or not type(address) is type(peer_address) is type(length) is int:
-            return None
-        if not 0 < length <= PIECE_BYTES or self._words.told_by_address() or LOG.isEnabledFor(logging.DEBUG):
-            return None
-        reading = operation == READ
-        told: tuple[Any, ...] = self._words.current()
-        request_id, stage, layer, deadline_ns, batch = told
-        if stage is None:
-            stage = STAGE_REUSE if reading else STAGE_P2D
-        idle = self._lanes.idle()
-        laned = not idle and self._lanes.marked(peer, reading)
-        try:
-            leave = self._session.ask(
-                length,
-                stage,
-                self.nic,
-                request_id,
-                deadline_ns,
-                batch,
-                layer,
-                host_of(peer),
-                laned,
-                reading,
-                HOLD_MAX_NS,
-            )
-        except Exception:
-            return None  # synchronous() says what it is
-        if leave is None:
-            return None
-        try:
-            route = None if idle else self._lanes.route(peer, leave.wire_class, peer_address)
-            if route is not None:
-                result = int(method(*route, address, peer_address, length))
-                if result == 0:
-                    return result
-                self._lanes.failed(peer)
-            return int(method(engine, peer, address, peer_address, length))
-        finally:
-            leave.complete()
 
     def synchronous(self, engine: Any, method: Any, call: Call, arguments: tuple[Any, ...], keywords: Any) -> int:
         """Issues the call when it is permitted; what Mooncake answers."""

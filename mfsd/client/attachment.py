@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from mfsd._native import Client, Mode
+from mfsd._native import Client, Mode, Settled
 from mfsd.client.shim import Shim
 
 log = logging.getLogger("mfsd.client")
@@ -18,13 +18,15 @@ RETRY_S = 0.5
 
 class Attachment:
     """Holds the native client. A client that is replaced stays mapped for as long as somebody refers to it, so no call
-    is ever cut off. `settled` is the one that `client()` would answer while its daemon lives, or None: one load."""
+    is ever cut off. `settled.client` is the one that `client()` would answer while its daemon lives, or None: one load.
+    """
 
     def __init__(
         self,
         socket_path: str | None,
         process: str | None,
         mode: Mode,
+        settled: Settled,
         prepare: Callable[[Client], None],
         attached: Callable[[Client], None],
         shim: Shim | None,
@@ -34,7 +36,7 @@ class Attachment:
         self._prepare, self._attached = prepare, attached
         self._shim = shim
         self._client: Client | None = None
-        self.settled: Client | None = None
+        self.settled = settled
         self._attempt_lock = threading.Lock()
         self._wanted = threading.Event()
         self._closed = threading.Event()
@@ -63,13 +65,13 @@ class Attachment:
         self._wanted.set()
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(timeout=2 * RETRY_S)
-        self._client = self.settled = None
+        self._client = self.settled.client = None
 
     def forked(self) -> None:
         """In a child: the parent's client is the parent's; this process finds one of its own when it needs it."""
         if self._client is not None:
             self._client.forget()
-        self._client = self.settled = None
+        self._client = self.settled.client = None
         self._attempt_lock = threading.Lock()
         self._wanted = threading.Event()
         if not self._closed.is_set():
@@ -105,7 +107,7 @@ class Attachment:
             if client.borrowed or shared is None:
                 return  # it beats again, or its daemon is stopped: the session outlives that
         else:
-            self._client = self.settled = None
+            self._client = self.settled.client = None
         try:
             client = self._new_client(shared)
         except OSError as error:
@@ -113,7 +115,7 @@ class Attachment:
             return
         self._prepare(client)
         self._client = client
-        self.settled = client if self._shim is None or client.borrowed else None
+        self.settled.client = client if self._shim is None or client.borrowed else None
         self._attached(client)
         self._say("attached")
 

@@ -9,8 +9,9 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import Any
 
-from mfsd._native import REQUEST_DEMANDS_MAX, Client, Mode, Open, Permit
+from mfsd._native import REQUEST_DEMANDS_MAX, Client, FastPath, Mode, Open, Permit, Settled
 from mfsd.client.attachment import Attachment
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, gid
@@ -35,15 +36,16 @@ class Session:
         self._checker = Checker()
         self._lock = threading.Lock()
         self._nics: list[tuple[str, int, int]] = []
-        self._native_nic: dict[int, int] = {}
         self._batches: set[Batch] = set()
         self._batch_of: dict[int, Batch] = {}
         self._classes = CLASSES_WITHOUT_DAEMON
-        self._open_class = class_without_permit(CLASSES_WITHOUT_DAEMON)
+        self._settled = Settled(class_without_permit(CLASSES_WITHOUT_DAEMON))
         self._enforces = mode == Mode.ENFORCE
         self._shim = attachment_shim
         self._contexts = threading.local()
-        self._attachment = Attachment(socket_path, process, mode, self._prepare, self._tell_batches, attachment_shim)
+        self._attachment = Attachment(
+            socket_path, process, mode, self._settled, self._prepare, self._tell_batches, attachment_shim
+        )
         _sessions.add(self)
 
     @classmethod
@@ -180,7 +182,7 @@ class Session:
         layer = check.layer(layer)
         check.peer(peer)
         client = self._attachment.client()
-        native_nic = self._native_nic.get(check.nic(nic), nic)
+        native_nic = self._settled.nics.get(check.nic(nic), nic)
         task_id = None
         if client is not None:
             if client.nic_name(native_nic) == "":
@@ -202,7 +204,7 @@ class Session:
                     )
                 except OSError as error:  # daemon gone, ring or table full: it goes without a permit
                     client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
-        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, self._open_class)
+        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, self._settled.open_class)
 
     def permit(
         self,
@@ -264,10 +266,9 @@ class Session:
         timeout_ns: int,
         /,
     ) -> Permit | None:
-        """:meth:`permit` for who knows what he says: the words are not looked at. Each step costs a microsecond after a
-        transfer, when nothing of it is in the cache any more. OverflowError, TypeError or LookupError for what cannot
-        be."""
-        client = self._attachment.settled
+        """:meth:`permit` for who knows what he says: the words are not looked at. OverflowError, TypeError or
+        LookupError for what cannot be."""
+        client = self._settled.client
         if client is None or not self._enforces:
             client = self._attachment.client()
             if client is None or not self._enforces:
@@ -275,7 +276,7 @@ class Session:
         leave = client.ask(
             size_bytes,
             stage,
-            self._native_nic[nic],
+            self._settled.nics[nic],
             request_id,
             deadline_ns,
             None if batch is None else self._slot_of(batch, client),
@@ -283,11 +284,16 @@ class Session:
             laned,
             incoming,
             timeout_ns,
-            self._open_class,
+            self._settled.open_class,
         )
         if leave is None:
             self._attachment.client()  # looks for a daemon if it is that
         return leave
+
+    def fast_path(self, **what: Any) -> FastPath | None:
+        """For an adapter of a library whose calls move one buffer each: :class:`mfsd._native.FastPath` with this
+        session's client. None: nothing is ever scheduled."""
+        return FastPath(self._settled, slot_of=self._slot_of, **what) if self._enforces else None
 
     # ---- what the shim posts ---------------------------------------------------------------------
 
@@ -378,7 +384,7 @@ class Session:
     def _prepare(self, client: Client) -> None:
         """A daemon that knows nothing yet."""
         self._classes = client.classes or CLASSES_WITHOUT_DAEMON
-        self._open_class = class_without_permit(self._classes)
+        self._settled.open_class = class_without_permit(self._classes)
         for number in range(len(self._nics)):
             self._name_nic(client, number)
 
@@ -386,13 +392,13 @@ class Session:
         """Those that this client does not know yet."""
         with self._lock:
             for batch in self._batches:
-                batch.tell(client, self._native_nic)
+                batch.tell(client, self._settled.nics)
 
     def _name_nic(self, client: Client, number: int) -> None:
         if not 0 < len(self._nics[number][0].encode()) <= NIC_NAME_BYTES_MAX:
             return  # refused when it was told
         try:
-            self._native_nic[number] = client.nic(*self._nics[number])
+            self._settled.nics[number] = client.nic(*self._nics[number])
         except (OSError, ValueError) as error:
             self._checker.refuse("nic", self._nics[number][0], f"the daemon does not take it: {error}")
 
