@@ -14,7 +14,7 @@ from pathlib import Path
 
 import bench.micro
 
-HELPERS = ("command", "daemon", "coordinator_leader", "coordinator_load")
+HELPERS = ("command", "daemon", "paired", "coordinator_leader", "coordinator_load")
 
 
 def names() -> list[str]:

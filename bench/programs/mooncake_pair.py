@@ -1,27 +1,32 @@
 """Writes of 1 MiB with the adapted transfer engine and with the wheel's own, in turns, to a process without an adapter.
 
-    MFS_SOCKET=... python bench/programs/mooncake_pair.py --rounds 500 [--protocol tcp]
+    MFS_SOCKET=... python bench/programs/mooncake_pair.py --seconds 60 [--protocol tcp]
 
-Every round is a stock write, an adapted one, and an adapted one while nothing is scheduled, on one engine, in an order
-that turns; then what the adapter does around a write that moves nothing, a permit as the session gives it and as the
-native client does. Each comes after a pause like a transfer's. Prints one JSON line: for each of the six, wall time and
-the calling thread's CPU time of every round (us). Mooncake's own writes spin, so that their CPU time says nothing.
+Every round is a stock write, an adapted one, and an adapted one while nothing is scheduled, on one engine, in each of
+the six orders as often, until the time is over. Then come rounds of what is done around a write that moves nothing: by
+nobody, by the adapter, a permit as the session gives it, and as the native client does; each after a stock write, so
+that the caches are as a transfer leaves them. Before each of all these is a pause like a transfer's. Prints one JSON
+line: "wall_us", for each of the first three the time of every round, and "cpu_us", for each of the others the calling
+thread's CPU time of every round. Mooncake's own writes spin, so that their CPU time says nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import mmap
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 SIZE = 1 << 20
 PAUSE_S = 0.0005
+CPU_ROUNDS = 600
 
 
 class Still:
@@ -56,7 +61,14 @@ def target(protocol: str) -> None:
     os._exit(0)  # Mooncake's threads outlive the interpreter's shutdown
 
 
-def source(protocol: str, rounds: int) -> None:
+def timed_us(step: Callable[[], object], clock_ns: Callable[[], int]) -> float:
+    time.sleep(PAUSE_S)  # the arbiter sleeps, as it does while a transfer runs
+    began_ns = clock_ns()
+    step()
+    return (clock_ns() - began_ns) / 1e3
+
+
+def source(protocol: str, seconds: float) -> None:
     command = [sys.executable, __file__, "--target", "--protocol", protocol]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin and child.stdout
@@ -75,27 +87,36 @@ def source(protocol: str, rounds: int) -> None:
     session: Any = mooncake_adapter.current_session()
     if not session.scheduled:
         sys.exit("mooncake_pair: no daemon schedules this process; set MFS_SOCKET")
-    scheduling, arguments = engine._mfs_scheduling, (where["peer"], address, where["address"], SIZE)
-    client, nic = session._attachment.client(), session._native_nic[scheduling.nic]
+    scheduling, fast_path = engine._mfs_scheduling, engine._mfs_fast_path
+    arguments = (where["peer"], address, where["address"], SIZE)
+    client, nic = session._attachment.client(), session._settled.nics[scheduling.nic]
 
-    def adapted() -> None:
-        result = engine.transfer_sync_write(*arguments)
+    def write(kind: Any) -> None:
+        result = kind.transfer_sync_write(engine, *arguments)
         if result != 0:
             sys.exit(f"mooncake_pair: a write answered {result}")
 
     def as_stock() -> None:
-        stock.transfer_sync_write(engine, *arguments)
+        write(stock)
+
+    def adapted() -> None:
+        write(TransferEngine)
 
     def unscheduled() -> None:
-        engine.__dict__["_mfs_scheduling"] = None
-        try:
-            adapted()
-        finally:
-            engine.__dict__["_mfs_scheduling"] = scheduling
+        write(TransferEngine)
+
+    def scheduled(step: object) -> None:
+        """What the engine goes by in this step."""
+        on = step is not unscheduled
+        engine.__dict__["_mfs_scheduling"] = scheduling if on else None
+        engine.__dict__["_mfs_fast_path"] = fast_path if on else None
 
     still = adapted_engine(Still, PROCESS.holder, PROCESS.words, PROCESS.once)()
     still.initialize("127.0.0.1", "P2PHANDSHAKE", protocol, "")
     still._mfs_scheduling.nic = scheduling.nic
+
+    def nothing() -> None:
+        Still.transfer_sync_write(still, *arguments)
 
     def around_nothing() -> None:
         still.transfer_sync_write(*arguments)
@@ -106,18 +127,23 @@ def source(protocol: str, rounds: int) -> None:
     def native_permit() -> None:
         client.ask(SIZE, 3, nic, 0, 0, None, 0, False, False, 10**10, 6).complete()
 
-    steps = [as_stock, adapted, unscheduled, around_nothing, session_permit, native_permit]
-    wall: dict[str, list[float]] = {step.__name__: [] for step in steps}
-    cpu: dict[str, list[float]] = {step.__name__: [] for step in steps}
+    writes, others = (as_stock, adapted, unscheduled), (nothing, around_nothing, session_permit, native_permit)
+    wall: dict[str, list[float]] = {step.__name__: [] for step in writes}
+    cpu: dict[str, list[float]] = {step.__name__: [] for step in others}
     for _ in range(20):
         adapted()  # connections and memory are there from now on
-    for turn in range(rounds):
-        for step in steps[turn % len(steps) :] + steps[: turn % len(steps)]:
-            time.sleep(PAUSE_S)  # the arbiter sleeps, as it does while a transfer runs
-            began_ns, began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-            step()
-            cpu[step.__name__].append((time.thread_time_ns() - began_cpu_ns) / 1e3)
-            wall[step.__name__].append((time.perf_counter_ns() - began_ns) / 1e3)
+    until_s = time.monotonic() + seconds
+    for order in itertools.cycle(itertools.permutations(writes)):
+        if time.monotonic() >= until_s:
+            break
+        for step in order:
+            scheduled(step)
+            wall[step.__name__].append(timed_us(step, time.perf_counter_ns))
+    scheduled(adapted)
+    for _ in range(CPU_ROUNDS):
+        for step in others:
+            as_stock()
+            cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
     print(json.dumps({"wall_us": wall, "cpu_us": cpu}), flush=True)
     child.stdin.close()
     child.wait()
@@ -127,10 +153,10 @@ def source(protocol: str, rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--protocol", default="tcp")
-    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--target", action="store_true")
     options = parser.parse_args()
     if options.target:
         target(options.protocol)
     else:
-        source(options.protocol, options.rounds)
+        source(options.protocol, options.seconds)

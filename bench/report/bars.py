@@ -9,7 +9,8 @@ import msgspec
 
 class Bar(msgspec.Struct, frozen=True):
     """One promise. `key` is a path in the benchmark's `results` (parts by slashes); `at_most` false means
-    at least."""
+    at least. Where the results have an interval beside it (`key`_interval: where the figure lies, 95 %), the figure is
+    judged all the same, and the interval says how sure that is."""
 
     bench: str
     key: str
@@ -20,6 +21,11 @@ class Bar(msgspec.Struct, frozen=True):
 
     def holds(self, value: float) -> bool:
         return value <= self.limit if self.at_most else value >= self.limit
+
+    def verdict(self, value: float, interval: tuple[float, float] | None) -> str:
+        said = "holds" if self.holds(value) else "**missed**"
+        sure = interval is None or all(self.holds(end) == self.holds(value) for end in interval)
+        return said if sure else f"{said}, within the interval"
 
     def text(self) -> str:
         return f"{'<=' if self.at_most else '>='} {self.limit:,g} {self.unit}".strip()
@@ -62,9 +68,20 @@ BARS = (
 
 
 def find(results: dict[str, Any], key: str) -> float | None:
+    value = _at(results, key)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def find_interval(results: dict[str, Any], key: str) -> tuple[float, float] | None:
+    """The ends of the interval in which the figure lies, if the benchmark states one."""
+    value = _at(results, f"{key}_interval")
+    return (float(value[0]), float(value[1])) if isinstance(value, list) else None
+
+
+def _at(results: dict[str, Any], key: str) -> Any:
     value: Any = results
     for part in key.split("/"):
         if not isinstance(value, dict) or part not in value:
             return None
         value = value[part]
-    return float(value) if isinstance(value, (int, float)) else None
+    return value

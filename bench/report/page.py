@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report.bars import BARS, find
+from bench.report.bars import BARS, find, find_interval
 
 HEAD = """# Benchmarks
 
 Written by `make bench`; do not edit. Every figure was **measured** on the machine named below, in one run; competitors
-ran beside, interleaved. Absolute figures belong to that machine: compare ratios.
+ran beside, interleaved. Absolute figures belong to that machine: compare ratios. In brackets: where a median of pairs
+lies (95 %). A bar inside of that is judged by the median, and the machine was too restless to be sure.
 
 Elsewhere: **measured** on real bytes over links that are slowed down, [the testbed](testbed.md); **simulated**,
 [the simulator](simulation.md). **Only planned**, for want of the hardware: RNICs and switches of a real fabric, more
@@ -31,8 +32,10 @@ def bars_table(reports: dict[str, dict[str, Any]]) -> list[str]:
         if value is None:
             lines.append(f"| {bar.what} | {bar.text()} | not measured | |")
         else:
-            verdict = "holds" if bar.holds(value) else "**missed**"
-            lines.append(f"| {bar.what} | {bar.text()} | {number(value)} {bar.unit} | {verdict} |")
+            interval = find_interval(reports[bar.bench]["results"], bar.key)
+            ends = "" if interval is None else f" ({number(interval[0])} to {number(interval[1])})"
+            measured = f"{number(value)} {bar.unit}{ends}"
+            lines.append(f"| {bar.what} | {bar.text()} | {measured} | {bar.verdict(value, interval)} |")
     return lines
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.report.page import page
 
 MACHINE = {"cpu": "a processor", "cores": 2}
@@ -22,6 +24,22 @@ def test_a_bar_is_held_missed_or_not_measured() -> None:
     assert lines["Mooncake adapter, of a 1 MiB write over soft RoCE (median)"].endswith("| 0.25 % | holds |")
     assert lines["Mooncake adapter, of a 1 MiB write over loopback TCP (median)"].endswith("| not measured | |")
     assert lines["idle daemon, share of one core"].endswith("| not measured | |")
+
+
+@pytest.mark.parametrize(
+    ("median", "interval", "told"),
+    [
+        (0.25, [-0.1, 0.6], "| 0.25 % (-0.1 to 0.6) | holds |"),
+        (0.25, [-0.8, 1.3], "| 0.25 % (-0.8 to 1.3) | holds, within the interval |"),
+        (1.5, [0.7, 2.4], "| 1.5 % (0.7 to 2.4) | **missed**, within the interval |"),
+        (1.5, [1.2, 1.9], "| 1.5 % (1.2 to 1.9) | **missed** |"),
+    ],
+)
+def test_a_median_is_judged_and_its_interval_says_how_surely(median: float, interval: list[float], told: str) -> None:
+    measured = {"overhead_percent": median, "overhead_percent_interval": interval}
+    text = page({"mooncake": {"machine": MACHINE, "results": {"tcp": measured}}})
+    (line,) = [one for one in text.splitlines() if one.startswith("| Mooncake adapter") and "TCP" in one]
+    assert line.endswith(told)
 
 
 def test_the_ring_stands_among_its_peers_by_speed() -> None:
