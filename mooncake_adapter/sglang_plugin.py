@@ -20,6 +20,7 @@ from mooncake_adapter.slo import Defaults, monotonic_ns, promise_of
 MANAGER = "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 TESTED_INTERFACES = ("0.5",)
+"""Major and minor versions of SGLang; the hooks are on interfaces that stay within one."""
 ROOMS_MAX = 65536
 """Rooms remembered at once; the oldest is forgotten, so that requests that never end cost nothing."""
 
@@ -100,6 +101,15 @@ def hooks(rooms: Rooms, once: Once) -> list[tuple[str, Any, str]]:
     ]
 
 
+def judged(version: str, once: Once) -> bool:
+    """Whether this SGLang's interfaces are those that were tested; warns once where they are not."""
+    if ".".join(version.split(".")[:2]) in TESTED_INTERFACES:
+        return True
+    tested = ", ".join(TESTED_INTERFACES)
+    once.warn("sglang", "SGLang %s was not tested (tested: %s); transfers go by rules", version, tested)
+    return False
+
+
 def register() -> None:
     """Called by SGLang in each of its processes."""
     if not install():
@@ -108,9 +118,7 @@ def register() -> None:
 
     from mooncake_adapter.process import PROCESS
 
-    version = __import__("sglang").__version__
-    if not version.startswith(TESTED_INTERFACES):
-        PROCESS.once.warn("sglang", "SGLang %s was not looked at (0.5 was); transfers go by rules", version)
+    if not judged(__import__("sglang").__version__, PROCESS.once):
         return
     for target, function, kind in hooks(Rooms(PROCESS.words, PROCESS.once), PROCESS.once):
         HookRegistry.register(target, function, HookType[kind])

@@ -59,7 +59,7 @@ def ttft_ms(value: Any, once: Once) -> float | None:
     if value is None:
         return None
     try:
-        number = float(value)
+        number = float("" if isinstance(value, bool) else value)
     except (TypeError, ValueError):
         once.warn("slo", "ttft_slo_ms=%r is not a number of milliseconds; the request has no deadline", value)
         return None

@@ -71,8 +71,13 @@ class Steps:
         return found
 
     def known(self, request: str) -> Metadata | None:
-        """The same by the engine's name of it; None for one that this worker has not run or that has ended."""
-        return self._known.get(request)
+        """The same by the engine's name of it; None, with one warning, for one that has ended or was never run here."""
+        found = self._known.get(request)
+        if found is None:
+            self._once.warn(
+                "ended", "request %r has ended or was never run here; its transfer goes without a deadline", request
+            )
+        return found
 
     def begin(self, chunks: list[Chunk]) -> None:
         """A step starts: its prefills are a batch, and its blocks have owners."""
@@ -133,7 +138,7 @@ class Steps:
 
     def metadata_at(self, request: str, layer: int) -> Metadata:
         """What a transfer of one layer of this request carries."""
-        return self.blocks.at_layer(self._known.get(request) or Metadata(request_number(request)), layer)
+        return self.blocks.at_layer(self.known(request) or Metadata(request_number(request)), layer)
 
     @property
     def batch(self) -> Batch | None:

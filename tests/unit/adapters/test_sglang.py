@@ -8,7 +8,7 @@ import pytest
 
 from mooncake_adapter.metadata import Words, request_number
 from mooncake_adapter.once import Once
-from mooncake_adapter.sglang_plugin import Rooms, hooks
+from mooncake_adapter.sglang_plugin import Rooms, hooks, judged
 
 ITEM = 1000
 
@@ -57,6 +57,16 @@ def test_an_unexpected_sglang_is_told_once_and_goes_on(
         hooked["add_transfer_request"](manager(), 9, None, None, True)  # type: ignore[operator]
         hooked["handle_generate_request"](None, Thing())  # type: ignore[operator]
     assert len(caplog.records) == 2
+
+
+def test_another_sglang_is_told_once_and_goes_by_rules(caplog: pytest.LogCaptureFixture) -> None:
+    once = Once()
+    assert judged("0.5.23", once)
+    assert judged("0.5.0rc1", once)
+    assert not caplog.records
+    assert not any(judged(version, once) for version in ("0.50.1", "0.6.0", "1.0", "unknown"))
+    assert len(caplog.records) == 1
+    assert "tested: 0.5" in caplog.text
 
 
 def test_hooks_are_of_the_registrys_kinds() -> None:

@@ -34,7 +34,7 @@ def test_sources_in_order_of_strength(sources: list[Any], model: str, wanted: Pr
     assert promise_of(sources, DEFAULTS, model, Once()) == wanted
 
 
-@pytest.mark.parametrize("value", ["soon", "", [], {}, -1, 0, "nan", float("inf"), 1e12])
+@pytest.mark.parametrize("value", ["soon", "", [], {}, True, -1, 0, "nan", float("inf"), 1e12])
 def test_a_malformed_objective_is_told_once_and_means_no_deadline(value: Any, caplog: pytest.LogCaptureFixture) -> None:
     once = Once()
     assert [ttft_ms(value, once) for _ in range(3)] == [None] * 3

@@ -198,6 +198,22 @@ def test_metadata_of_an_ended_request_is_taken_as_unknown(steps: Steps, requests
     assert steps.blocks.find(address(0, 1)) is None
 
 
+def test_a_transfer_of_an_ended_request_is_told_once_and_has_no_deadline(
+    steps: Steps, requests: Requests, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests.arrived(request("a"))
+    steps.begin(requests.chunks(output({"a": (0, [1])}, {}, a=32)))
+    assert steps.metadata_at("a", 3).batch is not None
+    steps.end()
+    steps.finished({"a"}, {"a"})
+    assert not caplog.records
+    assert {steps.metadata_at("a", layer) for layer in range(4)} == {
+        Metadata(request_number("a"), layer=layer) for layer in range(4)
+    }
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "'a' has ended" in caplog.text
+
+
 def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) -> None:
     """One call of vLLM's Mooncake worker mixes requests that share a block: each pointer counts for its own request."""
     for name in "ab":

@@ -117,6 +117,19 @@ def test_what_is_told_goes_along(server: Any, library: Library) -> None:
     assert stats(server)["posted_bytes"][Stage.BACKGROUND] == SIZE
 
 
+def test_a_batch_that_has_ended_is_told_once_and_the_call_goes_on(
+    library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    with library.session.batch(5, layers=4, requests=[Request(9)]) as batch:
+        pass
+    library.context.set((9, None, 2, 0, batch))
+    for _ in range(3):
+        assert library.write("b:1", 5, 6, SIZE) == 0
+    assert len(library.calls) == 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "it has ended" in caplog.text
+
+
 def test_nothing_is_sent_before_its_permit(library: Library) -> None:
     first_runs, first_may_end = threading.Event(), threading.Event()
 
