@@ -133,7 +133,7 @@ cdef class FastPath:
         if wire_class < 0:
             return None
         try:
-            if wire_class in course.lanes:
+            if course.version == self.version and wire_class in course.lanes:  # lanes may have changed in the wait
                 lane = course.lanes[wire_class]
             else:
                 lane = self.route(peer, wire_class, peer_address)

@@ -12,8 +12,10 @@ from mfsd._native import Mode, Stage, one_buffer
 from mfsd.client import Request
 from tests.support.waiting import eventually
 
-WINDOW = 1 << 20
-SLOW = 10**6
+WINDOW = 131_072
+"""The least window of the arbiter: one message of this size fills a slow NIC."""
+SLOW = 1000
+"""Bytes a second of a NIC on which what fills the window is not overdue before minutes have passed."""
 SIZE = 1000
 OWN = "engine itself"
 Course = tuple[int, bool, bool, dict[int, Any]]
@@ -24,6 +26,7 @@ class Library:
 
     def __init__(self, session: Any, nic: int) -> None:
         self.session = session
+        self.server: Any = None
         self.calls: list[tuple[Any, ...]] = []
         self.long_way: list[tuple[Any, ...]] = []
         self.asked: list[str] = []
@@ -81,7 +84,9 @@ def server(serve: Any) -> Any:
 @pytest.fixture
 def library(server: Any, session: Any) -> Library:
     s = session()
-    return Library(s, s.nic("a", rate_bytes_per_s=SLOW))
+    made = Library(s, s.nic("a", rate_bytes_per_s=SLOW))
+    made.server = server
+    return made
 
 
 def stats(server: Any) -> Any:
@@ -144,6 +149,7 @@ def test_nothing_is_sent_before_its_permit(library: Library) -> None:
     assert first_runs.wait(100)
     second = threading.Thread(target=library.write, args=("b:1", 7, 8, WINDOW))
     second.start()
+    eventually(lambda: sum(library.server.arbiter.nic_stats(0)["held_bytes"]) == WINDOW, "the second one waits")
     assert len(library.calls) == 1
     first_may_end.set()
     first.join()
@@ -226,6 +232,31 @@ def test_the_lane_of_a_class_that_the_course_does_not_know_is_asked_for(library:
     ((peer, _, address),) = library.routed
     assert (peer, address) == ("b:1", 6)
     assert library.calls == [(OWN, "b:1", 5, 6, SIZE)]
+
+
+def test_a_lane_that_has_gone_during_the_wait_is_not_taken(library: Library) -> None:
+    lane = Lane(library)
+    library.lanes.update(dict.fromkeys(range(8), (lane, "lane of b:1")))
+    first_runs, first_may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        library.during = lambda: None
+        first_runs.set()
+        first_may_end.wait(100)
+
+    library.during = hold
+    first = threading.Thread(target=library.write, args=("b:1", 5, 6, WINDOW))
+    first.start()
+    assert first_runs.wait(100)
+    second = threading.Thread(target=library.write, args=("b:1", 7, 8, WINDOW))
+    second.start()
+    eventually(lambda: sum(library.server.arbiter.nic_stats(0)["held_bytes"]) == WINDOW, "the second one waits")
+    library._mfs_fast_path.changed()
+    first_may_end.set()
+    first.join()
+    second.join()
+    assert [call[:2] for call in library.calls] == [(lane, "lane of b:1"), (OWN, "b:1")]
+    assert library.routed[0][0] == "b:1"
 
 
 def test_a_course_is_asked_for_once_until_it_changes(library: Library) -> None:
