@@ -178,9 +178,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self, request: Any, delayed: bool, parameters: dict[str, Any] | None
     ) -> tuple[bool, dict[str, Any] | None]:
         """Adds "mfs_pruned" to the answer of a request that the daemon judged infeasible."""
-        told = self._requests.ended(request.request_id) if self._requests is not None else None
-        if told is not None and self._requests is not None and self._requests.pruned(told.number):
-            return delayed, {**(parameters or {}), "mfs_pruned": True}
+        if self._requests is not None:
+            parameters = self._requests.reported(request.request_id, parameters)
         return delayed, parameters
 
     def pruned(self, request_id: str) -> bool:

@@ -125,3 +125,11 @@ class Requests:
     def ended(self, request: str) -> Told | None:
         found = self._told.pop(request, None)
         return found[0] if found else None
+
+    def reported(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The same as :meth:`ended`, and what the request's answer says of its transfer: "mfs_pruned" where the daemon
+        judged it infeasible, beside what the inner connector says."""
+        told = self.ended(request)
+        return (
+            {**(parameters or {}), "mfs_pruned": True} if told is not None and self.pruned(told.number) else parameters
+        )

@@ -269,6 +269,17 @@ def test_pruned_requests_are_reported() -> None:
     assert not requests.is_pruned("nobody")
 
 
+@pytest.mark.parametrize("said", [None, {}, {"do_remote_prefill": True}])
+def test_the_answer_of_a_pruned_request_says_so(said: dict[str, Any] | None) -> None:
+    session = ScriptedSession()
+    requests = Requests(Defaults(), "tiny", Once(), session.pruned)
+    session.pruned_requests.add(requests.arrived(request("a")).number)
+    requests.arrived(request("b"))
+    assert requests.reported("a", said) == {**(said or {}), "mfs_pruned": True}
+    assert requests.reported("b", said) is said
+    assert requests.reported("a", said) is said  # it has ended
+
+
 def test_a_finder_that_owns_nothing_costs_no_look() -> None:
     words = Words(Once())
     assert not words.told_by_address()
