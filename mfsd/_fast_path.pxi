@@ -7,6 +7,8 @@ from cpython.unicode cimport PyUnicode_CheckExact
 cdef enum:
     COURSES_MAX = 4096
 
+cdef object UNTOUCHED = object()  # what a call answers that has done nothing: no method answers that
+
 
 @cython.final
 @cython.auto_pickle(False)
@@ -96,7 +98,7 @@ cdef class FastPath:
         return 0
 
     cdef move(self, engine, method, bint reading, tuple arguments):
-        """What the method answers; None: nothing was done. What is asked of Python objects here is asked of its own
+        """What the method answers; UNTOUCHED: nothing was done. What is asked of Python objects here is asked of its own
         types alone: any other would run its code."""
         cdef uint64_t now_ns, task_id = 0
         cdef int64_t size_bytes
@@ -105,22 +107,22 @@ cdef class FastPath:
         cdef Client client = self.settled.client
         cdef Course course
         if client is None or client.client is NULL or len(arguments) != 4:
-            return None
+            return UNTOUCHED
         peer, address, peer_address, length = arguments
         if not (PyUnicode_CheckExact(peer) and PyLong_CheckExact(address) and PyLong_CheckExact(peer_address) and
                 PyLong_CheckExact(length)):
-            return None
+            return UNTOUCHED
         size_bytes = PyLong_AsLongLongAndOverflow(length, &overflow)
         if overflow != 0 or not 0 < size_bytes <= self.size_max_bytes:
-            return None
+            return UNTOUCHED
         for owner in self.owned:
             if len(owner) != 0:
-                return None
+                return UNTOUCHED
         now_ns = mfs_native_now_ns()
         try:
             course = self.course_to(peer, now_ns)
             if course is None:
-                return None
+                return UNTOUCHED
             memset(&task, 0, sizeof(task))
             task.bytes = size_bytes
             task.laned = course.laned_in if reading else course.laned_out
@@ -129,9 +131,9 @@ cdef class FastPath:
             task.nic = self.settled.nics[course.nic]
             wire_class = client_ask(client, &task, now_ns, self.timeout_ns, self.settled.open_class, &task_id)
         except Exception:
-            return None  # the long way says what it is
+            return UNTOUCHED  # the long way says what it is
         if wire_class < 0:
-            return None
+            return UNTOUCHED
         try:
             if course.version == self.version and wire_class in course.lanes:  # lanes may have changed in the wait
                 lane = course.lanes[wire_class]
@@ -152,7 +154,7 @@ def one_buffer(original, otherwise, bint reading):
         path = getattr(self, "_mfs_fast_path", None)
         if type(path) is FastPath and not keywords:
             result = (<FastPath>path).move(self, original, reading, arguments)
-            if result is not None:
+            if result is not UNTOUCHED:
                 return result
         return otherwise(self, *arguments, **keywords)
 

@@ -106,6 +106,14 @@ def test_a_plain_call_is_permitted_made_and_completed(server: Any, library: Libr
     assert stats(server)["completed_bytes"] == posted
 
 
+@pytest.mark.parametrize("answer", [0, -1, None])
+def test_a_call_is_made_once_whatever_it_answers(library: Library, answer: Any) -> None:
+    library.answers["b:1"] = answer
+    assert library.write("b:1", 5, 6, SIZE) is answer
+    assert library.calls == [(OWN, "b:1", 5, 6, SIZE)]
+    assert library.long_way == []
+
+
 def test_what_is_told_goes_along(server: Any, library: Library) -> None:
     """Three layers ahead of its batch a reuse fetch has a lower class than one that is needed now."""
     classes: list[int] = []
