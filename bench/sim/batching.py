@@ -36,3 +36,18 @@ class FirstComeFirstServed:
             chosen.append((state, take))
             left -= take
         return chosen
+
+
+def batches_before(waiting_tokens: Sequence[int], budget_tokens: int) -> list[int]:
+    """How many batches run before the one in which each queued prompt begins, if they are formed first come first
+    served: given the tokens that are left of each, in order of arrival."""
+    before: list[int] = []
+    batch, left = 0, budget_tokens
+    for tokens in waiting_tokens:
+        if left < tokens and left < budget_tokens:
+            batch, left = batch + 1, budget_tokens
+        before.append(batch)
+        chunks = -(-tokens // budget_tokens) - 1
+        batch += chunks
+        left -= tokens - chunks * budget_tokens
+    return before

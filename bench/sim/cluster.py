@@ -37,6 +37,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     slo_factor: float = 3.0
     fabric_classes: int = 0
     batch_tokens: int = 8192
+    fetch: str = "batch"  # reused KV is on its way from when its batch begins; queued: from when its request queues
     cache_tokens_per_gpu: int = 400_000
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
@@ -69,6 +70,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link")
         if self.fabric not in ("nic-only", "fat-tree"):
             raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
+        if self.fetch not in ("batch", "queued"):
+            raise ConfigError(f"--fetch {self.fetch}: use batch or queued")
         if self.decode_nics is not None and self.decode_nics < 1:
             raise ConfigError(f"--decode-nics {self.decode_nics}: use at least 1")
         if self.batch_tokens < 1:

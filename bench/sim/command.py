@@ -151,6 +151,12 @@ def parser() -> argparse.ArgumentParser:
         help="tokens a unit computes together (default 8192)",
     )
     fabric.add_argument(
+        "--fetch",
+        default="batch",
+        choices=("batch", "queued"),
+        help="reused KV is fetched from when its batch begins (default), or from when its request queues",
+    )
+    fabric.add_argument(
         "--belief-error",
         type=float,
         default=0.0,
@@ -220,6 +226,7 @@ def configuration(options: argparse.Namespace) -> Config:
         slo_factor=options.slo_factor,
         fabric_classes=options.fabric_classes,
         batch_tokens=options.batch_tokens,
+        fetch=options.fetch,
         belief_error=options.belief_error,
         coordinator_delay_s=options.coordinator_delay_ms / 1e3,
         policy=parameters(options.set),

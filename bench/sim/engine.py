@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.sim.batching import FirstComeFirstServed, RequestScheduler, least_loaded
+from bench.sim.batching import FirstComeFirstServed, RequestScheduler, batches_before, least_loaded
 from bench.sim.cluster import Cluster, Request
 from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
 from bench.sim.scheduling import SchedulingPolicy
-from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, RING, WAIT, Batch, Chunk, Flow, State
+from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, QUEUED, RING, WAIT, Batch, Chunk, Flow, State
 
 
 class Simulation:
@@ -43,6 +43,7 @@ class Simulation:
         self.scheduler = scheduler or FirstComeFirstServed()
         self.collective_s: list[tuple[float, float]] = []  # posted, duration
         self.ticking = False
+        self.early_fetch = cluster.config.fetch == "queued"
         self.policy = policy(self)
         own = self.policy.network()
         self.network: Network
@@ -118,9 +119,38 @@ class Simulation:
 
     def _arrive(self, state: State) -> None:
         unit = state.request.unit
-        self.queues[unit].append(state)
+        if self.early_fetch:
+            self._fetch_early(state)
+        else:
+            self.queues[unit].append(state)
         if self.running[unit] is None:
             self._start_batch(unit)
+
+    def _fetch_early(self, state: State) -> None:
+        """Queues the request with its reused KV on its way. The group that will compute it is chosen now, since that is
+        where the KV goes; until its batch is formed it stands in one of its own."""
+        request, cluster = state.request, state.cluster
+        queue = self.queues[request.unit]
+        tokens = [0] * cluster.model.groups
+        for other in queue:
+            tokens[other.request.group] += other.request.new_tokens - other.done_tokens
+        request.group = least_loaded(tokens, self.batches_begun[request.unit] + len(queue))
+        queue.append(state)
+        self._count_batches(request.unit)
+        if not request.remote_tokens:
+            return
+        self.serial += 2
+        state.batch = Batch(self.serial - 1, request.unit, [Chunk(state, request.new_tokens, 0.0)], cluster)
+        state.batch.step = QUEUED
+        size = request.remote_tokens * cluster.kv_bytes
+        state.reuse = Flow(1, cluster.reuse_path(request), state.batch, state, size, self.serial)
+        self._post(state.reuse, size)
+
+    def _count_batches(self, unit: int) -> None:
+        queue = self.queues[unit]
+        waiting = [state.request.new_tokens - state.done_tokens for state in queue]
+        for state, before in zip(queue, batches_before(waiting, self.cluster.config.batch_tokens), strict=True):
+            state.batches_before = before
 
     def _start_batch(self, unit: int) -> None:
         queue, cluster = self.queues[unit], self.cluster.of(unit)
@@ -136,7 +166,7 @@ class Simulation:
         for state, take in plan:
             request = state.request
             first = state.done_tokens == 0
-            if request.group < 0 or first:
+            if request.group < 0 or (first and not self.early_fetch):
                 request.group = least_loaded(tokens, turn)
             moved = take + (request.context_tokens if first else 0)
             chunk = Chunk(state, take, moved * cluster.kv_bytes)
@@ -171,19 +201,26 @@ class Simulation:
                 state.p2d_total = total * batch.layers
                 state.p2d = Flow(3, cluster.p2d_path(request), batch, state, chunk.p2d_bytes, self.serial)
                 self.policy.p2d_created(state.p2d)
-                if request.remote_tokens:
+                if state.reuse is not None:
+                    state.reuse.batch = batch
+                elif not request.remote_tokens:
+                    state.fetched = batch.layers
+                elif not self.early_fetch:
                     self.serial += 1
                     size = request.remote_tokens * cluster.kv_bytes
                     state.reuse = Flow(1, cluster.reuse_path(request), batch, state, size, self.serial)
-                else:
-                    state.fetched = batch.layers
             else:
                 state.p2d.batch = batch
                 state.p2d.message_bytes = chunk.p2d_bytes
         self.policy.batch_began(batch)
         for chunk in chunks:
-            if chunk.state.reuse is not None and chunk.state.fetched == 0:
-                self._post(chunk.state.reuse, chunk.state.reuse.message_bytes)
+            reuse = chunk.state.reuse
+            if reuse is not None and self.early_fetch:
+                self.reorder(reuse)
+            elif reuse is not None and chunk.state.fetched == 0:
+                self._post(reuse, reuse.message_bytes)
+        if self.early_fetch:
+            self._count_batches(unit)
         self._begin_layer(batch)
 
     def _fetched(self, flow: Flow) -> None:
@@ -214,6 +251,9 @@ class Simulation:
                     self.reorder(state.reuse)
                 if state.p2d is not None and state.p2d in self.shipping:
                     self.reorder(state.p2d)
+            if policy.reuse_by_layer:
+                for flow in self.queued_reuse(batch.unit):
+                    self.reorder(flow)
         self._try_layer(batch)
 
     def _try_layer(self, batch: Batch) -> None:
@@ -314,12 +354,28 @@ class Simulation:
 
     # -- what policies may ask: estimates from the cost model they believe
 
+    def queued_reuse(self, unit: int) -> list[Flow]:
+        """Stage 1 of requests that still queue at the unit; none unless --fetch queued."""
+        if not self.early_fetch:
+            return []
+        return [s.reuse for s in self.queues[unit] if s.reuse is not None and s.reuse.batch.step == QUEUED]
+
+    def layers_before(self, state: State) -> int:
+        """Layers that the unit is expected to run before those of the request: what is left of its present batch, and
+        whole batches of the queue. 0 once the request's batch has begun."""
+        batch = state.batch
+        if batch is None or batch.step != QUEUED:
+            return 0
+        running = self.running[batch.unit]
+        left = running.layers - running.layer if running is not None else 0
+        return left + state.batches_before * batch.layers
+
     def until_layer_s(self, batch: Batch, layer: int) -> float:
         """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused
         KV is there."""
-        if layer <= batch.layer and batch.step != ENDED:
-            return 0.0
-        if batch.step == ENDED:
+        if batch.step == QUEUED:
+            return self._until_begin_s(batch) + batch.chunks[0].state.request.isolated_s * layer / batch.layers
+        if layer <= batch.layer or batch.step == ENDED:
             return 0.0
         attention, experts = batch.attention_s * batch.believed, batch.experts_s * batch.believed
         whole = attention + experts + sum(batch.wire_s)
@@ -343,6 +399,12 @@ class Simulation:
             elif step == RING:
                 rest += attention
         return rest + (layer - batch.layer - 1) * whole
+
+    def _until_begin_s(self, batch: Batch) -> float:
+        """Of the batch that one queued request stands for: those before it take what one request takes alone."""
+        state, running = batch.chunks[0].state, self.running[batch.unit]
+        present = self.until_layer_s(running, running.layers) if running is not None else 0.0
+        return present + state.batches_before * state.request.isolated_s
 
     def compute_left_s(self, state: State) -> float:
         """Time until the request's prefill has ended: its batch and, when it is cut, the chunks to come."""

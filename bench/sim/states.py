@@ -7,7 +7,7 @@ from typing import Any
 from bench.sim.cluster import Cluster, Request
 from bench.sim.topology import Path
 
-WAIT, RING, ATTENTION, DISPATCH, EXPERTS, COMBINE, ENDED = range(7)
+WAIT, RING, ATTENTION, DISPATCH, EXPERTS, COMBINE, ENDED, QUEUED = range(8)
 
 
 class Flow:
@@ -59,6 +59,7 @@ class State:
 
     __slots__ = (
         "batch",
+        "batches_before",
         "cluster",
         "computed",
         "done_tokens",
@@ -76,7 +77,8 @@ class State:
     def __init__(self, request: Request, cluster: Cluster) -> None:
         self.request = request
         self.cluster = cluster  # the part of its model
-        self.batch: Batch | None = None
+        self.batch: Batch | None = None  # of its own while it queues and is fetched already
+        self.batches_before = 0  # expected to run between the unit's present one and its own, while it queues
         self.done_tokens = 0
         self.computed = False
         self.fetched = 0

@@ -72,6 +72,8 @@ class DCoflow(Policy):
             present.extend(
                 c.state.reuse for c in batch.chunks if c.state.reuse is not None and c.state.reuse.number >= 0
             )
+        for unit in range(len(simulation.queues)):
+            present.extend(simulation.queued_reuse(unit))
         capacities = simulation.cluster.topology.capacities
         demands, time_left = {}, {}
         for flow in present:

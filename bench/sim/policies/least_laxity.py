@@ -4,7 +4,7 @@ requests."""
 from __future__ import annotations
 
 from bench.sim.policies import Policy, pack, register
-from bench.sim.states import Batch, Flow
+from bench.sim.states import QUEUED, Batch, Flow
 
 SHIFT_S = 4096.0  # laxities are negative at times
 
@@ -18,6 +18,10 @@ class LeastLaxityFirst(Policy):
     def batch_laxity_s(self, batch: Batch) -> float:
         """The smallest laxity of the batch's requests that can still make it."""
         simulation = self.simulation
+        if batch.step == QUEUED:
+            request = batch.chunks[0].state.request
+            laxity = request.deadline_s - simulation.now - simulation.until_layer_s(batch, batch.layers)
+            return laxity if laxity >= 0 else SHIFT_S - 1
         laxities = (c.state.request.deadline_s - simulation.earliest_finish_s(c.state) for c in batch.chunks)
         return min((x for x in laxities if x >= 0), default=SHIFT_S - 1)
 

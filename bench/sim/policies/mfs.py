@@ -12,7 +12,7 @@ import msgspec
 import mfsd.policy as rules
 from bench.sim.host_queue import RmlqNetwork
 from bench.sim.policies import Policy, pack, register
-from bench.sim.states import Batch, Flow, State
+from bench.sim.states import QUEUED, Batch, Flow, State
 from mfsd.policy.estimate import bottleneck_rho, counts_as_load
 from mfsd.policy.flow import guard_ns, laxity_ns
 from mfsd.policy.order import by_size
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 
 EARLY, LAST = pack(rules.Tier.EARLY), pack(rules.Tier.LAST)
+RLI_UNKNOWN = 1024  # of reuse without a batch: above every layer, as in the queue (there 2^16), and for `pack` to hold
 NOT_MEASURED = (rules.Load(), -NS)
 
 DEFAULT = rules.PolicyConfig()
@@ -90,6 +91,8 @@ class Mfs(Policy):
 
     def early_stage(self, flow: Flow) -> rules.Flow:
         state = flow.state
+        if flow.batch.step == QUEUED:
+            return self.queued_stage(flow)
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
@@ -99,6 +102,16 @@ class Mfs(Policy):
             rank=self.rank(flow.batch),
             batch_running=True,
             pruned=state is not None and state.pruned,
+        )
+
+    def queued_stage(self, flow: Flow) -> rules.Flow:
+        """Reuse of a request that still queues: production's queue has not been told of a batch."""
+        return rules.Flow(
+            stage=flow.stage,
+            sequence=flow.sequence,
+            remaining_bytes=0,
+            rate_bytes_per_s=self.rate,
+            layer_target=RLI_UNKNOWN + flow.layer,
         )
 
     def waiting_bytes(self, flow: Flow) -> int:
