@@ -18,6 +18,15 @@ class ConfigError(Exception):
     """A setting that cannot be simulated; one line naming it, its value and the remedy."""
 
 
+FETCH = {
+    "batch": "when the request's batch begins; each layer waits for its own",
+    "queued": "when the request queues; each layer of its batch waits for its own",
+    "loaded": "when the request queues, which joins no batch before all of it is there",
+}
+"""When a request's reused KV is asked for, layer by layer. queued: layer-wise prefetch, as of SGLang's HiCache; loaded:
+asynchronous loads, as vLLM's (WAITING_FOR_REMOTE_KVS)."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One cluster and the knobs that make or break contention. The same for every policy."""
 
@@ -37,7 +46,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     slo_factor: float = 3.0
     fabric_classes: int = 0
     batch_tokens: int = 8192
-    fetch: str = "batch"  # reused KV is on its way from when its batch begins; queued: from when its request queues
+    fetch: str = "batch"  # when reused KV is asked for, see FETCH
     cache_tokens_per_gpu: int = 400_000
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
@@ -70,8 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link")
         if self.fabric not in ("nic-only", "fat-tree"):
             raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
-        if self.fetch not in ("batch", "queued"):
-            raise ConfigError(f"--fetch {self.fetch}: use batch or queued")
+        if self.fetch not in FETCH:
+            raise ConfigError(f"--fetch {self.fetch}: use one of {', '.join(FETCH)}")
         if self.decode_nics is not None and self.decode_nics < 1:
             raise ConfigError(f"--decode-nics {self.decode_nics}: use at least 1")
         if self.batch_tokens < 1:

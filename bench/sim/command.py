@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sim import generators, policies, sweep
-from bench.sim.cluster import Config, ConfigError
+from bench.sim.cluster import FETCH, Config, ConfigError
 from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
 from bench.sim.workload import TraceError
@@ -153,8 +153,8 @@ def parser() -> argparse.ArgumentParser:
     fabric.add_argument(
         "--fetch",
         default="batch",
-        choices=("batch", "queued"),
-        help="reused KV is fetched from when its batch begins (default), or from when its request queues",
+        choices=FETCH,
+        help="when reused KV is asked for: " + "; ".join(f"{name}: {when}" for name, when in FETCH.items()),
     )
     fabric.add_argument(
         "--belief-error",

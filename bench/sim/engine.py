@@ -43,7 +43,8 @@ class Simulation:
         self.scheduler = scheduler or FirstComeFirstServed()
         self.collective_s: list[tuple[float, float]] = []  # posted, duration
         self.ticking = False
-        self.early_fetch = cluster.config.fetch == "queued"
+        self.early_fetch = cluster.config.fetch != "batch"
+        self.loads_first = cluster.config.fetch == "loaded"
         self.policy = policy(self)
         own = self.policy.network()
         self.network: Network
@@ -155,7 +156,8 @@ class Simulation:
     def _start_batch(self, unit: int) -> None:
         queue, cluster = self.queues[unit], self.cluster.of(unit)
         model = cluster.model
-        plan = self.scheduler.plan(queue, cluster.config.batch_tokens, self.now)
+        ready = [state for state in queue if state.reuse is None] if self.loads_first else queue
+        plan = self.scheduler.plan(ready, cluster.config.batch_tokens, self.now)
         if not plan:
             return
         self.serial += 1
@@ -235,6 +237,8 @@ class Simulation:
         else:
             self.network.end(flow)
             state.reuse = None
+            if self.loads_first and self.running[flow.batch.unit] is None:
+                self._start_batch(flow.batch.unit)
         if flow.batch.step == WAIT:
             self._try_layer(flow.batch)
 
@@ -355,7 +359,7 @@ class Simulation:
     # -- what policies may ask: estimates from the cost model they believe
 
     def queued_reuse(self, unit: int) -> list[Flow]:
-        """Stage 1 of requests that still queue at the unit; none unless --fetch queued."""
+        """Stage 1 of requests that still queue at the unit; none with --fetch batch."""
         if not self.early_fetch:
             return []
         return [s.reuse for s in self.queues[unit] if s.reuse is not None and s.reuse.batch.step == QUEUED]
