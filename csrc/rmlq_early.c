@@ -50,12 +50,21 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
+/* Whether the record stands for the reuse of one request that came without a batch: bytes that are asked for while
+ * the request still queues. Such requests block nobody yet, and are told apart by how soon each could be done. */
+static bool batch_is_request(const struct batch *batch)
+{
+	return batch->record.part == BATCH_OF_REQUEST;
+}
+
 /* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
 static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch)
 {
 	if (q->policy.early_order != MFS_EARLY_SHORTEST)
 		return batch->rank;
-	return batch->told ? size_second(batch->bytes_waiting, batch->rank) : (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
+	if (batch->told || batch_is_request(batch))
+		return size_second(batch->bytes_waiting, batch->rank); /* that of a request alone is NONE */
+	return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
 }
 
 /* Gives the batch the key of its first flow. */
@@ -95,22 +104,29 @@ static void bytes_count(struct mfs_rmlq *q, const struct flow *flow, uint64_t by
 /* Whether the key of the flow's batch depends on bytes that changed. */
 static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
 {
-	return q->policy.early_order == MFS_EARLY_SHORTEST && batch_at(q, b)->told;
+	const struct batch *batch = batch_at(q, b);
+
+	return q->policy.early_order == MFS_EARLY_SHORTEST && (batch->told || batch_is_request(batch));
 }
 
-uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
+static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
 {
 	uint32_t b;
 
 	if (!key)
 		return MFS_BATCH_UNNAMED;
-	b = mfs_slab_find(&q->batch, key, 0);
+	b = mfs_slab_find(&q->batch, key, part);
 	if (!b) {
-		b = mfs_slab_take(&q->batch, key, 0); /* there is one for every flow and for those told */
+		b = mfs_slab_take(&q->batch, key, part); /* there is one for every flow and for those told */
 		record_clear(batch_at(q, b));
 		batch_at(q, b)->rank = MFS_RANK_NONE;
 	}
 	return b;
+}
+
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
+{
+	return batch_take(q, key, 0);
 }
 
 void early_batch_release(struct mfs_rmlq *q, uint32_t b)
@@ -152,19 +168,23 @@ void early_member_remove(struct mfs_rmlq *q, uint32_t r)
 	early_batch_release(q, b);
 }
 
-/* Batch key 0 has groups too: they take key 1 with a part above all layers. */
-static uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint16_t layer)
+/* The second half of a group's key: the layer, and above all layers what kind of batch the first half names. */
+static uint32_t group_part(uint64_t batch_key, uint32_t batch_part, uint16_t layer)
 {
-	return batch_key ? mfs_slab_find(&q->group, batch_key, layer)
-			 : mfs_slab_find(&q->group, 1, 1u << 16 | layer);
+	return (batch_key ? batch_part << 17 : 1u << 16) | layer;
+}
+
+/* Batch key 0 has groups too: they take key 1. */
+static uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint32_t batch_part, uint16_t layer)
+{
+	return mfs_slab_find(&q->group, batch_key ? batch_key : 1, group_part(batch_key, batch_part, layer));
 }
 
 static uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
 {
-	uint64_t batch_key = batch_at(q, b)->record.key;
-	uint32_t g =
-		batch_key ? mfs_slab_take(&q->group, batch_key, layer)
-			  : mfs_slab_take(&q->group, 1, 1u << 16 | layer); /* there is one for every flow */
+	const struct mfs_record *of = &batch_at(q, b)->record;
+	uint32_t g = mfs_slab_take(&q->group, of->key ? of->key : 1,
+				   group_part(of->key, of->part, layer)); /* there is one for every flow */
 	struct group *group = group_at(q, g);
 
 	record_clear(group);
@@ -209,7 +229,7 @@ static void group_head_set(struct mfs_rmlq *q, uint32_t g, uint64_t arrival)
 void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 {
 	struct flow *flow = flow_at(q, i);
-	uint32_t b, g;
+	uint32_t b, g, part = 0;
 
 	flow->state = MFS_FLOW_EARLY;
 	if (flow->stage != MFS_STAGE_REUSE) {
@@ -226,7 +246,11 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 			batch_place(q, b);
 		return;
 	}
-	g = group_find(q, batch_key, flow->layer);
+	if (!batch_key && flow->record.key) {
+		batch_key = flow->record.key;
+		part = BATCH_OF_REQUEST;
+	}
+	g = group_find(q, batch_key, part, flow->layer);
 	if (g) {
 		flow->owner = g;
 		fifo_append(q, &group_at(q, g)->fifo, i, flow);
@@ -235,7 +259,7 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 			batch_place(q, group_at(q, g)->batch);
 		return;
 	}
-	b = early_batch(q, batch_key);
+	b = batch_take(q, batch_key, part);
 	g = group_make(q, b, flow->layer);
 	flow->owner = g;
 	fifo_append(q, &group_at(q, g)->fifo, i, flow);
@@ -407,7 +431,8 @@ static void aside_return(struct mfs_rmlq *q, uint32_t r)
 	uint32_t i = request_at(q, r)->fifo.head;
 	uint32_t b = alone_detach(q, r);
 	struct flow *flow = flow_at(q, i);
-	uint32_t g = group_find(q, batch_at(q, b)->record.key, flow->layer);
+	const struct mfs_record *of = &batch_at(q, b)->record;
+	uint32_t g = group_find(q, of->key, of->part, flow->layer);
 	bool made = !g;
 
 	if (made)

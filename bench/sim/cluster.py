@@ -23,8 +23,8 @@ FETCH = {
     "queued": "when the request queues; each layer of its batch waits for its own",
     "loaded": "when the request queues, which joins no batch before all of it is there",
 }
-"""When a request's reused KV is asked for, layer by layer. queued: layer-wise prefetch, as of SGLang's HiCache; loaded:
-asynchronous loads, as vLLM's (WAITING_FOR_REMOTE_KVS)."""
+"""When a request's reused KV is asked for. batch, queued: layer by layer; loaded: all layers at once, as by vLLM's
+asynchronous loads (WAITING_FOR_REMOTE_KVS)."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from bench.sim import policies
-from bench.sim.cluster import Config, ConfigError
+from bench.sim.cluster import FETCH, Config, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
 
@@ -40,8 +40,8 @@ FOUR = ("fs", "sjf", "edf", "karuna")  # what the paper compares with
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 
 
-def base_of(model: str, workload: str, setting: str, requests: int, classes: int = 0) -> Point:
-    config = Config(model=model, gpus=GPUS, fabric_classes=classes, **SETTINGS[setting])
+def base_of(model: str, workload: str, setting: str, requests: int, classes: int = 0, fetch: str = "batch") -> Point:
+    config = Config(model=model, gpus=GPUS, fabric_classes=classes, fetch=fetch, **SETTINGS[setting])
     return Point(config=config, workload=workload, requests=requests, warmup=requests // 3)
 
 
@@ -53,8 +53,11 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     revisions: dict[str, None] = {}
     for setting in options.setting.split(","):
-        base = base_of(options.model, options.workload, setting, options.requests, options.fabric_classes)
-        top = results.knee(base, f"{options.model} {options.workload} {setting} {options.requests}")
+        base = base_of(
+            options.model, options.workload, setting, options.requests, options.fabric_classes, options.fetch
+        )
+        name = f"{options.model} {options.workload} {setting} {options.requests}"
+        top = results.knee(base, name if options.fetch == "batch" else f"{name} {options.fetch}")
         point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
         for name in wanted:
@@ -67,7 +70,8 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         "what": {
             "simulated": True, "model": options.model, "workload": options.workload, "gpus": GPUS,
             "requests": options.requests, "warmup": options.requests // 3, "load": options.load,
-            "fabric_classes": options.fabric_classes, "seeds": list(seeds), "revisions": list(revisions),
+            "fabric_classes": options.fabric_classes, "fetch": options.fetch, "seeds": list(seeds),
+            "revisions": list(revisions),
         },
         "settings": settings,
     }  # fmt: skip
@@ -84,6 +88,7 @@ def table(data: dict[str, Any]) -> str:
     order = f"{what['fabric_classes']} classes" if what["fabric_classes"] else "exact order on every link"
     lines = [
         f"Simulated, not measured. {what['model']}, {what['workload']} (generated), {what['gpus']} GPUs, {order}, "
+        f"reuse asked for {FETCH[what['fetch']]}, "
         f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
         f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
         "against `static` with the standard error over seeds, and mean TTFT relative to it.",
@@ -154,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
     p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
+    p.add_argument("--fetch", default="batch", choices=FETCH, help="when reused KV is asked for (default batch)")
     p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
     return p
 

@@ -59,21 +59,26 @@ class Surroundings(Struct, frozen=True):
     """The coordinator's reason."""
 
 
-Stall = Mapping[tuple[int, int], int]
-"""What a batch has waiting on a NIC: (client, batch) -> bytes."""
+Stall = Mapping[tuple[int, int, int], int]
+"""What a batch, or a request without one, has waiting on a NIC: (client, batch, request or 0) -> bytes."""
 
 
 def stalls_of(tasks: Iterable[Seen]) -> Stall:
     """Of all tasks that wait for one NIC."""
-    found: Counter[tuple[int, int]] = Counter()
+    found: Counter[tuple[int, int, int]] = Counter()
     for seen in tasks:
         if seen.look.queued and not seen.look.in_flight and known_stage(seen.look.stage) is not Stage.P2D:
             found[_stall_key(seen)] += seen.look.bytes
     return found
 
 
-def _stall_key(seen: Seen) -> tuple[int, int]:
-    return (seen.client_id, seen.look.batch_id)
+def _without_batch(look: TaskLook) -> bool:
+    """Reuse that is fetched while its request still queues."""
+    return look.stage == Stage.REUSE and not look.batch_id and bool(look.request_id)
+
+
+def _stall_key(seen: Seen) -> tuple[int, int, int]:
+    return (seen.client_id, seen.look.batch_id, seen.look.request_id if _without_batch(seen.look) else 0)
 
 
 def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> tuple[Flow, Decision]:
@@ -94,6 +99,7 @@ def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = Non
         computing=look.compute_end_ns > now_ns,
         compute_end_ns=look.compute_end_ns,
         tail_bytes=look.bytes_tail,
+        without_batch=_without_batch(look),
         batch_running=look.batch_told,
         pruned=look.pruned or look.batch_pruned,
     )
@@ -303,6 +309,12 @@ def _early_stage(
     else:
         facts["rli"] = None
         reasons.append("Its batch is not known, so the distance of its layer is not: it goes behind those that are.")
+    if by_size(config) and flow.without_batch:
+        facts["request_bytes"] = flow.remaining_bytes
+        reasons.append(
+            f"Its request still queues and waits for {_size(flow.remaining_bytes)} here; of such requests who waits "
+            "for less goes first."
+        )
     if by_size(config) and flow.batch_running:
         facts["stall_bytes"] = flow.remaining_bytes
         alike = _sizes(size_class(flow.remaining_bytes))
@@ -380,9 +392,10 @@ def _early_before(config: PolicyConfig, first: Key, second: Key) -> str:
     size, rank = divmod(first[2], 1 << 32)
     other_size, other_rank = divmod(second[2], 1 << 32)
     if by_size(config) and size != other_size:
+        runs = first[1] < RLI_UNKNOWN
         if other_size == NO_SIZE:
-            return "its batch runs"
-        return f"its batch waits for {_sizes(size)}, the other for {_sizes(other_size)}"
+            return "its batch runs" if runs else "its request is known to queue"
+        return f"its {'batch' if runs else 'request'} waits for {_sizes(size)}, the other for {_sizes(other_size)}"
     if by_size(config) and first[3] == CRITICAL_STAGE:
         return "it is critical, and the other waits for about as much"
     return f"rank {_or_none(rank, NO_RANK)} before {_or_none(other_rank, NO_RANK)}"

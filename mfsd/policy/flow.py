@@ -44,6 +44,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """When that is expected to end; 0 or past: it adds nothing."""
     tail_bytes: int = 0
     """The part of remaining_bytes that exists only once compute has ended."""
+    without_batch: bool = False
+    """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so."""
     batch_running: bool = False
     """The batch has begun to compute: peers would stall with it."""
     pruned: bool = False

@@ -20,7 +20,7 @@ RENEWAL_BUDGETS: Final = 4
 """Variant mfs: how many budgets after its deadline a lost request is due again."""
 
 NO_SIZE: Final = 63
-"""The size class of what belongs to no running batch: after all that does."""
+"""The size class of what belongs to no running batch, nor to a request that queues: after all that does."""
 
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
@@ -89,11 +89,12 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     A missing deadline is NO_DEADLINE. size is `size_class` of `remaining_bytes`, all that the batch waits for:
     the batch that needs the port for the shortest time is out of everybody's way the soonest, and of those that
     need it about as long, the rank decides (early_order shortest). What is of no running batch has NO_SIZE and
-    NO_RANK. The key changes as bytes are served. `early_order` rank puts the rank alone there; collective-first
-    does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI. A critical last stage is one
-    more urgent transfer, the first of its size: before all of them it would stretch long collectives for single
-    requests. Variant paper orders early stages by rank and LAST by (level, deadline); there, and in the other early
-    orders, CRITICAL is (0, 0, deadline, 0, sequence).
+    NO_RANK; but reuse that is fetched while its request still queues has the size of that request, since whoever is
+    loaded first can be computed first (docs/simulation.md). The key changes as bytes are served. `early_order` rank
+    puts the rank alone there; collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in
+    place of RLI. A critical last stage is one more urgent transfer, the first of its size: before all of them it would
+    stretch long collectives for single requests. Variant paper orders early stages by rank and LAST by (level,
+    deadline); there, and in the other early orders, CRITICAL is (0, 0, deadline, 0, sequence).
     """
     tier = tier_of(config, flow, decision)
     paper = config.variant is Variant.PAPER
@@ -104,7 +105,8 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
         if order is EarlyOrder.COLLECTIVE_FIRST and stage is Stage.REUSE:
             first += 1
         elif order is EarlyOrder.SHORTEST:
-            size, rank = (size_class(flow.remaining_bytes), flow.rank) if flow.batch_running else (NO_SIZE, NO_RANK)
+            sized = flow.batch_running or flow.without_batch
+            size, rank = (size_class(flow.remaining_bytes), flow.rank) if sized else (NO_SIZE, NO_RANK)
             second = size << 32 | rank
         return (tier.value, first, second, _STAGE_ORDER[stage], flow.sequence)
     if tier is Tier.CRITICAL and by_size(config):

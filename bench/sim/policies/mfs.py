@@ -109,9 +109,10 @@ class Mfs(Policy):
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
-            remaining_bytes=0,
+            remaining_bytes=self.waiting_bytes(flow),
             rate_bytes_per_s=self.rate,
             layer_target=RLI_UNKNOWN + flow.layer,
+            without_batch=True,
         )
 
     def waiting_bytes(self, flow: Flow) -> int:

@@ -87,6 +87,11 @@ class Batch:
     compute_end_ns: int
 
 
+def without_batch(flow: Waiting) -> bool:
+    """Reuse of a request that still queues."""
+    return flow.stage is Stage.REUSE and not flow.batch and isinstance(flow.request, int)
+
+
 @dataclass
 class Model:
     config: PolicyConfig
@@ -126,11 +131,14 @@ class Model:
         )
 
     def stall(self, flow: Waiting) -> int:
-        """Early bytes that the flow's batch has waiting, of all layers."""
+        """Early bytes that the flow's batch (or request without one) has waiting, of all layers."""
         return sum(
             f.size
             for f in self.flows.values()
-            if not f.in_flight and f.stage in (Stage.CONTROL, Stage.COLLECTIVE, Stage.REUSE) and f.batch == flow.batch
+            if not f.in_flight
+            and f.stage in (Stage.CONTROL, Stage.COLLECTIVE, Stage.REUSE)
+            and f.batch == flow.batch
+            and (f.request == flow.request and f.stage is Stage.REUSE if without_batch(flow) else True)
         )
 
     def place(self, flow: Waiting) -> tuple[Flow, Decision, int]:
@@ -148,6 +156,7 @@ class Model:
             layer_target=flow.layer if batch else RLI_UNKNOWN + flow.layer,
             rank=batch.rank if batch else NO_RANK,
             deadline_ns=flow.deadline_ns if flow.stage is Stage.BACKGROUND else NO_DEADLINE,
+            without_batch=without_batch(flow),
             batch_running=batch is not None,
             pruned=request is not None and request.pruned,
         )
