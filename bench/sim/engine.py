@@ -143,8 +143,10 @@ class Simulation:
         self.serial += 2
         state.batch = Batch(self.serial - 1, request.unit, [Chunk(state, request.new_tokens, 0.0)], cluster)
         state.batch.step = QUEUED
-        size = request.remote_tokens * cluster.kv_bytes * (state.batch.layers if self.loads_first else 1)
+        layers = state.batch.layers if self.loads_first else 1
+        size = request.remote_tokens * cluster.kv_bytes * layers
         state.reuse = Flow(1, cluster.reuse_path(request), state.batch, state, size, self.serial)
+        state.reuse.layers = layers
         self._post(state.reuse, size)
 
     def _count_batches(self, unit: int) -> None:
@@ -228,7 +230,7 @@ class Simulation:
     def _fetched(self, flow: Flow) -> None:
         state = flow.state
         assert state is not None
-        state.fetched += flow.batch.layers if self.loads_first else 1
+        state.fetched += flow.layers
         if state.fetched < flow.batch.layers:
             flow.layer = state.fetched
             if self.policy.reuse_by_layer:
@@ -426,9 +428,7 @@ class Simulation:
         if flow is None or state.batch is None:
             return 0.0
         moving = self.network.remaining(flow) or flow.message_bytes
-        if self.loads_first:
-            return moving
-        return (state.batch.layers - state.fetched - 1) * flow.message_bytes + moving
+        return (state.batch.layers - state.fetched - flow.layers) * flow.message_bytes + moving
 
     def p2d_left(self, state: State) -> float:
         """Bytes the request still has to ship, produced or not."""

@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bench.sim.network import SharedNetwork
+from bench.sim.states import QUEUED
 from mfsd._native import Policy as NativePolicy
 from mfsd._native import Rmlq
 from mfsd.policy import EarlyOrder, PolicyConfig, Variant
@@ -52,7 +53,7 @@ class RmlqNetwork(SharedNetwork):
         self.rate = int(topology.link)
         self.queues: dict[int, Rmlq] = {}
         self.in_flight: dict[int, int] = {}
-        self.waiting: dict[int, tuple[Flow, float, int]] = {}  # by cookie: message, its bytes and layer
+        self.waiting: dict[int, tuple[Flow, float, int, int]] = {}  # by cookie: flow, bytes, layer, handle
         self.posted: dict[int, tuple[Flow, int, int]] = {}  # by fluid number: flow, handle, layer
         self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
         self.left: dict[Flow, float] = {}  # bytes not yet posted
@@ -82,27 +83,39 @@ class RmlqNetwork(SharedNetwork):
         if flow.stage != 1:
             self._submit(flow, size, flow.layer)
         elif flow not in self.awaited:
-            layers = range(flow.layer, flow.batch.layers)
+            layers = range(flow.layer, flow.batch.layers, flow.layers)
             self.awaited[flow] = {layer: self._submit(flow, size, layer) for layer in layers}
         self._pump(nic)
 
     def _submit(self, flow: Flow, size: float, layer: int) -> int:
         """Into how many messages it was cut."""
         assert flow.state is not None
-        nic, request = flow.path.source, flow.state.request
         parts = max(1, math.ceil(size / MESSAGE_BYTES))
         self.left[flow] = self.left.get(flow, 0.0) + size
         self.messages[flow] = self.messages.get(flow, 0) + parts
         for _ in range(parts):
-            self.cookie += 1
-            self.waiting[self.cookie] = (flow, size / parts, layer)
-            self.queue(nic).submit(
-                self.now_ns(), max(1, int(size / parts * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
-                request=request.number + 1,
-                batch=flow.batch.serial, deadline_ns=int(request.deadline_s * NS), cookie=self.cookie,
-                layer=layer,
-            )  # fmt: skip
+            self._enqueue(flow, size / parts, layer)
         return parts
+
+    def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
+        assert flow.state is not None
+        nic, request = flow.path.source, flow.state.request
+        self.cookie += 1
+        handle = self.queue(nic).submit(
+            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
+            request=request.number + 1,
+            batch=0 if flow.batch.step == QUEUED else flow.batch.serial,
+            deadline_ns=int(request.deadline_s * NS), cookie=self.cookie, layer=layer,
+        )  # fmt: skip
+        self.waiting[self.cookie] = (flow, size, layer, handle)
+
+    def joined(self, flow: Flow) -> None:
+        """The reuse of a request whose batch begins: what still waits is asked for again, with the batch."""
+        mine = [(cookie, what) for cookie, what in self.waiting.items() if what[0] is flow]
+        for cookie, (_, size, layer, handle) in mine:
+            del self.waiting[cookie]
+            self.queues[flow.path.source].cancel(handle)
+            self._enqueue(flow, size, layer)
 
     def _pump(self, nic: int) -> None:
         queue = self.queues[nic]
@@ -110,7 +123,7 @@ class RmlqNetwork(SharedNetwork):
             pick = queue.pick(self.now_ns())
             if pick is None:
                 return
-            flow, size, layer = self.waiting.pop(pick.cookie)
+            flow, size, layer, _ = self.waiting.pop(pick.cookie)
             self.in_flight[nic] += 1
             self.left[flow] -= size
             number = self.fluid.add(flow.path.native, pick.wire_class, size, flow.path.weight)
@@ -146,7 +159,7 @@ class RmlqNetwork(SharedNetwork):
         awaited[layer] -= 1
         if not awaited[layer]:
             del awaited[layer]
-        return [flow] * (min(awaited, default=end) - before)
+        return [flow] * ((min(awaited, default=end) - before) // flow.layers)
 
     def reorder(self, flow: Flow) -> None:
         """Messages that wait are the queue's business; those on the wire keep their class."""

@@ -16,6 +16,7 @@ class Flow:
     __slots__ = (
         "batch",
         "layer",
+        "layers",
         "limit_link",
         "limited",
         "message_bytes",
@@ -39,6 +40,7 @@ class Flow:
         self.state = state
         self.message_bytes = message_bytes  # of one layer
         self.layer = 0  # the layer it is for
+        self.layers = 1  # that one message is for; reuse that is loaded first: all
         self.sequence = sequence
         self.number = -1
         self.order = 0

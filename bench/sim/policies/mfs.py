@@ -259,6 +259,9 @@ class Mfs(Policy):
                 if chunk.state.p2d is not None and chunk.state.p2d_posted == 0:
                     self.queues.tell_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
             self.tell(batch)
+            for chunk in batch.chunks:
+                if chunk.state.reuse is not None and self.simulation.early_fetch:
+                    self.queues.joined(chunk.state.reuse)
         self.replan()
 
     def batch_ended(self, batch: Batch) -> None:

@@ -194,6 +194,21 @@ def test_early_ones_against_each_other() -> None:
     assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, 2, idle, 2, 1)) == "its batch runs"
 
 
+def test_reuse_of_a_request_that_queues() -> None:
+    def reuse(task: int, request: int, mib: int) -> Seen:
+        return seen(
+            task=task, stage=Stage.REUSE, tier=Tier.EARLY, rli=RLI_UNKNOWN, request_id=request, bytes=mib << 20,
+            arrival=task,
+        )  # fmt: skip
+
+    subject, small = reuse(1, 41, 3), reuse(3, 42, 5)
+    reply = explain(CONFIG, subject, [reuse(2, 41, 6), small], around(), NOW)
+    assert any("Its request still queues and waits for 9 MiB here" in reason for reason in reply.reasons)
+    assert [a.why for a in reply.ahead] == ["its request waits for 4 MiB to 8 MiB, the other for 8 MiB to 16 MiB"]
+    unknown = (1, RLI_UNKNOWN, (63 << 32) + 2**32 - 1, 2, 1)
+    assert why_before(CONFIG, (1, RLI_UNKNOWN, 5, 2, 8), unknown) == "its request is known to queue"
+
+
 def test_a_batch_is_measured_by_all_it_waits_for() -> None:
     def reuse(client: int, task: int, mib: int, rank: int = 0) -> Seen:
         return seen(

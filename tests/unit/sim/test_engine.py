@@ -9,13 +9,14 @@ import pytest
 
 import mfsd.policy as rules
 from bench.sim import policies
+from bench.sim.batching import batches_before
 from bench.sim.cluster import Cluster, Config, Request
 from bench.sim.engine import Simulation
 from bench.sim.point import Point, prepare, run
 from bench.sim.policies import Policy, pack
 from bench.sim.policies.mfs import Mfs
 from bench.sim.profile import A100, MODELS
-from bench.sim.states import Flow, State
+from bench.sim.states import Batch, Flow, State
 
 SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0)
 
@@ -73,6 +74,92 @@ def test_every_policy_finishes_every_request_and_moves_every_byte(policy: str, c
         assert state.p2d_posted == pytest.approx(state.p2d_total)
         assert state.fetched == state.cluster.model.layers and state.computed
     assert not simulation.active and not simulation.shipping and all(b is None for b in simulation.running)
+
+
+EARLY = ("queued", "loaded")
+
+
+@pytest.mark.parametrize("fetch", EARLY)
+@pytest.mark.parametrize(("policy", "classes"), EVERY_POLICY + WITH_CLASSES)
+def test_reuse_that_comes_before_the_batch_comes_whole(policy: str, classes: int, fetch: str) -> None:
+    """Every request finishes with every byte, and `loaded` lets none into a batch before its reuse is there."""
+    config = msgspec.structs.replace(SMALL, fabric_classes=classes, fetch=fetch, batch_tokens=1024)
+    simulation = Simulation(*prepare(point(config=config, rate=0.2)), policies.find(policy))
+    moved: dict[State, float] = {}
+    began_with: list[int] = []
+    send, began = simulation.network.send, simulation.policy.batch_began
+
+    def count(flow: Flow, size: float) -> None:
+        if flow.stage == 1 and flow.state is not None:
+            moved[flow.state] = moved.get(flow.state, 0.0) + size
+        send(flow, size)
+
+    def note(batch: Batch) -> None:
+        began_with.extend(batch.layers - chunk.state.fetched for chunk in batch.chunks)
+        began(batch)
+
+    simulation.network.send = count  # type: ignore[method-assign]
+    simulation.policy.batch_began = note  # type: ignore[method-assign]
+    simulation.run()
+    for state in simulation.states:
+        assert state.finish_s >= state.request.arrival_s + state.request.isolated_s * (1 - 1e-6)
+        assert state.p2d_posted == pytest.approx(state.p2d_total) and state.computed
+        assert state.fetched == state.cluster.model.layers and state.reuse is None
+        whole = state.request.remote_tokens * state.cluster.kv_bytes * state.cluster.model.layers
+        assert moved.get(state, 0.0) == pytest.approx(whole)
+    assert not simulation.active and not simulation.shipping and not any(simulation.queues)
+    assert any(began_with) == (fetch == "queued")
+
+
+@pytest.mark.parametrize("fetch", EARLY)
+def test_fetching_early_is_paired_deterministic_and_below_no_contention(fetch: str) -> None:
+    config = msgspec.structs.replace(SMALL, fetch=fetch)
+    names = ("nocont", "alone", "fs", "static", "mfs", "paper")
+    results = {name: run(point(policy=name, rate=0.2, config=config))["ttft_s"] for name in names}
+    assert all(result["mean"] >= results["nocont"]["mean"] * (1 - 1e-6) for result in results.values())
+    assert run(point(policy="mfs", rate=0.2, config=config))["ttft_s"] == results["mfs"]
+    assert results["mfs"] != run(point(policy="mfs", rate=0.2))["ttft_s"]
+
+
+@pytest.mark.parametrize("policy", ["nocont", "static", "mfs", "fs"])
+def test_fetching_while_queued_costs_a_request_alone_nothing(policy: str) -> None:
+    """Idle units begin at once; only `loaded` waits, for all of the reuse instead of its first layer."""
+    took = {}
+    for fetch in ("batch", *EARLY):
+        config = msgspec.structs.replace(SMALL, fetch=fetch)
+        simulation = Simulation(*prepare(point(config=config, rate=0.001)), policies.find(policy))
+        simulation.run()
+        took[fetch] = [state.finish_s - state.request.arrival_s for state in simulation.states]
+    assert took["queued"] == pytest.approx(took["batch"])
+    assert all(a >= b * (1 - 1e-6) for a, b in zip(took["loaded"], took["batch"], strict=True))
+
+
+def test_batches_that_run_before_a_queued_prompt() -> None:
+    """First come first served up to the budget; a prompt above it fills batches of its own first."""
+    assert batches_before([], 100) == []
+    assert batches_before([60, 40, 1, 99, 1], 100) == [0, 0, 1, 1, 2]
+    assert batches_before([250, 50, 1], 100) == [0, 2, 3]
+    assert batches_before([10, 250, 50, 60], 100) == [0, 1, 3, 4]
+
+
+def test_the_queue_is_counted_in_layers() -> None:
+    """What is left of the running batch and whole batches of the queue, as long as the batch has not begun."""
+    config = msgspec.structs.replace(SMALL, fetch="queued", batch_tokens=512)
+    simulation = Simulation(*prepare(point(config=config, rate=0.25)), policies.find("static"))
+    seen: list[tuple[int, int]] = []
+    begin = simulation._begin_layer
+
+    def began(batch: Batch) -> None:
+        queued = [flow.state for flow in simulation.queued_reuse(batch.unit)]
+        seen.extend((simulation.layers_before(s), batch.layers - batch.layer) for s in queued if s is not None)
+        assert all(simulation.layers_before(chunk.state) == 0 for chunk in batch.chunks)
+        begin(batch)
+
+    simulation._begin_layer = began  # type: ignore[method-assign]
+    simulation.run()
+    layers = simulation.cluster.model.layers
+    assert seen and all(before >= left and (before - left) % layers == 0 for before, left in seen)
+    assert any(before > left for before, left in seen)
 
 
 @pytest.mark.parametrize("policy", ["fs", "mfs"])
