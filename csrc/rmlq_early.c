@@ -50,11 +50,11 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
-/* Whether the record stands for the reuse of one request that came without a batch: bytes that are asked for while
- * the request still queues. Such requests block nobody yet, and are told apart by how soon each could be done. */
+/* Whether the record stands for reuse that came without a batch, since its request still queues. Such requests block
+ * nobody yet, and are told apart by how soon each could be done. */
 static bool batch_is_request(const struct batch *batch)
 {
-	return batch->record.part == BATCH_OF_REQUEST;
+	return batch->record.part;
 }
 
 /* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
@@ -188,9 +188,9 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 			batch_place(q, b);
 		return;
 	}
-	if (!batch_key && flow->record.key) {
-		batch_key = flow->record.key;
-		part = BATCH_OF_REQUEST;
+	if (!batch_key) {
+		batch_key = flow->record.key ? flow->record.key : i;
+		part = flow->record.key ? BATCH_OF_REQUEST : BATCH_OF_FLOW;
 	}
 	g = group_find(q, batch_key, part, flow->layer);
 	if (g) {

@@ -5,23 +5,21 @@
 
 #include "pairing.h"
 
-/* The second half of a group's key: the layer, and above all layers what kind of batch the first half names. */
-static inline uint32_t group_part(uint64_t batch_key, uint32_t batch_part, uint16_t layer)
+/* The second half of a group's key: the layer, and above all layers what the first half names. */
+static inline uint32_t group_part(uint32_t batch_part, uint16_t layer)
 {
-	return (batch_key ? batch_part << 17 : 1u << 16) | layer;
+	return batch_part << 16 | layer;
 }
 
-/* Batch key 0 has groups too: they take key 1. */
 static inline uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint32_t batch_part, uint16_t layer)
 {
-	return mfs_slab_find(&q->group, batch_key ? batch_key : 1, group_part(batch_key, batch_part, layer));
+	return mfs_slab_find(&q->group, batch_key, group_part(batch_part, layer));
 }
 
 static inline uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint16_t layer)
 {
 	const struct mfs_record *of = &batch_at(q, b)->record;
-	uint32_t g = mfs_slab_take(&q->group, of->key ? of->key : 1,
-				   group_part(of->key, of->part, layer)); /* there is one for every flow */
+	uint32_t g = mfs_slab_take(&q->group, of->key, group_part(of->part, layer)); /* there is one for every flow */
 	struct group *group = group_at(q, g);
 
 	record_clear(group);

@@ -15,8 +15,9 @@
 
 #define MFS_TIERS	  4
 #define MFS_TIME_MAX	  ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
-#define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0, without a request */
-#define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch */
+#define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0: its control and collectives */
+#define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch, */
+#define BATCH_OF_FLOW	  2u		     /* or the index of a reuse flow of which not even that is known */
 
 enum mfs_flow_state {
 	MFS_FLOW_FREE,
@@ -61,7 +62,7 @@ struct group {
 };
 _Static_assert(sizeof(struct group) == 64, "a group is one cache line");
 
-struct batch { /* part: 0, or BATCH_OF_REQUEST */
+struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	struct mfs_record record;
 	struct mfs_fifo urgent[2]; /* control, collective */
 	uint32_t due;		   /* groups whose layer has come, by arrival of their heads */

@@ -60,7 +60,7 @@ class Surroundings(Struct, frozen=True):
 
 
 Stall = Mapping[tuple[int, int, int], int]
-"""What a batch, or a request without one, has waiting on a NIC: (client, batch, request or 0) -> bytes."""
+"""What a batch has waiting on a NIC, and reuse without one by its request: (client, batch, request) -> bytes."""
 
 
 def stalls_of(tasks: Iterable[Seen]) -> Stall:
@@ -74,11 +74,12 @@ def stalls_of(tasks: Iterable[Seen]) -> Stall:
 
 def _without_batch(look: TaskLook) -> bool:
     """Reuse that is fetched while its request still queues."""
-    return look.stage == Stage.REUSE and not look.batch_id and bool(look.request_id)
+    return look.stage == Stage.REUSE and not look.batch_id
 
 
 def _stall_key(seen: Seen) -> tuple[int, int, int]:
-    return (seen.client_id, seen.look.batch_id, seen.look.request_id if _without_batch(seen.look) else 0)
+    look = seen.look
+    return (seen.client_id, look.batch_id, (look.request_id or ~look.task) if _without_batch(look) else 0)
 
 
 def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> tuple[Flow, Decision]:
@@ -312,8 +313,8 @@ def _early_stage(
     if by_size(config) and flow.without_batch:
         facts["request_bytes"] = flow.remaining_bytes
         reasons.append(
-            f"Its request still queues and waits for {_size(flow.remaining_bytes)} here; of such requests who waits "
-            "for less goes first."
+            f"It has no batch: its request still queues, and waits for {_size(flow.remaining_bytes)} here; of such "
+            "requests who waits for less goes first."
         )
     if by_size(config) and flow.batch_running:
         facts["stall_bytes"] = flow.remaining_bytes
@@ -394,7 +395,7 @@ def _early_before(config: PolicyConfig, first: Key, second: Key) -> str:
     if by_size(config) and size != other_size:
         runs = first[1] < RLI_UNKNOWN
         if other_size == NO_SIZE:
-            return "its batch runs" if runs else "its request is known to queue"
+            return "its batch runs" if runs else "it has no batch, and that of the other does not run"
         return f"its {'batch' if runs else 'request'} waits for {_sizes(size)}, the other for {_sizes(other_size)}"
     if by_size(config) and first[3] == CRITICAL_STAGE:
         return "it is critical, and the other waits for about as much"

@@ -45,7 +45,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     tail_bytes: int = 0
     """The part of remaining_bytes that exists only once compute has ended."""
     without_batch: bool = False
-    """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so."""
+    """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so; its
+    own where the request is not known."""
     batch_running: bool = False
     """The batch has begun to compute: peers would stall with it."""
     pruned: bool = False

@@ -20,7 +20,7 @@ RENEWAL_BUDGETS: Final = 4
 """Variant mfs: how many budgets after its deadline a lost request is due again."""
 
 NO_SIZE: Final = 63
-"""The size class of what belongs to no running batch, nor to a request that queues: after all that does."""
+"""The size class of what belongs to a batch that does not run: after all that does, and after what has no batch."""
 
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 

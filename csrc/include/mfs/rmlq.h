@@ -19,8 +19,8 @@
  *
  * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and
  * MFS_RLI_UNKNOWN + layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow
- * of a told batch. Reuse without a batch, asked for while its request still queues, counts by request: its size is
- * that of all early bytes that the request has waiting without a batch.
+ * of a told batch. Reuse without a batch, asked for while its request still queues, has the size of all reuse that
+ * the request has waiting without one; without a request, its own.
  *
  * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the
  * bytes that it still has to ship through this NIC: waiting, in flight and told to come. Details:

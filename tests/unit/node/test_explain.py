@@ -203,10 +203,16 @@ def test_reuse_of_a_request_that_queues() -> None:
 
     subject, small = reuse(1, 41, 3), reuse(3, 42, 5)
     reply = explain(CONFIG, subject, [reuse(2, 41, 6), small], around(), NOW)
-    assert any("Its request still queues and waits for 9 MiB here" in reason for reason in reply.reasons)
+    assert any("its request still queues, and waits for 9 MiB here" in reason for reason in reply.reasons)
     assert [a.why for a in reply.ahead] == ["its request waits for 4 MiB to 8 MiB, the other for 8 MiB to 16 MiB"]
     unknown = (1, RLI_UNKNOWN, (63 << 32) + 2**32 - 1, 2, 1)
-    assert why_before(CONFIG, (1, RLI_UNKNOWN, 5, 2, 8), unknown) == "its request is known to queue"
+    why = why_before(CONFIG, (1, RLI_UNKNOWN, 5, 2, 8), unknown)
+    assert why == "it has no batch, and that of the other does not run"
+    reply = explain(CONFIG, reuse(1, 0, 3), [reuse(2, 0, 1)], around(), NOW)
+    assert any("waits for 3 MiB here" in reason for reason in reply.reasons), (
+        "where nothing is known it stands for itself"
+    )
+    assert len(reply.ahead) == 1
 
 
 def test_a_batch_is_measured_by_all_it_waits_for() -> None:

@@ -327,12 +327,13 @@ def test_the_batch_that_stalls_for_the_shortest_time_goes_first(native):
 def test_reuse_without_a_batch_goes_by_what_its_request_waits_for(native):
     queue = native.queue()
     queue.batch(7, layer_current=0, layers=10, rank=0)
-    unknown = queue.submit(bytes=1, stage=REUSE)[1]
+    unknown = queue.submit(bytes=16 << 10, stage=REUSE)[1]
     large = [queue.submit(bytes=6 << 10, stage=REUSE, request=1)[1] for _ in range(2)]
     small = queue.submit(bytes=7 << 10, stage=REUSE, request=2)[1]
     running = queue.submit(bytes=1 << 20, stage=REUSE, batch=7, layer=9)[1]
     later = queue.submit(bytes=1, stage=REUSE, request=3, layer=1)[1]
-    assert [queue.pick()[1].handle for _ in range(3)] == [running, small, large[0]]  # 7 KiB against 12 in two messages
+    alone = queue.submit(bytes=1, stage=REUSE)[1]
+    assert [queue.pick()[1].handle for _ in range(4)] == [running, alone, small, large[0]]  # 7 KiB, 12 in two messages
     same = queue.submit(bytes=5 << 10, stage=REUSE, request=4)[1]
     assert [queue.pick()[1].handle for _ in range(4)] == [large[1], same, unknown, later]
     assert queue.stats().batches == 1, "only the batch that was told is known when nothing waits"

@@ -89,7 +89,7 @@ class Batch:
 
 def without_batch(flow: Waiting) -> bool:
     """Reuse of a request that still queues."""
-    return flow.stage is Stage.REUSE and not flow.batch and isinstance(flow.request, int)
+    return flow.stage is Stage.REUSE and not flow.batch
 
 
 @dataclass
