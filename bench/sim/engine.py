@@ -366,16 +366,6 @@ class Simulation:
             return []
         return [s.reuse for s in self.queues[unit] if s.reuse is not None and s.reuse.batch.step == QUEUED]
 
-    def layers_before(self, state: State) -> int:
-        """Layers that the unit is expected to run before those of the request: what is left of its present batch, and
-        whole batches of the queue. 0 once the request's batch has begun."""
-        batch = state.batch
-        if batch is None or batch.step != QUEUED:
-            return 0
-        running = self.running[batch.unit]
-        left = running.layers - running.layer if running is not None else 0
-        return left + state.batches_before * batch.layers
-
     def until_layer_s(self, batch: Batch, layer: int) -> float:
         """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused
         KV is there."""

@@ -142,26 +142,6 @@ def test_batches_that_run_before_a_queued_prompt() -> None:
     assert batches_before([10, 250, 50, 60], 100) == [0, 1, 3, 4]
 
 
-def test_the_queue_is_counted_in_layers() -> None:
-    """What is left of the running batch and whole batches of the queue, as long as the batch has not begun."""
-    config = msgspec.structs.replace(SMALL, fetch="queued", batch_tokens=512)
-    simulation = Simulation(*prepare(point(config=config, rate=0.25)), policies.find("static"))
-    seen: list[tuple[int, int]] = []
-    begin = simulation._begin_layer
-
-    def began(batch: Batch) -> None:
-        queued = [flow.state for flow in simulation.queued_reuse(batch.unit)]
-        seen.extend((simulation.layers_before(s), batch.layers - batch.layer) for s in queued if s is not None)
-        assert all(simulation.layers_before(chunk.state) == 0 for chunk in batch.chunks)
-        begin(batch)
-
-    simulation._begin_layer = began  # type: ignore[method-assign]
-    simulation.run()
-    layers = simulation.cluster.model.layers
-    assert seen and all(before >= left and (before - left) % layers == 0 for before, left in seen)
-    assert any(before > left for before, left in seen)
-
-
 @pytest.mark.parametrize("policy", ["fs", "mfs"])
 @pytest.mark.parametrize("classes", [0, 8])
 def test_same_seed_same_result_to_the_bit(policy: str, classes: int) -> None:
