@@ -4,7 +4,6 @@
 static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t bytes)
 {
 	atomic_fetch_add_explicit(&half->bytes[stage], bytes, memory_order_relaxed);
-	atomic_fetch_add_explicit(&half->work_requests[stage], 1, memory_order_relaxed);
 }
 
 void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)

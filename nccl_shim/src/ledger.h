@@ -45,12 +45,10 @@ static inline void shim_ledger_publish(struct shim_qp *q, const struct shim_ledg
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 
 	shim_count(&usage->posted.bytes[now->stage], now->bytes - before->bytes);
-	shim_count(&usage->posted.work_requests[now->stage], now->requests - before->requests);
 	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
 		     atomic_load_explicit(&q->broken, memory_order_relaxed))) {
 		/* completions will not be seen, or not in order */
 		shim_count(&usage->completed.bytes[now->stage], now->bytes - before->bytes);
-		shim_count(&usage->completed.work_requests[now->stage], now->requests - before->requests);
 		return;
 	}
 	q->bytes_posted = now->bytes;

@@ -7,20 +7,13 @@
 
 #include <string.h>
 
-static void count_completed(struct shim_qp *q, uint8_t stage, uint64_t bytes, uint64_t requests)
+static void count_completed(struct shim_qp *q, uint8_t stage, uint64_t bytes)
 {
-	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
-
 	if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed), memory_order_relaxed) &
-		     MFS_GATE_IDLE_BELL) && q->client) {
-		/* counts one work request, and rings if held flows wait for idleness */
+		     MFS_GATE_IDLE_BELL) && q->client) /* rings if held flows wait for idleness */
 		mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, stage, bytes);
-		requests--;
-	} else {
-		shim_count(&usage->completed.bytes[stage], bytes);
-	}
-	if (likely(requests))
-		shim_count(&usage->completed.work_requests[stage], requests);
+	else
+		shim_count(&atomic_load_explicit(&q->usage, memory_order_relaxed)->completed.bytes[stage], bytes);
 }
 
 static inline uint8_t stage_of(uint64_t end)
@@ -42,7 +35,7 @@ static void account(struct shim_qp *q, uint32_t n)
 
 		if (unlikely(stage_of(word) != stage)) {
 			if (end != from_end)
-				count_completed(q, stage, bytes - from_bytes, end - from_end);
+				count_completed(q, stage, bytes - from_bytes);
 			from_bytes = bytes;
 			from_end = end;
 			stage = stage_of(word);
@@ -56,7 +49,7 @@ static void account(struct shim_qp *q, uint32_t n)
 			retired = end;
 	}
 	if (end != from_end)
-		count_completed(q, stage, bytes - from_bytes, end - from_end);
+		count_completed(q, stage, bytes - from_bytes);
 	if (end != q->completed_end) {
 		atomic_store_explicit(&q->signal_tail, tail, memory_order_relaxed);
 		q->completed_end = end;

@@ -82,10 +82,8 @@ static void context(void)
 
 	CHECK_EQUAL(usage->posted.bytes[HOLD_STAGE], 564);
 	CHECK_EQUAL(usage->completed.bytes[HOLD_STAGE], 564);
-	CHECK_EQUAL(usage->completed.work_requests[HOLD_STAGE], 3);
 	CHECK_EQUAL(usage->posted.bytes[MFS_STAGE_REUSE], 100);
 	CHECK_EQUAL(usage->completed.bytes[MFS_STAGE_REUSE], 100);
-	CHECK_EQUAL(usage->completed.work_requests[MFS_STAGE_REUSE], 1);
 }
 
 /* Only the stage that the context names is closed: the same queue pair waits with it and goes without it. */
@@ -160,9 +158,7 @@ static void unsignaled_bytes_keep_their_stage(void)
 	fake_complete(qp, 4);
 	rig_drain(r, wc, 1);
 	CHECK_EQUAL(usage->completed.bytes[HOLD_STAGE], 70);
-	CHECK_EQUAL(usage->completed.work_requests[HOLD_STAGE], 3);
 	CHECK_EQUAL(usage->completed.bytes[MFS_STAGE_REUSE], 300);
-	CHECK_EQUAL(usage->completed.work_requests[MFS_STAGE_REUSE], 1);
 	api->context_set(&of_request);
 	post(r, qp, 5, 600, 0);
 	CHECK(rig_state(qp, IBV_QPS_RESET) == 0); /* nothing more is in flight, of either stage */

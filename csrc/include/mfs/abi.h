@@ -232,10 +232,10 @@ _Static_assert(sizeof(struct mfs_gate) == 64, "a gate has a line of its own");
 
 /* ---- usage: what the client did, per NIC ----------------------------------------------------------------------- */
 
-/* Counters of bytes and work requests that went to the NIC, by stage: all of them, permitted or not. */
+/* Counters of bytes that went to the NIC, by stage: all of them, permitted or not. */
 struct mfs_usage_half {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t bytes[MFS_STAGES_MAX];
-	_Atomic uint64_t work_requests[MFS_STAGES_MAX];
+	uint64_t reserved[MFS_STAGES_MAX];
 };
 struct mfs_usage {
 	struct mfs_usage_half posted;	 /* counted by posting threads */
