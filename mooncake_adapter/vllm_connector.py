@@ -30,7 +30,7 @@ from mooncake_adapter.metadata import request_number
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_told import Chunk, Requests, judged
+from mooncake_adapter.vllm_told import Chunk, Load, Requests, judged
 from mooncake_adapter.vllm_worker import Steps, layer_number
 
 INHERITED = (
@@ -51,9 +51,10 @@ def written() -> Any:
 class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
     """What goes from the scheduler's connector to the workers' in one step."""
 
-    def __init__(self, inner: Any, chunks: list[Chunk]) -> None:
+    def __init__(self, inner: Any, chunks: list[Chunk], loads: list[Load]) -> None:
         self.inner = inner
         self.chunks = chunks
+        self.loads = loads
 
 
 def inner_config(vllm_config: Any) -> Any:
@@ -160,9 +161,15 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._requests.arrived(request)
         self._inner.on_new_request(request)
 
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if self._requests is not None and num_external_tokens > 0:
+            self._requests.loading(request, blocks)
+        self._inner.update_state_after_alloc(request, blocks, num_external_tokens)
+
     def build_connector_meta(self, scheduler_output: Any) -> MfsMetadata:
         chunks = self._requests.chunks(scheduler_output) if self._requests is not None else []
-        return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks)
+        loads = self._requests.loads() if self._requests is not None else []
+        return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks, loads)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self._reported(request, *self._inner.request_finished(request, block_ids))
@@ -202,6 +209,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             unsent = getattr(connector_metadata.inner, "reqs_not_processed", None) or ()
             self._steps.aborted({request_number(str(transfer)) for transfer in unsent})
             self._steps.begin(connector_metadata.chunks)
+            self._steps.load(connector_metadata.loads)
         self._inner.bind_connector_metadata(connector_metadata.inner)
 
     def clear_connector_metadata(self) -> None:

@@ -66,6 +66,13 @@ class Chunk(NamedTuple):
         return self.prefill and self.first_token + self.tokens >= self.prompt_tokens
 
 
+class Load(NamedTuple):
+    """KV that is on its way to blocks of a request which has no step yet."""
+
+    told: Told
+    blocks: tuple[int, ...]
+
+
 def numbers_of(ids: Any) -> tuple[int, ...]:
     """The blocks of all groups in one row."""
     return tuple(block for group in ids or () for block in group)
@@ -80,6 +87,7 @@ class Requests:
     once: Once
     pruned: Callable[[int], bool] = lambda number: False
     _told: dict[str, tuple[Told, int]] = field(default_factory=dict)
+    _loading: list[Load] = field(default_factory=list)
 
     def arrived(self, request: Any) -> Told:
         """A new request, or one not seen before; reads what it was promised."""
@@ -102,6 +110,15 @@ class Requests:
         )
         self._told[request.request_id] = (told, int(request.num_prompt_tokens))
         return told
+
+    def loading(self, request: Any, blocks: Any) -> None:
+        """The inner connector will load KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""
+        self._loading.append(Load(self.arrived(request), numbers_of(blocks.get_unhashed_block_ids_all_groups())))
+
+    def loads(self) -> list[Load]:
+        """What loading() was told since this was last asked."""
+        loads, self._loading = self._loading, []
+        return loads
 
     def chunks(self, output: Any) -> list[Chunk]:
         """What runs in the step that this scheduler output describes."""

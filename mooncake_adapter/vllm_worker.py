@@ -14,7 +14,7 @@ from mooncake_adapter.metadata import Metadata, Words, request_number
 from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
 from mooncake_adapter.slo import monotonic_ns
-from mooncake_adapter.vllm_told import Chunk, Told
+from mooncake_adapter.vllm_told import Chunk, Load, Told
 
 LAYER = re.compile(r"\.(\d+)(?:\.|$)")
 
@@ -89,6 +89,12 @@ class Steps:
             self.blocks.give(chunk.blocks, self.metadata(chunk.told))
         if self.pushes is not None:
             self.pushes.begin(chunks)
+
+    def load(self, loads: Iterable[Load]) -> None:
+        """KV will come for requests that have no step yet: their blocks have owners, too, so that MFS can tell how much
+        each request waits for."""
+        for load in loads:
+            self.blocks.give(load.blocks, self.metadata(load.told))
 
     def _open(self, prefills: list[Chunk]) -> None:
         self._step += 1

@@ -186,6 +186,21 @@ def test_blocks_belong_to_their_request_and_layer(steps: Steps, requests: Reques
     assert moved.request_id == request_number("x-b")
 
 
+def test_blocks_that_are_loaded_before_a_step_have_an_owner(
+    steps: Steps, requests: Requests, session: ScriptedSession
+) -> None:
+    """An asynchronous load: named by its request, without a batch, which runs a step only later."""
+    requests.loading(request("a"), Thing(get_unhashed_block_ids_all_groups=lambda: [[4], [5]]))
+    assert steps.blocks.find(address(2, 4)) is None
+    steps.begin(requests.chunks(output({}, {})))
+    steps.load(requests.loads())
+    found = [steps.blocks.find(address(layer, block)) for layer, block in ((2, 4), (0, 5))]
+    assert [(f.request_id, f.layer, f.batch) for f in found if f] == [(request_number("x-a"), n, None) for n in (2, 0)]
+    assert session.batches == [] and requests.loads() == []
+    steps.finished(["a"], [])
+    assert steps.blocks.find(address(2, 4)) is None
+
+
 def test_metadata_of_an_ended_request_is_taken_as_unknown(steps: Steps, requests: Requests) -> None:
     told = requests.arrived(request("a"))
     steps.begin(requests.chunks(output({"a": (0, [1])}, {}, a=32)))
