@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -143,7 +145,10 @@ def test_a_batch_that_has_ended_is_told_once_and_the_call_goes_on(
     assert "it has ended" in caplog.text
 
 
-def test_nothing_is_sent_before_its_permit(library: Library) -> None:
+@contextmanager
+def second_waits(library: Library) -> Iterator[None]:
+    """Two writes, from 5 and 7. Inside the block the first fills the window and the second waits; after it both have
+    ended."""
     first_runs, first_may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -158,10 +163,15 @@ def test_nothing_is_sent_before_its_permit(library: Library) -> None:
     second = threading.Thread(target=library.write, args=("b:1", 7, 8, WINDOW))
     second.start()
     eventually(lambda: sum(library.server.arbiter.nic_stats(0)["held_bytes"]) == WINDOW, "the second one waits")
-    assert len(library.calls) == 1
+    yield
     first_may_end.set()
     first.join()
     second.join()
+
+
+def test_nothing_is_sent_before_its_permit(library: Library) -> None:
+    with second_waits(library):
+        assert len(library.calls) == 1
     assert [call[2] for call in library.calls] == [5, 7]
 
 
@@ -245,24 +255,8 @@ def test_the_lane_of_a_class_that_the_course_does_not_know_is_asked_for(library:
 def test_a_lane_that_has_gone_during_the_wait_is_not_taken(library: Library) -> None:
     lane = Lane(library)
     library.lanes.update(dict.fromkeys(range(8), (lane, "lane of b:1")))
-    first_runs, first_may_end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        library.during = lambda: None
-        first_runs.set()
-        first_may_end.wait(100)
-
-    library.during = hold
-    first = threading.Thread(target=library.write, args=("b:1", 5, 6, WINDOW))
-    first.start()
-    assert first_runs.wait(100)
-    second = threading.Thread(target=library.write, args=("b:1", 7, 8, WINDOW))
-    second.start()
-    eventually(lambda: sum(library.server.arbiter.nic_stats(0)["held_bytes"]) == WINDOW, "the second one waits")
-    library._mfs_fast_path.changed()
-    first_may_end.set()
-    first.join()
-    second.join()
+    with second_waits(library):
+        library._mfs_fast_path.changed()
     assert [call[:2] for call in library.calls] == [(lane, "lane of b:1"), (OWN, "b:1")]
     assert library.routed[0][0] == "b:1"
 
