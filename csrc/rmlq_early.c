@@ -52,7 +52,7 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 
 /* Whether the record stands for reuse that came without a batch, since its request still queues. Such requests block
  * nobody yet, and are told apart by how soon each could be done. */
-static bool batch_is_request(const struct batch *batch)
+static bool batch_is_lone(const struct batch *batch)
 {
 	return batch->record.part;
 }
@@ -62,7 +62,7 @@ static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch
 {
 	if (q->policy.early_order != MFS_EARLY_SHORTEST)
 		return batch->rank;
-	if (batch->told || batch_is_request(batch))
+	if (batch->told || batch_is_lone(batch))
 		return size_second(batch->bytes_waiting, batch->rank); /* that of a request alone is NONE */
 	return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
 }
@@ -106,7 +106,7 @@ static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	return q->policy.early_order == MFS_EARLY_SHORTEST && (batch->told || batch_is_request(batch));
+	return q->policy.early_order == MFS_EARLY_SHORTEST && (batch->told || batch_is_lone(batch));
 }
 
 static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.support.mooncake_peer import Peer, memory, started
 from tests.support.waiting import eventually
 
 SIZE = 1 << 20
-ROUNDS_MAX = 1000
 
 
 def main() -> None:
@@ -49,11 +47,12 @@ def main() -> None:
         def until_laned(move: Callable[..., None], **metadata: Any) -> None:
             """Moves bytes until a lane is open for them, and once more, through it."""
             before = opened()
-            for _ in range(ROUNDS_MAX):
+
+            def moved_and_open() -> bool:
                 move(b"a", **metadata)
-                if opened() != before:
-                    break
-                time.sleep(0.02)
+                return opened() != before
+
+            eventually(moved_and_open, "a lane", pause_s=0.02)
             move(b"b", **metadata)
 
         write(b"p", stage=3)

@@ -12,8 +12,9 @@ from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
 
 PROGRAM = """
-import ctypes, sys, time
+import ctypes, sys
 from mfsd.client import Flow, Request, Session, Stage
+from tests.support.waiting import eventually
 
 def say(*words): print(*words, flush=True)
 
@@ -31,12 +32,13 @@ verbs.ibv_get_device_name.argtypes = [ctypes.c_void_p]
 assert verbs.ibv_open_device(devices[0])
 name = verbs.ibv_get_device_name(devices[0]).decode()
 nic = session.nic(name)
-end = time.monotonic() + 20
-while time.monotonic() < end:  # the session changes over to the shim's by itself
+
+def changed_over():  # by itself
     session.submit(1, stage=Stage.P2D, nic=nic).cancel()
-    if session._attachment.client() is not None and session._attachment.client().borrowed:
-        break
-    time.sleep(0.01)
+    client = session._attachment.client()
+    return client is not None and client.borrowed
+
+eventually(changed_over, "the shim's session")
 say("shared", session._attachment.client().borrowed)
 with session.batch(5, layers=2, requests=[Request(1, flows=(Flow(Stage.P2D, "10.0.0.9", 3000, nic),))]) as batch:
     for _ in range(3):

@@ -318,8 +318,7 @@ int main(int argc, char **argv)
 		CHECK(mfs_client_alive(client[c], 0));
 		mfs_client_detach(client[c]);
 	}
-	do { /* until the server's threads have seen everybody leave */
-		usleep(1000);
+	do { /* until the server's threads have seen everybody leave; each look waits for a turn of the arbiter's */
 		CHECK(mfs_arbiter_stats(arbiter, &stats) == 0);
 	} while (stats.clients);
 	CHECK(stats.grants > 0 && stats.grants <= stats.messages);

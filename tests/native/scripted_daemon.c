@@ -208,7 +208,7 @@ static void *run(void *argument)
 				serve_segment(d);
 			pthread_mutex_unlock(&d->lock);
 		}
-		usleep(100);
+		usleep(100); /* between two turns, as the arbiter takes them when it spins no more */
 	}
 	return NULL;
 }

@@ -1,7 +1,7 @@
 /* A program that is not linked with libibverbs: it opens it by name, as NCCL (dlvsym) and TENT (dlsym) do.
  * argv: test, library files. Each copy of the library is used beside the others, and all of them are scheduled. */
 #define _GNU_SOURCE
-#include "scripted_daemon.h"
+#include "shim_test.h"
 
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -10,20 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NEED(x)                                                                                                        \
-	do {                                                                                                           \
-		if (!(x)) {                                                                                            \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);                                \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
-
 /* Opens a device of this copy and sends; `n` copies do so with this one. */
 static void reach(struct daemon *d, const char *file, bool versioned, unsigned n)
 {
 	void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
 
-	NEED(library);
+	CHECK(library);
 #define GET(name) __typeof__(&name) p_##name = versioned ? dlvsym(library, #name, "IBVERBS_1.1") : dlsym(library, #name)
 	GET(ibv_get_device_list);
 	GET(ibv_open_device);
@@ -33,13 +25,13 @@ static void reach(struct daemon *d, const char *file, bool versioned, unsigned n
 	GET(ibv_create_qp);
 	GET(ibv_modify_qp);
 	GET(ibv_destroy_qp);
-	NEED(p_ibv_open_device && p_ibv_create_qp && p_ibv_modify_qp);
+	CHECK(p_ibv_open_device && p_ibv_create_qp && p_ibv_modify_qp);
 	/* what is not there stays not there, with its error */
 	dlerror();
-	NEED(!dlsym(library, "ibv_no_such_function") && dlerror());
-	NEED(!dlvsym(library, "ibv_open_device", "IBVERBS_9.9") && dlerror());
-	NEED(dlsym(RTLD_DEFAULT, "printf") == dlsym(RTLD_NEXT, "printf"));
-	NEED(dlsym(RTLD_DEFAULT, "main") == NULL || dlsym(RTLD_NEXT, "main") == NULL);
+	CHECK(!dlsym(library, "ibv_no_such_function") && dlerror());
+	CHECK(!dlvsym(library, "ibv_open_device", "IBVERBS_9.9") && dlerror());
+	CHECK(dlsym(RTLD_DEFAULT, "printf") == dlsym(RTLD_NEXT, "printf"));
+	CHECK(dlsym(RTLD_DEFAULT, "main") == NULL || dlsym(RTLD_NEXT, "main") == NULL);
 
 	struct ibv_context *context = p_ibv_open_device(p_ibv_get_device_list(NULL)[0]);
 	struct ibv_pd *pd = p_ibv_alloc_pd(context);
@@ -51,16 +43,14 @@ static void reach(struct daemon *d, const char *file, bool versioned, unsigned n
 	struct ibv_sge sge = {.addr = 4096, .length = 8};
 	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
 
-	NEED(p_ibv_modify_qp(qp, &state, IBV_QP_STATE) == 0);
-	NEED(ibv_post_send(qp, &wr, &bad) == 0);
-	while (daemon_counts(d).submitted != n)
-		usleep(100);
+	CHECK(p_ibv_modify_qp(qp, &state, IBV_QP_STATE) == 0);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	WAIT(daemon_counts(d).submitted == n);
 	dlclose(library); /* it stays: the shim still has something to post through it */
 	daemon_grant(d, 1);
-	while (daemon_segment(d)->report.permits != n)
-		usleep(100);
-	NEED(p_ibv_destroy_qp(qp) == 0);
-	NEED(p_ibv_close_device(context) == 0);
+	WAIT(daemon_segment(d)->report.permits == n);
+	CHECK(p_ibv_destroy_qp(qp) == 0);
+	CHECK(p_ibv_close_device(context) == 0);
 }
 
 int main(int argc, char **argv)
@@ -70,7 +60,7 @@ int main(int argc, char **argv)
 		.rules = {{.action = MFS_RULE_HOLD, .stage = MFS_STAGE_P2D, .dscp = MFS_DSCP_KEEP}}};
 	struct daemon *d = daemon_start(&options);
 
-	NEED(argc >= 3);
+	CHECK(argc >= 3);
 	for (int i = 2; i < argc; i++)
 		reach(d, argv[i], !strcmp(argv[1], "dlvsym"), (unsigned)i - 1);
 	return 0;
