@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from bench.ports import free_port
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[1]
@@ -105,13 +105,8 @@ class SoftRoce:
         for process in self.started:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+            if process.stdout and not process.stdout.closed:
+                process.communicate()
 
 
 def listens(port: int, prefix: Sequence[str] = ()) -> bool:

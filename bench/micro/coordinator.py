@@ -6,7 +6,6 @@ import asyncio
 import json
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import numpy as np
 
 from bench.micro.coordinator_load import NODES, Load, ports_of
 from bench.micro.daemon import ROOT
+from bench.ports import free_port
 from mfsd.node.link import Link
 from mfsd.node.link_words import Identity, LinkSettings, OrderChange
 
@@ -54,12 +54,6 @@ class Outside:
     def order_lost(self) -> None: ...
     def info(self, event: str, **values: object) -> None: ...
     def warning(self, event: str, **values: object) -> None: ...
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def until(look: Callable[[], bool], what: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from bench.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).with_name("native")
@@ -74,12 +75,6 @@ def added_ns(program: Path, path: Path, chain: int) -> list[float]:
     if done.stderr:
         raise RuntimeError(f"the shim did not attach: {done.stderr}")
     return sorted(float(line) for line in done.stdout.split())
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def message_rate(environment: dict[str, str]) -> float:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.ports import free_port
 from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
-from tests.conftest import free_port
 from tests.e2e.model import LAYERS
 from tests.support.waiting import eventually
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from bench.ports import free_port
 from tests.e2e.cluster import BATCH, PYTHON, ROOT, START_S, Cluster, until
 from tests.e2e.model import LAYERS
 from tests.e2e.test_vllm import prompt

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from mfsd.node.control import TraceReply, TraceRequest
 from mfsd.node.control_client import ask
-from tests.conftest import SoftRoce, free_port, listens
+from tests.conftest import SoftRoce, listens
 from tests.support.cluster import Coordinator, etcd
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine

@@ -11,8 +11,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from bench.ports import free_port
 from tests.support.chart import container, render, toml_of
-from tests.support.cluster import Process, etcd, free_port
+from tests.support.cluster import Process, etcd
 from tests.support.debian import program
 from tests.support.waiting import eventually
 

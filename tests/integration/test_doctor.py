@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from bench.fabric.lab import Lab, missing, slow_profile
+from bench.ports import free_port
 from mfsd import _native
 from mfsd.fabric.policy import load_profile
 from mfsd.observe.doctor.checks import daemon as daemon_check
 from mfsd.observe.doctor.checks import pfc
 from mfsd.observe.doctor.host import Host, run_program
-from tests.conftest import SoftRoce, free_port, wait_for_listener
+from tests.conftest import SoftRoce, wait_for_listener
 from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually

@@ -6,7 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from tests.conftest import ROOT, SoftRoce, free_port
+from bench.ports import free_port
+from tests.conftest import ROOT, SoftRoce
 from tests.support.capture import capture
 from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs

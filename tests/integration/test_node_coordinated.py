@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from mfsd.client import Stage
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.control_client import ask
-from tests.conftest import free_port, wait_for_listener
+from tests.conftest import wait_for_listener
 from tests.support.cluster import ask_status
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine

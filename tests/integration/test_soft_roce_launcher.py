@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,16 +14,11 @@ from pathlib import Path
 import click
 import pytest
 
+from bench.ports import free_port
 from mfsd.soft_roce import namespace
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def test_exits_as_the_program_does(soft_roce):

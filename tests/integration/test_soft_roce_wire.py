@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from mfsd.soft_roce import namespace
-from tests.conftest import free_port, wait_for_listener
+from tests.conftest import wait_for_listener
 from tests.support.waiting import eventually
 
 

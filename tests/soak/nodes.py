@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.ports import free_port
 from mfsd.node.control import StatusReply, StatusRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
-from tests.support.cluster import ask_status, free_port
+from tests.support.cluster import ask_status
 from tests.support.debian import program
 from tests.support.wheels import mooncake_environment
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bench.ports import free_port
 from tests.soak.nodes import Node
 from tests.soak.tally import Tally
 from tests.support.under_mfs import ROOT, under_mfs
@@ -60,18 +59,6 @@ class Run:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-
-
-_ports = itertools.count(20_000 + os.getpid() % 500 * 20)
-
-
-def _next_port() -> int:
-    """Below those that the kernel gives to connections by itself: nobody takes it before the program listens on it."""
-    for port in _ports:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port % 12_000 + 20_000))
-            return port % 12_000 + 20_000
-    raise AssertionError("itertools.count ended")
 
 
 def _listener(port: int, server: subprocess.Popen[str], until_s: float) -> bool:
@@ -188,7 +175,7 @@ def pair(name: str, tally: Tally, server: Node, client: Node, command: tuple[str
     """A server on one node and a client on another, in the manner of perftest."""
 
     def begin(run: Run) -> None:
-        port = str(_next_port())
+        port = str(free_port())
         listening = run.start(server.soft_roce(*under_mfs(server.socket, *command, "-p", port)), server.environment)
         if not _listener(int(port), listening, time.monotonic() + RUN_S_MAX):
             return

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import inspect
 import ipaddress
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from bench.ports import free_port
 from mfsd.node.link import Link
 from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
@@ -39,21 +39,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]  # where pytest looks for fixtures
     return run
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def free_ports(count: int) -> list[int]:
-    """So many different ones."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class Process:
@@ -139,7 +124,7 @@ def ask_status(address: str, tls: TlsFiles | None = None) -> pb.StatusReply:
 @contextlib.contextmanager
 def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[tuple[str, Process]]:
     """A real etcd with its defaults: its client address and its process."""
-    client_port, peer_port = free_ports(2)
+    client_port, peer_port = free_port(), free_port()
     client, peer = f"http://{host}:{client_port}", f"http://127.0.0.1:{peer_port}"
     with Process(
         *prefix,

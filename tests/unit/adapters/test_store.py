@@ -12,11 +12,11 @@ from typing import Any
 import mooncake.store
 import pytest
 
+from bench.ports import free_port
 from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.once import Once
 from mooncake_adapter.session import Holder
 from mooncake_adapter.store import READS, WRITES, adapted_store, parameters, writer_setup
-from tests.conftest import free_port
 from tests.support.mooncake_peer import memory
 from tests.support.scripted_session import ScriptedSession
 from tests.support.waiting import eventually
