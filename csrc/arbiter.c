@@ -21,7 +21,6 @@
 #define ARBITER_NICE (-20)
 #define SPIN_FEW_CORES_NS 10000 /* longer, and those it waits for cannot run */
 #define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
-#define IDLE_HEARTBEATS_PER_TICK 10
 #define TIMERS_PER_DRAIN 10
 #define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
 #define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
@@ -38,26 +37,6 @@ static inline void cpu_relax(void)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-static bool heartbeats_write(struct mfs_arbiter *arbiter)
-{
-	bool idle = true;
-
-	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
-		return false;
-	arbiter->heartbeat_due_ns = arbiter->now_ns + arbiter->config.heartbeat_ns;
-	for (uint32_t i = 0; i < arbiter->sessions; i++) {
-		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, arbiter->now_ns,
-				      memory_order_release);
-		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
-		session_contexts_refresh(arbiter, arbiter->session[i]);
-	}
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		idle &= way_at(arbiter, i)->in_flight_bytes == 0 && mfs_rmlq_waiting(way_at(arbiter, i)->queue) == 0;
-	if (!idle || ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK == 0)
-		nic_tick(arbiter);
-	return true;
-}
-
 /* One turn over everything, over the rings only if `drain`. True when there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
@@ -68,6 +47,8 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	arbiter->behind = false;
 	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
+	if (worked)
+		arbiter->told_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
 			way_grant(arbiter, i);
@@ -77,6 +58,8 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
 	if (drain && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
 		worked |= arbiter_command_run(arbiter);
+	if (worked)
+		heartbeats_hasten(arbiter);
 	credits_write(arbiter, heartbeats_write(arbiter));
 	return worked;
 }
@@ -84,7 +67,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 static void asleep_set(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
 {
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		atomic_store_explicit(&arbiter->session[i]->segment->header.arbiter_asleep, asleep, memory_order_relaxed);
+		atomic_store_explicit(&arbiter->session[i]->segment->header.arbiter_asleep, asleep, memory_order_release);
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
@@ -110,6 +93,7 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	while (epoll_wait(arbiter->epoll, events, 64, 0) == 64)
 		;
 	arbiter->wakeups++;
+	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		way_at(arbiter, i)->dirty |= way_at(arbiter, i)->waits;
 	return true;
@@ -162,6 +146,10 @@ static void *arbiter_thread(void *argument)
 				asleep_set(arbiter, MFS_AWAKE);
 			asleep = false;
 			drain = true;
+		} else if (asleep && rest && arbiter->dormant) {
+			rest = false; /* all ring from here: one more turn for what was told before */
+			asleep_set(arbiter, MFS_ASLEEP);
+			drain = true;
 		} else if (asleep) {
 			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
 			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
@@ -172,11 +160,11 @@ static void *arbiter_thread(void *argument)
 				drain = true;
 				bell_ns = arbiter->now_ns;
 			} else {
-				if (!rest && at_rest(arbiter)) {
+				if (!rest && !arbiter->dormant && at_rest(arbiter)) {
 					rest = true;
 					asleep_set(arbiter, MFS_AT_REST);
 				}
-				drain = rest || ++timers % TIMERS_PER_DRAIN == 0 ||
+				drain = rest || arbiter->dormant || ++timers % TIMERS_PER_DRAIN == 0 ||
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
@@ -185,7 +173,7 @@ static void *arbiter_thread(void *argument)
 			else
 				cpu_relax();
 		} else {
-			rest = at_rest(arbiter);
+			rest = !arbiter->dormant && at_rest(arbiter);
 			asleep_set(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
 			asleep = true;
 		}
@@ -214,6 +202,7 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 		return rc;
 	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
 		arbiter->heartbeat_due_ns = arbiter->load_read_ns = arbiter->now_ns;
+	arbiter->told_ns = arbiter->now_ns;
 	session_admit(arbiter, session);
 	return (int)session->client_id;
 }

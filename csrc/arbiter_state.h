@@ -5,6 +5,7 @@
  *   arbiter.c          the thread: loop, spinning and sleeping; what the daemon asks for
  *   arbiter_look.c     what people and the daemon's Python see: statistics, contexts, tasks
  *   arbiter_task.c     what clients say of their tasks, how tasks end, detaching
+ *   arbiter_heartbeat.c  how programs know that the daemon lives
  *   arbiter_batch.c    batches: what the queues are told, ranks; when contexts are read
  *   arbiter_request.c  requests and the bytes that they will move, pruning
  *   arbiter_nic.c      NICs: unscheduled traffic, in-flight window, grants, load
@@ -194,6 +195,8 @@ struct mfs_arbiter {
 	struct mfs_arbiter_config config;
 	uint64_t now_ns; /* read once a loop */
 	uint64_t heartbeat_due_ns;
+	uint64_t told_ns; /* when a client's message was last read */
+	bool dormant;	  /* nothing goes on: heartbeats are few, and written ahead */
 	uint64_t idle_heartbeats;
 	uint32_t turns_behind;	/* since the first in a row that left messages in a ring */
 	bool behind;		/* this turn did */
@@ -328,5 +331,9 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session); /* tru
 bool session_grants_end(struct mfs_arbiter *arbiter, struct session *session);
 /* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
+
+/* arbiter_heartbeat.c */
+bool heartbeats_write(struct mfs_arbiter *arbiter); /* when they are due; true: they were */
+void heartbeats_hasten(struct mfs_arbiter *arbiter); /* somebody stirs: the next, if it is a second away, is due now */
 
 #endif

@@ -44,6 +44,18 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
 
 /* ---- messages to the arbiter ------------------------------------------------------------------------------------- */
 
+/* A dormant arbiter has written its heartbeat ahead. Whoever needs it to act does not take that for life: from now on it
+ * is as old as this call, until the arbiter writes the next. */
+static void heartbeat_doubt(struct mfs_segment_header *header)
+{
+	uint64_t now_ns = client_clock_ns();
+	uint64_t ahead_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
+
+	if ((int64_t)(ahead_ns - now_ns) > 0) /* fails when the arbiter has just written another: it lives */
+		atomic_compare_exchange_strong_explicit(&header->heartbeat_ns, &ahead_ns, now_ns, memory_order_relaxed,
+							memory_order_relaxed);
+}
+
 /* Call after what the arbiter should see was stored. The fence and the arbiter's own are a Dekker pair: abi.h. */
 void client_doorbell_ring(struct mfs_client *client, bool urgent)
 {
@@ -51,10 +63,12 @@ void client_doorbell_ring(struct mfs_client *client, bool urgent)
 
 	atomic_thread_fence(memory_order_seq_cst);
 
-	uint32_t how = atomic_load_explicit(asleep, memory_order_relaxed);
+	uint32_t how = atomic_load_explicit(asleep, memory_order_acquire); /* sees the heartbeat that came before */
 
-	if (__builtin_expect(how != MFS_AWAKE, 0) && (urgent || how != MFS_AT_REST) &&
-	    atomic_exchange_explicit(asleep, MFS_AWAKE, memory_order_relaxed)) {
+	if (__builtin_expect(how == MFS_AWAKE, 1) || (how == MFS_AT_REST && !urgent))
+		return;
+	heartbeat_doubt(&client->segment->header);
+	if (atomic_exchange_explicit(asleep, MFS_AWAKE, memory_order_relaxed)) {
 		uint64_t one = 1;
 		int saved = errno;
 

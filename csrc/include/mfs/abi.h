@@ -11,7 +11,9 @@
  * Memory order of the shared words, stated once for the whole project:
  *  - rings: see ring.h.
  *  - heartbeat_ns, gate, mode, state: written by the daemon with release, read by the client with acquire on slow paths
- *    and relaxed on the posting path; each is meaningful alone, no other datum is published through it.
+ *    and relaxed on the posting path; each is meaningful alone, no other datum is published through it. A heartbeat may lie
+ *    ahead (since minor 3): the daemon has nothing to do and will write the next by then. A client that rings the doorbell
+ *    exchanges such a one for the present; arbiter_asleep (release, acquire) comes after it, so it sees the right one.
  *  - usage counters: added with relaxed order by any thread of the client; the daemon reads them relaxed. `posted` is
  *    added before the work request reaches the NIC and `completed` after its completion was seen, so posted - completed
  *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
@@ -35,7 +37,7 @@
 
 #define MFS_ABI_MAGIC 0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 2
+#define MFS_ABI_MINOR 3
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 16	     /* NICs of one node */
@@ -197,7 +199,7 @@ struct mfs_segment_header {
 	uint8_t class_last;	   /* stage 3; MFS_CLASS_ASK: it depends on more */
 	uint8_t reserved0[1];
 	/* written by the daemon */
-	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns;
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns; /* may lie ahead */
 	_Atomic uint32_t state; /* enum mfs_segment_state */
 	_Atomic uint32_t mode;	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
 	_Atomic uint8_t dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
