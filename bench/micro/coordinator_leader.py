@@ -194,7 +194,8 @@ async def main(etcd: str, port: int, outside: int, nodes: int, batches: int, sna
     service = Service(settings, election, Quiet(), clock_ns=clock)
     server, _ = new_server(service, address, None, Quiet())
     await server.start()
-    background = [asyncio.create_task(election.run(service.role_changed)), asyncio.create_task(service.beat())]
+    works = (election.run(service.role_changed), service.beat(), service.tick())
+    background = [asyncio.create_task(work) for work in works]
     while service.cluster is None:
         await asyncio.sleep(0.01)
     print(json.dumps({"leads": True}), flush=True)

@@ -35,6 +35,8 @@ REFUSALS_MAX = 1_024
 """Refused batches that a daemon has not been told of: more only wait when it does not read."""
 RECKONED_PER_TICK = 1_000
 """Batches that are reckoned anew in one tick: some ten microseconds each."""
+TICK_NS = 250_000_000
+"""Between two ticks, while there is something for them to do."""
 LATE_TICK_NS = 2_000_000_000
 """A tick that is this late means that this process was stopped: daemons had no chance to come back meanwhile."""
 
@@ -61,7 +63,11 @@ class Cluster:
         self._pruned: dict[int, Pruned] = {}
         self._infeasible: set[int] = set()
         self._now_ns = 0
-        self._tick_ns: int | None = None
+        self._lost: dict[str, None] = {}
+        """Nodes whose grace runs."""
+        self._tick_ns = 0
+        self._judged_ns = 0
+        """When the core last looked at everything."""
         self._held = False
         self._rates_changed: set[int] = set()
         self._reckoned_for: set[int] = set()
@@ -74,6 +80,7 @@ class Cluster:
         self._time(now_ns)
         numbers = tuple(self.ports.declare(port, rate) for port, rate in ports.items())
         node = self.nodes.setdefault(name, Node(name))
+        self._lost.pop(name, None)
         node.ports = numbers
         node.connected, node.synchronised, node.unconfirmed = True, False, dict(node.batches)
 
@@ -93,28 +100,39 @@ class Cluster:
         if node is not None:
             node.connected, node.synchronised, node.lost_ns = False, False, self._time(now_ns)
             self.dirty.discard(name)
+            self._lost[name] = None
+
+    def due_ns(self) -> int | None:
+        """When `tick` has something to do next; None: not before something is reported or a daemon is lost.
+
+        Graces and reckoning go on from tick to tick. Batches alone need one only when no event has looked at them for
+        as long: time makes requests late."""
+        if self._lost or self._to_reckon or self._rates_changed or self.ports.changed:
+            return self._tick_ns + TICK_NS
+        return max(self._tick_ns, self._judged_ns) + TICK_NS if self.batches else None
 
     def tick(self, now_ns: int) -> None:
-        """Ends graces, reckons anew with rates that came later than loads. To be called a few times a second."""
+        """Ends graces, reckons anew with rates that came later than loads, judges what is late by now. To be called
+        when it is due."""
         now_ns = self._time(now_ns)
         held = self._held
         self.hold()
         self._reckon(now_ns)
         self._end_graces(now_ns)
+        self._tick_ns = now_ns
         if not held:
             self.release(now_ns)
 
     def _end_graces(self, now_ns: int) -> None:
-        gap_ns = 0 if self._tick_ns is None else now_ns - self._tick_ns
-        self._tick_ns = now_ns
-        for node in [n for n in self.nodes.values() if not n.connected]:
+        gap_ns = now_ns - self._tick_ns
+        for node in [self.nodes[name] for name in self._lost]:
             if gap_ns > LATE_TICK_NS:
-                node.lost_ns += gap_ns
+                node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # one that was lost just now waits no longer
             if now_ns - node.lost_ns >= self.grace_ns:
                 for batch_id in list(node.batches):
                     self._withdraw(node, batch_id, now_ns)
                 self.history.forget(node.name)
-                del self.nodes[node.name]
+                del self.nodes[node.name], self._lost[node.name]
 
     def hold(self) -> None:
         """From here on what is reported is taken and not judged, until `release` judges it all: while much is
@@ -126,7 +144,8 @@ class Cluster:
     def release(self, now_ns: int) -> None:
         if self._held:
             self._held = False
-            self._apply(self.planner.release(self._time(now_ns)))
+            self._judged_ns = self._time(now_ns)
+            self._apply(self.planner.release(self._judged_ns))
 
     # ---- what daemons report ---------------------------------------------------------------------
 
@@ -215,9 +234,13 @@ class Cluster:
     def requests_active(self) -> int:
         return len(self._owner)
 
+    def look(self, now_ns: int) -> None:
+        """What is asked from here on is answered as of that time."""
+        self._time(now_ns)
+
     @property
     def now_ns(self) -> int:
-        """Of the latest event or tick."""
+        """Of the latest event, tick or look."""
         return self._now_ns
 
     def red_left_ns(self, active: Active) -> int:

@@ -38,7 +38,8 @@ class PortTable:
         self._rate_default_bytes_per_s = rate_default_bytes_per_s
         self._number: dict[str, int] = {}
         self.ports: list[Port] = []
-        self._changed: set[int] = set()
+        self.changed: set[int] = set()
+        """Ports that have another rate than loads may have been converted with, since the last `take_changed`."""
 
     def __len__(self) -> int:
         return len(self.ports)
@@ -60,14 +61,13 @@ class PortTable:
         port = self.ports[number]
         if rate_bytes_per_s > 0:
             if spoken_of and port.rate_bytes_per_s != rate_bytes_per_s:
-                self._changed.add(number)
+                self.changed.add(number)
             port.rate_bytes_per_s = rate_bytes_per_s
             port.declared = True
         return number
 
     def take_changed(self) -> set[int]:
-        """Ports that have another rate than loads may have been converted with, since the last call."""
-        changed, self._changed = self._changed, set()
+        changed, self.changed = self.changed, set()
         return changed
 
     def time_ns(self, number: int, size_bytes: int) -> int:

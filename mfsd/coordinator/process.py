@@ -68,6 +68,7 @@ async def run(
     loop.add_signal_handler(signal.SIGHUP, hangup)
     tasks = [
         asyncio.create_task(service.beat(), name="beat"),
+        asyncio.create_task(service.tick(), name="tick"),
         asyncio.create_task(electorate.run(service.role_changed), name="election"),
     ]
     if notifier.watchdog_interval_s is not None:

@@ -37,7 +37,6 @@ from mfsd.proto.wire import (
 HELLO_S = 5.0
 SILENT_HEARTBEATS = 3.0
 """A daemon that echoes nothing for so long is taken for lost."""
-TICK_S = 0.25
 
 Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
 
@@ -95,6 +94,8 @@ class Service:
         self._started_ns = clock_ns()
         self._turns = Turns()
         self._judging = False
+        self._ticks_wanted = asyncio.Event()
+        """Something has happened after which a tick may be due."""
         self.sessions: dict[str, Session] = {}
         self.cluster: Cluster | None = None
         """None while another leads."""
@@ -123,6 +124,7 @@ class Service:
             try:
                 ports = {port.name: port.rate_bytes_per_s for port in session.hello.ports}
                 self.cluster.connect(session.node, ports, self._clock_ns())
+                self._ticks_wanted.set()
                 session.ports = []
                 self._number_ports(session, session.hello.ports)
             except PortsExhausted as error:
@@ -208,6 +210,7 @@ class Service:
             del self.sessions[session.node]
             if self.cluster is not None:
                 self.cluster.disconnect(session.node, self._clock_ns())
+                self._ticks_wanted.set()
             self._log.info("daemon-lost", node=session.node)
 
     async def _read(self, session: Session, writer: asyncio.Task[None]) -> None:
@@ -264,6 +267,7 @@ class Service:
         self._judging = False
         cluster.release(self._clock_ns())
         self._wake(cluster)
+        self._ticks_wanted.set()
 
     def events(self, session: Session, cluster: Cluster, report: pb.Report, heard_ns: int) -> Iterator[None]:
         """Applies one report that came at that time, an event with each step."""
@@ -324,17 +328,23 @@ class Service:
                 continue  # lost the lead meanwhile: this decision is nobody's
             await session.context.write(order)
 
-    async def beat(self) -> None:
-        """Heartbeats and graces, for as long as the service runs."""
-        next_s = 0.0
+    async def tick(self) -> None:
+        """Ticks of the cluster whenever one is due, for as long as the service runs. At rest there are none."""
         while True:
-            await asyncio.sleep(TICK_S)
-            if self.cluster is not None:
-                self.cluster.tick(self._clock_ns())
-                self._wake(self.cluster)
-            if time.monotonic() < next_s:
-                continue
-            next_s = time.monotonic() + self.settings.heartbeat_ns / 1e9
+            await self._ticks_wanted.wait()
+            self._ticks_wanted.clear()
+            while (cluster := self.cluster) is not None and (due_ns := cluster.due_ns()) is not None:
+                left_ns = due_ns - self._clock_ns()
+                if left_ns > 0:
+                    await asyncio.sleep(left_ns / 1e9)
+                else:
+                    cluster.tick(self._clock_ns())
+                    self._wake(cluster)
+
+    async def beat(self) -> None:
+        """Heartbeats, for as long as the service runs."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_ns / 1e9)
             self._heartbeat()
 
     def _heartbeat(self) -> None:
@@ -368,6 +378,7 @@ class Service:
             uptime_ns=now_ns - self._started_ns,
         )
         if self.cluster is not None:
+            self.cluster.look(now_ns)
             messages.fill_status(reply, self.cluster, batches_max)
             for row in reply.nodes:
                 session = self.sessions.get(row.node)
