@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-import grpc
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from mfsd.node.link_state import LinkState
 from mfsd.node.link_words import LinkSettings, Listener, Logger
 from mfsd.proto import mfs_pb2 as pb
-from mfsd.proto.certificates import Certificates, client_credentials
-from mfsd.proto.wire import LINK, address_problem, channel_options
+from mfsd.proto.call import Call, CallEnded, ClosedAtOnce, HandshakeFailed, WrongName
+from mfsd.proto.certificates import Certificates, client_context
+from mfsd.proto.wire import LINK, address_problem
 from mfsd.text import one_line
 
 ANSWER_S = 1.0
@@ -34,8 +36,6 @@ REDIRECTS_AT_ONCE = 3
 """So many are followed without a pause: coordinators that name each other would be asked without end."""
 FAILED_FOR_S = 1.0
 """An address that has just failed is not followed for so long when another coordinator names it as leader."""
-
-_Call = grpc.aio.StreamStreamCall[pb.FromNode, pb.ToNode]
 
 T = TypeVar("T")
 
@@ -149,43 +149,39 @@ class LinkStream:
 
     async def _attempt(self, address: str) -> None:
         """One stream from hello to end. Raises _Ended or _Redirect."""
-        channel = self._channel(address)
+        call = Call(LINK)
         tasks: list[asyncio.Task[None]] = []
         try:
-            call: _Call = channel.stream_stream(  # type: ignore[assignment]  # the stubs lose the request's type
-                LINK, request_serializer=pb.FromNode.SerializeToString, response_deserializer=pb.ToNode.FromString
-            )()
-            await _within(call.write(self._state.hello()), ANSWER_S)
+            await _within(self._open(call, address), ANSWER_S)
             await self._read(call, address, tasks)
-        except grpc.aio.AioRpcError as error:
-            raise _Ended(_explained(error, self._certificates is not None)) from error
+        except CallEnded as ended:
+            raise _Ended(_explained(ended, self._certificates is not None)) from ended
         except TimeoutError as error:
             raise _Ended(f"no answer within {ANSWER_S:g} s") from error
-        except asyncio.InvalidStateError as error:  # written to after its end, whose reason reading tells
-            raise _Ended("the stream has ended") from error
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await channel.close()
+            await call.close()
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
+    async def _open(self, call: Call, address: str) -> None:
         """A new connection each time: one that was cut off may take minutes to notice that it works again."""
-        options = channel_options(self._settings.tls)
-        if self._certificates is not None:
-            return grpc.aio.secure_channel(address, client_credentials(self._certificates.current()), options=options)
-        return grpc.aio.insecure_channel(address, options=options)
+        context: ssl.SSLContext | None = None
+        server_name = ""
+        if self._certificates is not None and self._settings.tls is not None:
+            context, server_name = client_context(self._certificates.current()), self._settings.tls.server_name
+        await call.open(address, context, server_name)
+        await call.write(self._state.hello().SerializeToString())
 
-    async def _read(self, call: _Call, address: str, tasks: list[asyncio.Task[None]]) -> None:
+    async def _read(self, call: Call, address: str, tasks: list[asyncio.Task[None]]) -> None:
         silence_s = ANSWER_S
         while True:
             try:
-                message = await _within(call.read(), silence_s)
+                message = pb.ToNode.FromString(await call.read(silence_s))
             except TimeoutError as error:
                 raise _Ended(f"silent for {silence_s:g} s") from error
-            if not isinstance(message, pb.ToNode):
-                code, details = await call.code(), await call.details()
-                raise _Ended(details or f"ended the stream ({code.name})")
+            except DecodeError as error:
+                raise _Ended("it sent what is no message: is it a coordinator?") from error
             now_ns = self._clock_ns()
             match message.WhichOneof("kind"):
                 case "welcome":
@@ -196,8 +192,9 @@ class LinkStream:
                     self._order(message.order, now_ns)
                 case "heartbeat":
                     if self._state.heard(message.heartbeat.term, now_ns):
-                        echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
-                        await call.write(pb.FromNode(echo=echo))
+                        if call.free:  # else it has other signs of life on their way to it
+                            echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
+                            call.put(pb.FromNode(echo=echo).SerializeToString())
                         self._beat()
                 case "refusal":
                     replaced = message.refusal.code == pb.Refusal.REPLACED
@@ -206,7 +203,7 @@ class LinkStream:
                     pass  # of a later version
 
     def _welcome(
-        self, welcome: pb.Welcome, address: str, call: _Call, tasks: list[asyncio.Task[None]], now_ns: int
+        self, welcome: pb.Welcome, address: str, call: Call, tasks: list[asyncio.Task[None]], now_ns: int
     ) -> float:
         if not self._state.follow(welcome.authority, welcome.term, now_ns):
             raise _Ended(f"stale leader: its term is {welcome.term}, the highest seen is {self._state.term}")
@@ -250,18 +247,19 @@ class LinkStream:
             self._log.warning("batch-refused", batch=refused.batch_id, reason=refused.reason)
         self._listener.order(change)
 
-    async def _write(self, call: _Call) -> None:
-        """Tells everything once, then what changes."""
+    async def _write(self, call: Call) -> None:
+        """Tells everything once, then what changes. Returns when the call has ended: reading tells why."""
         self._state.start_snapshot()
         snapshot = True
-        while True:
-            self._wake.clear()
-            while (message := self._state.report(self._clock_ns())) is not None:
-                await call.write(message)
-            if snapshot:
-                await call.write(self._state.end_snapshot())
-                snapshot = False
-            await self._wake.wait()
+        with contextlib.suppress(CallEnded):
+            while True:
+                self._wake.clear()
+                while (message := self._state.report(self._clock_ns())) is not None:
+                    await call.write(message.SerializeToString())
+                if snapshot:
+                    await call.write(self._state.end_snapshot().SerializeToString())
+                    snapshot = False
+                await self._wake.wait()
 
     async def _expire(self) -> None:
         while True:
@@ -293,19 +291,17 @@ def _silence_s(heartbeat_ns: int) -> float:
     return min(max(ANSWER_S / 2, SILENT_HEARTBEATS * heartbeat_ns / 1e9), SILENCE_MAX_S)
 
 
-def _explained(error: grpc.aio.AioRpcError, tls: bool) -> str:
-    """gRPC's details, with the remedy where certificates are the reason. A server that does not accept a client's
-    certificate just closes the connection (TLS 1.3)."""
-    details = " ".join((error.details() or error.code().name).split())[:300]
-    lower = details.lower()
-    if "hostname verification" in lower:
-        return (
-            f"its certificate is for another name: {details}; check ca, certificate and key at both ends, "
-            "or set [cluster] server_name"
-        )
-    if any(word in lower for word in ("certificate", "ssl", "tls", "handshake")):
-        return f"TLS handshake failed: {details}; check ca, certificate and key at both ends"
-    if "socket closed" in lower or "connection reset" in lower or "end of tcp stream" in lower:
-        hint = "check ca, certificate and key at both ends" if tls else "does it expect certificates ([cluster] ca)?"
-        return f"it closed the connection at once: {details}; {hint}"
-    return details
+def _explained(ended: CallEnded, tls: bool) -> str:
+    """Why, with the remedy where certificates are the reason. A server that does not accept a client's certificate may
+    just close the connection (TLS 1.3)."""
+    check = "check ca, certificate and key at both ends"
+    match ended:
+        case WrongName():
+            return f"its certificate is for another name: {ended}; {check}, or set [cluster] server_name"
+        case HandshakeFailed():
+            return f"TLS handshake failed: {ended}; {check}"
+        case ClosedAtOnce():
+            hint = check if tls else "does it expect certificates ([cluster] ca)?"
+            return f"it closed the connection at once: {ended}; {hint}"
+        case _:
+            return str(ended)

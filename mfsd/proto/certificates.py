@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mfsd.proto.wire import TlsError, TlsFiles, read_pem
 
 if TYPE_CHECKING:
+    import ssl
+
     import grpc
 
 
@@ -94,3 +99,27 @@ def client_credentials(pem: Pem) -> grpc.ChannelCredentials:
     import grpc
 
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
+
+
+def client_context(pem: Pem) -> ssl.SSLContext:
+    """The same for a connection of asyncio's, which speaks HTTP/2."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # `ca` may be an authority that another has signed
+    with _file(pem.ca) as ca, _file(pem.certificate) as certificate, _file(pem.key) as key:
+        context.load_verify_locations(cafile=ca)
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+@contextlib.contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """A name for what is in memory alone: OpenSSL takes files, and those of the disk may have been replaced by now."""
+    descriptor = os.memfd_create("pem")
+    try:
+        os.write(descriptor, content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import grpc
 import grpc.aio
 import pytest
 
 from mfsd.node.link_stream import LinkStream
 from mfsd.node.link_words import PortDemand
 from mfsd.proto import mfs_pb2 as pb
+from mfsd.proto.call import Call
 from mfsd.proto.wire import LINK, PROTOCOL, REQUESTS_PER_BATCH_MAX, TlsFiles
 from tests.support.cluster import Authority, Coordinator, Node, batch, in_loop, until
 
@@ -324,13 +324,13 @@ def test_wrong_certificates_are_refused_with_one_clear_line(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: Counter[str] = Counter()
-    channel = LinkStream._channel
+    attempt = LinkStream._open
 
-    def counted(stream: LinkStream, address: str) -> grpc.aio.Channel:
+    async def counted(stream: LinkStream, call: Call, address: str) -> None:
         attempts[address] += 1
-        return channel(stream, address)
+        await attempt(stream, call, address)
 
-    monkeypatch.setattr(LinkStream, "_channel", counted)
+    monkeypatch.setattr(LinkStream, "_open", counted)
     authority, other = Authority(tmp_path), Authority(tmp_path, "stranger")
     server = authority.issue("coordinator", "coord.example" if fault == "wrong name" else "127.0.0.1")
     node: TlsFiles | None = authority.issue("node")
