@@ -166,7 +166,7 @@ class Call(asyncio.Protocol):
         self._end("closed")
         if self._transport is not None:
             with contextlib.suppress(H2Error):
-                self._h2.close_connection(ErrorCodes.CANCEL)
+                self._h2.close_connection()
             self._flush()
             self._transport.abort()
         await self._lost.wait()
@@ -230,12 +230,12 @@ class Call(asyncio.Protocol):
 
     def _whole_frames(self) -> Iterator[bytes]:
         """One at a time: what came before one that cannot be read counts."""
-        while self._ended is None and len(self._frames) >= FRAME_HEADER_BYTES:
+        while self._ended is None and len(self._frames) >= 3:
             length = int.from_bytes(self._frames[:3], "big")
+            end = FRAME_HEADER_BYTES + length
             if length > FRAME_BYTES_MAX:
                 self._broken(f"a frame of {length} bytes")
-            end = FRAME_HEADER_BYTES + length
-            if len(self._frames) < end:
+            if self._ended is not None or len(self._frames) < end:
                 break
             frame = bytes(self._frames[:end])
             del self._frames[:end]
