@@ -35,8 +35,9 @@ from mfsd.proto.wire import (
 )
 
 HELLO_S = 5.0
-SILENT_HEARTBEATS = 3.0
-"""A daemon that echoes nothing for so long is taken for lost."""
+SILENT_HEARTBEATS = 3
+SILENT_MIN_NS = 1_000_000_000
+"""A daemon that says nothing for so many heartbeats, and so long, is taken for lost."""
 
 Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
 
@@ -64,6 +65,11 @@ class Session:
         """To be sent before any order."""
         self.welcomed_term = 0
         """0: standing by."""
+        self.reader: asyncio.Task[None] | None = None
+        self.waits_for_it = False
+        """Whether its next message is waited for: nothing of it is in work."""
+        self.unanswered = 0
+        """Heartbeats that have become due since its last message."""
         self.heard_ns = 0
         self.lag_ns = 0
         self.epoch_applied = 0
@@ -118,7 +124,7 @@ class Service:
     def _greet(self, session: Session) -> None:
         role = self._electorate.role
         heartbeat_ns = self.settings.heartbeat_ns
-        session.welcomed_term = 0
+        session.welcomed_term = session.unanswered = 0
         session.control.clear()
         if self.cluster is not None and self._electorate.valid():
             try:
@@ -150,12 +156,16 @@ class Service:
     async def link(self, _requests: object, context: Context) -> None:
         """Handles one stream from hello to end."""
         session: Session | None = None
-        writer: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             session = await self._hello(context)
             self._add(session)
-            writer = asyncio.create_task(self._write(session))
-            await self._read(session, writer)
+            session.reader = asyncio.create_task(self._read(session))
+            tasks = [session.reader, asyncio.create_task(self._write(session))]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():  # as one is that waits for a daemon that is silent
+                    task.result()
         except Refused as refused:
             name = session.node if session else "unknown"
             self._log.warning("daemon-refused", node=name, address=context.peer(), reason=refused)
@@ -163,9 +173,9 @@ class Service:
             with contextlib.suppress(grpc.aio.UsageError, asyncio.InvalidStateError, grpc.RpcError):
                 await context.write(pb.ToNode(refusal=refusal).SerializeToString())
         finally:
-            if writer is not None:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if session is not None:
                 self._remove(session)
 
@@ -213,23 +223,11 @@ class Service:
                 self._ticks_wanted.set()
             self._log.info("daemon-lost", node=session.node)
 
-    async def _read(self, session: Session, writer: asyncio.Task[None]) -> None:
+    async def _read(self, session: Session) -> None:
         while True:
-            reading = asyncio.ensure_future(session.context.read())
-            silence_s = max(1.0, SILENT_HEARTBEATS * self.settings.heartbeat_ns / 1e9)
-            timeout_s = None if session.welcomed_term == 0 else silence_s
-            await asyncio.wait({reading, writer}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
-                if writer.done():
-                    writer.result()
-                    return
-                if session.welcomed_term == 0:
-                    continue
-                self._log.warning("daemon-silent", node=session.node, for_s=silence_s)
-                return
-            message = reading.result()
+            session.waits_for_it = True
+            message = await session.context.read()
+            session.waits_for_it, session.unanswered = False, 0
             if not isinstance(message, pb.FromNode):
                 return
             session.heard_ns = self._clock_ns()
@@ -351,6 +349,8 @@ class Service:
         leads = self.cluster is not None and self._electorate.valid()
         standby = self._standby()
         for session in self.sessions.values():
+            if session.welcomed_term and leads:
+                self._count_silence(session)
             if session.control:
                 continue  # it does not even take what it has
             if session.welcomed_term == 0:
@@ -358,6 +358,16 @@ class Service:
             elif leads and self.cluster is not None:
                 beat = pb.Heartbeat(term=session.welcomed_term, epoch=self.cluster.epoch, stamp_ns=self._clock_ns())
                 session.send(pb.ToNode(heartbeat=beat))
+
+    def _count_silence(self, session: Session) -> None:
+        """Heartbeats that it has not answered, not time: while this process was stopped there were none."""
+        if not session.waits_for_it:
+            return
+        session.unanswered += 1
+        most = max(SILENT_HEARTBEATS, -(-SILENT_MIN_NS // self.settings.heartbeat_ns))
+        if session.unanswered >= most and session.reader is not None:
+            self._log.warning("daemon-silent", node=session.node, for_s=most * self.settings.heartbeat_ns / 1e9)
+            session.reader.cancel()
 
     # ---- operators -------------------------------------------------------------------------------
 

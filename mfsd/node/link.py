@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 UPDATE_SHARE = 0.05
 UPDATE_INTERVAL_MIN_S, UPDATE_INTERVAL_MAX_S = 0.01, 0.05
 """The leader knows what a batch has left to compute to this share of it, and to the longer interval: telling it of each
-layer of a long prefill at once costs both sides more than it is worth. Arrivals and departures do not wait."""
+layer of a long prefill costs both sides more than it is worth. Who has said nothing for so long speaks at once, and
+arrivals and departures do not wait."""
 
 
 class LinkStatus(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -79,23 +80,30 @@ class LinkStream:
         self._beat = beat
         self._certificates = Certificates(settings.tls, log) if settings.tls else None
         self._waking: asyncio.TimerHandle | None = None
+        self._told_s = -math.inf
+        """When the last report was written."""
         self._failed_at_s: dict[str, float] = {}
         self._logged = ""
         self.connected = False
         self.leader = ""
         self.problem = "not connected yet"
 
-    def wake_soon(self, within_s: float) -> None:
-        """Has an update told by then, and what else there is with it."""
+    def wake_soon(self, interval_s: float) -> None:
+        """Has an update told so long after the last report, and what else there is with it: at once where that is past,
+        as it mostly is, which costs the loop no timer and no turn of its own."""
         loop = asyncio.get_running_loop()
-        if self._waking is not None:
-            if self._waking.when() <= loop.time() + within_s:
-                return
-            self._waking.cancel()
-        self._waking = loop.call_later(within_s, self._wake_now)
+        at_s = self._told_s + interval_s
+        if at_s <= loop.time():
+            self._wake_now()
+        elif self._waking is None or at_s < self._waking.when():
+            if self._waking is not None:
+                self._waking.cancel()
+            self._waking = loop.call_at(at_s, self._wake_now)
 
     def _wake_now(self) -> None:
-        self._waking = None
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -255,6 +263,7 @@ class LinkStream:
             while True:
                 self._wake.clear()
                 while (message := self._state.report(self._clock_ns())) is not None:
+                    self._told_s = asyncio.get_running_loop().time()
                     await call.write(message.SerializeToString())
                 if snapshot:
                     await call.write(self._state.end_snapshot().SerializeToString())

@@ -291,6 +291,26 @@ async def test_garbage_ends_only_its_own_stream(tmp_path: Path) -> None:
             await until(lambda: good.heard.batches() == [1], "the order")
 
 
+@in_loop
+async def test_a_daemon_that_answers_no_heartbeat_is_taken_for_lost(tmp_path: Path) -> None:
+    """The others, which do, stay."""
+    hello = pb.FromNode(hello=pb.Hello(protocol=1, protocol_oldest=1, node="dumb"))
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("good", coordinator.address) as good:
+            good.arrive(1, 60)
+            await until(lambda: good.heard.batches() == [1], "the order")
+            async with grpc.aio.insecure_channel(coordinator.address) as channel:
+                call = channel.stream_stream(
+                    LINK, request_serializer=pb.FromNode.SerializeToString, response_deserializer=pb.ToNode.FromString
+                )()
+                await call.write(hello)
+                got = [message.WhichOneof("kind") async for message in call]
+            assert got[0] == "welcome" and set(got[1:]) == {"heartbeat"}, "then the stream has ended"
+            coordinator.wait_line("event=daemon-silent node=dumb for_s=1")
+            assert [n.node for n in coordinator.status().nodes if n.connected] == ["good"]
+            assert good.log.events("coordinator-lost") == []
+
+
 # ---- certificates -------------------------------------------------------------------------------------
 
 

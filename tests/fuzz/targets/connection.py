@@ -60,7 +60,11 @@ async def _hear(data: bytes) -> None:
     call.connection_made(connection)
     call.put(b"hello")
     for piece in (data[:7], data[7 : len(data) // 2], data[len(data) // 2 :]):
-        call.data_received(piece)
+        buffer = call.get_buffer(-1)
+        for start in range(0, len(piece), len(buffer)):
+            part = piece[start : start + len(buffer)]
+            buffer[: len(part)] = part
+            call.buffer_updated(len(part))
         assert sum(map(len, call._messages)) <= WINDOW_BYTES
         assert len(call._partial) <= MESSAGE_BYTES_MAX
     with contextlib.suppress(CallEnded, TimeoutError):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -15,8 +16,9 @@ import grpc.aio
 import pytest
 
 from mfsd.proto.call import WINDOW_BYTES, Call, CallEnded, ClosedAtOnce
+from mfsd.proto.certificates import Certificates, client_context, server_credentials
 from mfsd.proto.wire import CHANNEL_OPTIONS, MESSAGE_BYTES_MAX
-from tests.support.cluster import in_loop, until
+from tests.support.cluster import Authority, Lines, in_loop, until
 
 LONG_S = 60.0
 METHOD = "/test.Echo/Talk"
@@ -27,7 +29,10 @@ Handler = Callable[[Context], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def serving(
-    handler: Handler, listen: str = "127.0.0.1:0", options: Options = CHANNEL_OPTIONS
+    handler: Handler,
+    listen: str = "127.0.0.1:0",
+    options: Options = CHANNEL_OPTIONS,
+    credentials: grpc.ServerCredentials | None = None,
 ) -> AsyncIterator[tuple[grpc.aio.Server, str]]:
     async def talk(_requests: object, context: Context) -> None:
         await handler(context)
@@ -35,7 +40,7 @@ async def serving(
     server = grpc.aio.server(options=options)
     row = grpc.stream_stream_rpc_method_handler(talk)  # bytes as they are
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", {"Talk": row}),))
-    port = server.add_insecure_port(listen)
+    port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     await server.start()
     try:
         yield server, f"{listen.rpartition(':')[0]}:{port}"
@@ -62,10 +67,10 @@ async def answering(answer: bytes, then_close: bool = True) -> AsyncIterator[str
 
 
 @contextlib.asynccontextmanager
-async def opened(address: str) -> AsyncIterator[Call]:
+async def opened(address: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Call]:
     call = Call(METHOD)
     try:
-        await call.open(address, None)
+        await call.open(address, tls)
         yield call
     finally:
         await call.close()
@@ -77,16 +82,29 @@ async def echo(context: Context) -> None:
         await context.write(message)
 
 
+async def _pass_both_ways(call: Call) -> None:
+    for size in (0, 1, 16_383, 65_536, WINDOW_BYTES + 1, MESSAGE_BYTES_MAX):
+        message = bytes(range(256)) * (size // 256) + b"." * (size % 256)
+        await call.write(message)
+        assert await call.read(LONG_S) == message
+    for number in range(300):
+        await call.write(b"%d" % number)
+    assert [await call.read(LONG_S) for _ in range(300)] == [b"%d" % number for number in range(300)]
+
+
 @in_loop
 async def test_messages_of_every_size_pass_both_ways() -> None:
     async with serving(echo) as (_, address), opened(address) as call:
-        for size in (0, 1, 16_383, 65_536, WINDOW_BYTES + 1, MESSAGE_BYTES_MAX):
-            message = bytes(range(256)) * (size // 256) + b"." * (size % 256)
-            await call.write(message)
-            assert await call.read(LONG_S) == message
-        for number in range(300):
-            await call.write(b"%d" % number)
-        assert [await call.read(LONG_S) for _ in range(300)] == [b"%d" % number for number in range(300)]
+        await _pass_both_ways(call)
+
+
+@in_loop
+async def test_messages_of_every_size_pass_through_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, node = (Certificates(authority.issue(name), Lines()) for name in ("server", "node"))
+    shown, trusted = server_credentials(server), client_context(node.current())
+    async with serving(echo, credentials=shown) as (_, address), opened(address, trusted) as call:
+        await _pass_both_ways(call)
 
 
 @in_loop
