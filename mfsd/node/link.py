@@ -1,7 +1,8 @@
 """The daemon's end of the link to the coordinators: tells them of this node's batches, hears the order.
 
 Everything here runs on the daemon's asyncio loop. What is told is state, not events: whatever happens between two
-reports is summed up, and after a reconnection everything is told again. gRPC is loaded only when a link is made.
+reports is summed up, and after a reconnection everything is told again. The protocol's libraries are loaded only when a
+link is made.
 """
 
 from __future__ import annotations

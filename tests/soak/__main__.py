@@ -30,8 +30,8 @@ mistake in the command. Ctrl-C ends it and reports what was seen so far.
 QUIET_S = 30.0
 """In which a daemon must have forgotten the programs that have ended."""
 GROWTH_MAX = {"memory_bytes": 64 << 20, "descriptors": 128, "threads": 16}
-"""Of a daemon, in one life: four descriptors and a segment's pages a program, gRPC's pool of threads once it has a
-link; and nothing that adds up."""
+"""Of a daemon, in one life: four descriptors and a segment's pages a program, a thread for a while where the name
+of a coordinator is looked up; and nothing that adds up."""
 
 
 def make_slots(cluster: Cluster, tally: Tally, folder: Path) -> list[Slot]:

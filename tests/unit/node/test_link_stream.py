@@ -48,6 +48,24 @@ async def test_coordinators_that_name_each_other_are_not_asked_without_a_pause()
     assert all(paused_s[REDIRECTS_AT_ONCE:])
 
 
+@in_loop
+async def test_an_update_waits_only_after_another() -> None:
+    settings = LinkSettings(addresses=("a:1",))
+    state = LinkState(Identity("n", "test", 1), {}, settings.ttl_ns)
+    wake = asyncio.Event()
+    stream: Any = LinkStream(settings, state, Recorder(), Lines(), wake, lambda: 1)
+    stream.wake_soon(60.0)
+    assert wake.is_set(), "nothing has been told for longer than that"
+    wake.clear()
+    stream._told_s = asyncio.get_running_loop().time()
+    for interval_s in (60.0, 30.0, 40.0):
+        stream.wake_soon(interval_s)
+    assert not wake.is_set()
+    assert stream._waking.when() == stream._told_s + 30.0, "the soonest counts"
+    stream.wake_soon(0.0)
+    assert wake.is_set() and stream._waking is None, "and takes the others with it"
+
+
 def test_a_heartbeat_beyond_reason_does_not_make_the_link_wait_for_ever() -> None:
     assert _silence_s(10_000_000_000) == SILENCE_MAX_S, "the slowest that can be configured"
     assert _silence_s(2**64 - 1) == SILENCE_MAX_S

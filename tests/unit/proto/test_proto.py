@@ -57,11 +57,16 @@ def test_field_numbers_are_never_reused() -> None:
         assert pb.DESCRIPTOR.message_types_by_name[message].fields_by_name[name].number == number
 
 
-def test_a_daemon_without_a_coordinator_loads_neither_grpc_nor_protobuf() -> None:
-    program = (
-        "import sys, mfsd.cli.daemon, mfsd.node.daemon, mfsd.node.link, mfsd.cli.ctl; "
-        "print([m for m in sys.modules if m.startswith(('grpc', 'google.protobuf.internal'))])"
-    )
+@pytest.mark.parametrize(
+    ("imported", "spared"),
+    [
+        ("mfsd.cli.daemon, mfsd.node.daemon, mfsd.node.link, mfsd.cli.ctl", ("grpc", "h2", "google.protobuf.internal")),
+        ("mfsd.cli.daemon, mfsd.node.daemon, mfsd.node.link_stream", ("grpc",)),
+    ],
+)
+def test_daemons_load_what_they_need(imported: str, spared: tuple[str, ...]) -> None:
+    """Without a coordinator neither its protocol's libraries nor protobuf; with one not grpcio, which has threads."""
+    program = f"import sys, {imported}; print([m for m in sys.modules if m.startswith({spared!r})])"
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert said.stdout.strip() == "[]"
 
