@@ -26,6 +26,8 @@ from mfsd.proto.wire import MESSAGE_BYTES_MAX
 
 WINDOW_BYTES = 1 << 20
 """What the other end may send before it must wait until messages are read; of a larger message so much at a time."""
+UNSENT_BYTES_MAX = 1 << 20
+"""Of answers to the other end's questions (pings, settings): messages wait before that."""
 FRAME_HEADER_BYTES = 9
 FRAME_BYTES_MAX = 16_384
 """Without the header; HTTP/2's least, which this end does not raise."""
@@ -201,10 +203,10 @@ class Call(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._lost.set()
         why = CLOSED if error is None else _reason(error)
-        if isinstance(error, ssl.SSLError):
-            self._end(why, HandshakeFailed)
+        if self._answered:
+            self._end(why)
         else:
-            self._end(why, CallEnded if self._answered else ClosedAtOnce)
+            self._end(why, HandshakeFailed if isinstance(error, ssl.SSLError) else ClosedAtOnce)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -324,6 +326,8 @@ class Call(asyncio.BufferedProtocol):
         data = self._h2.data_to_send()
         if data and self._transport is not None:
             self._transport.write(data)
+            if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                self._end("it asks for answers that it does not read")
 
     def _end(self, why: str, kind: type[CallEnded] = CallEnded) -> None:
         """The first reason counts."""

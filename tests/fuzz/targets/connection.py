@@ -28,6 +28,9 @@ class Connection(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self._call.connection_lost(None)
 

@@ -296,6 +296,7 @@ async def test_a_cancellation_that_comes_with_the_end_is_not_lost() -> None:
 # ---- what is no coordinator --------------------------------------------------------------------------
 
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+PING = b"\0\0\x08\6\0\0\0\0\0any 8 by"
 GOAWAY = b"\0\0\x08\7\0\0\0\0\0"
 
 
@@ -323,6 +324,22 @@ def test_what_is_no_coordinator_is_named(answer: bytes, kind: type[CallEnded], w
             assert why in str(ended.value)
 
     asyncio.run(check())
+
+
+@in_loop
+async def test_a_server_that_asks_without_end_and_reads_nothing_is_left() -> None:
+    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SETTINGS)
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(1000 * PING)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(floods, "127.0.0.1", 0, limit=1)
+    async with server, opened(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as call:
+        with pytest.raises(CallEnded, match="it asks for answers that it does not read"):
+            await call.read(LONG_S)
 
 
 @in_loop
@@ -399,23 +416,33 @@ def test_brackets_and_names(listen: str) -> None:
 
 
 @in_loop
-async def test_calls_that_are_given_up_at_any_moment_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_calls_that_are_given_up_at_any_moment_leave_nothing(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """No descriptor, no task, and not a word in the log."""
     caplog.set_level(logging.DEBUG, "asyncio")
     asyncio.get_running_loop().set_debug(False)
 
-    async def live(call: Call, address: str) -> None:
-        await call.open(address, None)
+    async def live(call: Call, address: str, tls: ssl.SSLContext | None) -> None:
+        await call.open(address, tls)
         await call.write(b"hello")
         await call.read(LONG_S)
         await call.read(LONG_S)
 
-    async with serving(echo) as (_, address), answering(b"", then_close=False) as silent:
+    authority = Authority(tmp_path)
+    shown = server_credentials(Certificates(authority.issue("server"), Lines()))
+    trusted = client_context(Certificates(authority.issue("node"), Lines()).current())
+    async with (
+        serving(echo) as (_, address),
+        serving(echo, credentials=shown) as (_, secure),
+        answering(b"", then_close=False) as silent,
+    ):
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
-        for target in (address, silent, "localhost:" + address.rpartition(":")[2]):
+        named = "localhost:" + address.rpartition(":")[2]
+        for target, tls in ((address, None), (silent, None), (named, None), (secure, trusted), (silent, trusted)):
             for passes in range(40):
                 call = Call(METHOD)
-                task = asyncio.create_task(live(call, target))
+                task = asyncio.create_task(live(call, target, tls))
                 for _ in range(passes):
                     await asyncio.sleep(0)
                 task.cancel()
