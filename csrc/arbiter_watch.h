@@ -43,9 +43,12 @@ static inline bool watch_recorded(const struct mfs_arbiter *arbiter)
 
 static inline void watch_submit(struct mfs_arbiter *arbiter, struct task *task)
 {
+	/* a load without a batch says when it must be there, not when its request is due */
+	bool load = task->stage == MFS_STAGE_REUSE && task->batch == MFS_NONE_U32;
+
 	task->account = task->request_id ? ledger_submit(arbiter->watch->ledger, task->session->client_id, task->request_id,
-							 task->stage, task->layer, task->bytes, task->deadline_ns,
-							 task->submit_ns)
+							 task->stage, task->layer, task->bytes,
+							 load ? 0 : task->deadline_ns, task->submit_ns)
 					 : 0;
 	if (watch_recorded(arbiter))
 		trace_task(arbiter, task, MFS_EVENT_SUBMIT, NULL, task->submit_ns);

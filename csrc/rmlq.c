@@ -162,7 +162,7 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	} else if (flow->stage == MFS_STAGE_P2D) {
 		last_submit(q, i, told);
 	} else {
-		early_submit(q, i, told->batch);
+		early_submit(q, i, told);
 	}
 	*handle = handle_of(q, i);
 	return 0;
@@ -598,6 +598,7 @@ int mfs_rmlq_set_rate(struct mfs_rmlq *q, uint64_t rate_bytes_per_s)
 		return -EINVAL;
 	q->rate_bytes_per_s = rate_bytes_per_s;
 	last_rates(q);
+	early_rate(q);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
  * as it is and only the batch moves among the others. Inside a batch the groups by layer form two heaps:
  * `ahead` (RLI > 0, or the batch is not told) by layer, and `due` (RLI 0) by arrival. */
 #include "rmlq_group.h"
+#include "rmlq_lone.h"
 
 static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
 {
@@ -50,20 +51,15 @@ static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
-/* Whether the record stands for reuse that came without a batch, since its request still queues. Such requests block
- * nobody yet, and are told apart by how soon each could be done. */
-static bool batch_is_lone(const struct batch *batch)
-{
-	return batch->record.part;
-}
-
 /* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
-static uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch)
+static uint64_t batch_second(const struct mfs_rmlq *q, struct batch *batch)
 {
 	if (q->policy.early_order != MFS_EARLY_SHORTEST)
 		return batch->rank;
-	if (batch->told || batch_is_lone(batch))
-		return size_second(batch->bytes_waiting, batch->rank); /* that of a request alone is NONE */
+	if (batch->told)
+		return size_second(batch->bytes_waiting, batch->rank);
+	if (batch_is_lone(batch))
+		return lone_second(q, batch);
 	return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
 }
 
@@ -168,9 +164,10 @@ void early_member_remove(struct mfs_rmlq *q, uint32_t r)
 	early_batch_release(q, b);
 }
 
-void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
+void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 {
 	struct flow *flow = flow_at(q, i);
+	uint64_t batch_key = told->batch;
 	uint32_t b, g, part = 0;
 
 	flow->state = MFS_FLOW_EARLY;
@@ -197,11 +194,16 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key)
 		flow->owner = g;
 		fifo_append(q, &group_at(q, g)->fifo, i, flow);
 		bytes_count(q, flow, flow->bytes);
-		if (bytes_matter(q, group_at(q, g)->batch))
-			batch_place(q, group_at(q, g)->batch);
+		b = group_at(q, g)->batch;
+		if (part)
+			lone_need(q, b, told->deadline_ns);
+		if (bytes_matter(q, b))
+			batch_place(q, b);
 		return;
 	}
 	b = batch_take(q, batch_key, part);
+	if (part)
+		lone_need(q, b, told->deadline_ns);
 	g = group_make(q, b, flow->layer);
 	flow->owner = g;
 	fifo_append(q, &group_at(q, g)->fifo, i, flow);
@@ -339,18 +341,24 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
 }
 
 /* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would
- * come. */
+ * come. So is lateness, which time brings: it only sets back, so that who is first and in time is rightly first. */
 uint32_t early_head(struct mfs_rmlq *q)
 {
 	const struct mfs_heap *heap = node_heap(q, MFS_TIER_EARLY);
 
 	while (heap->n) {
 		uint32_t b = heap->entry[0].node - q->node_batch;
-		uint32_t i = batch_head(q, batch_at(q, b));
-		struct flow *flow = flow_at(q, i);
-		uint32_t r, of;
+		const struct batch *batch = batch_at(q, b);
+		uint32_t i, r, of;
+		struct flow *flow;
 		struct request *request;
 
+		if (__builtin_expect(batch_is_lone(batch), 0) && !batch->late && lone_is_late(q, batch)) {
+			batch_place(q, b);
+			continue;
+		}
+		i = batch_head(q, batch);
+		flow = flow_at(q, i);
 		if (flow->stage != MFS_STAGE_REUSE || !early_demoted(q, flow->record.key, b))
 			return i;
 		early_detach(q, i, true);
@@ -396,6 +404,15 @@ void early_return(struct mfs_rmlq *q, uint32_t r)
 {
 	while (request_at(q, r)->aside)
 		aside_return(q, request_at(q, r)->aside);
+}
+
+void early_rate(struct mfs_rmlq *q)
+{
+	const struct mfs_heap *heap = node_heap(q, MFS_TIER_EARLY);
+
+	for (uint32_t b = 1; b <= q->batch.used; b++)
+		if (batch_at(q, b)->late && heap->position[q->node_batch + b])
+			batch_place(q, b);
 }
 
 /* ---- what is known of a batch

@@ -5,8 +5,6 @@
  * that no compiler may fuse (a product is only ever divided or truncated). */
 #include "pairing.h"
 
-#define NS_PER_S 1000000000ULL
-
 void last_rates(struct mfs_rmlq *q)
 {
 	double left = (double)q->rate_bytes_per_s * (1.0 - q->rho);
@@ -14,17 +12,6 @@ void last_rates(struct mfs_rmlq *q)
 
 	for (uint32_t i = 0; i + 1 < q->policy.levels; i++)
 		q->crossing_rate[i] = (double)effective * q->policy.threshold[i];
-}
-
-static uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
-{
-	unsigned __int128 ns = (unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1;
-
-	if (ns >> 64)
-		ns /= q->rate_bytes_per_s;
-	else /* below 17 GiB: one division of a machine word */
-		ns = (uint64_t)ns / q->rate_bytes_per_s;
-	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
 }
 
 /* The first time at which MLU reaches Q_(i+1); may be negative. */

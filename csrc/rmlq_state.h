@@ -14,6 +14,7 @@
 #include "slab.h"
 
 #define MFS_TIERS	  4
+#define NS_PER_S	  1000000000ULL
 #define MFS_TIME_MAX	  ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
 #define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0: its control and collectives */
 #define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch, */
@@ -76,7 +77,9 @@ struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	/* seldom below */
 	uint64_t deadline_ns; /* 0: none */
 	uint64_t bytes_waiting; /* of all its early flows */
-	uint8_t reserved[48];
+	uint64_t needed_ns;	/* of one without a batch: when they must be there; 0: nobody said */
+	bool late;		/* its key says that they cannot be any more */
+	uint8_t reserved[39];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
 _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
@@ -180,6 +183,18 @@ static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 		fifo->tail = flow->prev;
 }
 
+/* How long the bytes take alone at the port's rate, rounded up; at most MFS_TIME_MAX. */
+static inline uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
+{
+	unsigned __int128 ns = (unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1;
+
+	if (ns >> 64)
+		ns /= q->rate_bytes_per_s;
+	else /* below 17 GiB: one division of a machine word */
+		ns = (uint64_t)ns / q->rate_bytes_per_s;
+	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
+}
+
 /* What orders early flows of equal RLI (mfsd.policy.order_key): the size of what the batch has waiting in the high
  * bits, of equal ones the rank. A size is the power of two of the KiB: 0 below one, n for 2^(n-1) to 2^n - 1. */
 #define SIZE_NONE 63u /* of what does not run: it has no claim to go before what does */
@@ -202,7 +217,7 @@ uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes 
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
 void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
-void early_submit(struct mfs_rmlq *q, uint32_t i, uint64_t batch_key);
+void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
 void early_remove(struct mfs_rmlq *q, uint32_t i);
 void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes); /* of a waiting flow have arrived */
 uint32_t
@@ -212,6 +227,7 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t batch);
 void early_return(struct mfs_rmlq *q, uint32_t request); /* all flows that were set aside for it */
 void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns); /* a background flow */
 void early_alone_remove(struct mfs_rmlq *q, uint32_t i);
+void early_rate(struct mfs_rmlq *q); /* the port has another rate: what was late may not be */
 void early_tell(struct mfs_rmlq *q, uint32_t batch, const struct mfs_batch_context *context);
 void early_end(struct mfs_rmlq *q, uint32_t batch);
 

@@ -13,8 +13,9 @@ from mfsd._native import RANK_NONE, NicFacts, TaskLook
 from mfsd.node.control import Ahead, ExplainReply, TaskStatus
 from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
 from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
-from mfsd.policy.flow import admits_to_class_0, guard_ns, laxity_ns
-from mfsd.policy.order import NO_SIZE, by_size, due_ns, order_key, size_class, tier_of
+from mfsd.policy.flow import admits_to_class_0, guard_ns, initial, laxity_ns
+from mfsd.policy.flow import look as look_at
+from mfsd.policy.order import LATE_SIZES, NO_SIZE, by_size, due_ns, order_key, size_class, tier_of
 from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
 from mfsd.policy.words import known_stage
 
@@ -82,7 +83,9 @@ def _stall_key(seen: Seen) -> tuple[int, int, int]:
     return (seen.client_id, look.batch_id, (look.request_id or ~look.task) if _without_batch(look) else 0)
 
 
-def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> tuple[Flow, Decision]:
+def flow_of(
+    config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None
+) -> tuple[Flow, Decision]:
     """The task in the policy's words; without `stalls` an early task stands for its batch alone."""
     look = seen.look
     last = look.stage == Stage.P2D
@@ -104,12 +107,14 @@ def flow_of(seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = Non
         batch_running=look.batch_told,
         pruned=look.pruned or look.batch_pruned,
     )
+    if flow.without_batch:
+        return flow, look_at(config, flow, initial(config), now_ns)
     return flow, Decision(look.level, look.critical, look.lost)
 
 
 def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> Key:
     """Its place in the order; the smallest goes first."""
-    flow, decision = flow_of(seen, facts, now_ns, stalls)
+    flow, decision = flow_of(config, seen, facts, now_ns, stalls)
     return order_key(config, flow, decision, layer_current=seen.look.layer - seen.look.rli)
 
 
@@ -143,7 +148,7 @@ def explain(
 ) -> ExplainReply:
     """others: the other tasks that wait for the same NIC."""
     stalls = stalls_of([subject, *others])
-    flow, decision = flow_of(subject, around.facts, now_ns, stalls)
+    flow, decision = flow_of(config, subject, around.facts, now_ns, stalls)
     reasons = [_what(subject, now_ns)]
     facts: dict[str, int | float | str | bool | None] = {
         "rate_bytes_per_s": around.facts.rate_bytes_per_s,
@@ -162,7 +167,7 @@ def explain(
     if known_stage(flow.stage) is Stage.P2D:
         _last_stage(config, flow, decision, around.facts, now_ns, reasons, facts)
     elif tier is Tier.EARLY:
-        _early_stage(config, subject, flow, reasons, facts)
+        _early_stage(config, subject, flow, decision, now_ns, reasons, facts)
     elif known_stage(flow.stage) is Stage.BACKGROUND:
         reasons.append("Background and unknown stages have no claim on time: they go when nothing else waits.")
     if flow.rank != NO_RANK or around.red_ns is not None:
@@ -292,6 +297,8 @@ def _early_stage(
     config: PolicyConfig,
     subject: Seen,
     flow: Flow,
+    decision: Decision,
+    now_ns: int,
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> None:
@@ -316,6 +323,8 @@ def _early_stage(
             f"It has no batch: its request still queues, and waits for {_size(flow.remaining_bytes)} here; of such "
             "requests who waits for less goes first."
         )
+        if flow.deadline_ns != NO_DEADLINE:
+            reasons.append(_needed(config, flow, decision, now_ns, facts))
     if by_size(config) and flow.batch_running:
         facts["stall_bytes"] = flow.remaining_bytes
         alike = _sizes(size_class(flow.remaining_bytes))
@@ -323,6 +332,18 @@ def _early_stage(
             f"Its batch waits for {_size(flow.remaining_bytes)} here; of equal RLI who waits for less goes first, and "
             f"of those who wait for about as much ({alike}) the smaller rank."
         )
+
+
+def _needed(
+    config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int, facts: dict[str, int | float | str | bool | None]
+) -> str:
+    """Of a load without a batch that must be there at some time."""
+    laxity = laxity_ns(config, flow, now_ns)
+    facts |= {"needed_ns": flow.deadline_ns - now_ns, "laxity_ns": laxity}
+    alone = f"with the port to itself that takes {_time(transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s))}"
+    if decision.infeasible:
+        return f"It comes {_time(-laxity)} too late: {alone}; so it counts as {1 << LATE_SIZES} times as large."
+    return f"It must be there in {_time(flow.deadline_ns - now_ns)}: {alone}."
 
 
 def _rank(config: PolicyConfig, flow: Flow, around: Surroundings, now_ns: int) -> str:
@@ -396,7 +417,9 @@ def _early_before(config: PolicyConfig, first: Key, second: Key) -> str:
         runs = first[1] < RLI_UNKNOWN
         if other_size == NO_SIZE:
             return "its batch runs" if runs else "it has no batch, and that of the other does not run"
-        return f"its {'batch' if runs else 'request'} waits for {_sizes(size)}, the other for {_sizes(other_size)}"
+        if not runs:
+            return f"its request counts as waiting for {_sizes(size)}, the other for {_sizes(other_size)}"
+        return f"its batch waits for {_sizes(size)}, the other for {_sizes(other_size)}"
     if by_size(config) and first[3] == CRITICAL_STAGE:
         return "it is critical, and the other waits for about as much"
     return f"rank {_or_none(rank, NO_RANK)} before {_or_none(other_rank, NO_RANK)}"

@@ -46,7 +46,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """The part of remaining_bytes that exists only once compute has ended."""
     without_batch: bool = False
     """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so; its
-    own where the request is not known."""
+    own where the request is not known. deadline_ns: when they must be there for the request to be in time."""
     batch_running: bool = False
     """The batch has begun to compute: peers would stall with it."""
     pruned: bool = False
@@ -54,7 +54,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Where a last-stage flow stands. A smaller level is more urgent. Other stages keep `initial`."""
+    """Where a last-stage flow stands. A smaller level is more urgent. Other stages keep `initial`, but reuse without a
+    batch, too, may be infeasible."""
 
     level: int
     critical: bool = False
@@ -131,7 +132,12 @@ def look(
     Level and class 0 are only ever gained. `infeasible` sends the flow to the scavenger when not even an
     empty port could save it; it comes back when, say, a better compute estimate leaves `readmission_margin`
     of its budget to spare. Call at layer boundaries while the request computes, by `next_look_ns` after.
+
+    Reuse without a batch is infeasible when it could not be there in time even alone on its port; nothing remembers
+    that, so it is looked at whenever its place is asked for.
     """
+    if flow.without_batch and flow.deadline_ns != NO_DEADLINE:
+        return Decision(last.level, infeasible=laxity_ns(config, flow, now_ns) < 0)
     if known_stage(flow.stage) is not Stage.P2D or flow.deadline_ns == NO_DEADLINE:
         return last
     laxity = laxity_ns(config, flow, now_ns)

@@ -22,6 +22,10 @@ RENEWAL_BUDGETS: Final = 4
 NO_SIZE: Final = 63
 """The size class of what belongs to a batch that does not run: after all that does, and after what has no batch."""
 
+LATE_SIZES: Final = 2
+"""How many size classes larger a load without a batch counts that comes too late: four times the bytes. Those in time
+go first among what is about as large, and the small ones that are lost do not wait for long (docs/simulation.md)."""
+
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
 
@@ -86,15 +90,16 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     LAST       (2, 0,     due,              0,     sequence)
     SCAVENGER  (3, 0,     deadline,         0,     sequence)
 
-    A missing deadline is NO_DEADLINE. size is `size_class` of `remaining_bytes`, all that the batch waits for:
-    the batch that needs the port for the shortest time is out of everybody's way the soonest, and of those that
-    need it about as long, the rank decides (early_order shortest). What is of no running batch has NO_SIZE and
-    NO_RANK; but reuse that is fetched while its request still queues has the size of that request, since whoever is
-    loaded first can be computed first (docs/simulation.md). The key changes as bytes are served. `early_order` rank
-    puts the rank alone there; collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in
-    place of RLI. A critical last stage is one more urgent transfer, the first of its size: before all of them it would
-    stretch long collectives for single requests. Variant paper orders early stages by rank and LAST by (level,
-    deadline); there, and in the other early orders, CRITICAL is (0, 0, deadline, 0, sequence).
+    A missing deadline is NO_DEADLINE, and so is that of reuse in SCAVENGER. size is `size_class` of
+    `remaining_bytes`, all that the batch waits for: the batch that needs the port for the shortest time is out of
+    everybody's way the soonest, and of those that need it about as long, the rank decides (early_order shortest).
+    What is of no running batch has NO_SIZE and NO_RANK; but reuse that is fetched while its request still queues has
+    the size of that request, since whoever is loaded first can be computed first; LATE_SIZES more where it is
+    infeasible (docs/simulation.md). The key changes as bytes are served. `early_order` rank puts the rank alone
+    there; collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI. A
+    critical last stage is one more urgent transfer, the first of its size: before all of them it would stretch long
+    collectives for single requests. Variant paper orders early stages by rank and LAST by (level, deadline); there,
+    and in the other early orders, CRITICAL is (0, 0, deadline, 0, sequence).
     """
     tier = tier_of(config, flow, decision)
     paper = config.variant is Variant.PAPER
@@ -107,13 +112,17 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
         elif order is EarlyOrder.SHORTEST:
             sized = flow.batch_running or flow.without_batch
             size, rank = (size_class(flow.remaining_bytes), flow.rank) if sized else (NO_SIZE, NO_RANK)
+            if flow.without_batch and decision.infeasible:
+                size += LATE_SIZES
             second = size << 32 | rank
         return (tier.value, first, second, _STAGE_ORDER[stage], flow.sequence)
     if tier is Tier.CRITICAL and by_size(config):
         return (Tier.EARLY.value, 0, size_class(flow.remaining_bytes) << 32, _STAGE_ORDER[Stage.P2D], flow.sequence)
     if tier is Tier.LAST:
         return (tier.value, decision.level if paper else 0, due_ns(config, flow, decision), 0, flow.sequence)
-    return (tier.value, 0, flow.deadline_ns, 0, flow.sequence)
+    # reuse that is set aside keeps its turn: when it is needed depends on a request that is not to be served now
+    due = NO_DEADLINE if known_stage(flow.stage) is Stage.REUSE else flow.deadline_ns
+    return (tier.value, 0, due, 0, flow.sequence)
 
 
 def first_in_order(keys: Iterable[Key]) -> Key | None:

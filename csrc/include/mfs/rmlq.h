@@ -20,7 +20,8 @@
  * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and
  * MFS_RLI_UNKNOWN + layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow
  * of a told batch. Reuse without a batch, asked for while its request still queues, has the size of all reuse that
- * the request has waiting without one; without a request, its own.
+ * the request has waiting without one; without a request, its own. Where that could not be there by the deadline told
+ * with it even alone on the port, it counts as four times as large.
  *
  * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the
  * bytes that it still has to ship through this NIC: waiting, in flight and told to come. Details:
@@ -88,7 +89,8 @@ struct mfs_flow {
 	uint64_t bytes;	  /* up to MFS_FLOW_BYTES_MAX; 0 is allowed */
 	uint64_t request; /* key; 0: a request of its own */
 	uint64_t batch;	  /* key; 0: none */
-	/* of the request, on the clock of now_ns; 0: none. The latest one told holds for the request */
+	/* of the request, on the clock of now_ns; 0: none. The latest one told holds for the request. Of reuse without a
+	 * batch: when it must be there for the request to be in time */
 	uint64_t deadline_ns;
 	uint64_t cookie; /* the caller's, comes back in mfs_pick */
 	uint16_t layer;	 /* L_target */

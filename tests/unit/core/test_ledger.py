@@ -62,6 +62,27 @@ def test_bytes_by_stage_and_layer(serve: Callable[..., Server], take: Take, even
     client.detach()
 
 
+def test_when_a_load_must_be_there_is_not_when_its_request_is_due(
+    serve: Callable[..., Server], eventually: Eventually
+) -> None:
+    server = serve()
+    client = server.attach()
+    nic = client.nic("soft0")
+    due_ns = time.monotonic_ns() + 10**12
+    for tasks, (stage, deadline_ns, wanted_ns) in enumerate(
+        [(Stage.REUSE, due_ns - 10**11, 0), (Stage.P2D, due_ns, due_ns)], start=1
+    ):
+        client.submit(100, stage=stage, nic=nic, request_id=7, deadline_ns=deadline_ns)
+
+        def counted(tasks: int = tasks) -> bool:
+            found = server.arbiter.accounts(7)
+            return bool(found) and sum(cell.tasks for cell in found[0].cells) == tasks
+
+        eventually(counted, "the task in the account")
+        assert server.arbiter.accounts(7)[0].deadline_ns == wanted_ns
+    client.detach()
+
+
 def test_two_processes_have_two_accounts(serve: Callable[..., Server], eventually: Eventually) -> None:
     server = serve()
     with server.attach() as a, server.attach() as b:

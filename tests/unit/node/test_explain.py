@@ -204,7 +204,9 @@ def test_reuse_of_a_request_that_queues() -> None:
     subject, small = reuse(1, 41, 3), reuse(3, 42, 5)
     reply = explain(CONFIG, subject, [reuse(2, 41, 6), small], around(), NOW)
     assert any("its request still queues, and waits for 9 MiB here" in reason for reason in reply.reasons)
-    assert [a.why for a in reply.ahead] == ["its request waits for 4 MiB to 8 MiB, the other for 8 MiB to 16 MiB"]
+    assert [a.why for a in reply.ahead] == [
+        "its request counts as waiting for 4 MiB to 8 MiB, the other for 8 MiB to 16 MiB"
+    ]
     unknown = (1, RLI_UNKNOWN, (63 << 32) + 2**32 - 1, 2, 1)
     why = why_before(CONFIG, (1, RLI_UNKNOWN, 5, 2, 8), unknown)
     assert why == "it has no batch, and that of the other does not run"
@@ -302,3 +304,24 @@ def test_keys_are_those_of_the_policy() -> None:
         2,
         2,
     )
+
+
+def test_a_load_that_comes_too_late_says_so() -> None:
+    def load(task: int, mib: int, needed_ns: int) -> Seen:
+        return seen(
+            task=task, stage=Stage.REUSE, tier=Tier.EARLY, rli=RLI_UNKNOWN, request_id=task, bytes=mib << 20,
+            deadline_ns=needed_ns, arrival=task,
+        )  # fmt: skip
+
+    rate = around().facts.rate_bytes_per_s
+    takes_ns = -(-(3 << 20) * 10**9 // rate)
+    in_time, late = load(1, 3, NOW + takes_ns), load(2, 3, NOW + takes_ns - 1)
+    reply = explain(CONFIG, in_time, [late], around(), NOW)
+    assert (reply.facts["laxity_ns"], reply.ahead) == (0, [])
+    assert any(reason.startswith("It must be there in ") for reason in reply.reasons)
+    reply = explain(CONFIG, late, [in_time, load(3, 13, 0)], around(), NOW)
+    assert reply.facts["laxity_ns"] == -1
+    assert any("too late" in reason and "counts as 4 times as large" in reason for reason in reply.reasons)
+    assert [(a.id, a.why) for a in reply.ahead] == [
+        (in_time.id, "its request counts as waiting for 2 MiB to 4 MiB, the other for 8 MiB to 16 MiB")
+    ]

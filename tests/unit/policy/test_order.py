@@ -19,6 +19,7 @@ from mfsd.policy import (
     Tier,
     Variant,
     first_in_order,
+    look,
     order_key,
     tier_of,
 )
@@ -206,3 +207,15 @@ def test_stage_1_of_a_pruned_request(variant: Variant, running: bool, tier: Tier
 def test_collectives_are_never_demoted() -> None:
     for config in (MFS, PAPER):
         assert tier_of(config, flow(Stage.COLLECTIVE, pruned=True), Decision(8, infeasible=True)) is Tier.EARLY
+
+
+def test_a_load_that_comes_too_late_counts_as_four_times_as_large() -> None:
+    """At 10 bytes a second 5000 take 500 s."""
+    load = flow(Stage.REUSE, 7, remaining_bytes=5000, without_batch=True, deadline_ns=500 * 10**9)
+    in_time, late = (look(MFS, load, NEUTRAL, now) for now in (0, 1))
+    assert (in_time.infeasible, late.infeasible) == (False, True)
+    assert order_key(MFS, load, in_time) == (1, 0, (3 << 32) + NO_RANK, 2, 7)
+    assert order_key(MFS, load, late) == (1, 0, (5 << 32) + NO_RANK, 2, 7)
+    of_a_batch = msgspec.structs.replace(load, without_batch=False, batch_running=True)
+    unknown = msgspec.structs.replace(load, deadline_ns=NO_DEADLINE)
+    assert not look(MFS, of_a_batch, NEUTRAL, 1).infeasible and not look(MFS, unknown, NEUTRAL, 2**70).infeasible

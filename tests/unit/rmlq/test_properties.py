@@ -349,6 +349,33 @@ def test_reuse_without_a_batch_returns_to_its_request_when_that_is_unpruned(nati
     assert [queue.pick()[1].handle for _ in range(3)] == [pruned[0], other, pruned[1]]
 
 
+def test_a_load_that_comes_too_late_counts_as_four_times_as_large(native):
+    """1 KiB takes 1,024 ns here. Of these loads only time makes the first one late, and no timer says so."""
+    queue = native.queue(rate=S)
+    late = [queue.submit(bytes=512, stage=REUSE, request=1, deadline_ns=2_000)[1] for _ in range(2)]
+    small = queue.submit(bytes=3 << 10, stage=REUSE, request=2, deadline_ns=100_000)[1]
+    large = queue.submit(bytes=5 << 10, stage=REUSE, request=3)[1]
+    assert queue.peek(2_000 - 1_024)[1].handle == late[0], "in time to the nanosecond"
+    assert queue.pick(2_000 - 1_023)[1].handle == small
+    assert queue.advance(2_000) == native.NEVER
+    assert queue.cancel(late[1]) == 0  # 512 bytes: below one KiB, two classes more are below 4
+    assert [queue.pick(2_000)[1].handle for _ in range(2)] == [late[0], large]
+
+
+def test_a_load_is_late_no_more_when_its_port_is_faster_or_less_of_it_waits(native):
+    queue = native.queue(rate=S)
+    load = [queue.submit(bytes=4 << 10, stage=REUSE, request=1, deadline_ns=5_000)[1] for _ in range(2)]
+    other = queue.submit(bytes=20 << 10, stage=REUSE, request=2)[1]
+    assert queue.peek()[1].handle == other, "8 KiB count as 32"
+    assert queue.set_rate(2 * S) == 0
+    assert queue.peek()[1].handle == load[0]
+    assert queue.set_rate(S) == 0
+    assert queue.peek()[1].handle == other
+    assert queue.cancel(load[1]) == 0
+    assert queue.peek(5_000 - 4_096)[1].handle == load[0]
+    assert queue.peek(5_000 - 4_095)[1].handle == load[0], "too late, and still the smaller one"
+
+
 def test_layers_to_come_count_among_equals(native):
     queue = native.queue()
     for batch, rank in [(1, 0), (2, 1)]:

@@ -104,6 +104,8 @@ class Model:
     flows: dict[int, Waiting] = field(default_factory=dict)
     requests: dict[object, Request] = field(default_factory=dict)
     batches: dict[int, Batch] = field(default_factory=dict)
+    needed: dict[object, int] = field(default_factory=dict)
+    """By request that loads without a batch: when that must be there, as told last; while any of it waits."""
 
     # facts and order
 
@@ -155,12 +157,23 @@ class Model:
             rate_bytes_per_s=self.rate,
             layer_target=flow.layer if batch else RLI_UNKNOWN + flow.layer,
             rank=batch.rank if batch else NO_RANK,
-            deadline_ns=flow.deadline_ns if flow.stage is Stage.BACKGROUND else NO_DEADLINE,
+            deadline_ns=self.due(flow),
             without_batch=without_batch(flow),
             batch_running=batch is not None,
             pruned=request is not None and request.pruned,
         )
-        return facts, initial(self.config), batch.layer_current if batch else 0
+        decision = look(self.config, facts, initial(self.config), self.now)
+        return facts, decision, batch.layer_current if batch else 0
+
+    def due(self, flow: Waiting) -> int:
+        """Of what is not a last stage."""
+        if without_batch(flow):
+            return self.needed.get(flow.request, NO_DEADLINE)
+        return flow.deadline_ns if flow.stage is Stage.BACKGROUND else NO_DEADLINE
+
+    def forget_needed(self, gone: Waiting) -> None:
+        if not any(f.request == gone.request and without_batch(f) and not f.in_flight for f in self.flows.values()):
+            self.needed.pop(gone.request, None)
 
     def key(self, flow: Waiting) -> tuple[int, ...]:
         facts, decision, layer_current = self.place(flow)
@@ -271,6 +284,8 @@ class Model:
         flow = Waiting(known_stage(stage), size, key, batch, layer, deadline_ns or NO_DEADLINE, self.sequence)
         self.sequence += 1
         self.flows[handle] = flow
+        if without_batch(flow) and deadline_ns:
+            self.needed[key] = deadline_ns
         if flow.stage is Stage.P2D:
             owner = self.request(key)
             owner.ahead -= min(owner.ahead, size)
@@ -282,9 +297,11 @@ class Model:
         flow = self.flows[handle]
         flow.granted = self.described(flow)
         flow.in_flight = True
+        self.forget_needed(flow)
 
     def forget(self, handle: int) -> None:
         flow = self.flows.pop(handle)
+        self.forget_needed(flow)
         if flow.stage is Stage.P2D:
             self.release(flow.request)
 
@@ -329,6 +346,10 @@ early_flows = st.tuples(
 near_spans = st.integers(0, 1500)
 near = st.tuples(st.just(False), near_spans)
 urgent_flows = st.tuples(st.just(3), st.integers(0, 300), st.integers(1, 3), st.integers(0, 2), near, st.just(0))
+load_sizes = st.one_of(st.integers(0, 300), st.integers(0, 40_000))
+loads = st.tuples(
+    st.just(1), load_sizes, st.integers(0, 4), st.just(0), st.one_of(st.just(0), near), st.sampled_from([0, 0, 1])
+)
 flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6))
 
 
@@ -631,6 +652,33 @@ class EarlyStages(Machine):
         assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
 
 
+class Loads(Machine):
+    """Reuse of requests without a batch alone, a few hundred nanoseconds from when it must be there."""
+
+    rates = (10**9, 10**10, 10**11)
+
+    @initialize(rate=st.integers(0, 2))
+    def start(self, rate):
+        """In the one order that knows of late loads."""
+        Machine.start(self, False, EarlyOrder.SHORTEST, 8, 8, 0.05, 0.05, 0.5, 4.0, 1000, rate)
+
+    @rule(step=st.integers(0, 100), flows=st.lists(loads, min_size=1, max_size=6))
+    def submit(self, step, flows):
+        self.submit_all(step, flows)
+
+    @rule(rate=st.sampled_from([10**9, 10**10, 10**11]))
+    def set_rate(self, rate):
+        assert self.queue.set_rate(rate) == 0
+        self.model.rate = rate
+
+    @rule()
+    def peek(self):
+        code, pick = self.queue.peek(self.model.now)
+        self.model.advance(self.model.now)
+        first = self.model.first()
+        assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
+
+
 class Urgency(Machine):
     """Last-stage flows only, a few hundred nanoseconds from every limit: levels, laxity, slack of the unit, lost."""
 
@@ -673,7 +721,9 @@ class Urgency(Machine):
         self.compare()
 
 
-@pytest.mark.parametrize("machine, steps", [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Urgency, 20)])
+@pytest.mark.parametrize(
+    "machine, steps", [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Loads, 20), (Urgency, 20)]
+)
 def test_the_native_queue_follows_the_policy(native, machine, steps):
     class Bound(machine):
         pass
