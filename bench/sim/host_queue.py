@@ -9,6 +9,7 @@ was posted with, and meets other traffic in a fabric that knows only those class
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.sim.network import SharedNetwork
@@ -45,8 +46,16 @@ def native(config: PolicyConfig) -> NativePolicy:
 class RmlqNetwork(SharedNetwork):
     """Shared links behind one native queue per sending NIC."""
 
-    def __init__(self, topology: Topology, config: PolicyConfig, window: int = WINDOW) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        config: PolicyConfig,
+        window: int = WINDOW,
+        needed_ns: Callable[[Flow], int] = lambda _: 0,
+    ) -> None:
+        """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown."""
         super().__init__(topology)
+        self.needed_ns = needed_ns
         self.classes = config.classes
         self.window = window
         self.policy = native(config)
@@ -100,12 +109,14 @@ class RmlqNetwork(SharedNetwork):
     def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
         assert flow.state is not None
         nic, request = flow.path.source, flow.state.request
+        queued = flow.batch.step == QUEUED
         self.cookie += 1
         handle = self.queue(nic).submit(
             self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
             request=request.number + 1,
-            batch=0 if flow.batch.step == QUEUED else flow.batch.serial,
-            deadline_ns=int(request.deadline_s * NS), cookie=self.cookie, layer=layer,
+            batch=0 if queued else flow.batch.serial,
+            deadline_ns=self.needed_ns(flow) if queued else int(request.deadline_s * NS),
+            cookie=self.cookie, layer=layer,
         )  # fmt: skip
         self.waiting[self.cookie] = (flow, size, layer, handle)
 

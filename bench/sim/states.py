@@ -144,3 +144,7 @@ class Batch:
         self.attention_s = self.experts_s = self.collective_bytes = 0.0
         self.paths: tuple[Path, ...] = ()
         self.wire_s: list[float] = []  # of each collective, alone
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.new for chunk in self.chunks)

@@ -11,6 +11,7 @@ import msgspec
 
 import mfsd.policy as rules
 from bench.sim.host_queue import RmlqNetwork
+from bench.sim.pace import Pace
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow, State
 from mfsd.policy.estimate import bottleneck_rho, counts_as_load
@@ -57,6 +58,8 @@ class Mfs(Policy):
         self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
         self.queues: RmlqNetwork | None = None
         self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
+        self.pace = Pace(simulation)
+        self.needed: dict[int, int] = {}  # by request that is loaded while it queues: when its reuse must be there, ns
         self.pruned: tuple[rules.Pruned, ...] = ()
         self.rate = int(simulation.cluster.link)  # of every NIC
         self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
@@ -112,8 +115,21 @@ class Mfs(Policy):
             remaining_bytes=self.waiting_bytes(flow),
             rate_bytes_per_s=self.rate,
             layer_target=RLI_UNKNOWN + flow.layer,
+            deadline_ns=self.needed_ns(flow) or rules.NO_DEADLINE,
             without_batch=True,
         )
+
+    def needed_ns(self, flow: Flow) -> int:
+        """When the load of a request that queues must be there, as its engine tells when it is posted; 0: unknown, or
+        reuse that is fetched layer by layer."""
+        state = flow.state
+        if state is None or not self.simulation.loads_first:
+            return 0
+        number = state.request.number
+        if number not in self.needed:
+            needed_s = self.pace.needed_s(state)
+            self.needed[number] = 0 if needed_s is None else max(1, int(needed_s * NS))
+        return self.needed[number]
 
     def waiting_bytes(self, flow: Flow) -> int:
         """What the flow's batch still waits for on the flow's busiest port, of all its layers. A collective waits
@@ -170,7 +186,7 @@ class Mfs(Policy):
             return None
         self.at_layers = self.reuse_by_layer = False
         self.tick_s = None
-        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config)
+        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config, needed_ns=self.needed_ns)
         return self.queues
 
     def tell(self, batch: Batch) -> None:
@@ -190,6 +206,7 @@ class Mfs(Policy):
         self.tell(batch)
 
     def batch_computed(self, batch: Batch) -> None:
+        self.pace.batch_computed(batch)
         if self.queues is not None:
             self.queues.tell_batch_end(batch)
 
@@ -212,7 +229,8 @@ class Mfs(Policy):
             state.policy, layer = decision, 0
             self.next_look[flow] = rules.next_look_ns(config, facts, decision, now_ns, rho)
         else:
-            facts, decision, layer = self.early_stage(flow), rules.initial(config), flow.batch.layer
+            facts, layer = self.early_stage(flow), flow.batch.layer
+            decision = rules.look(config, facts, rules.initial(config), self.now_ns())
         tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
         rli = max(0, facts.layer_target - layer) if tier == rules.Tier.EARLY and flow.stage == 1 else 0
         near = tier == rules.Tier.LAST and flow.stage == 3 and rules.is_near(config, facts, decision, self.now_ns())
@@ -243,12 +261,15 @@ class Mfs(Policy):
 
     def flow_ended(self, flow: Flow) -> None:
         self.next_look.pop(flow, None)
+        if flow.state is not None:
+            self.needed.pop(flow.state.request.number, None)
         if self.queues is not None and flow.stage == 3 and flow.state is not None:
             self.queues.tell_request_end(flow.state)
 
     # -- the coordinator
 
     def batch_began(self, batch: Batch) -> None:
+        self.pace.batch_began(batch)
         if self.variant == "mfs-red":
             batch.policy = self.simulation.now * 1e6
         else:

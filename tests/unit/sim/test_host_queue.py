@@ -7,7 +7,7 @@ import pytest
 from bench.sim.cluster import Cluster, Config, Request
 from bench.sim.host_queue import NS, RmlqNetwork
 from bench.sim.network import HostQueuedNetwork
-from bench.sim.states import Batch, Chunk, Flow, State
+from bench.sim.states import QUEUED, Batch, Chunk, Flow, State
 from mfsd.policy import PolicyConfig
 
 CLUSTER = Cluster(Config(model="dbrx", gpus=128))
@@ -65,6 +65,20 @@ def test_reuse_waits_with_all_its_layers_and_they_count_in_order() -> None:
         network.send(flow, SIZE)
         network.send(flow, SIZE)  # the engine's word for the next layer: it waits already
     assert finish_order(network) == [blocker, few, many, few, many, many, many], "by layer, then by all that waits"
+
+
+def test_a_load_that_comes_too_late_lets_a_larger_one_pass() -> None:
+    needed = {1: 1, 2: 0}
+    network = RmlqNetwork(
+        CLUSTER.topology, PolicyConfig(), window=1, needed_ns=lambda flow: needed[flow.batch.serial - 50]
+    )
+    _, late = flows(state(1, 9.0), 1)
+    _, other = flows(state(2, 9.0), 2)
+    blocker, _ = flows(state(3, 1.0), 3)
+    late.batch.step = other.batch.step = QUEUED
+    for flow, size in ((blocker, SIZE), (late, SIZE), (other, 2 * SIZE)):
+        network.send(flow, size)
+    assert finish_order(network) == [blocker, other, late]
 
 
 def test_what_is_large_is_cut_and_lets_others_pass() -> None:
