@@ -44,10 +44,11 @@ class Blocks:
 
     def take(self, metadata: Metadata) -> None:
         """Forgets what the request of this metadata owns."""
+        request = metadata.request_id
         with self._lock:
-            for block in [block for block, owner in self._owner.items() if owner == metadata]:
+            for block in [block for block, owner in self._owner.items() if owner.request_id == request]:
                 del self._owner[block]
-            for key in [key for key in self._by_layer if key[0] == metadata]:
+            for key in [key for key in self._by_layer if key[0].request_id == request]:
                 del self._by_layer[key]
 
     def layer_of(self, address: int) -> int:

@@ -161,9 +161,14 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._requests.arrived(request)
         self._inner.on_new_request(request)
 
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        if self._requests is not None:
+            self._requests.cached(request, num_computed_tokens)
+        return self._inner.get_num_new_matched_tokens(request, num_computed_tokens)  # type: ignore[no-any-return]
+
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if self._requests is not None and num_external_tokens > 0:
-            self._requests.loading(request, blocks)
+            self._requests.loading(request, blocks, num_external_tokens)
         self._inner.update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> MfsMetadata:

@@ -71,6 +71,24 @@ class Load(NamedTuple):
 
     told: Told
     blocks: tuple[int, ...]
+    tokens: int
+    """To compute until the request's prompt has ended, once the KV is there: its own and those before it."""
+
+
+@dataclass
+class Progress:
+    """How far the prompt of one request is."""
+
+    told: Told
+    prompt_tokens: int
+    held_tokens: int = 0
+    """Computed, in the step that is told last, cached here, or on their way."""
+    loading: bool = False
+    """It waits for its KV, and lets others pass."""
+
+    @property
+    def left_tokens(self) -> int:
+        return max(0, self.prompt_tokens - self.held_tokens)
 
 
 def numbers_of(ids: Any) -> tuple[int, ...]:
@@ -86,14 +104,14 @@ class Requests:
     model: str
     once: Once
     pruned: Callable[[int], bool] = lambda number: False
-    _told: dict[str, tuple[Told, int]] = field(default_factory=dict)
+    _told: dict[str, Progress] = field(default_factory=dict)
     _loading: list[Load] = field(default_factory=list)
 
     def arrived(self, request: Any) -> Told:
         """A new request, or one not seen before; reads what it was promised."""
         found = self._told.get(request.request_id)
         if found is not None:
-            return found[0]
+            return found.told
         parameters = getattr(request, "kv_transfer_params", None)
         parameters = parameters if isinstance(parameters, Mapping) else {}
         sampling = getattr(request, "sampling_params", None)
@@ -108,17 +126,36 @@ class Requests:
             bool(parameters.get("do_remote_decode")),
             bool(parameters.get("do_remote_prefill")),
         )
-        self._told[request.request_id] = (told, int(request.num_prompt_tokens))
+        self._told[request.request_id] = Progress(told, int(request.num_prompt_tokens))
         return told
 
-    def loading(self, request: Any, blocks: Any) -> None:
-        """The inner connector will load KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""
-        self._loading.append(Load(self.arrived(request), numbers_of(blocks.get_unhashed_block_ids_all_groups())))
+    def cached(self, request: Any, tokens: int) -> None:
+        """So many tokens of the request's prompt are cached here already."""
+        self.arrived(request)
+        self._told[request.request_id].held_tokens = tokens
+
+    def loading(self, request: Any, blocks: Any, tokens: int) -> None:
+        """The inner connector will load so many tokens' KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""
+        told = self.arrived(request)
+        progress = self._told[request.request_id]
+        progress.held_tokens += tokens
+        progress.loading = True
+        unhashed = numbers_of(blocks.get_unhashed_block_ids_all_groups())
+        self._loading.append(Load(told, unhashed, self._tokens_until(progress)))
+
+    def _tokens_until(self, last: Progress) -> int:
+        """To compute until its prompt has ended, by those that came before it and wait for no load, and by itself."""
+        before = 0
+        for progress in self._told.values():
+            if progress is last:
+                break
+            before += 0 if progress.loading else progress.left_tokens
+        return before + last.left_tokens
 
     def loads(self) -> list[Load]:
-        """What loading() was told since this was last asked."""
+        """What loading() was told since this was last asked, of requests that are in no step yet."""
         loads, self._loading = self._loading, []
-        return loads
+        return [load for load in loads if (known := self._told.get(load.told.request)) is not None and known.loading]
 
     def chunks(self, output: Any) -> list[Chunk]:
         """What runs in the step that this scheduler output describes."""
@@ -131,17 +168,18 @@ class Requests:
         chunks = []
         for request, tokens in output.num_scheduled_tokens.items():
             if request in self._told and request in first:
-                told, prompt_tokens = self._told[request]
-                chunks.append(Chunk(told, first[request][1], first[request][0], tokens, prompt_tokens))
+                progress, (first_token, blocks) = self._told[request], first[request]
+                progress.held_tokens, progress.loading = first_token + tokens, False
+                chunks.append(Chunk(progress.told, blocks, first_token, tokens, progress.prompt_tokens))
         return chunks
 
     def is_pruned(self, request: str) -> bool:
         found = self._told.get(request)
-        return found is not None and self.pruned(found[0].number)
+        return found is not None and self.pruned(found.told.number)
 
     def ended(self, request: str) -> Told | None:
         found = self._told.pop(request, None)
-        return found[0] if found else None
+        return found.told if found else None
 
     def reported(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         """The same as :meth:`ended`, and what the request's answer says of its transfer: "mfs_pruned" where the daemon

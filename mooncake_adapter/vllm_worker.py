@@ -16,6 +16,8 @@ from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
 from mooncake_adapter.slo import monotonic_ns
 from mooncake_adapter.vllm_told import Chunk, Load, Told
 
+KEPT = 0.8
+"""Of the time and the tokens of earlier steps, when one more has ended."""
 LAYER = re.compile(r"\.(\d+)(?:\.|$)")
 
 
@@ -53,7 +55,8 @@ class Steps:
         self._layer = -1
         self._known: dict[str, Metadata] = {}
         self._sending: dict[str, Batch] = {}
-        self._begun_ns, self._tokens, self._token_ns = 0, 0, 0.0
+        self._begun_ns, self._tokens = 0, 0
+        self._spent_ns, self._spent_tokens = 0.0, 0.0
         self._block_bytes = 0
 
     def register(self, caches: Mapping[str, Any]) -> None:
@@ -92,9 +95,19 @@ class Steps:
 
     def load(self, loads: Iterable[Load]) -> None:
         """KV will come for requests that have no step yet: their blocks have owners, too, so that MFS can tell how much
-        each request waits for."""
+        each request waits for, and whether it comes in time."""
         for load in loads:
-            self.blocks.give(load.blocks, self.metadata(load.told))
+            metadata = self.metadata(load.told)
+            needed_ns = self._needed_ns(metadata.deadline_ns, load.tokens)
+            self.blocks.give(load.blocks, metadata._replace(deadline_ns=needed_ns))
+
+    def _needed_ns(self, deadline_ns: int, tokens: int) -> int:
+        """When KV must be there for `tokens` to be computed after it and by the deadline; 0: unknown."""
+        return max(1, deadline_ns - self._compute_ns(tokens)) if deadline_ns and self._spent_tokens else 0
+
+    def _compute_ns(self, tokens: int) -> int:
+        """What so many tokens take, as steps lately went; 0 before any did."""
+        return int(tokens * self._spent_ns / self._spent_tokens) if self._spent_tokens else 0
 
     def _open(self, prefills: list[Chunk]) -> None:
         self._step += 1
@@ -106,7 +119,7 @@ class Steps:
             request_number(f"{self._unit}/{self._step}"),
             layers=self.layers,
             requests=[self._request(chunk) for chunk in prefills],
-            compute_ns=int(self._token_ns * self._tokens),
+            compute_ns=self._compute_ns(self._tokens),
             deadline_ns=min(deadlines, default=0),
         )
         for chunk in prefills:
@@ -156,8 +169,8 @@ class Steps:
         if batch is None:
             return
         LOG.debug("batch step=%d layers=%d reached=%d", self._step, self.layers, self._layer)
-        token_ns = (time.monotonic_ns() - self._begun_ns) / max(1, self._tokens)
-        self._token_ns = token_ns if self._token_ns == 0 else 0.8 * self._token_ns + 0.2 * token_ns
+        self._spent_ns = KEPT * self._spent_ns + time.monotonic_ns() - self._begun_ns
+        self._spent_tokens = KEPT * self._spent_tokens + self._tokens
         if not any(one is batch for one in self._sending.values()):
             batch.end()
 

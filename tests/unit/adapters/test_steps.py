@@ -73,6 +73,10 @@ def output(
     )
 
 
+def blocks_of(*unhashed: int) -> Any:
+    return Thing(get_unhashed_block_ids_all_groups=lambda: [[block] for block in unhashed])
+
+
 @pytest.fixture
 def session() -> ScriptedSession:
     return ScriptedSession()
@@ -190,7 +194,7 @@ def test_blocks_that_are_loaded_before_a_step_have_an_owner(
     steps: Steps, requests: Requests, session: ScriptedSession
 ) -> None:
     """An asynchronous load: named by its request, without a batch, which runs a step only later."""
-    requests.loading(request("a"), Thing(get_unhashed_block_ids_all_groups=lambda: [[4], [5]]))
+    requests.loading(request("a"), blocks_of(4, 5), 16)
     assert steps.blocks.find(address(2, 4)) is None
     steps.begin(requests.chunks(output({}, {})))
     steps.load(requests.loads())
@@ -199,6 +203,54 @@ def test_blocks_that_are_loaded_before_a_step_have_an_owner(
     assert session.batches == [] and requests.loads() == []
     steps.finished(["a"], [])
     assert steps.blocks.find(address(2, 4)) is None
+
+
+def test_a_load_must_be_there_in_time_for_the_tokens_that_follow_it(
+    steps: Steps, requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the deadline less what tokens lately took: those before it that wait for no load, and its own."""
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr("mooncake_adapter.vllm_worker.time.monotonic_ns", lambda: now_ns)
+
+    def needed(name: str, block: int, *, cached: int = 0, loaded: int = 0) -> tuple[int, int]:
+        """(tokens to compute, when its blocks must be there)."""
+        one = request(name, 100, ttft_slo_ms=500)
+        requests.cached(one, cached)
+        requests.loading(one, blocks_of(block), loaded)
+        loads = requests.loads()
+        steps.load(loads)
+        found = steps.blocks.find(address(0, block))
+        assert found is not None
+        return loads[0].tokens, found.deadline_ns
+
+    requests.arrived(request("a", 100))
+    assert needed("b", 1, loaded=90) == (110, 0), "nothing is known before a step has ended"
+    steps.begin(requests.chunks(output({"a": (0, [2])}, {}, a=40)))
+    now_ns += 40_000_000  # a token takes a millisecond
+    steps.end()
+    tokens, needed_ns = needed("c", 3, cached=20, loaded=50)
+    assert tokens == 60 + 30, "the rest of a, nothing of b, which loads, and its own"
+    assert needed_ns == steps.metadata(requests.arrived(request("c"))).deadline_ns - 90_000_000
+    steps.begin(requests.chunks(output({"b": (90, [1])}, {"a": (40, None)}, a=60, b=10)))
+    assert needed("d", 4, loaded=99)[0] == 1, "who is in the step is computed by its end"
+    now_ns += 210_000_000  # 70 tokens of three milliseconds
+    steps.end()
+    per_token_ns = (0.8 * 40 + 210) / (0.8 * 40 + 70) * 1e6
+    tokens, needed_ns = needed("e", 5)
+    assert needed_ns == steps.metadata(requests.arrived(request("e"))).deadline_ns - int(tokens * per_token_ns)
+    steps.finished(["e"], [])
+    assert steps.blocks.find(address(0, 5)) is None
+
+
+def test_what_is_loaded_within_its_step_belongs_to_the_step(steps: Steps, requests: Requests) -> None:
+    one = request("a", ttft_slo_ms=500)
+    requests.loading(one, blocks_of(4), 16)
+    steps.begin(requests.chunks(output({"a": (16, [4])}, {}, a=16)))
+    assert requests.loads() == []
+    found = steps.blocks.find(address(0, 4))
+    assert found is not None and found.batch is not None
+    steps.finished(["a"], ["a"])
+    assert steps.blocks.find(address(0, 4)) is None
 
 
 def test_metadata_of_an_ended_request_is_taken_as_unknown(steps: Steps, requests: Requests) -> None:
