@@ -122,11 +122,13 @@ def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell:
     except OSError as error:
         os.write(tell, f"needs root or user namespaces ({error})".encode())
         os._exit(1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until either knows what to do then
     child = os.fork()
     if child == 0:
         _first(function, told, tell)
     os.close(tell)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
@@ -145,6 +147,7 @@ def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell
     try:
         die_with_parent()
         signal.signal(signal.SIGTERM, interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if told is not None:
             told(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there
         try:

@@ -93,7 +93,7 @@ def test_overhead_is_told_with_its_bounds() -> None:
     text = "".join(sentences(found))
     assert "+5.00 % (at most +1%: **missed**)" in text
     assert "2.0 % of what the workers used (at most 5%: holds)" in text
-    assert "2500 Mbit/s stand for 50 Gbit/s: times x10, bytes x0.5" in text
+    assert "5000 Mbit/s stand for 50 Gbit/s: times x10, bytes x1" in text
 
 
 def test_shares_of_a_link_are_rates_between_samples() -> None:
