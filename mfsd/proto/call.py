@@ -159,7 +159,8 @@ class Call(asyncio.BufferedProtocol):
         if self._ended is not None:
             raise self._reason_of_end()
         if len(message) > MESSAGE_BYTES_MAX:
-            raise CallEnded(f"a message of {len(message)} bytes is not sent: at most {MESSAGE_BYTES_MAX}")
+            self._end(f"a message of {len(message)} bytes is not sent: at most {MESSAGE_BYTES_MAX}")
+            raise self._reason_of_end()  # and whoever reads hears it: nothing would be told any more
         self._outbox += b"\0" + len(message).to_bytes(4, "big") + message
         self._pump()
 

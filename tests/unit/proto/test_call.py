@@ -112,6 +112,8 @@ async def test_a_message_above_the_limit_is_not_sent() -> None:
     async with serving(echo) as (_, address), opened(address) as call:
         with pytest.raises(CallEnded, match=f"{MESSAGE_BYTES_MAX + 1} bytes is not sent: at most {MESSAGE_BYTES_MAX}"):
             call.put(bytes(MESSAGE_BYTES_MAX + 1))
+        with pytest.raises(CallEnded, match="is not sent"):
+            await call.read(LONG_S)
 
 
 @in_loop
