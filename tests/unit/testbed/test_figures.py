@@ -89,10 +89,10 @@ def test_fewer_deadlines_than_fixed_priorities_are_told_from_chance() -> None:
 def test_overhead_is_told_with_its_bounds() -> None:
     found: Found = {"ttft": [result("dscp", 1, [100]), result("mfs", 1, [105])], "cpu": [result("mfs", 1, [500])]}
     ttft, share, core = costs(found)
-    assert ttft.mean == pytest.approx(0.05) and share.mean == pytest.approx(0.02) and core.mean == pytest.approx(0.02)
+    assert ttft.mean == pytest.approx(0.05) and share == pytest.approx(0.02) and core.mean == pytest.approx(0.02)
     text = "".join(sentences(found))
     assert "+5.00 % (at most +1%: **missed**)" in text
-    assert "2.0 % of what the workers used (at most 5%: holds)" in text
+    assert "2.0% of what the workers used (2.0% to 2.0% by leg; in all at most 5%: holds)" in text
     assert "5000 Mbit/s stand for 50 Gbit/s: times x10, bytes x1" in text
 
 
