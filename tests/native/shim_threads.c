@@ -21,6 +21,7 @@ static struct stream streams[QPS];
 static struct rig *shared;
 static unsigned per_qp;
 static _Atomic bool misordered;
+static _Atomic uint64_t at_device; /* of all streams */
 
 /* remote_addr is the number of the work request on its queue pair: the device must see them in order, none twice. */
 static void observe_post(struct ibv_qp *qp, const struct ibv_send_wr *wr)
@@ -30,6 +31,7 @@ static void observe_post(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 			if (wr->wr.rdma.remote_addr != streams[i].expected_at_device)
 				atomic_store(&misordered, true);
 			streams[i].expected_at_device++;
+			atomic_fetch_add_explicit(&at_device, 1, memory_order_relaxed);
 		}
 }
 
@@ -146,6 +148,14 @@ static void million(void)
 static struct daemon *unruly_daemon;
 static _Atomic bool streams_done;
 
+/* More than can have been permitted before: the streams go on as things are now. */
+static void streams_go_on(void)
+{
+	uint64_t before = at_device;
+
+	WAIT(atomic_load(&streams_done) || at_device - before > QPS * SEND_WRS);
+}
+
 static void *unruly(void *unused)
 {
 	uint64_t dice = 99;
@@ -154,26 +164,26 @@ static void *unruly(void *unused)
 	while (!atomic_load(&streams_done)) {
 		struct daemon *d = unruly_daemon;
 
-		usleep(3000);
+		streams_go_on();
 		switch (random_of(&dice) % 8) {
 		case 0:
 			daemon_gate(d, 0);
-			usleep(1000);
+			streams_go_on();
 			daemon_gate(d, GATE_CLOSED);
 			break;
 		case 1:
 			daemon_grant_all(d, false);
-			usleep(20000); /* longer than max_hold */
+			streams_go_on(); /* by max_hold */
 			daemon_grant_all(d, true);
 			break;
 		case 2:
 			daemon_pause(d, true);
-			usleep(70000); /* longer than stale_after */
+			streams_go_on(); /* by stale_after */
 			daemon_pause(d, false);
 			break;
 		case 3:
 			daemon_kill(d);
-			usleep(2000);
+			streams_go_on();
 			d = hold_daemon();
 			daemon_grant_all(d, true);
 			unruly_daemon = d;

@@ -402,6 +402,12 @@ class Machine(RuleBasedStateMachine):
         past, span = choice
         return max(1, self.model.now - span if past else self.model.now + span)
 
+    def peek_agrees(self):
+        code, pick = self.queue.peek(self.model.now)
+        self.model.advance(self.model.now)
+        first = self.model.first()
+        assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
+
     def submit_all(self, step, flows):
         now = self.model.now + step
         for stage, size, request, batch, deadline, layer in flows:
@@ -646,10 +652,7 @@ class EarlyStages(Machine):
 
     @rule()
     def peek(self):
-        code, pick = self.queue.peek(self.model.now)
-        self.model.advance(self.model.now)
-        first = self.model.first()
-        assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
+        self.peek_agrees()
 
 
 class Loads(Machine):
@@ -673,10 +676,7 @@ class Loads(Machine):
 
     @rule()
     def peek(self):
-        code, pick = self.queue.peek(self.model.now)
-        self.model.advance(self.model.now)
-        first = self.model.first()
-        assert (code, pick.handle) == ((-11, 0) if first is None else (0, first))
+        self.peek_agrees()
 
 
 class Urgency(Machine):
