@@ -19,6 +19,7 @@ from typing import NoReturn
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -70,6 +71,7 @@ def run_caged(function: Callable[[], int], told: Callable[[int], None] | None = 
     first, with that process's number as seen from here: whoever wants to join it later needs that. CageError: not
     possible here."""
     ready, tell = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until everybody knows what to do then
     keeper = os.fork()
     if keeper == 0:
         os.close(ready)
@@ -81,7 +83,8 @@ def run_caged(function: Callable[[], int], told: Callable[[int], None] | None = 
         received.append(number)
         os.kill(keeper, signal.SIGTERM)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, forward) for number in ENDING}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     try:
         with os.fdopen(ready) as pipe:
             problem = pipe.read()
@@ -122,13 +125,12 @@ def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell:
     except OSError as error:
         os.write(tell, f"needs root or user namespaces ({error})".encode())
         os._exit(1)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until either knows what to do then
     child = os.fork()
     if child == 0:
         _first(function, told, tell)
     os.close(tell)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
@@ -147,7 +149,7 @@ def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell
     try:
         die_with_parent()
         signal.signal(signal.SIGTERM, interrupt)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if told is not None:
             told(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there
         try:
