@@ -55,8 +55,8 @@ from mfsd.playground.cage import run_caged
 
 def wait():
     child = subprocess.Popen(["sleep", "1000.125"])
-    print("up", flush=True)
     try:
+        print("up", flush=True)
         child.wait()
     finally:
         print("tidied", flush=True)
