@@ -14,12 +14,15 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGINT, signal.SIGTERM)
+RETRY_S = 0.01
+"""After a finalizer was interrupted: what is raised there Python drops, and it must be raised again, elsewhere."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -140,15 +143,27 @@ def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell
 
     me = os.getpid()
 
-    def interrupt(*_: object) -> NoReturn:
+    def interrupt(_: int, frame: FrameType | None) -> None:
         if os.getpid() != me:  # a child that a library forked and now ends must not tidy up for us
             os._exit(143)
-        raise KeyboardInterrupt
+        while frame is not None and frame.f_code is not once_more.__code__:
+            frame = frame.f_back
+        if frame is None:
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+
+    def once_more(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+        else:
+            sys.__unraisablehook__(dropped)
 
     code = 1
     try:
         die_with_parent()
-        signal.signal(signal.SIGTERM, interrupt)
+        sys.unraisablehook = once_more
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if told is not None:
             told(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there

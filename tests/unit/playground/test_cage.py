@@ -87,6 +87,38 @@ def test_a_signal_tidies_up_and_exits_130(number: signal.Signals) -> None:
     assert not sleepers()
 
 
+IN_A_FINALIZER = """
+import subprocess, sys
+from mfsd.playground.cage import run_caged
+
+class Slow:
+    def __del__(self):
+        print("up", flush=True)
+        child.wait()
+
+def wait():
+    global child
+    child = subprocess.Popen(["sleep", "1000.125"])
+    try:
+        Slow()
+        child.wait()
+    finally:
+        print("tidied", flush=True)
+    return 0
+
+sys.exit(run_caged(wait))
+"""
+
+
+def test_a_signal_counts_where_python_drops_what_it_raises() -> None:
+    program = subprocess.Popen([sys.executable, "-c", IN_A_FINALIZER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    program.send_signal(signal.SIGTERM)
+    assert program.communicate(timeout=60)[0] == "tidied\n"
+    assert program.returncode == 130
+    assert not sleepers()
+
+
 def test_nothing_outlives_a_kill() -> None:
     program = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None and program.stdout.readline() == "up\n"
