@@ -62,6 +62,15 @@ class Conversation:
             raise Refused(reply)
         return reply
 
+    def wait_patiently(self) -> None:
+        """Replies to come may take any time: a daemon that stood still goes on."""
+        self._connection.settimeout(None)
+
+    def give_up(self) -> None:
+        """Whoever waits for a reply gets Unreachable. May be called from another thread."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def finish(self) -> None:
         """Says that nothing more will be asked. May be called from another thread."""
         with contextlib.suppress(OSError):

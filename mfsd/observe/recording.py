@@ -16,6 +16,9 @@ from mfsd.observe.events import LAYOUT, Event, decode
 EVENTS_MAX = 2_000_000
 """Of one daemon, unless told otherwise: about 1 GB as JSON."""
 
+END_S = 5.0
+"""How long a daemon may take to say the last of a recording."""
+
 
 class Recorded(Struct):
     """What one daemon has told."""
@@ -47,6 +50,7 @@ class Recordings:
                 if not isinstance(started, RecordStarted):
                     raise Unreachable(f"{path}: unexpected reply; is this another version of mfsd?")
                 self.found.append(Recorded(started))
+                conversation.wait_patiently()
         except BaseException:
             self._close()
             raise
@@ -64,11 +68,15 @@ class Recordings:
             thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
 
     def stop(self) -> list[Recorded]:
-        """Ends them; what was recorded, in the order of the sockets."""
+        """Ends them; what was recorded, in the order of the sockets. A daemon gets END_S to say the last of it."""
         for conversation in self._conversations:
             conversation.finish()
-        for thread in self._threads:
-            thread.join()
+        self.wait(END_S)
+        for conversation, thread, found in zip(self._conversations, self._threads, self.found, strict=True):
+            if thread.is_alive():
+                found.problem = f"mfsd does not answer within {END_S:g} s: what it had not told yet is missing"
+                conversation.give_up()
+                thread.join()
         self._close()
         return self.found
 
@@ -97,4 +105,4 @@ class Recordings:
                     to.problem = f"it ended at {self._events_max} events; see --max-events"
                     conversation.finish()
         except (Unreachable, Refused, ValueError) as error:
-            to.problem = str(error)
+            to.problem = to.problem or str(error)

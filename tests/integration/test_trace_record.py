@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from mfsd.client import Session, Stage
 from mfsd.node.control import RecordEvents, RecordRequest, RecordStarted
 from mfsd.node.control_client import Conversation, Refused
 from mfsd.node.recorder import RECORDINGS_MAX
+from mfsd.observe import recording as recording_module
 from mfsd.observe.events import LAYOUT, Kind, decode
+from mfsd.observe.recording import Recordings
 from tests.conftest import SoftRoce
 from tests.integration.test_node_ctl import mfsctl
 from tests.support.daemon import Daemon
@@ -45,8 +48,11 @@ def recording(output: Path, *arguments: str | Path) -> Iterator[subprocess.Popen
     try:
         assert process.stderr.readline().startswith("recording")
         yield process
+        until_now = process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(100) == 0, process.stderr.read()
+        said = process.stderr.read()
+        assert process.wait(100) == 0, said
+        assert not until_now or "mfsctl: " not in said, "nothing is missing"
     finally:
         process.kill()
         process.wait()
@@ -280,6 +286,38 @@ def test_it_ends_by_itself(folder: Path) -> None:
             assert process.wait(100) == 0
             assert process.stderr is not None
             assert "see --max-events" in process.stderr.read()
+
+
+def test_a_daemon_that_stands_still_meanwhile_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "Conversation", partial(Conversation, timeout_s=2.0))
+    with Daemon(folder) as daemon, Engine(daemon.socket, "rdma0") as engine:
+        recordings = Recordings([daemon.socket])
+        with stopped(daemon):
+            recordings.wait(2.5)  # longer than any other question waits
+        engine("submit", task="a", size_bytes=5, stage=Stage.P2D)
+        engine("wait", task="a")
+        engine("complete", task="a")
+        eventually(lambda: daemon.status().totals[0].completes == 1, "the flow")
+        (found,) = recordings.stop()
+        assert not found.problem and Kind.COMPLETE in {e.kind for e in found.events}
+
+
+def test_a_daemon_that_stays_still_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "END_S", 0.1)
+    with Daemon(folder) as daemon:
+        recordings = Recordings([daemon.socket])
+        with stopped(daemon):
+            (found,) = recordings.stop()
+        assert "does not answer within 0.1 s" in found.problem
+
+
+@contextmanager
+def stopped(daemon: Daemon) -> Iterator[None]:
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
 
 
 def test_errors_name_what_to_do(folder: Path) -> None:
