@@ -19,12 +19,13 @@ class ConfigError(Exception):
 
 
 FETCH = {
+    "loaded": "when the request queues, which joins no batch before all of it is there",
     "batch": "when the request's batch begins; each layer waits for its own",
     "queued": "when the request queues; each layer of its batch waits for its own",
-    "loaded": "when the request queues, which joins no batch before all of it is there",
 }
-"""When a request's reused KV is asked for. batch, queued: layer by layer; loaded: all layers at once, as by vLLM's
-asynchronous loads (WAITING_FOR_REMOTE_KVS)."""
+"""When a request's reused KV is asked for. loaded: all layers at once, as by vLLM's asynchronous loads
+(WAITING_FOR_REMOTE_KVS), the only ones that its connector to Mooncake's store allows; batch, as in the paper, and
+queued: layer by layer."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     slo_factor: float = 3.0
     fabric_classes: int = 0
     batch_tokens: int = 8192
-    fetch: str = "batch"  # when reused KV is asked for, see FETCH
+    fetch: str = "loaded"  # when reused KV is asked for, see FETCH
     cache_tokens_per_gpu: int = 400_000
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0

@@ -152,9 +152,11 @@ def parser() -> argparse.ArgumentParser:
     )
     fabric.add_argument(
         "--fetch",
-        default="batch",
+        default="loaded",
         choices=FETCH,
-        help="when reused KV is asked for: " + "; ".join(f"{name}: {when}" for name, when in FETCH.items()),
+        help="when reused KV is asked for: "
+        + "; ".join(f"{name}: {when}" for name, when in FETCH.items())
+        + " (default loaded)",
     )
     fabric.add_argument(
         "--belief-error",

@@ -115,7 +115,7 @@ def panel_config(figure: Figure, model: str, options: argparse.Namespace) -> Con
     knobs = given or dict(CONTENDED)
     if not given and gpus > QUICK_GPUS:  # one NIC cannot serve half of a larger cluster
         knobs["hot_fraction"] = CONTENDED["hot_fraction"] * QUICK_GPUS / gpus
-    return Config(model=model, gpus=gpus, **knobs)
+    return Config(model=model, gpus=gpus, fetch="batch", **knobs)  # layer by layer, as in the paper
 
 
 def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -236,7 +236,11 @@ def _knobs(config: dict[str, Any]) -> str:
     """What is not as in a cluster without contention."""
     plain = msgspec.to_builtins(Config())
     changed = {k: v for k, v in config.items() if v != plain[k] and k not in ("model", "gpus")}
-    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in changed.items()) or "no knobs"
+    told = [
+        f"{name.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
+        for name, value in changed.items()
+    ]
+    return ", ".join(told) or "no knobs"
 
 
 def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:

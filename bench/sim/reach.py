@@ -190,7 +190,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_names(options.setting, list(study.SETTINGS), "--setting")
-    base = study.base_of(options.model, options.workload, options.setting, options.requests)
+    base = study.base_of(options.model, options.workload, options.setting, options.requests, fetch="batch")
     rate = options.rate or round(knee(msgspec.structs.replace(base, seed=1000)), 4)
     rows: dict[str, list[int]] = {}
     for seed in range(options.first_seed, options.first_seed + options.seeds):

@@ -53,7 +53,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     panels = []
     for setting in options.setting.split(","):
         base = study.base_of(options.model, options.workload, setting, options.requests)
-        top = results.knee(base, f"{options.model} {options.workload} {setting} {options.requests}")
+        top = results.knee(base, study.knee_name(setting, base))
         title = f"{options.model}, {options.workload}, {setting}"
         print(f"{title}: {options.load:g} of {top:.3f} requests/s per GPU, {options.policy} against static")
         rows = []

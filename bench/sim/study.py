@@ -40,9 +40,13 @@ FOUR = ("fs", "sjf", "edf", "karuna")  # what the paper compares with
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 
 
-def base_of(model: str, workload: str, setting: str, requests: int, classes: int = 0, fetch: str = "batch") -> Point:
+def base_of(model: str, workload: str, setting: str, requests: int, classes: int = 0, fetch: str = "loaded") -> Point:
     config = Config(model=model, gpus=GPUS, fabric_classes=classes, fetch=fetch, **SETTINGS[setting])
     return Point(config=config, workload=workload, requests=requests, warmup=requests // 3)
+
+
+def knee_name(setting: str, base: Point) -> str:
+    return f"{base.config.model} {base.workload} {setting} {base.requests} {base.config.fetch}"
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
@@ -56,8 +60,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         base = base_of(
             options.model, options.workload, setting, options.requests, options.fabric_classes, options.fetch
         )
-        name = f"{options.model} {options.workload} {setting} {options.requests}"
-        top = results.knee(base, name if options.fetch == "batch" else f"{name} {options.fetch}")
+        top = results.knee(base, knee_name(setting, base))
         point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
         for name in wanted:
@@ -159,7 +162,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
     p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
-    p.add_argument("--fetch", default="batch", choices=FETCH, help="when reused KV is asked for (default batch)")
+    p.add_argument("--fetch", default="loaded", choices=FETCH, help="when reused KV is asked for (default loaded)")
     p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
     return p
 

@@ -88,6 +88,7 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
         copies=scenario.copies,
         slo_factor=scenario.slo_factor,
         batch_tokens=scenario.batch_tokens,
+        fetch="batch",  # as the workers do
         fabric_classes=fabric_classes,
         policy=policy or {},
     )

@@ -197,7 +197,7 @@ def test_sensitivity_compares_on_the_same_seeds_and_goes_on(tmp_path: Path, caps
     pytest.importorskip("matplotlib")
     file, page = tmp_path / "s.jsonl", tmp_path / "page.md"
     page.write_text(f"before\n{sensitivity.BEGIN}\nold\n{sensitivity.END}\nafter\n")
-    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9": 0.1}')
+    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9 loaded": 0.1}')
     arguments = ["sensitivity", str(file), "--what", "drop", "--setting", "egress", "--seeds", "1", "--requests", "9"]
     assert command.main(arguments) == 0
     first, points = capsys.readouterr().out, file.read_text()
@@ -215,7 +215,7 @@ def test_sensitivity_compares_on_the_same_seeds_and_goes_on(tmp_path: Path, caps
 def test_a_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = tmp_path / "s.jsonl", tmp_path / "page.md"
     page.write_text(f"{study.BEGIN}\n{study.END}\n")
-    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9": 0.1}')
+    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9 loaded": 0.1}')
     arguments = ["study", str(file), "--setting", "egress", "--seeds", "2", "--requests", "9", "--policy", "fs,mfs"]
     assert command.main([*arguments, "--page", str(page)]) == 0
     points = file.read_text()

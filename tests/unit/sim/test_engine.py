@@ -18,7 +18,7 @@ from bench.sim.policies.mfs import Mfs
 from bench.sim.profile import A100, MODELS
 from bench.sim.states import Batch, Flow, State
 
-SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0)
+SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0, fetch="batch")
 
 
 def point(**changes: object) -> Point:
@@ -39,10 +39,10 @@ def test_calibrated_layer_times(name: str, milliseconds: float) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("new,context,remote", [(700, 0, 0), (900, 3000, 3000), (20_000, 5000, 5000)])
 def test_a_request_alone_takes_its_isolated_time(name: str, new: int, context: int, remote: int) -> None:
-    """The closed form that deadlines rest on is what the event loop does, chunks and reuse included; under
-    every network."""
+    """The closed form that deadlines rest on is what the event loop does where each layer waits for its own reuse,
+    chunks included; under every network."""
     model = MODELS[name]
-    cluster = Cluster(Config(model=name, gpus=4 * model.instance_gpus))
+    cluster = Cluster(Config(model=name, gpus=4 * model.instance_gpus, fetch="batch"))
     owner = cluster.group_nics(1, 0)
     request = Request(
         number=0, arrival_s=1.0, new_tokens=new, context_tokens=context, unit=0, group=-1, decode=0,
