@@ -95,7 +95,7 @@ def guard_ns(config: PolicyConfig, flow: Flow) -> int:
 
 def is_near(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> bool:
     """Variant mfs: a last stage with little to spare, though not so little that it would go first: on the wire it is
-    a class above the others, so that ports that know no deadlines send it before them (docs/simulation.md)."""
+    a class above the others, so that ports that know no deadlines send it before them (docs/simulation-studies.md)."""
     return (
         config.variant is Variant.MFS
         and flow.deadline_ns != NO_DEADLINE

@@ -24,7 +24,8 @@ NO_SIZE: Final = 63
 
 LATE_SIZES: Final = 2
 """How many size classes larger a load without a batch counts that comes too late: four times the bytes. Those in time
-go first among what is about as large, and the small ones that are lost do not wait for long (docs/simulation.md)."""
+go first among what is about as large, and the small ones that are lost do not wait for long
+(docs/simulation-studies.md)."""
 
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
@@ -95,7 +96,7 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     everybody's way the soonest, and of those that need it about as long, the rank decides (early_order shortest).
     What is of no running batch has NO_SIZE and NO_RANK; but reuse that is fetched while its request still queues has
     the size of that request, since whoever is loaded first can be computed first; LATE_SIZES more where it is
-    infeasible (docs/simulation.md). The key changes as bytes are served. `early_order` rank puts the rank alone
+    infeasible (docs/simulation-studies.md). The key changes as bytes are served. `early_order` rank puts the rank alone
     there; collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI. A
     critical last stage is one more urgent transfer, the first of its size: before all of them it would stretch long
     collectives for single requests. Variant paper orders early stages by rank and LAST by (level, deadline); there,
