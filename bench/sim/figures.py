@@ -1,8 +1,9 @@
 """python -m bench sim figure 9..14 [--quick]: runs what a figure of the paper shows and plots it (PNG, SVG, JSON).
 
 Points are written as they finish and reused by the next call. Rates are chosen relative to the rate at which
-NOCONT meets 90 % of the deadlines, and shown in requests/s per GPU. Contention knobs are those of
-`python -m bench sim`; without any, half of the prefixes lie on one NIC and KV is four times its size."""
+NOCONT meets 90 % of the deadlines, and shown in requests/s per GPU. Reuse is asked for as in the paper (--fetch batch).
+Contention knobs are those of `python -m bench sim`; without any, half of the prefixes lie on one NIC (with more GPUs
+than 384 as many as it can serve) and KV is four times its size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""python -m bench sim reach [--setting hot] [--tries N]: how much of the gap from `static` to `nocont` an order closes.
+"""python -m bench sim reach [--setting hot] [--tries N]: how much of the gap from `static` to `nocont` an order closes,
+where reuse is asked for when its batch begins (--fetch batch).
 
 From below, for each seed: every order of reuse in ORDERS, last stages by deadline as in `static`; the best of them
 with hindsight; then, with the deadlines known that this one had missed, a search that sets reuse of single requests

@@ -7,6 +7,7 @@ user namespaces.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -84,7 +85,8 @@ def run_caged(function: Callable[[], int], told: Callable[[int], None] | None = 
 
     def forward(number: int, _: object) -> None:
         received.append(number)
-        os.kill(keeper, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(keeper, signal.SIGTERM)
 
     before = {number: signal.signal(number, forward) for number in ENDING}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
