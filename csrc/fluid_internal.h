@@ -32,7 +32,7 @@ struct link {
 	/* Scratch of one group's solution: valid while stamp is the current one. */
 	uint64_t stamp;
 	uint32_t at, members, open;
-	double available, weights, level, highest;
+	double available, weights, all_weights, level, highest;
 };
 
 struct flow {

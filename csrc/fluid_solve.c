@@ -159,6 +159,18 @@ static void freeze(struct mfs_fluid *net, struct flow *f, double level, uint32_t
 	}
 }
 
+/* What the link's flows weigh that are not frozen, where taking the others from the sum has left nothing but rounding. */
+static double open_weights(const struct mfs_fluid *net, const struct link *l)
+{
+	double weights = 0;
+	for (uint32_t n = l->groups[l->at].head; n != NONE; n = net->nodes[n].next) {
+		const struct flow *f = &net->flows[net->nodes[n].flow];
+		if (f->stamp == net->stamp && f->frozen != net->stamp)
+			weights += net->nodes[n].share * f->weight;
+	}
+	return weights;
+}
+
 /*
  * Raises the levels of the set together until a link is full, freezes the flows on it, goes on with the
  * others.
@@ -187,6 +199,7 @@ static void fill(struct mfs_fluid *net)
 	net->levels.n = 0;
 	for (uint32_t i = 0; i < net->touched.n; i++) {
 		struct link *l = &net->links[net->touched.at[i]];
+		l->all_weights = l->weights;
 		push_level(net, l->available / l->weights, net->touched.at[i]);
 	}
 	uint32_t open = net->set.n;
@@ -195,6 +208,8 @@ static void fill(struct mfs_fluid *net)
 		struct link *l = &net->links[top.link];
 		if (!l->open)
 			continue;
+		if (l->weights <= SLACK * l->all_weights)
+			l->weights = open_weights(net, l);
 		double level = l->available > 0 ? l->available / l->weights : 0;
 		if (level > top.level * (1 + 1e-12) && net->levels.n && level > net->levels.at[0].level) {
 			push_level(net, level, top.link);

@@ -109,12 +109,17 @@ class Topology:
                 if source // server != target // server
             ]
             return self.path(pairs, connections, salt)
-        shares = {nic: share * (1 - into_of.get(nic // server, 0.0)) / crossing for nic, share in out.items()}
-        shares |= {
-            self.nics + nic: share * (1 - out_of.get(nic // server, 0.0)) / crossing for nic, share in into.items()
-        }
+        shares = {nic: share * _outside(into_of, nic // server) / crossing for nic, share in out.items()}
+        shares |= {self.nics + nic: share * _outside(out_of, nic // server) / crossing for nic, share in into.items()}
         return self._finish({link: share for link, share in shares.items() if share > 0}, connections, min(out))
 
     def _finish(self, shares: dict[int, float], connections: float, source: int) -> Path:
         rate = min(self.capacities[link] / share for link, share in shares.items())
         return Path(FluidPath(list(shares), list(shares.values())), shares, rate, connections, source)
+
+
+def _outside(of: Mapping[int, float], server: int) -> float:
+    """What of 1 is not this server's. Where all is, rounding leaves 1e-16: a flow would share a link that it never
+    uses, and be as slow as whoever fills it."""
+    outside = 1 - of.get(server, 0.0)
+    return outside if outside > 1e-12 else 0.0

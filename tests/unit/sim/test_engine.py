@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import msgspec
@@ -58,6 +59,16 @@ def test_a_request_alone_takes_its_isolated_time(name: str, new: int, context: i
             assert took == pytest.approx(request.isolated_s, rel=1e-6)
         else:  # its own stages may still meet on its own NICs
             assert request.isolated_s * (1 - 1e-6) <= took <= 1.3 * request.isolated_s
+
+
+def test_what_stays_in_a_server_uses_no_link() -> None:
+    """Also where the shares of its groups add up to all but 1e-16."""
+    cluster, rng = Cluster(Config(model="dbrx", gpus=128)), random.Random(1)
+    groups = cluster.model.groups
+    for _ in range(200):
+        few = [rng.randrange(1, 3000) for _ in range(3)]
+        for path in cluster.collective_paths(0, [*few, *[0] * (groups - len(few))], 1):
+            assert min(path.shares.values()) > 1e-6
 
 
 EVERY_POLICY = [(name, 0) for name in policies.names()]

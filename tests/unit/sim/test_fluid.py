@@ -57,6 +57,19 @@ def assert_rules(capacity: list[float], flows: list[Flow], rates: list[float]) -
         assert bottleneck, (flow, rate)
 
 
+def test_a_share_that_rounding_swallows_beside_others_gets_its_rate() -> None:
+    """A collective of which next to nothing crosses a link that many loads fill: 5e-18 of 40 weights is no number."""
+    rng = random.Random(5)
+    for _ in range(200):
+        loads = [Flow(0, 2.0, {0: rng.uniform(0.01, 0.4), 2 + i: 1.0}) for i in range(rng.randrange(20, 45))]
+        small = Flow(0, 34.0, {0: rng.uniform(1e-18, 1e-17), 1: 0.04})
+        capacity = [20.0, 4.0, *(rng.choice([0.5, 1.0]) for _ in loads)]
+        flows = [*loads, small]
+        net = Fluid(capacity)
+        numbers = [net.add(FluidPath(list(f.share), list(f.share.values())), 0, 1e12, f.weight) for f in flows]
+        assert_rules(capacity, flows, [net.rate(number) for number in numbers])
+
+
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 8, 1000]), st.booleans())
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_change_leaves_exact_rates(seed: int, orders: int, weighted: bool) -> None:
