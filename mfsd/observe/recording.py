@@ -54,29 +54,27 @@ class Recordings:
         except BaseException:
             self._close()
             raise
-        self._threads = [
-            threading.Thread(target=self._read, args=pair, daemon=True)
-            for pair in zip(self._conversations, self.found, strict=True)
-        ]
-        for thread in self._threads:
-            thread.start()
+        # Not Thread.join: a Ctrl-C in it marks a thread as ended that still runs (CPython before 3.13).
+        self._ended = [threading.Event() for _ in self.found]
+        for mine in zip(self._conversations, self.found, self._ended, strict=True):
+            threading.Thread(target=self._read, args=mine, daemon=True).start()
 
     def wait(self, seconds: float | None) -> None:
         """Until all have ended by themselves, but no longer than this."""
         until_s = None if seconds is None else time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+        for ended in self._ended:
+            ended.wait(None if until_s is None else max(0.0, until_s - time.monotonic()))
 
     def stop(self) -> list[Recorded]:
         """Ends them; what was recorded, in the order of the sockets. A daemon gets END_S to say the last of it."""
         for conversation in self._conversations:
             conversation.finish()
         self.wait(END_S)
-        for conversation, thread, found in zip(self._conversations, self._threads, self.found, strict=True):
-            if thread.is_alive():
+        for conversation, found, ended in zip(self._conversations, self.found, self._ended, strict=True):
+            if not ended.is_set():
                 found.problem = f"mfsd does not answer within {END_S:g} s: what it had not told yet is missing"
                 conversation.give_up()
-                thread.join()
+                ended.wait()
         self._close()
         return self.found
 
@@ -84,7 +82,7 @@ class Recordings:
         for conversation in self._conversations:
             conversation.__exit__()
 
-    def _read(self, conversation: Conversation, to: Recorded) -> None:
+    def _read(self, conversation: Conversation, to: Recorded, ended: threading.Event) -> None:
         started = to.started
         try:
             while True:
@@ -106,3 +104,5 @@ class Recordings:
                     conversation.finish()
         except (Unreachable, Refused, ValueError) as error:
             to.problem = to.problem or str(error)
+        finally:
+            ended.set()
