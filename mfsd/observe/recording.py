@@ -54,7 +54,7 @@ class Recordings:
         except BaseException:
             self._close()
             raise
-        # Not Thread.join: a Ctrl-C in it marks a thread as ended that still runs (CPython before 3.13).
+        # Not Thread.join: a Ctrl-C in it marks a thread as ended that still runs (CPython 3.11, for one).
         self._ended = [threading.Event() for _ in self.found]
         for mine in zip(self._conversations, self.found, self._ended, strict=True):
             threading.Thread(target=self._read, args=mine, daemon=True).start()
