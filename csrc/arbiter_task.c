@@ -77,12 +77,13 @@ static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_mess
 	return arbiter->now_ns - message->submit_ns < CREDIBLE_NS ? message->submit_ns : arbiter->now_ns;
 }
 
+_Static_assert(MFS_TASK_BYTES_MAX <= MFS_FLOW_BYTES_MAX, "the queue takes every task");
+
 static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
 {
 	uint32_t slot = (uint32_t)message->task;
 
-	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->bytes > MFS_FLOW_BYTES_MAX ||
-	    message->wire_class >= arbiter->config.policy.classes ||
+	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->wire_class >= arbiter->config.policy.classes ||
 	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
 		return -EBADMSG;
 

@@ -33,6 +33,11 @@ struct mfs_segment *mfs_client_segment(struct mfs_client *client)
 	return client->segment;
 }
 
+uint32_t mfs_client_minor(const struct mfs_client *client)
+{
+	return client->minor;
+}
+
 bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
 {
 	const struct mfs_segment_header *header = &client->segment->header;
@@ -245,6 +250,8 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 {
 	uint64_t now_ns = client_clock_ns();
 
+	if (task->bytes > MFS_TASK_BYTES_MAX)
+		return -EINVAL;
 	if (!mfs_client_alive(client, now_ns))
 		return -ENOTCONN;
 	client_owed_check(client);
@@ -257,9 +264,11 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	int taken = task->at_once ? credit_take(client, task) : -EAGAIN;
 	struct task_slot *entry = &client->task[slot];
 	uint64_t generation = (atomic_load_explicit(&entry->state, memory_order_relaxed) >> 32) + 1;
+	bool grouped = client->minor >= MINOR_GROUPS; /* earlier daemons take the whole word for bytes */
 	struct mfs_message message = {
 		.task = generation << 32 | slot,
 		.bytes = task->bytes,
+		.queue = grouped ? task->queue & MFS_TASK_QUEUE_MAX : 0,
 		.request_id = task->request_id,
 		.deadline_ns = task->deadline_ns,
 		.submit_ns = now_ns,
@@ -272,6 +281,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.flags = (uint8_t)((task->laned ? MFS_TASK_LANED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
 				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
 		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
+		.peer = grouped ? task->peer : 0,
 	};
 	uint64_t phase = taken >= 0 ? PHASE_GRANTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;
 

@@ -122,32 +122,43 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 	return (size_t)got == answer_bytes && !(message.msg_flags & MSG_TRUNC) ? 0 : -EPROTO;
 }
 
-/* Maps the segment after checking that it cannot shrink under us and that both sides mean the same layout. */
-static int segment_map(int memfd, struct mfs_segment **segment, const char **why)
+/* The part of the segment that a daemon of this minor version has and we know. */
+static size_t segment_known_bytes(uint32_t minor)
+{
+	return minor < MINOR_REQUESTS ? offsetof(struct mfs_segment, request) : sizeof(struct mfs_segment);
+}
+
+/* Maps the segment after checking that it cannot shrink under us and that both sides mean the same layout. What a daemon of
+ * a lower minor version lacks at its end is memory of our own, so that nothing else has to ask. */
+static int segment_map(int memfd, struct mfs_client *client, const char **why)
 {
 	struct stat status;
 	int seals = fcntl(memfd, F_GET_SEALS);
+	struct mfs_segment_header header;
+	size_t bytes;
 	void *memory;
 
-	/* A later minor version has a longer one: abi.h. */
-	if (fstat(memfd, &status) || status.st_size < (off_t)sizeof(struct mfs_segment))
+	if (fstat(memfd, &status) || status.st_size < (off_t)sizeof(header) ||
+	    pread(memfd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))
 		return fail(why, "the daemon's segment has another size: restart mfsd and this program with one version",
 			    -EPROTO);
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
 		return fail(why, "the daemon's segment is not sealed", -EPROTO);
-	memory = mmap(NULL, sizeof(struct mfs_segment), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-	if (memory == MAP_FAILED)
-		return fail(why, "the daemon's segment cannot be mapped", -errno);
-
-	const struct mfs_segment_header *header = memory;
-
-	if (header->magic != MFS_ABI_MAGIC || header->major != MFS_ABI_MAJOR || header->minor < MFS_ABI_MINOR ||
-	    header->header_bytes != sizeof(*header) || header->segment_bytes < sizeof(struct mfs_segment)) {
-		munmap(memory, sizeof(struct mfs_segment));
+	bytes = segment_known_bytes(header.minor);
+	if (header.magic != MFS_ABI_MAGIC || header.major != MFS_ABI_MAJOR || header.header_bytes != sizeof(header) ||
+	    header.segment_bytes < bytes || status.st_size < (off_t)bytes)
 		return fail(why, "the daemon speaks another ABI version: restart mfsd and this program with one version",
 			    -EPROTO);
+	memory = mmap(NULL, sizeof(struct mfs_segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory != MAP_FAILED &&
+	    mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memfd, 0) == MAP_FAILED) {
+		munmap(memory, sizeof(struct mfs_segment));
+		memory = MAP_FAILED;
 	}
-	*segment = memory;
+	if (memory == MAP_FAILED)
+		return fail(why, "the daemon's segment cannot be mapped", -errno);
+	client->segment = memory;
+	client->minor = header.minor < MFS_ABI_MINOR ? header.minor : MFS_ABI_MINOR;
 	return 0;
 }
 
@@ -156,12 +167,13 @@ static void process_name(char *name, size_t size, const char *wanted)
 	strncpy(name, wanted ? wanted : program_invocation_short_name, size - 1);
 }
 
+/* `minor` is the version to ask for; set to the daemon's when that one refuses a higher. */
 static int handshake(const struct mfs_client_options *options, struct mfs_client *client, uint64_t deadline_ns,
-		     const char **why)
+		     uint16_t *minor, const char **why)
 {
-	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = MFS_ABI_MINOR,
+	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = *minor,
 				  .kind = MFS_HELLO_ATTACH, .pid = (uint32_t)getpid(), .mode = options->mode};
-	struct mfs_welcome welcome;
+	struct mfs_welcome welcome = {0};
 	int descriptors[2];
 	int rc;
 
@@ -185,7 +197,9 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 	else if (descriptors[1] < 0)
 		rc = fail(why, "the daemon's welcome lacks its descriptors", -EPROTO);
 	else
-		rc = segment_map(descriptors[0], &client->segment, why);
+		rc = segment_map(descriptors[0], client, why);
+	if (rc == -EPROTO && welcome.error == -EPROTO && welcome.major == MFS_ABI_MAJOR && welcome.minor < *minor)
+		*minor = welcome.minor;
 
 	if (descriptors[0] >= 0)
 		close(descriptors[0]);
@@ -193,6 +207,29 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 		close(descriptors[1]);
 	if (rc == 0)
 		client->doorbell = descriptors[1];
+	return rc;
+}
+
+/* Daemons before minor 4 close the door on a client of a higher minor version; then it says theirs. */
+static int connect_and_shake_hands(const struct mfs_client_options *options, const char *path, struct mfs_client *client,
+				   uint64_t deadline_ns, const char **why)
+{
+	uint16_t minor = MFS_ABI_MINOR, asked;
+	int rc;
+
+	do {
+		asked = minor;
+		client->socket = rc = socket_connect(path, deadline_ns);
+		if (rc < 0)
+			return fail(why, rc == -ETIMEDOUT      ? "the daemon does not accept connections in time"
+					 : rc == -EACCES       ? "this user may not open the daemon's socket"
+					 : rc == -ENAMETOOLONG ? "the daemon's socket path is too long: at most 107 bytes"
+							       : "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
+				    rc);
+		rc = handshake(options, client, deadline_ns, &minor, why);
+		if (rc < 0)
+			close(client->socket);
+	} while (rc < 0 && minor < asked);
 	return rc;
 }
 
@@ -216,19 +253,10 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 		return fail(why, "no memory for the task table", -ENOMEM);
 
 	client->timeout_ms = timeout_ms;
-	client->socket = rc = socket_connect(path, deadline_ns);
+	rc = connect_and_shake_hands(options, path, client, deadline_ns, why);
 	if (rc < 0) {
-		fail(why, rc == -ETIMEDOUT	? "the daemon does not accept connections in time"
-			  : rc == -EACCES	? "this user may not open the daemon's socket"
-			  : rc == -ENAMETOOLONG ? "the daemon's socket path is too long: at most 107 bytes"
-						: "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
-		     rc);
-		goto unmap;
-	}
-	rc = handshake(options, client, deadline_ns, why);
-	if (rc < 0) {
-		close(client->socket);
-		goto unmap;
+		munmap(client, sizeof(*client));
+		return rc;
 	}
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
@@ -245,9 +273,6 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 		atomic_init(&client->lane[lane].free_head, lane * (MFS_TASKS_MAX / MFS_LANES) + 1);
 	*result = client;
 	return 0;
-unmap:
-	munmap(client, sizeof(*client));
-	return rc;
 }
 
 void mfs_client_forget(struct mfs_client *client)
@@ -266,7 +291,7 @@ void mfs_client_detach(struct mfs_client *client)
 int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
 	uint64_t deadline_ns = client_clock_ns() + client->timeout_ms * 1000000ull;
-	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = MFS_ABI_MINOR,
+	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = (uint16_t)client->minor,
 				  .kind = MFS_HELLO_NIC, .pid = (uint32_t)getpid(), .nic_guid = guid,
 				  .nic_rate_bytes_per_s = rate_bytes_per_s};
 	struct mfs_nic_reply reply;

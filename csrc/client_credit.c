@@ -54,7 +54,7 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 	unsigned way = task->nic * MFS_DIRECTIONS + task->incoming, wire_class;
 	uint64_t credit;
 
-	if (task->nic >= MFS_NICS_MAX || !atomic_load_explicit(&gate->credit_laned[task->incoming], memory_order_relaxed))
+	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX || !atomic_load_explicit(&gate->credit_laned[task->incoming], memory_order_relaxed))
 		return -EAGAIN;
 	wire_class = class_of(segment, task);
 	if (wire_class >= segment->header.classes)

@@ -6,6 +6,7 @@
  *   client_permit.c   permits that have arrived
  *   client_ask.c      submit and wait in one
  *   client_usage.c    counters of bytes
+ *   client_peer.c     a number for each port
  *   client_context.c  batches and requests
  *
  * All are linked into the preloaded shim and into the Python binding: libc only, no printing, no exit, and errno is left
@@ -18,6 +19,11 @@
 #include <time.h>
 
 #define MFS_WORD_BITS 64
+
+/* The minor version from which on a daemon knows it. */
+#define MINOR_REQUESTS 1 /* tables of requests and demands, and the message about them */
+#define MINOR_CREDIT 2	 /* tasks that go on credit */
+#define MINOR_GROUPS 4	 /* where a task goes: peer and queue pair */
 
 /* The low half of a task's state. */
 enum phase {
@@ -61,6 +67,7 @@ struct mfs_client {
 	uint64_t stale_after_ns;
 	uint64_t serial; /* differs for every client of this process, never 0 */
 	uint32_t epoch;
+	uint32_t minor; /* the lower of both sides' */
 	int socket;
 	int doorbell;
 	unsigned timeout_ms;

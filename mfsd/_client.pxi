@@ -50,6 +50,12 @@ cdef class Told:
         free(self.demands)
 
 
+def peer_hash(bytes gid):
+    if len(gid) != 16:
+        raise ValueError(f"gid: {len(gid)} bytes, a GID has 16")
+    return mfs_peer_hash(<const uint8_t *><const char *>gid)
+
+
 class Open(IntEnum):
     OVERFLOW = MFS_OPEN_OVERFLOW
     HOLD = MFS_OPEN_HOLD
@@ -121,6 +127,10 @@ cdef class Client:
         return mfs_client_segment(self.here()).header.client_id
 
     @property
+    def minor(self):
+        return mfs_client_minor(self.here())
+
+    @property
     def epoch(self):
         return mfs_client_segment(self.here()).header.epoch
 
@@ -168,7 +178,7 @@ cdef class Client:
 
     def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
                uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False, bint laned=False,
-               bint incoming=False):
+               bint incoming=False, uint32_t peer=0, uint32_t queue=0):
         cdef mfs_task task
         cdef uint64_t task_id = 0
         memset(&task, 0, sizeof(task))
@@ -183,11 +193,13 @@ cdef class Client:
         task.laned = laned
         task.incoming = incoming
         task.at_once = asked
+        task.peer = peer
+        task.queue = queue
         check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
         return task_id
 
     def ask(self, uint64_t size_bytes, uint8_t stage, uint8_t nic, uint64_t request_id, uint64_t deadline_ns, batch,
-            uint16_t layer, bint laned, bint incoming, uint64_t timeout_ns, int otherwise):
+            uint16_t layer, bint laned, bint incoming, uint64_t timeout_ns, int otherwise, uint32_t peer=0):
         cdef Permit permit = Permit.__new__(Permit)
         cdef int wire_class
         memset(&permit.task, 0, sizeof(mfs_task))
@@ -198,6 +210,7 @@ cdef class Client:
         permit.task.layer = layer
         permit.task.stage = stage
         permit.task.nic = nic
+        permit.task.peer = peer
         permit.task.laned = laned
         permit.task.incoming = incoming
         wire_class = client_ask(self, &permit.task, mfs_native_now_ns(), timeout_ns, otherwise, &permit.task_id)

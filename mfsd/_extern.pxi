@@ -410,6 +410,8 @@ cdef extern from "mfs/client.h" nogil:
         bint laned
         bint incoming
         bint at_once
+        uint32_t peer
+        uint32_t queue
     struct mfs_permit:
         uint64_t task_id
         void *cookie
@@ -440,6 +442,8 @@ cdef extern from "mfs/client.h" nogil:
         uint32_t *request_slots
     void *MFS_COOKIE_NONE
     int mfs_client_attach(const mfs_client_options *options, mfs_client **client, const char **why)
+    uint32_t mfs_peer_hash(const uint8_t *gid)
+    uint32_t mfs_client_minor(const mfs_client *client)
     void mfs_client_detach(mfs_client *client)
     void mfs_client_forget(mfs_client *client)
     int mfs_client_permit(mfs_client *client, uint64_t task_id)

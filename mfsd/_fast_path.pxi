@@ -30,6 +30,7 @@ cdef class Course:
     cdef bint laned_out
     cdef bint laned_in
     cdef dict lanes
+    cdef uint32_t peer
     cdef uint64_t until_ns
     cdef uint64_t version
 
@@ -39,15 +40,15 @@ cdef class Course:
 cdef class FastPath:
     cdef object __weakref__
     cdef Settled settled
-    cdef object course, route, failed, slot_of
+    cdef object course, route, failed, slot_of, peer_of
     cdef object context
     cdef list owned
     cdef dict courses
     cdef uint64_t version, course_ns, timeout_ns
     cdef int64_t size_max_bytes
 
-    def __init__(self, Settled settled, *, context, list owned, course, route, failed, slot_of, int64_t size_max_bytes,
-                 uint64_t timeout_ns, uint64_t course_ns):
+    def __init__(self, Settled settled, *, context, list owned, course, route, failed, slot_of, peer_of,
+                 int64_t size_max_bytes, uint64_t timeout_ns, uint64_t course_ns):
         self.settled = settled
         self.context = context
         self.owned = owned
@@ -55,6 +56,7 @@ cdef class FastPath:
         self.route = route
         self.failed = failed
         self.slot_of = slot_of
+        self.peer_of = peer_of
         self.size_max_bytes = size_max_bytes
         self.timeout_ns = timeout_ns
         self.course_ns = course_ns
@@ -71,7 +73,8 @@ cdef class FastPath:
             if told is None:
                 return None
             course = Course.__new__(Course)
-            course.nic, course.laned_out, course.laned_in, course.lanes = told
+            course.nic, course.laned_out, course.laned_in, course.lanes, name = told
+            course.peer = self.peer_of(name)
             course.version = version
             course.until_ns = now_ns + self.course_ns
             if len(self.courses) >= COURSES_MAX:
@@ -127,6 +130,7 @@ cdef class FastPath:
             task.bytes = size_bytes
             task.laned = course.laned_in if reading else course.laned_out
             task.incoming = reading
+            task.peer = course.peer
             self.tell(&task, client, reading)
             task.nic = self.settled.nics[course.nic]
             wire_class = client_ask(client, &task, now_ns, self.timeout_ns, self.settled.open_class, &task_id)

@@ -587,6 +587,9 @@ class Open(IntEnum):
     HOLD = 1
     STALE = 2
 
+def peer_hash(gid: builtins.bytes) -> int:
+    """mfs_peer_hash: a number for the port of this GID (16 bytes), the same everywhere, 0 for zeros alone."""
+
 class Client:
     """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
 
@@ -614,6 +617,10 @@ class Client:
     ) -> None: ...
     @property
     def client_id(self) -> int: ...
+    @property
+    def minor(self) -> int:
+        """The lower of this code's and the daemon's minor ABI version."""
+
     @property
     def epoch(self) -> int: ...
     def alive(self) -> bool: ...
@@ -652,12 +659,16 @@ class Client:
         asked: bool = False,
         laned: bool = False,
         incoming: bool = False,
+        peer: int = 0,
+        queue: int = 0,
     ) -> int:
         """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
 
         `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`. `laned`: it
         will go out on the lane of the permitted class, so it need not wait for collectives where the wire has classes.
-        `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the link only.
+        `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the link only. `peer`:
+        `peer_hash` of the port that it goes to, 0: unknown; `queue`: the queue pair, 0: none. EINVAL: 2**40 bytes or
+        more.
         """
 
     def permit(self, task_id: int) -> int | None:
@@ -679,6 +690,7 @@ class Client:
         incoming: bool,
         timeout_ns: int,
         otherwise: int,
+        peer: int = 0,
         /,
     ) -> Permit | None:
         """Submits and waits in one call, at most for `max_hold` and timeout_ns. What goes without a permit (its stage
@@ -752,8 +764,9 @@ class FastPath:
     the lane of its class, the library's own method, the completion.
 
     Decisions are the owner's: `course` says what holds for the calls to a peer (the session's number of the NIC,
-    whether writes and whether reads are laned, by class the lane or None for the engine itself), and is asked again
-    after `course_ns` and after `changed`. A lane is the engine and the peer's name there.
+    whether writes and whether reads are laned, by class the lane or None for the engine itself, the name of the port
+    that they go to), and is asked again after `course_ns` and after `changed`. A lane is the engine and the peer's name
+    there.
     """
 
     def __init__(
@@ -761,19 +774,20 @@ class FastPath:
         settled: Settled,
         *,
         slot_of: Callable[[Any, Client], int | None],
+        peer_of: Callable[[str], int],
         context: ContextVar[Any],
         owned: list[Sized],
-        course: Callable[[str], tuple[int, bool, bool, dict[int, tuple[Any, str] | None]] | None],
+        course: Callable[[str], tuple[int, bool, bool, dict[int, tuple[Any, str] | None], str] | None],
         route: Callable[[str, int, int], tuple[Any, str] | None],
         failed: Callable[[str], None],
         size_max_bytes: int,
         timeout_ns: int,
         course_ns: int,
     ) -> None:
-        """`slot_of` knows the slot of a batch; `context` holds None or (request, stage or None, layer, deadline_ns,
-        batch); where one of `owned` is not empty, addresses may have owners, and nothing goes this way. `route` is
-        asked for the lane of a class that the course does not know; `failed` is told of a peer that a lane does not
-        reach: the engine itself then tries once more, and its answer counts."""
+        """`slot_of` knows the slot of a batch, `peer_of` the number of a port's name; `context` holds None or (request,
+        stage or None, layer, deadline_ns, batch); where one of `owned` is not empty, addresses may have owners, and
+        nothing goes this way. `route` is asked for the lane of a class that the course does not know; `failed` is told
+        of a peer that a lane does not reach: the engine itself then tries once more, and its answer counts."""
 
     def changed(self) -> None:
         """What `course` answers has changed."""

@@ -32,9 +32,9 @@ COURSE_NS = 1_000_000_000
 POLL_S = 50e-6
 SPINS = 20
 DEFERRED_MAX = 32
-Course = tuple[int, bool, bool, dict[int, tuple[Any, str] | None]]
+Course = tuple[int, bool, bool, dict[int, tuple[Any, str] | None], str]
 """The session's number of the NIC; whether writes, and whether reads, are laned; by class the lane or None (the
-program's own engine), where it is known."""
+program's own engine), where it is known; the peer's host."""
 DONE, PENDING, FAILED = 1, 0, -1
 """What transfer_check_status answers."""
 SYNTHETIC = 1 << 62
@@ -104,7 +104,7 @@ class Scheduling:
         if LOG.isEnabledFor(logging.DEBUG):
             return None
         lanes = self._lanes
-        return self.nic, lanes.marked(peer, False), lanes.marked(peer, True), lanes.known(peer)
+        return self.nic, lanes.marked(peer, False), lanes.marked(peer, True), lanes.known(peer), host_of(peer)
 
     # ---- permits -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from mfsd._native import Client, Mode, Settled
+from mfsd._native import ABI_MINOR, Client, Mode, Settled
 from mfsd.client.shim import Shim
 
 log = logging.getLogger("mfsd.client")
@@ -117,7 +117,8 @@ class Attachment:
         self._client = client
         self.settled.client = client if self._shim is None or client.borrowed else None
         self._attached(client)
-        self._say("attached")
+        older = f" to a daemon of ABI minor {client.minor}, older than {ABI_MINOR}: used as far as it goes"
+        self._say("attached" + (older if client.minor < ABI_MINOR else ""))
 
     def _new_client(self, shared: int | None) -> Client:
         """The shim's, once it has one: it attaches when the program opens its first RDMA device."""

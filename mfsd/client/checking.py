@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import logging
 import threading
 from functools import lru_cache
 
-from mfsd._native import NICS_MAX, DemandTold, Direction, RequestTold
+from mfsd._native import NICS_MAX, DemandTold, Direction, RequestTold, peer_hash
 from mfsd.client.words import Flow, Request
 
 log = logging.getLogger("mfsd.client")
@@ -16,7 +17,7 @@ U64_MAX = 2**64 - 1
 ID_MAX = U64_MAX - 1
 TIME_MAX_NS = 2**60
 LAYERS_MAX = 2**16 - 1
-FLOW_BYTES_MAX = 2**40
+FLOW_BYTES_MAX = 2**40 - 1
 
 
 class Checker:
@@ -57,7 +58,7 @@ class Checker:
         return self.whole("layer", value, LAYERS_MAX, f"use 0 to {LAYERS_MAX}")
 
     def size_bytes(self, value: object) -> int:
-        return self.whole("size_bytes", value, FLOW_BYTES_MAX, "use 0 to 2**40")
+        return self.whole("size_bytes", value, FLOW_BYTES_MAX, "use 0 to 2**40 - 1")
 
     def nic(self, value: object) -> int:
         return self.whole("nic", value, NICS_MAX - 1, "use what Session.nic answered")
@@ -78,6 +79,16 @@ class Checker:
             self.refuse("peer", value, 'use an IPv4 or IPv6 address, or ""')
             return b""
         return found
+
+    def destination(self, value: object) -> int:
+        """The daemon's number of the port; 0 when unknown."""
+        try:
+            if isinstance(value, str | bytes):
+                return destination(value)
+        except ValueError:
+            pass
+        self.refuse("peer", value, 'use an address, a name, the 16 bytes of a GID, or ""')
+        return 0
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -121,6 +132,17 @@ def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
             d = d._replace(bytes=min(FLOW_BYTES_MAX, d.bytes + other.bytes), layer=choose(d.layer, other.layer))
         by_port[key] = d
     return tuple(by_port.values())[:most]
+
+
+@lru_cache(maxsize=4096)
+def destination(peer: str | bytes) -> int:
+    """The number by which the daemon knows where a task goes: of an address or the 16 bytes of a GID as the shim has
+    it, of any other name one of its own. 0: not known. ValueError: bytes that are no GID."""
+    if isinstance(peer, bytes):
+        return peer_hash(peer) if peer else 0
+    if not peer:
+        return 0
+    return peer_hash(gid(peer) or hashlib.blake2b(peer.encode(), digest_size=16).digest())
 
 
 @lru_cache(maxsize=4096)

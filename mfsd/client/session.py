@@ -14,7 +14,7 @@ from typing import Any
 from mfsd._native import REQUEST_DEMANDS_MAX, Client, FastPath, Mode, Open, Permit, Settled
 from mfsd.client.attachment import Attachment
 from mfsd.client.batch import Batch
-from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, gid
+from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.words import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
@@ -165,7 +165,7 @@ class Session:
         deadline_ns: int = 0,
         batch: Batch | None = None,
         layer: int = 0,
-        peer: str = "",
+        peer: str | bytes = "",
         incoming: bool = False,
         laned: bool = False,
     ) -> Task:
@@ -174,13 +174,15 @@ class Session:
         What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
         them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
         come here (an RDMA READ), and wait for that direction of the link only. `laned`: they will carry the DSCP of a
-        class below the collectives', so that they need not wait here until those are through.
+        class below the collectives', so that they need not wait here until those are through. `peer`: the address, the
+        GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not hold up what
+        goes elsewhere.
         """
         check = self._checker
         size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)
         request_id, deadline_ns = check.request_id(request_id), check.deadline_ns(deadline_ns)
         layer = check.layer(layer)
-        check.peer(peer)
+        where = check.destination(peer)
         client = self._attachment.client()
         native_nic = self._settled.nics.get(check.nic(nic), nic)
         task_id = None
@@ -201,6 +203,7 @@ class Session:
                         asked=True,
                         incoming=incoming,
                         laned=laned,
+                        peer=where,
                     )
                 except OSError as error:  # daemon gone, ring or table full: it goes without a permit
                     client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
@@ -216,20 +219,15 @@ class Session:
         deadline_ns: int = 0,
         batch: Batch | None = None,
         layer: int = 0,
-        peer: str = "",
+        peer: str | bytes = "",
         laned: bool = False,
         incoming: bool = False,
         timeout_s: float | None = None,
     ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
         is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
-        with contextlib.suppress(OverflowError, TypeError, LookupError):  # what cannot be is named by submit
-            if (
-                size_bytes <= FLOW_BYTES_MAX
-                and request_id <= ID_MAX
-                and deadline_ns <= TIME_MAX_NS
-                and (peer == "" or gid(peer) is not None)
-            ):
+        with contextlib.suppress(OverflowError, TypeError, ValueError, LookupError):  # submit names what it is
+            if size_bytes <= FLOW_BYTES_MAX and request_id <= ID_MAX and deadline_ns <= TIME_MAX_NS:
                 timeout_ns = FOREVER_NS if timeout_s is None else int(timeout_s * 1e9)
                 return self.ask(
                     size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, laned, incoming, timeout_ns
@@ -260,14 +258,14 @@ class Session:
         deadline_ns: int,
         batch: Batch | None,
         layer: int,
-        peer: str,
+        peer: str | bytes,
         laned: bool,
         incoming: bool,
         timeout_ns: int,
         /,
     ) -> Permit | None:
-        """:meth:`permit` for who knows what he says: the words are not looked at. OverflowError, TypeError or
-        LookupError for what cannot be."""
+        """:meth:`permit` for who knows what he says: the words are not looked at. OverflowError, TypeError, ValueError
+        or LookupError for what cannot be."""
         client = self._settled.client
         if client is None or not self._enforces:
             client = self._attachment.client()
@@ -285,6 +283,7 @@ class Session:
             incoming,
             timeout_ns,
             self._settled.open_class,
+            destination(peer),
         )
         if leave is None:
             self._attachment.client()  # looks for a daemon if it is that
@@ -293,7 +292,7 @@ class Session:
     def fast_path(self, **what: Any) -> FastPath | None:
         """For an adapter of a library whose calls move one buffer each: :class:`mfsd._native.FastPath` with this
         session's client. None: nothing is ever scheduled."""
-        return FastPath(self._settled, slot_of=self._slot_of, **what) if self._enforces else None
+        return FastPath(self._settled, slot_of=self._slot_of, peer_of=destination, **what) if self._enforces else None
 
     # ---- what the shim posts ---------------------------------------------------------------------
 

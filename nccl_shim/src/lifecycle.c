@@ -155,6 +155,9 @@ static bool attach(void)
 			 path && *path ? path : "/run/mfs/mfsd.sock", why ? why : strerror(-rc));
 		return false;
 	}
+	if (mfs_client_minor(client) < MFS_ABI_MINOR)
+		shim_log(SHIM_REASON_VERSION, "the daemon speaks ABI %d.%u, older than this %d.%d: used as far as it goes",
+			 MFS_ABI_MAJOR, mfs_client_minor(client), MFS_ABI_MAJOR, MFS_ABI_MINOR);
 	while ((context = shim_context_each(&cursor)))
 		if (!context->inherited)
 			name_nic(client, context);

@@ -120,7 +120,9 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 				.stage = shim_stage_of(q, &t->tag),
 				.role = q->role,
 				.incoming = t->incoming,
-				.at_once = true};
+				.at_once = true,
+				.peer = q->peer_hash,
+				.queue = atomic_load_explicit(&q->number, memory_order_relaxed)};
 	int nic = atomic_load(&q->context)->nic;
 	uint64_t id = 0;
 	int rc;

@@ -94,6 +94,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	shim_qp_reset_counts(q);
 	memset(&q->builder, 0, sizeof(q->builder));
 	memset(&q->peer, 0, sizeof(q->peer));
+	q->peer_hash = 0;
 	q->client = NULL;
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);

@@ -116,6 +116,7 @@ static void note_peer(struct shim_qp *q, const struct ibv_qp_attr *attr, int mas
 {
 	if (mask & IBV_QP_AV && attr->ah_attr.is_global)
 		q->peer = attr->ah_attr.grh.dgid;
+	q->peer_hash = mfs_peer_hash(q->peer.raw);
 	if (mask & IBV_QP_DEST_QPN && attr->dest_qp_num == atomic_load(&q->number) &&
 	    (q->found_role == MFS_ROLE_NCCL_DATA || q->found_role == MFS_ROLE_NCCL_CTS))
 		q->found_role = MFS_ROLE_NCCL_FLUSH; /* connected to itself */

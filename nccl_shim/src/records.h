@@ -214,6 +214,7 @@ struct shim_qp {
 	int lane;	  /* class on the wire, or -1 */
 	_Atomic int communicator; /* NCCL's, see profiler.c; -1: unknown */
 	union ibv_gid peer;
+	uint32_t peer_hash; /* of it; 0: unknown */
 	struct shim_qp *free_next;
 };
 

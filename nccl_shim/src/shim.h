@@ -87,6 +87,7 @@ enum shim_reason {
 	SHIM_REASON_POST,
 	SHIM_REASON_COMMUNICATORS,
 	SHIM_REASON_CLASS,
+	SHIM_REASON_VERSION,
 	SHIM_REASON_MAX
 };
 void shim_log(enum shim_reason reason, const char *format, ...) __attribute__((format(printf, 2, 3)));

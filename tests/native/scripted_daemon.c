@@ -59,13 +59,24 @@ static void write_rules(struct mfs_segment *s, const struct mfs_rule *rules, int
 	atomic_fetch_add(&s->rules.version, 1);
 }
 
+static uint16_t minor_of(const struct daemon *d)
+{
+	return (uint16_t)(MFS_ABI_MINOR - d->options.older);
+}
+
+/* Before minor 1 the segment ended where the requests are now. */
+static size_t segment_bytes(const struct daemon *d)
+{
+	return minor_of(d) ? sizeof(struct mfs_segment) : offsetof(struct mfs_segment, request);
+}
+
 static void welcome(struct daemon *d, int fd, int memfd, int doorbell, int error)
 {
 	struct mfs_welcome w = {.magic = MFS_ABI_MAGIC,
 				.major = d->options.major ? d->options.major : MFS_ABI_MAJOR,
-				.minor = MFS_ABI_MINOR,
+				.minor = minor_of(d),
 				.error = error,
-				.segment_bytes = sizeof(struct mfs_segment),
+				.segment_bytes = segment_bytes(d),
 				.client_id = 1};
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {0};
 	struct iovec vector = {&w, sizeof(w)};
@@ -91,15 +102,15 @@ static void give_segment(struct daemon *d, int fd)
 	int doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	struct mfs_segment *s;
 
-	check(memfd >= 0 && ftruncate(memfd, sizeof(*s)) == 0, "memfd");
+	check(memfd >= 0 && ftruncate(memfd, (off_t)segment_bytes(d)) == 0, "memfd");
 	check(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, "seals");
-	s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	s = mmap(NULL, segment_bytes(d), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	check(s != MAP_FAILED, "mmap");
 	s->header.magic = MFS_ABI_MAGIC;
 	s->header.major = MFS_ABI_MAJOR;
-	s->header.minor = MFS_ABI_MINOR;
+	s->header.minor = minor_of(d);
 	s->header.header_bytes = sizeof(s->header);
-	s->header.segment_bytes = sizeof(*s);
+	s->header.segment_bytes = segment_bytes(d);
 	s->header.epoch = now_ns();
 	s->header.stale_after_ns = d->options.stale_after_ns ? d->options.stale_after_ns : 1000000000000ull;
 	s->header.max_hold_ns = d->options.max_hold_ns ? d->options.max_hold_ns : 3600000000000ull;
@@ -138,6 +149,10 @@ static void serve_socket(struct daemon *d)
 			check(send(d->peer, &reply, sizeof(reply), MSG_NOSIGNAL) == sizeof(reply), "nic reply");
 		} else if (d->options.welcome_error) {
 			welcome(d, d->peer, -1, -1, d->options.welcome_error);
+		} else if (hello.minor > minor_of(d)) {
+			welcome(d, d->peer, -1, -1, -EPROTO);
+			close(d->peer);
+			d->peer = -1;
 		} else {
 			give_segment(d, d->peer);
 		}
@@ -187,6 +202,9 @@ static void serve_segment(struct daemon *d)
 			case MFS_MESSAGE_CANCEL:
 				d->counts.cancelled++;
 				d->counts.bypassed += messages[i].flags & MFS_TASK_BYPASSED ? 1 : 0;
+				break;
+			case MFS_MESSAGE_REQUEST:
+				d->counts.requests++;
 				break;
 			}
 		}

@@ -17,13 +17,14 @@ struct daemon_options {
 	uint64_t stale_after_ns; /* 0: 1000 s, so that a loaded machine does not look like a dead daemon */
 	enum mfs_mode mode;
 	uint16_t major;		 /* 0: the right one */
+	uint16_t older;		 /* by so many minor versions; as those did, it refuses whoever says a higher one */
 	int welcome_error;
 	bool grant_all;
 	uint8_t dscp[MFS_CLASSES_MAX];
 };
 
 struct daemon_counts {
-	uint64_t attached, submitted, granted, completed, cancelled, bypassed, submitted_bytes;
+	uint64_t attached, submitted, granted, completed, cancelled, bypassed, submitted_bytes, requests;
 };
 
 struct daemon *daemon_start(const struct daemon_options *options);

@@ -1,6 +1,8 @@
 /* Daemons that die, hang, come back or are of another kind; programs that fork. */
 #include "shim_test.h"
 
+#include <mfs/api.h>
+
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -151,6 +153,93 @@ static void other_version(void)
 	refused_by(&(struct daemon_options){.path = socket_path(), .mode = MFS_MODE_ENFORCE, .major = 99});
 }
 
+static const union ibv_gid far = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 7}};
+
+/* Holds one work request and answers what the daemon was told of it. */
+static struct mfs_message told(struct daemon *d, struct ibv_qp **qp)
+{
+	struct rig *r = rig_open(64);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = 7,
+				   .ah_attr = {.is_global = 1, .grh = {.dgid = far}}};
+
+	*qp = rig_qp(r, 16);
+	CHECK(rig_state(*qp, IBV_QPS_INIT) == 0);
+	CHECK(ibv_modify_qp(*qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_DEST_QPN) == 0);
+	CHECK(rig_state(*qp, IBV_QPS_RTS) == 0);
+	rig_post_writes(r, *qp, 0, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 1);
+	return daemon_submitted(d, 0);
+}
+
+static void destination(void)
+{
+	struct daemon *d = hold_daemon();
+	struct ibv_qp *qp;
+	struct mfs_message message = told(d, &qp);
+
+	CHECK_EQUAL(message.bytes, 64);
+	CHECK_EQUAL(message.queue, qp->qp_num & MFS_TASK_QUEUE_MAX);
+	CHECK_EQUAL(message.peer, mfs_peer_hash(far.raw));
+	CHECK(message.peer && message.queue);
+}
+
+/* A daemon of a lower minor version is told what it knows, and nothing in places that it reads otherwise. */
+static void older_daemon(uint16_t older)
+{
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .older = older};
+	struct mfs_request_told request = {.request_id = 7};
+	struct daemon *d = daemon_start(&options);
+	struct mfs_client *client;
+	struct ibv_qp *qp;
+	struct mfs_message message = told(d, &qp);
+	int slot;
+
+	CHECK_EQUAL(message.bytes, 64);
+	CHECK_EQUAL(message.queue, 0);
+	CHECK_EQUAL(message.peer, 0);
+	CHECK_EQUAL(posted(qp), 0);
+	client = mfs_api()->client();
+	CHECK_EQUAL(mfs_client_minor(client), MFS_ABI_MINOR - older);
+	slot = mfs_client_request_begin(client, &request, MFS_NONE_U32);
+	CHECK(slot >= 0 && mfs_client_request_judgement(client, (uint32_t)slot) == 0);
+	CHECK(mfs_client_request_end(client, (uint32_t)slot) == 0);
+	daemon_grant(d, 1);
+	WAIT(posted(qp) == 1);
+	CHECK_EQUAL(daemon_counts(d).requests, older == MFS_ABI_MINOR ? 0 : 2);
+}
+
+static void older_by_one(void)
+{
+	older_daemon(1);
+}
+
+/* Credit, in a place where such a daemon has zeros, or, here, what it likes. */
+static void older_than_credit(void)
+{
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .mode = MFS_MODE_ENFORCE, .older = 3};
+	struct daemon *d = daemon_start(&options);
+	struct ibv_qp *qp;
+	struct rig *r = rig_open(64);
+
+	WAIT(mfs_api()->client());
+	atomic_store(&daemon_segment(d)->gate[0].credit[0], 1000000);
+	atomic_store(&daemon_segment(d)->gate[0].credit_laned[0], 1000000);
+	daemon_gate(d, GATE_CLOSED);
+	qp = rig_qp(r, 16);
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 1);
+	CHECK_EQUAL(posted(qp), 0);
+	CHECK_EQUAL(daemon_submitted(d, 0).flags & MFS_TASK_TAKEN, 0);
+}
+
+static void older_than_requests(void)
+{
+	older_daemon(MFS_ABI_MINOR);
+}
+
 static void no_memory(void)
 {
 	refused_by(&(struct daemon_options){.path = socket_path(), .mode = MFS_MODE_ENFORCE, .welcome_error = -ENOSPC});
@@ -282,6 +371,10 @@ int main(int argc, char **argv)
 		{"daemon_comes_later", daemon_comes_later},
 		{"daemon_restarts_often", daemon_restarts_often},
 		{"other_version", other_version},
+		{"destination", destination},
+		{"older_by_one", older_by_one},
+		{"older_than_credit", older_than_credit},
+		{"older_than_requests", older_than_requests},
 		{"no_memory", no_memory},
 		{"no_daemon", no_daemon},
 		{"forked", forked},

@@ -4,9 +4,10 @@
  * whole. The client may write anywhere in it, so the daemon copies what it reads, then checks the copy, and keeps its
  * own truth elsewhere: nothing a client writes here can harm the daemon or another client.
  *
- * Version rule: a client refuses a segment whose major number differs from its own or whose minor number is lower.
- * A new field takes reserved bytes or the segment's end and raises the minor number; a changed meaning or place raises
- * the major number. A client maps as much of a longer segment as it knows.
+ * Version rule: a client refuses a segment whose major number differs from its own. A new field takes reserved bytes or
+ * the segment's end and raises the minor number; a changed meaning or place raises the major number. A client maps as much
+ * of a longer segment as it knows. At a daemon of a lower minor it uses only what that one knows: no field of a message that
+ * came later, and tables behind that segment's end are memory of its own that nobody reads.
  *
  * Memory order of the shared words, stated once for the whole project:
  *  - rings: see ring.h.
@@ -37,7 +38,7 @@
 
 #define MFS_ABI_MAGIC 0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 3
+#define MFS_ABI_MINOR 4
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 16	     /* NICs of one node */
@@ -112,11 +113,18 @@ enum mfs_message_flags {
  * slot's next submit ahead of the completion before it. Generations tell. */
 #define MFS_LANE_SHARED (MFS_LANES - 1)
 
+/* Where a task goes. Both only group tasks: what goes to one port, and what goes on one queue pair, in the order in which it
+ * was submitted there. 0: not known, and before minor 4. */
+#define MFS_TASK_BYTES_BITS 40
+#define MFS_TASK_BYTES_MAX ((1ULL << MFS_TASK_BYTES_BITS) - 1)
+#define MFS_TASK_QUEUE_MAX ((1u << (64 - MFS_TASK_BYTES_BITS)) - 1)
+
 /* One message. `task` names a task of this client: slot in the low 32 bits, generation in the high 32 bits; the
  * generation rises with every reuse of a slot, so an old grant or completion is recognised. */
 struct mfs_message {
 	uint64_t task;
-	uint64_t bytes;
+	uint64_t bytes : MFS_TASK_BYTES_BITS;
+	uint64_t queue : 64 - MFS_TASK_BYTES_BITS; /* number of the queue pair; since minor 4 */
 	uint64_t request_id;  /* 0: unknown */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
 	uint64_t submit_ns;   /* CLOCK_MONOTONIC: when it was sent, whatever its kind */
@@ -128,9 +136,11 @@ struct mfs_message {
 	uint8_t flags;	      /* enum mfs_message_flags */
 	uint8_t role;	      /* enum mfs_role */
 	uint8_t wire_class;   /* with MFS_TASK_TAKEN */
-	uint8_t reserved[4];
+	uint32_t peer;	      /* mfs_peer_hash of the remote port's GID; since minor 4 */
 };
 _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
+_Static_assert(offsetof(struct mfs_message, request_id) == 16, "bytes and queue share a word");
+_Static_assert(offsetof(struct mfs_message, peer) == 52, "the last word");
 
 /* ---- grant ring: arbiter -> client ----------------------------------------------------------------------------- */
 

@@ -34,12 +34,21 @@ struct mfs_task {
 	bool laned; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
 	bool incoming; /* its bytes come to this node (RDMA READ): it waits for that direction of the link only */
 	bool at_once; /* its submitter heeds that submit answers 1: no permit will come */
+	uint32_t peer;	/* mfs_peer_hash of the port it goes to; 0: unknown */
+	uint32_t queue; /* number of the queue pair it goes on, up to MFS_TASK_QUEUE_MAX; 0: none */
 };
 
-/* Connects, checks versions and maps the segment, within timeout_ms.
+/* A number for the port of this GID: the same in every process and on every host, and never 0 but for a GID of zeros. */
+uint32_t mfs_peer_hash(const uint8_t gid[16]);
+
+/* Connects, checks versions and maps the segment, within timeout_ms. A daemon of a lower minor version is taken, too, and
+ * told only what it knows: mfs_client_minor.
  * -ENOENT/-ECONNREFUSED no daemon; -EPROTO version or size mismatch; -EACCES refused; -ETIMEDOUT; -EPERM in a
  * secure-execution (setuid) process. *why (may be NULL) points to a static line for people. */
 int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **client, const char **why);
+
+/* The lower of the client's and the daemon's minor version. */
+uint32_t mfs_client_minor(const struct mfs_client *client);
 
 /* Gives the segment back. The caller guarantees that no other thread is inside a call. */
 void mfs_client_detach(struct mfs_client *client);
@@ -64,7 +73,7 @@ bool mfs_client_hung_up(struct mfs_client *client);
 
 /* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it. 1, for a task that
  * says at_once: it has its permit, on credit (client_credit.c), and mfs_client_permit answers its class; none will come.
- * -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
+ * -EINVAL more than MFS_TASK_BYTES_MAX; -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
 int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id);
 
 struct mfs_permit {

@@ -20,7 +20,7 @@ SLOW = 1000
 """Bytes a second of a NIC on which what fills the window is not overdue before minutes have passed."""
 SIZE = 1000
 OWN = "engine itself"
-Course = tuple[int, bool, bool, dict[int, Any]]
+Course = tuple[int, bool, bool, dict[int, Any], str]
 
 
 class Library:
@@ -39,7 +39,7 @@ class Library:
         self.context: ContextVar[Any] = ContextVar("told", default=None)
         self.owned: list[Any] = [[], {}]
         self.lanes: dict[int, Any] = dict.fromkeys(range(8))
-        self.course: Course | None = (nic, False, False, self.lanes)
+        self.course: Course | None = (nic, False, False, self.lanes, "10.0.0.9")
         self._mfs_fast_path = session.fast_path(
             context=self.context,
             owned=self.owned,
@@ -211,7 +211,7 @@ def test_keywords_owners_and_peers_without_a_course_go_the_long_way(server: Any,
     library.owned[1].clear()
     library.course = None
     assert library.write("b:1", 5, 6, SIZE) == -7
-    library.course = (99, False, False, {})  # a NIC that nobody named
+    library.course = (99, False, False, {}, "")  # a NIC that nobody named
     assert library.write("b:1", 5, 6, SIZE) == -7
     assert library.calls == []
     assert stats(server)["submits"] == 0

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from mfsd._native import TASKS_MAX, Judgement
+from mfsd._native import LAYOUT, SUBMIT_SLOT_BYTES, TASKS_MAX, Judgement, peer_hash
 from mfsd.client import Flow, Mode, Request, Session, Stage
+from mfsd.client.checking import destination
 from tests.support.waiting import eventually
 
 WINDOW = 131_072
@@ -53,6 +54,33 @@ def test_held_tasks_wait_for_the_window(serve, session) -> None:
     first.complete()
     assert second.wait(100) < s.classes - 1
     assert second.ready()
+
+
+PEER = slice(60, 64)
+"""Of a slot of a submit ring: struct mfs_message.peer behind the slot's sequence."""
+
+
+@pytest.mark.parametrize("call", ["submit", "permit"])
+def test_a_task_says_where_it_goes(serve, session, call: str) -> None:
+    """One number for one port, however it is called; the shim has it from the queue pair's GID."""
+    server = serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=125_000_000)
+    gid = b"\0" * 10 + b"\xff\xff\x0a\0\0\1"
+    for peer in ("10.0.0.1", gid, "decode-7", ""):
+        getattr(s, call)(1000, stage=Stage.P2D, nic=nic, peer=peer).complete()
+    (segment,) = server.segments.values()
+    first = LAYOUT["submit_slot"]
+    slots = [segment[first + i * SUBMIT_SLOT_BYTES :][:SUBMIT_SLOT_BYTES] for i in range(8)]  # submits and ends in turn
+    assert [int.from_bytes(slot[PEER], "little") for slot in slots[::2]] == [
+        peer_hash(gid),
+        peer_hash(gid),
+        destination("decode-7"),
+        0,
+    ]
+    assert len({peer_hash(gid), destination("decode-7"), destination("decode-8"), 0}) == 4
+    assert peer_hash(bytes(16)) == 0
+    assert peer_hash(gid) == 0xE0FA896D, "other processes and hosts, maybe of another version, must agree"
 
 
 def test_a_permit_in_one_call_is_a_task_like_any(serve, session) -> None:
@@ -120,7 +148,7 @@ def test_no_permit_where_nothing_is_scheduled(serve, session) -> None:
         ("deadline_ns", 2**61),
         ("layer", 2**16),
         ("size_bytes", 2**41),
-        ("peer", "nowhere"),
+        ("peer", b"no GID"),
         ("nic", 99),
     ],
 )
@@ -377,7 +405,7 @@ def test_a_loop_goes_on_while_a_task_waits(serve, session) -> None:
         ("layer", {"layer": 1 << 20}),
         ("stage", {"stage": -1}),
         ("stage", {"stage": "p2d"}),
-        ("peer", {"peer": "not an address"}),
+        ("peer", {"peer": b"no GID"}),
         ("nic", {"nic": 99}),
         ("nic", {"nic": 7}),
     ],
