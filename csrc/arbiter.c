@@ -45,6 +45,8 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	arbiter->loops++;
 	arbiter->now_ns = arbiter_clock_ns();
 	arbiter->behind = false;
+	if (drain)
+		arbiter->resume_ns = MFS_TIME_NEVER;
 	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
 		worked |= session_drain(arbiter, arbiter->session[i]);
 	if (worked)
@@ -83,6 +85,8 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		if (way_at(arbiter, i)->look_ns < until_ns)
 			until_ns = way_at(arbiter, i)->look_ns;
+	if (arbiter->resume_ns < until_ns)
+		until_ns = arbiter->resume_ns;
 	if (until_ns <= now_ns)
 		return false;
 	timeout.tv_sec = (time_t)((until_ns - now_ns) / 1000000000u);
@@ -164,7 +168,7 @@ static void *arbiter_thread(void *argument)
 					rest = true;
 					asleep_set(arbiter, MFS_AT_REST);
 				}
-				drain = rest || arbiter->dormant || ++timers % TIMERS_PER_DRAIN == 0 ||
+				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
@@ -201,9 +205,12 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 	if (rc < 0)
 		return rc;
 	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
-		arbiter->heartbeat_due_ns = arbiter->load_read_ns = arbiter->now_ns;
+		heartbeats_due(arbiter, arbiter->load_read_ns = arbiter->now_ns);
 	arbiter->told_ns = arbiter->now_ns;
+	pthread_mutex_lock(&arbiter->beat_lock);
 	session_admit(arbiter, session);
+	pthread_cond_signal(&arbiter->beat_changed);
+	pthread_mutex_unlock(&arbiter->beat_lock);
 	return (int)session->client_id;
 }
 
@@ -238,7 +245,9 @@ static int run_client_remove(struct mfs_arbiter *arbiter, void *argument)
 		a->session = arbiter->session[i];
 		session_detach(arbiter, a->session, -ESHUTDOWN);
 		epoll_ctl(arbiter->epoll, EPOLL_CTL_DEL, a->session->doorbell, NULL);
+		pthread_mutex_lock(&arbiter->beat_lock);
 		arbiter->session[i] = arbiter->session[--arbiter->sessions];
+		pthread_mutex_unlock(&arbiter->beat_lock);
 		return 0;
 	}
 	return -ENOENT;
@@ -258,19 +267,21 @@ struct nic_argument {
 	const char *name;
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	struct mfs_rmlq *queues[MFS_DIRECTIONS];
+	struct nic_parts parts;
 };
 
 static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct nic_argument *a = argument;
 
-	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, a->queues);
+	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
 }
 
 int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
 	struct nic_argument a = {.name = name, .guid = guid, .rate_bytes_per_s = rate_bytes_per_s};
+	struct mfs_window_config window = {.window_ns = arbiter->config.window_ns,
+					   .window_bytes_min = arbiter->config.window_bytes_min};
 	int rc;
 
 	if (strlen(name) >= sizeof(arbiter->nic[0].name))
@@ -280,16 +291,21 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		return rc;
 	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
 	rc = 0;
+	window.rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
+	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++) {
+		rc = mfs_rmlq_create(&arbiter->config.policy, window.rate_bytes_per_s, arbiter->config.tasks_max,
+				     &a.parts.queue[d]);
+		if (rc == 0)
+			rc = mfs_window_create(&window, &a.parts.window[d]);
+	}
 	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++)
-		rc = mfs_rmlq_create(&arbiter->config.policy,
-				     rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s,
-				     arbiter->config.tasks_max, &a.queues[d]);
-	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++)
-		mfs_rmlq_watch(a.queues[d], watch_promoted, arbiter);
+		mfs_rmlq_watch(a.parts.queue[d], watch_promoted, arbiter);
 	if (rc == 0)
 		rc = arbiter_command(arbiter, run_nic, &a);
-	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-		mfs_rmlq_destroy(a.queues[d]); /* NULL, unless another thread has added the NIC meanwhile */
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) { /* NULL, unless another thread has added the NIC meanwhile */
+		mfs_rmlq_destroy(a.parts.queue[d]);
+		mfs_window_destroy(a.parts.window[d]);
+	}
 	return rc;
 }
 
@@ -329,8 +345,13 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
 	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
 		nic_gates_write(arbiter, i);
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		way_at(arbiter, i)->dirty = true;
+	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
+		struct way *way = way_at(arbiter, i);
+
+		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE; d++)
+			mfs_rmlq_destination_open(way->queue, (uint16_t)d);
+		way->dirty = true;
+	}
 	return 0;
 }
 
@@ -361,7 +382,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	int rc;
 
 	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
-	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->stuck_ns == 0 ||
+	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->gate_max_ns == 0 ||
 	    config->load_time_constant_ns == 0 ||
 	    config->mode > MFS_MODE_ENFORCE)
 		return -EINVAL;
@@ -376,6 +397,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 		return -ENOMEM;
 	arbiter->config = *config;
 	arbiter->gate_mask = gate_mask(config->mode);
+	arbiter->resume_ns = MFS_TIME_NEVER;
 	arbiter->gap_ns = 2 * config->spin_ns;
 	arbiter->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
 	if (arbiter->few_cores && arbiter->config.spin_ns > SPIN_FEW_CORES_NS)
@@ -391,7 +413,9 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 		mfs_arbiter_destroy(arbiter);
 		return rc;
 	}
-	rc = watch_create(arbiter);
+	rc = beater_init(arbiter);
+	if (rc == 0)
+		rc = watch_create(arbiter);
 	if (rc == 0)
 		rc = watch(arbiter, arbiter->command_bell);
 	if (rc < 0) {
@@ -411,10 +435,15 @@ int mfs_arbiter_start(struct mfs_arbiter *arbiter)
 		return -EALREADY;
 	sigfillset(&all); /* signals are for the interpreter's main thread */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&arbiter->thread, NULL, arbiter_thread, arbiter);
+	rc = beater_start(arbiter);
+	if (rc == 0) {
+		rc = -pthread_create(&arbiter->thread, NULL, arbiter_thread, arbiter);
+		if (rc < 0)
+			beater_stop(arbiter);
+	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	arbiter->running = rc == 0;
-	return -rc;
+	return rc;
 }
 
 static int run_stop(struct mfs_arbiter *arbiter, void *argument)
@@ -429,6 +458,7 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 	if (arbiter->running) {
 		arbiter_command(arbiter, run_stop, NULL);
 		pthread_join(arbiter->thread, NULL);
+		beater_stop(arbiter);
 	}
 	while (arbiter->sessions) {
 		struct session *session = arbiter->session[--arbiter->sessions];
@@ -437,7 +467,7 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		session_destroy(session);
 	}
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		mfs_rmlq_destroy(way_at(arbiter, i)->queue);
+		mfs_rmlq_destroy(way_at(arbiter, i)->queue), mfs_window_destroy(way_at(arbiter, i)->window);
 	if (arbiter->epoll >= 0)
 		close(arbiter->epoll);
 	if (arbiter->command_bell >= 0)

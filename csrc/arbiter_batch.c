@@ -54,6 +54,7 @@ static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, str
 		uint32_t i = (uint32_t)__builtin_ctz(ways);
 		struct way *way = way_at(arbiter, i);
 
+		session->work_ns += WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
 		if (mfs_rmlq_batch(way->queue, batch->key, &context, arbiter->now_ns) == 0)
 			batch->told |= 1u << i;
 		way->dirty = true;
@@ -91,8 +92,10 @@ static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *ses
 		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) == session->request[r - 1].id &&
 			atomic_load_explicit(&shared->version, memory_order_relaxed) == session->request[r - 1].version;
 	}
+	session->work_ns += WORK_REQUEST_NS * session->batch_requests[slot];
 	if (read >= told)
 		return;
+	session->work_ns += WORK_REQUEST_NS * MFS_REQUESTS_MAX / 4;
 	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
 		if (atomic_load_explicit(&segment->request[i].request_id, memory_order_acquire) != 0 &&
 		    atomic_load_explicit(&segment->request[i].batch, memory_order_relaxed) == slot)
@@ -110,6 +113,8 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 	bool arrives = id != batch->id || version != batch->version;
 
 	if (!arrives && layer == batch->layer_current)
+		return batch;
+	if (session->work_ns > WORK_LATER_NS) /* with a later message, or with the next heartbeat */
 		return batch;
 	if (id == MFS_CONTEXT_CLAIMED)
 		id = 0;

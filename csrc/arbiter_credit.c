@@ -15,15 +15,16 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 {
 	const struct session_way *share = &session->way[index];
 
-	if (session->state != MFS_SEGMENT_ACTIVE || share->written_off ||
+	if (session->state != MFS_SEGMENT_ACTIVE ||
+	    (share->overdue_ns && arbiter->now_ns - share->overdue_ns < SUSPECT_NS) ||
 	    (share->judged_ns && arbiter->now_ns - share->judged_ns < JUDGED_NS))
 		return 0;
-	return arbiter->nic[index / MFS_DIRECTIONS].window_bytes / 2 / arbiter->sessions;
+	return mfs_window_bytes(arbiter->nic[index / MFS_DIRECTIONS].way[0].window) / 2 / arbiter->sessions;
 }
 
 static void credit_write(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
-	bool silent = arbiter->now_ns - arbiter->nic[index / MFS_DIRECTIONS].unscheduled_ns > SILENT_NS;
+	bool silent = arbiter->now_ns - arbiter->nic[index / MFS_DIRECTIONS].gate.busy_ns > SILENT_NS;
 	struct mfs_gate *gate = &session->segment->gate[index / MFS_DIRECTIONS];
 	struct session_way *share = &session->way[index];
 	uint64_t laned = way_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0, any = silent ? laned : 0;

@@ -31,6 +31,7 @@ struct row {
 };
 
 struct ledger {
+	uint64_t salt; /* clients choose the numbers of their requests, and cannot know which share a bucket */
 	uint32_t row_bucket[ROW_BUCKETS];
 	uint32_t cell_bucket[CELL_BUCKETS];
 	uint32_t newest, oldest;
@@ -53,7 +54,7 @@ static uint64_t mix(uint64_t x)
 
 static uint32_t *row_bucket(struct ledger *ledger, uint32_t client_id, uint64_t request_id)
 {
-	return &ledger->row_bucket[mix(request_id + ((uint64_t)client_id << 40)) % ROW_BUCKETS];
+	return &ledger->row_bucket[mix(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) % ROW_BUCKETS];
 }
 
 static uint32_t *cell_bucket(struct ledger *ledger, uint32_t row, uint8_t stage, uint16_t layer)
@@ -61,9 +62,13 @@ static uint32_t *cell_bucket(struct ledger *ledger, uint32_t row, uint8_t stage,
 	return &ledger->cell_bucket[mix((uint64_t)row << 24 | (uint64_t)stage << 16 | layer) % CELL_BUCKETS];
 }
 
-struct ledger *ledger_create(void)
+struct ledger *ledger_create(uint64_t salt)
 {
-	return calloc(1, sizeof(struct ledger));
+	struct ledger *ledger = calloc(1, sizeof(*ledger));
+
+	if (ledger)
+		ledger->salt = salt;
+	return ledger;
 }
 
 void ledger_destroy(struct ledger *ledger)

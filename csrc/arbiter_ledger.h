@@ -11,7 +11,7 @@ struct ledger;
 
 enum ledger_end { LEDGER_COMPLETE, LEDGER_BYPASS, LEDGER_DROP };
 
-struct ledger *ledger_create(void); /* NULL: no memory. Pages that are never used are never touched. */
+struct ledger *ledger_create(uint64_t salt); /* NULL: no memory. Pages that are never used are never touched. */
 void ledger_destroy(struct ledger *ledger); /* NULL is allowed */
 
 /* A task of the request begins; answers the cell that ledger_finish wants, 0: there is no room for its account. */

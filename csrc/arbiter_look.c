@@ -56,11 +56,11 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	memcpy(stats->name, nic->name, sizeof(stats->name));
 	stats->guid = nic->guid;
 	stats->rate_bytes_per_s = nic->rate_bytes_per_s;
-	stats->window_bytes = nic->window_bytes;
-	stats->unscheduled_in_flight_bytes = nic->unscheduled_bytes;
+	stats->window_bytes = mfs_window_bytes(nic->way[0].window);
+	stats->unscheduled_in_flight_bytes = nic->gate.pending_bytes;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		mfs_rmlq_stats(nic->way[d].queue, &queue);
-		stats->in_flight_bytes[d] = nic->way[d].in_flight_bytes;
+		stats->in_flight_bytes[d] = mfs_window_in_flight(nic->way[d].window);
 		stats->load[d] = nic->way[d].load;
 		stats->promotions += queue.promotions;
 		for (unsigned c = 0; c < MFS_CLASSES_MAX; c++) {

@@ -6,56 +6,8 @@
 #include <string.h>
 
 #define GRANTS_PER_LOOP 256
-#define UNSCHEDULED_ABSURD_BYTES (1ull << 44)
-/* A client that has bytes in flight should finish some within this plus four times their time on the wire. */
-#define PROGRESS_NS 1e9
-#define PROGRESS_BYTES_MAX (1ull << 31) /* the largest RDMA message */
-
-static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
-{
-	uint64_t sum = 0;
-
-	for (unsigned s = 0; s < MFS_STAGES_MAX; s++)
-		if (stages >> s & 1)
-			sum += atomic_load_explicit(&half->bytes[s], memory_order_relaxed);
-	return sum;
-}
-
-/* Looks at the clients' counters of stages that never wait; true when some are in flight or were within quiet_ns. */
-static bool nic_unscheduled_busy(struct mfs_arbiter *arbiter, uint32_t index)
-{
-	struct nic *nic = &arbiter->nic[index];
-	uint64_t in_flight = 0;
-
-	for (uint32_t i = 0; i < arbiter->sessions; i++) {
-		struct session *session = arbiter->session[i];
-		struct session_nic *last = &session->nic[index];
-
-		if (session->state != MFS_SEGMENT_ACTIVE)
-			continue;
-
-		/* completed first: a request that is posted and completed in between then seems in flight, not the reverse */
-		uint64_t completed = usage_sum(&session->segment->usage[index].completed, MFS_STAGES_UNSCHEDULED);
-		uint64_t posted = usage_sum(&session->segment->usage[index].posted, MFS_STAGES_UNSCHEDULED);
-		uint64_t difference = posted - completed;
-
-		if (posted != last->posted || completed != last->completed) {
-			last->posted = posted;
-			last->completed = completed;
-			last->changed_ns = arbiter->now_ns;
-			nic->unscheduled_ns = arbiter->now_ns;
-		}
-		/* Counters that stand still: the client is dead, stopped, lies, or waits for a receiver that takes nothing, and
-		 * then the link is free. */
-		if (difference == 0 || difference > UNSCHEDULED_ABSURD_BYTES ||
-		    arbiter->now_ns - last->changed_ns > arbiter->config.stuck_ns)
-			continue;
-		in_flight += difference;
-		nic->unscheduled_ns = arbiter->now_ns;
-	}
-	nic->unscheduled_bytes = in_flight;
-	return in_flight > 0 || arbiter->now_ns - nic->unscheduled_ns < arbiter->config.quiet_ns;
-}
+#define COUNTER_ABSURD_BYTES (1ull << 44)
+#define AGED_SHARE 20 /* of the link: what goes beside collectives once a direction has been closed for as long as it may */
 
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
@@ -82,16 +34,51 @@ static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool wait
 	nic_gates_write(arbiter, index / MFS_DIRECTIONS);
 }
 
-/* The task's bytes fill the window no more. */
-static void window_leave(struct mfs_arbiter *arbiter, struct task *task)
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
+
+/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end,
+ * or that does not say where they go, has windows of its own: it can fill those. */
+void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
+{
+	const struct session *session = task->session;
+	const struct session_way *share = &session->way[task->way];
+	bool suspect = share->overdue_ns && arbiter->now_ns - share->overdue_ns < SUSPECT_NS;
+	uint64_t key = key_mix(peer && !suspect ? arbiter->key_secret : session->key_salt, peer);
+
+	task->destination = mfs_window_destination(way_at(arbiter, task->way)->window, key, arbiter->now_ns);
+	task->placed = true;
+}
+
+void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
+{
+	if (task->placed)
+		mfs_window_destination_give(way_at(arbiter, task->way)->window, task->destination);
+	task->placed = false;
+}
+
+static void flight_append(struct way *way, struct task *task)
+{
+	task->flight_next = NULL;
+	task->flight_prev = way->flight_last;
+	*(way->flight_last ? &way->flight_last->flight_next : &way->flight_first) = task;
+	way->flight_last = task;
+}
+
+static void flight_remove(struct way *way, struct task *task)
+{
+	*(task->flight_prev ? &task->flight_prev->flight_next : &way->flight_first) = task->flight_next;
+	*(task->flight_next ? &task->flight_next->flight_prev : &way->flight_last) = task->flight_prev;
+}
+
+/* The task's bytes are in the windows no more, and its destination may have room. */
+static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 {
 	struct way *way = way_at(arbiter, task->way);
 
-	if (!task->counted)
-		return;
 	task->counted = false;
-	way->in_flight_bytes -= task->bytes;
+	flight_remove(way, task);
 	arbiter->nic[task->way / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
+	mfs_rmlq_destination_open(way->queue, task->destination);
 	way->dirty = true;
 }
 
@@ -102,15 +89,41 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
-	share->progress_ns = arbiter->now_ns;
 	if (complete && task->stage == MFS_STAGE_REUSE && task->way % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
 		arbiter->nic[task->way / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
 	else if (complete && task->load)
 		way->load_bytes += task->bytes;
-	if (share->in_flight_tasks == 0)
-		share->written_off = false;
-	window_leave(arbiter, task);
+	if (!task->counted)
+		return;
+	if (complete)
+		mfs_window_complete(way->window, &task->passage, arbiter->now_ns);
+	else
+		mfs_window_leave(way->window, &task->passage, false, arbiter->now_ns);
+	window_left(arbiter, task);
 }
+
+/* A task that has not ended by the time that its destination was given: the peer or the program is dead, or neither ever
+ * had the bytes. What was permitted first is due first, nearly; so the oldest are looked at, whatever else their program
+ * goes on doing. */
+static void way_write_off(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	struct way *way = way_at(arbiter, index);
+	struct task *next;
+
+	for (struct task *task = way->flight_first; task; task = next) {
+		next = task->flight_next;
+		if (arbiter->now_ns - task->passage.entered_ns < MFS_WINDOW_PATIENCE_NS)
+			return;
+		if (arbiter->now_ns < task->passage.due_ns)
+			continue;
+		task->session->way[index].overdue_ns = arbiter->now_ns;
+		watch_open(arbiter, task->session, MFS_OPEN_WRITTEN_OFF);
+		mfs_window_leave(way->window, &task->passage, true, arbiter->now_ns);
+		window_left(arbiter, task);
+	}
+}
+
+/* ---- grants ------------------------------------------------------------------------------------------------------ */
 
 /* Books a task that is in flight from now on. */
 void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
@@ -118,23 +131,27 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	uint32_t wire_class = pick->wire_class;
 	struct session *session = task->session;
 	struct nic *nic = &arbiter->nic[task->way / MFS_DIRECTIONS];
+	struct way *way = way_at(arbiter, task->way);
 	struct session_way *share = &session->way[task->way];
 
+	fifo_remove(session, task);
 	task->phase = TASK_IN_FLIGHT;
 	task->wire_class = (uint8_t)wire_class;
-	task->counted = !share->written_off;
+	task->counted = true;
 	/* Where the paper's rules hold, rho counts what promotion has put first, too. */
 	task->load = pick->tier == MFS_TIER_CRITICAL && arbiter->config.policy.variant == MFS_VARIANT_PAPER;
 	session->held_bytes -= task->bytes;
 	session->grants++;
 	share->in_flight_tasks++;
 	share->in_flight_bytes += task->bytes;
-	share->progress_ns = arbiter->now_ns;
 	arbiter->grants++;
-	if (task->counted) {
-		way_at(arbiter, task->way)->in_flight_bytes += task->bytes;
-		nic->in_flight_class_bytes[wire_class] += task->bytes;
-	}
+	flight_append(way, task);
+	nic->in_flight_class_bytes[wire_class] += task->bytes;
+	/* What went on credit is what the client says: no more of it is believed than the credit is. */
+	mfs_window_enter(way->window, task->destination,
+			 task->taken && task->bytes > mfs_window_bytes(way->window) / 2 ? mfs_window_bytes(way->window) / 2
+											  : task->bytes,
+			 arbiter->now_ns, &task->passage);
 	nic->granted_bytes[wire_class] += task->bytes;
 	nic->grants[wire_class]++;
 	if (!task->taken && arbiter->now_ns > task->submit_ns)
@@ -158,52 +175,102 @@ static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick 
 	return ((struct task *)(uintptr_t)pick->cookie)->laned && class_apart(arbiter, pick->wire_class);
 }
 
-/* Unscheduled bytes are counted where they are sent, and collectives receive about what they send: while some are under
- * way, both directions are theirs. */
-void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
+/* Collectives are counted where they are sent, and receive about what they send: while some are under way, both directions
+ * are theirs. False: the task has to wait for them. */
+static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, const struct mfs_pick *pick)
 {
 	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 	struct way *way = way_at(arbiter, index);
+	uint64_t at_ns, promotion_ns;
+	bool closed;
+
+	if (pick->tier == MFS_TIER_CRITICAL || kept_apart(arbiter, pick))
+		return true;
+	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
+	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
+		way_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
+		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
+	}
+	way_waits_set(arbiter, index, nic->gate.wire_bytes > 0.0);
+	if (!closed) {
+		way->closed_ns = 0;
+		return true;
+	}
+	if (pick->tier != MFS_TIER_SCAVENGER && gate_aged(arbiter, way, &at_ns)) {
+		way->aged_bytes += pick->bytes;
+		if (way->aged_bytes * AGED_SHARE * 1e9 >= (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
+			way->aged_bytes = 0.0;
+			way->closed_ns = arbiter->now_ns;
+		}
+		return true;
+	}
+	promotion_ns = mfs_rmlq_advance(way->queue, arbiter->now_ns);
+	way->look_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
+	if (way->look_ns <= arbiter->now_ns)
+		way->look_ns = arbiter->now_ns + 1;
+	return false;
+}
+
+/* The first task of the queue pair goes in the place of the one that was chosen, and in its class if that is the better. */
+static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_pick *pick)
+{
+	struct task *chosen = (struct task *)(uintptr_t)pick->cookie, *first = fifo_first(chosen->session, chosen);
+	uint8_t wire_class = pick->wire_class;
+
+	/* of the queue of the other direction, perhaps */
+	if (first != chosen && mfs_rmlq_place(way_at(arbiter, first->way)->queue, first->handle, pick) == 0 &&
+	    wire_class < pick->wire_class)
+		pick->wire_class = wire_class;
+	return first;
+}
+
+void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	struct way *way = way_at(arbiter, index);
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
-	bool looked = false, busy = false;
-	struct mfs_pick pick;
+	struct mfs_pick pick, taken;
+	uint16_t destination;
+	struct task *task;
 
 	way->dirty = false;
 	way->look_ns = MFS_TIME_NEVER;
-	for (unsigned n = 0;; n++) {
-		if (mfs_rmlq_peek(way->queue, arbiter->now_ns, &pick) < 0) {
-			way_waits_set(arbiter, index, false);
-			return;
-		}
+	for (unsigned n = 0; mfs_rmlq_peek(way->queue, arbiter->now_ns, &pick) == 0; n++) {
 		if (n == GRANTS_PER_LOOP) {
 			way->dirty = true;
 			return;
 		}
-		if (enforce && way->in_flight_bytes > 0 && way->in_flight_bytes + pick.bytes > nic->window_bytes)
-			return; /* a completion will come */
-		if (enforce && !looked) {
-			looked = true;
-			busy = nic_unscheduled_busy(arbiter, index / MFS_DIRECTIONS);
-			if (nic->unscheduled_bytes > 0 && !nic->bell) {
-				way_waits_set(arbiter, index, true);
-				busy = nic_unscheduled_busy(arbiter, index / MFS_DIRECTIONS);
-			}
-			way_waits_set(arbiter, index, nic->unscheduled_bytes > 0);
-		}
-		if (busy && pick.tier != MFS_TIER_CRITICAL && !kept_apart(arbiter, &pick)) {
-			uint64_t promotion_ns = mfs_rmlq_advance(way->queue, arbiter->now_ns);
+		destination = pick.destination;
+		task = first_of_queue_pair(arbiter, &pick);
+		/* One that goes another way than what was chosen goes with it, whatever room there is there. */
+		if (enforce && task->way == index && task->destination == destination) {
+			enum mfs_room room = mfs_window_room(way->window, task->destination, task->bytes, arbiter->now_ns,
+							     &way->look_ns);
 
-			way->look_ns = nic->unscheduled_bytes ? arbiter->now_ns + arbiter->config.stuck_ns
-							      : nic->unscheduled_ns + arbiter->config.quiet_ns;
-			if (promotion_ns < way->look_ns)
-				way->look_ns = promotion_ns;
-			if (way->look_ns <= arbiter->now_ns)
-				way->look_ns = arbiter->now_ns + 1;
-			return;
+			if (room == MFS_ROOM_NIC_FULL)
+				return;
+			if (room == MFS_ROOM_DESTINATION_FULL) {
+				mfs_rmlq_destination_close(way->queue, destination);
+				continue;
+			}
 		}
-		mfs_rmlq_pick(way->queue, arbiter->now_ns, &pick);
-		nic_granted(arbiter, (struct task *)(uintptr_t)pick.cookie, &pick);
+		if (enforce && !beside_collectives(arbiter, index, &pick))
+			return;
+		mfs_rmlq_take(way_at(arbiter, task->way)->queue, task->handle, arbiter->now_ns, &taken);
+		nic_granted(arbiter, task, &pick);
 	}
+	way_waits_set(arbiter, index, false);
+}
+
+/* ---- load -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
+{
+	uint64_t sum = 0;
+
+	for (unsigned s = 0; s < MFS_STAGES_MAX; s++)
+		if (stages >> s & 1)
+			sum += atomic_load_explicit(&half->bytes[s], memory_order_relaxed);
+	return sum;
 }
 
 /* The clients' counters of completed bytes since they were last read: of stages that never wait, and of stage 1. */
@@ -220,9 +287,9 @@ static void nic_counters_read(struct mfs_arbiter *arbiter, uint32_t index, uint6
 		const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
 		uint64_t sums[2] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE)};
 
-		if (sums[0] - last->load_bytes < UNSCHEDULED_ABSURD_BYTES)
+		if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
 			*unscheduled += sums[0] - last->load_bytes;
-		if (sums[1] - last->reuse_bytes < UNSCHEDULED_ABSURD_BYTES)
+		if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
 			*reuse += sums[1] - last->reuse_bytes;
 		last->load_bytes = sums[0];
 		last->reuse_bytes = sums[1];
@@ -264,49 +331,19 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	}
 }
 
-/* A client that was granted bytes of a way and finishes none must not fill its window for ever. */
-static void way_write_off(struct mfs_arbiter *arbiter, uint32_t index, struct session *session)
-{
-	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
-	struct session_way *share = &session->way[index];
-	uint64_t bytes = share->in_flight_bytes < PROGRESS_BYTES_MAX ? share->in_flight_bytes : PROGRESS_BYTES_MAX;
-	double patience_ns = PROGRESS_NS + 4e9 * (double)bytes / (double)nic->rate_bytes_per_s;
-
-	if (share->in_flight_tasks == 0 || share->written_off ||
-	    (double)(arbiter->now_ns - share->progress_ns) < patience_ns)
-		return;
-	share->written_off = true;
-	watch_open(arbiter, session, MFS_OPEN_WRITTEN_OFF);
-	for (unsigned i = 0; i < MFS_TASKS_MAX; i++) {
-		struct task *task = &session->task[i];
-
-		if (task->phase == TASK_IN_FLIGHT && task->way == index)
-			window_leave(arbiter, task);
-	}
-}
-
 void nic_tick(struct mfs_arbiter *arbiter)
 {
+	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
+
 	nic_loads_measure(arbiter);
 	for (uint32_t i = 0; i < arbiter->nics; i++)
-		nic_unscheduled_busy(arbiter, i);
+		gate_tick(arbiter, i, elapsed_ns);
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		for (uint32_t j = 0; j < arbiter->sessions; j++)
-			way_write_off(arbiter, i, arbiter->session[j]);
-}
-
-static void nic_rate_set(struct mfs_arbiter *arbiter, struct nic *nic, uint64_t rate_bytes_per_s)
-{
-	double window = (double)rate_bytes_per_s * (double)arbiter->config.window_ns / 1e9;
-
-	nic->rate_bytes_per_s = rate_bytes_per_s;
-	nic->window_bytes = window < 1e15 ? (uint64_t)window : (uint64_t)1e15;
-	if (nic->window_bytes < arbiter->config.window_bytes_min)
-		nic->window_bytes = arbiter->config.window_bytes_min;
+		way_write_off(arbiter, i);
 }
 
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
-		    struct mfs_rmlq *queues[MFS_DIRECTIONS])
+		    struct nic_parts *parts)
 {
 	struct nic *nic;
 	uint32_t i;
@@ -319,25 +356,31 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		return -ENOSPC;
 	nic = &arbiter->nic[i];
 	if (i == arbiter->nics) {
-		if (!queues[0])
+		if (!parts->queue[0])
 			return -ENOENT;
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-			nic->way[d] = (struct way){.queue = queues[d], .look_ns = MFS_TIME_NEVER};
-			queues[d] = NULL;
+			nic->way[d] = (struct way){.queue = parts->queue[d],
+						   .window = parts->window[d],
+						   .look_ns = MFS_TIME_NEVER};
+			parts->queue[d] = NULL;
+			parts->window[d] = NULL;
 		}
 		memcpy(nic->name, name, strlen(name) + 1);
 		nic->guid = guid;
-		nic->unscheduled_ns = arbiter->now_ns - arbiter->config.quiet_ns;
-		nic_rate_set(arbiter, nic, rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s);
+		nic->gate.busy_ns = arbiter->now_ns - arbiter->config.quiet_ns;
+		nic->gate.read_ns = nic->gate.pause_read_ns = arbiter->now_ns;
+		nic->rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
 		arbiter->nics++;
 	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 			rc = mfs_rmlq_set_rate(nic->way[d].queue, rate_bytes_per_s);
+			if (rc == 0)
+				rc = mfs_window_set_rate(nic->way[d].window, rate_bytes_per_s, arbiter->now_ns);
 			if (rc < 0)
 				return rc;
 			nic->way[d].dirty = true;
 		}
-		nic_rate_set(arbiter, nic, rate_bytes_per_s);
+		nic->rate_bytes_per_s = rate_bytes_per_s;
 	}
 	for (uint32_t j = 0; j < arbiter->sessions; j++)
 		session_nic_write(arbiter, arbiter->session[j], i);

@@ -39,6 +39,7 @@ static void request_link(struct session *session, uint32_t slot)
 	if (request->next)
 		session->request[request->next - 1].prev = slot + 1;
 	session->batch_request[request->batch] = slot + 1;
+	session->batch_requests[request->batch]++;
 }
 
 static void request_unlink(struct session *session, uint32_t slot)
@@ -49,6 +50,8 @@ static void request_unlink(struct session *session, uint32_t slot)
 	while (*link != slot + 1)
 		link = &session->request[*link - 1].hash_next;
 	*link = request->hash_next;
+	if (request->batch != MFS_NONE_U32)
+		session->batch_requests[request->batch]--;
 	if (request->next)
 		session->request[request->next - 1].prev = request->prev;
 	if (request->prev)
@@ -202,6 +205,7 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 	atomic_store_explicit(&shared->judgement, 0, memory_order_relaxed);
 	request_link(session, slot);
 	demands_copy(arbiter, session, slot);
+	session->work_ns += WORK_REQUEST_NS + WORK_DEMAND_NS * request->demands;
 	request_tell(arbiter, session, request);
 	batch_stale(session, request->batch);
 	return true;

@@ -93,7 +93,7 @@ void session_admit(struct mfs_arbiter *arbiter, struct session *session)
 	session_rules_write(arbiter, session);
 	session_dscp_write(arbiter, session);
 	for (uint32_t i = 0; i < MFS_NICS_MAX; i++) {
-		session->nic[i].changed_ns = arbiter->now_ns;
+		session->nic[i].read_ns = arbiter->now_ns;
 		session_nic_write(arbiter, session, i);
 	}
 	atomic_store_explicit(&header->state, MFS_SEGMENT_ACTIVE, memory_order_release);

@@ -8,7 +8,9 @@
  *   arbiter_heartbeat.c  how programs know that the daemon lives
  *   arbiter_batch.c    batches: what the queues are told, ranks; when contexts are read
  *   arbiter_request.c  requests and the bytes that they will move, pruning
- *   arbiter_nic.c      NICs: unscheduled traffic, in-flight window, grants, load
+ *   arbiter_nic.c      NICs: grants, windows, load
+ *   arbiter_gate.c     collectives: whether held flows may go beside them
+ *   arbiter_fifo.c     queue pairs: which of their tasks is first
  *   arbiter_credit.c   leave in advance where nothing waits
  *   arbiter_session.c  sessions: segments and what the daemon writes there
  *   arbiter_watch.h    where all of them are watched: accounts of requests, events for a recorder
@@ -20,6 +22,7 @@
 
 #include <mfs/arbiter.h>
 #include <mfs/ring.h>
+#include <mfs/window.h>
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -50,9 +53,15 @@ struct task {
 	uint8_t way;
 	uint8_t wire_class; /* when in flight */
 	bool laned;	    /* goes out on the lane of its class */
-	bool counted;	    /* when in flight: its bytes fill the window */
+	bool counted;	    /* when in flight: its bytes are in the windows, as `passage` says */
 	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
 	bool taken;	    /* went on credit */
+	bool placed;	    /* it has a reference to its destination */
+	uint16_t destination;
+	uint16_t fifo_next, fifo_prev; /* waiting tasks of the same queue pair: slot + 1; 0: none */
+	uint32_t fifo;		       /* of its queue pair, slot + 1 in the table of them; 0: none */
+	struct mfs_passage passage;
+	struct task *flight_next, *flight_prev; /* of the same way, by when they were permitted */
 };
 
 /* The daemon's copy of a batch context. */
@@ -102,13 +111,16 @@ struct demand {
 };
 
 #define REQUEST_BUCKETS 1024u
+#define FIFO_BUCKETS 1024u
+#define MESSAGES_PER_TURN 64 /* of one client, so that a busy one cannot keep the others waiting */
 
 /* One client on one NIC. */
 struct session_nic {
-	/* what it has in flight without asking, as last read */
+	/* of collectives, as last read */
 	uint64_t posted;
 	uint64_t completed;
-	uint64_t changed_ns;
+	uint64_t read_ns;
+	uint64_t moved_ns;    /* when a counter of it was last seen to move; 0: never */
 	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
 	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
 };
@@ -120,10 +132,16 @@ _Static_assert(WAYS_MAX <= 32, "contexts keep one bit a way in a word");
 struct session_way {
 	uint32_t in_flight_tasks;
 	uint64_t in_flight_bytes;
-	uint64_t progress_ns; /* last grant or completion */
 	uint64_t judged_ns;   /* its last critical or pruned flow; 0: none yet */
+	uint64_t overdue_ns;  /* when a task of it was last written off; 0: never */
 	uint64_t credit, credit_laned; /* as written in its segment */
-	bool written_off;     /* finished nothing for so long that its bytes no longer fill the window */
+};
+
+/* The waiting tasks of one queue pair, in the order in which they were sent. */
+struct task_fifo {
+	uint32_t queue; /* NIC and number; 0: free */
+	uint32_t next;	/* of the same bucket, or next free: slot + 1 */
+	uint16_t head, tail;
 };
 
 struct session {
@@ -149,9 +167,17 @@ struct session {
 	bool ending; /* any of both */
 	struct batch batch[MFS_BATCHES_MAX];
 	uint32_t batch_request[MFS_BATCHES_MAX]; /* first of the chain of its requests, slot + 1 */
+	uint32_t batch_requests[MFS_BATCHES_MAX]; /* length of that chain */
 	uint32_t request_bucket[REQUEST_BUCKETS]; /* by id: slot + 1 */
 	struct request request[MFS_REQUESTS_MAX];
 	struct demand demand[MFS_DEMANDS_MAX];
+	uint64_t work_ns;     /* processor time that its contexts have cost and that was not yet forgiven */
+	uint64_t work_read_ns;
+	struct mfs_message message[MESSAGES_PER_TURN]; /* taken from its rings and not yet heeded */
+	uint32_t message_next, message_end;
+	uint32_t fifo_bucket[FIFO_BUCKETS];
+	uint32_t fifo_free, fifos_used;
+	struct task_fifo fifo[MFS_TASKS_MAX];
 	struct task task[MFS_TASKS_MAX];
 };
 
@@ -159,27 +185,44 @@ struct session {
  * reverse. */
 struct way {
 	struct mfs_rmlq *queue;
-	uint64_t in_flight_bytes;
+	struct mfs_window *window;
+	struct task *flight_first, *flight_last;
 	uint64_t look_ns;    /* when to try to grant again though no message comes; MFS_TIME_NEVER */
+	uint64_t closed_ns;  /* since when collectives have held its first flow up; 0: they do not */
+	double aged_bytes;   /* that went all the same since */
 	bool dirty;	     /* something changed that may allow a grant */
-	bool waits;	     /* its first flow waits for unscheduled traffic to end */
+	bool waits;	     /* its first flow waits for collectives to end */
 	bool open;	     /* nothing waits: clients have credit */
 	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this way */
 	double load;
+};
+
+/* Collectives on one NIC: see arbiter_gate.c. */
+struct gate {
+	uint64_t pending_bytes; /* posted and not completed, as their senders count */
+	double wire_bytes;	/* of these, what the wire has not had the time for */
+	uint64_t read_ns;
+	uint64_t busy_ns;	/* when some were last on the wire, or a counter moved */
+	uint64_t scan_ns;	/* when all clients were last looked at, not only those known to have some */
+	uint64_t pause_ns;	/* time that the link may still be left silent between collectives */
+	uint64_t pause_read_ns;
+	bool paused;		/* it is left silent now */
+	uint64_t moved_bytes;	/* posted since the rate was last measured */
+	double rate;		/* bytes a second, averaged */
+	uint32_t members;	/* clients that have some, at the front of `member` */
+	struct session *member[MFS_CLIENTS_MAX];
 };
 
 struct nic {
 	char name[32];
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	uint64_t window_bytes; /* of either way */
 	struct way way[MFS_DIRECTIONS];
 	uint64_t in_flight_class_bytes[MFS_CLASSES_MAX];
 	uint64_t granted_bytes[MFS_CLASSES_MAX];
 	uint64_t grants[MFS_CLASSES_MAX];
 	uint64_t wait_ns;
-	uint64_t unscheduled_bytes;
-	uint64_t unscheduled_ns; /* when unscheduled traffic was last seen */
+	struct gate gate;
 	uint64_t reuse_out_bytes; /* completed by outgoing tasks of stage 1 since the load was last measured */
 	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
 };
@@ -201,6 +244,7 @@ struct mfs_arbiter {
 	uint32_t turns_behind;	/* since the first in a row that left messages in a ring */
 	bool behind;		/* this turn did */
 	uint64_t load_read_ns;
+	uint64_t resume_ns; /* when a client that cost too much is heard again; MFS_TIME_NEVER: there is none */
 	uint64_t key_secret;
 	uint32_t next_client_id;
 	uint32_t sessions; /* in use, at the front of the table */
@@ -219,6 +263,12 @@ struct mfs_arbiter {
 	/* the thread */
 	pthread_t thread;
 	bool running;
+	/* the thread that writes heartbeats when this one is late: arbiter_heartbeat.c */
+	pthread_t beater;
+	pthread_mutex_t beat_lock; /* the table of sessions is changed, or read by the beater */
+	pthread_cond_t beat_changed;
+	_Atomic uint64_t beat_due_ns; /* heartbeat_due_ns, for it */
+	bool beat_stop;
 	bool stop;
 	int epoll;
 	int command_bell;
@@ -265,6 +315,12 @@ static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 	return x ? x : 1;
 }
 
+#define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
+/* What contexts cost to read and to tell the queues, roughly: clients are held to a share of the thread's time. */
+#define WORK_BATCH_NS 300
+#define WORK_REQUEST_NS 100
+#define WORK_DEMAND_NS 50
+#define WORK_LATER_NS 2000000ull /* a client that owes so much has its contexts read no more for now */
 #define TIME_MAX_NS (1ull << 60) /* what a segment tells beyond it is not believed */
 
 /* arbiter_command.c */
@@ -297,12 +353,32 @@ bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and nobody ha
 /* Looks whether a flow that may go has a class which its client could not have known. */
 void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
 
+/* arbiter_fifo.c */
+void fifo_add(struct session *session, struct task *task, uint32_t queue); /* a task that waits; 0: of no queue pair */
+void fifo_remove(struct session *session, struct task *task);
+struct task *fifo_first(struct session *session, struct task *task); /* of its queue pair; itself if of none */
+
+/* arbiter_gate.c */
+/* Whether collectives hold back what does not travel apart from them. Then `at_ns` is when that may have changed. */
+bool gate_closed(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t *at_ns);
+/* Whether the way has been closed for as long as it may be. */
+bool gate_aged(struct mfs_arbiter *arbiter, struct way *way, uint64_t *at_ns);
+void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
+void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
+
 /* arbiter_nic.c */
-/* A new NIC takes the queues and leaves NULL; -ENOENT when it is new and there are no queues to take. */
+struct nic_parts {
+	struct mfs_rmlq *queue[MFS_DIRECTIONS];
+	struct mfs_window *window[MFS_DIRECTIONS];
+};
+/* A new NIC takes the parts and leaves NULL; -ENOENT when it is new and there are none to take. */
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
-		    struct mfs_rmlq *queues[MFS_DIRECTIONS]);
+		    struct nic_parts *parts);
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
 void way_grant(struct mfs_arbiter *arbiter, uint32_t way); /* grants what may go now, and sets look_ns */
+/* The destination of a task that comes from the client; `peer` 0: unknown. Given back when the task has ended. */
+void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer);
+void nic_unplace(struct mfs_arbiter *arbiter, struct task *task);
 void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books and sends a grant */
 void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books what went on credit */
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete); /* the task is in flight no more */
@@ -335,5 +411,9 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 /* arbiter_heartbeat.c */
 bool heartbeats_write(struct mfs_arbiter *arbiter); /* when they are due; true: they were */
 void heartbeats_hasten(struct mfs_arbiter *arbiter); /* somebody stirs: the next, if it is a second away, is due now */
+void heartbeats_due(struct mfs_arbiter *arbiter, uint64_t due_ns);
+int beater_init(struct mfs_arbiter *arbiter);
+int beater_start(struct mfs_arbiter *arbiter);
+void beater_stop(struct mfs_arbiter *arbiter);
 
 #endif

@@ -9,7 +9,6 @@
 #include <errno.h>
 
 #define CREDIBLE_NS 60000000000ull /* a client's time this far back is not believed */
-#define MESSAGES_PER_LOOP 64 /* of one client, so that a busy one cannot keep the others waiting */
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
@@ -17,10 +16,13 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 {
 	if (task->handle)
 		mfs_rmlq_cancel(way_at(arbiter, task->way)->queue, task->handle);
-	if (task->phase == TASK_IN_FLIGHT)
+	if (task->phase == TASK_IN_FLIGHT) {
 		nic_released(arbiter, task, complete);
-	else
+	} else {
+		fifo_remove(task->session, task);
 		task->session->held_bytes -= task->bytes;
+	}
+	nic_unplace(arbiter, task);
 	task->phase = TASK_FREE;
 	way_at(arbiter, task->way)->dirty = true;
 }
@@ -61,6 +63,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 		if (session->task[i].phase != TASK_FREE)
 			task_lose(arbiter, &session->task[i]);
 	session_contexts_forget(arbiter, session);
+	gate_forget(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
@@ -130,6 +133,9 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 			request_submitted(arbiter, session, task->request - 1, task->way);
 	}
 
+	task->session = session;
+	nic_place(arbiter, task, message->peer);
+
 	struct way *way = way_at(arbiter, task->way);
 	struct mfs_flow flow = {
 		.bytes = message->bytes,
@@ -139,9 +145,9 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		.cookie = (uintptr_t)task,
 		.layer = message->layer,
 		.stage = message->stage,
+		.destination = task->destination,
 	};
 
-	task->session = session;
 	task->bytes = message->bytes;
 	task->submit_ns = sent_ns(arbiter, message);
 	task->taken = message->flags & MFS_TASK_TAKEN;
@@ -150,6 +156,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->stage = message->stage;
 	task->phase = TASK_WAITING;
 	task->laned = message->flags & MFS_TASK_LANED;
+	task->fifo = 0;
 	session->held_bytes += task->bytes;
 	way->dirty = true;
 	watch_submit(arbiter, task);
@@ -170,6 +177,8 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 			task_end(arbiter, task, task->ended_how, task->ended_ns);
 	} else if (full) {
 		nic_granted(arbiter, task, &pick);
+	} else {
+		fifo_add(session, task, message->queue ? (uint32_t)message->nic << 24 | message->queue : 0);
 	}
 	return 0;
 }
@@ -264,37 +273,67 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session, c
 	}
 }
 
-bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
+/* What a client's contexts cost is the client's to choose: one message may have a thousand requests read again. Each may take
+ * a quarter of the thread's time for it; who has taken more is heard later, and the others now. */
+#define WORK_SHARE 4
+#define WORK_NS_MAX 1000000ull
+
+static bool session_owes(struct mfs_arbiter *arbiter, struct session *session)
+{
+	uint64_t forgiven_ns = (arbiter->now_ns - session->work_read_ns) / WORK_SHARE;
+
+	session->work_read_ns = arbiter->now_ns;
+	session->work_ns -= forgiven_ns < session->work_ns ? forgiven_ns : session->work_ns;
+	if (session->work_ns <= WORK_NS_MAX)
+		return false;
+	forgiven_ns = arbiter->now_ns + (session->work_ns - WORK_NS_MAX) * WORK_SHARE + 1;
+	if (forgiven_ns < arbiter->resume_ns)
+		arbiter->resume_ns = forgiven_ns;
+	return true;
+}
+
+static int messages_take(struct mfs_arbiter *arbiter, struct session *session)
 {
 	struct mfs_segment *segment = session->segment;
-	struct mfs_message messages[MESSAGES_PER_LOOP];
 	int n;
 
-	if (session->state != MFS_SEGMENT_ACTIVE)
-		return false;
-	n = mfs_lanes_pop(&session->reader, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS, messages,
-			  MESSAGES_PER_LOOP, arbiter->now_ns, arbiter->config.torn_slot_ns);
-	if (n < 0) {
-		session_detach(arbiter, session, n);
-		return true;
-	}
-	arbiter->messages += (uint64_t)n;
-	arbiter->behind |= n == MESSAGES_PER_LOOP;
-	for (int i = 0; i < n; i++) {
-		int rc = message_apply(arbiter, session, &messages[i]);
+	if (session->message_next < session->message_end)
+		return 0;
+	n = mfs_lanes_pop(&session->reader, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS, session->message,
+			  MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	session->message_next = 0;
+	session->message_end = n > 0 ? (uint32_t)n : 0;
+	if (n > 0)
+		arbiter->messages += (uint64_t)n;
+	arbiter->behind |= n == MESSAGES_PER_TURN;
+	return n < 0 ? n : 0;
+}
 
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
+{
+	bool worked = false;
+	int rc;
+
+	if (session->state != MFS_SEGMENT_ACTIVE || session_owes(arbiter, session))
+		return false;
+	rc = messages_take(arbiter, session);
+	while (rc >= 0 && session->message_next < session->message_end) {
+		worked = true;
+		rc = message_apply(arbiter, session, &session->message[session->message_next++]);
 		if (rc < 0)
 			session->bad_messages++;
 		else
 			rc = session->failed;
-		if (rc < 0) {
-			session_detach(arbiter, session, rc);
+		if (rc >= 0 && session->work_ns > WORK_NS_MAX && session_owes(arbiter, session))
 			return true;
-		}
 	}
-	if (session->ending && n < MESSAGES_PER_LOOP)
+	if (rc < 0) {
+		session_detach(arbiter, session, rc);
+		return true;
+	}
+	if (session->ending && session->message_end < MESSAGES_PER_TURN)
 		ends_heed(arbiter, session);
-	return n > 0;
+	return worked;
 }
 
 bool session_grants_end(struct mfs_arbiter *arbiter, struct session *session)

@@ -10,7 +10,7 @@ int watch_create(struct mfs_arbiter *arbiter)
 	arbiter->watch = calloc(1, sizeof(*arbiter->watch));
 	if (!arbiter->watch)
 		return -ENOMEM;
-	arbiter->watch->ledger = ledger_create();
+	arbiter->watch->ledger = ledger_create(arbiter->key_secret);
 	return arbiter->watch->ledger ? 0 : -ENOMEM;
 }
 

@@ -34,10 +34,8 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 	usage_add(&usage->completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
 	if (__builtin_expect(!(atomic_load_explicit(&segment->gate[nic].word, memory_order_relaxed) & MFS_GATE_IDLE_BELL), 1))
 		return;
-	for (unsigned s = 0; s < MFS_STAGES_MAX; s++)
-		if (MFS_STAGES_UNSCHEDULED >> s & 1 &&
-		    atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed) !=
-			    atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed))
-			return;
-	client_doorbell_ring(client, true);
+	if (stage == MFS_STAGE_COLLECTIVE &&
+	    atomic_load_explicit(&usage->posted.bytes[stage], memory_order_relaxed) ==
+		    atomic_load_explicit(&usage->completed.bytes[stage], memory_order_relaxed))
+		client_doorbell_ring(client, true);
 }

@@ -81,7 +81,7 @@ cdef class Arbiter:
 
     def __init__(
         self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
-        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, stuck_ns=50_000_000,
+        max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, gate_max_ns=2_000_000,
         spin_ns=50_000, torn_slot_ns=10_000_000, load_time_constant_ns=10_000_000,
         rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
     ):
@@ -94,7 +94,7 @@ cdef class Arbiter:
         for name, value, least in (
             ("heartbeat_ns", heartbeat_ns, 1), ("stale_after_ns", stale_after_ns, heartbeat_ns + 1),
             ("max_hold_ns", max_hold_ns, 1), ("window_ns", window_ns, 0), ("window_bytes_min", window_bytes_min, 1),
-            ("quiet_ns", quiet_ns, 0), ("stuck_ns", stuck_ns, 1), ("spin_ns", spin_ns, 0),
+            ("quiet_ns", quiet_ns, 0), ("gate_max_ns", gate_max_ns, 1), ("spin_ns", spin_ns, 0),
             ("torn_slot_ns", torn_slot_ns, 1), ("load_time_constant_ns", load_time_constant_ns, 1),
             ("rate_default_bytes_per_s", rate_default_bytes_per_s, 1), ("tasks_max", tasks_max, 1),
         ):
@@ -112,7 +112,7 @@ cdef class Arbiter:
         config.window_ns = window_ns
         config.window_bytes_min = window_bytes_min
         config.quiet_ns = quiet_ns
-        config.stuck_ns = stuck_ns
+        config.gate_max_ns = gate_max_ns
         config.spin_ns = spin_ns
         config.torn_slot_ns = torn_slot_ns
         config.load_time_constant_ns = load_time_constant_ns

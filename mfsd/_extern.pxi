@@ -255,7 +255,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t window_ns
         uint64_t window_bytes_min
         uint64_t quiet_ns
-        uint64_t stuck_ns
+        uint64_t gate_max_ns
         uint64_t spin_ns
         uint64_t torn_slot_ns
         uint64_t load_time_constant_ns

@@ -468,7 +468,7 @@ class Arbiter:
         window_ns: int = 200_000,
         window_bytes_min: int = 131_072,
         quiet_ns: int = 200_000,
-        stuck_ns: int = 50_000_000,
+        gate_max_ns: int = 2_000_000,
         spin_ns: int = 50_000,
         torn_slot_ns: int = 10_000_000,
         load_time_constant_ns: int = 10_000_000,

@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	config.window_ns = 200000;
 	config.window_bytes_min = 131072;
 	config.torn_slot_ns = 1; /* at the second look */
-	config.stuck_ns = 50000000;
+	config.gate_max_ns = 2000000;
 	config.load_time_constant_ns = 10000000;
 	config.rate_default_bytes_per_s = 125000000;
 	config.tasks_max = 4096;

@@ -273,7 +273,7 @@ int main(int argc, char **argv)
 {
 	struct mfs_arbiter_config config = {
 		.epoch = 1, .heartbeat_ns = 10000000, .stale_after_ns = 60000000000, .max_hold_ns = 10000000000,
-		.window_ns = 200000, .window_bytes_min = 131072, .quiet_ns = 1000, .stuck_ns = 50000000, .spin_ns = 50000,
+		.window_ns = 200000, .window_bytes_min = 131072, .quiet_ns = 1000, .gate_max_ns = 2000000, .spin_ns = 50000,
 		.torn_slot_ns = 1000000000, .rate_default_bytes_per_s = 1000000000, .tasks_max = 20000,
 		.load_time_constant_ns = 10000000,
 		.mode = MFS_MODE_ENFORCE,

@@ -22,8 +22,8 @@ struct mfs_arbiter_config {
 	uint64_t max_hold_ns;	  /* told to clients */
 	uint64_t window_ns;	  /* in-flight window as time at the NIC's rate */
 	uint64_t window_bytes_min; /* but at least this much */
-	uint64_t quiet_ns;	  /* unscheduled traffic must have been idle this long before held flows are granted */
-	uint64_t stuck_ns;	  /* unscheduled bytes whose counters have not moved for this long hold nobody up */
+	uint64_t quiet_ns;	  /* a silence between collectives that is waited through, within a share of the free link */
+	uint64_t gate_max_ns;	  /* collectives close a direction to held flows for no longer than this */
 	uint64_t spin_ns;	  /* longest spin before the thread sleeps; adapted below it */
 	uint64_t torn_slot_ns;	  /* a claimed slot not published for this long is skipped and counted */
 	uint64_t load_time_constant_ns; /* of the moving average that measures rho */
