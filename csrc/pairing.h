@@ -1,91 +1,97 @@
-/* Pairing heaps of a batch's groups, smallest `group_order` first. They live in the groups themselves, since a
- * batch cannot have an array of its own: nothing is allocated after creation. Orders in one heap differ. A
- * heap is its root, 0 if empty. O(1) insert, O(log n) amortised remove. */
+/* Pairing heaps that live in what they sort, since there is no array for each: nothing is allocated after creation.
+ * What they sort and how is said by a `struct pairing`, which is constant where these are called, so that no call of
+ * it is left. Orders in one heap differ. A heap is its root, 0 if empty. O(1) insert, O(log n) amortised remove. */
 #ifndef MFS_PAIRING_H
 #define MFS_PAIRING_H
 
-#include "rmlq_state.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-/* Due: by arrival of the head; ahead: by layer. */
-static inline uint64_t group_order(const struct group *group)
-{
-	return group->due ? group->head_arrival : group->layer;
-}
+struct mfs_rmlq;
 
-static inline uint32_t pairing_meld(const struct mfs_rmlq *q, uint32_t a, uint32_t b)
+struct pairing_links {
+	uint32_t child, next, prev; /* prev of a first child: its parent */
+};
+
+struct pairing {
+	struct pairing_links *(*links)(const struct mfs_rmlq *q, uint32_t i);
+	bool (*before)(const struct mfs_rmlq *q, uint32_t a, uint32_t b);
+};
+
+#define PAIRING_INLINE static inline __attribute__((always_inline))
+
+PAIRING_INLINE uint32_t pairing_meld(const struct pairing *of, const struct mfs_rmlq *q, uint32_t a, uint32_t b)
 {
-	struct group *first, *second;
+	struct pairing_links *first, *second;
 
 	if (!a || !b)
 		return a | b;
-	if (group_order(group_at(q, b)) < group_order(group_at(q, a))) {
+	if (of->before(q, b, a)) {
 		uint32_t t = a;
 
 		a = b;
 		b = t;
 	}
-	first = group_at(q, a);
-	second = group_at(q, b);
-	second->prev = a; /* of a first child: its parent */
+	first = of->links(q, a);
+	second = of->links(q, b);
+	second->prev = a;
 	second->next = first->child;
 	if (first->child)
-		group_at(q, first->child)->prev = b;
+		of->links(q, first->child)->prev = b;
 	first->child = b;
 	return a;
 }
 
 /* Melds a list of siblings: pairs from the left, then all from the right. */
-static inline uint32_t pairing_collect(const struct mfs_rmlq *q, uint32_t list)
+PAIRING_INLINE uint32_t pairing_collect(const struct pairing *of, const struct mfs_rmlq *q, uint32_t list)
 {
 	uint32_t pairs = 0, root = 0;
 
 	while (list) {
-		uint32_t a = list, b = group_at(q, a)->next, pair;
+		uint32_t a = list, b = of->links(q, a)->next, pair;
 
-		list = b ? group_at(q, b)->next : 0;
-		group_at(q, a)->next = 0;
+		list = b ? of->links(q, b)->next : 0;
+		of->links(q, a)->next = 0;
 		if (b)
-			group_at(q, b)->next = 0;
-		pair = pairing_meld(q, a, b);
-		group_at(q, pair)->next = pairs;
+			of->links(q, b)->next = 0;
+		pair = pairing_meld(of, q, a, b);
+		of->links(q, pair)->next = pairs;
 		pairs = pair;
 	}
 	while (pairs) {
-		uint32_t next = group_at(q, pairs)->next;
+		uint32_t next = of->links(q, pairs)->next;
 
-		group_at(q, pairs)->next = 0;
-		root = pairing_meld(q, root, pairs);
+		of->links(q, pairs)->next = 0;
+		root = pairing_meld(of, q, root, pairs);
 		pairs = next;
 	}
 	if (root)
-		group_at(q, root)->prev = 0;
+		of->links(q, root)->prev = 0;
 	return root;
 }
 
-static inline void pairing_insert(const struct mfs_rmlq *q, uint32_t *root, uint32_t i)
+PAIRING_INLINE void pairing_insert(const struct pairing *of, const struct mfs_rmlq *q, uint32_t *root, uint32_t i)
 {
-	struct group *group = group_at(q, i);
-
-	group->child = group->next = group->prev = 0;
-	*root = pairing_meld(q, *root, i);
+	*of->links(q, i) = (struct pairing_links){ 0, 0, 0 };
+	*root = pairing_meld(of, q, *root, i);
 }
 
-static inline void pairing_remove(const struct mfs_rmlq *q, uint32_t *root, uint32_t i)
+PAIRING_INLINE void pairing_remove(const struct pairing *of, const struct mfs_rmlq *q, uint32_t *root, uint32_t i)
 {
-	struct group *group = group_at(q, i);
-	uint32_t below = pairing_collect(q, group->child);
+	const struct pairing_links *links = of->links(q, i);
+	uint32_t below = pairing_collect(of, q, links->child);
 
 	if (*root == i) {
 		*root = below;
 		return;
 	}
-	if (group_at(q, group->prev)->child == i)
-		group_at(q, group->prev)->child = group->next;
+	if (of->links(q, links->prev)->child == i)
+		of->links(q, links->prev)->child = links->next;
 	else
-		group_at(q, group->prev)->next = group->next;
-	if (group->next)
-		group_at(q, group->next)->prev = group->prev;
-	*root = pairing_meld(q, *root, below);
+		of->links(q, links->prev)->next = links->next;
+	if (links->next)
+		of->links(q, links->next)->prev = links->prev;
+	*root = pairing_meld(of, q, *root, below);
 }
 
 #endif

@@ -1,5 +1,6 @@
-/* The reverse multi-level queue: its calls. Batches are in rmlq_early.c, requests in rmlq_last.c. */
-#include "rmlq_state.h"
+/* The reverse multi-level queue: its calls. Batches are in rmlq_early.c, requests in rmlq_last.c, closed destinations in
+ * rmlq_parked.c. */
+#include "rmlq_parked.h"
 
 #include <errno.h>
 #include <math.h>
@@ -59,22 +60,28 @@ static void heap_lay(struct mfs_heap *heap, struct mfs_arena *arena, uint32_t no
 /* All tables of a queue; run once to count and once to cut them out. */
 static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
 {
-	const uint32_t requests = 2 * flows_max, batches = 2 * flows_max + MFS_BATCH_UNNAMED;
+	/* As many as were told; and of those that have flows at most two for each: a strand with its last flow, and its
+	 * owner, which had one of its own when the strand was made. A batch may also be there for a last-stage flow */
+	const uint32_t requests = 3 * flows_max, batches = 3 * flows_max + MFS_BATCH_UNNAMED;
 	const uint32_t nodes = requests + 1 + batches;
 	uint32_t *position;
 
 	q->flows_max = flows_max;
 	q->node_batch = requests + 1;
-	mfs_slab_lay(&q->flow, arena, sizeof(struct flow), flows_max, false);
-	mfs_slab_lay(&q->group, arena, sizeof(struct group), flows_max, true);
-	mfs_slab_lay(&q->batch, arena, sizeof(struct batch), batches, true);
-	mfs_slab_lay(&q->request, arena, sizeof(struct request), requests, true);
-	position = positions_lay(arena, nodes);
+	q->node_parked = nodes + 1;
+	mfs_slab_lay(&q->flow, arena, sizeof(struct flow), flows_max, 0);
+	mfs_slab_lay(&q->group, arena, sizeof(struct group), flows_max, flows_max);
+	mfs_slab_lay(&q->batch, arena, sizeof(struct batch), batches, 2 * flows_max);
+	mfs_slab_lay(&q->request, arena, sizeof(struct request), requests, 2 * flows_max);
+	position = positions_lay(arena, nodes + MFS_TIERS * MFS_DESTINATIONS_MAX);
+	/* what stands in for parked nodes takes the room of one of them */
 	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
-		heap_lay(&q->tier[tier], arena, nodes, position);
+		heap_lay(&q->tier[tier], arena, tier == MFS_TIER_EARLY ? batches : requests, position);
 	heap_lay(&q->timer, arena, requests, positions_lay(arena, requests));
 	heap_lay(&q->slack, arena, batches, positions_lay(arena, batches));
 	heap_lay(&q->deadline, arena, batches, positions_lay(arena, batches));
+	q->destination = mfs_arena_take(arena, MFS_DESTINATIONS_MAX * sizeof(*q->destination));
+	q->park = mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(*q->park));
 }
 
 int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
@@ -138,7 +145,7 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	uint32_t i;
 	struct flow *flow;
 
-	if (told->bytes > MFS_FLOW_BYTES_MAX)
+	if (told->bytes > MFS_FLOW_BYTES_MAX || told->destination >= MFS_DESTINATIONS_MAX)
 		return -EINVAL;
 	i = mfs_slab_take(&q->flow, 0, 0);
 	if (!i)
@@ -154,7 +161,9 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	flow->arrival = q->arrivals++;
 	flow->layer = told->layer;
 	flow->stage = told->stage <= MFS_STAGE_BACKGROUND ? told->stage : MFS_STAGE_BACKGROUND;
+	flow->record.chain = told->destination;
 	q->waiting++;
+	q->destination[told->destination].waiting++;
 	if (flow->stage == MFS_STAGE_BACKGROUND) {
 		early_alone(q, i,
 			    told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns
@@ -174,25 +183,20 @@ static bool critical_among_early(const struct mfs_rmlq *q)
 	return q->policy.variant == MFS_VARIANT_MFS && q->policy.early_order == MFS_EARLY_SHORTEST;
 }
 
-/* The first flow in order, 0 if nothing waits. */
-static uint32_t first(struct mfs_rmlq *q, unsigned *tier)
+/* The first flow in order, 0 if nothing waits that may go. */
+static uint32_t first(struct mfs_rmlq *q)
 {
-	const struct mfs_heap *critical = &q->tier[MFS_TIER_CRITICAL], *early = &q->tier[MFS_TIER_EARLY];
-	uint32_t i = early_head(q);
+	const uint32_t i = early_head(q);
+	const struct mfs_heap_entry *entry = node_first(q, MFS_TIER_CRITICAL);
 
-	if (critical->n && (!i || !critical_among_early(q) || critical->entry[0].high < early->entry[0].high)) {
-		*tier = MFS_TIER_CRITICAL;
-	} else if (i) {
-		*tier = MFS_TIER_EARLY;
-		return i;
-	} else if (q->tier[MFS_TIER_LAST].n) {
-		*tier = MFS_TIER_LAST;
-	} else if (q->tier[MFS_TIER_SCAVENGER].n) {
-		*tier = MFS_TIER_SCAVENGER;
-	} else {
-		return 0;
+	if (!entry || (i && critical_among_early(q) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
+		if (i)
+			return i;
+		entry = node_first(q, MFS_TIER_LAST);
+		if (!entry)
+			entry = node_first(q, MFS_TIER_SCAVENGER);
 	}
-	return request_at(q, q->tier[*tier].entry[0].node)->fifo.head;
+	return entry ? request_at(q, entry->node)->fifo.head : 0;
 }
 
 static uint32_t lesser(uint32_t a, uint32_t b)
@@ -238,7 +242,8 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 	const struct flow *flow = flow_at(q, i);
 	bool near = false;
 
-	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes };
+	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes,
+				   .destination = flow_destination(flow) };
 	switch (flow->state) {
 	case MFS_FLOW_EARLY: {
 		uint32_t b = flow->owner;
@@ -276,6 +281,7 @@ static void unqueue(struct mfs_rmlq *q, uint32_t i)
 	struct flow *flow = flow_at(q, i);
 
 	q->waiting--;
+	q->destination[flow_destination(flow)].waiting--;
 	if (flow->state == MFS_FLOW_LAST) {
 		last_remove(q, i);
 		return;
@@ -296,6 +302,8 @@ static void prefetch_first(const struct mfs_rmlq *q)
 		if (!q->tier[tier].n)
 			continue;
 		__builtin_prefetch(flow_at(q, entry->hint));
+		if (entry->node >= q->node_parked)
+			return;
 		if (entry->node > q->node_batch) { /* batches are few: this one is in the cache */
 			const struct batch *batch = batch_at(q, entry->node - q->node_batch);
 
@@ -309,11 +317,10 @@ static void prefetch_first(const struct mfs_rmlq *q)
 
 int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 {
-	unsigned tier;
 	uint32_t i;
 
 	mfs_rmlq_advance(q, now_ns);
-	i = first(q, &tier);
+	i = first(q);
 	if (!i)
 		return -EAGAIN;
 	describe(q, i, pick);
@@ -522,7 +529,7 @@ int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_
 	request->bytes_left += context->bytes_ahead - request->bytes_ahead;
 	request->bytes_ahead = context->bytes_ahead;
 	request->bytes_tail = context->bytes_tail;
-	if (request->fifo.head) {
+	if (request_waits(request)) {
 		last_look(q, r);
 		last_place(q, r);
 	}
@@ -621,8 +628,8 @@ void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
 		.in_flight_tasks = q->in_flight_tasks,
 		.promotions = q->promotions,
 		.looks = q->looks,
-		.requests = q->request.live,
-		.batches = q->batch.live - 1,
+		.requests = q->request.live - q->request_strands,
+		.batches = q->batch.live - 1 - q->batch_strands,
 	};
 	for (uint32_t i = 1; i <= q->flow.used; i++) {
 		struct mfs_pick pick;

@@ -1,10 +1,12 @@
 /* Early stages: batches and, in them, control, collective and reuse flows.
  *
  * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays
- * as it is and only the batch moves among the others. Inside a batch the groups by layer form two heaps:
+ * as it is and only the batch moves among the others. Inside a batch and destination the groups by layer form two heaps:
  * `ahead` (RLI > 0, or the batch is not told) by layer, and `due` (RLI 0) by arrival. */
 #include "rmlq_group.h"
 #include "rmlq_lone.h"
+#include "rmlq_parked.h"
+#include "rmlq_strand.h"
 
 static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
 {
@@ -38,16 +40,16 @@ static uint32_t group_rli(const struct batch *batch, const struct group *group)
 	return group->layer > batch->layer_current ? group->layer - batch->layer_current : 0;
 }
 
-/* The first flow of a batch, 0 if it has none. */
-static uint32_t batch_head(const struct mfs_rmlq *q, const struct batch *batch)
+/* The first flow of a strand, 0 if it has none. */
+static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand)
 {
 	uint32_t group;
 
-	if (batch->urgent[0].head)
-		return batch->urgent[0].head;
-	if (batch->urgent[1].head)
-		return batch->urgent[1].head;
-	group = batch->due ? batch->due : batch->ahead;
+	if (strand->urgent[0].head)
+		return strand->urgent[0].head;
+	if (strand->urgent[1].head)
+		return strand->urgent[1].head;
+	group = strand->due ? strand->due : strand->ahead;
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
@@ -63,21 +65,21 @@ static uint64_t batch_second(const struct mfs_rmlq *q, struct batch *batch)
 	return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
 }
 
-/* Gives the batch the key of its first flow. */
-static void batch_place(struct mfs_rmlq *q, uint32_t b)
+/* Gives the strand the key of its first flow. */
+static void strand_place(struct mfs_rmlq *q, const struct batch *batch, uint32_t s)
 {
-	struct batch *batch = batch_at(q, b);
-	uint32_t rli = 0, stage = batch->urgent[0].head ? 0 : 1, head = batch->urgent[stage].head;
+	const struct batch *strand = batch_at(q, s);
+	uint32_t rli = 0, stage = strand->urgent[0].head ? 0 : 1, head = strand->urgent[stage].head;
 	uint64_t arrival;
 
 	if (head) {
 		arrival = flow_at(q, head)->arrival;
 	} else {
-		uint32_t g = batch->due ? batch->due : batch->ahead;
+		uint32_t g = strand->due ? strand->due : strand->ahead;
 		const struct group *group = group_at(q, g);
 
 		if (!g) {
-			mfs_heap_remove(node_heap(q, MFS_TIER_EARLY), q->node_batch + b);
+			node_remove(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination);
 			return;
 		}
 		head = group->fifo.head;
@@ -85,8 +87,31 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
 		stage = 2;
 	}
-	mfs_heap_set(node_heap(q, MFS_TIER_EARLY), q->node_batch + b,
-		     early_key(rli, batch_second(q, batch), stage), arrival, head);
+	node_set(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination, early_key(rli, batch->second, stage),
+		 arrival, head);
+}
+
+/* Gives all that the batch has waiting its place. */
+static void batch_place(struct mfs_rmlq *q, uint32_t b)
+{
+	struct batch *batch = batch_at(q, b);
+
+	batch->second = batch_second(q, batch);
+	strand_place(q, batch, b);
+	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
+		strand_place(q, batch, s);
+}
+
+/* A strand has another first flow, or the batch other bytes: then the others may move, too. */
+static void batch_place_at(struct mfs_rmlq *q, uint32_t b, uint32_t s)
+{
+	struct batch *batch = batch_at(q, b);
+	uint64_t second = batch->second;
+
+	if (!batch->strands || (batch->second = batch_second(q, batch)) != second)
+		batch_place(q, b);
+	else
+		strand_place(q, batch, s);
 }
 
 /* Bytes more or (as two's complement) fewer of a waiting flow. */
@@ -129,8 +154,7 @@ void early_batch_release(struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	if (!batch->told && !batch->groups && !batch->urgent[0].head && !batch->urgent[1].head &&
-	    !batch->members && b != MFS_BATCH_UNNAMED)
+	if (!batch->told && batch_strand_empty(batch) && !batch->strands && !batch->members && b != MFS_BATCH_UNNAMED)
 		mfs_slab_give(&q->batch, b);
 }
 
@@ -168,7 +192,7 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 {
 	struct flow *flow = flow_at(q, i);
 	uint64_t batch_key = told->batch;
-	uint32_t b, g, part = 0;
+	uint32_t b, g, s, part = 0;
 
 	flow->state = MFS_FLOW_EARLY;
 	if (flow->stage != MFS_STAGE_REUSE) {
@@ -176,20 +200,21 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 		bool first;
 
 		b = early_batch(q, batch_key);
-		fifo = &batch_at(q, b)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+		s = batch_strand_make(q, b, flow_destination(flow));
+		fifo = &batch_at(q, s)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
 		first = !fifo->head;
 		flow->owner = b;
 		fifo_append(q, fifo, i, flow);
 		bytes_count(q, flow, flow->bytes);
 		if (first || bytes_matter(q, b))
-			batch_place(q, b);
+			batch_place_at(q, b, s);
 		return;
 	}
 	if (!batch_key) {
 		batch_key = flow->record.key ? flow->record.key : i;
 		part = flow->record.key ? BATCH_OF_REQUEST : BATCH_OF_FLOW;
 	}
-	g = group_find(q, batch_key, part, flow->layer);
+	g = group_find(q, batch_key, part, flow->layer, flow_destination(flow));
 	if (g) {
 		flow->owner = g;
 		fifo_append(q, &group_at(q, g)->fifo, i, flow);
@@ -198,33 +223,36 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 		if (part)
 			lone_need(q, b, told->deadline_ns);
 		if (bytes_matter(q, b))
-			batch_place(q, b);
+			batch_place_at(q, b, group_at(q, g)->strand);
 		return;
 	}
 	b = batch_take(q, batch_key, part);
 	if (part)
 		lone_need(q, b, told->deadline_ns);
-	g = group_make(q, b, flow->layer);
+	s = batch_strand_make(q, b, flow_destination(flow));
+	g = group_make(q, b, s, flow->layer);
 	flow->owner = g;
 	fifo_append(q, &group_at(q, g)->fifo, i, flow);
 	group_at(q, g)->head_arrival = flow->arrival;
 	bytes_count(q, flow, flow->bytes);
 	group_insert(q, g);
-	if (batch_head(q, batch_at(q, b)) == i || bytes_matter(q, b))
-		batch_place(q, b);
+	if (strand_head(q, batch_at(q, s)) == i || bytes_matter(q, b))
+		batch_place_at(q, b, s);
 }
 
 /* Takes a waiting flow out of its batch. The batch may be forgotten with it unless `keep`. */
 static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 {
 	struct flow *flow = flow_at(q, i);
-	uint32_t b = flow->owner;
+	uint32_t b = flow->owner, s;
 	bool head;
 
 	bytes_count(q, flow, -flow->bytes);
 	if (flow->stage != MFS_STAGE_REUSE) {
-		struct mfs_fifo *fifo = &batch_at(q, b)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+		struct mfs_fifo *fifo;
 
+		s = batch_strand_find(q, b, flow_destination(flow));
+		fifo = &batch_at(q, s)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
 		head = fifo->head == i;
 		fifo_remove(q, fifo, flow);
 	} else {
@@ -232,21 +260,25 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 		struct group *group = group_at(q, g);
 
 		b = group->batch;
+		s = group->strand;
 		head = group->fifo.head == i;
 		fifo_remove(q, &group->fifo, flow);
 		if (!group->fifo.head) {
 			group_remove(q, g);
 			mfs_slab_give(&q->group, g);
-			batch_at(q, b)->groups--;
 		} else if (head) {
 			group_head_set(q, g, flow->next_arrival);
 		}
 	}
-	if (head || bytes_matter(q, b)) {
-		batch_place(q, b);
-		if (!keep && !q->tier[MFS_TIER_EARLY].position[q->node_batch + b])
-			early_batch_release(q, b);
-	}
+	if (!head && !bytes_matter(q, b))
+		return;
+	batch_place_at(q, b, s);
+	if (!batch_strand_empty(batch_at(q, s)))
+		return;
+	if (s != b)
+		batch_strand_release(q, s);
+	if (!keep)
+		early_batch_release(q, b);
 }
 
 void early_remove(struct mfs_rmlq *q, uint32_t i)
@@ -260,8 +292,8 @@ void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes)
 	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
 
 	bytes_count(q, flow, -bytes);
-	if (bytes_matter(q, b))
-		batch_place(q, b);
+	if (bytes_matter(q, b)) /* no strand has another first flow, so it is all of them or none */
+		batch_place_at(q, b, b);
 }
 
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
@@ -284,9 +316,10 @@ static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum
 	struct request *request = request_at(q, r);
 
 	request->fifo.head = request->fifo.tail = i;
+	request->destination = flow_destination(flow);
 	flow->state = MFS_FLOW_ALONE;
 	flow->owner = r;
-	mfs_heap_set(node_heap(q, MFS_TIER_SCAVENGER), r, deadline_ns, flow->arrival, i);
+	node_set(q, MFS_TIER_SCAVENGER, r, flow_destination(flow), deadline_ns, flow->arrival, i);
 	return r;
 }
 
@@ -301,7 +334,7 @@ static uint32_t alone_detach(struct mfs_rmlq *q, uint32_t r)
 	struct request *request = request_at(q, r);
 	uint32_t b = request->batch;
 
-	mfs_heap_remove(node_heap(q, MFS_TIER_SCAVENGER), r);
+	node_remove(q, MFS_TIER_SCAVENGER, r, request->destination);
 	if (request->kind == REQUEST_ASIDE) {
 		if (request->aside_next)
 			request_at(q, request->aside_next)->aside_prev = request->aside_prev;
@@ -344,10 +377,11 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
  * come. So is lateness, which time brings: it only sets back, so that who is first and in time is rightly first. */
 uint32_t early_head(struct mfs_rmlq *q)
 {
-	const struct mfs_heap *heap = node_heap(q, MFS_TIER_EARLY);
+	const struct mfs_heap_entry *entry;
 
-	while (heap->n) {
-		uint32_t b = heap->entry[0].node - q->node_batch;
+	while ((entry = node_first(q, MFS_TIER_EARLY))) {
+		const struct batch *strand = batch_at(q, entry->node - q->node_batch);
+		uint32_t b = strand->strand_of ? strand->strand_of : entry->node - q->node_batch;
 		const struct batch *batch = batch_at(q, b);
 		uint32_t i, r, of;
 		struct flow *flow;
@@ -357,7 +391,7 @@ uint32_t early_head(struct mfs_rmlq *q)
 			batch_place(q, b);
 			continue;
 		}
-		i = batch_head(q, batch);
+		i = strand_head(q, strand);
 		flow = flow_at(q, i);
 		if (flow->stage != MFS_STAGE_REUSE || !early_demoted(q, flow->record.key, b))
 			return i;
@@ -382,11 +416,11 @@ static void aside_return(struct mfs_rmlq *q, uint32_t r)
 	uint32_t b = alone_detach(q, r);
 	struct flow *flow = flow_at(q, i);
 	const struct mfs_record *of = &batch_at(q, b)->record;
-	uint32_t g = group_find(q, of->key, of->part, flow->layer);
+	uint32_t g = group_find(q, of->key, of->part, flow->layer, flow_destination(flow));
 	bool made = !g;
 
 	if (made)
-		g = group_make(q, b, flow->layer);
+		g = group_make(q, b, batch_strand_make(q, b, flow_destination(flow)), flow->layer);
 	flow->state = MFS_FLOW_EARLY;
 	flow->owner = g;
 	fifo_insert_in_order(q, &group_at(q, g)->fifo, i);
@@ -408,10 +442,8 @@ void early_return(struct mfs_rmlq *q, uint32_t r)
 
 void early_rate(struct mfs_rmlq *q)
 {
-	const struct mfs_heap *heap = node_heap(q, MFS_TIER_EARLY);
-
 	for (uint32_t b = 1; b <= q->batch.used; b++)
-		if (batch_at(q, b)->late && heap->position[q->node_batch + b])
+		if (batch_at(q, b)->record.key && batch_at(q, b)->late) /* not one that was given back */
 			batch_place(q, b);
 }
 
@@ -432,6 +464,33 @@ static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
 	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b, 0);
 }
 
+/* Moves the groups whose layer has come. */
+static void strand_come_due(struct mfs_rmlq *q, uint32_t s)
+{
+	const struct batch *strand = batch_at(q, s);
+	const struct batch *batch = strand->strand_of ? batch_at(q, strand->strand_of) : strand;
+
+	while (strand->ahead && group_at(q, strand->ahead)->layer <= batch->layer_current) {
+		uint32_t g = strand->ahead;
+
+		group_remove(q, g);
+		group_insert(q, g);
+	}
+}
+
+/* The batch does not run any more. */
+static void strand_end_due(struct mfs_rmlq *q, uint32_t s)
+{
+	const struct batch *strand = batch_at(q, s);
+
+	while (strand->due) {
+		uint32_t g = strand->due;
+
+		group_remove(q, g);
+		group_insert(q, g);
+	}
+}
+
 void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
 {
 	struct batch *batch = batch_at(q, b);
@@ -450,12 +509,9 @@ void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *
 						? q->now_ns + context->compute_left_ns
 						: MFS_TIME_MAX;
 	batch_slack_place(q, b);
-	while (batch->ahead && group_at(q, batch->ahead)->layer <= batch->layer_current) {
-		uint32_t g = batch->ahead;
-
-		group_remove(q, g);
-		group_insert(q, g);
-	}
+	strand_come_due(q, b);
+	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
+		strand_come_due(q, s);
 	/* it runs now: what was set aside while it did not, comes back */
 	for (r = q->policy.variant == MFS_VARIANT_MFS ? batch->members : 0; r;) {
 		uint32_t next = request_at(q, r)->member_next;
@@ -475,11 +531,8 @@ void early_end(struct mfs_rmlq *q, uint32_t b)
 	batch->rank = MFS_RANK_NONE;
 	batch->deadline_ns = batch->compute_end_ns = 0;
 	batch_slack_place(q, b);
-	while (batch->due) {
-		uint32_t g = batch->due;
-
-		group_remove(q, g);
-		group_insert(q, g);
-	}
+	strand_end_due(q, b);
+	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
+		strand_end_due(q, s);
 	batch_place(q, b);
 }

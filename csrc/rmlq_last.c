@@ -3,7 +3,8 @@
  * The arithmetic is that of mfsd.policy (urgency.py, estimate.py, flow.py), operation by operation, so that
  * both decide alike to the nanosecond: times are integers, and a real number enters by single IEEE operations
  * that no compiler may fuse (a product is only ever divided or truncated). */
-#include "pairing.h"
+#include "rmlq_parked.h"
+#include "rmlq_strand.h"
 
 void last_rates(struct mfs_rmlq *q)
 {
@@ -44,11 +45,26 @@ static void timer_set(struct mfs_rmlq *q, uint32_t r, uint64_t at_ns)
 		mfs_heap_set(&q->timer, r, at_ns, r, 0);
 }
 
+/* The waiting flow of the request that arrived first, 0 if none waits. */
+static uint32_t request_head(const struct mfs_rmlq *q, const struct request *request)
+{
+	uint32_t head = request->fifo.head;
+
+	for (uint32_t s = request->strands; s; s = request_at(q, s)->strand_next) {
+		uint32_t i = request_at(q, s)->fifo.head;
+
+		if (!head || flow_at(q, i)->arrival < flow_at(q, head)->arrival)
+			head = i;
+	}
+	return head;
+}
+
 void last_promoted(struct mfs_rmlq *q, const struct request *request)
 {
 	q->promotions++;
-	if (q->promoted && request->fifo.head)
-		q->promoted(q->promoted_context, flow_at(q, request->fifo.head)->cookie, request->level, request->critical);
+	if (q->promoted && request_waits(request))
+		q->promoted(q->promoted_context, flow_at(q, request_head(q, request))->cookie, request->level,
+			    request->critical);
 }
 
 /* Time to spare at the port's full rate (mfsd.policy laxity_ns). */
@@ -176,10 +192,11 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 	else
 		tier = request->critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
 	if (tier != request->tier) {
-		mfs_heap_remove(node_heap(q, request->tier), r);
+		for (uint32_t s = r; s; s = request_strand_next(q, r, s))
+			node_remove(q, request->tier, s, request_at(q, s)->destination);
 		request->tier = tier;
 	}
-	if (!request->fifo.head)
+	if (!request_waits(request))
 		return;
 	if (tier == MFS_TIER_CRITICAL && mfs && q->policy.early_order == MFS_EARLY_SHORTEST) {
 		/* a key of the early tier: before the batches of its size */
@@ -190,8 +207,12 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 		else if (request->lost)
 			high = renewed_ns(request);
 	}
-	mfs_heap_set(node_heap(q, tier), r, high, flow_at(q, request->fifo.head)->arrival,
-		     request->fifo.head);
+	for (uint32_t s = r; s; s = request_strand_next(q, r, s)) {
+		uint32_t head = request_at(q, s)->fifo.head;
+
+		if (head)
+			node_set(q, tier, s, request_at(q, s)->destination, high, flow_at(q, head)->arrival, head);
+	}
 }
 
 void last_advance(struct mfs_rmlq *q)
@@ -201,7 +222,7 @@ void last_advance(struct mfs_rmlq *q)
 		struct request *request = request_at(q, r);
 		uint64_t next = MFS_TIME_NEVER;
 
-		if (request->fifo.head) {
+		if (request_waits(request)) {
 			q->looks++;
 			next = look(q, request);
 			last_place(q, r);
@@ -235,15 +256,16 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 	struct flow *flow = flow_at(q, i);
 	uint32_t r = last_request(q, told->request);
 	struct request *request = request_at(q, r);
+	struct mfs_fifo *fifo = &request_at(q, request_strand_make(q, r, flow_destination(flow)))->fifo;
 	const uint64_t deadline_before = request->deadline_ns;
 	const uint8_t level_before = request->level;
-	const bool waited = request->fifo.head, critical_before = request->critical,
+	const bool waited = fifo->head, critical_before = request->critical,
 		   lost_before = request->lost;
 	const uint32_t batch_before = request->batch;
 
 	flow->state = MFS_FLOW_LAST;
 	flow->owner = r;
-	fifo_append(q, &request->fifo, i, flow);
+	fifo_append(q, fifo, i, flow);
 	request->flows++;
 	request->bytes_left += flow->bytes;
 	if (request->told && request->bytes_ahead) {
@@ -275,16 +297,21 @@ void last_remove(struct mfs_rmlq *q, uint32_t i)
 {
 	struct flow *flow = flow_at(q, i);
 	uint32_t r = flow->owner;
-	struct request *request = request_at(q, r);
-	struct mfs_heap *heap = node_heap(q, request->tier);
-	bool head = request->fifo.head == i;
+	const unsigned tier = request_at(q, r)->tier;
+	uint32_t s = request_strand_find(q, r, flow_destination(flow));
+	struct request *strand = request_at(q, s);
+	bool head = strand->fifo.head == i;
 
-	fifo_remove(q, &request->fifo, flow);
-	if (!request->fifo.head)
-		mfs_heap_remove(heap, r);
-	else if (head) /* only the arrival in the key changes */
-		mfs_heap_set(heap, r, heap->entry[heap->position[r] - 1].high, flow->next_arrival,
-			     request->fifo.head);
+	fifo_remove(q, &strand->fifo, flow);
+	if (strand->fifo.head) {
+		if (head) /* only the arrival in the key changes */
+			node_set(q, tier, s, flow_destination(flow), node_high(q, tier, s), flow->next_arrival,
+				 strand->fifo.head);
+		return;
+	}
+	node_remove(q, tier, s, flow_destination(flow));
+	if (s != r)
+		request_strand_release(q, r, s);
 }
 
 void last_shrink(struct mfs_rmlq *q, uint32_t r, uint64_t bytes)

@@ -1,8 +1,9 @@
-/* The inside of the reverse multi-level queue, shared by rmlq.c, rmlq_early.c and rmlq_last.c. See
- * docs/internals/rmlq.md.
+/* The inside of the reverse multi-level queue, shared by its C files. See docs/internals/rmlq.md.
  *
- * Every heap entry is a node: a request (its FIFO of last-stage flows, or one flow that stands alone in the
- * scavenger) or a batch (its early-stage flows). The node's key is the key of its first flow. */
+ * Every heap entry is a node: what a request (its FIFO of last-stage flows, or one flow that stands alone in the
+ * scavenger) or a batch (its early-stage flows) has for one destination. The node's key is the key of its first flow.
+ * The record of a request or batch, its owner, is itself the node of one destination; for each further one it has a
+ * strand, a record with flows and place only. */
 #ifndef MFS_RMLQ_STATE_H
 #define MFS_RMLQ_STATE_H
 
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "heap.h"
+#include "pairing.h"
 #include "slab.h"
 
 #define MFS_TIERS	  4
@@ -19,6 +21,7 @@
 #define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0: its control and collectives */
 #define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch, */
 #define BATCH_OF_FLOW	  2u		     /* or the index of a reuse flow of which not even that is known */
+#define BATCH_UNNAMED	  3u		     /* in strands of MFS_BATCH_UNNAMED, which has no key */
 
 enum mfs_flow_state {
 	MFS_FLOW_FREE,
@@ -32,13 +35,13 @@ struct mfs_fifo {
 	uint32_t head, tail;
 };
 
-struct flow { /* key: the request's; part: generation, 0 before the first use */
+struct flow { /* key: the request's; part: generation, 0 before the first use; chain, which lookup does not need: destination */
 	struct mfs_record record;
 	uint64_t cookie;
 	uint64_t bytes; /* not completed */
 	uint64_t arrival;
 	uint32_t next, prev; /* in its FIFO */
-	/* EARLY: group, or batch when urgent; LAST, ALONE: request; FLIGHT: request of p2d, else 0 */
+	/* EARLY: group, or batch when urgent; LAST, ALONE: request; FLIGHT: request of p2d, else 0. Never a strand */
 	uint32_t owner;
 	uint16_t layer;
 	uint8_t stage; /* enum mfs_stage, unknown ones as background */
@@ -49,53 +52,62 @@ struct flow { /* key: the request's; part: generation, 0 before the first use */
 };
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
-/* The reuse flows of one batch and layer; a node of one of the batch's two pairing heaps. Key: the batch's,
- * with the layer as second part, so that a flow finds its group without a look at the batch. */
+/* The reuse flows of one batch, layer and destination, in one of two pairing heaps of the batch's record or strand for that
+ * destination. Key: the batch's, with layer and destination as second part, so that a flow finds its group without a
+ * look at the batch. */
 struct group {
 	struct mfs_record record;
 	uint64_t head_arrival; /* of the first flow */
-	uint32_t child, next, prev;
+	struct pairing_links links;
 	struct mfs_fifo fifo;
 	uint32_t batch;
+	uint32_t strand; /* or the batch */
 	uint16_t layer;
 	bool due;
-	uint8_t reserved[13];
+	uint8_t reserved[9];
 };
 _Static_assert(sizeof(struct group) == 64, "a group is one cache line");
 
 struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	struct mfs_record record;
+	/* of its destination */
 	struct mfs_fifo urgent[2]; /* control, collective */
 	uint32_t due;		   /* groups whose layer has come, by arrival of their heads */
 	uint32_t ahead;		   /* the others, by layer */
+	/* of all destinations, unused in a strand */
 	uint32_t rank;
 	uint16_t layer_current;
 	bool told, pruned;
 	uint64_t compute_end_ns; /* 0: unknown or none */
-	uint32_t groups;
 	uint32_t members; /* chain of requests and lone reuse flows */
+	uint32_t strand_of; /* 0: it is none */
 	/* seldom below */
 	uint64_t deadline_ns; /* 0: none */
 	uint64_t bytes_waiting; /* of all its early flows */
 	uint64_t needed_ns;	/* of one without a batch: when they must be there; 0: nobody said */
+	uint64_t second;	/* that its keys were made with */
+	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
+	uint16_t destination;	/* any, where it has no flows of its own */
 	bool late;		/* its key says that they cannot be any more */
-	uint8_t reserved[39];
+	uint8_t reserved[17];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
 _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
 
-enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE };
+enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE, REQUEST_STRAND };
 
 struct request {
 	struct mfs_record record;
-	struct mfs_fifo fifo; /* waiting flows */
-	uint32_t flows;	      /* those and the ones in flight */
+	struct mfs_fifo fifo; /* waiting flows to its destination */
+	uint32_t flows;	      /* waiting ones to all destinations, and those in flight */
 	uint32_t batch;	      /* 0: none */
 	uint64_t deadline_ns; /* MFS_TIME_MAX: none */
 	uint64_t bytes_left;  /* of those flows, not completed, and ahead */
 	uint64_t timer_ns;    /* when it will be looked at; MFS_TIME_NEVER: no timer */
 	uint8_t tier, level, kind;
-	bool critical, lost, told, pruned, looked;
+	bool critical : 1, lost : 1, told : 1, pruned : 1, looked : 1;
+	uint16_t destination; /* any, where its FIFO is empty */
+	bool split;	      /* it has strands */
 	/* seldom below */
 	uint64_t budget_ns;
 	uint64_t bytes_ahead;
@@ -104,17 +116,36 @@ struct request {
 	uint32_t aside;			   /* pruned: chain of its reuse flows that stand alone */
 	uint32_t aside_next, aside_prev;   /* in that chain */
 	uint32_t aside_of;		   /* the pruned request */
-	uint8_t reserved[16];
+	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
+	uint8_t reserved[4];
 };
 _Static_assert(sizeof(struct request) == 128, "a request is two cache lines");
 _Static_assert(offsetof(struct request, budget_ns) == 64, "what a submit and a pick need is one cache line");
+
+struct destination {
+	uint32_t waiting; /* flows */
+	bool closed;
+	uint32_t parked[MFS_TIERS]; /* root of a pairing heap of nodes; see rmlq_parked.h */
+};
+
+struct parked {
+	uint64_t high, low; /* key */
+	struct pairing_links links;
+	uint32_t hint;
+};
+_Static_assert(sizeof(struct parked) == 32, "two in a cache line");
 
 struct mfs_rmlq {
 	struct mfs_policy policy;
 	struct mfs_heap tier[MFS_TIERS]; /* nodes; they share `position` */
 	struct mfs_heap timer;		 /* requests by the time of their next look */
 	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
+	uint32_t node_parked;		 /* from here on: what is parked of a destination and tier */
 	uint32_t waiting;
+	uint32_t closed; /* destinations */
+	uint32_t parked; /* nodes */
+	struct destination *destination;
+	struct parked *park; /* by node */
 	uint32_t pruned_requests;
 	uint64_t now_ns;
 	uint64_t arrivals;
@@ -125,6 +156,7 @@ struct mfs_rmlq {
 	struct mfs_heap slack;		      /* told batches by deadline - compute end */
 	struct mfs_heap deadline;	      /* told batches by deadline */
 	uint32_t flows_max, requests_told, batches_told;
+	uint32_t request_strands, batch_strands;
 	uint64_t in_flight_bytes, promotions, looks;
 	uint32_t in_flight_tasks;
 	void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical); /* NULL: nobody asks */
@@ -135,6 +167,11 @@ struct mfs_rmlq {
 static inline struct flow *flow_at(const struct mfs_rmlq *q, uint32_t i)
 {
 	return (struct flow *)mfs_slab_at(&q->flow, i);
+}
+
+static inline uint16_t flow_destination(const struct flow *flow)
+{
+	return (uint16_t)flow->record.chain;
 }
 
 static inline struct group *group_at(const struct mfs_rmlq *q, uint32_t i)
@@ -150,6 +187,12 @@ static inline struct batch *batch_at(const struct mfs_rmlq *q, uint32_t i)
 static inline struct request *request_at(const struct mfs_rmlq *q, uint32_t i)
 {
 	return (struct request *)mfs_slab_at(&q->request, i);
+}
+
+/* The second half of a strand's key. The owners' are below 4. */
+static inline uint32_t strand_part(uint32_t owner_part, uint16_t destination)
+{
+	return (uint32_t)destination << 3 | 4 | owner_part;
 }
 
 static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i, struct flow *flow)
@@ -249,6 +292,12 @@ bool last_near(const struct mfs_rmlq *q, uint32_t request); /* it has little to 
 /* Zero behind the record's head; its size is known here, so that this is a few stores. */
 #define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))
 
+/* Whether a last-stage flow of it waits. */
+static inline bool request_waits(const struct request *request)
+{
+	return request->fifo.head || request->split;
+}
+
 /* A new request's record, 0 when there is none. */
 static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind,
 				    enum mfs_tier tier)
@@ -265,11 +314,6 @@ static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum reque
 	request->deadline_ns = MFS_TIME_MAX;
 	request->timer_ns = MFS_TIME_NEVER;
 	return r;
-}
-
-static inline struct mfs_heap *node_heap(struct mfs_rmlq *q, unsigned tier)
-{
-	return &q->tier[tier];
 }
 
 #endif

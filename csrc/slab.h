@@ -26,9 +26,9 @@ struct mfs_slab {
 	uint32_t bucket_shift;
 };
 
-/* Lays the table out in `arena`, which is zero. */
+/* Lays the table out in `arena`, which is zero. `keyed`: how many records may have keys at a time as a rule, 0: none. */
 static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, size_t stride,
-				uint32_t capacity, bool keyed)
+				uint32_t capacity, uint32_t keyed)
 {
 	uint32_t bits = 4;
 
@@ -37,7 +37,7 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 	if (!keyed)
 		return;
 	while ((4u << bits) <
-	       capacity) /* few of the records are in use as a rule: keep the buckets in cache */
+	       keyed) /* few of the records are in use as a rule: keep the buckets in cache */
 		bits++;
 	slab->bucket_shift = 64 - bits;
 	slab->bucket = mfs_arena_take(arena, ((size_t)1 << bits) * sizeof(*slab->bucket));
@@ -45,8 +45,8 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 
 static inline uint32_t *mfs_slab_bucket(const struct mfs_slab *slab, uint64_t key, uint32_t part)
 {
-	key ^= (key >> 32) ^
-	       ((uint64_t)part << 40); /* a multiplication alone would not let high bits reach low ones */
+	/* a multiplication alone would not let high bits reach low ones; all but the highest bit of the part count */
+	key ^= (key >> 32) ^ ((uint64_t)part << 33);
 	return &slab->bucket[(key * 0x9e3779b97f4a7c15ULL) >> slab->bucket_shift];
 }
 

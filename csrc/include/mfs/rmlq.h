@@ -23,11 +23,15 @@
  * the request has waiting without one; without a request, its own. Where that could not be there by the deadline told
  * with it even alone on the port, it counts as four times as large.
  *
+ * A flow has a destination. While one is closed, what goes to it is passed over, and everything else goes on in that
+ * order; facts of requests and batches are those of all destinations.
+ *
  * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the
  * bytes that it still has to ship through this NIC: waiting, in flight and told to come. Details:
  * docs/internals/rmlq.md.
  *
- * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch.
+ * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch, once for each
+ * destination that it has flows to; closing and opening a destination are O(log groups).
  * A batch update is O(log) for each of the batch's requests. Promotion by time is driven by a heap of times
  * to look again, never by a scan. Only mfs_rmlq_stats walks.
  *
@@ -43,6 +47,7 @@
 #define MFS_LEVELS_MAX	   8
 #define MFS_FLOW_BYTES_MAX (1ULL << 40) /* one flow; keeps every sum far from overflow */
 #define MFS_FLOWS_MAX	   (1u << 22)	/* of one queue */
+#define MFS_DESTINATIONS_MAX 8192u	/* of one queue */
 #define MFS_RLI_UNKNOWN	   (1u << 16)	/* above every layer */
 #define MFS_TIME_NEVER	   UINT64_MAX
 #define MFS_RANK_NONE	   UINT32_MAX /* a batch without a rank goes after those that have one */
@@ -94,8 +99,9 @@ struct mfs_flow {
 	uint64_t deadline_ns;
 	uint64_t cookie; /* the caller's, comes back in mfs_pick */
 	uint16_t layer;	 /* L_target */
+	uint16_t destination; /* below MFS_DESTINATIONS_MAX; 0, not known, is one like any other */
 	uint8_t stage;	 /* enum mfs_stage; an unknown one is served as background */
-	uint8_t reserved[5];
+	uint8_t reserved[3];
 };
 
 /* Where a flow stands, or the flow that was picked. */
@@ -108,6 +114,8 @@ struct mfs_pick {
 	uint8_t level;	    /* last stage: 1..levels; else 0 */
 	uint8_t wire_class; /* 0..classes-1 */
 	uint8_t in_flight;  /* 1: picked already */
+	uint16_t destination;
+	uint8_t reserved[6];
 };
 
 /* What the engine and the coordinator know of a batch. A batch that was told runs, until batch_end. While its
@@ -168,16 +176,21 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 		    struct mfs_rmlq **queue);
 void mfs_rmlq_destroy(struct mfs_rmlq *queue); /* NULL is allowed */
 
-/* Queues a flow. -ENOSPC: flows_max are known; -EINVAL: too many bytes. */
+/* Queues a flow. -ENOSPC: flows_max are known; -EINVAL: too many bytes, or no such destination. */
 int mfs_rmlq_submit(struct mfs_rmlq *queue, const struct mfs_flow *flow, uint64_t now_ns,
 		    mfs_flow_handle *handle);
 
-/* The first flow in order, promotions due by now_ns applied. pick takes it out of the waiting set: it is in
- * flight until complete or cancel. -EAGAIN: nothing waits. */
+/* The first flow in order whose destination is open, promotions due by now_ns applied. pick takes it out of the waiting
+ * set: it is in flight until complete or cancel. -EAGAIN: nothing waits that may go. */
 int mfs_rmlq_peek(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick);
 int mfs_rmlq_pick(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_pick *pick);
-/* Picks this flow, which has gone whatever waits before it. -ENOENT: it does not wait. */
+/* Picks this flow, which has gone whatever waits before it and wherever it goes. -ENOENT: it does not wait. */
 int mfs_rmlq_take(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_pick *pick);
+
+/* A closed destination's flows are not picked; everything else may happen to them. All destinations are open at first.
+ * Nothing happens when it is so already, or there is no such destination. */
+void mfs_rmlq_destination_close(struct mfs_rmlq *queue, uint16_t destination);
+void mfs_rmlq_destination_open(struct mfs_rmlq *queue, uint16_t destination);
 
 /* Where a flow stands now. -ENOENT. */
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);
@@ -232,7 +245,8 @@ uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 void mfs_rmlq_watch(struct mfs_rmlq *queue, void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
 		    void *context);
 
-uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue); /* flows */
+uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue); /* flows, to closed destinations too */
+uint32_t mfs_rmlq_waiting_at(const struct mfs_rmlq *queue, uint16_t destination); /* of them, those that go there */
 void mfs_rmlq_stats(struct mfs_rmlq *queue,
 		    struct mfs_rmlq_stats *stats); /* walks everything: not for the data path */
 

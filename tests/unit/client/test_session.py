@@ -189,10 +189,10 @@ def test_a_permit_of_one_direction_does_not_wait_for_the_other(serve, session) -
 
 
 def test_what_is_laned_does_not_wait_for_collectives(serve, session) -> None:
-    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    server = serve(quiet_ns=0, gate_max_ns=3600 * 10**9)
     server.arbiter.wire([46, 34, 26, 18, 10, 9, 8, 1])
     s = session()
-    nic = s.nic("a", rate_bytes_per_s=125_000_000)
+    nic = s.nic("a", rate_bytes_per_s=1000)  # the collective is on the wire for minutes
     collective = s.submit(1_000_000, stage=Stage.COLLECTIVE, nic=nic)
     collective.wait()
     with s.submit(1000, stage=Stage.P2D, nic=nic, laned=True) as task:

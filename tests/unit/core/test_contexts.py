@@ -78,10 +78,10 @@ def test_the_last_layers_bytes_are_the_tail(full, eventually: Eventually) -> Non
 
 def test_a_request_is_promoted_by_time_though_nothing_happens(serve) -> None:
     """Collectives are under way and stay so: the held task can go only as a critical one, which it becomes by time."""
-    server = serve(stuck_ns=3600 * S)
+    server = serve(gate_max_ns=3600 * S)
     client = server.attach()
     nic = client.nic("rdma0", 0, RATE)
-    client.count_posted(nic, Stage.COLLECTIVE, 1000)
+    client.count_posted(nic, Stage.COLLECTIVE, 2000 * RATE)  # on the wire for so many seconds
     budget_ns = 10_000 * S
     guard_ns = int(budget_ns * PolicyConfig().critical_laxity_share)
     for attempt in itertools.count():  # critical from the start: the machine was away until then

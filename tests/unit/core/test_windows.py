@@ -80,7 +80,7 @@ def test_directions_have_windows_of_their_own(serve, take: Take, eventually: Eve
 
 
 def test_collectives_hold_both_directions_up(serve, take: Take, eventually: Eventually) -> None:
-    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    server = serve(quiet_ns=0, gate_max_ns=3600 * 10**9)
     with server.attach() as client:
         nic = client.nic("rdma0")
         client.count_posted(nic, Stage.COLLECTIVE, 1_000_000)
@@ -94,7 +94,7 @@ def test_collectives_hold_both_directions_up(serve, take: Take, eventually: Even
 
 
 def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually: Eventually) -> None:
-    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    server = serve(quiet_ns=0, gate_max_ns=3600 * 10**9)
     with server.attach() as collective, server.attach() as bulk:
         nic = collective.nic("rdma0")
         assert bulk.nic("rdma0") == nic
@@ -121,7 +121,7 @@ def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually
 def test_what_the_wire_keeps_apart_does_not_wait_for_collectives(
     serve, take: Take, eventually: Eventually, dscp: list[int], laned: bool, waits: bool
 ) -> None:
-    server = serve(quiet_ns=0, stuck_ns=3600 * 10**9)
+    server = serve(quiet_ns=0, gate_max_ns=3600 * 10**9)
     server.arbiter.wire(dscp)
     with server.attach() as client:
         nic = client.nic("rdma0")
@@ -135,7 +135,7 @@ def test_what_the_wire_keeps_apart_does_not_wait_for_collectives(
 
 
 def test_critical_flows_do_not_wait_for_collectives(serve, take: Take, eventually: Eventually) -> None:
-    server = serve(policy=Policy(variant=_native.Variant.PAPER), stuck_ns=3600 * 10**9)
+    server = serve(policy=Policy(variant=_native.Variant.PAPER), gate_max_ns=3600 * 10**9)
     with server.attach() as client:
         nic = client.nic("rdma0", 0, 10**9)
         # 1 TB at 1 GB/s due in 1500 s: MLU 0.67 is over the first threshold, so the paper's rule makes it critical.

@@ -39,8 +39,9 @@ class Flow(ctypes.Structure):
         ("deadline_ns", c_uint64),
         ("cookie", c_uint64),
         ("layer", c_uint16),
+        ("destination", c_uint16),
         ("stage", c_uint8),
-        ("reserved", c_uint8 * 5),
+        ("reserved", c_uint8 * 3),
     ]
 
 
@@ -54,6 +55,8 @@ class Pick(ctypes.Structure):
         ("level", c_uint8),
         ("wire_class", c_uint8),
         ("in_flight", c_uint8),
+        ("destination", c_uint16),
+        ("reserved", c_uint8 * 6),
     ]
 
 
@@ -97,6 +100,9 @@ SIGNATURES = {
     "mfs_rmlq_submit": (c_int, [c_void_p, POINTER(Flow), c_uint64, POINTER(c_uint64)]),
     "mfs_rmlq_peek": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),
     "mfs_rmlq_pick": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),
+    "mfs_rmlq_take": (c_int, [c_void_p, c_uint64, c_uint64, POINTER(Pick)]),
+    "mfs_rmlq_destination_close": (None, [c_void_p, c_uint16]),
+    "mfs_rmlq_destination_open": (None, [c_void_p, c_uint16]),
     "mfs_rmlq_place": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),
     "mfs_rmlq_promote": (c_int, [c_void_p, c_uint64, c_uint32]),
     "mfs_rmlq_complete": (c_int, [c_void_p, c_uint64, c_uint64]),
@@ -111,6 +117,7 @@ SIGNATURES = {
     "mfs_rmlq_set_rate": (c_int, [c_void_p, c_uint64]),
     "mfs_rmlq_advance": (c_uint64, [c_void_p, c_uint64]),
     "mfs_rmlq_waiting": (c_uint32, [c_void_p]),
+    "mfs_rmlq_waiting_at": (c_uint32, [c_void_p, c_uint16]),
     "mfs_rmlq_stats": (None, [c_void_p, POINTER(Stats)]),
 }
 
@@ -172,6 +179,10 @@ class Queue:
     def pick(self, now_ns: int = 0) -> tuple[int, Pick]:
         pick = Pick()
         return self._library.mfs_rmlq_pick(self._pointer, now_ns, byref(pick)), pick
+
+    def take(self, handle: int, now_ns: int = 0) -> tuple[int, Pick]:
+        pick = Pick()
+        return self._library.mfs_rmlq_take(self._pointer, handle, now_ns, byref(pick)), pick
 
     def place(self, handle: int) -> tuple[int, Pick]:
         pick = Pick()

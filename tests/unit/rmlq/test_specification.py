@@ -60,6 +60,7 @@ class Waiting:
     layer: int
     deadline_ns: int
     sequence: int
+    destination: int
     in_flight: bool = False
     granted: tuple[int, int, int] = (0, 0, 0)
 
@@ -106,6 +107,8 @@ class Model:
     batches: dict[int, Batch] = field(default_factory=dict)
     needed: dict[object, int] = field(default_factory=dict)
     """By request that loads without a batch: when that must be there, as told last; while any of it waits."""
+    closed: set[int] = field(default_factory=set)
+    """Destinations."""
 
     # facts and order
 
@@ -180,7 +183,7 @@ class Model:
         return order_key(self.config, facts, decision, layer_current)
 
     def first(self) -> int | None:
-        waiting = [handle for handle, flow in self.flows.items() if not flow.in_flight]
+        waiting = [h for h, flow in self.flows.items() if not flow.in_flight and flow.destination not in self.closed]
         return min(waiting, key=lambda handle: self.key(self.flows[handle]), default=None)
 
     def described(self, flow: Waiting) -> tuple[int, int, int]:
@@ -278,10 +281,13 @@ class Model:
         batch: int,
         deadline_ns: int,
         layer: int,
+        destination: int,
     ) -> None:
         self.now = max(self.now, now)
         key = request or ("lone", handle)
-        flow = Waiting(known_stage(stage), size, key, batch, layer, deadline_ns or NO_DEADLINE, self.sequence)
+        flow = Waiting(
+            known_stage(stage), size, key, batch, layer, deadline_ns or NO_DEADLINE, self.sequence, destination
+        )
         self.sequence += 1
         self.flows[handle] = flow
         if without_batch(flow) and deadline_ns:
@@ -335,27 +341,48 @@ def as_dict(flow: Flow) -> dict[str, object]:
 
 MS = 1_000_000
 keys = st.integers(1, 4)
+places = st.integers(0, 2)
 sizes = st.one_of(st.integers(0, 4), st.integers(0, 10**6), st.integers(0, 2**40))
 spans = st.one_of(st.integers(0, 4), st.integers(0, 10 * MS), st.integers(0, 10**10))
 deadlines = st.one_of(st.just(0), st.tuples(st.booleans(), spans))
 stages = st.sampled_from([0, 1, 1, 1, 2, 3, 3, 3, 3, 4, 200])
 early_stages = st.sampled_from([1, 1, 1, 1, 1, 1, 2, 0, 3])
 early_flows = st.tuples(
-    early_stages, st.integers(0, 3), st.integers(1, 2), st.sampled_from([0, 1, 1, 2]), st.just(0), st.integers(0, 4)
+    early_stages,
+    st.integers(0, 3),
+    st.integers(1, 2),
+    st.sampled_from([0, 1, 1, 2]),
+    st.just(0),
+    st.integers(0, 4),
+    places,
 )
 near_spans = st.integers(0, 1500)
 near = st.tuples(st.just(False), near_spans)
-urgent_flows = st.tuples(st.just(3), st.integers(0, 300), st.integers(1, 3), st.integers(0, 2), near, st.just(0))
+urgent_flows = st.tuples(
+    st.just(3), st.integers(0, 300), st.integers(1, 3), st.integers(0, 2), near, st.just(0), places
+)
 load_sizes = st.one_of(st.integers(0, 300), st.integers(0, 40_000))
 loads = st.tuples(
-    st.just(1), load_sizes, st.integers(0, 4), st.just(0), st.one_of(st.just(0), near), st.sampled_from([0, 0, 1])
+    st.just(1),
+    load_sizes,
+    st.integers(0, 4),
+    st.just(0),
+    st.one_of(st.just(0), near),
+    st.sampled_from([0, 0, 1]),
+    places,
 )
-flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6))
+flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6), places)
 
 
 class Machine(RuleBasedStateMachine):
     native = None
     rates = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
+    destinations = [0]
+
+    @initialize(spread=st.sampled_from([[0], [0], [0, 1, 8191]]))
+    def spread(self, spread):
+        """To one destination in most of the runs."""
+        self.destinations = spread
 
     @initialize(
         paper=st.booleans(),
@@ -410,8 +437,8 @@ class Machine(RuleBasedStateMachine):
 
     def submit_all(self, step, flows):
         now = self.model.now + step
-        for stage, size, request, batch, deadline, layer in flows:
-            deadline_ns = self.deadline(deadline)
+        for stage, size, request, batch, deadline, layer, place in flows:
+            deadline_ns, destination = self.deadline(deadline), self.destination(place)
             code, handle = self.queue.submit(
                 now,
                 bytes=size,
@@ -420,13 +447,42 @@ class Machine(RuleBasedStateMachine):
                 deadline_ns=deadline_ns,
                 layer=layer,
                 stage=stage,
+                destination=destination,
                 cookie=self.model.sequence,
             )
             if code:
                 assert len(self.model.flows) == FLOWS_MAX
                 return
             assert handle not in self.model.flows
-            self.model.submit(handle, now, stage, size, request, batch, deadline_ns, layer)
+            self.model.submit(handle, now, stage, size, request, batch, deadline_ns, layer, destination)
+        self.compare()
+
+    def destination(self, place) -> int:
+        return self.destinations[place % len(self.destinations)]
+
+    @rule(place=places)
+    def close(self, place):
+        self.queue.destination_close(self.destination(place))
+        self.model.closed.add(self.destination(place))
+        self.compare()
+
+    @rule(place=places)
+    def open(self, place):
+        self.queue.destination_open(self.destination(place))
+        self.model.closed.discard(self.destination(place))
+        self.compare()
+
+    @precondition(lambda self: self.model.flows)
+    @rule(data=st.data(), step=st.integers(0, 50))
+    def take(self, data, step):
+        handle, now = data.draw(st.sampled_from(sorted(self.model.flows))), self.model.now + step
+        flow = self.model.flows[handle]
+        code, pick = self.queue.take(handle, now)
+        self.model.advance(now)
+        assert (code, pick.handle) == ((-2, 0) if flow.in_flight else (0, handle))
+        if not code:
+            assert (pick.tier, pick.level, pick.wire_class) == self.model.described(flow)
+            self.model.pick(handle)
         self.compare()
 
     @rule(step=st.integers(0, 50), n=st.integers(1, 4))
@@ -441,6 +497,7 @@ class Machine(RuleBasedStateMachine):
                 return
             flow = self.model.flows[first]
             assert (code, pick.handle, pick.cookie, pick.bytes) == (0, first, flow.sequence, flow.size)
+            assert pick.destination == flow.destination
             assert (pick.tier, pick.level, pick.wire_class) == self.model.described(flow)
             self.model.pick(first)
         self.compare()
@@ -520,27 +577,34 @@ class Machine(RuleBasedStateMachine):
 
     def compare(self) -> None:
         """Every flow stands where the policy wants it, and the sums agree."""
-        bytes_, tasks, flight = [0] * 8, [0] * 8, 0
+        bytes_, tasks, flight, waiting = [0] * 8, [0] * 8, 0, dict.fromkeys(self.destinations, 0)
         for handle, flow in self.model.flows.items():
             code, pick = self.queue.place(handle)
             where = self.model.described(flow)
             assert (code, pick.bytes, pick.in_flight) == (0, flow.size, flow.in_flight)
+            assert pick.destination == flow.destination
             assert (pick.tier, pick.level, pick.wire_class) == where
             if flow.in_flight:
                 flight += flow.size
             else:
                 bytes_[where[2]] += flow.size
                 tasks[where[2]] += 1
+                waiting[flow.destination] += 1
         stats = self.queue.stats()
         assert (list(stats.waiting_bytes), list(stats.waiting_tasks)) == (bytes_, tasks)
         assert stats.in_flight_bytes == flight
         assert self.queue.waiting() == sum(tasks)
+        assert {destination: self.queue.waiting_at(destination) for destination in waiting} == waiting
         assert (stats.promotions, stats.looks) == (self.model.promotions, self.model.looks)
 
     def teardown(self) -> None:
         """What is left comes out in the policy's order, and nothing stays behind."""
         if not hasattr(self, "model"):
             return
+        for place in range(len(self.destinations)):
+            while self.model.first() is not None:
+                self.pick(step=0, n=1)
+            self.open(place=place)
         while self.model.first() is not None:
             self.pick(step=0, n=1)
         for handle in list(self.model.flows):
