@@ -69,33 +69,41 @@ class LosslessHosts(Hosts):
             netns.popns()
 
     def shape(self, namespace: str, device: str, bits_per_s: float) -> None:
-        """Gives a device this rate instead of what it has; 0 loses every packet."""
         run_tc("\n".join(shaper(device, bits_per_s, self.dscp)) + "\n", namespace)
+
+    def reshape(self, namespace: str, device: str, bits_per_s: float) -> None:
+        """Another rate for a device, whose queues stay; 0: every packet is lost."""
+        lines = [f"class change dev {device} parent 9: {whole(bits_per_s)}"] if bits_per_s else []
+        for minor in range(2, len(self.dscp) + 2):
+            limit = QUEUE_BYTES if bits_per_s else 1
+            lines.append(f"qdisc change dev {device} parent 9:{minor:x} bfifo limit {limit}")
+        run_tc("\n".join(lines) + "\n", namespace)
+
+
+def whole(bits_per_s: float) -> str:
+    """The class in which all of a device's classes share its rate."""
+    rate = f"{round(bits_per_s)}bit"
+    return f"classid 9:1 htb rate {rate} ceil {rate} burst {BURST_BYTES} cburst {BURST_BYTES} quantum {SEGMENT_BYTES}"
 
 
 def shaper(device: str, bits_per_s: float, dscp: list[int]) -> list[str]:
     """What `tc -batch` reads: a queue for each class, of strict priority, since all of them borrow what they need.
     Packets of no class's DSCP travel in the lowest."""
-    bits_per_s, queue_bytes = (bits_per_s, QUEUE_BYTES) if bits_per_s else (LEAST_BITS_PER_S, 1)
-    rate, own = f"{round(bits_per_s)}bit", f"{LEAST_BITS_PER_S}bit"
+    rate = f"{round(bits_per_s)}bit"
     lines = [
         f"qdisc replace dev {device} root handle 9: htb default {len(dscp) + 1:x}",
-        f"class add dev {device} parent 9: classid 9:1 htb rate {rate} ceil {rate} "
-        f"burst {BURST_BYTES} cburst {BURST_BYTES} quantum {SEGMENT_BYTES}",
+        f"class add dev {device} parent 9: {whole(bits_per_s)}",
     ]
     for priority, value in enumerate(dscp):
         minor = f"{priority + 2:x}"
         lines += [
-            f"class add dev {device} parent 9:1 classid 9:{minor} htb rate {own} ceil {rate} prio {priority} "
+            f"class add dev {device} parent 9:1 classid 9:{minor} htb rate 8kbit ceil {rate} prio {priority} "
             f"burst 1600 cburst {BURST_BYTES} quantum {SEGMENT_BYTES}",
-            f"qdisc add dev {device} parent 9:{minor} bfifo limit {queue_bytes}",
+            f"qdisc add dev {device} parent 9:{minor} bfifo limit {QUEUE_BYTES}",
             f"filter add dev {device} parent 9: protocol ip prio 1 u32 match ip dsfield {value << 2} 0xfc "
             f"flowid 9:{minor}",
         ]
     return lines
-
-
-LEAST_BITS_PER_S = 8_000
 
 
 class Rig:
@@ -114,31 +122,38 @@ class Rig:
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
 
+    def set_rate(self, bits_per_s: float) -> None:
+        """Of every link, and of those that were made slower."""
+        self.rate_bits_per_s = bits_per_s
+        for host in self.hosts.names:
+            self.slow_path_to(host, 1.0)
+            self.slow_path_from(host, 1.0)
+
     @property
     def rate_mb_s(self) -> float:
         return self.rate_bits_per_s / 8e6
 
     @contextmanager
-    def leg(self, mode: str | None, rules: str = "", lanes: bool = False) -> Iterator[Leg]:
-        """New daemons on all hosts, in this mode (None: no daemon, and no shim); they end with the block, and all
-        programs with them."""
+    def leg(self, mode: str | None, rules: str = "", lanes: bool = False, on: list[str] | None = None) -> Iterator[Leg]:
+        """New daemons on these hosts (None: all), in this mode (None: no daemon, and no shim); they end with the block,
+        and all programs with them."""
         self._legs += 1
         folder = self.hosts.folder / f"leg{self._legs}"
         folder.mkdir()
         with ExitStack() as cleanup:
             leg = Leg(self, folder, cleanup, mode is not None)
             if mode is not None:
-                leg.start_daemons(mode, rules, lanes)
+                leg.start_daemons(on or self.hosts.names, mode, rules, lanes)
             yield leg
 
     def slow_path_to(self, host: str, share: float) -> None:
-        """From now on the switch has only this share of the rate for what goes to the host; with 0 it loses all."""
+        """From now on the switch has only this share of the rate for what goes to the host; 0 loses everything."""
         port = f"p{self.hosts.names.index(host)}"
-        self.hosts.shape(self.hosts.switch, port, share * self.rate_bits_per_s)
+        self.hosts.reshape(self.hosts.switch, port, share * self.rate_bits_per_s)
 
     def slow_path_from(self, host: str, share: float) -> None:
         """The same for what the host sends."""
-        self.hosts.shape(self.hosts.namespace(host), "eth0", share * self.rate_bits_per_s)
+        self.hosts.reshape(self.hosts.namespace(host), "eth0", share * self.rate_bits_per_s)
 
 
 class Leg:
@@ -152,8 +167,8 @@ class Leg:
     def socket(self, host: str) -> Path:
         return self.folder / f"{host}.sock"
 
-    def start_daemons(self, mode: str, rules: str, lanes: bool) -> None:
-        started = [self._daemon(host, mode, rules, lanes) for host in self.rig.hosts.names]
+    def start_daemons(self, hosts: list[str], mode: str, rules: str, lanes: bool) -> None:
+        started = [self._daemon(host, mode, rules, lanes) for host in hosts]
         for program, path in started:
             self.wait(path.exists, program, "start")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.micro.link import LinkError
+from bench.sim.cluster import ConfigError
 from bench.testbed.scale import parse_rate
 
 ALMOST = 0.9
@@ -67,7 +68,7 @@ def seconds(text: str) -> float:
 def rate(text: str) -> float:
     try:
         return parse_rate(text)
-    except ValueError as error:
+    except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error).replace("--link ", "")) from None
 
 
@@ -95,8 +96,8 @@ def measure_all(
         except LinkError as error:
             rows[name] = {"failed": str(error)}
             line = f"not measured: {error}"
-        say(f"[{number}/{len(cases)}] {name} ({time.monotonic() - began_s:.0f} s): {line}")
         kept(rows)
+        say(f"[{number}/{len(cases)}] {name} ({time.monotonic() - began_s:.0f} s): {line}")
     return rows
 
 
