@@ -1,20 +1,36 @@
 """python -m bench micro NAME [--json FILE]: runs bench/micro/NAME.py, whose run() returns its results as a
-dict."""
+dict.
+
+A benchmark with `add_options` has options of its own (`python -m bench micro NAME --help`): its run() is given them and
+a function that takes the results so far, which are in the file from then on. One with CAGED runs in namespaces of its
+own.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import json
 import os
 import pkgutil
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import bench.micro
+from mfsd.playground.cage import CageError, run_caged
 
-HELPERS = ("command", "daemon", "paired", "coordinator_leader", "coordinator_load")
+HELPERS = (
+    *("command", "daemon", "paired", "coordinator_leader", "coordinator_load"),
+    *("link", "link_command", "loads", "nccl_wheel", "traffic"),
+)
+INTERRUPTED = 130
+
+Keep = Callable[[dict[str, Any]], None]
 
 
 def names() -> list[str]:
@@ -35,15 +51,57 @@ def machine() -> dict[str, object]:
     }
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench micro", description=__doc__)
-    parser.add_argument("name", choices=names(), help="the part to measure")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write {bench, machine, results} here")
-    options = parser.parse_args(arguments)
-    results = importlib.import_module(f"bench.micro.{options.name}").run()
-    report = {"bench": options.name, "machine": machine(), "results": results}
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+def purpose(name: str) -> str:
+    """The first sentence of the benchmark's own description."""
+    said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{name}.py").read_text())) or ""
+    return " ".join(said.partition("\n\n")[0].split())
+
+
+def parser(name: str | None) -> argparse.ArgumentParser:
+    """Of all benchmarks; with the options of the one that is to run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench micro", description=(__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+    )
+    benchmarks = parser.add_subparsers(dest="name", required=True, metavar="NAME", title="the part to measure")
+    for one in names():
+        about = purpose(one).replace("%", "%%")
+        shown = benchmarks.add_parser(one, help=about, description=about)
+        shown.add_argument("--json", type=Path, metavar="FILE", help="write {bench, machine, results} here")
+        if one == name and hasattr(module := importlib.import_module(f"bench.micro.{one}"), "add_options"):
+            module.add_options(shown)
+    return parser
+
+
+def measure(module: ModuleType, options: argparse.Namespace) -> int:
+    report: dict[str, Any] = {"bench": options.name, "machine": machine(), "results": {}}
+
+    def keep(results: dict[str, Any]) -> None:
+        report["results"] = results
+        if options.json:
+            beside = options.json.with_name(options.json.name + ".part")
+            beside.write_text(json.dumps(report, indent=2) + "\n")
+            beside.replace(options.json)
+
+    if hasattr(module, "add_options"):
+        try:
+            keep(module.run(options, keep))
+        except KeyboardInterrupt:
+            print("bench micro: stopped; what was measured is in the --json file", file=sys.stderr)
+            return INTERRUPTED
+    else:
+        keep(module.run())
     json.dump(report, sys.stdout, indent=2)
     print()
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    options = parser(next((word for word in arguments if not word.startswith("-")), None)).parse_args(arguments)
+    module = importlib.import_module(f"bench.micro.{options.name}")
+    if not getattr(module, "CAGED", False):
+        return measure(module, options)
+    try:
+        return run_caged(lambda: measure(module, options))
+    except CageError as error:
+        print(f"bench micro {options.name}: cannot make hosts: {error}", file=sys.stderr)
+        return 2

@@ -28,8 +28,9 @@ DONE, PENDING = 1, 0
 POLL_S = 0.001
 
 
-def engine(device: str) -> Any:
-    """A transfer engine on the RDMA device, with Mooncake's settings for a machine of few cores."""
+def engine(device: str, address: str = "127.0.0.1") -> Any:
+    """A transfer engine on the RDMA device of the host with this address, with Mooncake's settings for a machine of few
+    cores."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as topology:
         json.dump({"cpu:0": [[device], []]}, topology)
         topology.flush()
@@ -44,7 +45,7 @@ def engine(device: str) -> Any:
         from mooncake.engine import TransferEngine
 
         transfer_engine = TransferEngine()
-        if transfer_engine.initialize("127.0.0.1", "P2PHANDSHAKE", "rdma", "") != 0:
+        if transfer_engine.initialize(address, "P2PHANDSHAKE", "rdma", "") != 0:
             sys.exit("bulk_write: Mooncake found no RDMA device; start me under mfs-soft-roce, or with a NIC")
     return transfer_engine
 

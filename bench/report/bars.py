@@ -62,6 +62,15 @@ BARS = (
     ),
     Bar("mooncake", "rdma/overhead_percent", "Mooncake adapter, of a 1 MiB write over soft RoCE (median)", "%", 1),
     Bar("mooncake", "tcp/overhead_percent", "Mooncake adapter, of a 1 MiB write over loopback TCP (median)", "%", 1),
+    Bar("gate", "kv_share_min", "KV beside NCCL, worst case, of what the link has left or of observe", "", 0.9, False),
+    Bar("gate", "collective_p50_of_alone_max", "NCCL's messages beside KV, worst median, enforce / alone", "", 1.15),
+    Bar(
+        "gate", "collective_p50_of_observe_max", "NCCL's messages beside KV, worst median, enforce / observe", "", 1.05
+    ),
+    Bar(
+        "window", "free_share_min", "free destinations beside a slow one, worst case, enforce / observe", "", 0.9, False
+    ),
+    Bar("window", "slow_share_min", "slow destinations, worst case, enforce / observe", "", 0.9, False),
     Bar("idle", "cpu_fraction", "idle daemon, share of one core", "", 0.01),
     Bar("idle", "rss_mib", "idle daemon, resident memory", "MiB", 60),
 )

@@ -46,6 +46,55 @@ def peers_table(results: dict[str, Any]) -> list[str]:
     return ["| queue | operations/s |", "|---|---|", *(f"| {name} | {value:,.0f} |" for name, value in rows)]
 
 
+CASES: dict[str, tuple[tuple[str, str], ...]] = {
+    "gate": (
+        ("KV alone, MB/s", "kv_mb_s_alone"),
+        ("observe", "kv_mb_s_observe"),
+        ("enforce", "kv_mb_s_enforce"),
+        ("left, MB/s", "left_mb_s"),
+        ("", "kv_judged"),
+        ("message alone, ms p50", "collective_ms_alone/p50"),
+        ("p99", "collective_ms_alone/p99"),
+        ("observe, p50", "collective_ms_observe/p50"),
+        ("p99", "collective_ms_observe/p99"),
+        ("enforce, p50", "collective_ms_enforce/p50"),
+        ("p99", "collective_ms_enforce/p99"),
+        ("", "collectives_judged"),
+    ),
+    "window": (
+        ("free in observe, MB/s", "free_mb_s_observe"),
+        ("enforce", "free_mb_s_enforce"),
+        ("", "free_judged"),
+        ("slow in observe, MB/s", "slow_mb_s_observe"),
+        ("enforce", "slow_mb_s_enforce"),
+        ("", "slow_judged"),
+    ),
+}
+"""Columns of the benchmarks that measure cases: heading, and the path of the figure in a case's row."""
+
+
+def cases_table(cases: dict[str, Any], columns: tuple[tuple[str, str], ...]) -> list[str]:
+    lines = ["| case | " + " | ".join(heading for heading, _ in columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in cases.items():
+        if "failed" in row:
+            cells = ["not measured", *[""] * (len(columns) - 1)]
+        else:
+            cells = [_cell(row, key) for _, key in columns]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(row: dict[str, Any], key: str) -> str:
+    value: Any = row
+    for part in key.split("/"):
+        value = value.get(part)
+    return "" if value is None else "**missed**" if value == "missed" else _text(value)
+
+
+def _text(value: Any) -> str:
+    return number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
 def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     """Leaves of nested results as (dotted key, text)."""
     if isinstance(value, dict):
@@ -54,7 +103,7 @@ def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
         ]
     if isinstance(value, list):
         return [(prefix, ", ".join(number(v) if isinstance(v, (int, float)) else str(v) for v in value))]
-    return [(prefix, number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value))]
+    return [(prefix, _text(value))]
 
 
 def page(reports: dict[str, dict[str, Any]]) -> str:
@@ -66,6 +115,9 @@ def page(reports: dict[str, dict[str, Any]]) -> str:
     for name, report in reports.items():
         machine = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
         lines += [f"### {name}", "", f"Machine: {machine}.", "", "| figure | value |", "|---|---|"]
-        lines += [f"| {key} | {value} |" for key, value in flatten(report["results"])]
+        cases = report["results"].get("cases", {}) if name in CASES else {}
+        rest = {key: value for key, value in report["results"].items() if not cases or key != "cases"}
+        lines += [f"| {key} | {value} |" for key, value in flatten(rest)]
+        lines += ["", *cases_table(cases, CASES[name])] if cases else []
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -7,7 +7,6 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,50 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum {
-	DEPTH = 8,
-	MULTI_MAX = 8,
-	HANDLE_SIZE = 128,
-	POINTER_HOST = 1,
-	COMMUNICATOR = 0x1234,
-	FIRST_TAG = 100
-};
+#include "../../bench/programs/nccl_net.h"
 
-struct config {
-	int traffic_class;
-};
-
-/* The start of ncclNet_t from version 11 on (NCCL 2.28): the functions used here keep their places. */
-struct net {
-	const char *name;
-	int (*init)(void **context, uint64_t communicator, struct config *config, void *log, void *profiler);
-	int (*devices)(int *count);
-	int (*get_properties)(int device, void *properties);
-	int (*listen)(void *context, int device, void *handle, void **listener);
-	int (*connect)(void *context, int device, void *handle, void **sender, void **device_handle);
-	int (*accept)(void *listener, void **receiver, void **device_handle);
-	int (*register_memory)(void *connection, void *data, size_t size, int type, void **memory);
-	int (*register_dmabuf)(void);
-	int (*deregister_memory)(void *connection, void *memory);
-	int (*send)(void *sender, void *data, size_t size, int tag, void *memory, void *profiler,
-		    void **request);
-	int (*receive)(void *receiver, int count, void **data, size_t *sizes, int *tags, void **memory,
-		       void **profiler, void **request);
-	int (*flush)(void *receiver, int count, void **data, int *sizes, void **memory, void **request);
-	int (*test)(void *request, int *done, int *sizes);
-	int (*close_send)(void *sender);
-	int (*close_receive)(void *receiver);
-	int (*close_listen)(void *listener);
-};
-
-#define CHECK(call)                                                                                          \
-	do {                                                                                                 \
-		int result_ = (call);                                                                        \
-		if (result_) {                                                                               \
-			fprintf(stderr, "%s gives %d\n", #call, result_);                                    \
-			exit(1);                                                                             \
-		}                                                                                            \
-	} while (0)
+enum { DEPTH = 8, MULTI_MAX = 8 };
 
 /* Version 5 of the profiler interface, as far as it is used here. */
 struct profiler {
@@ -125,52 +83,6 @@ static void profile_state(int state)
 
 static int messages, multi;
 static size_t size;
-
-static void log_nothing(int level, unsigned long flags, const char *function, int line, const char *format,
-			...)
-{
-	(void)flags;
-	if (level == 2) { /* warnings tell why something failed */
-		va_list arguments;
-
-		va_start(arguments, format);
-		fprintf(stderr, "%s:%d ", function, line);
-		vfprintf(stderr, format, arguments);
-		fputc('\n', stderr);
-		va_end(arguments);
-	}
-}
-
-static int profile_nothing(void **handle, int type, void *parent, int64_t id, void *data)
-{
-	(void)handle, (void)type, (void)parent, (void)id, (void)data;
-	return 0;
-}
-
-static const struct net *load(char **argv, void **context)
-{
-	static struct config config = { -1 };
-	void *library = dlopen(argv[1], RTLD_NOW);
-	char *version_function = library ? dlsym(library, "ncclGetVersion") : NULL;
-	const struct net *net;
-	int version, count;
-
-	if (!version_function) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-	net = (const struct net *)(version_function - strtoull(argv[3], NULL, 16) +
-				   strtoull(argv[2], NULL, 16));
-	CHECK(((int (*)(int *))version_function)(&version));
-	CHECK(net->init(context, COMMUNICATOR, &config, log_nothing, profile_nothing));
-	CHECK(net->devices(&count));
-	if (count < 1 || strcmp(net->name, "IB")) {
-		fprintf(stderr, "NCCL %d: net %s finds %d devices\n", version, net->name, count);
-		exit(1);
-	}
-	printf("NCCL %d\n", version);
-	return net;
-}
 
 static uint8_t *slot(uint8_t *buffer, int message, int part)
 {
@@ -313,7 +225,7 @@ int main(int argc, char **argv)
 	if (child == 0) {
 		close(down[1]), close(up[0]);
 		setenv("NCCL_HOSTID", "other", 1);
-		const struct net *net = load(argv, &context);
+		const struct net *net = nccl_net_load(argv + 1, &context);
 
 		if (argc == 8)
 			profile();
@@ -321,7 +233,7 @@ int main(int argc, char **argv)
 		exit(0);
 	}
 	close(down[0]), close(up[1]);
-	const struct net *net = load(argv, &context);
+	const struct net *net = nccl_net_load(argv + 1, &context);
 
 	receive_all(net, context, down[1], up[0]);
 	return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;

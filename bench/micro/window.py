@@ -1,0 +1,232 @@
+"""What a slow destination costs the free ones: KV to both from the same NICs, in observe and in enforce.
+
+Every sender writes to a node whose path is slow and to one whose path is free, or reads from both (`ib_write_bw`,
+`ib_read_bw`; a rule holds them as p2d). Beyond the sender's NIC the path of the slow one has a part of the links' rate,
+or loses all (0), or several senders meet there (fan-in), each of which has a free node of its own. What waits for a
+slow path holds a queue pair, not a NIC: so MFS must leave the free ones what they get in observe, and the slow ones,
+too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from bench.micro.link import PERFTEST_RULE, Rig, perftest_version
+from bench.micro.link_command import (
+    ALMOST,
+    chosen,
+    counts,
+    measure_all,
+    numbers,
+    rate,
+    seconds,
+    size_text,
+    sizes,
+    tally,
+    verdict,
+)
+from bench.micro.loads import perftest
+from mfsd.playground.program import Program
+
+CAGED = True
+SLOW = "slow"
+OPERATIONS = ("write", "read")
+SLOW_PAIRS, FREE_PAIRS = 4, 2
+"""Queue pairs."""
+TOTAL_BITS_PER_S = 2e9
+"""Of all senders together: what two cores carry. The rate of one is this over their number, at most `--rate`."""
+FLOWS_BYTES = 100_000
+FILL_S = 1.0
+"""From when the path becomes slow until it is measured: what is on its way has filled by then."""
+JUDGED_LEAST = 0.002
+"""Of a link: less than that in observe is nothing that could be kept."""
+
+
+class Case(NamedTuple):
+    operation: str
+    senders: int
+    slow_share: float | None
+    """Of the link's rate; None: the senders share the slow node's whole link."""
+    message_bytes: int
+
+    @property
+    def name(self) -> str:
+        where = f"slow path {self.slow_share:g} of the rate" if self.slow_share is not None else "fan-in"
+        many = f"{self.senders} senders, " if self.senders > 1 else ""
+        return f"{self.operation}, {many}{where}, {size_text(self.message_bytes)}"
+
+
+class Figures(NamedTuple):
+    """MB/s, of all senders together."""
+
+    free_mb_s: float
+    slow_mb_s: float
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--operation", type=chosen(OPERATIONS), default=list(OPERATIONS), metavar="A,B", help="(default write,read)"
+    )
+    parser.add_argument(
+        "--slow",
+        type=numbers,
+        default=[0.1, 0.01, 0.0],
+        metavar="N,N",
+        help="share of the rate that the slow path has, one sender; 0: it loses all (default 0.1,0.01,0)",
+    )
+    parser.add_argument(
+        "--fan-in", type=counts, default=[2, 4, 8], metavar="N,N", help="senders that meet; 0: none (default 2,4,8)"
+    )
+    parser.add_argument(
+        "--message",
+        type=sizes,
+        default=[256 << 10, 1 << 20, 16 << 20],
+        metavar="SIZE",
+        help="(default 256kib,1mib,16mib)",
+    )
+    parser.add_argument("--seconds", type=seconds, default=3.0, metavar="S", help="measured of each leg (default 3)")
+    parser.add_argument("--rate", type=rate, default=1e9, metavar="RATE", help="of a link, at most (default 1gbit)")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a tenth and nothing of the rate, two senders, 256 KiB, one second a leg, where not said otherwise",
+    )
+
+
+def quicker(options: argparse.Namespace) -> argparse.Namespace:
+    """The options with what `--quick` says in place of defaults."""
+    defaults, quick = argparse.ArgumentParser(), argparse.Namespace(**vars(options))
+    add_options(defaults)
+    for name, value in (("slow", [0.1, 0.0]), ("fan_in", [2]), ("message", [256 << 10]), ("seconds", 1.0)):
+        if getattr(options, name) == defaults.get_default(name):
+            setattr(quick, name, value)
+    return quick
+
+
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    many = [(1, share) for share in options.slow] + [(n, None) for n in options.fan_in if n]
+    return [
+        Case(operation, senders, share, message_bytes)
+        for operation in options.operation
+        for senders, share in many
+        for message_bytes in options.message
+    ]
+
+
+def nodes(senders: int) -> list[str]:
+    """The slow one, the senders, and the free one of each."""
+    return [SLOW, *(f"{kind}{n}" for kind in ("sender", "free") for n in range(1, senders + 1))]
+
+
+class Flow(NamedTuple):
+    """One sender's perftest to one node."""
+
+    sender: str
+    node: str
+    program: Program
+
+
+def leg(rig: Rig, case: Case, mode: str, seconds: float) -> Figures:
+    """The slow path is slow once everything flows: programs could not connect over one that carries nothing."""
+    senders = [f"sender{n}" for n in range(1, case.senders + 1)]
+    slow = rig.slow_path_to if case.operation == "write" else rig.slow_path_from
+    rig.set_rate(rig.rate_bits_per_s)
+    with rig.leg(mode, PERFTEST_RULE, on=senders) as leg:
+
+        def moved(flow: Flow) -> int:
+            found = leg.moved(flow.sender, flow.program).get(rig.hosts.address(flow.node))
+            return 0 if found is None else found.sent if case.operation == "write" else found.received
+
+        def started(node_of: Callable[[str], str], pairs: int) -> list[Flow]:
+            program = f"ib_{case.operation}_bw"
+            flows = [
+                Flow(s, node_of(s), perftest(leg, program, s, node_of(s), case.message_bytes, pairs)) for s in senders
+            ]
+            for flow in flows:
+                leg.wait(partial(flows_now, flow), flow.program, "move bytes")
+            return flows
+
+        def flows_now(flow: Flow) -> bool:
+            return moved(flow) >= FLOWS_BYTES
+
+        flows = started(lambda sender: sender.replace("sender", "free"), FREE_PAIRS) + started(
+            lambda _: SLOW, SLOW_PAIRS
+        )
+        if case.slow_share is not None:
+            slow(SLOW, case.slow_share)
+        time.sleep(FILL_S)
+        before, began_s = [moved(flow) for flow in flows], time.monotonic()
+        time.sleep(seconds)
+        after, took_s = [moved(flow) for flow in flows], time.monotonic() - began_s
+        leg.check(*leg.programs)
+
+    def sum_of(slow: bool) -> float:
+        parts = zip(flows, before, after, strict=True)
+        return sum(b - a for flow, a, b in parts if (flow.node == SLOW) is slow) / took_s / 1e6
+
+    return Figures(sum_of(slow=False), sum_of(slow=True))
+
+
+def row(case: Case, rate_mb_s: float, observe: Figures, enforce: Figures) -> dict[str, Any]:
+    """A case's figures and what they say. `rate_mb_s`: of one link."""
+
+    def share(observed: float, enforced: float) -> float | None:
+        return enforced / observed if observed >= JUDGED_LEAST * rate_mb_s else None
+
+    free, slow = share(observe.free_mb_s, enforce.free_mb_s), share(observe.slow_mb_s, enforce.slow_mb_s)
+    return {
+        **case._asdict(),
+        "rate_mb_s": rate_mb_s,
+        "free_mb_s_observe": round(observe.free_mb_s, 2),
+        "free_mb_s_enforce": round(enforce.free_mb_s, 2),
+        "slow_mb_s_observe": round(observe.slow_mb_s, 3),
+        "slow_mb_s_enforce": round(enforce.slow_mb_s, 3),
+        "free_share": None if free is None else round(free, 3),
+        "slow_share_kept": None if slow is None else round(slow, 3),
+        "free_judged": verdict(None if free is None else free >= ALMOST),
+        "slow_judged": verdict(None if slow is None else slow >= ALMOST),
+    }
+
+
+def told(row: dict[str, Any]) -> str:
+    """A row in a line."""
+    return (
+        f"free {row['free_mb_s_observe']:.1f} {row['free_mb_s_enforce']:.1f} MB/s: {row['free_judged']}; "
+        f"slow {row['slow_mb_s_observe']:.2f} {row['slow_mb_s_enforce']:.2f} MB/s: {row['slow_judged']} "
+        "(observe, enforce)"
+    )
+
+
+def summary(rows: dict[str, Any]) -> dict[str, Any]:
+    """The worst of all cases, and how many met their bars."""
+
+    def worst(key: str) -> float | None:
+        return min((row[key] for row in rows.values() if row.get(key) is not None), default=None)
+
+    return {
+        "free_share_min": worst("free_share"),
+        "slow_share_min": worst("slow_share_kept"),
+        **tally(rows, ("free_judged", "slow_judged")),
+        "cases": rows,
+    }
+
+
+def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    options = quicker(options) if options.quick else options
+    shape = {"seconds": options.seconds, "versions": {"perftest": perftest_version()}}
+    all_cases = cases_of(options)
+    with Rig(nodes(max(case.senders for case in all_cases)), options.rate) as rig:
+
+        def measured(case: Case) -> dict[str, Any]:
+            rig.set_rate(min(options.rate, TOTAL_BITS_PER_S / case.senders))
+            figures = (leg(rig, case, mode, options.seconds) for mode in ("observe", "enforce"))
+            return row(case, rig.rate_mb_s, *figures)
+
+        rows = measure_all(
+            {case.name: partial(measured, case) for case in all_cases}, told, lambda rows: keep(shape | summary(rows))
+        )
+    return shape | summary(rows)
