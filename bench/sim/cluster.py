@@ -188,8 +188,11 @@ class Cluster:
         return self.topology.path(pairs, connections=1.0, salt=~request.number)
 
     def collective_paths(self, unit: int, group_tokens: Sequence[int], salt: int) -> tuple[Path, ...]:
-        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism."""
+        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism; none where
+        the instance lies within one server."""
         model = self.model
+        if model.in_a_node:
+            return ()
         first = self.first_nic + (unit - self.first_unit) * model.instance_gpus
         nics = range(first, first + model.instance_gpus)
         if not model.experts:
@@ -268,7 +271,9 @@ class Cluster:
         compute = max(model.attention_s(self.gpu, group) for group in groups if group)
         compute += model.expert_s(self.gpu, tokens, self.expert_imbalance())
         moved = self.collective_bytes(tokens)
-        if model.experts:
+        if model.in_a_node:
+            wire = 0.0
+        elif model.experts:
             wire = 2 * moved * max(max(load) / tokens / model.group_gpus, 1 / model.instance_gpus) / self.link
         else:
             wire = moved / self._lone_paths[0].isolated_rate

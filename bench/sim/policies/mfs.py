@@ -342,7 +342,7 @@ class Mfs(Policy):
         simulation = self.simulation
         layers_left = batch.layers - batch.layer if batch is simulation.running[batch.unit] else 0
         fixed: dict[int, int] = {}
-        if layers_left:
+        if layers_left and batch.paths:
             shares: dict[int, float] = {}
             for path in batch.paths:
                 for link, share in path.shares.items():

@@ -1,6 +1,9 @@
 """static: stage 2, then stage 1 by layer, then stage 3 by deadline. The strongest simple rule; MFS has to
-beat it."""
+beat it.
 
+static-exact: the same with exact order on every link, whatever classes the fabric has."""
+
+from bench.sim.network import SharedNetwork
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow
 
@@ -20,3 +23,9 @@ class StaticStageAware(Policy):
             return pack(1, ahead)
         flow.wire_class = 5
         return pack(2, second=flow.state.request.deadline_s)
+
+
+@register("static-exact")
+class StaticExact(StaticStageAware):
+    def network(self) -> SharedNetwork:
+        return SharedNetwork(self.simulation.cluster.topology)
