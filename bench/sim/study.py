@@ -32,7 +32,8 @@ BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -
 
 
 def knee_name(setting: str, base: Point) -> str:
-    return f"{base.config.model} {base.workload} {setting} {base.requests} {base.config.fetch}"
+    recorded = "" if base.arrivals == "poisson" else " recorded times"
+    return f"{base.config.model} {base.workload} {setting} {base.requests} {base.config.fetch}{recorded}"
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
@@ -46,6 +47,8 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         base = base_of(
             setting, options.model, options.workload, options.requests, options.fabric_classes, options.fetch
         )
+        if options.trace:
+            base = msgspec.structs.replace(base, workload=str(options.trace), arrivals=options.arrivals)
         top = results.knee(base, knee_name(setting, base), SETTINGS[setting].knee_seeds)
         point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
@@ -166,6 +169,13 @@ def parser() -> argparse.ArgumentParser:
         default="stress",
         metavar="A,B",
         help=f"names, or groups of them ({', '.join(GROUPS)}; default stress), of {', '.join(SETTINGS)}",
+    )
+    p.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests instead of the settings' workloads")
+    p.add_argument(
+        "--arrivals",
+        default="poisson",
+        choices=("poisson", "trace"),
+        help="trace: recorded times, stretched to the rate",
     )
     p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
