@@ -28,6 +28,13 @@ FETCH = {
 queued: layer by layer."""
 
 
+CACHES = {
+    "keep": "units keep what they fetch, as prefix caches do",
+    "first-owner": "a block stays with the unit that computed it first",
+}
+DECODE_CHOICES = {"load": "the worker with the fewest tokens", "random": "any worker"}
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One cluster and the knobs that make or break contention. The same for every policy."""
 
@@ -48,7 +55,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     fabric_classes: int = 0
     batch_tokens: int = 8192
     fetch: str = "loaded"  # when reused KV is asked for, see FETCH
+    cache: str = "keep"  # what a unit does with reuse that it fetched, see CACHES
     cache_tokens_per_gpu: int = 400_000
+    cache_gb_per_gpu: float | None = None  # instead of tokens
+    cold: float = 0.0  # share of the units whose caches are empty when the run begins: just scaled up, or restarted
+    replicas: int = 1  # holders of a block that others read it from
+    stripe: bool = False  # an owner's blocks leave by all NICs of its server
+    store_nics: int = 0  # of a KV store that all units read from instead of from each other
+    store_gb_per_nic: float = 1000.0
+    nics_per_server: int | None = None  # NICs that the GPUs of a server share; None: one for each GPU
+    decode_choice: str = "load"  # see DECODE_CHOICES
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
@@ -82,6 +98,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--fabric {self.fabric}: use nic-only or fat-tree")
         if self.fetch not in FETCH:
             raise ConfigError(f"--fetch {self.fetch}: use one of {', '.join(FETCH)}")
+        if self.cache not in CACHES:
+            raise ConfigError(f"--cache {self.cache}: use one of {', '.join(CACHES)}")
+        if self.decode_choice not in DECODE_CHOICES:
+            raise ConfigError(f"--decode-choice {self.decode_choice}: use one of {', '.join(DECODE_CHOICES)}")
+        if self.cache_gb_per_gpu is not None and not 0 < self.cache_gb_per_gpu < math.inf:
+            raise ConfigError(f"--cache-gb {self.cache_gb_per_gpu}: use a number above 0")
+        if not 0 <= self.cold <= 1:
+            raise ConfigError(f"--cold {self.cold}: use a share from 0 to 1")
+        if self.replicas < 1:
+            raise ConfigError(f"--replicas {self.replicas}: use at least 1")
+        if self.store_nics < 0:
+            raise ConfigError(f"--store-nics {self.store_nics}: use at least 0")
+        server = models[0].server_gpus
+        if self.nics_per_server is not None and (self.nics_per_server < 1 or server % self.nics_per_server):
+            raise ConfigError(f"--nics-per-server {self.nics_per_server}: use a divisor of the server's {server} GPUs")
         if self.decode_nics is not None and self.decode_nics < 1:
             raise ConfigError(f"--decode-nics {self.decode_nics}: use at least 1")
         if self.batch_tokens < 1:
@@ -146,8 +177,11 @@ class Cluster:
                 config.fabric,
                 config.oversubscription,
                 seed=seed,
+                store_nics=config.store_nics,
+                nics_per_server=config.nics_per_server,
             )
         )
+        self.first_store_nic = self.topology.prefill_nics + self.decode_nics
         self.kv_bytes = self.model.kv_bytes * config.kv_scale
         width = self.model.group_gpus
         self._group_nics = [
@@ -169,6 +203,19 @@ class Cluster:
     def group_nics(self, unit: int, group: int) -> tuple[int, ...]:
         return self._group_nics[(unit - self.first_unit) * self.model.groups + group]
 
+    def reuse_rate(self, request: Request) -> float:
+        """Of the request's reuse alone in the cluster, whatever group computes it; 0 without reuse."""
+        if not request.owners:
+            return 0.0
+        out: dict[int, float] = {}
+        for nic, share in request.owners:
+            out[self.topology.port(nic)] = out.get(self.topology.port(nic), 0.0) + share
+        return self.link / max(*out.values(), 1 / self._group_ports)
+
+    @functools.cached_property
+    def _group_ports(self) -> int:
+        return self.topology.ports(self._group_nics[0])
+
     def reuse_path(self, request: Request) -> Path:
         """Stage 1: from the owners' NICs to those of the group that computes the request."""
         into = self.group_nics(request.unit, request.group)
@@ -188,8 +235,11 @@ class Cluster:
         return self.topology.path(pairs, connections=1.0, salt=~request.number)
 
     def collective_paths(self, unit: int, group_tokens: Sequence[int], salt: int) -> tuple[Path, ...]:
-        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism."""
+        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism; none where
+        the instance lies within one server."""
         model = self.model
+        if model.in_a_node:
+            return ()
         first = self.first_nic + (unit - self.first_unit) * model.instance_gpus
         nics = range(first, first + model.instance_gpus)
         if not model.experts:
@@ -232,8 +282,9 @@ class Cluster:
         """TTFT of the request alone in the cluster: layers one after the other, KV transfers overlapped
         with them."""
         model, layers = self.model, self.model.layers
-        reuse_rate = min(len(request.owners), model.group_gpus) * self.link if request.owners else 0.0
-        p2d_rate = min(self.decode_width, model.group_gpus) * self.link
+        reuse_rate = self.reuse_rate(request)
+        into = range(self.topology.prefill_nics, self.topology.prefill_nics + self.decode_width)
+        p2d_rate = min(self.topology.ports(into), self._group_ports) * self.link
         reuse_layer = request.remote_tokens * self.kv_bytes / reuse_rate if reuse_rate else 0.0
         now = shipped = 0.0
         done = 0
@@ -268,7 +319,9 @@ class Cluster:
         compute = max(model.attention_s(self.gpu, group) for group in groups if group)
         compute += model.expert_s(self.gpu, tokens, self.expert_imbalance())
         moved = self.collective_bytes(tokens)
-        if model.experts:
+        if model.in_a_node:
+            wire = 0.0
+        elif model.experts:
             wire = 2 * moved * max(max(load) / tokens / model.group_gpus, 1 / model.instance_gpus) / self.link
         else:
             wire = moved / self._lone_paths[0].isolated_rate

@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sim import generators, policies, sweep
-from bench.sim.cluster import FETCH, Config, ConfigError
+from bench.sim.cluster import CACHES, DECODE_CHOICES, FETCH, Config, ConfigError
 from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
 from bench.sim.workload import TraceError
 
 COMMANDS = {  # imported when asked for: they bring plotting
     "figure": "bench.sim.figures",
+    "choose": "bench.sim.choose",
     "study": "bench.sim.study",
     "sensitivity": "bench.sim.sensitivity",
     "reach": "bench.sim.reach",
@@ -32,7 +33,8 @@ examples:
   python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
   python -m bench sim --model dbrx,qwen3-coder --workload qwen-a,qwen-b --fabric fat-tree --gpus 256
   python -m bench sim figure 10 --quick
-  python -m bench sim study out/study.jsonl
+  python -m bench sim choose out/choose.jsonl
+  python -m bench sim study out/study.jsonl --setting contended
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
   python -m bench sim reach --setting hot
   python -m bench sim linearity
@@ -126,6 +128,29 @@ def parser() -> argparse.ArgumentParser:
     fabric.add_argument(
         "--hot-fraction", type=float, default=0.0, metavar="F", help="share of prefixes owned by one NIC"
     )
+    fabric.add_argument(
+        "--nics-per-server", type=int, metavar="N", help="NICs that the GPUs of a server share (default: one for each)"
+    )
+    fabric.add_argument(
+        "--cache", default="keep", choices=CACHES, help="; ".join(f"{k}: {v}" for k, v in CACHES.items()) + " (keep)"
+    )
+    fabric.add_argument("--cache-gb", type=float, metavar="GB", help="KV cache of a GPU (default 400,000 tokens)")
+    fabric.add_argument(
+        "--cold", type=float, default=0.0, metavar="F", help="share of units whose caches are empty at the start"
+    )
+    fabric.add_argument(
+        "--replicas", type=int, default=1, metavar="N", help="holders of a block that others read it from (default 1)"
+    )
+    fabric.add_argument("--stripe", action="store_true", help="an owner's blocks leave by all NICs of its server")
+    fabric.add_argument(
+        "--store-nics", type=int, default=0, metavar="N", help="NICs of a KV store that all units read from"
+    )
+    fabric.add_argument(
+        "--decode-choice",
+        default="load",
+        choices=DECODE_CHOICES,
+        help="; ".join(f"{k}: {v}" for k, v in DECODE_CHOICES.items()) + " (default load)",
+    )
     fabric.add_argument("--decode-nics", type=int, metavar="N", help="decode NICs in all (default one per prefill NIC)")
     fabric.add_argument(
         "--kv-scale", type=float, default=1.0, metavar="X", help="KV bytes per token, times the model's"
@@ -217,6 +242,14 @@ def configuration(options: argparse.Namespace) -> Config:
         accelerator=options.accelerator,
         gpus=options.gpus,
         decode_nics=options.decode_nics,
+        nics_per_server=options.nics_per_server,
+        cache=options.cache,
+        cache_gb_per_gpu=options.cache_gb,
+        cold=options.cold,
+        replicas=options.replicas,
+        stripe=options.stripe,
+        store_nics=options.store_nics,
+        decode_choice=options.decode_choice,
         link_gbps=options.link_gbps,
         fabric=options.fabric,
         oversubscription=options.oversubscription,

@@ -15,6 +15,11 @@ from bench.sim import point as points
 from bench.sim.cluster import ConfigError
 from bench.sim.point import Point
 
+CHOOSING_SEED = 1000  # this and those after it choose settings and rates; nothing is compared on them
+# 97.5 % quantile of Student's t by degrees of freedom: with five seeds the normal one would be a third too narrow.
+STUDENT = (
+    12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09
+)  # fmt: skip
 DECIDES = ("mfsd/policy", "csrc/rmlq*", "csrc/fluid*", "bench/sim")  # what a result depends on besides its point
 
 
@@ -60,12 +65,12 @@ class Results:
     def of_seeds(self, point: Point, policy: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
         return [self.of(msgspec.structs.replace(point, policy=policy, seed=seed)) for seed in seeds]
 
-    def knee(self, base: Point, name: str) -> float:
-        """The rate at which `nocont` meets 90 % on a seed of its own, kept beside the points."""
+    def knee(self, base: Point, name: str, seeds: int = 1) -> float:
+        """The rate at which `nocont` meets 90 % on seeds of its own, kept beside the points."""
         memory = self.file.with_suffix(".knees.json")
         known: dict[str, float] = json.loads(memory.read_text()) if memory.exists() else {}
         if name not in known:
-            known[name] = points.knee(msgspec.structs.replace(base, seed=1000))
+            known[name] = points.knee(msgspec.structs.replace(base, seed=CHOOSING_SEED), seeds=seeds)
             memory.write_text(json.dumps(known, indent=1))
         return known[name]
 
@@ -76,13 +81,31 @@ class Comparison(msgspec.Struct, frozen=True):
     attainment: float
     gain: float  # points of attainment above the other
     gain_error: float  # standard error of that over seeds; 0 with one seed
+    gain_half: float | None  # half of its 95 % interval; None with one seed, which says nothing of the spread
     ttft_ratio: float  # of mean TTFT
+    ttft_half: float | None  # half of its 95 % interval
+    p99_ratio: float  # of the mean over seeds of p99 TTFT
+    ttft_s: float  # mean, over seeds
+    p99_s: float
     cct_ratio: float  # of mean collective completion time
     earliness_ratio: float  # of mean non-negative earliness
+
+    @property
+    def above(self) -> bool:
+        """Whether the whole interval of the gain is above 0: what "holds" means."""
+        return self.gain_half is not None and self.gain > self.gain_half
 
     def share_of(self, gap: Comparison) -> float | None:
         """Which share of the gap to another policy is closed; None where there is none to speak of."""
         return self.gain / gap.gain if gap.gain >= 1.0 else None
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of the mean."""
+    n = len(values)
+    if n < 2:
+        return None
+    return float(STUDENT[min(n - 2, len(STUDENT) - 1)] * statistics.stdev(values) / n**0.5)
 
 
 def compare(mine: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> Comparison:
@@ -93,11 +116,17 @@ def compare(mine: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> 
         return total(mine) / total(other) if total(other) else 0.0
 
     gains = [100 * (a["slo_attainment"] - b["slo_attainment"]) for a, b in zip(mine, other, strict=True)]
+    slower = [a["ttft_s"]["mean"] / b["ttft_s"]["mean"] for a, b in zip(mine, other, strict=True)]
     return Comparison(
         attainment=100 * statistics.fmean(a["slo_attainment"] for a in mine),
         gain=statistics.fmean(gains),
         gain_error=statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0,
+        gain_half=half_width(gains),
         ttft_ratio=ratio("ttft_s", "mean"),
+        ttft_half=half_width(slower),
+        p99_ratio=ratio("ttft_s", "p99"),
+        ttft_s=statistics.fmean(a["ttft_s"]["mean"] for a in mine),
+        p99_s=statistics.fmean(a["ttft_s"]["p99"] for a in mine),
         cct_ratio=ratio("cct_s", "mean"),
         earliness_ratio=ratio("earliness_s", "non_negative_mean"),
     )

@@ -1,8 +1,9 @@
 """The run of one point: batches step through their layers, compute and network share one event queue.
 
 A layer of an expert model: wait for its reused KV (stage 1), attention, post its new KV (stage 3), dispatch (stage
-2), experts, combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. TTFT
-ends with the last stage-3 byte. Same configuration, rows and seed give the same result, to the bit.
+2), experts, combine (stage 2). Of a sequence-parallel model: stage 1, the ring (stage 2), compute, stage 3. An instance
+within one server has no stage 2. TTFT ends with the last stage-3 byte. Same configuration, rows and seed give the same
+result, to the bit.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ class Simulation:
         for chunk in batch.chunks:
             if chunk.state.fetched <= layer:
                 return
-        if batch.cluster.model.experts:
+        if batch.cluster.model.experts or not batch.paths:
             self._compute(batch, ATTENTION, batch.attention_s)
         else:
             self._collective(batch, RING, 0)
@@ -287,9 +288,11 @@ class Simulation:
 
     def _computed(self, batch: Batch) -> None:
         if batch.step == EXPERTS:
-            self._collective(batch, COMBINE, 1)
+            if batch.paths:
+                self._collective(batch, COMBINE, 1)
+            else:
+                self._end_layer(batch)
             return
-        last = batch.layer == batch.layers - 1
         for chunk in batch.chunks:
             state = chunk.state
             flow = state.p2d
@@ -300,13 +303,12 @@ class Simulation:
             self._post(flow, chunk.p2d_bytes)
         if self.policy.tick_s:
             self._start_ticking()
-        if batch.cluster.model.experts:
+        if not batch.cluster.model.experts:
+            self._end_layer(batch)
+        elif batch.paths:
             self._collective(batch, DISPATCH, 0)
-        elif last:
-            self._end_batch(batch)
         else:
-            batch.layer += 1
-            self._begin_layer(batch)
+            self._compute(batch, EXPERTS, batch.experts_s)
 
     def _collective_done(self, batch: Batch) -> None:
         flow = batch.collective
@@ -319,7 +321,11 @@ class Simulation:
             self._compute(batch, EXPERTS, batch.experts_s)
         elif batch.step == RING:
             self._compute(batch, ATTENTION, batch.attention_s)
-        elif batch.layer == batch.layers - 1:
+        else:
+            self._end_layer(batch)
+
+    def _end_layer(self, batch: Batch) -> None:
+        if batch.layer == batch.layers - 1:
             self._end_batch(batch)
         else:
             batch.layer += 1
@@ -385,7 +391,7 @@ class Simulation:
                 + (sum(batch.wire_s) if batch.cluster.model.experts else 0.0)
             )
         elif step == EXPERTS:
-            rest = max(0.0, batch.step_end_s - self.now) * batch.believed + batch.wire_s[1]
+            rest = max(0.0, batch.step_end_s - self.now) * batch.believed + sum(batch.wire_s[1:])
         else:
             flow = batch.collective
             assert flow is not None

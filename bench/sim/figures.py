@@ -19,6 +19,7 @@ import msgspec
 
 from bench.sim import sweep
 from bench.sim.cluster import Config, ConfigError
+from bench.sim.compare import STUDENT
 from bench.sim.point import Point, knee
 
 Value = Callable[[sweep.Result], float]
@@ -38,10 +39,9 @@ OTHER_STYLE = ("#555555", ".")
 FIRST_SEED = 11  # those below chose the defaults
 QUICK_GPUS, QUICK_REQUESTS = 384, 60
 KNEE_REQUESTS = 300  # of few the knee is anywhere: 0.10 or 0.21 requests/s for DBRX with 60 or 300
-# 97.5 % quantile of Student's t by degrees of freedom: with five seeds the normal one would be a third too narrow.
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 # Half of the prefixes on one NIC: what the paper's victim units are.
 CONTENDED: dict[str, Any] = {"hot_fraction": 0.5, "kv_scale": 4.0}
+PAPER: dict[str, Any] = {"cache": "first-owner", "decode_choice": "random"}
 MOE = ("mixtral-8x22b", "dbrx", "qwen3-coder", "grok-2")
 
 
@@ -116,7 +116,7 @@ def panel_config(figure: Figure, model: str, options: argparse.Namespace) -> Con
     knobs = given or dict(CONTENDED)
     if not given and gpus > QUICK_GPUS:  # one NIC cannot serve half of a larger cluster
         knobs["hot_fraction"] = CONTENDED["hot_fraction"] * QUICK_GPUS / gpus
-    return Config(model=model, gpus=gpus, fetch="batch", **knobs)  # layer by layer, as in the paper
+    return Config(model=model, gpus=gpus, fetch="batch", **PAPER, **knobs)  # layer by layer, as in the paper
 
 
 def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:

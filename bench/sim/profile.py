@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bench.sim.topology import NVSWITCH_BYTES_PER_S
+
 
 class Accelerator(msgspec.Struct, frozen=True):
     """One GPU: achieved FLOP/s, bytes/s and all-reduce bytes/s by tensor-parallel degree."""
@@ -62,6 +64,11 @@ class Model(msgspec.Struct, frozen=True):
     def group_gpus(self) -> int:
         return self.instance_gpus // self.groups
 
+    @property
+    def in_a_node(self) -> bool:
+        """Whether an instance lies within one server: its collectives use NVSwitch alone and meet no KV."""
+        return self.instance_gpus <= self.server_gpus
+
     def attention_s(self, gpu: Accelerator, lengths: Sequence[tuple[int, int]]) -> float:
         """One group's time up to the dispatch (dense: the whole layer) for requests of (new, context)
         tokens."""
@@ -89,6 +96,9 @@ class Model(msgspec.Struct, frozen=True):
         flops = 2.0 * tokens * self.top_k * self.expert_params / self.instance_gpus
         weights = self.experts * self.expert_params * 2 / self.instance_gpus
         seconds = max(imbalance * flops / gpu.expert_flops, weights / gpu.memory_bytes_per_s)
+        if self.in_a_node:  # dispatch and combine over NVSwitch
+            sent = tokens * self.top_k * self.hidden * 2.0 * (1 - 1 / self.instance_gpus)
+            seconds += 2 * sent / self.instance_gpus / NVSWITCH_BYTES_PER_S
         return seconds + 4 * gpu.launch_s
 
     def collective_bytes(self, tokens: int) -> float:
@@ -100,7 +110,7 @@ class Model(msgspec.Struct, frozen=True):
             servers = max(1, self.instance_gpus // self.server_gpus)
             return tokens * self.top_k * self.hidden * 2.0 * (1 - 1 / servers)
         ranks = self.sequence_parallel
-        crossing = self.instance_gpus // self.server_gpus
+        crossing = self.instance_gpus // self.server_gpus if not self.in_a_node else 0
         return tokens / ranks * self.kv_bytes * (ranks - 1) * crossing
 
 
@@ -115,6 +125,14 @@ MODELS = {
         # attention is an estimate.
         Model("qwen3-coder-next", 48, 2048, 16, 256, 25.0e6, 3.15e6, 512, 10, 1, 32, kv_bytes=512.0),
         Model("llama3-8b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 4, 16, sequence_parallel=4),
+        Model("llama3-8b-node", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 4, 8, sequence_parallel=2),
+        Model("llama3-8b-gpu", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 1, 1),
+        Model("llama3-70b", 80, 8192, 64, 128, 151.0e6, 704.6e6, 0, 0, 8, 8),
+        # Keys and values of all heads.
+        Model("llama2-7b", 32, 4096, 32, 128, 67.1e6, 135.3e6, 0, 0, 1, 1, kv_bytes=16384.0),
+        # Latent attention: 512 + 64 values of KV; heads of 192 for keys and 128 for values, here their mean. One shared
+        # expert; the three dense layers are taken for others. Cut as its authors do for prefill: 4 servers, TP4.
+        Model("deepseek-v3", 61, 7168, 128, 160, 187.1e6, 44.0e6, 256, 8, 4, 32, dense_params=44.0e6, kv_bytes=1152.0),
         Model("mixtral-8x7b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 8, 2, 1, 8, server_gpus=4, link_gbps=50.0),
         # What bench/testbed runs: the same model on units of two GPUs, one to a server, so that a NIC carries as much
         # per computed token as with eight; each of 8 layers stands for four, so that two cores can play them.

@@ -19,7 +19,7 @@ from itertools import accumulate
 
 import msgspec
 
-from bench.sim import policies, study
+from bench.sim import policies, settings, study
 from bench.sim.cluster import Cluster, Request
 from bench.sim.engine import Simulation
 from bench.sim.point import MET_SLACK, Point, knee, prepare
@@ -177,7 +177,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim reach", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("--setting", default="hot", help=f"one of {', '.join(study.SETTINGS)} (default hot)")
+    p.add_argument("--setting", default="hot", help=f"one of {', '.join(settings.SETTINGS)} (default hot)")
     p.add_argument("--rate", type=float, help="requests/s per prefill GPU (default: where nocont meets 90 %%)")
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
@@ -190,8 +190,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    study.check_names(options.setting, list(study.SETTINGS), "--setting")
-    base = study.base_of(options.model, options.workload, options.setting, options.requests, fetch="batch")
+    study.check_names(options.setting, list(settings.SETTINGS), "--setting")
+    base = settings.base_of(options.setting, options.model, options.workload, options.requests, fetch="batch")
     rate = options.rate or round(knee(msgspec.structs.replace(base, seed=1000)), 4)
     rows: dict[str, list[int]] = {}
     for seed in range(options.first_seed, options.first_seed + options.seeds):

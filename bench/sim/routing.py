@@ -6,17 +6,19 @@ estimate of load: they are the same for every policy, so policies are compared o
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 
+from bench.sim.caches import Caches, owners
 from bench.sim.cluster import Cluster, Request
 from bench.sim.workload import Row
 
 LOCALITY = 0.1  # the router's price of fetching a cached token, in computed tokens
 LEAST_NEW_TOKENS = 16  # computed of every prompt, however much of it is cached
 
-Held = tuple[int, int, int]  # a block: unit and group that hold it, tokens
+TOKEN_S = 0.03  # between two tokens of a request that decodes, as the router expects
 
 
 class _RouterView:
@@ -53,56 +55,36 @@ class _RouterView:
         self.queued_tokens += new
 
 
-class _Caches:
-    """KV blocks and who holds them: one finite cache for each unit, least recently used blocks leave first."""
+class _DecodeWorkers:
+    """Which worker decodes a request. `load`: the one with the fewest tokens of requests that it is expected to hold
+    then, as KV-aware routers count; how much KV is on its way to it no router knows. `random`: any."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.owner: dict[int, Held] = {}
-        self.room = [cluster.config.cache_tokens_per_gpu * cluster.model.instance_gpus] * cluster.units
-        self.blocks: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(cluster.units)]
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self.width = cluster.decode_width
+        self.workers = max(1, cluster.decode_nics // cluster.decode_width)
+        self.by_load = cluster.config.decode_choice == "load"
+        self.rng = rng
+        self.tokens = [0] * self.workers
+        self.ends: list[tuple[float, int, int]] = []  # when, worker, tokens
 
-    def prefix(self, blocks: Sequence[int]) -> list[Held]:
-        held: list[Held] = []
-        for block in blocks:
-            entry = self.owner.get(block)
-            if entry is None:
-                break
-            held.append(entry)
-        return held
-
-    def store(self, row: Row, unit: int, group: int) -> None:
-        """The row's blocks: those that are held anywhere stay there, the others go to this unit."""
-        own = self.blocks[unit]
-        for index, block in enumerate(row.blocks):
-            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
-            if block in self.owner:
-                self.blocks[self.owner[block][0]].move_to_end(block)
-                continue
-            while self.room[unit] < tokens and own:
-                old, freed = own.popitem(last=False)
-                del self.owner[old]
-                self.room[unit] += freed
-            self.room[unit] -= tokens
-            own[block] = tokens
-            self.owner[block] = (unit, group, tokens)
+    def choose(self, now: float, row: Row) -> int:
+        """The first NIC of the worker."""
+        if not self.by_load:
+            return self.rng.randrange(self.workers) * self.width
+        while self.ends and self.ends[0][0] <= now:
+            _, worker, tokens = heapq.heappop(self.ends)
+            self.tokens[worker] -= tokens
+        shift = self.rng.randrange(self.workers)
+        worker = min(range(self.workers), key=lambda w: (self.tokens[w], (w + shift) % self.workers))
+        tokens = row.input_tokens + row.output_tokens
+        self.tokens[worker] += tokens
+        heapq.heappush(self.ends, (now + row.output_tokens * TOKEN_S, worker, tokens))
+        return worker * self.width
 
 
-def _owners(cluster: Cluster, row: Row, held: Sequence[Held], unit: int, seed: int) -> dict[int, float]:
-    """NICs (and shares) on which the part of the prefix lies that other units hold; NIC 0 alone of hot prefixes."""
-    fraction, root = cluster.config.hot_fraction, row.blocks[0]
-    if fraction and random.Random(f"hot {seed} {root}").random() < fraction:
-        return {0: 1.0} if cluster.first_unit + unit else {}
-    tokens_of: dict[tuple[int, int], int] = {}
-    for other, group, tokens in held:
-        if other != unit:
-            tokens_of[other, group] = tokens_of.get((other, group), 0) + tokens
-    total = sum(tokens_of.values())
-    shares: dict[int, float] = {}
-    for (other, group), tokens in tokens_of.items():
-        nics = cluster.group_nics(cluster.first_unit + other, group)
-        for nic in nics:
-            shares[nic] = shares.get(nic, 0.0) + tokens / total / len(nics)
-    return shares
+def _is_hot(cluster: Cluster, row: Row, seed: int) -> bool:
+    fraction = cluster.config.hot_fraction
+    return bool(fraction) and random.Random(f"hot {seed} {row.blocks[0]}").random() < fraction
 
 
 def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
@@ -110,18 +92,30 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
     that arrive before 0 only fill the caches."""
     model, units = cluster.model, cluster.units
     rng = random.Random(f"route {seed}" + (f" {cluster.number}" if cluster.number else ""))
-    caches = _Caches(cluster)
+    caches = Caches(cluster, seed)
     views = [_RouterView(cluster) for _ in range(units)]
-    workers = max(1, cluster.decode_nics // cluster.decode_width)
+    workers = _DecodeWorkers(cluster, rng)
+    before = [0.0] * units  # tokens computed before the run
+    cold = round(cluster.config.cold * units)
     requests: list[Request] = []
     for row in rows:
         now = row.arrival_s
-        held = caches.prefix(row.blocks)
+        while now >= 0 and cold:
+            cold -= 1
+            caches.clear(cold)
+        held = caches.prefix(row)
         cached = max(0, min(row.prefix_tokens(len(held)), row.input_tokens - LEAST_NEW_TOKENS))
         local = [0] * units
-        for unit, _, tokens in held:
-            local[unit] += tokens
+        for one in held:
+            for unit in one.groups:
+                local[unit] += one.tokens
         unit = shift = rng.randrange(units)
+        if now < 0 and caches.keep:  # else every popular prefix would be everywhere before the run begins
+            unit = min(
+                ((u + shift) % units for u in range(units)),
+                key=lambda u: before[u] + LOCALITY * (cached - min(cached, local[u])),
+            )
+            before[unit] += row.input_tokens - cached
         if now >= 0:
             unit = min(
                 ((u + shift) % units for u in range(units)),
@@ -131,8 +125,10 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
         if now >= 0:
             new = max(row.input_tokens - cached, min(LEAST_NEW_TOKENS, row.input_tokens))
             views[unit].add(now, new, cached)
-            remote = min(cached, sum(tokens for other, _, tokens in held if other != unit))
-            owners = _owners(cluster, row, held, unit, seed) if remote else {}
+            nics, missing = owners(cluster, held, unit, rng)
+            remote = min(cached, missing)
+            if remote and _is_hot(cluster, row, seed):
+                nics = {0: 1.0} if cluster.first_unit + unit else {}
             requests.append(
                 Request(
                     number=len(requests),
@@ -141,9 +137,9 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
                     context_tokens=cached,
                     unit=cluster.first_unit + unit,
                     group=-1,
-                    decode=rng.randrange(workers) * cluster.decode_width,
-                    owners=tuple(sorted(owners.items())),
-                    remote_tokens=remote if owners else 0,
+                    decode=workers.choose(now, row),
+                    owners=tuple(sorted(nics.items())) if remote else (),
+                    remote_tokens=remote if nics else 0,
                 )
             )
         caches.store(row, unit, group)
@@ -152,9 +148,9 @@ def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
 
 
 def _set_deadlines(cluster: Cluster, requests: Sequence[Request]) -> None:
-    known: dict[tuple[int, int, int, int], float] = {}
+    known: dict[tuple[int, int, int, float], float] = {}
     for request in requests:
-        key = (request.new_tokens, request.context_tokens, request.remote_tokens, len(request.owners))
+        key = (request.new_tokens, request.context_tokens, request.remote_tokens, cluster.reuse_rate(request))
         if key not in known:
             known[key] = cluster.isolated_s(request)
         request.isolated_s = known[key]

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bench.sim import policies, study
+from bench.sim import policies, settings, study
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
 
@@ -52,7 +52,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     ]
     panels = []
     for setting in options.setting.split(","):
-        base = study.base_of(options.model, options.workload, setting, options.requests)
+        base = settings.base_of(setting, options.model, options.workload, options.requests)
         top = results.knee(base, study.knee_name(setting, base))
         title = f"{options.model}, {options.workload}, {setting}"
         print(f"{title}: {options.load:g} of {top:.3f} requests/s per GPU, {options.policy} against static")
@@ -67,7 +67,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
         panels.append({"title": title, "rows": rows})
     what = {
         "simulated": True, "policy": options.policy, "load": options.load, "requests": options.requests,
-        "warmup": options.requests // 3, "gpus": study.GPUS, "seeds": list(seeds),
+        "warmup": options.requests // 3, "gpus": settings.GPUS, "seeds": list(seeds),
         "revisions": sorted({r["revision"] for r in results.rows.values()}),
     }  # fmt: skip
     return {"what": what, "panels": panels}
@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--policy", default="mfs")
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
-    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {', '.join(study.SETTINGS)}")
+    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {', '.join(settings.SETTINGS)}")
     p.add_argument("--load", type=float, default=1.0, help="relative to the rate at which nocont meets 90 %%")
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_names(options.what, [*WHAT, "none"], "--what")
-    study.check_names(options.setting, list(study.SETTINGS), "--setting")
+    study.check_names(options.setting, list(settings.SETTINGS), "--setting")
     policies.find(options.policy)
     data = sweep(options)
     if options.plot:

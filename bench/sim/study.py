@@ -17,20 +17,11 @@ from typing import Any
 import msgspec
 
 from bench.sim import policies
-from bench.sim.cluster import FETCH, Config, ConfigError
+from bench.sim.cluster import FETCH, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
+from bench.sim.settings import GROUPS, SETTINGS, base_of, named
 
-GPUS = 384  # 6 prefill instances of 32
-SETTINGS: dict[str, dict[str, Any]] = {
-    "base": {},
-    "hot": {"hot_fraction": 0.5, "kv_scale": 4.0},
-    "fan-in": {"decode_nics": 8, "kv_scale": 12.0},
-    "egress": {"kv_scale": 32.0},
-    "bursts": {"hot_fraction": 0.5, "kv_scale": 12.0, "burst": 4.0},
-    "slow-hot": {"link_gbps": 100.0, "hot_fraction": 0.5, "kv_scale": 2.5},
-    "skew": {"hot_fraction": 0.5, "kv_scale": 4.0, "expert_skew": 0.6},
-}
 POLICIES = (
     "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
     "mfs-rli,mfs-mlu,mfs-red,mfs-prune,mfs-class0,mfs-rank,mfs-collective-first"
@@ -40,41 +31,48 @@ FOUR = ("fs", "sjf", "edf", "karuna")  # what the paper compares with
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 
 
-def base_of(model: str, workload: str, setting: str, requests: int, classes: int = 0, fetch: str = "loaded") -> Point:
-    config = Config(model=model, gpus=GPUS, fabric_classes=classes, fetch=fetch, **SETTINGS[setting])
-    return Point(config=config, workload=workload, requests=requests, warmup=requests // 3)
-
-
 def knee_name(setting: str, base: Point) -> str:
-    return f"{base.config.model} {base.workload} {setting} {base.requests} {base.config.fetch}"
+    recorded = "" if base.arrivals == "poisson" else " recorded times"
+    return f"{base.config.model} {base.workload} {setting} {base.requests} {base.config.fetch}{recorded}"
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
     """Runs what is missing. {"what", "seeds", "settings": {name: {"rate", "policies": {name: figures}}}}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    wanted = list(dict.fromkeys([*REFERENCES, *options.policy.split(",")]))
+    wanted = list(dict.fromkeys([options.against, *REFERENCES, *options.policy.split(",")]))
     settings: dict[str, Any] = {}
     revisions: dict[str, None] = {}
-    for setting in options.setting.split(","):
+    for setting in named(options.setting):
         base = base_of(
-            options.model, options.workload, setting, options.requests, options.fabric_classes, options.fetch
+            setting, options.model, options.workload, options.requests, options.fabric_classes, options.fetch
         )
-        top = results.knee(base, knee_name(setting, base))
+        if options.trace:
+            base = msgspec.structs.replace(base, workload=str(options.trace), arrivals=options.arrivals)
+        top = results.knee(base, knee_name(setting, base), SETTINGS[setting].knee_seeds)
         point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
         for name in wanted:
             rows[name] = results.of_seeds(point, name, seeds)
             revisions |= dict.fromkeys(row["revision"] for row in rows[name])
-            print(f"{setting} {name}: {compare(rows[name], rows['static']).gain:+.1f}", file=sys.stderr, flush=True)
-        figures = {name: compare(rows[name], rows["static"]) for name in wanted}
-        settings[setting] = {"rate": point.rate, "policies": msgspec.to_builtins(figures)}
+            figure = compare(rows[name], rows[options.against])
+            print(
+                f"{setting} {name}: {figure.attainment:.1f} % met ({figure.gain:+.1f}), mean TTFT "
+                f"{1e3 * figure.ttft_s:.0f} ms (x{figure.ttft_ratio:.2f}), p99 {1e3 * figure.p99_s:.0f} ms "
+                f"(x{figure.p99_ratio:.2f})",
+                file=sys.stderr,
+                flush=True,
+            )
+        figures = {name: compare(rows[name], rows[options.against]) for name in wanted}
+        settings[setting] = {
+            "rate": point.rate, "model": base.config.model, "workload": base.workload, "gpus": base.config.gpus,
+            "policies": msgspec.to_builtins(figures),
+        }  # fmt: skip
     return {
         "what": {
-            "simulated": True, "model": options.model, "workload": options.workload, "gpus": GPUS,
-            "requests": options.requests, "warmup": options.requests // 3, "load": options.load,
+            "simulated": True, "requests": options.requests, "warmup": options.requests // 3, "load": options.load,
             "fabric_classes": options.fabric_classes, "fetch": options.fetch, "seeds": list(seeds),
-            "revisions": list(revisions),
+            "against": options.against, "revisions": list(revisions),
         },
         "settings": settings,
     }  # fmt: skip
@@ -87,29 +85,35 @@ def table(data: dict[str, Any]) -> str:
         setting: {name: msgspec.convert(f, Comparison) for name, f in content["policies"].items()}
         for setting, content in settings.items()
     }
-    names = list(next(iter(figures.values())))
+    against = what["against"]
+    first = next(iter(figures.values()))
     order = f"{what['fabric_classes']} classes" if what["fabric_classes"] else "exact order on every link"
+    served = dict.fromkeys(f"{s['model']}, {s['workload']}, {s['gpus']} GPUs" for s in settings.values())
     lines = [
-        f"Simulated, not measured. {what['model']}, {what['workload']} (generated), {what['gpus']} GPUs, {order}, "
-        f"reuse asked for {FETCH[what['fetch']]}, "
+        f"Simulated, not measured. {'; '.join(served)}; {order}, reuse asked for {FETCH[what['fetch']]}, "
         f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
         f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
-        "against `static` with the standard error over seeds, and mean TTFT relative to it.",
+        f"against `{against}` with half of the 95 % interval over seeds, mean TTFT and p99 TTFT relative to it.",
         "",
         "| | " + " | ".join(settings) + " |",
         "|---" * (len(settings) + 1) + "|",
-        "| `static`, % met | " + " | ".join(f"{figures[s]['static'].attainment:.1f}" for s in settings) + " |",
+        f"| `{against}`: % met, mean and p99 TTFT | "
+        + " | ".join(
+            f"{f[against].attainment:.1f}, {1e3 * f[against].ttft_s:.0f} ms, {1e3 * f[against].p99_s:.0f} ms"
+            for f in figures.values()
+        )
+        + " |",
     ]
-    for name in names:
-        if name != "static":
-            cells = [_cell(figures[s][name]) for s in settings]
+    for name in first:
+        if name != against:
+            cells = [cell(figures[s][name]) for s in settings]
             lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    if "mfs" in names:
+    if "mfs" in first and against == "static":
         for bound in ("nocont", "alone"):
             shares = [figures[s]["mfs"].share_of(figures[s][bound]) for s in settings]
             cells = ["-" if share is None else f"{share:.0%}" for share in shares]
             lines.append(f"| `mfs`: share of the gap to `{bound}` | " + " | ".join(cells) + " |")
-        if {*FOUR, "paper"} <= {*names}:
+        if {*FOUR, "paper"} <= {*first}:
             lines += ["", *_claims(figures)]
     return "\n".join(lines)
 
@@ -135,8 +139,9 @@ def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
     return [head, "|---" * (len(figures) + 1) + "|", *(f"| {k} | " + " | ".join(v) + " |" for k, v in rows.items())]
 
 
-def _cell(figure: Comparison) -> str:
-    return f"{figure.gain:+.1f}±{figure.gain_error:.1f} x{figure.ttft_ratio:.2f}"
+def cell(figure: Comparison) -> str:
+    spread = "" if figure.gain_half is None else f"±{figure.gain_half:.1f}"
+    return f"{figure.gain:+.1f}{spread} x{figure.ttft_ratio:.2f} x{figure.p99_ratio:.2f}"
 
 
 def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
@@ -156,9 +161,22 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
     p.add_argument("--policy", default=POLICIES, metavar="A,B")
-    p.add_argument("--model", default="dbrx")
-    p.add_argument("--workload", default="qwen-a")
-    p.add_argument("--setting", default=",".join(SETTINGS), help=f"of {', '.join(SETTINGS)}")
+    p.add_argument("--against", default="static", metavar="A", help="what the others are held against (default static)")
+    p.add_argument("--model", default="dbrx", help="of settings that name none of their own (default dbrx)")
+    p.add_argument("--workload", default="qwen-a", help="of settings that name none of their own (default qwen-a)")
+    p.add_argument(
+        "--setting",
+        default="stress",
+        metavar="A,B",
+        help=f"names, or groups of them ({', '.join(GROUPS)}; default stress), of {', '.join(SETTINGS)}",
+    )
+    p.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests instead of the settings' workloads")
+    p.add_argument(
+        "--arrivals",
+        default="poisson",
+        choices=("poisson", "trace"),
+        help="trace: recorded times, stretched to the rate",
+    )
     p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
     p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
@@ -175,8 +193,8 @@ def check_names(given: str, known: Sequence[str], option: str) -> None:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    check_names(options.setting, list(SETTINGS), "--setting")
-    for name in options.policy.split(","):
+    named(options.setting)
+    for name in [options.against, *options.policy.split(",")]:
         policies.find(name)
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")

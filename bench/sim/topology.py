@@ -1,6 +1,7 @@
 """Links of a cluster and the paths flows take over them.
 
-NIC numbers: prefill GPUs 0..P-1 (one NIC each), decode NICs P..P+D-1. Links: every NIC's egress and ingress, every
+NIC numbers: prefill GPUs 0..P-1 (one NIC each, or several GPUs of a server share the first one's), decode NICs
+P..P+D-1, then those of a KV store. Links: every NIC's egress and ingress, every
 prefill GPU's NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks
 by hash. A non-blocking fabric without collisions ("nic-only") has no links but the NICs'.
 """
@@ -43,9 +44,13 @@ class Topology:
         oversubscription: float = 1.0,
         rack_nics: int = 32,
         seed: int = 0,
+        store_nics: int = 0,
+        nics_per_server: int | None = None,
     ) -> None:
         self.prefill_nics = prefill_nics
-        self.nics = prefill_nics + decode_nics
+        self.nics = prefill_nics + decode_nics + store_nics
+        self.first_store_nic = prefill_nics + decode_nics
+        self.shared_by = server_gpus // nics_per_server if nics_per_server else 1  # GPUs to a NIC
         self.link = link_bytes_per_s
         self.server_gpus = server_gpus
         self.fabric = fabric
@@ -64,11 +69,22 @@ class Topology:
     def network(self) -> Fluid:
         return Fluid(self.capacities)
 
+    def port(self, nic: int) -> int:
+        """The NIC that has this number's link: where GPUs of a server share one, the first of them."""
+        if self.shared_by == 1 or nic >= self.first_store_nic:
+            return nic
+        first = self.prefill_nics if nic >= self.prefill_nics else 0
+        return nic - (nic - first) % self.shared_by
+
+    def ports(self, nics: Iterable[int]) -> int:
+        """How many links these NICs have."""
+        return len({self.port(nic) for nic in nics})
+
     def _pair(self, source: int, target: int, salt: int) -> tuple[int, ...]:
         p = self.prefill_nics
         if source < p and target < p and source // self.server_gpus == target // self.server_gpus:
             return (2 * self.nics + source, 2 * self.nics + p + target)
-        links = [source, self.nics + target]
+        links = [self.port(source), self.nics + self.port(target)]
         if self.fabric == "fat-tree":
             rack, other = source // self.rack_nics, target // self.rack_nics
             if rack != other:
@@ -84,7 +100,7 @@ class Topology:
         for source, target, share in pairs:
             if share <= 0:
                 continue
-            first = source if first < 0 else first
+            first = self.port(source) if first < 0 else first
             for link in self._pair(source, target, salt):
                 shares[link] = shares.get(link, 0.0) + share
         return self._finish(shares, connections, first)
@@ -109,9 +125,13 @@ class Topology:
                 if source // server != target // server
             ]
             return self.path(pairs, connections, salt)
-        shares = {nic: share * _outside(into_of, nic // server) / crossing for nic, share in out.items()}
-        shares |= {self.nics + nic: share * _outside(out_of, nic // server) / crossing for nic, share in into.items()}
-        return self._finish({link: share for link, share in shares.items() if share > 0}, connections, min(out))
+        shares: dict[int, float] = {}
+        for ends, other, base in ((out, into_of, 0), (into, out_of, self.nics)):
+            for nic, share in ends.items():
+                link = base + self.port(nic)
+                shares[link] = shares.get(link, 0.0) + share * _outside(other, nic // server) / crossing
+        source = self.port(min(out))
+        return self._finish({link: share for link, share in shares.items() if share > 0}, connections, source)
 
     def _finish(self, shares: dict[int, float], connections: float, source: int) -> Path:
         rate = min(self.capacities[link] / share for link, share in shares.items())

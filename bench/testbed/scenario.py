@@ -89,6 +89,8 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
         slo_factor=scenario.slo_factor,
         batch_tokens=scenario.batch_tokens,
         fetch="batch",  # as the workers do
+        cache="first-owner",  # every cached token comes from the pool, below
+        decode_choice="random",
         fabric_classes=fabric_classes,
         policy=policy or {},
     )

@@ -1,7 +1,9 @@
 """dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). Built from the last place: on
 the busiest link, the coflow with the latest deadline goes last if the link's work ends by then; otherwise the
-coflow with most work there is rejected and served behind all others. Collectives and stage 1 carry the deadline of
-their batch's tightest request."""
+coflow with most work there is rejected and served behind all others.
+
+Its coflows are those of requests: a batch's collectives serve many of them, go before and are never rejected. Reuse
+carries the deadline of its own request."""
 
 from __future__ import annotations
 
@@ -48,17 +50,14 @@ class DCoflow(Policy):
         super().__init__(simulation)
         self.rejected: set[Flow] = set()
 
-    def deadline_s(self, flow: Flow) -> float:
-        if flow.state is not None:
-            return flow.state.request.deadline_s
-        return min(c.state.request.deadline_s for c in flow.batch.chunks)
-
     def order(self, flow: Flow) -> int:
-        late = flow in self.rejected
-        flow.wire_class = (
-            7 if late else min(6, max(0, int((self.deadline_s(flow) - self.simulation.now) * 1e2).bit_length()))
-        )
-        return pack(1 if late else 0, second=self.deadline_s(flow))
+        if flow.state is None:
+            flow.wire_class = 0
+            return pack(0)
+        late, deadline_s = flow in self.rejected, flow.state.request.deadline_s
+        left_s = max(0.0, deadline_s - self.simulation.now)
+        flow.wire_class = 7 if late else min(6, 1 + int(left_s * 1e2).bit_length())
+        return pack(2 if late else 1, second=deadline_s)
 
     def flow_ended(self, flow: Flow) -> None:
         self.rejected.discard(flow)
@@ -67,8 +66,6 @@ class DCoflow(Policy):
         simulation = self.simulation
         present = list(simulation.shipping)
         for batch in simulation.active.values():
-            if batch.collective is not None:
-                present.append(batch.collective)
             present.extend(
                 c.state.reuse for c in batch.chunks if c.state.reuse is not None and c.state.reuse.number >= 0
             )
@@ -78,9 +75,9 @@ class DCoflow(Policy):
         demands, time_left = {}, {}
         for flow in present:
             left = simulation.network.remaining(flow)
-            if left > 0:
+            if left > 0 and flow.state is not None:
                 demands[flow] = {k: left * share / capacities[k] for k, share in flow.path.shares.items()}
-                time_left[flow] = self.deadline_s(flow) - simulation.now
+                time_left[flow] = flow.state.request.deadline_s - simulation.now
         self.rejected = set(admit(demands, time_left)[1])
         for flow in present:
             simulation.reorder(flow)

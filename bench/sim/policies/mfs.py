@@ -5,7 +5,7 @@ This file only carries facts to those rules and their answers back; it decides n
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,7 @@ from bench.sim.host_queue import RmlqNetwork
 from bench.sim.pace import Pace
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow, State
+from bench.sim.told_queue import ToldNetwork
 from mfsd.policy.estimate import bottleneck_rho, counts_as_load
 from mfsd.policy.flow import guard_ns, laxity_ns
 from mfsd.policy.order import by_size
@@ -21,17 +22,22 @@ from mfsd.policy.order import by_size
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
     from bench.sim.network import Network
+    from mfsd._native import Rmlq
 
 NS = 1_000_000_000
 
 EARLY, LAST = pack(rules.Tier.EARLY), pack(rules.Tier.LAST)
 RLI_UNKNOWN = 1024  # of reuse without a batch: above every layer, as in the queue (there 2^16), and for `pack` to hold
+LONE_BATCHES = 1 << 40  # above the numbers of batches
 NOT_MEASURED = (rules.Load(), -NS)
 
 DEFAULT = rules.PolicyConfig()
 CONFIGS = {
     "mfs": DEFAULT,
-    "paper": rules.PolicyConfig(variant=rules.Variant.PAPER),
+    # Class 0 from an MLU of 1, as in the paper's table 1; rho is the load of a port, not of its last burst: averaged
+    # over a second. With the defaults (0.5, 10 ms) a busy moment sends most last stages before all loads.
+    "paper": rules.PolicyConfig(variant=rules.Variant.PAPER, threshold_top=1.0, load_time_constant_ns=NS),
+    "paper-defaults": rules.PolicyConfig(variant=rules.Variant.PAPER),
     "mfs-rli": DEFAULT,
     "mfs-mlu": msgspec.structs.replace(DEFAULT, levels=1),
     "mfs-red": DEFAULT,
@@ -115,9 +121,24 @@ class Mfs(Policy):
             remaining_bytes=self.waiting_bytes(flow),
             rate_bytes_per_s=self.rate,
             layer_target=RLI_UNKNOWN + flow.layer,
+            rank=self.lone_rank(flow),
             deadline_ns=self.needed_ns(flow) or rules.NO_DEADLINE,
             without_batch=True,
         )
+
+    def lone_rank(self, flow: Flow) -> int:
+        """Of a load whose request is in no batch yet. In `paper` the RED of a batch of one, its deadline."""
+        if self.variant != "paper" or flow.state is None:
+            return rules.NO_RANK
+        return int(flow.state.request.deadline_s * 1e6)
+
+    def rank_alone(self, queue: Rmlq, now_ns: int, facts: dict[str, Any]) -> None:
+        """Tells production's queue of a batch for each load without one, so that it has a rank there, too."""
+        if facts["stage"] == 1 and not facts["batch"]:
+            request = facts["request"]
+            facts["batch"], facts["layer"] = LONE_BATCHES + request, RLI_UNKNOWN + facts["layer"]
+            rank = int(self.simulation.states[request - 1].request.deadline_s * 1e6)
+            queue.batch(now_ns, facts["batch"], layer_current=0, layers=2 * RLI_UNKNOWN, rank=rank)
 
     def needed_ns(self, flow: Flow) -> int:
         """When the load of a request that queues must be there, as its engine tells when it is posted; 0: unknown, or
@@ -186,7 +207,11 @@ class Mfs(Policy):
             return None
         self.at_layers = self.reuse_by_layer = False
         self.tick_s = None
-        self.queues = RmlqNetwork(self.simulation.cluster.topology, self.config, needed_ns=self.needed_ns)
+        topology = self.simulation.cluster.topology
+        if self.variant == "paper":
+            self.queues = ToldNetwork(topology, self.config, self.rank_alone)
+        else:
+            self.queues = RmlqNetwork(topology, self.config, needed_ns=self.needed_ns)
         return self.queues
 
     def tell(self, batch: Batch) -> None:
@@ -342,7 +367,7 @@ class Mfs(Policy):
         simulation = self.simulation
         layers_left = batch.layers - batch.layer if batch is simulation.running[batch.unit] else 0
         fixed: dict[int, int] = {}
-        if layers_left:
+        if layers_left and batch.paths:
             shares: dict[int, float] = {}
             for path in batch.paths:
                 for link, share in path.shares.items():

@@ -1,0 +1,131 @@
+"""KV blocks of prompts and who holds them.
+
+Every unit has a cache of its own in which the least recently used blocks leave first. `keep`: a unit keeps what it
+computes and what it fetches, as the prefix caches of engines do, so that a popular prefix is soon everywhere.
+`first-owner`: a block stays with the unit that computed it first and is fetched from there every time; no product is
+known to do that, it makes owners hot.
+
+With a store (Mooncake's, or another's behind its own NICs) units read each other's blocks from there as long as it has
+them. It places each block on one of its NICs at random, and is finite as well. That blocks must be written to it first
+is left out."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from bench.sim.cluster import Cluster
+from bench.sim.workload import Row
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A block and who has it: unit -> group whose GPUs it lies on, first owner first."""
+
+    block: int
+    tokens: int
+    groups: dict[int, int]
+    store_nic: int = -1  # of the store; -1: not there
+
+
+class Caches:
+    """What is held where; asked and told in the order of arrivals."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        config, model = cluster.config, cluster.model
+        per_gpu = config.cache_tokens_per_gpu
+        if config.cache_gb_per_gpu is not None:
+            per_gpu = int(config.cache_gb_per_gpu * 1e9 / (cluster.kv_bytes * model.layers))
+        self.keep = config.cache == "keep"
+        self.room = [per_gpu * model.instance_gpus] * cluster.units
+        self.blocks: list[OrderedDict[int, int]] = [OrderedDict() for _ in range(cluster.units)]  # tokens
+        self.groups: dict[int, dict[int, int]] = {}  # block -> unit -> group
+        self.seed = seed
+        self.store_nics = config.store_nics
+        self.store_room = int(config.store_nics * config.store_gb_per_nic * 1e9 / (cluster.kv_bytes * model.layers))
+        self.stored: OrderedDict[int, int] = OrderedDict()  # tokens
+
+    def prefix(self, row: Row) -> list[Held]:
+        """The longest beginning of the prompt that somebody holds."""
+        held: list[Held] = []
+        for index, block in enumerate(row.blocks):
+            groups = self.groups.get(block, {})
+            stored = block in self.stored
+            if not groups and not stored:
+                break
+            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
+            held.append(Held(block, tokens, groups, self._nic(block) if stored else -1))
+        return held
+
+    def _nic(self, block: int) -> int:
+        return random.Random(f"store {self.seed} {block}").randrange(self.store_nics)
+
+    def store(self, row: Row, unit: int, group: int) -> None:
+        """The unit has all blocks of the prompt now; without `keep`, those that nobody else holds."""
+        own = self.blocks[unit]
+        for index, block in enumerate(row.blocks):
+            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
+            if self.store_nics:
+                self._put(block, tokens)
+            holders = self.groups.setdefault(block, {})
+            if unit in holders:
+                own.move_to_end(block)
+                continue
+            if holders and not self.keep:
+                self.blocks[next(iter(holders))].move_to_end(block)
+                continue
+            holders[unit] = group  # before room is made: what leaves is never this block
+            while self.room[unit] < tokens and own:
+                self._drop(unit, *own.popitem(last=False))
+            self.room[unit] -= tokens
+            own[block] = tokens
+
+    def _drop(self, unit: int, block: int, tokens: int) -> None:
+        self.room[unit] += tokens
+        del self.groups[block][unit]
+        if not self.groups[block]:
+            del self.groups[block]
+
+    def _put(self, block: int, tokens: int) -> None:
+        if block in self.stored:
+            self.stored.move_to_end(block)
+            return
+        while self.store_room < tokens and self.stored:
+            self.store_room += self.stored.popitem(last=False)[1]
+        self.store_room -= tokens
+        self.stored[block] = tokens
+
+    def clear(self, unit: int) -> None:
+        """The unit has just started: it holds nothing."""
+        while self.blocks[unit]:
+            self._drop(unit, *self.blocks[unit].popitem(last=False))
+
+
+def owners(cluster: Cluster, held: Sequence[Held], unit: int, rng: random.Random) -> tuple[dict[int, float], int]:
+    """NICs (and shares) from which the unit fetches what it lacks, and how many tokens that is. Of the first
+    `replicas` holders of a prefix it takes one at random; with `stripe` the blocks leave by all NICs of the owner's
+    server."""
+    config, model = cluster.config, cluster.model
+    tokens_of: dict[tuple[int, ...], int] = {}
+    chosen: dict[tuple[int, ...], int] = {}
+    for one in held:
+        if unit in one.groups:
+            continue
+        if one.store_nic >= 0:
+            nics: tuple[int, ...] = (cluster.first_store_nic + one.store_nic,)
+        else:
+            first = tuple(list(one.groups)[: config.replicas])
+            owner = chosen.setdefault(first, first[rng.randrange(len(first))] if len(first) > 1 else first[0])
+            nics = cluster.group_nics(cluster.first_unit + owner, one.groups[owner])
+            if config.stripe:
+                server = nics[0] // model.server_gpus * model.server_gpus
+                nics = tuple(range(server, server + max(model.server_gpus, len(nics))))
+        tokens_of[nics] = tokens_of.get(nics, 0) + one.tokens
+    total = sum(tokens_of.values())
+    shares: dict[int, float] = {}
+    for nics, tokens in tokens_of.items():
+        for nic in nics:
+            shares[nic] = shares.get(nic, 0.0) + tokens / total / len(nics)
+    return shares, total

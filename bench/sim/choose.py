@@ -1,0 +1,87 @@
+"""python -m bench sim choose FILE [--setting served] [--write]: in which settings contention costs anything, found by
+`static` and `nocont` alone, on seeds that nothing is compared on, before any order is.
+
+Each setting runs at a load relative to the rate at which `nocont` meets 90 % of the deadlines on those seeds. It counts
+as contended when `nocont` is at least --points above `static` there. The others stay in the list: how many they are
+says how often an order of transfers matters. FILE keeps every point (JSON lines); --write puts what was found where
+`study --setting contended` reads it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.sim.cluster import ConfigError
+from bench.sim.compare import CHOOSING_SEED, Results, compare, revision
+from bench.sim.settings import CHOSEN, SETTINGS, base_of, named
+
+
+def examine(results: Results, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What `static` and `nocont` do in a setting. A knee of 0: even `nocont` meets 90 % at no rate."""
+    setting = SETTINGS[name]
+    base = base_of(name, "", "", options.requests)
+    top = results.knee(base, f"choose {name} {options.requests}", setting.knee_seeds)
+    found: dict[str, Any] = {"knee": round(top, 5), "contended": False}
+    if not top:
+        return found
+    seeds = range(CHOOSING_SEED, CHOOSING_SEED + setting.knee_seeds)
+    point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
+    static = results.of_seeds(point, "static", seeds)
+    free = compare(results.of_seeds(point, "nocont", seeds), static)
+    return found | {
+        "static": round(100 * sum(row["slo_attainment"] for row in static) / len(static), 1),
+        "nocont": round(free.attainment, 1),
+        "ttft_ratio": round(1 / free.ttft_ratio, 3),
+        "contended": free.gain >= options.points,
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench sim choose", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("file", type=Path)
+    p.add_argument(
+        "--setting", default="served", metavar="A,B", help="of those with a model of their own (default all)"
+    )
+    p.add_argument("--load", type=float, default=0.9, help="relative to the knee (default 0.9)")
+    p.add_argument("--points", type=float, default=3.0, help="of attainment that contention must cost (default 3)")
+    p.add_argument("--requests", type=int, default=200, help="measured, after a third as many (default 200)")
+    p.add_argument("--write", action="store_true", help=f"to bench/sim/{CHOSEN}")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    names = named(options.setting)
+    if vague := [name for name in names if SETTINGS[name].model is None]:
+        raise ConfigError(f"--setting {','.join(vague)}: names no model; use node or served, or settings of theirs")
+    results = Results(options.file)
+    found: dict[str, Any] = {}
+    for number, name in enumerate(names, 1):
+        found[name] = examine(results, name, options)
+        print(f"[{number}/{len(names)}] {name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
+    text = {
+        "what": {
+            "simulated": True, "load": options.load, "points": options.points, "requests": options.requests,
+            "first_seed": CHOOSING_SEED, "revision": revision(),
+        },
+        "settings": found,
+    }  # fmt: skip
+    if options.write:
+        (Path(__file__).parent / CHOSEN).write_text(json.dumps(text, indent=1) + "\n")
+    show(found)
+    return 0
+
+
+def show(found: dict[str, Any]) -> None:
+    print("| setting | knee, requests/s per GPU | `static`, % met | `nocont` | mean TTFT, `static` / `nocont` | |")
+    print("|---|---|---|---|---|---|")
+    for name, one in found.items():
+        cells = [f"{one[key]:g}" if key in one else "-" for key in ("knee", "static", "nocont", "ttft_ratio")]
+        print(f"| {name} | {' | '.join(cells)} | {'contended' if one['contended'] else ''} |")

@@ -1,0 +1,83 @@
+"""dscp, dscp-size: what the classes of a fabric give without a daemon. Whoever posts a transfer marks it once and
+posts it at once; nothing waits at the sender, and the fabric is fair inside a class.
+
+dscp marks by stage: collectives, loads (stage 1), last stages (stage 3). dscp-size has classes by size among loads and
+among last stages, the smallest highest: of eight classes one for collectives, four for loads, three for last stages.
+Their edges are quantiles of the run's own sizes. An operator would take those of another day: this errs in the policy's
+favour."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bench.sim.network import SharedNetwork
+from bench.sim.policies import Policy, pack, register
+
+if TYPE_CHECKING:
+    from bench.sim.cluster import Cluster, Request
+    from bench.sim.engine import Simulation
+    from bench.sim.states import Flow
+
+CLASSES = 8  # where the configuration names none
+
+
+def load_bytes(cluster: Cluster, request: Request) -> float:
+    return request.remote_tokens * cluster.kv_bytes * cluster.model.layers
+
+
+def last_stage_bytes(cluster: Cluster, request: Request) -> float:
+    return (request.new_tokens + request.context_tokens) * cluster.kv_bytes * cluster.model.layers
+
+
+def edges(sizes: Iterable[float], classes: int) -> list[float]:
+    """The sizes up to which each class but the last goes: about as many transfers in each."""
+    ordered = sorted(size for size in sizes if size > 0)
+    if not ordered:
+        return []
+    return [ordered[min(len(ordered) - 1, len(ordered) * (i + 1) // classes)] for i in range(classes - 1)]
+
+
+class Marked(Policy):
+    """Strict classes that a sender marks; the class is the place."""
+
+    def network(self) -> SharedNetwork:
+        return SharedNetwork(self.simulation.cluster.topology)
+
+    def mark(self, flow: Flow) -> int:
+        raise NotImplementedError
+
+    def order(self, flow: Flow) -> int:
+        flow.wire_class = self.mark(flow)
+        return pack(flow.wire_class)
+
+
+@register("dscp")
+class Dscp(Marked):
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.last = (simulation.cluster.config.fabric_classes or CLASSES) - 1
+
+    def mark(self, flow: Flow) -> int:
+        return min({2: 0, 1: 1, 3: 2}[flow.stage], self.last)
+
+
+@register("dscp-size")
+class DscpBySize(Marked):
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        classes = simulation.cluster.config.fabric_classes or CLASSES
+        self.lowest = classes - 1
+        self.for_loads = max(1, classes // 2)
+        known = [(state.cluster, state.request) for state in simulation.states]
+        self.load_edges = edges((load_bytes(*one) for one in known), self.for_loads)
+        self.last_edges = edges((last_stage_bytes(*one) for one in known), max(1, classes - 1 - self.for_loads))
+
+    def mark(self, flow: Flow) -> int:
+        if flow.stage == 2 or flow.state is None:
+            return 0
+        one = flow.state.cluster, flow.state.request
+        if flow.stage == 1:
+            return min(1 + bisect_left(self.load_edges, load_bytes(*one)), self.lowest)
+        return min(1 + self.for_loads + bisect_left(self.last_edges, last_stage_bytes(*one)), self.lowest)

@@ -1,0 +1,42 @@
+"""The production host queue under rules that it does not have: the same queue, told other facts of a message than those
+that are true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench.sim.host_queue import RmlqNetwork
+from mfsd._native import Rmlq
+
+if TYPE_CHECKING:
+    from bench.sim.topology import Topology
+    from mfsd.policy import PolicyConfig
+
+Tell = Callable[[Rmlq, int, dict[str, Any]], None]
+"""Changes the facts of a message that is submitted, given the queue and the time in ns."""
+
+
+class _Told:
+    """A queue of one NIC; all but `submit` is the queue's own."""
+
+    def __init__(self, queue: Rmlq, tell: Tell) -> None:
+        self._queue, self._tell = queue, tell
+
+    def submit(self, now_ns: int, size_bytes: int, **facts: Any) -> int:
+        self._tell(self._queue, now_ns, facts)
+        return self._queue.submit(now_ns, size_bytes, **facts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class ToldNetwork(RmlqNetwork):
+    def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell) -> None:
+        super().__init__(topology, config)
+        self.tell_queue = tell
+
+    def queue(self, nic: int) -> Rmlq:
+        if nic not in self.queues:
+            self.queues[nic] = _Told(super().queue(nic), self.tell_queue)  # type: ignore[assignment]
+        return self.queues[nic]
