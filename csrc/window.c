@@ -414,11 +414,11 @@ uint64_t mfs_window_in_flight(const struct mfs_window *w)
 	return w->in_flight_bytes;
 }
 
-void mfs_window_look(const struct mfs_window *w, uint16_t i, struct mfs_window_destination *look)
+void mfs_window_look(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *look)
 {
 	const struct destination *d = &w->destination[i];
 
-	*look = (struct mfs_window_destination){
+	*look = (struct mfs_destination_window){
 		.key = d->key,
 		.window_bytes = d->window_bytes,
 		.in_flight_bytes = d->in_flight_bytes,

@@ -138,6 +138,43 @@ cdef extern from "mfs/abi.h" nogil:
 cdef extern from * nogil:
     uint8_t mfs_dscp(const mfs_segment *segment, unsigned wire_class)
 
+cdef extern from "mfs/window.h" nogil:
+    cdef struct mfs_window:
+        pass
+
+    cdef struct mfs_window_config:
+        uint64_t rate_bytes_per_s
+        uint64_t window_ns
+        uint64_t window_bytes_min
+
+    cdef struct mfs_passage:
+        uint64_t entered_ns
+        uint64_t due_ns
+        uint64_t bytes
+        uint16_t destination
+
+    cdef struct mfs_destination_window:
+        uint64_t key
+        uint64_t window_bytes
+        uint64_t in_flight_bytes
+        uint64_t rate_bytes_per_s
+
+    int mfs_window_create(const mfs_window_config *config, mfs_window **window)
+    void mfs_window_destroy(mfs_window *window)
+    int mfs_window_set_rate(mfs_window *window, uint64_t rate_bytes_per_s, uint64_t now_ns)
+    void mfs_window_set_drain(mfs_window *window, double bytes_per_s, uint64_t now_ns)
+    uint16_t mfs_window_destination(mfs_window *window, uint64_t key, uint64_t now_ns)
+    void mfs_window_destination_give(mfs_window *window, uint16_t destination)
+    int mfs_window_room(mfs_window *window, uint16_t destination, uint64_t size_bytes, uint64_t now_ns, uint64_t *at_ns)
+    void mfs_window_enter(mfs_window *window, uint16_t destination, uint64_t size_bytes, uint64_t now_ns, mfs_passage *passage)
+    void mfs_window_complete(mfs_window *window, const mfs_passage *passage, uint64_t now_ns)
+    void mfs_window_leave(mfs_window *window, const mfs_passage *passage, bint overdue, uint64_t now_ns)
+    uint64_t mfs_window_bytes(const mfs_window *window)
+    uint64_t mfs_window_in_flight(const mfs_window *window)
+    uint64_t mfs_window_backlog(mfs_window *window, uint64_t now_ns)
+    void mfs_window_look(const mfs_window *window, uint16_t destination, mfs_destination_window *look)
+
+
 cdef extern from "mfs/rmlq.h" nogil:
     enum:
         MFS_LEVELS_MAX, MFS_FLOWS_MAX

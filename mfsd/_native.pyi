@@ -969,3 +969,45 @@ class PlanCore:
         """batch -> rank as the deltas give them, of all active batches, in order."""
 
     def counts(self) -> PlanCounts: ...
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+class Passage(NamedTuple):
+    """One task between enter and complete or leave."""
+
+    entered_ns: int
+    due_ns: int
+    bytes: int
+    destination: int
+
+class DestinationWindow(NamedTuple):
+    key: int
+    window_bytes: int
+    in_flight_bytes: int
+    rate_bytes_per_s: int
+    """At which it completed last; 0: unknown."""
+
+ROOM: int
+ROOM_NIC_FULL: int
+ROOM_DESTINATION_FULL: int
+
+class Window:
+    """What may be under way in one direction of a NIC, in all and to each destination (window.h), clock passed in."""
+
+    def __init__(self, rate_bytes_per_s: int, *, window_ns: int = 200_000, window_bytes_min: int = 131_072) -> None: ...
+    def set_rate(self, rate_bytes_per_s: int, now_ns: int) -> None: ...
+    def set_drain(self, bytes_per_s: float, now_ns: int) -> None: ...
+    def destination(self, key: int, now_ns: int) -> int: ...
+    def give(self, destination: int) -> None: ...
+    def room(self, destination: int, size_bytes: int, now_ns: int) -> tuple[int, int]:
+        """One of the three ROOMs, and with ROOM_NIC_FULL when to look again."""
+
+    def enter(self, destination: int, size_bytes: int, now_ns: int) -> Passage: ...
+    def complete(self, passage: Passage, now_ns: int) -> None: ...
+    def leave(self, passage: Passage, now_ns: int, *, overdue: bool = False) -> None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def in_flight_bytes(self) -> int: ...
+    def backlog(self, now_ns: int) -> int: ...
+    def look(self, destination: int) -> DestinationWindow: ...

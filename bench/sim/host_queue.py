@@ -3,19 +3,21 @@ which message goes next.
 
 A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers
 at once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel
-group move together), is posted when that NIC has fewer than `window` messages in flight, keeps the wire class it
-was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never wait."""
+group move together), is posted when the windows of production have room for it (csrc/window.c: the NIC's own, and that
+of the NIC where it goes), keeps the wire class it was posted with, and meets other traffic in a fabric that knows only
+those classes. Collectives never wait."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.sim.network import SharedNetwork
 from bench.sim.states import QUEUED
+from mfsd._native import ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Rmlq, Window
 from mfsd._native import Policy as NativePolicy
-from mfsd._native import Rmlq
 from mfsd.policy import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.urgency import thresholds
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from bench.sim.topology import Topology
 
 NS = 1_000_000_000
-WINDOW = 4  # messages in flight per NIC
-MESSAGE_BYTES = 25e6  # at most: a millisecond of a 200 Gbit/s NIC
+MESSAGE_NS = 1_000_000  # a message is at most this long at the NIC's rate: 25 MB at 200 Gbit/s
+WINDOW_MESSAGES = 1.5  # the NIC's own window: what is posted keeps its class, so it should not be much
 
 
 def native(config: PolicyConfig) -> NativePolicy:
@@ -50,20 +52,23 @@ class RmlqNetwork(SharedNetwork):
         self,
         topology: Topology,
         config: PolicyConfig,
-        window: int = WINDOW,
+        window_messages: float = WINDOW_MESSAGES,
         needed_ns: Callable[[Flow], int] = lambda _: 0,
     ) -> None:
         """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown."""
         super().__init__(topology)
         self.needed_ns = needed_ns
         self.classes = config.classes
-        self.window = window
         self.policy = native(config)
+        self.nics = topology.nics
         self.rate = int(topology.link)
+        self.message_bytes = self.rate * MESSAGE_NS / NS
+        self.window_ns = int(window_messages * MESSAGE_NS)
         self.queues: dict[int, Rmlq] = {}
-        self.in_flight: dict[int, int] = {}
+        self.windows: dict[int, Window] = {}
+        self.looks: list[tuple[int, int]] = []  # a heap of times at which a NIC has room again
         self.waiting: dict[int, tuple[Flow, float, int, int]] = {}  # by cookie: flow, bytes, layer, handle
-        self.posted: dict[int, tuple[Flow, int, int]] = {}  # by fluid number: flow, handle, layer
+        self.posted: dict[int, tuple[Flow, int, int, Passage]] = {}  # by fluid number: flow, handle, layer, passage
         self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
         self.left: dict[Flow, float] = {}  # bytes not yet posted
         self.messages: dict[Flow, int] = {}  # waiting or in flight
@@ -76,7 +81,7 @@ class RmlqNetwork(SharedNetwork):
     def queue(self, nic: int) -> Rmlq:
         if nic not in self.queues:
             self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=1 << 16)
-            self.in_flight[nic] = 0
+            self.windows[nic] = Window(self.rate, window_ns=self.window_ns, window_bytes_min=1)
         return self.queues[nic]
 
     def now_ns(self) -> int:
@@ -99,7 +104,7 @@ class RmlqNetwork(SharedNetwork):
     def _submit(self, flow: Flow, size: float, layer: int) -> int:
         """Into how many messages it was cut."""
         assert flow.state is not None
-        parts = max(1, math.ceil(size / MESSAGE_BYTES))
+        parts = max(1, math.ceil(size / self.message_bytes))
         self.left[flow] = self.left.get(flow, 0.0) + size
         self.messages[flow] = self.messages.get(flow, 0) + parts
         for _ in range(parts):
@@ -117,6 +122,7 @@ class RmlqNetwork(SharedNetwork):
             batch=0 if queued else flow.batch.serial,
             deadline_ns=self.needed_ns(flow) if queued else int(request.deadline_s * NS),
             cookie=self.cookie, layer=layer,
+            destination=self.windows[nic].destination(self.target(flow), self.now_ns()),
         )  # fmt: skip
         self.waiting[self.cookie] = (flow, size, layer, handle)
 
@@ -125,33 +131,51 @@ class RmlqNetwork(SharedNetwork):
         mine = [(cookie, what) for cookie, what in self.waiting.items() if what[0] is flow]
         for cookie, (_, size, layer, handle) in mine:
             del self.waiting[cookie]
+            self.windows[flow.path.source].give(self.queues[flow.path.source].place(handle).destination)
             self.queues[flow.path.source].cancel(handle)
             self._enqueue(flow, size, layer)
 
     def _pump(self, nic: int) -> None:
-        queue = self.queues[nic]
-        while self.in_flight[nic] < self.window:
-            pick = queue.pick(self.now_ns())
-            if pick is None:
+        queue, window, now_ns = self.queues[nic], self.windows[nic], self.now_ns()
+        while pick := queue.peek(now_ns):
+            room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
+            if room == ROOM_NIC_FULL:
+                heapq.heappush(self.looks, (at_ns, nic))
                 return
+            if room == ROOM_DESTINATION_FULL:
+                queue.close_destination(pick.destination)
+                continue
+            queue.pick(now_ns)
+            passage = window.enter(pick.destination, pick.bytes, now_ns)
             flow, size, layer, _ = self.waiting.pop(pick.cookie)
-            self.in_flight[nic] += 1
             self.left[flow] -= size
             number = self.fluid.add(flow.path.native, pick.wire_class, size, flow.path.weight)
-            self.posted[number] = (flow, pick.handle, layer)
+            self.posted[number] = (flow, pick.handle, layer, passage)
+
+    def next(self) -> float:
+        return min(self.fluid.next(), self.looks[0][0] / NS) if self.looks else self.fluid.next()
+
+    def target(self, flow: Flow) -> int:
+        """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
+        return min((link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares))
 
     def advance(self, now: float) -> list[Flow]:
         self.fluid.advance(now)
         done = []
+        due = set()
+        while self.looks and self.looks[0][0] <= self.now_ns():
+            due.add(heapq.heappop(self.looks)[1])
         for number in self.fluid.take_completed():
             if number not in self.posted:
                 done.append(self.flows[number])
                 continue
-            flow, handle, layer = self.posted.pop(number)
+            flow, handle, layer, passage = self.posted.pop(number)
             self.fluid.remove(number)
             nic = flow.path.source
             self.queues[nic].complete(handle)
-            self.in_flight[nic] -= 1
+            self.windows[nic].complete(passage, self.now_ns())
+            self.windows[nic].give(passage.destination)
+            self.queues[nic].open_destination(passage.destination)
             self.messages[flow] -= 1
             last = not self.messages[flow]
             if last:
@@ -160,6 +184,8 @@ class RmlqNetwork(SharedNetwork):
                 done += self._in_order(flow, layer)
             elif last:
                 done.append(flow)
+            due.add(nic)
+        for nic in sorted(due):
             self._pump(nic)
         return done
 
@@ -187,7 +213,7 @@ class RmlqNetwork(SharedNetwork):
             return super().remaining(flow)
         if flow not in self.left:
             return 0.0
-        moving = sum(self.fluid.remaining(number) for number, (other, _, _) in self.posted.items() if other is flow)
+        moving = sum(self.fluid.remaining(number) for number, (other, *_) in self.posted.items() if other is flow)
         return self.left[flow] + moving
 
     def load_before(self, link: int, order: int, wire_class: int) -> float:

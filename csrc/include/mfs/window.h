@@ -73,12 +73,12 @@ uint64_t mfs_window_bytes(const struct mfs_window *window);		     /* the NIC's o
 uint64_t mfs_window_backlog(struct mfs_window *window, uint64_t now_ns);     /* what the NIC still has to send */
 uint64_t mfs_window_in_flight(const struct mfs_window *window);		     /* entered and neither complete nor left */
 
-struct mfs_window_destination {
+struct mfs_destination_window {
 	uint64_t key;
 	uint64_t window_bytes;
 	uint64_t in_flight_bytes;
 	uint64_t rate_bytes_per_s; /* at which it completed last; 0: unknown */
 };
-void mfs_window_look(const struct mfs_window *window, uint16_t destination, struct mfs_window_destination *look);
+void mfs_window_look(const struct mfs_window *window, uint16_t destination, struct mfs_destination_window *look);
 
 #endif
