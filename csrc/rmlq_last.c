@@ -177,11 +177,36 @@ static uint64_t renewed_ns(const struct request *request)
 	return request->deadline_ns + MFS_RENEWAL_BUDGETS * request->budget_ns;
 }
 
+/* The first half of the key in the request's tier. */
+static uint64_t request_high(const struct mfs_rmlq *q, const struct request *request)
+{
+	const bool mfs = q->policy.variant == MFS_VARIANT_MFS;
+
+	if (request->tier == MFS_TIER_CRITICAL && mfs && q->policy.early_order == MFS_EARLY_SHORTEST)
+		/* a key of the early tier: before the batches of its size */
+		return early_key(0, size_second(request->bytes_left, 0), 3);
+	if (request->tier == MFS_TIER_LAST && !mfs)
+		return request->deadline_ns | (uint64_t)request->level << 60;
+	if (request->tier == MFS_TIER_LAST && request->lost)
+		return renewed_ns(request);
+	return request->deadline_ns;
+}
+
+/* Gives what waits for one destination its key; `s` is the request or a strand of it. */
+static void strand_place(struct mfs_rmlq *q, const struct request *request, uint32_t s, uint64_t high)
+{
+	const struct request *strand = request_at(q, s);
+	uint32_t head = strand->fifo.head;
+
+	if (head)
+		node_set(q, request->tier, s, strand->destination, high, flow_at(q, head)->arrival, head);
+}
+
 void last_place(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
 	const bool mfs = q->policy.variant == MFS_VARIANT_MFS;
-	uint64_t high = request->deadline_ns;
+	uint64_t high;
 	uint8_t tier;
 
 	if (request->pruned || (request->lost && !mfs) ||
@@ -198,21 +223,9 @@ void last_place(struct mfs_rmlq *q, uint32_t r)
 	}
 	if (!request_waits(request))
 		return;
-	if (tier == MFS_TIER_CRITICAL && mfs && q->policy.early_order == MFS_EARLY_SHORTEST) {
-		/* a key of the early tier: before the batches of its size */
-		high = early_key(0, size_second(request->bytes_left, 0), 3);
-	} else if (tier == MFS_TIER_LAST) {
-		if (!mfs)
-			high |= (uint64_t)request->level << 60;
-		else if (request->lost)
-			high = renewed_ns(request);
-	}
-	for (uint32_t s = r; s; s = request_strand_next(q, r, s)) {
-		uint32_t head = request_at(q, s)->fifo.head;
-
-		if (head)
-			node_set(q, tier, s, request_at(q, s)->destination, high, flow_at(q, head)->arrival, head);
-	}
+	high = request_high(q, request);
+	for (uint32_t s = r; s; s = request_strand_next(q, r, s))
+		strand_place(q, request, s, high);
 }
 
 void last_advance(struct mfs_rmlq *q)
@@ -256,7 +269,8 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 	struct flow *flow = flow_at(q, i);
 	uint32_t r = last_request(q, told->request);
 	struct request *request = request_at(q, r);
-	struct mfs_fifo *fifo = &request_at(q, request_strand_make(q, r, flow_destination(flow)))->fifo;
+	const uint32_t s = request_strand_make(q, r, flow_destination(flow));
+	struct mfs_fifo *fifo = &request_at(q, s)->fifo;
 	const uint64_t deadline_before = request->deadline_ns;
 	const uint8_t level_before = request->level;
 	const bool waited = fifo->head, critical_before = request->critical,
@@ -287,10 +301,12 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 			request->budget_ns = request->deadline_ns - q->now_ns;
 	}
 	last_look(q, r);
-	if (!waited || request->critical || request->level != level_before || request->critical != critical_before ||
+	if (request->critical || request->level != level_before || request->critical != critical_before ||
 	    request->lost != lost_before || request->deadline_ns != deadline_before ||
-	    request->batch != batch_before)
+	    request->batch != batch_before || (!waited && !request->split))
 		last_place(q, r);
+	else if (!waited)
+		strand_place(q, request, s, request_high(q, request));
 }
 
 void last_remove(struct mfs_rmlq *q, uint32_t i)

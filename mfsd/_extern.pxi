@@ -177,7 +177,7 @@ cdef extern from "mfs/window.h" nogil:
 
 cdef extern from "mfs/rmlq.h" nogil:
     enum:
-        MFS_LEVELS_MAX, MFS_FLOWS_MAX
+        MFS_LEVELS_MAX, MFS_FLOWS_MAX, MFS_DESTINATIONS_MAX
         MFS_TIER_CRITICAL, MFS_TIER_EARLY, MFS_TIER_LAST, MFS_TIER_SCAVENGER
         MFS_VARIANT_MFS, MFS_VARIANT_PAPER, MFS_EARLY_RANK, MFS_EARLY_COLLECTIVE_FIRST, MFS_EARLY_SHORTEST
     const uint32_t MFS_RANK_NONE
@@ -204,6 +204,7 @@ cdef extern from "mfs/rmlq.h" nogil:
         uint64_t deadline_ns
         uint64_t cookie
         uint16_t layer
+        uint16_t destination
         uint8_t stage
     struct mfs_pick:
         uint64_t handle
@@ -214,6 +215,7 @@ cdef extern from "mfs/rmlq.h" nogil:
         uint8_t level
         uint8_t wire_class
         uint8_t in_flight
+        uint16_t destination
     struct mfs_batch_context:
         uint32_t layer_current
         uint32_t layers
@@ -262,6 +264,8 @@ cdef extern from "mfs/rmlq.h" nogil:
     int mfs_rmlq_submit(mfs_rmlq *queue, const mfs_flow *flow, uint64_t now_ns, uint64_t *handle)
     int mfs_rmlq_peek(mfs_rmlq *queue, uint64_t now_ns, mfs_pick *pick)
     int mfs_rmlq_pick(mfs_rmlq *queue, uint64_t now_ns, mfs_pick *pick)
+    void mfs_rmlq_destination_close(mfs_rmlq *queue, uint16_t destination)
+    void mfs_rmlq_destination_open(mfs_rmlq *queue, uint16_t destination)
     int mfs_rmlq_place(mfs_rmlq *queue, uint64_t handle, mfs_pick *pick)
     int mfs_rmlq_promote(mfs_rmlq *queue, uint64_t handle, uint32_t level)
     int mfs_rmlq_complete(mfs_rmlq *queue, uint64_t handle, uint64_t bytes)
@@ -276,6 +280,7 @@ cdef extern from "mfs/rmlq.h" nogil:
     int mfs_rmlq_set_rate(mfs_rmlq *queue, uint64_t rate_bytes_per_s)
     uint64_t mfs_rmlq_advance(mfs_rmlq *queue, uint64_t now_ns)
     uint32_t mfs_rmlq_waiting(const mfs_rmlq *queue)
+    uint32_t mfs_rmlq_waiting_at(const mfs_rmlq *queue, uint16_t destination)
     void mfs_rmlq_stats_read "mfs_rmlq_stats"(mfs_rmlq *queue, mfs_rmlq_stats_t *stats)
 
 cdef extern from "mfs/arbiter.h" nogil:

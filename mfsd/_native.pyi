@@ -810,6 +810,7 @@ class Pick(NamedTuple):
     level: int
     wire_class: int
     in_flight: bool
+    destination: int
 
 class RmlqStats(TypedDict):
     waiting_bytes: list[int]
@@ -836,9 +837,14 @@ class Rmlq:
         deadline_ns: int = 0,
         cookie: int = 0,
         layer: int = 0,
+        destination: int = 0,
     ) -> int: ...
     def peek(self, now_ns: int) -> Pick | None: ...
     def pick(self, now_ns: int) -> Pick | None: ...
+    def close_destination(self, destination: int) -> None:
+        """Flows to it are passed over by peek and pick until it is opened again."""
+
+    def open_destination(self, destination: int) -> None: ...
     def place(self, handle: int) -> Pick: ...
     def promote(self, handle: int, level: int) -> bool: ...
     def complete(self, handle: int, size_bytes: int | None = None) -> bool:
@@ -877,6 +883,7 @@ class Rmlq:
         """When to call again; None: only an event can change anything."""
 
     def waiting(self) -> int: ...
+    def waiting_at(self, destination: int) -> int: ...
     def stats(self) -> RmlqStats: ...
 
 # ---- rate allocation, for the simulator (_fluid.pxi) -----------------------------------------------------------------

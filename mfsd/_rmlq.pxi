@@ -1,10 +1,16 @@
 # ---- queue -----------------------------------------------------------------------------------------------------------
 
-Pick = namedtuple("Pick", "handle cookie bytes rli tier level wire_class in_flight")
+Pick = namedtuple("Pick", "handle cookie bytes rli tier level wire_class in_flight destination")
 
 
 cdef pick_write(const mfs_pick *p):
-    return Pick(p.handle, p.cookie, p.bytes, p.rli, p.tier, p.level, p.wire_class, bool(p.in_flight))
+    return Pick(p.handle, p.cookie, p.bytes, p.rli, p.tier, p.level, p.wire_class, bool(p.in_flight), p.destination)
+
+
+cdef uint16_t destination_checked(uint16_t destination) except? 0xffff:
+    if destination >= MFS_DESTINATIONS_MAX:
+        raise ValueError(f"destination: {destination}, use one below {MFS_DESTINATIONS_MAX}")
+    return destination
 
 
 cdef class Rmlq:
@@ -21,7 +27,7 @@ cdef class Rmlq:
         mfs_rmlq_destroy(self.queue)
 
     def submit(self, uint64_t now_ns, uint64_t size_bytes, *, uint8_t stage, uint64_t request=0, uint64_t batch=0,
-               uint64_t deadline_ns=0, uint64_t cookie=0, uint16_t layer=0):
+               uint64_t deadline_ns=0, uint64_t cookie=0, uint16_t layer=0, uint16_t destination=0):
         cdef mfs_flow flow
         cdef uint64_t handle = 0
         memset(&flow, 0, sizeof(flow))
@@ -31,6 +37,7 @@ cdef class Rmlq:
         flow.deadline_ns = deadline_ns
         flow.cookie = cookie
         flow.layer = layer
+        flow.destination = destination_checked(destination)
         flow.stage = stage
         check(mfs_rmlq_submit(self.queue, &flow, now_ns, &handle))
         return handle
@@ -50,6 +57,12 @@ cdef class Rmlq:
             return None
         check(rc)
         return pick_write(&pick)
+
+    def close_destination(self, uint16_t destination):
+        mfs_rmlq_destination_close(self.queue, destination_checked(destination))
+
+    def open_destination(self, uint16_t destination):
+        mfs_rmlq_destination_open(self.queue, destination_checked(destination))
 
     def place(self, uint64_t handle):
         cdef mfs_pick pick
@@ -112,6 +125,9 @@ cdef class Rmlq:
 
     def waiting(self):
         return mfs_rmlq_waiting(self.queue)
+
+    def waiting_at(self, uint16_t destination):
+        return mfs_rmlq_waiting_at(self.queue, destination_checked(destination))
 
     def stats(self):
         cdef mfs_rmlq_stats_t s

@@ -1,5 +1,5 @@
 /* Random calls on two queues at once, built with sanitizers. Checks what must hold whatever happens:
- * something is picked whenever something waits; a last-stage request only moves up (the scavenger apart);
+ * something is picked whenever something waits for an open destination, and nothing for a closed one; a last-stage request only moves up (the scavenger apart);
  * both queues decide alike; a handle whose flow is gone is refused; a full queue refuses and stays as it is;
  * nothing is left over.
  *
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define FLOWS_MAX 512
+#define DESTINATIONS 7
 #define MUST(condition)                                                                                      \
 	do {                                                                                                 \
 		if (!(condition)) {                                                                          \
@@ -22,6 +23,7 @@
 
 struct known {
 	mfs_flow_handle handle;
+	uint16_t destination;
 	uint8_t stage, best_level;
 	bool critical, in_flight;
 };
@@ -30,7 +32,8 @@ static uint64_t state;
 static uint32_t step;
 static struct mfs_rmlq *queue[2];
 static struct known known[FLOWS_MAX];
-static uint32_t flows, waiting;
+static uint32_t flows, waiting, waiting_at[DESTINATIONS];
+static bool closed[DESTINATIONS];
 static uint64_t now;
 
 static bool paper;
@@ -41,6 +44,18 @@ static uint64_t draw(uint64_t below)
 	state ^= state >> 7;
 	state ^= state << 17;
 	return state % below;
+}
+
+/* The last one is the last there can be. */
+static uint16_t name(uint32_t destination)
+{
+	return (uint16_t)(destination == DESTINATIONS - 1 ? MFS_DESTINATIONS_MAX - 1 : destination);
+}
+
+static void leaves(const struct known *flow)
+{
+	waiting--;
+	waiting_at[flow->destination]--;
 }
 
 static uint64_t draw_time(void)
@@ -55,7 +70,7 @@ static void check_place(struct known *flow)
 	MUST(mfs_rmlq_place(queue[0], flow->handle, &a) == 0 &&
 	     mfs_rmlq_place(queue[1], flow->handle, &b) == 0);
 	MUST(memcmp(&a, &b, sizeof(a)) == 0);
-	MUST(a.in_flight == flow->in_flight && a.wire_class < 5);
+	MUST(a.in_flight == flow->in_flight && a.wire_class < 5 && a.destination == name(flow->destination));
 	if (flow->in_flight || flow->stage != MFS_STAGE_P2D || a.tier == MFS_TIER_SCAVENGER)
 		return;
 	MUST(a.level >= 1 && a.level <= flow->best_level);
@@ -71,23 +86,27 @@ static void forget(uint32_t i)
 	mfs_flow_handle gone = known[i].handle;
 	struct mfs_pick pick;
 
-	waiting -= !known[i].in_flight;
+	if (!known[i].in_flight)
+		leaves(&known[i]);
 	known[i] = known[--flows];
 	for (int q = 0; q < 2; q++)
 		MUST(mfs_rmlq_place(queue[q], gone, &pick) == -ENOENT &&
 		     mfs_rmlq_cancel(queue[q], gone) == -ENOENT &&
+		     mfs_rmlq_take(queue[q], gone, now, &pick) == -ENOENT &&
 		     mfs_rmlq_complete(queue[q], gone, 1) == -ENOENT &&
 		     mfs_rmlq_promote(queue[q], gone, 1) == -ENOENT);
 }
 
 static void submit(void)
 {
+	uint32_t destination = draw(2) ? (uint32_t)draw(DESTINATIONS) : 0;
 	struct mfs_flow flow = { .bytes = draw(10) ? draw(1 << 20) : draw(MFS_FLOW_BYTES_MAX + 1),
 				 .request = draw(30),
 				 .batch = draw(6),
 				 .deadline_ns = draw(3) ? now + draw_time() : draw_time(),
 				 .cookie = step,
 				 .layer = (uint16_t)draw(draw(5) ? 12 : 65536),
+				 .destination = name(destination),
 				 .stage = draw(3) ? MFS_STAGE_P2D : (uint8_t)draw(7) };
 	mfs_flow_handle handle[2] = { 0, 0 };
 
@@ -104,26 +123,54 @@ static void submit(void)
 	for (uint32_t i = 0; i < flows; i++)
 		MUST(known[i].handle != handle[0]);
 	known[flows++] =
-		(struct known){ .handle = handle[0], .stage = flow.stage, .best_level = MFS_LEVELS_MAX };
+		(struct known){ .handle = handle[0], .destination = (uint16_t)destination, .stage = flow.stage,
+				.best_level = MFS_LEVELS_MAX };
 	waiting++;
+	waiting_at[destination]++;
+}
+
+static void close_or_open(void)
+{
+	uint32_t destination = (uint32_t)draw(DESTINATIONS);
+
+	closed[destination] = draw(2);
+	for (int q = 0; q < 2; q++)
+		(closed[destination] ? mfs_rmlq_destination_close : mfs_rmlq_destination_open)(queue[q],
+											       name(destination));
+}
+
+static void take(uint32_t i)
+{
+	struct mfs_pick a, b;
+	int rc = mfs_rmlq_take(queue[0], known[i].handle, now, &a);
+
+	MUST(mfs_rmlq_take(queue[1], known[i].handle, now, &b) == rc);
+	MUST(rc == (known[i].in_flight ? -ENOENT : 0));
+	if (rc)
+		return;
+	MUST(memcmp(&a, &b, sizeof(a)) == 0 && a.handle == known[i].handle);
+	known[i].in_flight = true;
+	leaves(&known[i]);
 }
 
 static void pick(void)
 {
 	struct mfs_pick a, b;
-	uint32_t i;
+	uint32_t i, open = 0;
 	int rc = mfs_rmlq_pick(queue[0], now, &a);
 
 	MUST(mfs_rmlq_pick(queue[1], now, &b) == rc);
-	MUST(rc == (waiting ? 0 : -EAGAIN));
+	for (i = 0; i < DESTINATIONS; i++)
+		open += closed[i] ? 0 : waiting_at[i];
+	MUST(rc == (open ? 0 : -EAGAIN));
 	if (rc)
 		return;
 	MUST(memcmp(&a, &b, sizeof(a)) == 0);
 	for (i = 0; known[i].handle != a.handle; i++)
 		MUST(i + 1 < flows);
-	MUST(!known[i].in_flight);
+	MUST(!known[i].in_flight && !closed[known[i].destination]);
 	known[i].in_flight = true;
-	waiting--;
+	leaves(&known[i]);
 }
 
 static void tell(void)
@@ -161,6 +208,11 @@ static void end_all(void)
 {
 	struct mfs_rmlq_stats stats;
 
+	if (draw(2))
+		while (waiting) { /* those to closed destinations, too, when these open */
+			pick();
+			close_or_open();
+		}
 	while (flows) {
 		MUST(mfs_rmlq_cancel(queue[0], known[0].handle) == 0 &&
 		     mfs_rmlq_cancel(queue[1], known[0].handle) == 0);
@@ -194,6 +246,10 @@ int main(int argc, char **argv)
 
 		now += draw(20) ? draw(100000) : draw(1000000000);
 		count[kind < 2 ? 0 : kind < 4 ? 1 : kind < 6 ? 2 : kind < 8 ? 3 : 4]++;
+		if (!draw(8))
+			close_or_open();
+		if (!draw(30) && flows)
+			take((uint32_t)draw(flows));
 		if (kind < 2) {
 			pick();
 		} else if (kind < 4 && flows) {
@@ -217,6 +273,8 @@ int main(int argc, char **argv)
 		MUST(mfs_rmlq_advance(queue[0], now) == mfs_rmlq_advance(queue[1], now));
 		MUST(mfs_rmlq_advance(queue[0], now) > now);
 		MUST(mfs_rmlq_waiting(queue[0]) == waiting);
+		for (uint32_t i = 0; i < DESTINATIONS; i++)
+			MUST(mfs_rmlq_waiting_at(queue[0], name(i)) == waiting_at[i]);
 		if (flows)
 			check_place(&known[draw(flows)]);
 		if (step % 5000 == 4999)

@@ -377,9 +377,9 @@ flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines
 class Machine(RuleBasedStateMachine):
     native = None
     rates = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
-    destinations = [0]
+    destinations: tuple[int, ...] = (0,)
 
-    @initialize(spread=st.sampled_from([[0], [0], [0, 1, 8191]]))
+    @initialize(spread=st.sampled_from([(0,), (0,), (0, 1, 8191)]))
     def spread(self, spread):
         """To one destination in most of the runs."""
         self.destinations = spread
@@ -460,10 +460,12 @@ class Machine(RuleBasedStateMachine):
     def destination(self, place) -> int:
         return self.destinations[place % len(self.destinations)]
 
-    @rule(place=places)
-    def close(self, place):
+    @rule(place=places, peek=st.booleans())
+    def close(self, place, peek):
         self.queue.destination_close(self.destination(place))
         self.model.closed.add(self.destination(place))
+        if peek:  # what comes first gives way
+            self.peek_agrees()
         self.compare()
 
     @rule(place=places)
@@ -719,6 +721,30 @@ class EarlyStages(Machine):
         self.peek_agrees()
 
 
+class Destinations(EarlyStages):
+    """Several destinations, closed and opened at almost every step, while last stages change their places, too."""
+
+    @initialize()
+    def spread(self):
+        self.destinations = (0, 1, 8191)
+
+    @rule(places=st.sets(places), flows=st.lists(st.one_of(early_flows, urgent_flows, loads), min_size=1, max_size=8))
+    def submit_while_closed(self, places, flows):
+        for place in places:
+            self.close(place=place, peek=True)
+        self.submit_all(0, flows)
+        self.peek_agrees()
+        for place in places:
+            self.open(place=place)
+
+    @rule(request=keys, deadline=near)
+    def deadline_changes(self, request, deadline):
+        deadline = self.deadline(deadline)
+        assert self.queue.request(request, self.model.now, deadline_ns=deadline) == 0
+        self.model.tell_request(request, self.model.now, deadline, 0, 0, 0)
+        self.compare()
+
+
 class Loads(Machine):
     """Reuse of requests without a batch alone, a few hundred nanoseconds from when it must be there."""
 
@@ -786,7 +812,8 @@ class Urgency(Machine):
 
 
 @pytest.mark.parametrize(
-    "machine, steps", [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Loads, 20), (Urgency, 20)]
+    "machine, steps",
+    [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Destinations, 30), (Loads, 20), (Urgency, 20)],
 )
 def test_the_native_queue_follows_the_policy(native, machine, steps):
     class Bound(machine):
