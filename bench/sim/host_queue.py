@@ -67,6 +67,7 @@ class RmlqNetwork(SharedNetwork):
         self.queues: dict[int, Rmlq] = {}
         self.windows: dict[int, Window] = {}
         self.looks: list[tuple[int, int]] = []  # a heap of times at which a NIC has room again
+        self.look_ns: dict[int, int] = {}  # of each NIC the latest of these that was said
         self.waiting: dict[int, tuple[Flow, float, int, int]] = {}  # by cookie: flow, bytes, layer, handle
         self.posted: dict[int, tuple[Flow, int, int, Passage]] = {}  # by fluid number: flow, handle, layer, passage
         self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
@@ -140,7 +141,9 @@ class RmlqNetwork(SharedNetwork):
         while pick := queue.peek(now_ns):
             room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
             if room == ROOM_NIC_FULL:
-                heapq.heappush(self.looks, (at_ns, nic))
+                if at_ns != self.look_ns.get(nic):
+                    self.look_ns[nic] = at_ns
+                    heapq.heappush(self.looks, (at_ns, nic))
                 return
             if room == ROOM_DESTINATION_FULL:
                 queue.close_destination(pick.destination)
@@ -163,7 +166,7 @@ class RmlqNetwork(SharedNetwork):
         self.fluid.advance(now)
         done = []
         due = set()
-        while self.looks and self.looks[0][0] <= self.now_ns():
+        while self.looks and self.looks[0][0] <= self.now_ns() + 1:  # a float may be a nanosecond early
             due.add(heapq.heappop(self.looks)[1])
         for number in self.fluid.take_completed():
             if number not in self.posted:

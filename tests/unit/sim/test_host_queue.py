@@ -39,7 +39,7 @@ def finish_order(network: RmlqNetwork | HostQueuedNetwork) -> list[Flow]:
 
 
 def test_the_native_queue_sends_reuse_before_p2d_and_p2d_by_deadline() -> None:
-    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=0.001)
     late, _ = flows(state(1, 9.0), 1)
     soon, reuse = flows(state(2, 5.0), 2)
     blocker, _ = flows(state(3, 1.0), 3)
@@ -50,7 +50,7 @@ def test_the_native_queue_sends_reuse_before_p2d_and_p2d_by_deadline() -> None:
 
 
 def test_reuse_waits_with_all_its_layers_and_they_count_in_order() -> None:
-    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=0.001)
     _, many = flows(state(1, 9.0), 1)
     _, few = flows(state(2, 5.0), 2)
     blocker, _ = flows(state(3, 1.0), 3)
@@ -70,7 +70,7 @@ def test_reuse_waits_with_all_its_layers_and_they_count_in_order() -> None:
 def test_a_load_that_comes_too_late_lets_a_larger_one_pass() -> None:
     needed = {1: 1, 2: 0}
     network = RmlqNetwork(
-        CLUSTER.topology, PolicyConfig(), window=1, needed_ns=lambda flow: needed[flow.batch.serial - 50]
+        CLUSTER.topology, PolicyConfig(), window_messages=0.001, needed_ns=lambda flow: needed[flow.batch.serial - 50]
     )
     _, late = flows(state(1, 9.0), 1)
     _, other = flows(state(2, 9.0), 2)
@@ -82,7 +82,7 @@ def test_a_load_that_comes_too_late_lets_a_larger_one_pass() -> None:
 
 
 def test_what_is_large_is_cut_and_lets_others_pass() -> None:
-    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=0.001)
     late, _ = flows(state(1, 9.0), 1)
     soon, reuse = flows(state(2, 5.0), 2)
     network.send(late, 3 * SIZE)
@@ -95,7 +95,7 @@ def test_what_is_large_is_cut_and_lets_others_pass() -> None:
 
 def test_a_request_that_runs_out_of_slack_passes_reuse() -> None:
     config = PolicyConfig(critical_laxity_share=0.5, promotion_interval_ns=10_000)
-    network = RmlqNetwork(CLUSTER.topology, config, window=1)
+    network = RmlqNetwork(CLUSTER.topology, config, window_messages=0.001)
     urgent = state(1, 1.8e-3)
     p2d, reuse = flows(urgent, 1)
     blocker, _ = flows(state(3, 1.0), 3)
@@ -107,7 +107,7 @@ def test_a_request_that_runs_out_of_slack_passes_reuse() -> None:
 
 
 def test_pruned_requests_go_last() -> None:
-    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=1)
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=0.001)
     first, second, blocker = state(1, 5.0), state(2, 9.0), state(3, 1.0)
     one, two, three = flows(first, 1)[0], flows(second, 2)[0], flows(blocker, 3)[0]
     first.pruned = True
@@ -118,7 +118,7 @@ def test_pruned_requests_go_last() -> None:
 
 
 def test_messages_of_a_stream_are_reported_once_when_all_have_arrived() -> None:
-    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window=2)
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=2)
     stream, _ = flows(state(1, 9.0), 1)
     for _ in range(5):
         network.send(stream, SIZE)
