@@ -54,7 +54,7 @@ static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand
 }
 
 /* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
-static uint64_t batch_second(const struct mfs_rmlq *q, struct batch *batch)
+static inline uint64_t batch_second(const struct mfs_rmlq *q, struct batch *batch)
 {
 	if (q->policy.early_order != MFS_EARLY_SHORTEST)
 		return batch->rank;
@@ -102,16 +102,21 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 		strand_place(q, batch, s);
 }
 
-/* A strand has another first flow, or the batch other bytes: then the others may move, too. */
-static void batch_place_at(struct mfs_rmlq *q, uint32_t b, uint32_t s)
+/* The batch has other bytes, which may move all of it; `head`: the strand has another first flow. */
+static inline void batch_place_at(struct mfs_rmlq *q, uint32_t b, uint32_t s, bool head)
 {
 	struct batch *batch = batch_at(q, b);
-	uint64_t second = batch->second;
+	uint64_t second = batch_second(q, batch);
 
-	if (!batch->strands || (batch->second = batch_second(q, batch)) != second)
+	if (second == batch->second) {
+		if (head)
+			strand_place(q, batch, s);
+	} else if (batch->strands) {
 		batch_place(q, b);
-	else
-		strand_place(q, batch, s);
+	} else {
+		batch->second = second;
+		strand_place(q, batch, b);
+	}
 }
 
 /* Bytes more or (as two's complement) fewer of a waiting flow. */
@@ -193,21 +198,21 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 	struct flow *flow = flow_at(q, i);
 	uint64_t batch_key = told->batch;
 	uint32_t b, g, s, part = 0;
+	bool head;
 
 	flow->state = MFS_FLOW_EARLY;
 	if (flow->stage != MFS_STAGE_REUSE) {
 		struct mfs_fifo *fifo;
-		bool first;
 
 		b = early_batch(q, batch_key);
 		s = batch_strand_make(q, b, flow_destination(flow));
 		fifo = &batch_at(q, s)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
-		first = !fifo->head;
+		head = !fifo->head;
 		flow->owner = b;
 		fifo_append(q, fifo, i, flow);
 		bytes_count(q, flow, flow->bytes);
-		if (first || bytes_matter(q, b))
-			batch_place_at(q, b, s);
+		if (head || bytes_matter(q, b))
+			batch_place_at(q, b, s, head);
 		return;
 	}
 	if (!batch_key) {
@@ -223,7 +228,7 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 		if (part)
 			lone_need(q, b, told->deadline_ns);
 		if (bytes_matter(q, b))
-			batch_place_at(q, b, group_at(q, g)->strand);
+			batch_place_at(q, b, group_at(q, g)->strand, false);
 		return;
 	}
 	b = batch_take(q, batch_key, part);
@@ -236,8 +241,9 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 	group_at(q, g)->head_arrival = flow->arrival;
 	bytes_count(q, flow, flow->bytes);
 	group_insert(q, g);
-	if (strand_head(q, batch_at(q, s)) == i || bytes_matter(q, b))
-		batch_place_at(q, b, s);
+	head = strand_head(q, batch_at(q, s)) == i;
+	if (head || bytes_matter(q, b))
+		batch_place_at(q, b, s, head);
 }
 
 /* Takes a waiting flow out of its batch. The batch may be forgotten with it unless `keep`. */
@@ -272,7 +278,7 @@ static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 	}
 	if (!head && !bytes_matter(q, b))
 		return;
-	batch_place_at(q, b, s);
+	batch_place_at(q, b, s, head);
 	if (!batch_strand_empty(batch_at(q, s)))
 		return;
 	if (s != b)
@@ -292,8 +298,8 @@ void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes)
 	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
 
 	bytes_count(q, flow, -bytes);
-	if (bytes_matter(q, b)) /* no strand has another first flow, so it is all of them or none */
-		batch_place_at(q, b, b);
+	if (bytes_matter(q, b))
+		batch_place_at(q, b, b, false);
 }
 
 uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)

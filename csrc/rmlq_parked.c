@@ -47,14 +47,14 @@ static void enter(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t des
 {
 	pairing_insert(&BY_KEY, q, &q->destination[destination].parked[tier], node);
 	q->tier[tier].position[node] = POSITION_PARKED;
-	q->parked++;
+	q->apart++;
 }
 
 static void leave(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination)
 {
 	pairing_remove(&BY_KEY, q, &q->destination[destination].parked[tier], node);
 	q->tier[tier].position[node] = 0;
-	q->parked--;
+	q->apart--;
 }
 
 void parked_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high, uint64_t low,
@@ -110,7 +110,7 @@ void mfs_rmlq_destination_close(struct mfs_rmlq *q, uint16_t destination)
 	if (destination >= MFS_DESTINATIONS_MAX || q->destination[destination].closed)
 		return;
 	q->destination[destination].closed = true;
-	q->closed++;
+	q->apart++;
 	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
 		stand_in_place(q, tier, destination);
 }
@@ -120,7 +120,7 @@ void mfs_rmlq_destination_open(struct mfs_rmlq *q, uint16_t destination)
 	if (destination >= MFS_DESTINATIONS_MAX || !q->destination[destination].closed)
 		return;
 	q->destination[destination].closed = false;
-	q->closed--;
+	q->apart--;
 	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
 		stand_in_place(q, tier, destination);
 }

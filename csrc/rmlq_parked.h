@@ -49,7 +49,7 @@ static inline uint64_t node_high(const struct mfs_rmlq *q, unsigned tier, uint32
 /* The first node of a tier whose destination is open, NULL if there is none. */
 static inline const struct mfs_heap_entry *node_first(struct mfs_rmlq *q, unsigned tier)
 {
-	if (__builtin_expect(q->closed || q->parked, 0))
+	if (__builtin_expect(q->apart, 0))
 		parked_surface(q, tier);
 	return q->tier[tier].n ? q->tier[tier].entry : NULL;
 }

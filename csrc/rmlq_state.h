@@ -105,9 +105,9 @@ struct request {
 	uint64_t bytes_left;  /* of those flows, not completed, and ahead */
 	uint64_t timer_ns;    /* when it will be looked at; MFS_TIME_NEVER: no timer */
 	uint8_t tier, level, kind;
-	bool critical : 1, lost : 1, told : 1, pruned : 1, looked : 1;
+	bool critical, lost;
+	bool told : 1, pruned : 1, looked : 1, split : 1; /* split: it has strands */
 	uint16_t destination; /* any, where its FIFO is empty */
-	bool split;	      /* it has strands */
 	/* seldom below */
 	uint64_t budget_ns;
 	uint64_t bytes_ahead;
@@ -142,8 +142,7 @@ struct mfs_rmlq {
 	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
 	uint32_t node_parked;		 /* from here on: what is parked of a destination and tier */
 	uint32_t waiting;
-	uint32_t closed; /* destinations */
-	uint32_t parked; /* nodes */
+	uint32_t apart; /* closed destinations and parked nodes */
 	struct destination *destination;
 	struct parked *park; /* by node */
 	uint32_t pruned_requests;

@@ -119,7 +119,7 @@ static inline void request_strand_release(struct mfs_rmlq *q, uint32_t r, uint32
 		request_at(q, strand->strand_prev)->strand_next = strand->strand_next;
 	else
 		request_at(q, r)->strands = strand->strand_next;
-	request_at(q, r)->split = request_at(q, r)->strands;
+	request_at(q, r)->split = request_at(q, r)->strands != 0;
 	q->request_strands--;
 	mfs_slab_give(&q->request, s);
 }
