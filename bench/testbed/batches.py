@@ -126,6 +126,11 @@ def rank_host(unit: int, rank: int) -> int:
     return unit * RANKS + rank
 
 
+def owner_host(request: Request) -> int:
+    """Number of the host that has the request's cached blocks; 0 when it has none."""
+    return request.owners[0][0] if request.owners else 0
+
+
 def batch_command(batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: float) -> str:
     """What prefill.c reads. Deadlines are given on this machine's CLOCK_MONOTONIC; `zero_ns` is second 0."""
     compute_ns = scale.ns(batch.layers * (batch.attention_s + batch.experts_s) + wire_s)
@@ -137,7 +142,7 @@ def batch_command(batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: f
     )
     lines = [
         f"{p.request.number} {zero_ns + scale.ns(p.request.deadline_s)} {scale.ns(p.request.budget_s)} "
-        f"{PREFILL_HOSTS + p.request.decode} {p.fetch_bytes} {p.push_bytes}"
+        f"{PREFILL_HOSTS + p.request.decode} {owner_host(p.request)} {p.fetch_bytes} {p.push_bytes}"
         for p in batch.parts[rank]
     ]
     return "\n".join([head, *lines])

@@ -22,7 +22,7 @@ from bench.testbed.processes import LegError
 from bench.testbed.rounds import Moment, ResultFile, parse_seeds, run_rounds
 from bench.testbed.scale import Scale, parse_rate
 from bench.testbed.scenario import RATES, WORKLOADS, Scenario
-from bench.testbed.simulate import simulated
+from bench.testbed.simulate import not_simulated, simulated
 from mfsd.playground.cage import CageError, run_caged
 
 EXAMPLES = """
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     modes = "; ".join(f"{m.name}: {m.says}" for m in MODES.values())
-    p.add_argument("--modes", default=",".join(MODES), metavar="A,B", help=f"what is compared (default all). {modes}")
+    p.add_argument("--modes", metavar="A,B", help=f"what is compared (default all). {modes}")
     p.add_argument(
         "--duration", type=float, default=60.0, metavar="S", help="time in which requests arrive (default 60)"
     )
@@ -70,6 +70,22 @@ def parser() -> argparse.ArgumentParser:
         "--time-scale", type=float, default=2.0, metavar="X", help="seconds for one of the cluster (default 2)"
     )
     p.add_argument("--decode-hosts", type=int, default=1, metavar="N", help="decode workers (default 1)")
+    p.add_argument("--pool-hosts", type=int, default=1, metavar="N", help="owners of the cached KV (default 1)")
+    p.add_argument(
+        "--slow-owner",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="rate of the last owner's link, of the others' rate (default 1)",
+    )
+    p.add_argument("--no-lanes", action="store_true", help="one lane for all classes: the wire keeps nothing apart")
+    p.add_argument(
+        "--signals",
+        default="all",
+        metavar="WHICH",
+        help="signaled work requests of collectives: all, or as nccl: the last of a transfer, and one of 256 "
+        "clear-to-send writes (default all)",
+    )
     p.add_argument(
         "--kv-scale", type=float, default=1.8, metavar="X", help="KV bytes per token, times the model's (default 1.8)"
     )
@@ -98,6 +114,10 @@ def scenario_of(options: argparse.Namespace) -> tuple[Scenario, Scale]:
         rate=rate,
         duration_s=options.duration / scale.time,
         decode_hosts=options.decode_hosts,
+        pool_hosts=options.pool_hosts,
+        slow_owner=options.slow_owner,
+        lanes=not options.no_lanes,
+        signals=options.signals,
         kv_scale=options.kv_scale,
         slo_factor=options.slo_factor,
     )
@@ -133,7 +153,11 @@ def main(arguments: list[str]) -> int:
     try:
         options = parser().parse_args(arguments)
         scenario, scale = scenario_of(options)
-        modes, seeds = parse_modes(options.modes), parse_seeds(options.seed)
+        modes, seeds = parse_modes(options.modes, scenario.lanes), parse_seeds(options.seed)
+        if options.simulate and (reason := not_simulated(scenario)):
+            raise ConfigError(f"--simulate: {reason}")
+        if options.overhead and not scenario.lanes:
+            raise ConfigError("--overhead: measured against fixed priorities on the wire; leave out --no-lanes")
 
         def inside() -> int:
             try:

@@ -110,11 +110,11 @@ class Daemons:
 
     def _configuration(self, host: str) -> str:
         window_us = round(WINDOW_MESSAGES * self._scale.message_bytes * 8e6 / self._scale.link_bits_per_s)
+        wire = f"[wire]\ndscp = {self._hosts.dscp}\n" if self._mode.apart else ""
         return (
             f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\nstale_after = "{STALE_AFTER}"\n'
             f'heartbeat = "{stretched(DEFAULTS.arbiter.heartbeat_ns, self._scale)}"\n'
-            f"[wire]\ndscp = {self._hosts.dscp}\n"
-            f'[nic.{self._device}]\nrate = "{self._rate()}"\n'
+            f'{wire}[nic.{self._device}]\nrate = "{self._rate()}"\n'
             f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n'
             f'ttl = "{stretched(DEFAULTS.cluster.ttl_ns, self._scale)}"\n' + self._policy()
         )

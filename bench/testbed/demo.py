@@ -28,35 +28,39 @@ from bench.testbed.measure import (
     only_one_met,
     over_seeds,
 )
-from bench.testbed.modes import parse_modes
+from bench.testbed.modes import Mode, parse_modes
 from bench.testbed.processes import LegError
 from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
-from bench.testbed.scenario import RATES, Scenario
+from bench.testbed.scenario import RATES, SIGNALS, Scenario
 from mfsd.playground.cage import CageError, run_caged
 
 MODES = "fifo,dscp,mfs"
+MODES_ON_ONE_LANE = "fifo,static,mfs"
+PEERS = {"dscp": "fixed priorities", "static": "stage order and deadlines in the host's queue"}
+"""What MFS stands beside, in words: the best that there is without it, with lanes and without."""
 DURATION_S = 14.0
 NO_HOSTS = 3
 """Exit status of the demo proper: this kernel makes no such hosts."""
 SEEDS = [1, 2, 3]
+SIGNALS_HELP = "Signaled work requests of collectives: all, or as few as NCCL's."
 CHANCE_LEAST = 0.001
-"""MFS has missed more deadlines than fixed priorities when the requests that only those had in time outnumber the ones
-that only MFS had, by more than chance makes them once in a thousand demos. Requests of one batch are late together, so
+"""MFS has missed more deadlines than its peer when the requests that only that one had in time outnumber the ones that
+only MFS had, by more than chance makes them once in a thousand demos. Requests of one batch are late together, so
 their number makes more of a difference than there is; the two come out within a few points (docs/testbed.md), which
 three short rounds cannot tell. What was measured is printed."""
 
 
 class Verdict(msgspec.Struct):
     """MFS wins when first tokens and collectives are faster and more deadlines are met than without a scheduler, and
-    not fewer deadlines than with fixed priorities."""
+    not fewer deadlines than with its peer: fixed priorities, or without lanes the host's queue alone."""
 
     ttft_change: float
     cct_change: float
     points_over_fifo: float
-    points_over_dscp: float
+    points_over_peer: float
     only_mfs: int
-    only_dscp: int
+    only_peer: int
     """Requests that were in time in the one mode and not in the other."""
 
     @property
@@ -65,40 +69,41 @@ class Verdict(msgspec.Struct):
             self.ttft_change < 0
             and self.cct_change < 0
             and self.points_over_fifo > 0
-            and chance_of_fewer(self.only_mfs, self.only_dscp) >= CHANCE_LEAST
+            and chance_of_fewer(self.only_mfs, self.only_peer) >= CHANCE_LEAST
         )
 
 
-def verdict(results: Sequence[Result]) -> Verdict:
+def verdict(results: Sequence[Result], peer: str = "dscp") -> Verdict:
     return Verdict(
         change(results, "mfs", "fifo", "ttft_s.mean").mean,
         change(results, "mfs", "fifo", "cct_s.mean").mean,
         difference(results, "mfs", "fifo", "slo_attainment").mean,
-        difference(results, "mfs", "dscp", "slo_attainment").mean,
-        *only_one_met(results, "mfs", "dscp"),
+        difference(results, "mfs", peer, "slo_attainment").mean,
+        *only_one_met(results, "mfs", peer),
     )
 
 
-def sentence(result: Verdict, results: Sequence[Result]) -> str:
+def sentence(result: Verdict, results: Sequence[Result], peer: str = "dscp") -> str:
     fifo, mfs = (over_seeds(results, mode, "slo_attainment").mean for mode in ("fifo", "mfs"))
     return (
         f"MFS {'wins' if result.wins else 'does NOT win'}: first tokens {result.ttft_change:+.0%}, collectives "
         f"{result.cct_change:+.0%}, {mfs:.0%} of the requests in time instead of {fifo:.0%} "
-        f"({result.points_over_dscp * 100:+.0f} points against fixed priorities: {result.only_mfs} requests in time "
-        f"with MFS only, {result.only_dscp} with those only)."
+        f"({result.points_over_peer * 100:+.0f} points against {PEERS[peer]}: {result.only_mfs} requests in time "
+        f"with MFS only, {result.only_peer} with {'those' if peer == 'dscp' else 'that'} only)."
     )
 
 
-def introduce(console: Console, scenario: Scenario, scale: Scale) -> None:
+def introduce(console: Console, scenario: Scenario, scale: Scale, modes: Sequence[Mode]) -> None:
+    switch = "with eight strict priorities:" if scenario.lanes else "on which all travels alike:"
     lines = [
-        f"{len(scenario.hosts)} hosts (network namespaces) around a switch with eight strict priorities:",
+        f"{len(scenario.hosts)} hosts (network namespaces) around a switch {switch}",
         f"two prefill units of two ranks, a KV pool, {scenario.decode_hosts} decode workers. They compute by",
         "profile (they wait) and move real bytes with RDMA verbs: KV fetches,",
         "all-to-alls of each layer, KV pushes.",
         *textwrap.wrap(f"Scale: {scale.describe()}.", 78),
         "",
         "The same requests are served by:",
-        *(f"  {mode.name:5} {mode.says}" for mode in parse_modes(MODES)),
+        *(f"  {mode.name:5} {mode.says}" for mode in modes),
         "",
     ]
     console.print("[bold]A small LLM serving cluster on this machine[/bold]")
@@ -106,12 +111,14 @@ def introduce(console: Console, scenario: Scenario, scale: Scale) -> None:
         console.print(text, highlight=False, markup=False)
 
 
-def serve(console: Console, json_file: Path, picture: Path) -> int:
+def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals: str) -> int:
     """The demo itself, inside its own namespaces. Exit status: 0 MFS wins, 1 it does not, 2 it failed, NO_HOSTS."""
     scale = Scale()
-    scenario = Scenario(rate=RATES["conversation"], duration_s=DURATION_S / scale.time)
+    scenario = Scenario(rate=RATES["conversation"], duration_s=DURATION_S / scale.time, lanes=lanes, signals=signals)
+    modes = parse_modes(MODES if lanes else MODES_ON_ONE_LANE, lanes)
+    peer = modes[1].name
     started = time.monotonic()
-    introduce(console, scenario, scale)
+    introduce(console, scenario, scale, modes)
     try:
         with Hosts(["probe"], scale.link_bits_per_s):
             pass
@@ -120,7 +127,6 @@ def serve(console: Console, json_file: Path, picture: Path) -> int:
         return NO_HOSTS
     try:
         file = ResultFile(json_file, scenario, scale)
-        modes = parse_modes(MODES)
         legs = run(console, scenario, scale, modes, SEEDS, file)
     except (LegError, BuildError, ConfigError, OSError) as error:
         console.print(f"[red]The demo stopped:[/red] {error}", highlight=False)
@@ -130,12 +136,13 @@ def serve(console: Console, json_file: Path, picture: Path) -> int:
         return 130
     legs = sorted(legs, key=lambda leg: [m.name for m in modes].index(leg.mode))
     show.table(console, file.results, modes)
-    show.bars(console, [leg for leg in legs if leg.mode != "dscp"], scale)
+    show.bars(console, [leg for leg in legs if leg.mode != peer], scale)
     show.picture(picture, legs, scale)
-    result = verdict(file.results)
+    result = verdict(file.results, peer)
+    said = sentence(result, file.results, peer)
     web = picture.with_suffix(".html")
-    page.write(web, sentence(result, file.results), legs, file.results, modes, scale)
-    console.print(sentence(result, file.results), style="bold green" if result.wins else "bold red", highlight=False)
+    page.write(web, said, legs, file.results, modes, scale)
+    console.print(said, style="bold green" if result.wins else "bold red", highlight=False)
     for text in (
         f"Picture: {picture}, with the table for a browser: {web}, figures: {json_file}.",
         f"{time.monotonic() - started:.0f} s on {machine()}.",
@@ -150,7 +157,9 @@ def serve(console: Console, json_file: Path, picture: Path) -> int:
 @click.command()
 @click.option("--json", "json_file", default="out/demo.json", show_default=True, type=click.Path(path_type=Path))
 @click.option("--picture", default="out/demo.png", show_default=True, type=click.Path(path_type=Path))
-def main(json_file: Path, picture: Path) -> None:
+@click.option("--no-lanes", is_flag=True, help="One lane for all classes: the wire keeps nothing apart.")
+@click.option("--signals", default="all", show_default=True, type=click.Choice(SIGNALS), help=SIGNALS_HELP)
+def main(json_file: Path, picture: Path, no_lanes: bool, signals: str) -> None:
     """A serving cluster in network namespaces: TTFT without a scheduler, with fixed priorities, and with MFS.
 
     Needs root or user namespaces; where there are neither it falls back to two programs on one rate-limited software
@@ -158,7 +167,7 @@ def main(json_file: Path, picture: Path) -> None:
     """
     console = Console()
     try:
-        sys.exit(run_caged(lambda: serve(console, json_file, picture)))
+        sys.exit(run_caged(lambda: serve(console, json_file, picture, not no_lanes, signals)))
     except CageError as error:
         console.print(f"This machine cannot make hosts of its own: {error}.", highlight=False)
         console.print("Instead: two programs on one software device of 1 Gbit/s (as root you would see the cluster).")

@@ -31,13 +31,18 @@ SLOW_BITS_PER_S = 300e6
 class Hosts(Lab):
     """Host i has address 10.86.0.(i+1) on its `eth0`; its switch port is `p<i>`. Both ends have eight strict queues."""
 
-    def __init__(self, names: list[str], link_bits_per_s: float) -> None:
+    def __init__(self, names: list[str], link_bits_per_s: float, slow: dict[str, float] | None = None) -> None:
+        """`slow`: hosts whose own NIC has only so much of the rate."""
         growth = max(1.0, link_bits_per_s / SLOW_BITS_PER_S)
         self._segment_bytes = min(round(SEGMENT_BYTES * growth), SEGMENT_BYTES_MOST)
         self._socket_bytes = round(SOCKET_BYTES * growth)
         self.profile: Profile = slow_profile(POLICY, link_bits_per_s / 1e9)
         super().__init__(names, self.profile, POLICY)
         self._nic = make_plan(POLICY, self.profile, {"testbed": ["eth0"]})
+        self._slow = {
+            host: make_plan(POLICY, slow_profile(POLICY, share * link_bits_per_s / 1e9), {"testbed": ["eth0"]})
+            for host, share in (slow or {}).items()
+        }
         self.dscp = [c.dscp for c in self.profile.classes]
         """Of each wire class."""
         self._folder = tempfile.TemporaryDirectory(prefix="mfs-testbed-")
@@ -50,7 +55,7 @@ class Hosts(Lab):
         self._build_control_network()
         for host in self.names:
             self._tune(host)
-            apply_queues(self._nic, self.namespace(host))
+            apply_queues(self._slow.get(host, self._nic), self.namespace(host))
         netns.pushns(self.switch)
         try:
             self._netlink = IPRoute()

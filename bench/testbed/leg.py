@@ -120,7 +120,7 @@ class Leg:
 
     def _worker_command(self, index: int, name: str, control: int) -> list[str]:
         mode = self.mode
-        fixed = f"{mode.p2d_class},{mode.reuse_class},{mode.collective_class},{mode.p2d_class}"
+        fixed = f"{mode.collective_class},{mode.reuse_class},{mode.collective_class},{mode.p2d_class}"
         command = [
             str(self.program),
             "--name",
@@ -133,9 +133,14 @@ class Leg:
             str(control),
         ]
         command += ["--dscp", ",".join(map(str, self.hosts.dscp)), "--classes", fixed]
-        command += ["--message", str(self.scale.message_bytes), "--pool", str(self.scenario.pool_nic)]
+        command += ["--message", str(self.scale.message_bytes), "--pool"]
+        command += [",".join(map(str, self.scenario.pool_nics))]
         if self._asks(index):
             command.append("--scheduled")
+        if not mode.apart:
+            command.append("--one-lane")
+        if self.scenario.signals == "nccl":
+            command.append("--nccl-signals")
         if index < PREFILL_HOSTS:
             command += ["--rank", str(index ^ 1)]
         for link in self._links(index):
@@ -146,17 +151,19 @@ class Leg:
         """The queue pairs of a host, as main.c reads them."""
 
         def link(peer: int, stage: int, pairs: int, way: str) -> str:
-            return f"{peer}:{stage}:{','.join(map(str, self.mode.lanes(stage)))}:{pairs}:{way}"
+            lanes = self.mode.lanes(stage) if stage else [self.mode.collective_class]
+            return f"{peer}:{stage}:{','.join(map(str, lanes))}:{pairs}:{way}"
 
-        ranks, pool = range(PREFILL_HOSTS), self.scenario.pool_nic
-        if index == pool:
+        ranks, pools = range(PREFILL_HOSTS), self.scenario.pool_nics
+        if index in pools:
             return [link(rank, 1, KV_QUEUE_PAIRS, "serve") for rank in ranks]
         if index >= PREFILL_HOSTS:
             return [link(rank, 3, KV_QUEUE_PAIRS, "receive") for rank in ranks]
         decodes = range(PREFILL_HOSTS, PREFILL_HOSTS + self.scenario.decode_hosts)
         return [
             link(index ^ 1, 2, 1, "both"),
-            link(pool, 1, KV_QUEUE_PAIRS, "send"),
+            *([link(index ^ 1, 0, 1, "control")] if self.scenario.signals == "nccl" else []),
+            *(link(pool, 1, KV_QUEUE_PAIRS, "send") for pool in pools),
             *(link(decode, 3, KV_QUEUE_PAIRS, "send") for decode in decodes),
         ]
 

@@ -20,6 +20,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     policy: dict[str, Any] | None = None
     """The [policy] table of the daemons; None: no daemon."""
     coordinator: bool = False
+    apart: bool = True
+    """Whether classes travel apart; if not, each stage has one lane, and all lanes one class."""
 
     @property
     def scheduled(self) -> bool:
@@ -29,7 +31,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
         """Classes that messages of the stage may travel on."""
         if stage == 2:
             return [self.collective_class]
-        if self.scheduled:
+        if self.scheduled and self.apart:
             return list(range(CLASSES))
         return [self.reuse_class if stage == 1 else self.p2d_class]
 
@@ -50,13 +52,27 @@ MODES = {
 }
 
 
-def parse_modes(text: str) -> list[Mode]:
-    """Modes of a list such as fifo,mfs, each once. Raises ConfigError naming what there is."""
+WIRE_ONLY = "dscp"
+"""The mode that is nothing without classes on the wire."""
+
+
+def parse_modes(text: str | None, lanes: bool = True) -> list[Mode]:
+    """Modes of a list such as fifo,mfs, each once; None: all. Raises ConfigError naming what there is."""
+    if text is None:
+        text = ",".join(name for name in MODES if lanes or name != WIRE_ONLY)
     names = list(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in MODES:
             raise ConfigError(f"--modes {text}: {name!r} is none of {', '.join(MODES)}")
-    return [MODES[name] for name in names]
+        if name == WIRE_ONLY and not lanes:
+            raise ConfigError(f"--modes {text}: {name!r} is priorities on the wire, which --no-lanes takes away")
+    return [MODES[name] if lanes else on_one_lane(MODES[name]) for name in names]
+
+
+def on_one_lane(mode: Mode) -> Mode:
+    """The mode where the wire keeps nothing apart: only the hosts' order is left of it."""
+    lowest = CLASSES - 1
+    return msgspec.structs.replace(mode, apart=False, reuse_class=lowest, collective_class=lowest, p2d_class=lowest)
 
 
 def rotated(modes: list[Mode], turn: int) -> list[Mode]:

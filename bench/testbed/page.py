@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.testbed.leg import LegResult
 from bench.testbed.measure import Result, machine, over_seeds
-from bench.testbed.modes import CLASSES, MODES, Mode
+from bench.testbed.modes import CLASSES, Mode
 from bench.testbed.scale import Scale
 from bench.testbed.show import COLOURS, COLUMNS, TITLES, WATCHED, cells, changes_against, shares
 
@@ -43,6 +43,8 @@ STYLE = """
 
 def meanings(mode: Mode) -> dict[int, str]:
     """What travels on each class in this mode, in words."""
+    if mode.scheduled and not mode.apart:
+        return {mode.collective_class: "everything"}
     if mode.scheduled and mode.coordinator and (mode.policy or {}).get("variant") == "paper":
         between = dict.fromkeys(range(2, CLASSES - 1), "KV; the higher the class, the later it is needed")
         return {0: "KV pushes that are nearly late", 1: "collectives and the most urgent KV", **between, 7: "given up"}
@@ -84,7 +86,7 @@ def page(
         "class, 0 first. Where the band is full, somebody waits: what counts is whose colour is there meanwhile.",
     ]
     for leg in legs:
-        parts += _leg(leg, scale, seconds)
+        parts += _leg(next(mode for mode in modes if mode.name == leg.mode), leg, scale, seconds)
     parts.append(f'<p class="dim">Measured on {escape(machine())}. {escape(scale.describe())}.')
     return "\n".join(parts) + "\n"
 
@@ -115,8 +117,7 @@ def _last_s(leg: LegResult, scale: Scale) -> float:
     return max((points[-1][0] for s in leg.samples.values() if (points := shares(s, scale))), default=0.0)
 
 
-def _leg(leg: LegResult, scale: Scale, seconds: float) -> list[str]:
-    mode = MODES[leg.mode]
+def _leg(mode: Mode, leg: LegResult, scale: Scale, seconds: float) -> list[str]:
     points = {host: shares(leg.samples.get(host, []), scale) for host in WATCHED}
     used = [k for k in range(CLASSES) if any(rates[k] > LEAST_SHARE for p in points.values() for _, rates in p)]
     words = meanings(mode)

@@ -48,7 +48,7 @@ def run_rounds(
     program = build_worker()
     legs = len(seeds) * len(modes)
     done = 0
-    with Hosts(scenario.hosts, scale.link_bits_per_s) as hosts:
+    with Hosts(scenario.hosts, scale.link_bits_per_s, scenario.slow_hosts) as hosts:
         for turn, seed in enumerate(seeds):
             this = msgspec.structs.replace(scenario, seed=seed)
             for mode in rotated(list(modes), turn):

@@ -4,8 +4,8 @@ Everything here is in the cluster's own units: seconds, bytes and bit/s of A100s
 `bench.testbed.scale` makes of it what network namespaces on two cores can play. Requests, their cached
 prefixes, deadlines and places come from the simulator's generators and router, so both run identical work.
 
-Hosts: two prefill units of two ranks (one GPU and one NIC each), one KV pool that owns every cached block, and
-the decode workers.
+Hosts: two prefill units of two ranks (one GPU and one NIC each), the KV pool that owns every cached block (one host, or
+several owners, one of which may be slow), and the decode workers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ WORKLOADS = {"conversation": "qwen-a", "agent": "qwen-b"}
 RATES = {"conversation": 2.0, "agent": 4.8}
 """Requests/s per GPU at which a cluster without scheduler meets about half of the deadlines."""
 TOKENS_LEAST = 16
+SIGNALS = ("all", "nccl")
+SLOW_OWNER_LEAST = 0.01
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which requests arrive, of the cluster."""
     seed: int = 1
     decode_hosts: int = 1
+    pool_hosts: int = 1
+    """Owners of cached blocks; a request's are on one of them."""
+    slow_owner: float = 1.0
+    """Rate of the last owner's link, of the others' rate: nobody knows that it is slow."""
+    lanes: bool = True
+    """Whether classes travel apart; if not, each stage has one lane to a peer, and all lanes are alike on the wire."""
+    signals: str = "all"
+    """Which work requests of collectives are signaled: one of SIGNALS. As NCCL: the last one of a transfer, and one of
+    256 clear-to-send writes."""
     kv_scale: float = 1.8
     """KV bytes per token, times the model's."""
     copies: float = 1.0
@@ -62,19 +73,32 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if not 1 <= self.decode_hosts <= 8:
             raise ConfigError(f"--decode-hosts {self.decode_hosts}: use 1 to 8")
+        if not 1 <= self.pool_hosts <= 8:
+            raise ConfigError(f"--pool-hosts {self.pool_hosts}: use 1 to 8")
+        if not SLOW_OWNER_LEAST <= self.slow_owner <= 1:
+            raise ConfigError(f"--slow-owner {self.slow_owner:g}: use {SLOW_OWNER_LEAST:g} to 1")
+        if self.signals not in SIGNALS:
+            raise ConfigError(f"--signals {self.signals}: use one of {', '.join(SIGNALS)}")
         if self.batch_tokens < TOKENS_LEAST:
             raise ConfigError(f"--batch-tokens {self.batch_tokens}: use at least {TOKENS_LEAST}")
 
     @property
-    def pool_nic(self) -> int:
-        """The simulator's number of the KV pool's NIC: behind those of the decode workers."""
-        return PREFILL_HOSTS + self.decode_hosts
+    def pool_nics(self) -> range:
+        """The simulator's numbers of the KV pool's NICs: behind those of the decode workers."""
+        first = PREFILL_HOSTS + self.decode_hosts
+        return range(first, first + self.pool_hosts)
 
     @property
     def hosts(self) -> list[str]:
         """Names in the order of the simulator's NIC numbers."""
         ranks = [f"unit{u}r{r}" for u in range(UNITS) for r in range(RANKS)]
-        return [*ranks, *(f"decode{d}" for d in range(self.decode_hosts)), "pool"]
+        pools = ["pool"] if self.pool_hosts == 1 else [f"pool{p}" for p in range(self.pool_hosts)]
+        return [*ranks, *(f"decode{d}" for d in range(self.decode_hosts)), *pools]
+
+    @property
+    def slow_hosts(self) -> dict[str, float]:
+        """Hosts whose links are slower than all others, and by how much."""
+        return {self.hosts[-1]: self.slow_owner} if self.slow_owner < 1 else {}
 
 
 def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, Any] | None = None) -> Cluster:
@@ -83,7 +107,7 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
     config = Config(
         model=MODEL,
         gpus=2 * PREFILL_HOSTS,
-        decode_nics=scenario.decode_hosts + 1,
+        decode_nics=scenario.decode_hosts + scenario.pool_hosts,
         kv_scale=scenario.kv_scale,
         copies=scenario.copies,
         slo_factor=scenario.slo_factor,
@@ -99,13 +123,15 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
 
 def requests_of(scenario: Scenario, cluster: Cluster) -> list[Request]:
     """The requests in the order of their arrival, as `bench.sim.cluster.Request`: at most as many as the GPUs could
-    compute. Every cached token comes from the pool. Raises ConfigError or TraceError."""
+    compute. Every cached token comes from the pool, those of a request from one owner. Raises ConfigError or
+    TraceError."""
     rows = _rows(scenario)
     requests = route(cluster, rows, scenario.seed)
-    rng = random.Random(f"decode {scenario.seed}")
+    rng, owner = random.Random(f"decode {scenario.seed}"), random.Random(f"owner {scenario.seed}")
     for request in requests:
         request.remote_tokens = request.context_tokens
-        request.owners = ((scenario.pool_nic, 1.0),) if request.context_tokens else ()
+        nic = owner.choice(scenario.pool_nics)
+        request.owners = ((nic, 1.0),) if request.context_tokens else ()
         request.decode = rng.randrange(scenario.decode_hosts)
         request.group = 0  # any: isolated times are alike; the batch chooses
         request.isolated_s = cluster.isolated_s(request)

@@ -27,6 +27,13 @@ POLICIES = {"fifo": ("fs", 0), "dscp": ("dscp", 0), "static": ("mfs", 8), "paper
 in their host queue in front of a fabric of eight classes, with the parameters that their daemons have."""
 
 
+def not_simulated(scenario: Scenario) -> str:
+    """What of the scenario the simulator does not know, or nothing."""
+    if scenario.slow_hosts:
+        return "all of the simulator's links are as fast; leave out --slow-owner"
+    return "" if scenario.lanes else "the simulator's fabric has classes; leave out --no-lanes"
+
+
 def simulated(scenario: Scenario, scale: Scale, mode: str) -> dict[str, Any]:
     """Figures of a mode as the simulator expects them, in the testbed's seconds."""
     policy, fabric_classes = POLICIES[mode]

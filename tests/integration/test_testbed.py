@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.fabric.lab import missing
@@ -83,6 +84,45 @@ def test_every_mode_serves_every_request_and_leaves_nothing(tmp_path: Path) -> N
         assert sum(port[mode.collective_class] for port in ranks) > 1_000_000
     assert (tmp_path / "p.png").stat().st_size > 10_000
     assert "changes against fifo, seed by seed" in said
+    assert not left_behind()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "scenario"),
+    [
+        (
+            "--no-lanes --signals nccl --modes fifo,mfs",
+            Scenario(rate=1.5, duration_s=DURATION_S / 2, lanes=False, signals="nccl"),
+        ),
+        (
+            "--decode-hosts 2 --pool-hosts 3 --slow-owner 0.2 --signals nccl --modes fifo,mfs",
+            Scenario(rate=1.5, duration_s=DURATION_S / 2, decode_hosts=2, pool_hosts=3, slow_owner=0.2, signals="nccl"),
+        ),
+    ],
+)
+def test_other_hosts_lanes_and_signals_serve_every_request(tmp_path: Path, options: str, scenario: Scenario) -> None:
+    program = run_testbed(*options.split(), "--json", str(tmp_path / "result.json"))
+    said, _ = program.communicate(timeout=240)
+    assert program.returncode == 0, said
+    content = json.loads((tmp_path / "result.json").read_text())
+    wanted = {name: value for name, value in msgspec.to_builtins(scenario).items() if name != "seed"}
+    assert content["config"]["scenario"] == wanted
+    scale = Scale()
+    cluster = cluster_of(scenario)
+    requests = requests_of(scenario, cluster)
+    shipped = sum(shipped_bytes(cluster, scale, r) for r in requests)
+    for result in content["results"]:
+        assert result["requests"] == len(requests) and result["kv_bytes"] == shipped
+        assert result["permits"]["controls"] >= 2 * len(result["in_time"]), "each collective has its clear-to-send"
+        ports = result["port_bytes"]
+        assert set(ports) == set(scenario.hosts)
+        for request in requests:
+            assert sum(ports[f"decode{request.decode}"]) > 0
+        if not scenario.lanes:
+            assert all(sum(port[:-1]) < 100_000 for port in ports.values()), "all travels on one class"
+        if result["mode"] == "mfs":
+            assert result["permits"]["submitted"] == result["permits"]["permitted"] > 0
     assert not left_behind()
 
 

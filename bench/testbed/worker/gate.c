@@ -44,6 +44,12 @@ static uint32_t fallback_class(const struct mfs_client *client)
 	return segment && segment->header.classes >= 2 ? segment->header.classes - 2 : CLASSES_MAX - 2;
 }
 
+/* The lane for what is permitted to travel in a class. */
+static unsigned lane_class(const struct message *message, int wire_class)
+{
+	return settings.one_lane ? settings.fixed_class[message->stage] : (unsigned)wire_class;
+}
+
 /* ---- permits ---------------------------------------------------------------------------------------------------- */
 
 /* Moves with every permit that comes, and again when somebody has taken one out of the ring: from then on its task knows. */
@@ -100,7 +106,7 @@ static void permits_take(void)
 				continue;
 			unlink_waiting(message);
 			permitted++;
-			verbs_post(message, (unsigned)wire_class);
+			verbs_post(message, lane_class(message, wire_class));
 		}
 	} while (permits_moved() != asked_at);
 }
@@ -184,7 +190,7 @@ void gate_submit(struct message *message)
 		.stage = (uint8_t)message->stage,
 		.nic = (uint8_t)nic,
 		.role = MFS_ROLE_KV,
-		.laned = true,
+		.laned = !settings.one_lane,
 		.incoming = message->stage == STAGE_REUSE,
 		.at_once = true,
 	};
@@ -195,14 +201,14 @@ void gate_submit(struct message *message)
 	if (rc < 0) {
 		message->client = NULL;
 		bypassed++;
-		verbs_post(message, fallback_class(client));
+		verbs_post(message, lane_class(message, (int)fallback_class(client)));
 		return;
 	}
 	message->client = client;
 	submitted++;
 	if (rc > 0) { /* on credit */
 		permitted++;
-		verbs_post(message, (unsigned)mfs_client_permit(client, message->task));
+		verbs_post(message, lane_class(message, mfs_client_permit(client, message->task)));
 		return;
 	}
 	message->waits = true;
@@ -247,7 +253,7 @@ void gate_look(void)
 		message->without_permit = true;
 		unlink_waiting(message);
 		bypassed++;
-		verbs_post(message, fallback_class(client));
+		verbs_post(message, lane_class(message, (int)fallback_class(client)));
 	}
 }
 
@@ -304,7 +310,8 @@ void gate_batch_begin(struct batch *batch)
 			.demands = &demands[used],
 		};
 		if (request->fetch_bytes)
-			demands[used++] = demand(STAGE_REUSE, settings.pool, request->fetch_bytes * batch->layers, MFS_DIRECTION_IN);
+			demands[used++] = demand(STAGE_REUSE, request->owner, request->fetch_bytes * batch->layers,
+						 MFS_DIRECTION_IN);
 		if (request->push_bytes)
 			demands[used++] = demand(STAGE_P2D, request->decode, request->push_bytes * batch->layers, MFS_DIRECTION_OUT);
 		requests[i].demands_count = (uint32_t)(&demands[used] - requests[i].demands);
@@ -349,5 +356,6 @@ void gate_request_end(struct request *request)
 
 void gate_statistics(void)
 {
-	tell("statistics submitted %lu permitted %lu bypassed %lu", submitted, permitted, bypassed);
+	tell("statistics submitted %lu permitted %lu bypassed %lu controls %lu", submitted, permitted, bypassed,
+	     verbs_controls());
 }

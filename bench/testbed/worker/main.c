@@ -56,7 +56,8 @@ static unsigned numbers(const char *text, unsigned *values, unsigned most)
 static const char *link_text[LINKS_MAX];
 static unsigned links;
 
-/* PEER:STAGE:CLASS,CLASS:QUEUE_PAIRS:WAY, where WAY is send, receive, both, or serve (memory that the peer reads) */
+/* PEER:STAGE:CLASS,CLASS:QUEUE_PAIRS:WAY, where WAY is send, receive, both, serve (memory that the peer reads), or
+ * control (clear-to-send writes, stage 0) */
 static void links_make(void)
 {
 	for (unsigned i = 0; i < links; i++) {
@@ -92,7 +93,8 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "name", 1, 0, 'n' },	   { "index", 1, 0, 'i' },   { "device", 1, 0, 'd' }, { "control", 1, 0, 'c' },
 		{ "dscp", 1, 0, 'q' },	   { "link", 1, 0, 'l' },    { "pool", 1, 0, 'p' },   { "rank", 1, 0, 'r' },
-		{ "message", 1, 0, 'm' },  { "classes", 1, 0, 'k' }, { "scheduled", 0, 0, 's' }, { 0 },
+		{ "message", 1, 0, 'm' },  { "classes", 1, 0, 'k' }, { "scheduled", 0, 0, 's' },
+		{ "one-lane", 0, 0, 'o' }, { "nccl-signals", 0, 0, 'g' }, { 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (c) {
@@ -106,11 +108,13 @@ int main(int argc, char **argv)
 				return 64;
 			link_text[links++] = optarg;
 			break;
-		case 'p': settings.pool = (unsigned)atoi(optarg); break;
+		case 'p': settings.pools = numbers(optarg, settings.pool, POOLS_MAX); break;
 		case 'r': settings.peer_rank = (unsigned)atoi(optarg); break;
 		case 'm': settings.message_bytes = (uint32_t)atoi(optarg); break;
 		case 'k': numbers(optarg, settings.fixed_class, 4); break;
 		case 's': settings.scheduled = true; break;
+		case 'o': settings.one_lane = true; break;
+		case 'g': settings.nccl_signals = true; break;
 		default: return 64;
 		}
 	}

@@ -36,6 +36,7 @@ static void submit(struct request *request, enum stage stage, unsigned peer, uin
 		message->layer = layer;
 		message->immediate = immediate;
 		left -= message->bytes;
+		message->last = !left;
 		if (request)
 			request->messages++;
 		if (stage == STAGE_COLLECTIVE) {
@@ -67,6 +68,10 @@ static void collective(enum step kind)
 {
 	step = kind;
 	collective_start_ns = now_ns();
+	if (settings.nccl_signals) /* one for each message that is to come; its sender waits for none, there is room */
+		for (uint64_t left = batch.receive_bytes[kind == COMBINE]; left;
+		     left -= left < settings.message_bytes ? left : settings.message_bytes)
+			verbs_control(settings.peer_rank);
 	submit(NULL, STAGE_COLLECTIVE, settings.peer_rank, batch.send_bytes[kind == COMBINE], batch.layer, phase);
 }
 
@@ -159,7 +164,7 @@ void prefill_collective_received(uint32_t of_phase, uint64_t bytes)
 }
 
 /* NUMBER LAYERS ATTENTION EXPERTS SEND RECEIVE SEND RECEIVE DEADLINE COMPUTE REQUESTS, then for each request a line
- * NUMBER DEADLINE BUDGET DECODE FETCH PUSH. Bytes are of one layer, times nanoseconds. */
+ * NUMBER DEADLINE BUDGET DECODE OWNER FETCH PUSH. Bytes are of one layer, times nanoseconds. */
 void prefill_batch(char *words)
 {
 	char *line = strchr(words, '\n');
@@ -179,9 +184,9 @@ void prefill_batch(char *words)
 		struct request *request = calloc(1, sizeof(*request));
 
 		if (!request || !line ||
-		    sscanf(line + 1, "%u %" SCNu64 " %" SCNu64 " %u %" SCNu64 " %" SCNu64, &request->number,
-			   &request->deadline_ns, &request->budget_ns, &request->decode, &request->fetch_bytes,
-			   &request->push_bytes) != 6)
+		    sscanf(line + 1, "%u %" SCNu64 " %" SCNu64 " %u %u %" SCNu64 " %" SCNu64, &request->number,
+			   &request->deadline_ns, &request->budget_ns, &request->decode, &request->owner,
+			   &request->fetch_bytes, &request->push_bytes) != 7)
 			fail("request %u of batch %" PRIu64 " cannot be read", i, batch.number);
 		request->batch = &batch;
 		batch.request[i] = request;
@@ -192,6 +197,7 @@ void prefill_batch(char *words)
 	step = WAIT;
 	for (uint32_t layer = 0; layer < batch.layers; layer++)
 		for (uint32_t i = 0; i < batch.requests; i++)
-			submit(batch.request[i], STAGE_REUSE, settings.pool, batch.request[i]->fetch_bytes, layer, 0);
+			submit(batch.request[i], STAGE_REUSE, batch.request[i]->owner, batch.request[i]->fetch_bytes, layer,
+			       0);
 	layer_try();
 }

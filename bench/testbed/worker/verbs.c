@@ -4,6 +4,10 @@
  * pair has SLOTS buffers: a message uses the next one, so at most SLOTS are on their way. A receiver posts a receive for
  * a slot once it has checked what was there, so nothing is overwritten unread. Every message carries a stamp at its first
  * and last bytes; a wrong one ends the worker.
+ *
+ * Every work request is signaled, unless collectives are to be as NCCL's (`nccl_signals`): of a transfer only the last
+ * message then, and one more whenever no slot is left; of the clear-to-send writes, which have a lane of their own and
+ * whose bytes nobody reads, one in CONTROLS_A_SIGNAL.
  */
 #include "worker.h"
 
@@ -13,7 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES_MAX = 512, POLL = 64, QP_NUMBERS = 1 << 12 };
+enum {
+	LANES_MAX = 512,
+	POLL = 64,
+	QP_NUMBERS = 1 << 12,
+	CONTROL_BYTES = 64,
+	CONTROLS_A_SIGNAL = 256
+};
 
 struct pair {
 	struct lane *lane;
@@ -105,17 +115,27 @@ static void receive_post(struct pair *pair)
 		fail("ibv_post_recv: %s", strerror(errno));
 }
 
+/* Whether work requests of the lane are signaled without being told. */
+static bool signals_all(const struct lane *lane)
+{
+	return !settings.nccl_signals || (lane->stage != STAGE_COLLECTIVE && lane->stage != STAGE_CONTROL);
+}
+
 static void pair_create(struct pair *pair, unsigned at)
 {
 	const struct lane *lane = pair->lane;
 	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 	struct ibv_qp_init_attr init = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = signals_all(lane),
 		.cap = { .max_send_wr = 2 * SLOTS, .max_recv_wr = 2 * SLOTS, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = (unsigned)access };
 	struct ibv_mr *remote;
 
+	if (lane->stage == STAGE_CONTROL) { /* NCCL's numbers: by them the shim knows what the queue pair is for */
+		init.cap.max_send_wr = 2 * CONTROLS_A_SIGNAL;
+		init.cap.max_recv_wr = CONTROLS_A_SIGNAL;
+	}
 	hooks.lane((int)lane->wire_class);
 	pair->qp = ibv_create_qp(pd, &init);
 	hooks.lane(-1);
@@ -124,9 +144,10 @@ static void pair_create(struct pair *pair, unsigned at)
 	if (ibv_modify_qp(pair->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
 		fail("ibv_modify_qp to INIT: %s", strerror(errno));
 	*pair_place(pair->qp->qp_num) = pair;
-	if (lane->sends || lane->receives) {
+	if (lane->sends || lane->receives || lane->stage == STAGE_CONTROL) {
 		/* One half lands what comes, the other is the source of what goes. */
-		const size_t bytes = (size_t)2 * SLOTS * settings.message_bytes;
+		const size_t bytes = lane->stage == STAGE_CONTROL ? (size_t)2 * CONTROLS_A_SIGNAL * CONTROL_BYTES :
+								    (size_t)2 * SLOTS * settings.message_bytes;
 
 		pair->memory = aligned_alloc(4096, bytes);
 		if (!pair->memory || !(pair->mr = ibv_reg_mr(pd, pair->memory, bytes, access)))
@@ -250,11 +271,42 @@ static void pair_post(struct pair *pair, struct message *message)
 		wr.imm_data = message->immediate;
 		wr.wr.rdma.remote_addr = pair->peer_address + (uint64_t)slot * settings.message_bytes;
 	}
+	if (message->last || pair->posted - pair->done == SLOTS - 1)
+		wr.send_flags = IBV_SEND_SIGNALED;
 	hooks.posting(message);
 	if (ibv_post_send(pair->qp, &wr, &bad))
 		fail("ibv_post_send to host %u: %s", pair->lane->peer, strerror(errno));
 	pair->slot[slot] = message;
 	pair->posted++;
+}
+
+static uint64_t controls;
+
+uint64_t verbs_controls(void)
+{
+	return controls;
+}
+
+void verbs_control(unsigned peer)
+{
+	const struct message message = { .stage = STAGE_CONTROL };
+	struct pair *pair = &lane_of(peer, STAGE_CONTROL, settings.fixed_class[STAGE_CONTROL])->pair[0];
+	const size_t at = (size_t)(pair->posted % CONTROLS_A_SIGNAL) * CONTROL_BYTES;
+	struct ibv_sge sge = { .addr = (uintptr_t)(pair->memory + CONTROLS_A_SIGNAL * CONTROL_BYTES + at),
+			       .length = CONTROL_BYTES,
+			       .lkey = pair->mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .wr.rdma = { .remote_addr = pair->peer_address + at, .rkey = pair->peer_key } },
+			   *bad;
+
+	if (++pair->posted % CONTROLS_A_SIGNAL == 0)
+		wr.send_flags = IBV_SEND_SIGNALED;
+	hooks.posting(&message);
+	if (ibv_post_send(pair->qp, &wr, &bad))
+		fail("ibv_post_send of a clear-to-send to host %u: %s", peer, strerror(errno));
+	controls++;
 }
 
 static void lane_pump(struct lane *lane)
@@ -285,30 +337,39 @@ void verbs_post(struct message *message, unsigned wire_class)
 	lane_pump(lane);
 }
 
-static void completion(const struct ibv_wc *wc, struct pair *pair)
+static void received(const struct ibv_wc *wc, struct pair *pair)
 {
-	struct message *message;
+	const unsigned slot = pair->received % SLOTS;
+	const enum stage stage = pair->lane->stage;
 
-	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
-		const unsigned slot = pair->received % SLOTS;
-		const enum stage stage = pair->lane->stage;
+	stamp_check(pair->memory + (size_t)slot * settings.message_bytes, wc->byte_len,
+		    stamp_of(pair->lane->peer, stage, wc->imm_data, pair->received), pair);
+	pair->received++;
+	receive_post(pair);
+	hooks.received(stage, wc->imm_data, wc->byte_len);
+}
 
-		stamp_check(pair->memory + (size_t)slot * settings.message_bytes, wc->byte_len,
-			    stamp_of(pair->lane->peer, stage, wc->imm_data, pair->received), pair);
-		pair->received++;
-		receive_post(pair);
-		hooks.received(stage, wc->imm_data, wc->byte_len);
-		return;
-	}
-	message = pair->slot[wc->wr_id % SLOTS];
-	if (message->stage == STAGE_REUSE)
-		stamp_check(pair->memory + (size_t)(SLOTS + wc->wr_id) * settings.message_bytes, message->bytes,
-			    stamp_of(settings.pool, STAGE_REUSE, 0, message->block), pair);
-	pair->slot[wc->wr_id % SLOTS] = NULL;
-	pair->done++;
+/* Of a message, and of those before it that were not signaled. */
+static void sent(const struct ibv_wc *wc, struct pair *pair)
+{
+	struct message *done[SLOTS];
+	unsigned count = 0;
+
+	do {
+		const unsigned slot = pair->done++ % SLOTS;
+		struct message *message = pair->slot[slot];
+
+		if (message->stage == STAGE_REUSE)
+			stamp_check(pair->memory + (size_t)(SLOTS + slot) * settings.message_bytes, message->bytes,
+				    stamp_of(message->peer, STAGE_REUSE, 0, message->block), pair);
+		pair->slot[slot] = NULL;
+		done[count++] = message;
+	} while ((pair->done - 1) % SLOTS != wc->wr_id);
 	lane_pump(pair->lane);
-	hooks.completed(message);
-	message_free(message);
+	for (unsigned i = 0; i < count; i++) {
+		hooks.completed(done[i]);
+		message_free(done[i]);
+	}
 }
 
 static void channel_ready(void)
@@ -332,9 +393,20 @@ static void channel_ready(void)
 
 			if (wc[i].status != IBV_WC_SUCCESS)
 				fail("a work request to host %u failed: %s", pair->lane->peer, ibv_wc_status_str(wc[i].status));
-			completion(&wc[i], pair);
+			if (wc[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+				received(&wc[i], pair);
+			else if (pair->lane->stage != STAGE_CONTROL)
+				sent(&wc[i], pair);
 		}
 	} while (n == POLL); /* what comes after the request for notification rings again */
+}
+
+static bool owns_blocks(void)
+{
+	for (unsigned i = 0; i < settings.pools; i++)
+		if (settings.pool[i] == settings.index)
+			return true;
+	return false;
 }
 
 void verbs_open(const struct verbs_hooks *above)
@@ -353,7 +425,7 @@ void verbs_open(const struct verbs_hooks *above)
 	    ibv_query_gid(context, 1, 0, &gid) || ibv_req_notify_cq(cq, 0))
 		fail("cannot open the device: %s", strerror(errno));
 	loop_watch(channel->fd, channel_ready);
-	if (settings.index == settings.pool) {
+	if (owns_blocks()) {
 		const size_t bytes = (size_t)POOL_BLOCKS * settings.message_bytes;
 
 		pool_memory = aligned_alloc(4096, bytes);

@@ -22,6 +22,7 @@
 
 enum {
 	HOSTS_MAX = 32,
+	POOLS_MAX = 8,
 	CLASSES_MAX = 8,
 	LANE_QPS_MAX = 4,
 	SLOTS = 8, /* messages of one queue pair on their way at once, and receives posted for them */
@@ -30,7 +31,7 @@ enum {
 	POOL_BLOCKS = 128, /* that are hot: of one message each */
 };
 
-enum stage { STAGE_REUSE = 1, STAGE_COLLECTIVE = 2, STAGE_P2D = 3 };
+enum stage { STAGE_CONTROL = 0, STAGE_REUSE = 1, STAGE_COLLECTIVE = 2, STAGE_P2D = 3 };
 
 struct request;
 struct told;
@@ -47,6 +48,7 @@ struct message {
 	struct request *request; /* NULL: of a collective */
 	uint32_t bytes;
 	uint32_t immediate;
+	bool last; /* of its transfer */
 	uint32_t layer;
 	uint32_t peer;
 	enum stage stage;
@@ -62,7 +64,7 @@ struct request {
 	uint64_t deadline_ns, budget_ns;
 	uint64_t fetch_bytes, push_bytes; /* of one layer */
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
-	uint32_t number, decode;
+	uint32_t number, decode, owner; /* hosts: where its KV goes, and whose pool has what it reuses */
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 };
 
@@ -80,12 +82,14 @@ struct settings {
 	const char *name;
 	const char *device;
 	unsigned index;
-	unsigned pool; /* host that owns the cached blocks */
+	unsigned pool[POOLS_MAX], pools; /* hosts that own cached blocks */
 	unsigned peer_rank; /* the other rank of the unit */
 	unsigned dscp[CLASSES_MAX];
 	unsigned fixed_class[4]; /* by stage, when nobody schedules */
 	uint32_t message_bytes;
 	bool scheduled; /* ask MFS */
+	bool one_lane; /* all travels in its stage's fixed class, whatever class is permitted: nothing is kept apart */
+	bool nccl_signals; /* of collectives as NCCL signals: see verbs.c */
 	int control_fd;
 };
 extern struct settings settings;
@@ -117,6 +121,8 @@ const char *verbs_device_name(void);
 uint64_t verbs_device_guid(void);
 const union ibv_gid *verbs_gid(unsigned peer); /* all zero while unknown */
 void verbs_post(struct message *message, unsigned wire_class); /* as soon as the lane has room */
+void verbs_control(unsigned peer); /* a clear-to-send write */
+uint64_t verbs_controls(void); /* posted so far */
 struct message *message_new(void);
 void message_free(struct message *message);
 

@@ -15,6 +15,7 @@ from bench.testbed.modes import MODES, parse_modes, rotated
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import MESSAGE_CLUSTER_BYTES, Scale, parse_rate
 from bench.testbed.scenario import PREFILL_HOSTS, RATES, UNITS, WORKLOADS, Scenario, cluster_of, requests_of
+from bench.testbed.simulate import not_simulated
 from mfsd.node.config_file import parse
 
 SCALE = Scale()
@@ -34,11 +35,35 @@ def test_requests_are_the_same_for_every_mode_and_differ_between_seeds(workload:
     requests = requests_of(scenario, cluster_of(scenario))
     assert len(requests) == round(RATES[workload] * PREFILL_HOSTS * 3)
     for request in requests:
-        assert request.owners == (((scenario.pool_nic, 1.0),) if request.context_tokens else ())
+        assert request.owners == (((scenario.pool_nics[0], 1.0),) if request.context_tokens else ())
         assert 0 <= request.unit < UNITS and 0 <= request.decode < scenario.decode_hosts
         assert request.deadline_s == pytest.approx(request.arrival_s + 3 * request.isolated_s)
     assert {r.decode for r in requests} == set(range(scenario.decode_hosts))
-    assert scenario.hosts.index("pool") == scenario.pool_nic
+    assert [scenario.hosts.index("pool")] == list(scenario.pool_nics)
+
+
+def test_each_request_has_one_of_several_owners_and_all_else_stays() -> None:
+    one, three = (
+        Scenario(rate=2.0, duration_s=10, decode_hosts=2, pool_hosts=hosts, slow_owner=0.25) for hosts in (1, 3)
+    )
+    assert three.hosts[-3:] == ["pool0", "pool1", "pool2"] and list(three.pool_nics) == [6, 7, 8]
+    assert one.slow_hosts == {"pool": 0.25} and three.slow_hosts == {"pool2": 0.25}
+    assert not Scenario(pool_hosts=3).slow_hosts
+    alone, shared = (requests_of(s, cluster_of(s)) for s in (one, three))
+    for before, after in zip(alone, shared, strict=True):
+        assert (before.arrival_s, before.new_tokens, before.decode) == (after.arrival_s, after.new_tokens, after.decode)
+        assert len(after.owners) == (1 if after.context_tokens else 0)
+    assert {nic for request in shared for nic, _ in request.owners} == {6, 7, 8}
+    cluster = cluster_of(three)
+    unit = Unit(cluster, SCALE, 0)
+    for request in shared:
+        if request.unit == 0:
+            unit.arrived(request)
+    batch = unit.next_batch(0.0)
+    assert batch is not None
+    lines = [line.split() for rank in range(2) for line in batch_command(batch, rank, SCALE, 0, 0.0).split("\n")[1:]]
+    owners = {part.request.number: part.request.owners for part in batch.requests}
+    assert lines and all(int(line[4]) == (owners[int(line[0])][0][0] if owners[int(line[0])] else 0) for line in lines)
 
 
 def test_requests_may_come_from_a_trace(tmp_path: Path) -> None:
@@ -146,6 +171,10 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: Scenario(rate=0), "--rate 0: must be above 0"),
         (lambda: Scenario(duration_s=float("nan")), "--duration nan"),
         (lambda: Scenario(decode_hosts=0), "--decode-hosts 0: use 1 to 8"),
+        (lambda: Scenario(pool_hosts=9), "--pool-hosts 9: use 1 to 8"),
+        (lambda: Scenario(slow_owner=0), "--slow-owner 0: use 0.01 to 1"),
+        (lambda: Scenario(signals="some"), "--signals some: use one of all, nccl"),
+        (lambda: parse_modes("fifo,dscp", lanes=False), "'dscp' is priorities on the wire, which --no-lanes takes"),
         (lambda: requests_of(s := Scenario(rate=50, duration_s=1), cluster_of(s)), "--rate 50: the GPUs can compute"),
         (lambda: requests_of(s := Scenario(workload="nope"), cluster_of(s)), "--workload nope: use one of"),
     ],
@@ -173,3 +202,18 @@ def test_only_scheduled_modes_have_lanes_to_choose_from() -> None:
         assert mode.lanes(2) == [mode.collective_class]
     assert {MODES["fifo"].lanes(stage)[0] for stage in (1, 2, 3)} == {7}
     assert len({MODES["dscp"].lanes(stage)[0] for stage in (1, 2, 3)}) == 3
+
+
+def test_without_lanes_every_stage_of_every_mode_has_the_same_class() -> None:
+    modes = parse_modes(None, lanes=False)
+    assert [mode.name for mode in modes] == [name for name in MODES if name != "dscp"]
+    for mode in modes:
+        assert not mode.apart and {tuple(mode.lanes(stage)) for stage in (1, 2, 3)} == {(7,)}
+        assert (mode.policy, mode.coordinator) == (MODES[mode.name].policy, MODES[mode.name].coordinator)
+    assert parse_modes(None) == list(MODES.values())
+
+
+def test_the_simulator_says_what_it_does_not_know() -> None:
+    assert not not_simulated(Scenario(pool_hosts=3, signals="nccl"))
+    assert "--slow-owner" in not_simulated(Scenario(slow_owner=0.5))
+    assert "--no-lanes" in not_simulated(Scenario(lanes=False))
