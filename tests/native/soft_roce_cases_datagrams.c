@@ -103,6 +103,19 @@ static struct message to_peer(struct side pair[2], struct ibv_ah *ah, size_t len
 	return (struct message){ ah, pair[1].qp->qp_num, QKEY, IBV_WR_SEND, length, 0 };
 }
 
+/* Of a header with the right checksum it is 0. */
+static uint16_t checksum(const struct ip *header)
+{
+	const uint8_t *bytes = (const uint8_t *)header;
+	uint32_t sum = 0;
+
+	for (size_t i = 0; i < sizeof(*header); i += 2)
+		sum += (uint32_t)bytes[i] << 8 | bytes[i + 1];
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return (uint16_t)~sum;
+}
+
 static void exchange(struct side pair[2], uint64_t wr_id, struct message message)
 {
 	const uint8_t *received = pair[1].memory;
@@ -126,6 +139,7 @@ static void exchange(struct side pair[2], uint64_t wr_id, struct message message
 	CHECK_EQUAL(header->ip_v, 4);
 	CHECK_EQUAL(header->ip_src.s_addr, header->ip_dst.s_addr);
 	CHECK_EQUAL(header->ip_tos, TRAFFIC_CLASS);
+	CHECK_EQUAL(checksum(header), 0);
 	CHECK(!memcmp(received + GRH, pair[0].memory, message.length));
 	for (size_t i = GRH + message.length; i < pair[1].size; i++)
 		CHECK_EQUAL(received[i], 0xee);
