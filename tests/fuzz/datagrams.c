@@ -57,16 +57,18 @@ static void ready(struct mfs_qp *qp)
 
 static void queue_pair_make(struct device *d, unsigned i)
 {
-	struct ibv_qp_init_attr init = {.send_cq = d->cq, .recv_cq = d->cq, .sq_sig_all = 1, .srq = i == 1 ? d->srq : NULL,
+	struct ibv_qp_init_attr init = {.send_cq = d->cq, .recv_cq = d->cq, .sq_sig_all = 1, .srq = i ? d->srq : NULL,
 					.qp_type = i == RC ? IBV_QPT_RC : IBV_QPT_UD, .cap = {WRS, WRS, 4, 4, 64}};
 
 	d->qps[i] = mfs_qp_of(mfs_create_qp(d->pd, &init));
 	require(d->qps[i], "queue pair");
 	d->qps[i]->verbs.qp.context = &d->context->verbs.context;
-	if (i == RC)
-		d->qps[i]->verbs.qp.state = IBV_QPS_RTS;
-	else
+	if (i != RC) {
 		ready(d->qps[i]);
+		return;
+	}
+	d->qps[i]->verbs.qp.state = IBV_QPS_RTS;
+	d->qps[i]->attr.qkey = QKEY;
 }
 
 static void stranger_make(struct device *d)
@@ -131,9 +133,11 @@ static void post_receive(struct device *d, struct input *in)
 	unsigned shape = (unsigned)take(in, 1), to = shape & 1;
 	bool from_other = d->other && shape & 2;
 	uint32_t length = (uint32_t)take(in, 2) % 5000, cut = length ? (uint32_t)take(in, 2) % length : 0;
-	uintptr_t base = from_other ? (uintptr_t)spare : (uintptr_t)memory + GUARD + (shape & 4 ? REGION - length : 0);
-	uint32_t key = from_other ? d->other->lkey : d->mr->lkey;
-	struct ibv_sge sges[2] = {{base, cut, key}, {base + cut, length - cut, key}};
+	uintptr_t base = from_other ? (uintptr_t)spare : (uintptr_t)memory + GUARD;
+	uint32_t size = from_other ? sizeof(spare) : REGION, key = from_other ? d->other->lkey : d->mr->lkey;
+	/* either piece ends where the memory does */
+	struct ibv_sge sges[2] = {{base + (shape & 4 ? size - cut : 0), cut, key},
+				  {base + (shape & 4 ? 0 : size - (length - cut)), length - cut, key}};
 	struct ibv_recv_wr *bad, wr = {.wr_id = d->posted, .sg_list = sges, .num_sge = 2};
 
 	if (to == 1 ? !mfs_post_srq_recv(d->srq, &wr, &bad) : !mfs_post_recv(&d->qps[0]->verbs.qp, &wr, &bad))
@@ -192,7 +196,9 @@ static void poll(struct device *d)
 		d->completed += (uint64_t)n;
 		for (int i = 0; i < n; i++) {
 			require(wc[i].qp_num != d->qps[RC]->verbs.qp.qp_num, "RC queue pairs hear no datagrams");
-			require(wc[i].status || wc[i].opcode != IBV_WC_RECV || wc[i].byte_len <= 40 + MFS_MTU, "a length");
+			require(wc[i].status || wc[i].opcode != IBV_WC_RECV ||
+					(wc[i].byte_len >= 40 && wc[i].byte_len <= 40 + MFS_MTU),
+				"a length");
 		}
 	}
 	require(n == 0, "the queue did not overflow");
