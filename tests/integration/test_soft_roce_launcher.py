@@ -156,8 +156,16 @@ def test_ordinary_user(readable_copy):
     assert run("sh", "-c", pair).count("iters in") == 2
 
 
+ACROSS_HOSTS = (
+    ("ib_write_bw", "-F", "-n", "500"),
+    # A datagram of the MTU of the device is longer than a packet of the link.
+    ("ib_send_lat", "-F", "-c", "UD", "-s", "4096", "-n", "200"),
+)
+
+
 @pytest.mark.skipif(not namespace.has_sys_admin(), reason="makes network namespaces")
-def test_network_namespaces(soft_roce):
+@pytest.mark.parametrize("command", ACROSS_HOSTS, ids=["rc", "ud"])
+def test_network_namespaces(soft_roce, command):
     """Two hosts, each with the device of its own address, though the devices have one name."""
     names = [f"mfs-{os.getpid()}-{side}" for side in "ab"]
     try:
@@ -168,7 +176,7 @@ def test_network_namespaces(soft_roce):
             subprocess.run(f"ip -n {name} addr add 10.77.0.{index}/24 dev eth0".split(), check=True)
             subprocess.run(f"ip -n {name} link set eth0 up".split(), check=True)
         server, client = (
-            ["ip", "netns", "exec", name, *soft_roce.argv("ib_write_bw", "-F", "-n", "500", address=None)]
+            ["ip", "netns", "exec", name, *soft_roce.argv(*command, address=None)]
             for name in names
         )
         environment = soft_roce.environment()
