@@ -175,10 +175,7 @@ def test_network_namespaces(soft_roce, command):
         for index, name in enumerate(names, 1):
             subprocess.run(f"ip -n {name} addr add 10.77.0.{index}/24 dev eth0".split(), check=True)
             subprocess.run(f"ip -n {name} link set eth0 up".split(), check=True)
-        server, client = (
-            ["ip", "netns", "exec", name, *soft_roce.argv(*command, address=None)]
-            for name in names
-        )
+        server, client = (["ip", "netns", "exec", name, *soft_roce.argv(*command, address=None)] for name in names)
         environment = soft_roce.environment()
         with subprocess.Popen(server, stdout=subprocess.PIPE, text=True, env=environment) as process:
             try:
