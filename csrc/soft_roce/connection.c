@@ -292,7 +292,8 @@ void mfs_connection_greet(struct mfs_connection *connection)
 	const struct mfs_frame *hello = &connection->frame;
 	struct mfs_qp *qp = mfs_qp_find(connection->context, le32toh(hello->key));
 
-	if (hello->opcode != MFS_HELLO || le64toh(hello->address) != MFS_WIRE_MAGIC || !qp) {
+	if (hello->opcode != MFS_HELLO || le64toh(hello->address) != MFS_WIRE_MAGIC || !qp ||
+	    mfs_qp_is_datagram(qp)) {
 		mfs_connection_close(connection);
 		return;
 	}

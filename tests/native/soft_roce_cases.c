@@ -47,6 +47,7 @@ static const struct {
 	{ "datagram_shared_receives", datagram_shared_receives },
 	{ "datagram_completion_overflow", datagram_completion_overflow },
 	{ "datagram_ports", datagram_ports },
+	{ "datagram_number_connected", datagram_number_connected },
 	{ "datagram_forked_child", datagram_forked_child },
 };
 

@@ -56,6 +56,7 @@ void address_handles(void);
 void datagram_shared_receives(void);
 void datagram_completion_overflow(void);
 void datagram_ports(void);
+void datagram_number_connected(void);
 void datagram_forked_child(void);
 
 #endif

@@ -601,6 +601,24 @@ void datagram_ports(void)
 	ud_close(pair, ah);
 }
 
+/* An RC queue pair finds no peer behind the number of a UD one. */
+void datagram_number_connected(void)
+{
+	struct side pair[2];
+
+	side_open(&pair[0], 4096, &defaults);
+	side_open(&pair[1], 4096, &defaults);
+	pair[1].qp = make_ud(&pair[1], NULL, 4);
+	pair[0].qp = make_qp(&pair[0], &defaults, NULL);
+	to_init(pair[0].qp, &defaults);
+	to_rtr(pair[0].qp, pair[1].qp->qp_num, &defaults, 0);
+	to_rts(pair[0].qp, &defaults);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 1, 0, 8), 0);
+	expect(pair[0].cq, 1, IBV_WC_RETRY_EXC_ERR);
+	ready(pair[1].qp);
+	pair_close(pair);
+}
+
 void datagram_forked_child(void)
 {
 	struct side pair[2], own[2];
