@@ -125,6 +125,14 @@ static void build_send_imm(struct ibv_qp_ex *ex, __be32 value)
 	set_immediate(next(ex, MFS_SEND, IBV_WC_SEND), value);
 }
 
+static void set_datagram_address(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qp_num, uint32_t qkey)
+{
+	struct mfs_send_wqe *wqe = current(qp_of(ex));
+
+	if (wqe)
+		mfs_ah_address(&wqe->to, ah, qp_num, qkey);
+}
+
 static void build_write(struct ibv_qp_ex *ex, uint32_t key, uint64_t address)
 {
 	next_remote(ex, MFS_WRITE, IBV_WC_RDMA_WRITE, key, address);
@@ -237,6 +245,8 @@ void mfs_builder_setup(struct mfs_qp *qp, uint64_t operations)
 	ex->wr_set_sge_list = set_sge_list;
 	ex->wr_set_inline_data = set_inline;
 	ex->wr_set_inline_data_list = set_inline_list;
+	if (mfs_qp_is_datagram(qp))
+		ex->wr_set_ud_addr = set_datagram_address;
 	if (operations & IBV_QP_EX_WITH_SEND)
 		ex->wr_send = build_send;
 	if (operations & IBV_QP_EX_WITH_SEND_WITH_IMM)

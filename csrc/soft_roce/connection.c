@@ -34,6 +34,8 @@ int mfs_port_open(struct mfs_context *context, struct mfs_port **out)
 	if (!port)
 		return -ENOMEM;
 	port->source.kind = MFS_SOURCE_PORT;
+	port->datagrams.kind = MFS_SOURCE_DATAGRAMS;
+	port->datagrams.fd = -1;
 	port->source.fd = mfs_descriptor_own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	if (port->source.fd < 0 || bind(port->source.fd, (struct sockaddr *)&address, sizeof(address)) ||
 	    listen(port->source.fd, LISTEN_BACKLOG) ||
@@ -55,6 +57,11 @@ fail:
 	return ret;
 }
 
+static void resume_paced(struct mfs_pacer *pacer)
+{
+	mfs_connection_send(mfs_container_of(pacer, struct mfs_connection, pacer));
+}
+
 static struct mfs_connection *connection_new(struct mfs_context *context, int fd, uint32_t events)
 {
 	struct mfs_connection *connection = calloc(1, sizeof(*connection));
@@ -68,6 +75,7 @@ static struct mfs_connection *connection_new(struct mfs_context *context, int fd
 	connection->source.fd = fd;
 	connection->context = context;
 	connection->events = events;
+	connection->pacer.resume = resume_paced;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (watch(context, &connection->source, events)) {
 		mfs_descriptor_close(fd);
@@ -185,11 +193,9 @@ void mfs_connection_close(struct mfs_connection *connection)
 		stranger_remove(connection);
 	if (connection->state == MFS_WAITING)
 		connection->qp->waiting = NULL;
-	if (connection->paced)
-		TAILQ_REMOVE(&context->paced, connection, paced_link);
+	mfs_pacer_stop(context, &connection->pacer);
 	mfs_descriptor_close(connection->source.fd);
 	connection->source.fd = -1;
-	connection->paced = false;
 	connection->state = MFS_CLOSED;
 	connection->qp = NULL;
 	TAILQ_INSERT_TAIL(&context->closed, connection, link);
@@ -199,9 +205,7 @@ void mfs_connection_close(struct mfs_connection *connection)
  * socket with unread data would reset the connection and could overtake the frame. */
 void mfs_connection_drain(struct mfs_connection *connection)
 {
-	if (connection->paced)
-		TAILQ_REMOVE(&connection->context->paced, connection, paced_link);
-	connection->paced = false;
+	mfs_pacer_stop(connection->context, &connection->pacer);
 	shutdown(connection->source.fd, SHUT_WR);
 	connection->qp->responder = NULL;
 	connection->qp = NULL;
@@ -288,7 +292,8 @@ void mfs_connection_greet(struct mfs_connection *connection)
 	const struct mfs_frame *hello = &connection->frame;
 	struct mfs_qp *qp = mfs_qp_find(connection->context, le32toh(hello->key));
 
-	if (hello->opcode != MFS_HELLO || le64toh(hello->address) != MFS_WIRE_MAGIC || !qp) {
+	if (hello->opcode != MFS_HELLO || le64toh(hello->address) != MFS_WIRE_MAGIC || !qp ||
+	    mfs_qp_is_datagram(qp)) {
 		mfs_connection_close(connection);
 		return;
 	}
@@ -405,33 +410,13 @@ void mfs_connection_event(struct mfs_connection *connection, uint32_t events)
 	}
 }
 
-/*
- * How many of the wanted bytes may be sent now under the device's rate limit. Each connection waits for one
- * turn at a time, so the link goes round all connections of all processes that have something to send.
- */
+/* How many of the wanted bytes may be sent now under the device's rate limit. */
 uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_bytes)
 {
-	struct mfs_context *context = connection->context;
-	uint32_t turn = mfs_rate_turn_bytes(&context->rate);
-	uint64_t now;
+	uint32_t turn = mfs_rate_turn_bytes(&connection->context->rate);
 
 	if (!turn)
 		return wanted_bytes;
-	if (connection->paced)
-		return 0;
-	if (!connection->credit_bytes) {
-		now = mfs_now_ns();
-		connection->credit_bytes = mfs_min(turn, wanted_bytes);
-		connection->due_ns = mfs_rate_reserve(&context->rate, connection->credit_bytes, now,
-						      connection->backlogged ? connection->due_ns : now);
-		connection->backlogged = true;
-		if (connection->due_ns > now) {
-			connection->paced = true;
-			TAILQ_INSERT_TAIL(&context->paced, connection, paced_link);
-			if (connection == TAILQ_FIRST(&context->paced))
-				mfs_progress_timer(context, connection->due_ns);
-			return 0;
-		}
-	}
-	return mfs_min(connection->credit_bytes, wanted_bytes);
+	return mfs_min(mfs_pacer_credit(connection->context, &connection->pacer, mfs_min(turn, wanted_bytes)),
+		       wanted_bytes);
 }

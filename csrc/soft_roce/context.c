@@ -84,6 +84,7 @@ static int query_device(struct ibv_context *ibv, const struct ibv_query_device_e
 	base->max_cqe = MFS_MAX_CQE;
 	base->max_mr = MFS_MAX_MR;
 	base->max_pd = 1 << 16;
+	base->max_ah = MFS_MAX_AH;
 	base->max_qp_rd_atom = base->max_qp_init_rd_atom = MFS_MAX_READS;
 	base->max_res_rd_atom = base->max_qp * MFS_MAX_READS;
 	base->atomic_cap = IBV_ATOMIC_GLOB;
@@ -124,6 +125,8 @@ static void release(struct mfs_context *context)
 {
 	for (uint32_t i = 0; i < context->port_count; i++) {
 		mfs_descriptor_close(context->ports[i]->source.fd);
+		if (context->ports[i]->datagrams.fd >= 0)
+			mfs_descriptor_close(context->ports[i]->datagrams.fd);
 		free(context->ports[i]);
 	}
 	if (context->wake.fd >= 0)
@@ -200,6 +203,7 @@ static const struct verbs_context_ops operations = {
 	.alloc_pd = mfs_alloc_pd,
 	.async_event = mfs_async_event,
 	.cq_event = mfs_cq_event,
+	.create_ah = mfs_create_ah,
 	.create_cq = mfs_create_cq,
 	.create_cq_ex = mfs_create_cq_ex,
 	.create_qp = mfs_create_qp,
@@ -208,6 +212,7 @@ static const struct verbs_context_ops operations = {
 	.create_srq_ex = mfs_create_srq_ex,
 	.dealloc_pd = mfs_dealloc_pd,
 	.dereg_mr = mfs_dereg_mr,
+	.destroy_ah = mfs_destroy_ah,
 	.destroy_cq = mfs_destroy_cq,
 	.destroy_qp = mfs_destroy_qp,
 	.destroy_srq = mfs_destroy_srq,

@@ -64,6 +64,11 @@ static unsigned int read_wc_flags(struct ibv_cq_ex *ex)
 	return cq_of(ex)->current.wc_flags;
 }
 
+static uint8_t read_sl(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->current.sl;
+}
+
 static uint32_t read_nothing32(struct ibv_cq_ex *ex)
 {
 	(void)ex;
@@ -104,7 +109,7 @@ struct ibv_cq_ex *mfs_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	ex->read_src_qp = read_src_qp;
 	ex->read_wc_flags = read_wc_flags;
 	ex->read_slid = read_nothing32;
-	ex->read_sl = read_nothing8;
+	ex->read_sl = read_sl;
 	ex->read_dlid_path_bits = read_nothing8;
 	return ex;
 }

@@ -70,6 +70,8 @@ static int post_one(struct mfs_qp *qp, const struct ibv_send_wr *wr)
 	if ((unsigned int)wr->opcode >= sizeof(operations) / sizeof(operations[0]) || wr->num_sge < 0 ||
 	    (uint32_t)wr->num_sge > sq->max_sge)
 		return EINVAL;
+	if (mfs_qp_is_datagram(qp) && operations[wr->opcode].opcode != MFS_SEND)
+		return EINVAL;
 	if (sq->tail - sq->head >= sq->limit)
 		return ENOMEM;
 	wqe->wr_id = wr->wr_id;
@@ -92,6 +94,9 @@ static int post_one(struct mfs_qp *qp, const struct ibv_send_wr *wr)
 		wqe->frame.key = htole32(wr->wr.atomic.rkey);
 		wqe->operands[0] = htole64(wr->wr.atomic.compare_add);
 		wqe->operands[1] = htole64(wr->wr.atomic.swap);
+	} else if (mfs_qp_is_datagram(qp)) {
+		mfs_ah_address(&wqe->to, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
+		wqe->frame.value = wr->imm_data;
 	} else {
 		wqe->frame.length = htole32(wqe->length);
 		wqe->frame.address = htole64(wr->wr.rdma.remote_addr);
@@ -114,6 +119,10 @@ void mfs_post_start(struct mfs_qp *qp)
 {
 	if (qp->verbs.qp.state == IBV_QPS_ERR)
 		mfs_qp_flush(qp);
+	else if (qp->verbs.qp.state == IBV_QPS_SQE)
+		mfs_qp_flush_sends(qp);
+	else if (mfs_qp_is_datagram(qp))
+		mfs_datagrams_send(qp);
 	else if (worth_waiting(qp))
 		mfs_progress_defer(qp);
 	else
@@ -124,7 +133,7 @@ bool mfs_post_allowed(const struct mfs_qp *qp)
 {
 	enum ibv_qp_state state = qp->verbs.qp.state;
 
-	return state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR;
+	return state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE || state == IBV_QPS_ERR;
 }
 
 int mfs_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)

@@ -87,14 +87,10 @@ void mfs_progress_stop_timer(struct mfs_qp *qp)
 static void run_timers(struct mfs_context *context)
 {
 	uint64_t now = mfs_now_ns(), next = 0;
-	struct mfs_connection *connection;
+	struct mfs_pacer *pacer;
 	struct mfs_qp *qp, *following;
 
-	while ((connection = TAILQ_FIRST(&context->paced)) && connection->due_ns <= now) {
-		TAILQ_REMOVE(&context->paced, connection, paced_link);
-		connection->paced = false;
-		mfs_connection_send(connection);
-	}
+	mfs_pacers_run(context, now);
 	for (qp = TAILQ_FIRST(&context->timed); qp; qp = following) {
 		following = TAILQ_NEXT(qp, timed_link);
 		if (qp->timer_due_ns <= now)
@@ -102,9 +98,9 @@ static void run_timers(struct mfs_context *context)
 	}
 	if (context->timer_due_ns && context->timer_due_ns > now)
 		return;
-	connection = TAILQ_FIRST(&context->paced);
-	if (connection)
-		next = connection->due_ns;
+	pacer = TAILQ_FIRST(&context->paced);
+	if (pacer)
+		next = pacer->due_ns;
 	TAILQ_FOREACH (qp, &context->timed, timed_link)
 		if (!next || qp->timer_due_ns < next)
 			next = qp->timer_due_ns;
@@ -130,6 +126,9 @@ static int progress(struct mfs_context *context)
 			mfs_connection_event((struct mfs_connection *)source, events[i].events);
 		else if (source->kind == MFS_SOURCE_PORT)
 			mfs_port_accept(context, (struct mfs_port *)source);
+		else if (source->kind == MFS_SOURCE_DATAGRAMS)
+			mfs_datagrams_event(context, mfs_container_of(source, struct mfs_port, datagrams),
+					    events[i].events);
 		/* the timer is looked at in every turn, the wake-up only ends the background thread */
 	}
 	send_deferred(context);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,47 @@ static const struct verbs_device_ops device_ops = {
 	.alloc_context = mfs_context_open,
 };
 
+struct copies {
+	ElfW(Addr) own; /* of the libibverbs that the provider belongs to */
+	const char *other;
+};
+
+static int note_copy(struct dl_phdr_info *object, size_t size, void *data)
+{
+	const char *slash = strrchr(object->dlpi_name, '/');
+	struct copies *copies = data;
+
+	(void)size;
+	if (object->dlpi_addr != copies->own && slash && !strncmp(slash + 1, "libibverbs", strlen("libibverbs")))
+		copies->other = object->dlpi_name;
+	return 0;
+}
+
+/* A program may bring a libibverbs under a name of its own. That loads this provider, too, and with it the system's
+ * library, with which the provider registers; so the device is missing in the copy, unless the program's calls go to
+ * the system's library because that was preloaded. */
+static void warn_of_copies(void *library)
+{
+	struct link_map *map;
+	struct copies copies = { 0 };
+	Dl_info first;
+	/* the program's scope: RTLD_DEFAULT would start with this library's own */
+	void *program = dlopen(NULL, RTLD_LAZY), *symbol = dlsym(program, "ibv_node_type_str");
+
+	dlclose(program);
+	if (dlinfo(library, RTLD_DI_LINKMAP, &map))
+		return;
+	copies.own = map->l_addr;
+	if (symbol && dladdr(symbol, &first) && (ElfW(Addr))first.dli_fbase == copies.own)
+		return;
+	dl_iterate_phdr(note_copy, &copies);
+	if (copies.other)
+		fprintf(stderr,
+			"mfs soft RoCE: what uses %s does not find the device; start the program with "
+			"LD_PRELOAD=libibverbs.so.1\n",
+			copies.other);
+}
+
 static void *find(void *library, const char *name)
 {
 	void *symbol = dlvsym(library, name, MFS_PRIVATE_ABI);
@@ -78,5 +120,6 @@ static __attribute__((constructor)) void register_provider(void)
 	if (mfs_rdma_core.register_driver && mfs_rdma_core.alloc_context && mfs_rdma_core.uninit_context &&
 	    mfs_rdma_core.set_ops && !mfs_channel_install(library))
 		mfs_rdma_core.register_driver(&device_ops);
+	warn_of_copies(library);
 	dlclose(library);
 }

@@ -122,7 +122,8 @@ struct verbs_context_ops {
 	void (*async_event)(struct ibv_context *context, struct ibv_async_event *event);
 	void *attach_counters_point_flow, *attach_mcast, *bind_mw, *close_xrcd;
 	void (*cq_event)(struct ibv_cq *cq);
-	void *create_ah, *create_counters;
+	struct ibv_ah *(*create_ah)(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+	void *create_counters;
 	struct ibv_cq *(*create_cq)(struct ibv_context *context, int cqe, struct ibv_comp_channel *channel,
 				    int comp_vector);
 	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
@@ -136,7 +137,8 @@ struct verbs_context_ops {
 	int (*dealloc_pd)(struct ibv_pd *pd);
 	void *dealloc_td;
 	int (*dereg_mr)(struct verbs_mr *mr);
-	void *destroy_ah, *destroy_counters;
+	int (*destroy_ah)(struct ibv_ah *ah);
+	void *destroy_counters;
 	int (*destroy_cq)(struct ibv_cq *cq);
 	void *destroy_flow, *destroy_flow_action;
 	int (*destroy_qp)(struct ibv_qp *qp);
@@ -177,11 +179,13 @@ static_assert(sizeof(struct verbs_context_ops) == 76 * sizeof(void *), "operatio
 MFS_ASSERT_SLOT(alloc_pd, 5);
 MFS_ASSERT_SLOT(async_event, 7);
 MFS_ASSERT_SLOT(cq_event, 12);
+MFS_ASSERT_SLOT(create_ah, 13);
 MFS_ASSERT_SLOT(create_cq, 15);
 MFS_ASSERT_SLOT(create_qp, 19);
 MFS_ASSERT_SLOT(create_srq, 22);
 MFS_ASSERT_SLOT(dealloc_pd, 26);
 MFS_ASSERT_SLOT(dereg_mr, 28);
+MFS_ASSERT_SLOT(destroy_ah, 29);
 MFS_ASSERT_SLOT(destroy_cq, 31);
 MFS_ASSERT_SLOT(destroy_qp, 34);
 MFS_ASSERT_SLOT(destroy_srq, 36);

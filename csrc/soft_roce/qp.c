@@ -9,29 +9,57 @@ static const uint64_t SEND_OPERATIONS = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WI
 					IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
 					IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
 					IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+static const uint64_t DATAGRAM_OPERATIONS = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
-/* A QPN is the TCP port on which the queue pair can be reached and an index of eight bits, so that a GID and
- * a QPN are all that a peer needs to connect. Indices are used in turn: a number rests before it means
- * another queue pair. */
-static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
+enum { NEW_PORT_TRIES = 8 };
+
+/* Whether a queue pair of that kind can be reached there. */
+static int check_port(struct mfs_context *context, struct mfs_port *port, const struct mfs_qp *qp)
 {
-	struct mfs_port *port = NULL;
-	uint32_t i;
+	if (port->used == MFS_QPS_PER_PORT)
+		return -ENOSPC;
+	return mfs_qp_is_datagram(qp) && port->datagrams.fd < 0 ? mfs_datagrams_open(context, port) : 0;
+}
+
+/* A port for the queue pair. The system chose the number of a new one as a TCP port; where another program has
+ * the UDP port of that number, the next may do for a UD queue pair, and RC ones can use the first. */
+static int find_port(struct mfs_context *context, const struct mfs_qp *qp, struct mfs_port **port)
+{
+	uint32_t i, tries;
 	int ret;
 
-	for (i = 0; i < context->port_count && !port; i++)
-		if (context->ports[i]->used < MFS_QPS_PER_PORT)
-			port = context->ports[i];
-	if (!port) {
-		ret = mfs_port_open(context, &port);
-		if (ret)
+	for (i = 0; i < context->port_count; i++) {
+		*port = context->ports[i];
+		if (!check_port(context, *port, qp))
+			return 0;
+	}
+	for (tries = 0; tries < NEW_PORT_TRIES; tries++) {
+		ret = mfs_port_open(context, port);
+		if (!ret)
+			ret = check_port(context, *port, qp);
+		if (ret != -EADDRINUSE)
 			return ret;
 	}
+	return ret;
+}
+
+/* A QPN is the port, of TCP or UDP, on which the queue pair can be reached and an index of eight bits, so that
+ * a GID and a QPN are all that a peer needs. Indices are used in turn: a number rests before it means another
+ * queue pair. */
+static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
+{
+	struct mfs_port *port;
+	uint32_t i;
+	int ret = find_port(context, qp, &port);
+
+	if (ret)
+		return ret;
 	while (port->qps[port->next % MFS_QPS_PER_PORT])
 		port->next++;
 	i = port->next++ % MFS_QPS_PER_PORT;
 	port->qps[i] = qp;
 	port->used++;
+	qp->port = port;
 	qp->verbs.qp.qp_num = (uint32_t)port->number << 8 | i;
 	return 0;
 }
@@ -53,19 +81,17 @@ struct mfs_qp *mfs_qp_find(struct mfs_context *context, uint32_t qp_num)
 	return port ? port->qps[qp_num & 0xff] : NULL;
 }
 
-static void release_number(struct mfs_context *context, uint32_t qp_num)
+static void release_number(struct mfs_qp *qp)
 {
-	struct mfs_port *port = port_of(context, qp_num);
-
-	port->qps[qp_num & 0xff] = NULL;
-	port->used--;
+	qp->port->qps[qp->verbs.qp.qp_num & 0xff] = NULL;
+	qp->port->used--;
 }
 
 static int check_attributes(const struct ibv_qp_init_attr *attr)
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
 
-	if (attr->qp_type != IBV_QPT_RC)
+	if (attr->qp_type != IBV_QPT_RC && attr->qp_type != IBV_QPT_UD)
 		return EOPNOTSUPP;
 	if (!attr->send_cq || !attr->recv_cq || cap->max_send_wr > MFS_MAX_QP_WR ||
 	    cap->max_recv_wr > MFS_MAX_QP_WR || cap->max_send_sge > MFS_MAX_SGE ||
@@ -142,6 +168,7 @@ static struct mfs_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	pthread_mutex_init(&ibv->mutex, NULL);
 	pthread_cond_init(&ibv->cond, NULL);
 	pthread_mutex_init(&qp->post_lock, NULL);
+	qp->pacer.resume = mfs_datagrams_resume;
 
 	mfs_context_lock(context);
 	ret = assign_number(context, qp);
@@ -177,6 +204,7 @@ struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr
 		.qp_type = attr->qp_type,
 		.sq_sig_all = attr->sq_sig_all,
 	};
+	uint64_t offered = attr->qp_type == IBV_QPT_UD ? DATAGRAM_OPERATIONS : SEND_OPERATIONS;
 	struct mfs_qp *qp;
 	int i;
 
@@ -184,7 +212,7 @@ struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr
 	if ((attr->comp_mask & ~(uint32_t)(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)) ||
 	    !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) ||
 	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
-	     (attr->send_ops_flags & ~SEND_OPERATIONS))) {
+	     (attr->send_ops_flags & ~offered))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -235,20 +263,27 @@ static void push_send(struct mfs_qp *qp, const struct mfs_send_wqe *wqe, enum ib
 	mfs_cq_push(mfs_cq_of(qp->init.send_cq), &wc, false);
 }
 
-/* Completes everything that was posted, in order, as flushed. */
-void mfs_qp_flush(struct mfs_qp *qp)
+/* Completes every request that was posted, in order, as flushed. */
+void mfs_qp_flush_sends(struct mfs_qp *qp)
 {
 	struct mfs_send_queue *sq = &qp->sq;
+
+	for (; sq->head != sq->tail; sq->head++)
+		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], IBV_WC_WR_FLUSH_ERR);
+	sq->sent = sq->tail;
+	sq->sent_bytes = sq->unsent_bytes = sq->reads_in_flight = 0;
+}
+
+/* And every receive. */
+void mfs_qp_flush(struct mfs_qp *qp)
+{
 	struct mfs_recv_wqe receive;
 	struct ibv_sge sges[MFS_MAX_SGE];
 	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR,
 			     .opcode = IBV_WC_RECV,
 			     .qp_num = qp->verbs.qp.qp_num };
 
-	for (; sq->head != sq->tail; sq->head++)
-		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], IBV_WC_WR_FLUSH_ERR);
-	sq->sent = sq->tail;
-	sq->sent_bytes = sq->unsent_bytes = sq->reads_in_flight = 0;
+	mfs_qp_flush_sends(qp);
 	if (qp->receiving_taken) {
 		qp->receiving_taken = false;
 		wc.wr_id = qp->receiving.wr_id;
@@ -262,6 +297,25 @@ void mfs_qp_flush(struct mfs_qp *qp)
 	}
 }
 
+static void fail_oldest(struct mfs_qp *qp, enum ibv_wc_status status)
+{
+	struct mfs_send_queue *sq = &qp->sq;
+
+	if (sq->head == sq->tail)
+		return;
+	push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], status);
+	sq->head++;
+}
+
+/* Of a UD queue pair only the sending half fails: it receives on, and can be made ready to send again. */
+void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status)
+{
+	qp->verbs.qp.state = IBV_QPS_SQE;
+	mfs_pacer_stop(mfs_context_of(qp->verbs.qp.context), &qp->pacer);
+	fail_oldest(qp, status);
+	mfs_qp_flush_sends(qp);
+}
+
 /*
  * Moves a queue pair to the error state: the oldest request that waits for the peer completes with that
  * status (none does when the status is that of a flush), all others are flushed. The requester's connection
@@ -269,8 +323,6 @@ void mfs_qp_flush(struct mfs_qp *qp)
  */
 void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 {
-	struct mfs_send_queue *sq = &qp->sq;
-
 	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->verbs.qp.state == IBV_QPS_RESET)
 		return;
 	qp->verbs.qp.state = IBV_QPS_ERR;
@@ -286,10 +338,9 @@ void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 		qp->responder = NULL;
 	}
 	mfs_progress_stop_timer(qp);
-	if (status != IBV_WC_WR_FLUSH_ERR && sq->head != sq->tail) {
-		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], status);
-		sq->head++;
-	}
+	mfs_pacer_stop(mfs_context_of(qp->verbs.qp.context), &qp->pacer);
+	if (status != IBV_WC_WR_FLUSH_ERR)
+		fail_oldest(qp, status);
 	mfs_qp_flush(qp);
 	if (qp->init.srq)
 		mfs_qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -313,10 +364,11 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 		return EINVAL;
 	mfs_context_lock(context);
 	mfs_connection_close_qp(qp);
+	mfs_pacer_stop(context, &qp->pacer);
 	if (qp->waiting)
 		mfs_connection_close(qp->waiting);
 	TAILQ_REMOVE(&context->qps, qp, link);
-	release_number(context, ibv->qp_num);
+	release_number(qp);
 	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);
 	if (ibv->recv_cq != ibv->send_cq)
 		mfs_cq_remove(mfs_cq_of(ibv->recv_cq), ibv->qp_num);

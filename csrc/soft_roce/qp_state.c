@@ -1,5 +1,5 @@
-/* ibv_modify_qp: the state machine of an RC queue pair, with the attributes each transition needs and allows.
- */
+/* ibv_modify_qp: the state machines of RC and UD queue pairs, with the attributes each transition needs and
+ * allows. */
 #include <errno.h>
 #include <string.h>
 
@@ -12,6 +12,8 @@ enum {
 	RTS_ATTRIBUTES = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 		IBV_QP_MAX_QP_RD_ATOMIC,
 	LIVE_OPTIONS = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER,
+	DATAGRAM_INIT_ATTRIBUTES = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+	DATAGRAM_LIVE_OPTIONS = IBV_QP_CUR_STATE | IBV_QP_QKEY,
 };
 
 struct transition {
@@ -33,17 +35,32 @@ static const struct transition transitions[] = {
 		  IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC },
 };
 
-static bool transition_allowed(enum ibv_qp_state from, enum ibv_qp_state to, int mask)
+static const struct transition datagram_transitions[] = {
+	{ IBV_QPS_RESET, IBV_QPS_INIT, DATAGRAM_INIT_ATTRIBUTES, 0 },
+	{ IBV_QPS_INIT, IBV_QPS_INIT, 0, DATAGRAM_INIT_ATTRIBUTES },
+	{ IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
+	{ IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, DATAGRAM_LIVE_OPTIONS },
+	{ IBV_QPS_RTS, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
+	{ IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY },
+	{ IBV_QPS_SQD, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
+	{ IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
+	{ IBV_QPS_SQE, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
+};
+
+static bool transition_allowed(const struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
+			       int mask)
 {
-	size_t i;
+	bool datagram = mfs_qp_is_datagram(qp);
+	const struct transition *table = datagram ? datagram_transitions : transitions;
+	size_t i, count = datagram ? sizeof(datagram_transitions) : sizeof(transitions);
 
 	mask &= ~IBV_QP_STATE;
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
 		return !(mask & ~IBV_QP_CUR_STATE);
-	for (i = 0; i < sizeof(transitions) / sizeof(transitions[0]); i++)
-		if (transitions[i].from == from && transitions[i].to == to)
-			return (mask & transitions[i].required) == transitions[i].required &&
-			       !(mask & ~(transitions[i].required | transitions[i].optional));
+	for (i = 0; i < count / sizeof(*table); i++)
+		if (table[i].from == from && table[i].to == to)
+			return (mask & table[i].required) == table[i].required &&
+			       !(mask & ~(table[i].required | table[i].optional));
 	return false;
 }
 
@@ -93,6 +110,7 @@ static void take_values(struct ibv_qp_attr *own, const struct ibv_qp_attr *attr,
 	TAKE(IBV_QP_TIMEOUT, timeout);
 	TAKE(IBV_QP_RETRY_CNT, retry_cnt);
 	TAKE(IBV_QP_RNR_RETRY, rnr_retry);
+	TAKE(IBV_QP_QKEY, qkey);
 #undef TAKE
 }
 
@@ -102,6 +120,7 @@ static void reset(struct mfs_qp *qp)
 	struct ibv_qp *ibv = &qp->verbs.qp;
 
 	mfs_connection_close_qp(qp);
+	mfs_pacer_stop(mfs_context_of(ibv->context), &qp->pacer);
 	sq->head = sq->sent = sq->tail = sq->sent_bytes = sq->reads_in_flight = sq->unsent_bytes = 0;
 	qp->rq.head = qp->rq.tail = 0;
 	qp->receiving_taken = qp->notify_drained = false;
@@ -139,8 +158,10 @@ static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 	}
 	if (to == IBV_QPS_RTR && from == IBV_QPS_INIT)
 		accept_waiting(qp);
-	else if (to == IBV_QPS_RTS && from == IBV_QPS_RTR)
+	else if (to == IBV_QPS_RTS && from == IBV_QPS_RTR && !mfs_qp_is_datagram(qp))
 		mfs_connection_open(qp);
+	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD && mfs_qp_is_datagram(qp))
+		mfs_datagrams_send(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD)
 		mfs_requester_send(qp);
 	else if (to == IBV_QPS_SQD && from == IBV_QPS_RTS) {
@@ -162,7 +183,7 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 	from = ibv->state;
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
 	if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) ||
-	    !transition_allowed(from, to, mask) || !values_allowed(attr, mask))
+	    !transition_allowed(qp, from, to, mask) || !values_allowed(attr, mask))
 		ret = EINVAL;
 	else
 		enter(qp, from, to, attr, mask);

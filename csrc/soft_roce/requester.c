@@ -68,7 +68,7 @@ static bool add_piece(struct batch *batch, void *base, size_t size, uint32_t *sk
 }
 
 /* The local memory of a request: what is sent, or what its response will be written to. */
-static int local_memory(struct mfs_qp *qp, uint32_t index, struct iovec *pieces)
+int mfs_requester_memory(struct mfs_qp *qp, uint32_t index, struct iovec *pieces)
 {
 	struct mfs_send_queue *sq = &qp->sq;
 	struct mfs_send_wqe *wqe = wqe_at(sq, index);
@@ -115,7 +115,7 @@ static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 				return batch->count ? IBV_WC_SUCCESS : status;
 			wqe->frame.done = qp->responder ? htole32(qp->responder->requests_done) : 0;
 		}
-		pieces = local_memory(qp, index, memory);
+		pieces = mfs_requester_memory(qp, index, memory);
 		if (pieces < 0)
 			return batch->count ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
 		if (!skip && is_read(wqe))
@@ -202,13 +202,13 @@ void mfs_requester_send(struct mfs_qp *qp)
 			return;
 		}
 		sent(qp, (uint32_t)size);
-		connection->credit_bytes -= mfs_min(connection->credit_bytes, (uint32_t)size);
+		mfs_pacer_spend(&connection->pacer, (uint32_t)size);
 		total += (uint32_t)size;
 		full = (uint32_t)size < batch.bytes;
 	}
 	/* more after this turn: the socket says when it has room, at once if it has now */
 	connection->want_write = full || total >= TURN_BYTES;
-	connection->backlogged = connection->backlogged && sq->sent != sq->tail;
+	connection->pacer.backlogged = connection->pacer.backlogged && sq->sent != sq->tail;
 	mfs_connection_update(connection);
 }
 
@@ -368,7 +368,7 @@ static enum mfs_verdict acknowledged(struct mfs_connection *connection)
 static int response_target(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
-	int pieces = local_memory(qp, qp->sq.head, connection->target);
+	int pieces = mfs_requester_memory(qp, qp->sq.head, connection->target);
 
 	if (pieces < 0)
 		return pieces;
@@ -446,7 +446,7 @@ int mfs_requester_revalidate(struct mfs_connection *connection)
 {
 	struct iovec memory[MFS_MAX_SGE];
 
-	if (local_memory(connection->qp, connection->qp->sq.head, memory) >= 0)
+	if (mfs_requester_memory(connection->qp, connection->qp->sq.head, memory) >= 0)
 		return MFS_GO_ON;
 	mfs_qp_fail(connection->qp, IBV_WC_LOC_PROT_ERR);
 	return MFS_STOP;

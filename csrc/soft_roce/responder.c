@@ -310,7 +310,7 @@ static ssize_t send_response(struct mfs_connection *connection)
 	size = send_from(connection, &response->frame, payload, length, limit);
 	if (size < 0)
 		return -errno;
-	connection->credit_bytes -= mfs_min(connection->credit_bytes, (uint32_t)size);
+	mfs_pacer_spend(&connection->pacer, (uint32_t)size);
 	connection->sent_bytes += (uint32_t)size;
 	if (connection->sent_bytes == total) {
 		connection->sent_bytes = 0;
@@ -365,7 +365,7 @@ void mfs_responder_send(struct mfs_connection *connection)
 		return;
 	}
 	connection->want_write = more && size != 0;
-	connection->backlogged = connection->backlogged && more;
+	connection->pacer.backlogged = connection->pacer.backlogged && more;
 	mfs_connection_update(connection);
 }
 

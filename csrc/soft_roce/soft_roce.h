@@ -34,6 +34,8 @@ enum {
 	MFS_MAX_MESSAGE = 1 << 30,
 	MFS_MAX_STRANGERS = 256, /* connections of no queue pair; a process often has 1,024 descriptors */
 	MFS_RX_BUFFER_SIZE = 65536,
+	MFS_MAX_AH = 1 << 20,
+	MFS_MTU = 4096, /* the longest message of a UD queue pair */
 };
 
 #define mfs_container_of(pointer, type, member) ((type *)((char *)(pointer) - offsetof(type, member)))
@@ -55,6 +57,13 @@ struct mfs_mr {
 	struct verbs_mr verbs;
 	uint64_t iova;
 	uint32_t key;
+};
+
+/* Address handle. */
+struct mfs_ah {
+	struct ibv_ah ah;
+	struct in_addr address;
+	uint8_t traffic_class;
 };
 
 /* Completion channel: libibverbs owns the reading end, this is the writing end. */
@@ -112,9 +121,19 @@ enum mfs_wqe_flag {
 	MFS_WQE_INLINE = 1 << 2,
 };
 
+/* Where a datagram goes: what its address handle said when it was posted. That may be gone when it leaves. */
+struct mfs_destination {
+	const struct ibv_pd *pd; /* of the address handle; NULL: none was given */
+	struct in_addr address;
+	uint32_t qp_num;
+	uint32_t qkey;
+	uint8_t traffic_class;
+};
+
 struct mfs_send_wqe {
 	uint64_t wr_id;
 	struct mfs_frame frame;
+	struct mfs_destination to; /* of UD queue pairs */
 	uint64_t operands[2];
 	uint32_t num_sge;
 	uint32_t length; /* local bytes: sent, or to be written by the response */
@@ -137,7 +156,13 @@ struct mfs_send_queue {
 	uint64_t unsent_bytes; /* from the request `sent` on, frames included */
 };
 
-enum mfs_source_kind { MFS_SOURCE_PORT, MFS_SOURCE_CONNECTION, MFS_SOURCE_TIMER, MFS_SOURCE_WAKE };
+enum mfs_source_kind {
+	MFS_SOURCE_PORT,
+	MFS_SOURCE_DATAGRAMS,
+	MFS_SOURCE_CONNECTION,
+	MFS_SOURCE_TIMER,
+	MFS_SOURCE_WAKE,
+};
 
 /* Start of everything that is registered with a context's epoll set. */
 struct mfs_source {
@@ -145,9 +170,22 @@ struct mfs_source {
 	int fd;
 };
 
-/* A listening TCP port: 256 queue pair numbers. */
+/* What waits for its turn on a link of limited rate. */
+struct mfs_pacer {
+	bool waiting;	 /* in the context's list, until `due_ns` */
+	bool backlogged; /* has had something to send since `due_ns` */
+	uint64_t due_ns; /* when its last or next turn begins */
+	uint32_t credit_bytes;
+	void (*resume)(struct mfs_pacer *pacer);
+	TAILQ_ENTRY(mfs_pacer) link;
+};
+
+/* A listening TCP port: 256 queue pair numbers. It has a UDP socket of the same number once one of them is that
+ * of a UD queue pair. */
 struct mfs_port {
 	struct mfs_source source;
+	struct mfs_source datagrams; /* fd -1: none */
+	bool datagrams_full;	     /* some queue pair waits for room in the UDP socket */
 	uint16_t number;
 	uint16_t used;
 	uint16_t next;
@@ -204,12 +242,7 @@ struct mfs_connection {
 	uint32_t requests_done;
 	uint32_t sent_bytes; /* of the response being sent */
 
-	/* rate limit */
-	bool paced;	 /* in the context's list, waiting for `due_ns` */
-	bool backlogged; /* has had something to send since `due_ns` */
-	uint64_t due_ns; /* when its last or next turn begins */
-	uint32_t credit_bytes;
-	TAILQ_ENTRY(mfs_connection) paced_link;
+	struct mfs_pacer pacer;
 };
 
 enum mfs_qp_timer { MFS_NO_TIMER, MFS_RNR_TIMER, MFS_REOPEN_TIMER };
@@ -218,6 +251,8 @@ struct mfs_qp {
 	struct verbs_qp verbs;
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
+	struct mfs_port *port;	/* that of its number */
+	struct mfs_pacer pacer; /* of a UD queue pair; connections have their own */
 	bool notify_drained;
 	struct mfs_send_queue sq;
 	struct mfs_recv_queue rq;
@@ -248,6 +283,7 @@ struct mfs_qp {
 
 TAILQ_HEAD(mfs_connection_list, mfs_connection);
 TAILQ_HEAD(mfs_qp_list, mfs_qp);
+TAILQ_HEAD(mfs_pacer_list, mfs_pacer);
 
 struct mfs_context {
 	struct verbs_context verbs;
@@ -279,7 +315,7 @@ struct mfs_context {
 	struct mfs_qp_list timed;
 	struct mfs_connection_list strangers; /* oldest first: without a hello yet, or draining */
 	uint32_t stranger_count;
-	struct mfs_connection_list paced;  /* by due time */
+	struct mfs_pacer_list paced;	   /* by due time */
 	struct mfs_connection_list closed; /* freed when no event can name them any more */
 	uint8_t rx_buffer[MFS_RX_BUFFER_SIZE];
 };
@@ -299,7 +335,12 @@ static inline struct mfs_cq *mfs_cq_of(struct ibv_cq *cq)
 	return (struct mfs_cq *)cq;
 }
 
-/* What a request takes on the connection; of a READ only the frame goes out. */
+static inline bool mfs_qp_is_datagram(const struct mfs_qp *qp)
+{
+	return qp->verbs.qp.qp_type == IBV_QPT_UD;
+}
+
+/* What a request takes on the connection; of a READ only the frame goes out. A datagram's head is as long. */
 static inline uint32_t mfs_wqe_wire_bytes(const struct mfs_send_wqe *wqe)
 {
 	uint32_t payload = wqe->frame.opcode >= MFS_COMPARE_SWAP ? MFS_ATOMIC_OPERANDS_SIZE
@@ -411,10 +452,27 @@ int mfs_destroy_qp(struct ibv_qp *qp);
 int mfs_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
 struct mfs_qp *mfs_qp_find(struct mfs_context *context, uint32_t qp_num);
 void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status);
+void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status);
 void mfs_qp_flush(struct mfs_qp *qp);
+void mfs_qp_flush_sends(struct mfs_qp *qp);
 void mfs_qp_check_drained(struct mfs_qp *qp);
 void mfs_qp_raise(struct mfs_qp *qp, enum ibv_event_type type);
 uint64_t mfs_rnr_timer_ns(uint8_t code);
+
+/* ah.c, datagram.c: UD queue pairs */
+struct ibv_ah *mfs_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+int mfs_destroy_ah(struct ibv_ah *ah);
+void mfs_ah_address(struct mfs_destination *to, const struct ibv_ah *ah, uint32_t qp_num, uint32_t qkey);
+int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port);
+void mfs_datagrams_event(struct mfs_context *context, struct mfs_port *port, uint32_t events);
+void mfs_datagrams_send(struct mfs_qp *qp);
+void mfs_datagrams_resume(struct mfs_pacer *pacer);
+
+/* pacer.c */
+uint32_t mfs_pacer_credit(struct mfs_context *context, struct mfs_pacer *pacer, uint32_t turn_bytes);
+void mfs_pacer_spend(struct mfs_pacer *pacer, uint32_t bytes);
+void mfs_pacer_stop(struct mfs_context *context, struct mfs_pacer *pacer);
+void mfs_pacers_run(struct mfs_context *context, uint64_t now_ns);
 
 /* post.c, builder.c */
 int mfs_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
@@ -453,6 +511,7 @@ void mfs_receive_resume(struct mfs_connection *connection);
 
 /* requester.c */
 void mfs_requester_send(struct mfs_qp *qp);
+int mfs_requester_memory(struct mfs_qp *qp, uint32_t index, struct iovec *pieces);
 enum mfs_verdict mfs_requester_frame(struct mfs_connection *connection);
 enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection);
 int mfs_requester_revalidate(struct mfs_connection *connection);

@@ -1,5 +1,5 @@
 /*
- * Frames on the TCP connections between two queue pairs.
+ * Frames on the TCP connections between two RC queue pairs, and the datagrams of UD ones.
  *
  * A queue pair opens one connection to its peer for its own requests and accepts one for the peer's. Requests
  * travel with the connection, responses against it. One connection for both would let acknowledgements wait
@@ -60,5 +60,19 @@ struct mfs_frame {
 static_assert(sizeof(struct mfs_frame) == 32, "frame on the wire");
 
 enum { MFS_ATOMIC_OPERANDS_SIZE = 16 };
+
+#define MFS_DATAGRAM_MAGIC 0x000164756f63464dULL /* "MFcoud", then the version */
+
+/* Start of a UDP datagram; the message follows, to the datagram's end. It leaves from its source's port. */
+struct mfs_datagram {
+	uint64_t magic;
+	uint32_t destination; /* QPN */
+	uint32_t source;      /* QPN */
+	uint32_t qkey;
+	uint32_t immediate; /* as it is */
+	uint8_t flags;	    /* enum mfs_frame_flag */
+	uint8_t reserved[7];
+};
+static_assert(sizeof(struct mfs_datagram) == 32, "datagram on the wire");
 
 #endif

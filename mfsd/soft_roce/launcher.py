@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from mfsd.soft_roce import library, namespace, network
+from mfsd.soft_roce import bundled, library, namespace, network
 from mfsd.soft_roce.device import Device, DeviceError, SharedDevice, runtime_folder
 from mfsd.soft_roce.rate import parse_rate
 
@@ -90,9 +90,10 @@ def main(
 ) -> None:
     """Run COMMAND with a RoCE device that needs no hardware, kernel module or root.
 
-    Programs find the device like any other: in sysfs, through libibverbs. RC queue pairs run over TCP between
-    the addresses of the devices; the traffic class of a queue pair is the TOS of its packets. All programs
-    launched with the same device name in the same network namespace share the device and its rate limit.
+    Programs find the device like any other: in sysfs, through libibverbs. RC queue pairs run over TCP and UD ones
+    over UDP between the addresses of the devices; the traffic class of an address is the TOS of the packets to it.
+    All programs launched with the same device name in the same network namespace share the device and its rate
+    limit. Where a Python package brings a libibverbs of its own, the system's is preloaded (LD_PRELOAD).
 
     \b
     mfs-soft-roce -- ibv_devinfo
@@ -116,6 +117,8 @@ def main(
         click.echo(f"mfs-soft-roce: {error}", err=True)
         sys.exit(125)
     os.environ["RDMAV_DRIVERS"] = drivers
+    if bundled.has_copy(command, os.environ):
+        os.environ["LD_PRELOAD"] = bundled.preload(os.environ.get("LD_PRELOAD"))
     try:
         os.execvp(command[0], command)
     except OSError as error:

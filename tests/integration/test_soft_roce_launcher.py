@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -95,6 +96,36 @@ def test_foreign_runtime_folder_is_refused(soft_roce):
     assert f"{folder} is not a folder that only you can write to" in result.stderr
 
 
+def system_libibverbs() -> Path:
+    ctypes.CDLL("libibverbs.so.1")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return Path(next(line.split()[-1] for line in lines if "/libibverbs.so.1" in line))
+
+
+def test_a_libibverbs_of_the_programs_own_gets_one_line(soft_roce, tmp_path):
+    """It does not find the device, and the program's user is told why; the system's library gets no such line."""
+    copy = tmp_path / "libibverbs-0a1b2c3d.so.1"
+    copy.write_bytes(system_libibverbs().read_bytes().replace(b"libibverbs.so.1\0", b"libibverbs-copy\0"))
+    program = "import ctypes, sys\nctypes.CDLL(sys.argv[1]).ibv_get_device_list(None)"
+    result = soft_roce.run(sys.executable, "-c", program, copy)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("mfs soft RoCE: ")]
+    assert lines == [
+        f"mfs soft RoCE: what uses {copy} does not find the device; start the program with LD_PRELOAD=libibverbs.so.1"
+    ]
+    assert "mfs soft RoCE" not in soft_roce.run(sys.executable, "-c", program, "libibverbs.so.1").stderr
+    preloaded = soft_roce.run("env", "LD_PRELOAD=libibverbs.so.1", sys.executable, "-c", program, copy)
+    assert "mfs soft RoCE" not in preloaded.stderr
+
+
+def test_preloads_for_a_package_that_brings_a_libibverbs(soft_roce, tmp_path):
+    show = ("sh", "-c", "echo ${LD_PRELOAD-none}")
+    assert soft_roce.run(*show, env={"PYTHONPATH": str(ROOT), "LD_PRELOAD": ""}).stdout.strip() == ""
+    (tmp_path / "wheel.libs").mkdir()
+    (tmp_path / "wheel.libs/libibverbs-0a1b2c3d.so.1.14.48.0").touch()
+    output = soft_roce.run(*show, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}).stdout
+    assert output.split()[-1] == "libibverbs.so.1"
+
+
 def test_missing_provider_is_named(monkeypatch):
     from mfsd.soft_roce import library
 
@@ -156,8 +187,16 @@ def test_ordinary_user(readable_copy):
     assert run("sh", "-c", pair).count("iters in") == 2
 
 
+ACROSS_HOSTS = (
+    ("ib_write_bw", "-F", "-n", "500"),
+    # A datagram of the MTU of the device is longer than a packet of the link.
+    ("ib_send_lat", "-F", "-c", "UD", "-s", "4096", "-n", "200"),
+)
+
+
 @pytest.mark.skipif(not namespace.has_sys_admin(), reason="makes network namespaces")
-def test_network_namespaces(soft_roce):
+@pytest.mark.parametrize("command", ACROSS_HOSTS, ids=["rc", "ud"])
+def test_network_namespaces(soft_roce, command):
     """Two hosts, each with the device of its own address, though the devices have one name."""
     names = [f"mfs-{os.getpid()}-{side}" for side in "ab"]
     try:
@@ -167,10 +206,7 @@ def test_network_namespaces(soft_roce):
         for index, name in enumerate(names, 1):
             subprocess.run(f"ip -n {name} addr add 10.77.0.{index}/24 dev eth0".split(), check=True)
             subprocess.run(f"ip -n {name} link set eth0 up".split(), check=True)
-        server, client = (
-            ["ip", "netns", "exec", name, *soft_roce.argv("ib_write_bw", "-F", "-n", "500", address=None)]
-            for name in names
-        )
+        server, client = (["ip", "netns", "exec", name, *soft_roce.argv(*command, address=None)] for name in names)
         environment = soft_roce.environment()
         with subprocess.Popen(server, stdout=subprocess.PIPE, text=True, env=environment) as process:
             try:

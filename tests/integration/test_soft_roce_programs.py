@@ -30,6 +30,13 @@ def test_rc_pingpong_with_checked_payload(soft_roce, options):
         assert "invalid data" not in output
 
 
+@pytest.mark.parametrize("options", [(), ("-e",), ("-s", "4096", "-n", "200")])
+def test_ud_pingpong_with_checked_payload(soft_roce, options):
+    for output in soft_roce.pair("ibv_ud_pingpong", "-d", "mfs0", "-g", "0", "-c", *options):
+        assert "iters in" in output
+        assert "invalid data" not in output
+
+
 PERFTEST = [
     "ib_write_bw -s 1 -n 1000",
     "ib_write_bw -s 8388608 -n 10",
@@ -50,10 +57,16 @@ PERFTEST = [
     "ib_atomic_bw -A FETCH_AND_ADD -n 2000",
     "ib_atomic_bw -A CMP_AND_SWAP -n 2000 -q 4",
     "ib_atomic_lat -n 500",
+    "ib_send_lat -c UD -s 64 -n 1000",
+    "ib_send_lat -c UD -s 4096 -n 500 -e",
+    # No more messages than there are receives, as nothing waits for a slow receiver.
+    "ib_send_bw -c UD -s 1024 -n 500 -r 512",
+    "ib_send_bw -c UD -s 4096 -n 200 -r 512 -q 2",
 ]
 
 
 @pytest.mark.parametrize("command", PERFTEST)
 def test_perftest(soft_roce, command):
-    _, client = soft_roce.pair(*command.split(), "-F", "-d", "mfs0")
+    options = ("--rate", "100mbit") if "ib_send_bw -c UD" in command else ()
+    _, client = soft_roce.pair(*command.split(), "-F", "-d", "mfs0", options=options)
     assert re.search(r"^ \d+ +\d+ ", client, re.MULTILINE), client

@@ -1,4 +1,4 @@
-"""Each promise of an RC queue pair, by the cases of tests/native/soft_roce_cases.c."""
+"""Each promise of RC and UD queue pairs, by the cases of tests/native/soft_roce_cases.c."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's engine.
+"""Published wheels, unmodified, on the soft RoCE device: NCCL's own InfiniBand transport, Mooncake's engine, NIXL.
 
 Each runs alone and with shim and daemon.
 """
@@ -14,7 +14,13 @@ import pytest
 from tests.conftest import NativePrograms, SoftRoce
 from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
-from tests.support.wheels import NCCL_ENVIRONMENT, NCCL_VERSIONS, mooncake_environment, nccl_net_arguments
+from tests.support.wheels import (
+    NCCL_ENVIRONMENT,
+    NCCL_VERSIONS,
+    mooncake_environment,
+    nccl_net_arguments,
+    nixl_environment,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,6 +28,7 @@ pytestmark = [
 ]
 SHAPES = ((400, 131072, 1), (100, 40000, 4), (20, 4 << 20, 1), (400, 1, 8))
 MOONCAKE_PEERS = Path(__file__).with_name("mooncake_peers.py")
+NIXL_PEERS = Path(__file__).with_name("nixl_peers.py")
 
 
 def run_nccl(soft_roce: SoftRoce, program: Path, version: str, prefix: list[str]) -> None:
@@ -68,3 +75,17 @@ def test_mooncake_transfers_under_mfs(soft_roce: SoftRoce, tmp_path: Path, folde
         output = soft_roce.run(*command, env=mooncake_environment(tmp_path), timeout_s=120).stdout
         assert "verified 20 sizes and 4 batches" in output
         assert sum(c.grants for nic in daemon.status().nics for c in nic.classes) > 0
+
+
+def test_nixl_transfers(soft_roce: SoftRoce) -> None:
+    """Its own libibverbs does not know the device; the launcher has put the system's before it."""
+    output = soft_roce.run(sys.executable, NIXL_PEERS, env=nixl_environment(), timeout_s=120).stdout
+    assert "verified 3 writes and 3 reads" in output
+
+
+def test_nixl_transfers_under_mfs(soft_roce: SoftRoce, folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        command = under_mfs(daemon.socket, sys.executable, NIXL_PEERS)
+        output = soft_roce.run(*command, env=nixl_environment(), timeout_s=120).stdout
+        assert "verified 3 writes and 3 reads" in output
+        assert daemon.status().daemon.attached_total >= 2

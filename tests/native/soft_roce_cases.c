@@ -1,4 +1,4 @@
-/* What an RC queue pair promises, one case a run: soft_roce_cases NAME. Without a name it lists the cases. */
+/* What RC and UD queue pairs promise, one case a run: soft_roce_cases NAME. Without a name it lists them. */
 #define _GNU_SOURCE
 #include "soft_roce_cases.h"
 
@@ -35,6 +35,20 @@ static const struct {
 	{ "memory_polling", memory_polling },
 	{ "forked_child", forked_child },
 	{ "deregistered_target", deregistered_target },
+	{ "datagrams", datagrams },
+	{ "datagram_scatter", datagram_scatter },
+	{ "datagram_reply", datagram_reply },
+	{ "datagram_builders", datagram_builders },
+	{ "datagram_drops", datagram_drops },
+	{ "datagram_send_errors", datagram_send_errors },
+	{ "datagram_receive_errors", datagram_receive_errors },
+	{ "datagram_states", datagram_states },
+	{ "address_handles", address_handles },
+	{ "datagram_shared_receives", datagram_shared_receives },
+	{ "datagram_completion_overflow", datagram_completion_overflow },
+	{ "datagram_ports", datagram_ports },
+	{ "datagram_number_connected", datagram_number_connected },
+	{ "datagram_forked_child", datagram_forked_child },
 };
 
 int main(int argc, char **argv)

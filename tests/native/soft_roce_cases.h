@@ -43,4 +43,20 @@ void shared_receives(void);
 void completion_channel(void);
 void queue_limits(void);
 
+/* soft_roce_cases_datagrams.c */
+void datagrams(void);
+void datagram_scatter(void);
+void datagram_reply(void);
+void datagram_builders(void);
+void datagram_drops(void);
+void datagram_send_errors(void);
+void datagram_receive_errors(void);
+void datagram_states(void);
+void address_handles(void);
+void datagram_shared_receives(void);
+void datagram_completion_overflow(void);
+void datagram_ports(void);
+void datagram_number_connected(void);
+void datagram_forked_child(void);
+
 #endif

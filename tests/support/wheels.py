@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 NCCL_VERSIONS = os.environ.get("MFS_TEST_NCCL_VERSIONS", "2.28.9").split(",")
 NCCL_ENVIRONMENT = {"NCCL_IB_GID_INDEX": "0", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
 MOONCAKE = "0.3.13.post1"
+NIXL = "1.5.1"
 
 
 def mooncake_environment(folder: Path) -> dict[str, str]:
@@ -30,3 +31,9 @@ def mooncake_environment(folder: Path) -> dict[str, str]:
         "MC_WORKERS_PER_CTX": "1",
         "MC_LOG_LEVEL": "WARNING",
     }
+
+
+def nixl_environment() -> dict[str, str]:
+    """What the stock NIXL wheel needs to run on a soft RoCE device and on nothing else."""
+    wheel = unpacked("nixl-cu12", NIXL)
+    return {"PYTHONPATH": os.pathsep.join([str(wheel), str(ROOT)]), "UCX_TLS": "rc_v"}
