@@ -29,7 +29,7 @@ def realtime() -> None:
 def mfsd(*, first: bool = False) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """A daemon with its defaults: its socket and its process. `first`: at real-time priority."""
     with tempfile.TemporaryDirectory(prefix="mfs-") as folder:
-        path = Path(folder) / "mfsd.sock"
+        path = Path(folder) / "run" / "mfsd.sock"
         (Path(folder) / "mfsd.toml").write_text("")
         process = subprocess.Popen(
             [

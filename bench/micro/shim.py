@@ -47,7 +47,7 @@ def build() -> Path:
 def daemon() -> Iterator[Path]:
     """A daemon with its built-in rules; gives its socket."""
     with tempfile.TemporaryDirectory(prefix="mfs-") as folder:
-        path = Path(folder) / "mfsd.sock"
+        path = Path(folder) / "run" / "mfsd.sock"
         (Path(folder) / "mfsd.toml").write_text("")
         arguments = ["--config", f"{folder}/mfsd.toml", "--socket", str(path)]
         command = [sys.executable, "-m", "mfsd.cli.daemon", *arguments]

@@ -146,13 +146,14 @@ def _check_usage(coordinator: bool, coordinators: str | None, only_coordinator: 
 
 def _serve(options: Options, config: Config) -> int:
     from mfsd.node.address import Address, AddressError
+    from mfsd.node.config_file import control_path
     from mfsd.node.daemon import Daemon
     from mfsd.node.log import Log
     from mfsd.node.notify import Notifier
 
     log = Log(config.log_level, journal="JOURNAL_STREAM" in os.environ)
     try:
-        address = Address(Path(config.socket.path))
+        address = Address(Path(config.socket.path), control_path(config.socket))
     except AddressError as error:
         click.echo(f"mfsd: {error}", err=True)
         return EXIT_CANNOT_START

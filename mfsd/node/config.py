@@ -36,8 +36,15 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     path: Annotated[
         str,
-        doc("unix socket of the attach protocol; `.ctl` is added for mfsctl, `.lock` for the daemon's lock"),
+        doc("unix socket that programs attach to; containers mount its folder, read-only"),
     ] = "/run/mfs/mfsd.sock"
+    control: Annotated[
+        str,
+        doc(
+            "unix socket that mfsctl asks, in a folder that no container mounts; `.lock` is added for the daemon's "
+            "lock; empty: that of `path` with `-control` added to its folder, e.g. `/run/mfs-control/mfsd.sock`"
+        ),
+    ] = ""
     mode: Annotated[FileMode, doc("permissions of the sockets")] = FileMode(0o660)
     group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own")] = None
     allowed_uids: Annotated[

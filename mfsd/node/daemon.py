@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -44,7 +45,6 @@ from mfsd.node.control import (
     TraceReply,
     TraceRequest,
 )
-from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
 from mfsd.node.link import Link
 from mfsd.node.loads import LoadReports
@@ -113,8 +113,8 @@ class Daemon:
         loop.set_exception_handler(self._defect)
         self._admission = Admission(config.socket)
         self._nics = NicTable(arbiter, config.nic)
-        attach = self._listen(socket.SOCK_SEQPACKET, "")
-        control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
+        attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
+        control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         names = PortNames(node_name(config.cluster), config.nic)
         self.requests = Requests(arbiter, self._client_of)
@@ -170,6 +170,7 @@ class Daemon:
         self._log.info(
             "ready",
             socket=config.socket.path,
+            control=self._address.control,
             mode=self._mode,
             epoch=self._arbiter.epoch,
             config=self._options.config_file,
@@ -188,9 +189,9 @@ class Daemon:
             self._server.close()
             self._log.info("stopped", attached_total=self._server.attached_total)
 
-    def _listen(self, kind: socket.SocketKind, suffix: str) -> socket.socket:
+    def _listen(self, kind: socket.SocketKind, path: Path) -> socket.socket:
         config = self._config.socket
-        return self._address.listen(kind, suffix, config.mode, config.group)
+        return self._address.listen(kind, path, config.mode, config.group)
 
     # ---- what the control socket and signals ask -------------------------------------------------
 
@@ -206,6 +207,7 @@ class Daemon:
                 mode=self._mode,
                 uptime_s=now_s - self._started_s,
                 socket=self._config.socket.path,
+                control=str(self._address.control),
                 config_file=str(self._options.config_file) if self._options.config_file else None,
                 cpu_s=stats["cpu_ns"] / 1e9,
                 messages=stats["messages"],
@@ -315,6 +317,7 @@ class Daemon:
                     "cluster.",
                     "coordinator.",
                     "socket.path",
+                    "socket.control",
                     "socket.mode",
                     "socket.group",
                 )
@@ -336,7 +339,11 @@ class Daemon:
             cluster=old.cluster,
             coordinator=old.coordinator,
             socket=msgspec.structs.replace(
-                new.socket, path=old.socket.path, mode=old.socket.mode, group=old.socket.group
+                new.socket,
+                path=old.socket.path,
+                control=old.socket.control,
+                mode=old.socket.mode,
+                group=old.socket.group,
             ),
         )
         applied = [key for key in changed if key not in waiting]

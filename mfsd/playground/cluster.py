@@ -55,7 +55,8 @@ def find_etcd() -> str | None:
 def layout(options: Options, folder: Path, doors: list[tuple[int, int]]) -> State:
     """Names and addresses of everything. `doors`: loopback ports of each coordinator and of its page, outside."""
     nodes = [
-        Node(f"node{n}", node_address(n), DEVICE, str(folder / f"node{n}.sock")) for n in range(1, options.nodes + 1)
+        Node(f"node{n}", node_address(n), DEVICE, str(folder / "run" / f"node{n}.sock"))
+        for n in range(1, options.nodes + 1)
     ]
     coordinators = [
         Coordinator(f"{CONTROL_ADDRESS}:{COORDINATOR_PORT + at}", f"localhost:{port}", f"http://localhost:{page}/")

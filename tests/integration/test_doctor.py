@@ -92,7 +92,7 @@ def test_daemons_of_another_build(folder: Path, welcome: bytes, finding: str) ->
 
         thread = threading.Thread(target=answer)
         thread.start()
-        host = Host(path, "rocev2-2-lossless", load_profile("rocev2-2-lossless"))
+        host = Host(path, path, "rocev2-2-lossless", load_profile("rocev2-2-lossless"))
         (found,) = daemon_check._attach(host)
         thread.join()
     assert found.id == finding
@@ -246,7 +246,12 @@ def test_pfc_that_a_switch_announces(lab: Lab, folder: Path) -> None:
             return run_program([argv[0], "-u", str(sockets["near"]), *argv[1:]])
 
         host = Host(
-            folder / "none", "rocev2-2-lossless", load_profile("rocev2-2-lossless"), interfaces=("eth0",), run=ask
+            folder / "none",
+            folder / "none",
+            "rocev2-2-lossless",
+            load_profile("rocev2-2-lossless"),
+            interfaces=("eth0",),
+            run=ask,
         )
         while not {f.id for f in pfc.run(host)} >= {"pfc.agrees"}:
             assert time.monotonic() < end, [f.reason for f in pfc.run(host)]

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from mfsd.node.config import Config
-from mfsd.node.config_file import parse
+from mfsd.node.config_file import control_path, parse
 from mfsd.node.schema import keys, struct_of
 from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
 
@@ -174,6 +174,19 @@ def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
         assert not {"hostNetwork", "hostPID"} & set(pod)
 
 
+def test_only_the_daemon_mounts_the_control_socket() -> None:
+    manifests = render({"vllm": {"enabled": True}, "daemon": {"runtimePath": "/var/run/flows"}})
+    control = str(control_path(parse(toml_of(manifests), "mfsd.toml").socket).parent)
+    mounting = [
+        m["metadata"]["name"]
+        for m in manifests
+        for v in m.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", [])
+        if control.startswith(v.get("hostPath", {}).get("path", "/none"))
+        and (control + "/").startswith(v["hostPath"]["path"] + "/")
+    ]
+    assert mounting == ["mfs-daemon"]
+
+
 def test_nothing_asks_the_kubernetes_api(manifests: list[Manifest]) -> None:
     assert not {m["kind"] for m in manifests} & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
 
@@ -227,6 +240,7 @@ def test_vllm_finds_library_and_daemon() -> None:
         ({"etcd": {"replicas": 2}}, "etcd.replicas"),
         ({"deamon": {}}, "Additional property deamon is not allowed"),
         ({"config": {"socket": {"path": "/x"}}}, "set daemon.runtimePath"),
+        ({"config": {"socket": {"control": "/x"}}}, "set daemon.runtimePath"),
         ({"etcd": {"enabled": False}}, "coordinator.replicas = 2"),
         ({"coordinator": {"tls": {"secretName": "x"}}}, "set both, or none of them"),
         ({"etcd": {"tls": {"secretName": "x"}}}, "set etcd.endpoints, too"),

@@ -20,6 +20,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
+{{- /* The folder on the host of the socket that mfsctl asks: no other pod mounts it. */ -}}
+{{- define "mfs.controlPath" -}}
+{{ .Values.daemon.runtimePath }}-control
+{{- end }}
+
 {{- define "mfs.coordinatorHost" -}}
 {{ include "mfs.name" . }}-coordinator.{{ .Release.Namespace }}.svc
 {{- end }}
@@ -45,9 +50,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 
 {{- /* What cannot work is refused here, with the remedy; the schema has checked each value by itself. */ -}}
 {{- define "mfs.check" -}}
-{{- with .Values.config.socket }}{{ if hasKey . "path" }}
-{{- fail "config.socket.path: the chart sets it; set daemon.runtimePath, the folder on the host" }}
-{{- end }}{{ end }}
+{{- range $key := list "path" "control" }}
+{{- if hasKey ($.Values.config.socket | default dict) $key }}
+{{- fail (printf "config.socket.%s: the chart sets it; set daemon.runtimePath, the folder on the host" $key) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
 {{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
 {{- end }}
@@ -118,7 +125,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- $_ := merge $coordinator (dict "etcd_ca" "/etc/mfs-etcd-tls/ca.crt" "etcd_certificate" "/etc/mfs-etcd-tls/tls.crt" "etcd_key" "/etc/mfs-etcd-tls/tls.key") }}
 {{- end }}
 {{- $known := dict "cluster" $cluster "coordinator" $coordinator
-  "socket" (dict "path" (printf "%s/mfsd.sock" .Values.daemon.runtimePath))
+  "socket" (dict "path" (printf "%s/mfsd.sock" .Values.daemon.runtimePath) "control" (printf "%s/mfsd.sock" (include "mfs.controlPath" .)))
   "metrics" (dict "listen" (printf "0.0.0.0:%d" (int .Values.daemon.metricsPort))) }}
 {{- include "mfs.toml" (mergeOverwrite $known (deepCopy .Values.config)) }}
 {{- end }}

@@ -22,6 +22,13 @@ UNREACHABLE = Kind(
     "No daemon answers on the socket: programs under mfs-run go on as if MFS were not there.",
     "start it: systemctl start mfsd; or name its socket with --socket or MFS_SOCKET",
 )
+NO_CONTROL = Kind(
+    "daemon.control-out-of-reach",
+    "unknown",
+    "A daemon lets this user attach, and its state cannot be read here, as in a container: its control socket is in a "
+    "folder of its own, which containers do not mount.",
+    "run mfsctl on the node, or in the daemon's pod; elsewhere name the socket of socket.control with --control",
+)
 DENIED = Kind(
     "daemon.attach-refused",
     "fail",
@@ -74,10 +81,11 @@ def run(host: Host) -> Iterator[Finding]:
     try:
         status = host.status
     except Unreachable as error:
-        yield UNREACHABLE(str(error))
+        attaches = host.socket.is_socket() and not list(_attach(host))
+        yield (NO_CONTROL if attaches else UNREACHABLE)(str(error))
         return
     except Refused as error:
-        yield UNREACHABLE(f"mfsd at {host.socket} refuses to say its state: {error}")
+        yield UNREACHABLE(f"mfsd at {host.control} refuses to say its state: {error}")
         return
     problems = [*_attach(host), *_mode(status), *_refusals(status), *_marks(host)]
     here, there = version(), status.daemon.version
