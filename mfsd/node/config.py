@@ -52,8 +52,24 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         doc("users that may attach; root and the daemon's user always may; unset: whoever can open the socket"),
     ] = None
     allowed_gids: Annotated[list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")] = None
-    clients_per_uid: Annotated[int, doc("processes of one user attached at once", ge=1, le=256)] = 128
-    attaches_per_s: Annotated[int, doc("attach requests of one user per second", ge=1, le=10_000)] = 200
+    clients_max: Annotated[
+        int,
+        doc(
+            "processes attached at once, 3 MiB each at most; a daemon whose control group has less memory than 96 MiB "
+            "and that serves fewer and says so",
+            ge=1,
+            le=256,
+        ),
+    ] = 256
+    clients_per_container: Annotated[
+        int, doc("processes of one pod or container attached at once, whatever their users", ge=1, le=256)
+    ] = 64
+    clients_per_uid: Annotated[
+        int, doc("processes of one user attached at once, outside of containers", ge=1, le=256)
+    ] = 128
+    attaches_per_s: Annotated[
+        int, doc("attach requests of one container, or one user outside of them, per second", ge=1, le=10_000)
+    ] = 200
 
 
 class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

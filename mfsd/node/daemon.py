@@ -25,7 +25,7 @@ from mfsd.node.addresses import PortNames
 from mfsd.node.admission import Admission
 from mfsd.node.batches import Batches
 from mfsd.node.collectives import Collectives
-from mfsd.node.config import Config, Mode
+from mfsd.node.config import Config, Mode, SocketConfig
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     ClientStatus,
@@ -49,6 +49,7 @@ from mfsd.node.control_server import ControlServer
 from mfsd.node.link import Link
 from mfsd.node.loads import LoadReports
 from mfsd.node.log import Log
+from mfsd.node.memory import bytes_for, clients_that_fit, memory_limit_bytes
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
@@ -61,6 +62,7 @@ from mfsd.node.status import client_status, nic_statuses, rule_statuses
 from mfsd.node.totals import Totals
 from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
+from mfsd.node.values import SizeBytes
 from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
@@ -111,7 +113,9 @@ class Daemon:
     async def _serve(self, arbiter: Arbiter) -> None:
         config, loop = self._config, asyncio.get_running_loop()
         loop.set_exception_handler(self._defect)
+        self._memory_bytes = memory_limit_bytes()
         self._admission = Admission(config.socket)
+        self._limit_clients(config.socket)
         self._nics = NicTable(arbiter, config.nic)
         attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
         control = self._listen(socket.SOCK_STREAM, self._address.control)
@@ -325,7 +329,7 @@ class Daemon:
         ]
         self._arbiter.rules(rules.native(new))
         self._arbiter.wire(new.wire.dscp)
-        self._admission.config = new.socket
+        self._limit_clients(new.socket)
         self._nics.reconfigure(new.nic)
         self._log.level = new.log_level
         if new.mode != old.mode:  # a switch by mfsctl outlives reloads that do not speak of the mode
@@ -350,6 +354,20 @@ class Daemon:
         self._log.info("reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing")
         file = self._options.config_file
         return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
+
+    def _limit_clients(self, config: SocketConfig) -> None:
+        """As many as the configuration allows and memory holds: beyond its limit the kernel would end the daemon."""
+        room = clients_that_fit(self._memory_bytes, config.clients_max)
+        self._admission.config = config
+        self._admission.room = room if room < config.clients_max else None
+        if self._memory_bytes is not None and self._admission.room is not None:
+            self._log.warning(
+                "memory-limits-clients",
+                limit=SizeBytes(self._memory_bytes),
+                clients=room,
+                clients_max=config.clients_max,
+                remedy=f"give mfsd {SizeBytes(bytes_for(config.clients_max))}, or lower socket.clients_max",
+            )
 
     def _set_mode(self, mode: Mode) -> None:
         self._arbiter.mode(_native.Mode[mode.upper()])

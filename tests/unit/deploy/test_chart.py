@@ -15,8 +15,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from mfsd import _native
 from mfsd.node.config import Config
 from mfsd.node.config_file import control_path, parse
+from mfsd.node.memory import bytes_for
 from mfsd.node.schema import keys, struct_of
 from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
 
@@ -172,6 +174,23 @@ def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert not {"hostNetwork", "hostPID"} & set(pod)
+
+
+@pytest.mark.parametrize("clients", [None, 16, 256])
+def test_all_clients_fit_into_the_memory_of_the_daemon(clients: int | None) -> None:
+    manifests = render({"config": {"socket": {"clients_max": clients}}} if clients else {})
+    most = parse(toml_of(manifests), "mfsd.toml").socket.clients_max
+    assert most == (clients or 256)
+    limit = container(manifests, "DaemonSet", "mfs-daemon")["resources"]["limits"]["memory"]
+    mib = int(limit.removesuffix("Mi"))
+    assert most * _native.SEGMENT_BYTES < (mib << 20), "the segments alone"
+    assert mib << 20 == bytes_for(most), "what the daemon reckons with"
+
+
+def test_a_memory_limit_of_ones_own_stays() -> None:
+    resources = {"limits": {"memory": "256Mi", "cpu": 2}}
+    found = container(render({"daemon": {"resources": resources}}), "DaemonSet", "mfs-daemon")["resources"]
+    assert found["limits"] == resources["limits"] and found["requests"]["memory"] == "64Mi"
 
 
 def test_only_the_daemon_mounts_the_control_socket() -> None:

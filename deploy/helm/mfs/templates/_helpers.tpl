@@ -25,6 +25,13 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{ .Values.daemon.runtimePath }}-control
 {{- end }}
 
+{{- /* With a memory limit that all programs fit in: their segments are charged to the daemon. */ -}}
+{{- define "mfs.daemonResources" -}}
+{{- $clients := dig "socket" "clients_max" 256 .Values.config | int }}
+{{- $limits := dict "memory" (printf "%dMi" (add 96 (mul 3 $clients))) }}
+{{- toYaml (mergeOverwrite (dict "limits" $limits) (deepCopy .Values.daemon.resources)) }}
+{{- end }}
+
 {{- define "mfs.coordinatorHost" -}}
 {{ include "mfs.name" . }}-coordinator.{{ .Release.Namespace }}.svc
 {{- end }}
