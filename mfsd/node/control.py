@@ -110,6 +110,8 @@ class DaemonStatus(Struct, frozen=True):
     log_lines_dropped: int
     control: str = ""
     """The socket that was asked."""
+    abi: str = ""
+    """MAJOR.MINOR of the shared memory's layout that it speaks; with a client both do without what the older lacks."""
 
 
 class CommunicatorStatus(Struct, frozen=True):
@@ -168,6 +170,8 @@ class ClientStatus(Struct, frozen=True):
     communicators: list[CommunicatorStatus] = []
     unit: str = ""
     """Prefill replica that its batches belong to."""
+    abi: str = ""
+    """MAJOR.MINOR of the shared memory's layout that it speaks."""
 
 
 class ProcessTotals(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mfsd import _native
 from mfsd._native import Arbiter
-from mfsd.node import rules
+from mfsd.node import abi, rules
 from mfsd.node.address import Address
 from mfsd.node.addresses import PortNames
 from mfsd.node.admission import Admission
@@ -212,6 +212,7 @@ class Daemon:
                 uptime_s=now_s - self._started_s,
                 socket=self._config.socket.path,
                 control=str(self._address.control),
+                abi=abi.DAEMON,
                 config_file=str(self._options.config_file) if self._options.config_file else None,
                 cpu_s=stats["cpu_ns"] / 1e9,
                 messages=stats["messages"],

@@ -25,6 +25,7 @@ from mfsd._native import (
     nic_reply_encode,
     welcome_encode,
 )
+from mfsd.node.abi import DAEMON, without
 from mfsd.node.admission import Admission, Peer, Refusal
 from mfsd.node.log import Log
 from mfsd.node.nics import NicTable
@@ -179,11 +180,16 @@ class AttachServer:
         self._forget(newcomer)
         newcomer.pidfd = None  # the session's from here on
         name = printable(hello.process) or process_name(peer.pid)
-        session = Session(connection, pidfd, peer, client_id, name, time.monotonic())
+        abi = f"{hello.major}.{hello.minor}"
+        session = Session(connection, pidfd, peer, client_id, name, time.monotonic(), abi)
         self.sessions[client_id] = session
         self.attached_total += 1
         session.watch(self._loop, lambda: self._packet(session), lambda: self._end(session, "exited"))
-        self._log.info("attached", client=client_id, pid=peer.pid, uid=peer.uid, container=peer.container, process=name)
+        self._log.info(
+            "attached", client=client_id, pid=peer.pid, uid=peer.uid, container=peer.container, process=name, abi=abi
+        )
+        if abi != DAEMON:
+            self._log.warning("other-abi", client=client_id, speaks=abi, mfsd=DAEMON, without=without(abi))
         return None
 
     def _refuse(self, newcomer: _Newcomer, refusal: Refusal) -> None:

@@ -140,6 +140,22 @@ def test_another_abi_is_refused_with_the_reason(folder: Path) -> None:
         assert daemon.status().daemon.refused == {"EPROTO": 1}
 
 
+@pytest.mark.parametrize("minor", [_native.ABI_MINOR - 1, _native.ABI_MINOR + 1], ids=["older", "newer"])
+def test_another_minor_version_is_served_and_shown(folder: Path, minor: int) -> None:
+    version, daemons = f"{_native.ABI_MAJOR}.{minor}", f"{_native.ABI_MAJOR}.{_native.ABI_MINOR}"
+    with Daemon(folder) as daemon, RawClient(daemon.socket) as raw:
+        welcome = raw.attach(_native.hello_encode(_native.HelloKind.ATTACH, minor=minor, process="engine"))
+        assert (welcome.error, welcome.minor) == (0, _native.ABI_MINOR) and raw.segment is not None
+        (client,) = daemon.wait_clients(1)
+        assert (client.abi, daemon.status().daemon.abi) == (version, daemons)
+        assert f"speaks={version}" in daemon.wait_line("event=other-abi")
+        mfsctl = Path(sys.executable).with_name("mfsctl")
+        shown = subprocess.run(
+            [mfsctl, "--socket", daemon.socket, "status"], capture_output=True, text=True, timeout=200
+        )
+        assert f"ABI {version}, this daemon {daemons}" in shown.stdout, shown.stdout + shown.stderr
+
+
 @as_root
 def test_a_user_who_is_not_listed_is_refused(folder: Path) -> None:
     def attach_as_nobody() -> str:
