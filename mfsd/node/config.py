@@ -237,7 +237,7 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ),
     ] = field(name="ttl", default=DurationNs.parse("5s"))
     ca: Annotated[str, doc("PEM file with who signs the coordinators' certificates; set: mutual TLS")] = ""
-    certificate: Annotated[str, doc("PEM file with this node's certificate")] = ""
+    certificate: Annotated[str, doc("PEM file with this node's certificate, which carries the node's name")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""
     server_name: Annotated[
         str, doc("name in the coordinators' certificates; empty: the host that `coordinators` names")
@@ -281,7 +281,10 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         HostPort | None,
         doc("address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; unset: none"),
     ] = None
-    ca: Annotated[str, doc("PEM file with who signs the daemons' certificates; set: mutual TLS")] = ""
+    ca: Annotated[
+        str,
+        doc("PEM file with who signs the daemons' certificates; set: mutual TLS, and theirs carry the nodes' names"),
+    ] = ""
     certificate: Annotated[str, doc("PEM file with this coordinator's certificate")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""
 

@@ -39,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
         "etcd": {"storageClassName": "fast"},
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
+    "certificates-of-nodes": {**TLS, "daemon": {"tls": {"hostPath": "/etc/mfs/pki"}}},
     "one-coordinator": {"coordinator": {"replicas": 1}, "etcd": {"enabled": False}},
     "nodes-only": {"coordinator": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
@@ -159,6 +160,18 @@ def test_the_configuration_names_the_objects_that_are_there() -> None:
         assert {str(Path(f).parent) for f in (files.ca, files.certificate, files.key)} <= set(mounts)
 
 
+def test_each_node_may_have_a_certificate_of_its_own() -> None:
+    manifests = render(CASES["certificates-of-nodes"])
+    (volume,) = [
+        v
+        for v in find(manifests, "DaemonSet", "mfs-daemon")["spec"]["template"]["spec"]["volumes"]
+        if v["name"] == "tls"
+    ]
+    (mount,) = [m for m in container(manifests, "DaemonSet", "mfs-daemon")["volumeMounts"] if m["name"] == "tls"]
+    assert volume["hostPath"]["path"] == "/etc/mfs/pki" and mount["readOnly"] is True
+    assert str(Path(parse(toml_of(manifests), "mfsd.toml").cluster.certificate).parent) == mount["mountPath"]
+
+
 def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
     manifests = render()
     daemon = container(manifests, "DaemonSet", "mfs-daemon")["securityContext"]
@@ -262,6 +275,7 @@ def test_vllm_finds_library_and_daemon() -> None:
         ({"config": {"socket": {"control": "/x"}}}, "set daemon.runtimePath"),
         ({"etcd": {"enabled": False}}, "coordinator.replicas = 2"),
         ({"coordinator": {"tls": {"secretName": "x"}}}, "set both, or none of them"),
+        ({**TLS, "daemon": {"tls": {"secretName": "x", "hostPath": "/x"}}}, "not both"),
         ({"etcd": {"tls": {"secretName": "x"}}}, "set etcd.endpoints, too"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

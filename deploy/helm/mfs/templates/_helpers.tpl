@@ -51,6 +51,10 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- toJson $found }}
 {{- end }}
 
+{{- define "mfs.daemonTls" -}}
+{{- if or .Values.daemon.tls.secretName .Values.daemon.tls.hostPath }}yes{{ end }}
+{{- end }}
+
 {{- define "mfs.etcdInside" -}}
 {{- if and .Values.coordinator.enabled .Values.etcd.enabled (not .Values.etcd.endpoints) }}yes{{ end }}
 {{- end }}
@@ -65,8 +69,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
 {{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
 {{- end }}
-{{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty .Values.daemon.tls.secretName)) }}
-{{- fail "mutual TLS needs coordinator.tls.secretName and daemon.tls.secretName; set both, or none of them" }}
+{{- with .Values.daemon.tls }}{{ if and .secretName .hostPath }}
+{{- fail "daemon.tls: set secretName (one certificate for all nodes) or hostPath (each node its own), not both" }}
+{{- end }}{{ end }}
+{{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty (include "mfs.daemonTls" .))) }}
+{{- fail "mutual TLS needs coordinator.tls.secretName and one of daemon.tls; set both, or none of them" }}
 {{- end }}
 {{- if and .Values.etcd.tls.secretName (not .Values.etcd.endpoints) }}
 {{- fail "etcd.tls.secretName is for an etcd of your own: set etcd.endpoints, too (the chart's etcd is fenced by its NetworkPolicy)" }}
@@ -119,7 +126,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- $_ := set $cluster "coordinators" (list (printf "%s:%d" (include "mfs.coordinatorHost" .) (int .Values.coordinator.port))) }}
 {{- $_ := set $coordinator "etcd" (include "mfs.etcdEndpoints" . | fromJsonArray) }}
 {{- end }}
-{{- if .Values.daemon.tls.secretName }}
+{{- if include "mfs.daemonTls" . }}
 {{- $_ := merge $cluster (dict "ca" "/etc/mfs-tls/ca.crt" "certificate" "/etc/mfs-tls/tls.crt" "key" "/etc/mfs-tls/tls.key") }}
 {{- if .Values.coordinator.enabled }}
 {{- $_ := set $cluster "server_name" (include "mfs.coordinatorHost" .) }}
