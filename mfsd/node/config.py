@@ -148,7 +148,10 @@ class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     listen: Annotated[
         HostPort | None,
-        doc("address that serves `/metrics` to Prometheus, e.g. `0.0.0.0:9464`; unset: no such service"),
+        doc(
+            "address that serves `/metrics` to Prometheus, e.g. `127.0.0.1:9464`; whoever reaches it may read program "
+            "names and byte counts; unset: no such service"
+        ),
     ] = None
 
 
@@ -279,7 +282,10 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = field(name="rate_default", default=RateBytesPerS.parse("100gbit"))
     web: Annotated[
         HostPort | None,
-        doc("address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; unset: none"),
+        doc(
+            "address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; whoever reaches "
+            "it may read it; unset: none"
+        ),
     ] = None
     ca: Annotated[
         str,

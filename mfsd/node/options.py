@@ -23,6 +23,7 @@ class Options(Struct, frozen=True, kw_only=True):
     listen: HostPort | None = None
     advertise: HostPort | None = None
     etcd: list[HostPort] | None = None
+    metrics_listen: HostPort | None = None
 
     def configuration(self) -> Config:
         """Reads the file, if there is one, and applies the command line. ConfigError."""
@@ -37,6 +38,8 @@ class Options(Struct, frozen=True, kw_only=True):
             config = replace(config, mode=self.mode)
         if self.coordinators is not None:
             config = replace(config, cluster=replace(config.cluster, coordinators=self.coordinators))
+        if self.metrics_listen is not None:
+            config = replace(config, metrics=replace(config.metrics, listen=self.metrics_listen))
         given = {n: v for n in ("listen", "advertise", "etcd") if (v := getattr(self, n)) is not None}
         if given:
             config = replace(config, coordinator=replace(config.coordinator, **given))

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from bench.ports import free_port
 from tests.support.chart import container, find, render, toml_of
@@ -52,6 +55,21 @@ def test_the_daemon_starts_and_answers_its_probes(folder: Path) -> None:
         assert b"mfs_" in urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=200).read()
 
 
+def test_metrics_on_the_address_of_the_node(folder: Path) -> None:
+    """As with daemon.metricsAddress=podIP; 127.0.0.2 stands for it."""
+    metrics = free_port()
+    daemon = {"runtimePath": str(folder / "run"), "metricsPort": metrics, "metricsAddress": "podIP"}
+    manifests = render({"daemon": daemon, "coordinator": {"enabled": False}})
+    config = folder / "mfsd.toml"
+    config.write_text(toml_of(manifests))
+    places = {"/etc/mfs/mfsd.toml": str(config), "$(POD_IP)": "127.0.0.2"}
+    with Process(*placed(container(manifests, "DaemonSet", "mfs-daemon")["command"], places)) as process:
+        process.wait_line("event=ready")
+        assert b"mfs_" in urllib.request.urlopen(f"http://127.0.0.2:{metrics}/metrics", timeout=200).read()
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=200)
+
+
 def test_two_coordinators_are_ready_once_one_leads(folder: Path) -> None:
     with etcd(folder) as (endpoint, _):
         first, second = (Replica(folder, endpoint, name) for name in ("a", "b"))
@@ -61,10 +79,11 @@ def test_two_coordinators_are_ready_once_one_leads(folder: Path) -> None:
             two.wait_line("event=ready")
             for replica in (first, second):
                 eventually(lambda r=replica: probe(r.spec["readinessProbe"], r.places).returncode == 0, "readiness")
-                live = replica.spec["livenessProbe"]["httpGet"]
-                assert replica.ports[live["port"]] == replica.web
-                with urllib.request.urlopen(f"http://127.0.0.1:{replica.web}{live['path']}", timeout=200) as answer:
-                    assert answer.status == 200
+                alive = probe(replica.spec["livenessProbe"], replica.places)
+                assert alive.returncode == 0, alive.stderr
+            one.process.send_signal(signal.SIGSTOP)
+            assert probe(first.spec["livenessProbe"], first.places).returncode != 0, "a stopped one is not alive"
+            one.process.send_signal(signal.SIGCONT)
 
 
 class Replica:
@@ -78,7 +97,6 @@ class Replica:
         config = folder / f"{name}.toml"
         config.write_text(toml_of(manifests))
         self.spec = container(manifests, "Deployment", "mfs-coordinator")
-        self.ports = {p["name"]: p["containerPort"] for p in self.spec["ports"]}
         self.places = {"/etc/mfs/mfsd.toml": str(config), "$(POD_IP)": "127.0.0.1"}
         self.command = placed(self.spec["command"], self.places)
 

@@ -25,11 +25,12 @@ from tests.support.chart import CHART, HELM, Manifest, container, find, helm, re
 KUBERNETES = ("1.25", "1.31", "1.37")
 """The oldest that the chart allows, one between, and the newest with published schemas."""
 TLS = {"daemon": {"tls": {"secretName": "mfs-node"}}, "coordinator": {"tls": {"secretName": "mfs-coordinator"}}}
+OPEN = {"daemon": {"metricsAddress": "podIP"}, "coordinator": {"webAddress": "0.0.0.0"}}
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
         **{
-            part: {**TLS[part], "nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]}
+            part: {**TLS[part], **OPEN[part], "nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]}
             for part in TLS
         },
         "imagePullSecrets": [{"name": "pull"}],
@@ -219,6 +220,21 @@ def test_only_the_daemon_mounts_the_control_socket() -> None:
     assert mounting == ["mfs-daemon"]
 
 
+def test_metrics_and_page_are_on_loopback_unless_asked_for() -> None:
+    manifests = render()
+    read = parse(toml_of(manifests), "mfsd.toml")
+    assert (read.metrics.listen, read.coordinator.web) == ("127.0.0.1:9464", "127.0.0.1:7480")
+    assert "ports" not in container(manifests, "DaemonSet", "mfs-daemon")
+    assert [p["name"] for p in find(manifests, "Service", "mfs-coordinator")["spec"]["ports"]] == ["grpc"]
+    assert [p["name"] for p in container(manifests, "Deployment", "mfs-coordinator")["ports"]] == ["grpc"]
+    manifests = render(OPEN)
+    assert parse(toml_of(manifests), "mfsd.toml").metrics.listen is None, "the command line says it, by node"
+    daemon = container(manifests, "DaemonSet", "mfs-daemon")
+    assert daemon["command"][-2:] == ["--metrics-listen", "$(POD_IP):9464"]
+    assert daemon["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert [p["name"] for p in find(manifests, "Service", "mfs-coordinator")["spec"]["ports"]] == ["grpc", "web"]
+
+
 def test_nothing_asks_the_kubernetes_api(manifests: list[Manifest]) -> None:
     assert not {m["kind"] for m in manifests} & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
 
@@ -242,9 +258,10 @@ def test_policies_let_in_nodes_and_nobody_else() -> None:
 
 
 def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
-    (monitor,) = [m for m in render({"podMonitor": {"enabled": True}}) if m["kind"] == "PodMonitor"]
+    manifests = render({"podMonitor": {"enabled": True}, **OPEN})
+    (monitor,) = [m for m in manifests if m["kind"] == "PodMonitor"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] in [p["name"] for p in container(render(), "DaemonSet", "mfs-daemon")["ports"]]
+    assert endpoint["port"] in [p["name"] for p in container(manifests, "DaemonSet", "mfs-daemon")["ports"]]
     assert {"targetLabel": "job", "replacement": "mfsd"} in endpoint["relabelings"]
     assert 'job="mfsd"' in (CHART.parents[1] / "prometheus" / "mfs.rules.yml").read_text()
 
@@ -268,6 +285,9 @@ def test_vllm_finds_library_and_daemon() -> None:
         ({"config": {"mode": "watch"}}, "config.mode"),
         ({"config": {"arbiter": {"windw": "1ms"}}}, "Additional property windw is not allowed"),
         ({"daemon": {"runtimePath": "run"}}, "daemon.runtimePath"),
+        ({"daemon": {"metricsAddress": ""}}, "daemon.metricsAddress"),
+        ({"coordinator": {"webAddress": "podIP"}}, "coordinator.webAddress"),
+        ({"podMonitor": {"enabled": True}}, "set daemon.metricsAddress=podIP"),
         ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "etcd.endpoints.0"),
         ({"etcd": {"replicas": 2}}, "etcd.replicas"),
         ({"deamon": {}}, "Additional property deamon is not allowed"),

@@ -51,6 +51,14 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- toJson $found }}
 {{- end }}
 
+{{- define "mfs.metricsOpen" -}}
+{{- if not (has .Values.daemon.metricsAddress (list "127.0.0.1" "[::1]" "localhost")) }}yes{{ end }}
+{{- end }}
+
+{{- define "mfs.webOpen" -}}
+{{- if ne .Values.coordinator.webAddress "127.0.0.1" }}yes{{ end }}
+{{- end }}
+
 {{- define "mfs.daemonTls" -}}
 {{- if or .Values.daemon.tls.secretName .Values.daemon.tls.hostPath }}yes{{ end }}
 {{- end }}
@@ -68,6 +76,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 {{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
 {{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
+{{- end }}
+{{- if and .Values.podMonitor.enabled (not (include "mfs.metricsOpen" .)) }}
+{{- fail (printf "podMonitor.enabled: Prometheus cannot reach daemon.metricsAddress = %s; set daemon.metricsAddress=podIP (and let your firewall keep others off that port of the nodes)" .Values.daemon.metricsAddress) }}
 {{- end }}
 {{- with .Values.daemon.tls }}{{ if and .secretName .hostPath }}
 {{- fail "daemon.tls: set secretName (one certificate for all nodes) or hostPath (each node its own), not both" }}
@@ -121,7 +132,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- /* mfsd.toml: what the chart knows, and over it what `config` says. */ -}}
 {{- define "mfs.config" -}}
 {{- $cluster := dict }}
-{{- $coordinator := dict "listen" (printf "[::]:%d" (int .Values.coordinator.port)) "web" (printf "0.0.0.0:%d" (int .Values.coordinator.webPort)) }}
+{{- $coordinator := dict "listen" (printf "[::]:%d" (int .Values.coordinator.port)) "web" (printf "%s:%d" .Values.coordinator.webAddress (int .Values.coordinator.webPort)) }}
 {{- if .Values.coordinator.enabled }}
 {{- $_ := set $cluster "coordinators" (list (printf "%s:%d" (include "mfs.coordinatorHost" .) (int .Values.coordinator.port))) }}
 {{- $_ := set $coordinator "etcd" (include "mfs.etcdEndpoints" . | fromJsonArray) }}
@@ -140,6 +151,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 {{- $known := dict "cluster" $cluster "coordinator" $coordinator
   "socket" (dict "path" (printf "%s/mfsd.sock" .Values.daemon.runtimePath) "control" (printf "%s/mfsd.sock" (include "mfs.controlPath" .)))
-  "metrics" (dict "listen" (printf "0.0.0.0:%d" (int .Values.daemon.metricsPort))) }}
+  "metrics" dict }}
+{{- if ne .Values.daemon.metricsAddress "podIP" }}
+{{- $_ := set $known.metrics "listen" (printf "%s:%d" .Values.daemon.metricsAddress (int .Values.daemon.metricsPort)) }}
+{{- end }}
 {{- include "mfs.toml" (mergeOverwrite $known (deepCopy .Values.config)) }}
 {{- end }}
