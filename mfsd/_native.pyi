@@ -174,7 +174,8 @@ def hello_decode(data: bytes) -> Hello:
     `hello_version_error`; names are cut at the first NUL, bytes that are not UTF-8 are replaced."""
 
 def hello_version_error(hello: Hello) -> str | None:
-    """Why this daemon cannot serve that client, one line for people; None when it can."""
+    """Why this daemon cannot serve that client, one line for people; None when it can: of two minor versions both ends
+    do without what the older one does not know."""
 
 def welcome_encode(
     *,

@@ -43,7 +43,7 @@ def hello_decode(bytes data):
 
 
 def hello_version_error(hello):
-    if hello.major != MFS_ABI_MAJOR or hello.minor > MFS_ABI_MINOR:
+    if hello.major != MFS_ABI_MAJOR:
         return (
             f"the program speaks ABI {hello.major}.{hello.minor}, this daemon {MFS_ABI_MAJOR}.{MFS_ABI_MINOR}: "
             f"install one version"

@@ -129,7 +129,7 @@ class Stage:
         self.rate = rate
         self._running: list[Program] = []
         self._folder = tempfile.TemporaryDirectory(prefix="mfs-demo-")
-        self.socket = Path(self._folder.name) / "mfsd.sock"
+        self.socket = Path(self._folder.name) / "run" / "mfsd.sock"
         self._alltoall = build_alltoall()
 
     def __enter__(self) -> Stage:

@@ -6,11 +6,11 @@ import importlib.util
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from types import TracebackType
 
 from bench.fabric.lab import Lab
+from mfsd.children import python_module
 
 LAUNCHER = "mfsd.soft_roce.launcher"
 FIRST_PORT = 18_515
@@ -63,7 +63,7 @@ class RdmaFlow:
         return self
 
     def _start(self, host: str, *peer: str) -> subprocess.Popen[bytes]:
-        launcher = ("ip", "netns", "exec", self._lab.namespace(host), sys.executable, "-m", LAUNCHER)
+        launcher = ("ip", "netns", "exec", self._lab.namespace(host), *python_module(LAUNCHER))
         test = (
             "ib_write_bw",
             "-x",

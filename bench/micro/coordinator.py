@@ -19,6 +19,7 @@ import numpy as np
 from bench.micro.coordinator_load import NODES, Load, ports_of
 from bench.micro.daemon import ROOT
 from bench.ports import free_port
+from mfsd.children import python_module
 from mfsd.node.link import Link
 from mfsd.node.link_words import Identity, LinkSettings, OrderChange
 
@@ -97,7 +98,7 @@ async def measure(etcd: str, started: list[subprocess.Popen[str]], snapshot: Pat
     )
     started.append(leader)
     await hear(leader)
-    next_leader = [sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--etcd", etcd]
+    next_leader = [*python_module("mfsd.cli.daemon"), "--coordinator", "--etcd", etcd]
     started.append(
         subprocess.Popen(
             [*next_leader, "--listen", addresses[1], "--advertise", addresses[1]],

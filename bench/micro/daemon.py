@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mfsd.children import python_module
+
 ROOT = Path(__file__).parents[2]
 NATIVE = Path(__file__).with_name("native")
 BUILD = ROOT / "build/bench/micro"
@@ -29,11 +31,11 @@ def realtime() -> None:
 def mfsd(*, first: bool = False) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """A daemon with its defaults: its socket and its process. `first`: at real-time priority."""
     with tempfile.TemporaryDirectory(prefix="mfs-") as folder:
-        path = Path(folder) / "mfsd.sock"
+        path = Path(folder) / "run" / "mfsd.sock"
         (Path(folder) / "mfsd.toml").write_text("")
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "mfsd.cli.daemon"),
+                *python_module("mfsd.cli.daemon"),
                 *("--config", f"{folder}/mfsd.toml", "--socket", str(path)),
             ],
             cwd=ROOT,

@@ -25,6 +25,7 @@ from typing import Any
 
 from bench.micro.daemon import ROOT, mfsd
 from bench.micro.paired import median_interval
+from mfsd.children import python_module
 
 SECONDS = 60.0
 LINE_400G_US = 2**20 * 8 / 400e3
@@ -42,7 +43,7 @@ def measured(protocol: str, seconds: float) -> dict[str, Any]:
     program = ROOT / "bench/programs/mooncake_pair.py"
     command = [sys.executable, str(program), "--seconds", str(seconds), "--protocol", protocol]
     if protocol == "rdma":
-        launcher = (sys.executable, "-m", "mfsd.soft_roce.launcher", "--address", "127.0.0.1", "--")
+        launcher = (*python_module("mfsd.soft_roce.launcher"), "--address", "127.0.0.1", "--")
         command = [*launcher, *command]
     with mfsd() as (socket, _), tempfile.TemporaryDirectory(prefix="mfs-") as folder:
         topology = Path(folder) / "topology.json"

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bench.micro.shim import SHIM, daemon, shimmed
+from mfsd.children import python_module
 
 PROGRAM = Path(__file__).parents[1] / "programs/nccl_ranks.py"
 PAIRS, RANKS, ROUNDS, COUNT = 5, 2, 12, 262144
@@ -24,7 +25,7 @@ LIMIT_S = 120
 def seconds(library: str, environment: dict[str, str]) -> dict[str, float]:
     """Median time of every operation, over rounds and ranks."""
     shape = ("--ranks", str(RANKS), "--rounds", str(ROUNDS), "--count", str(COUNT))
-    device = (sys.executable, "-m", "mfsd.soft_roce.launcher", "--address", "127.0.0.1", "--")
+    device = (*python_module("mfsd.soft_roce.launcher"), "--address", "127.0.0.1", "--")
     with tempfile.TemporaryDirectory(prefix="mfs-") as runtime:
         done = subprocess.run(
             [*device, sys.executable, str(PROGRAM), "--library", library, *shape],

@@ -12,7 +12,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ports import free_port
+from mfsd.children import python_module
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).with_name("native")
@@ -47,10 +47,10 @@ def build() -> Path:
 def daemon() -> Iterator[Path]:
     """A daemon with its built-in rules; gives its socket."""
     with tempfile.TemporaryDirectory(prefix="mfs-") as folder:
-        path = Path(folder) / "mfsd.sock"
+        path = Path(folder) / "run" / "mfsd.sock"
         (Path(folder) / "mfsd.toml").write_text("")
         arguments = ["--config", f"{folder}/mfsd.toml", "--socket", str(path)]
-        command = [sys.executable, "-m", "mfsd.cli.daemon", *arguments]
+        command = [*python_module("mfsd.cli.daemon"), *arguments]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             deadline_s = time.monotonic() + START_S
@@ -81,7 +81,7 @@ def message_rate(environment: dict[str, str]) -> float:
     """Messages per microsecond that ib_write_bw reports between two processes on soft RoCE."""
     device, port = f"bench{os.getpid()}", free_port()
     command = [
-        *(sys.executable, "-m", "mfsd.soft_roce.launcher", "--device", device, "--address", "127.0.0.1", "--"),
+        *(*python_module("mfsd.soft_roce.launcher"), "--device", device, "--address", "127.0.0.1", "--"),
         *("ib_write_bw", "-d", device, "-s", "2", "-n", str(RATE_MESSAGES), "-p", str(port)),
     ]
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -49,7 +49,7 @@ class Daemons:
         self._cleanup.close()
 
     def socket(self, host: str) -> Path:
-        return self._hosts.folder / f"{host}.sock"
+        return self._hosts.folder / "run" / f"{host}.sock"
 
     def cpu_s(self) -> float:
         """Processor time of all daemons and the coordinator so far."""

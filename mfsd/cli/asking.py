@@ -11,6 +11,8 @@ import click
 from mfsd.node.control import Reply, Request
 from mfsd.node.control_client import Refused, Unreachable, ask
 
+ATTACH_SOCKET = "mfsd.socket"
+"""In the context's `meta`: the socket that programs attach to. Its `obj` is the one that is asked."""
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
 

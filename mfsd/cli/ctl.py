@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from mfsd.cli.asking import ATTACH_SOCKET
 from mfsd.cli.commands.completion import completion
 from mfsd.cli.commands.coordinator import coordinator
 from mfsd.cli.commands.doctor import doctor
@@ -19,7 +20,8 @@ from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
 from mfsd.cli.commands.top import top
 from mfsd.cli.commands.trace import trace
-from mfsd.node.control_client import default_socket
+from mfsd.node.address import control_beside
+from mfsd.node.control_client import default_control, default_socket
 
 
 @click.group(
@@ -28,7 +30,7 @@ from mfsd.node.control_client import default_socket
 Examples:
   mfsctl doctor                     will programs on this node be scheduled?
   mfsctl status                     what is attached, held and in flight
-  mfsctl --socket /tmp/a.sock top   another daemon of this host, live
+  mfsctl --socket /run/b/mfsd.sock top   another daemon of this host, live
   mfsctl COMMAND --help             examples of each command
 
 \b
@@ -45,13 +47,22 @@ Exit codes:
     "socket_path",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The daemon's socket. Default: $MFS_SOCKET, else /run/mfs/mfsd.sock.",
+    help="The socket that programs attach to. Default: $MFS_SOCKET, else /run/mfs/mfsd.sock.",
+)
+@click.option(
+    "--control",
+    "control",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The socket that is asked, if mfsd.toml sets socket.control. Default: $MFS_CONTROL, else that of --socket "
+    "with -control added to its folder (/run/mfs-control/mfsd.sock).",
 )
 @click.version_option(package_name="mfsd")
 @click.pass_context
-def main(context: click.Context, socket_path: Path | None) -> None:
+def main(context: click.Context, socket_path: Path | None, control: Path | None) -> None:
     """See what mfsd does on this node and change how it does it; configure hosts and switches alike."""
-    context.obj = socket_path or default_socket()
+    context.obj = control or (control_beside(socket_path) if socket_path else default_control())
+    context.meta[ATTACH_SOCKET] = socket_path or default_socket()
 
 
 for command in (

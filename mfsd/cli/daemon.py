@@ -67,6 +67,11 @@ Examples:
     metavar="HOST:PORT,...",
     help="Coordinators of the cluster, before what the file says ([cluster] coordinators).",
 )
+@click.option(
+    "--metrics-listen",
+    metavar="HOST:PORT",
+    help="Where to serve /metrics, before what the file says ([metrics] listen): for an address that differs by node.",
+)
 @click.option("--coordinator", is_flag=True, help="Be a coordinator instead of a node's daemon.")
 @click.option("--listen", metavar="HOST:PORT", help="With --coordinator: where to serve. Default: [::]:7400.")
 @click.option(
@@ -85,6 +90,7 @@ def main(
     socket_path: Path | None,
     mode: str | None,
     coordinators: str | None,
+    metrics_listen: str | None,
     coordinator: bool,
     listen: str | None,
     advertise: str | None,
@@ -118,6 +124,7 @@ def main(
             socket=socket_path.absolute() if socket_path else None,
             mode=mode,  # type: ignore[arg-type]  # click has checked it
             coordinators=addresses("--coordinator-address", coordinators),
+            metrics_listen=address("--metrics-listen", metrics_listen),
             listen=address("--listen", listen),
             advertise=address("--advertise", advertise),
             etcd=addresses("--etcd", etcd),
@@ -146,13 +153,14 @@ def _check_usage(coordinator: bool, coordinators: str | None, only_coordinator: 
 
 def _serve(options: Options, config: Config) -> int:
     from mfsd.node.address import Address, AddressError
+    from mfsd.node.config_file import control_path
     from mfsd.node.daemon import Daemon
     from mfsd.node.log import Log
     from mfsd.node.notify import Notifier
 
     log = Log(config.log_level, journal="JOURNAL_STREAM" in os.environ)
     try:
-        address = Address(Path(config.socket.path))
+        address = Address(Path(config.socket.path), control_path(config.socket))
     except AddressError as error:
         click.echo(f"mfsd: {error}", err=True)
         return EXIT_CANNOT_START

@@ -19,6 +19,7 @@ import msgspec
 from mfsd.coordinator import messages
 from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Electorate, Logger, Role
+from mfsd.coordinator.identity import identity_problem
 from mfsd.coordinator.ports import PortsExhausted
 from mfsd.coordinator.settings import Settings
 from mfsd.coordinator.turns import Turns
@@ -201,6 +202,10 @@ class Service:
             )
         if not is_name(hello.version):
             raise Refused(pb.Refusal.HELLO, "its version is no version: is this another protocol?")
+        if self.settings.tls is not None:
+            problem = identity_problem(hello.node, context.auth_context())
+            if problem is not None:
+                raise Refused(pb.Refusal.HELLO, problem)
         _check_ports(hello.ports, 0)  # now: what is wrong with one stream must not surface in a change of roles
         return Session(hello, context.peer(), context)
 
@@ -446,6 +451,12 @@ def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger)
             port = server.add_secure_port(listen, server_credentials(Certificates(tls, log)))
         else:
             port = server.add_insecure_port(listen)
+            log.warning(
+                "nodes-not-authenticated",
+                listen=listen,
+                problem="whoever reaches this port may speak for any node and take its place",
+                remedy="set ca, certificate and key in [coordinator], or keep the port to a management network",
+            )
     except RuntimeError as error:
         raise CannotListen(
             f"cannot listen on {listen}: is another coordinator running, and is the address this host's? "

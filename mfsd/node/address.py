@@ -1,7 +1,11 @@
-"""Ownership of the daemon's socket path: one living daemon a path, and a dead one's leftovers are taken over.
+"""The daemon's two sockets: where they lie, one living daemon a path, and a dead one's leftovers taken over.
 
-The owner holds a lock (``flock``) on ``PATH.lock`` for its whole life. The kernel drops the lock with the
-process, however it dies, so there is no guessing from a pid file or from a connect that might hang.
+Programs attach at one socket, whose folder containers mount. mfsctl asks at the other, whose folder none may
+mount: root in a container is root to a unix socket, and could switch the node's mode.
+
+The owner holds a lock (``flock``) on ``CONTROL.lock`` for its whole life. The kernel drops the lock with the
+process, however it dies, so there is no guessing from a pid file or from a connect that might hang. It lies beside
+the control socket: whoever may open a lock file for reading, as every container could, can take the lock.
 """
 
 from __future__ import annotations
@@ -13,32 +17,57 @@ import socket
 import stat
 from pathlib import Path
 
+CONTROL_FOLDER_SUFFIX = "-control"
+
+
+def control_beside(path: Path) -> Path:
+    """Where a daemon that serves ``path`` is asked by mfsctl, unless `socket.control` says otherwise."""
+    return Path(f"{path.parent}{CONTROL_FOLDER_SUFFIX}") / path.name
+
 
 class AddressError(Exception):
     """The path cannot be served. ``str()`` names the path, the reason and the remedy."""
 
 
 class Address:
-    """The socket path while this process owns it: :meth:`listen` creates sockets there, :meth:`release`
-    removes them."""
+    """Both socket paths while this process owns them: :meth:`listen` creates a socket, :meth:`release` removes
+    them."""
 
-    def __init__(self, path: Path) -> None:
-        """Takes the lock. AddressError when another daemon lives there or the folder cannot be used."""
+    def __init__(self, path: Path, control: Path) -> None:
+        """Takes the lock. AddressError when another daemon lives there or a folder cannot be used."""
         self.path = path
-        self._lock_path = Path(f"{path}.lock")
+        self.control = control
+        self._lock_path = Path(f"{control}.lock")
         self._bound: list[Path] = []
+        self._made: list[Path] = []
+        """Folders that were not there before."""
         try:
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._make(path.parent)
+            self._make(control.parent)
+            owner = control.parent.stat().st_uid
+            if owner not in (0, os.geteuid()):
+                raise AddressError(
+                    f"{control.parent}: belongs to uid {owner}, who could take the control socket's place; remove the "
+                    "folder or set socket.control"
+                )
             self._lock = self._take_lock()
         except OSError as error:
             raise AddressError(
-                f"{path}: cannot be created: {error.strerror}; run as a user who may write to "
-                f"{path.parent}, or choose another place with --socket (programs find it by MFS_SOCKET)"
+                f"{error.filename or control}: cannot be created: {error.strerror}; run as a user who may write there, "
+                "or choose another place with --socket (programs find it by MFS_SOCKET) or socket.control"
             ) from error
 
-    def listen(self, kind: socket.SocketKind, suffix: str, mode: int, group: int | None) -> socket.socket:
-        """A listening, non-blocking unix socket at the path with ``suffix`` added, with these permissions."""
-        path = Path(f"{self.path}{suffix}")
+    def _make(self, folder: Path) -> None:
+        try:
+            folder.mkdir(mode=0o755, parents=True)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+        else:
+            self._made.append(folder)
+
+    def listen(self, kind: socket.SocketKind, path: Path, mode: int, group: int | None) -> socket.socket:
+        """A listening, non-blocking unix socket at one of the two paths, with these permissions."""
         listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -67,12 +96,15 @@ class Address:
         return listener
 
     def release(self) -> None:
-        """Removes the sockets and gives the path up."""
+        """Removes the sockets, and the folders that were made for them, and gives the paths up."""
         for path in self._bound:
             with contextlib.suppress(OSError):
                 path.unlink()
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
+        for folder in self._made:
+            with contextlib.suppress(OSError):  # somebody else's files are in it
+                folder.rmdir()
         os.close(self._lock)
 
     def _take_lock(self) -> int:

@@ -36,8 +36,15 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     path: Annotated[
         str,
-        doc("unix socket of the attach protocol; `.ctl` is added for mfsctl, `.lock` for the daemon's lock"),
+        doc("unix socket that programs attach to; containers mount its folder, read-only"),
     ] = "/run/mfs/mfsd.sock"
+    control: Annotated[
+        str,
+        doc(
+            "unix socket that mfsctl asks, in a folder that no container mounts; `.lock` is added for the daemon's "
+            "lock; empty: that of `path` with `-control` added to its folder, e.g. `/run/mfs-control/mfsd.sock`"
+        ),
+    ] = ""
     mode: Annotated[FileMode, doc("permissions of the sockets")] = FileMode(0o660)
     group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own")] = None
     allowed_uids: Annotated[
@@ -45,8 +52,24 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         doc("users that may attach; root and the daemon's user always may; unset: whoever can open the socket"),
     ] = None
     allowed_gids: Annotated[list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")] = None
-    clients_per_uid: Annotated[int, doc("processes of one user attached at once", ge=1, le=256)] = 128
-    attaches_per_s: Annotated[int, doc("attach requests of one user per second", ge=1, le=10_000)] = 200
+    clients_max: Annotated[
+        int,
+        doc(
+            "processes attached at once, 3 MiB each at most; a daemon whose control group has less memory than 96 MiB "
+            "and that serves fewer and says so",
+            ge=1,
+            le=256,
+        ),
+    ] = 256
+    clients_per_container: Annotated[
+        int, doc("processes of one pod or container attached at once, whatever their users", ge=1, le=256)
+    ] = 64
+    clients_per_uid: Annotated[
+        int, doc("processes of one user attached at once, outside of containers", ge=1, le=256)
+    ] = 128
+    attaches_per_s: Annotated[
+        int, doc("attach requests of one container, or one user outside of them, per second", ge=1, le=10_000)
+    ] = 200
 
 
 class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,7 +148,10 @@ class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     listen: Annotated[
         HostPort | None,
-        doc("address that serves `/metrics` to Prometheus, e.g. `0.0.0.0:9464`; unset: no such service"),
+        doc(
+            "address that serves `/metrics` to Prometheus, e.g. `127.0.0.1:9464`; whoever reaches it may read program "
+            "names and byte counts; unset: no such service"
+        ),
     ] = None
 
 
@@ -214,7 +240,7 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ),
     ] = field(name="ttl", default=DurationNs.parse("5s"))
     ca: Annotated[str, doc("PEM file with who signs the coordinators' certificates; set: mutual TLS")] = ""
-    certificate: Annotated[str, doc("PEM file with this node's certificate")] = ""
+    certificate: Annotated[str, doc("PEM file with this node's certificate, which carries the node's name")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""
     server_name: Annotated[
         str, doc("name in the coordinators' certificates; empty: the host that `coordinators` names")
@@ -256,9 +282,15 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = field(name="rate_default", default=RateBytesPerS.parse("100gbit"))
     web: Annotated[
         HostPort | None,
-        doc("address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; unset: none"),
+        doc(
+            "address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; whoever reaches "
+            "it may read it; unset: none"
+        ),
     ] = None
-    ca: Annotated[str, doc("PEM file with who signs the daemons' certificates; set: mutual TLS")] = ""
+    ca: Annotated[
+        str,
+        doc("PEM file with who signs the daemons' certificates; set: mutual TLS, and theirs carry the nodes' names"),
+    ] = ""
     certificate: Annotated[str, doc("PEM file with this coordinator's certificate")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""
 

@@ -13,14 +13,15 @@ from typing import Any, get_args, get_origin
 import msgspec
 from msgspec import UNSET, Struct
 
-from mfsd.node.config import Config, NicConfig
+from mfsd.node.address import control_beside
+from mfsd.node.config import Config, NicConfig, SocketConfig
 from mfsd.node.schema import Key, allowed, keys, struct_of
 from mfsd.text import one_line, parse_toml
 
 NAME_BYTES_MAX = 31
 """Names cross the shared-memory ABI in 32 bytes with their end."""
-SOCKET_PATH_BYTES_MAX = 100
-"""A unix socket path holds 107 bytes; the control socket and the lock add a suffix."""
+SOCKET_PATH_BYTES_MAX = 99
+"""A unix socket path holds 107 bytes; the control socket's folder adds a suffix."""
 
 
 class ConfigError(Exception):
@@ -65,6 +66,26 @@ def socket_path_problem(path: str) -> str | None:
     length = len(path.encode(errors="surrogateescape"))
     if length > SOCKET_PATH_BYTES_MAX:
         return f"is {length} bytes long; a socket path has at most {SOCKET_PATH_BYTES_MAX}"
+    return None
+
+
+def control_path(socket: SocketConfig) -> Path:
+    """The socket that mfsctl asks."""
+    return Path(socket.control) if socket.control else control_beside(Path(socket.path))
+
+
+def control_problem(socket: SocketConfig) -> str | None:
+    """Why the control socket cannot be there; None when it can."""
+    if not socket.control:
+        return None
+    if (problem := socket_path_problem(socket.control)) is not None:
+        return problem
+    attach_folder, folder = Path(socket.path).parent, Path(socket.control).parent
+    if attach_folder == folder or attach_folder in folder.parents:
+        return (
+            f"lies in the folder of socket.path ({attach_folder}), which containers mount: root in any of them could "
+            f'switch this node; choose another folder, for example "{control_beside(Path(socket.path))}"'
+        )
     return None
 
 
@@ -197,6 +218,8 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     yield from _out_of_limits(config, [])
     if (problem := socket_path_problem(config.socket.path)) is not None:
         yield ["socket", "path"], problem
+    if (problem := control_problem(config.socket)) is not None:
+        yield ["socket", "control"], problem
     if config.arbiter.stale_after_ns < 2 * config.arbiter.heartbeat_ns:
         yield (
             ["arbiter", "stale_after"],

@@ -1,6 +1,6 @@
 """What mfsctl asks the daemon, and what it answers: the control protocol, version 1.
 
-A stream socket at ``SOCKET.ctl`` carries one JSON object a line. A request names the protocol version; the
+A stream socket at `socket.control` carries one JSON object a line. A request names the protocol version; the
 answer to each is one line, in order. Reading is for everybody who can open the socket; changing is for root
 and the daemon's user. Fields may be added within a version, so readers ignore what they do not know.
 """
@@ -108,6 +108,10 @@ class DaemonStatus(Struct, frozen=True):
     refused: dict[str, int]
     """Attach requests refused since start, by errno name."""
     log_lines_dropped: int
+    control: str = ""
+    """The socket that was asked."""
+    abi: str = ""
+    """MAJOR.MINOR of the shared memory's layout that it speaks; with a client both do without what the older lacks."""
 
 
 class CommunicatorStatus(Struct, frozen=True):
@@ -166,6 +170,8 @@ class ClientStatus(Struct, frozen=True):
     communicators: list[CommunicatorStatus] = []
     unit: str = ""
     """Prefill replica that its batches belong to."""
+    abi: str = ""
+    """MAJOR.MINOR of the shared memory's layout that it speaks."""
 
 
 class ProcessTotals(Struct, frozen=True):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from mfsd.node.address import control_beside
 from mfsd.node.control import LINE_BYTES_MAX, ErrorReply, ProtocolError, Reply, Request, decode_reply, encode
 
 DEFAULT_SOCKET = Path("/run/mfs/mfsd.sock")
-CONTROL_SUFFIX = ".ctl"
 
 
 class Unreachable(Exception):
@@ -31,32 +32,38 @@ def default_socket() -> Path:
     return Path(os.environ.get("MFS_SOCKET") or DEFAULT_SOCKET)
 
 
-def ask(path: Path, request: Request, timeout_s: float = 5.0) -> Reply:
-    """Sends one request to the daemon that serves ``path`` and waits for its answer. Unreachable or
+def default_control() -> Path:
+    """``$MFS_CONTROL``, for a daemon with `socket.control`, or that of the daemon that programs find."""
+    named = os.environ.get("MFS_CONTROL")
+    return Path(named) if named else control_beside(default_socket())
+
+
+def ask(control: Path, request: Request, timeout_s: float = 5.0) -> Reply:
+    """Sends one request to the daemon with this control socket and waits for its answer. Unreachable or
     Refused."""
-    with Conversation(path, request, timeout_s) as conversation:
+    with Conversation(control, request, timeout_s) as conversation:
         return conversation.reply()
 
 
 class Conversation:
     """A connection on which one request has been sent."""
 
-    def __init__(self, path: Path, request: Request, timeout_s: float = 5.0) -> None:
+    def __init__(self, control: Path, request: Request, timeout_s: float = 5.0) -> None:
         """Unreachable."""
-        self._path, self._timeout_s = path, timeout_s
+        self._control, self._timeout_s = control, timeout_s
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._connection.settimeout(timeout_s)
         with contextlib.ExitStack() as undo:
             undo.callback(self._connection.close)
-            with _explained(path, timeout_s):
-                self._connection.connect(f"{path}{CONTROL_SUFFIX}")
+            with _explained(control, timeout_s):
+                self._connection.connect(str(control))
                 self._connection.sendall(encode(request))
             undo.pop_all()
         self._lines = self._connection.makefile("rb")
 
     def reply(self) -> Reply:
         """The next one. Unreachable or Refused."""
-        with _explained(self._path, self._timeout_s):
+        with _explained(self._control, self._timeout_s):
             reply = decode_reply(self._lines.readline(LINE_BYTES_MAX))
         if isinstance(reply, ErrorReply):
             raise Refused(reply)
@@ -85,20 +92,27 @@ class Conversation:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, timeout_s: float) -> Iterator[None]:
+def _explained(control: Path, timeout_s: float) -> Iterator[None]:
     """Turns what can go wrong with a socket into Unreachable."""
-    address = f"{path}{CONTROL_SUFFIX}"
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise Unreachable(
-            f"no mfsd at {path}: start it (systemctl start mfsd), or name its socket with --socket or MFS_SOCKET"
+            f"no mfsd at {control}: start it (systemctl start mfsd), or name its socket with --socket or MFS_SOCKET; "
+            "if mfsd.toml sets socket.control, that one with --control or MFS_CONTROL"
         ) from error
     except PermissionError as error:
-        raise Unreachable(f"{address}: permission denied: run as root or as a member of the socket's group") from error
+        raise Unreachable(f"{control}: permission denied: run as root or as a member of the socket's group") from error
     except (TimeoutError, BlockingIOError) as error:
-        raise Unreachable(f"mfsd at {path} does not answer within {timeout_s:g} s: it hangs or is stopped") from error
+        raise Unreachable(
+            f"mfsd at {control} does not answer within {timeout_s:g} s: it hangs or is stopped"
+        ) from error
     except ProtocolError as error:
-        raise Unreachable(f"{address}: {error}: is this another version of mfsd?") from error
+        raise Unreachable(f"{control}: {error}: is this another version of mfsd?") from error
     except OSError as error:
-        raise Unreachable(f"{address}: {error.strerror or error}") from error
+        if error.errno == errno.EPROTOTYPE:
+            raise Unreachable(
+                f"{control}: programs attach here; mfsctl asks at socket.control of mfsd.toml, which is "
+                f"{control_beside(control)} unless set: name that with --control, or this one with --socket"
+            ) from error
+        raise Unreachable(f"{control}: {error.strerror or error}") from error

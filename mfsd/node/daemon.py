@@ -12,19 +12,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from mfsd import _native
 from mfsd._native import Arbiter
-from mfsd.node import rules
+from mfsd.node import abi, rules
 from mfsd.node.address import Address
 from mfsd.node.addresses import PortNames
 from mfsd.node.admission import Admission
 from mfsd.node.batches import Batches
 from mfsd.node.collectives import Collectives
-from mfsd.node.config import Config, Mode
+from mfsd.node.config import Config, Mode, SocketConfig
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     ClientStatus,
@@ -44,11 +45,11 @@ from mfsd.node.control import (
     TraceReply,
     TraceRequest,
 )
-from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
 from mfsd.node.link import Link
 from mfsd.node.loads import LoadReports
 from mfsd.node.log import Log
+from mfsd.node.memory import bytes_for, clients_that_fit, memory_limit_bytes
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
@@ -61,6 +62,7 @@ from mfsd.node.status import client_status, nic_statuses, rule_statuses
 from mfsd.node.totals import Totals
 from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
+from mfsd.node.values import SizeBytes
 from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
@@ -111,10 +113,12 @@ class Daemon:
     async def _serve(self, arbiter: Arbiter) -> None:
         config, loop = self._config, asyncio.get_running_loop()
         loop.set_exception_handler(self._defect)
+        self._memory_bytes = memory_limit_bytes()
         self._admission = Admission(config.socket)
+        self._limit_clients(config.socket)
         self._nics = NicTable(arbiter, config.nic)
-        attach = self._listen(socket.SOCK_SEQPACKET, "")
-        control = self._listen(socket.SOCK_STREAM, CONTROL_SUFFIX)
+        attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
+        control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         names = PortNames(node_name(config.cluster), config.nic)
         self.requests = Requests(arbiter, self._client_of)
@@ -170,6 +174,7 @@ class Daemon:
         self._log.info(
             "ready",
             socket=config.socket.path,
+            control=self._address.control,
             mode=self._mode,
             epoch=self._arbiter.epoch,
             config=self._options.config_file,
@@ -188,9 +193,9 @@ class Daemon:
             self._server.close()
             self._log.info("stopped", attached_total=self._server.attached_total)
 
-    def _listen(self, kind: socket.SocketKind, suffix: str) -> socket.socket:
+    def _listen(self, kind: socket.SocketKind, path: Path) -> socket.socket:
         config = self._config.socket
-        return self._address.listen(kind, suffix, config.mode, config.group)
+        return self._address.listen(kind, path, config.mode, config.group)
 
     # ---- what the control socket and signals ask -------------------------------------------------
 
@@ -206,6 +211,8 @@ class Daemon:
                 mode=self._mode,
                 uptime_s=now_s - self._started_s,
                 socket=self._config.socket.path,
+                control=str(self._address.control),
+                abi=abi.DAEMON,
                 config_file=str(self._options.config_file) if self._options.config_file else None,
                 cpu_s=stats["cpu_ns"] / 1e9,
                 messages=stats["messages"],
@@ -315,6 +322,7 @@ class Daemon:
                     "cluster.",
                     "coordinator.",
                     "socket.path",
+                    "socket.control",
                     "socket.mode",
                     "socket.group",
                 )
@@ -322,7 +330,7 @@ class Daemon:
         ]
         self._arbiter.rules(rules.native(new))
         self._arbiter.wire(new.wire.dscp)
-        self._admission.config = new.socket
+        self._limit_clients(new.socket)
         self._nics.reconfigure(new.nic)
         self._log.level = new.log_level
         if new.mode != old.mode:  # a switch by mfsctl outlives reloads that do not speak of the mode
@@ -336,13 +344,31 @@ class Daemon:
             cluster=old.cluster,
             coordinator=old.coordinator,
             socket=msgspec.structs.replace(
-                new.socket, path=old.socket.path, mode=old.socket.mode, group=old.socket.group
+                new.socket,
+                path=old.socket.path,
+                control=old.socket.control,
+                mode=old.socket.mode,
+                group=old.socket.group,
             ),
         )
         applied = [key for key in changed if key not in waiting]
         self._log.info("reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing")
         file = self._options.config_file
         return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
+
+    def _limit_clients(self, config: SocketConfig) -> None:
+        """As many as the configuration allows and memory holds: beyond its limit the kernel would end the daemon."""
+        room = clients_that_fit(self._memory_bytes, config.clients_max)
+        self._admission.config = config
+        self._admission.room = room if room < config.clients_max else None
+        if self._memory_bytes is not None and self._admission.room is not None:
+            self._log.warning(
+                "memory-limits-clients",
+                limit=SizeBytes(self._memory_bytes),
+                clients=room,
+                clients_max=config.clients_max,
+                remedy=f"give mfsd {SizeBytes(bytes_for(config.clients_max))}, or lower socket.clients_max",
+            )
 
     def _set_mode(self, mode: Mode) -> None:
         self._arbiter.mode(_native.Mode[mode.upper()])

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from mfsd.node.config import Config, Mode
-from mfsd.node.config_file import ConfigError, load, socket_path_problem
+from mfsd.node.config_file import ConfigError, control_problem, load, socket_path_problem
 from mfsd.node.values import HostPort
 
 
@@ -23,6 +23,7 @@ class Options(Struct, frozen=True, kw_only=True):
     listen: HostPort | None = None
     advertise: HostPort | None = None
     etcd: list[HostPort] | None = None
+    metrics_listen: HostPort | None = None
 
     def configuration(self) -> Config:
         """Reads the file, if there is one, and applies the command line. ConfigError."""
@@ -31,10 +32,14 @@ class Options(Struct, frozen=True, kw_only=True):
             if (problem := socket_path_problem(str(self.socket))) is not None:
                 raise ConfigError(f"--socket {self.socket}", "", UNSET, problem)
             config = replace(config, socket=replace(config.socket, path=str(self.socket)))
+            if (problem := control_problem(config.socket)) is not None:
+                raise ConfigError(str(self.config_file), "socket.control", config.socket.control, problem)
         if self.mode is not None:
             config = replace(config, mode=self.mode)
         if self.coordinators is not None:
             config = replace(config, cluster=replace(config.cluster, coordinators=self.coordinators))
+        if self.metrics_listen is not None:
+            config = replace(config, metrics=replace(config.metrics, listen=self.metrics_listen))
         given = {n: v for n in ("listen", "advertise", "etcd") if (v := getattr(self, n)) is not None}
         if given:
             config = replace(config, coordinator=replace(config.coordinator, **given))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import struct
 from pathlib import Path
 
+import msgspec
+
 from mfsd.node.admission import Peer
+from mfsd.node.container import container_of
 
 SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module
 SO_PEERGROUPS = 59
@@ -37,6 +42,17 @@ def open_pidfd(connection: socket.socket, pid: int, boot_ns: int) -> int:
         os.close(pidfd)
         raise ProcessLookupError(f"process {pid} ended while it attached")
     return pidfd
+
+
+def identified(connection: socket.socket, peer: Peer, boot_ns: int) -> tuple[Peer, int]:
+    """The peer with its container, and a descriptor as :func:`open_pidfd` gives it. OSError(ESRCH) when the process has
+    ended meanwhile, so that what was read by its pid may be another's."""
+    pidfd = open_pidfd(connection, peer.pid, boot_ns)
+    container = container_of(peer.pid)
+    if select.select([pidfd], [], [], 0)[0]:
+        os.close(pidfd)
+        raise ProcessLookupError(errno.ESRCH, f"process {peer.pid} ended while it attached")
+    return msgspec.structs.replace(peer, container=container), pidfd
 
 
 def process_name(pid: int) -> str:

@@ -25,10 +25,11 @@ from mfsd._native import (
     nic_reply_encode,
     welcome_encode,
 )
+from mfsd.node.abi import DAEMON, without
 from mfsd.node.admission import Admission, Peer, Refusal
 from mfsd.node.log import Log
 from mfsd.node.nics import NicTable
-from mfsd.node.peer import open_pidfd, peer_of, printable, process_name
+from mfsd.node.peer import identified, peer_of, printable, process_name
 from mfsd.node.session import Session
 
 HELLO_S = 1.0
@@ -52,11 +53,12 @@ class Segments(Protocol):
 class _Newcomer:
     """A connection that has not said hello yet."""
 
-    def __init__(self, connection: socket.socket, peer: Peer, refusal: Refusal | None, boot_ns: int) -> None:
+    def __init__(self, connection: socket.socket, peer: Peer, refusal: Refusal | None, pidfd: int | None) -> None:
         self.connection = connection
         self.peer = peer
         self.refusal = refusal
-        self.boot_ns = boot_ns
+        self.pidfd = pidfd
+        """None: its process cannot be watched, and it is refused."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -114,11 +116,17 @@ class AttachServer:
         except OSError:
             connection.close()
             return
-        refusal = self._admission.admit(peer, time.monotonic())
+        pidfd, refusal = None, None
+        if peer.pid > 0:
+            try:
+                peer, pidfd = identified(connection, peer, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+            except OSError as error:
+                refusal = Refusal(error.errno or errno.ESRCH, "mfsd cannot watch this process")
+        refusal = refusal or self._admission.admit(peer, time.monotonic())
+        newcomer = _Newcomer(connection, peer, refusal, pidfd)
         if refusal and sum(1 for n in self._newcomers if n.refusal) >= REFUSALS_WAITING_MAX:
-            connection.close()
+            self._drop(newcomer)
             return
-        newcomer = _Newcomer(connection, peer, refusal, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         newcomer.timer = self._loop.call_later(HELLO_S, self._silent, newcomer)
         self._newcomers.add(newcomer)
         self._loop.add_reader(connection.fileno(), self._hello, newcomer)
@@ -154,39 +162,43 @@ class AttachServer:
         """Makes the newcomer a session, or says why not."""
         if (problem := hello_version_error(hello)) is not None:
             return Refusal(errno.EPROTO, problem)
-        peer, connection = newcomer.peer, newcomer.connection
-        try:
-            pidfd = open_pidfd(connection, peer.pid, newcomer.boot_ns)
-        except OSError as error:
-            return Refusal(error.errno or errno.ESRCH, "mfsd cannot watch this process")
+        peer, connection, pidfd = newcomer.peer, newcomer.connection, newcomer.pidfd
+        assert pidfd is not None, "refused before"
         try:
             client_id, memfd, doorbell = self._segments.client_add()
         except OSError as error:
-            os.close(pidfd)
             return _no_segment(error)
         try:
             socket.send_fds(connection, [welcome_encode(client_id=client_id)], [memfd, doorbell])
         except OSError:  # gone, or never reads
             self._segments.client_remove(client_id)
-            os.close(pidfd)
             self._drop(newcomer)
             return None
         finally:
             os.close(memfd)
             os.close(doorbell)
         self._forget(newcomer)
+        newcomer.pidfd = None  # the session's from here on
         name = printable(hello.process) or process_name(peer.pid)
-        session = Session(connection, pidfd, peer, client_id, name, time.monotonic())
+        abi = f"{hello.major}.{hello.minor}"
+        session = Session(connection, pidfd, peer, client_id, name, time.monotonic(), abi)
         self.sessions[client_id] = session
         self.attached_total += 1
         session.watch(self._loop, lambda: self._packet(session), lambda: self._end(session, "exited"))
-        self._log.info("attached", client=client_id, pid=peer.pid, uid=peer.uid, process=name)
+        self._log.info(
+            "attached", client=client_id, pid=peer.pid, uid=peer.uid, container=peer.container, process=name, abi=abi
+        )
+        if abi != DAEMON:
+            self._log.warning("other-abi", client=client_id, speaks=abi, mfsd=DAEMON, without=without(abi))
         return None
 
     def _refuse(self, newcomer: _Newcomer, refusal: Refusal) -> None:
         name = errno.errorcode.get(refusal.error, str(refusal.error))
         self.refused[name] += 1
-        self._log.warning("refused", pid=newcomer.peer.pid, uid=newcomer.peer.uid, error=name, reason=refusal.reason)
+        peer = newcomer.peer
+        self._log.warning(
+            "refused", pid=peer.pid, uid=peer.uid, container=peer.container, error=name, reason=refusal.reason
+        )
         with contextlib.suppress(OSError):
             newcomer.connection.send(welcome_encode(error=-refusal.error, reason=refusal.reason))
         self._drop(newcomer)
@@ -200,6 +212,8 @@ class AttachServer:
     def _drop(self, newcomer: _Newcomer) -> None:
         self._forget(newcomer)
         newcomer.connection.close()
+        if newcomer.pidfd is not None:
+            os.close(newcomer.pidfd)
         if newcomer.refusal is None:
             self._admission.release(newcomer.peer)
 

@@ -29,13 +29,16 @@ class Session:
         client_id: int,
         process: str,
         attached_s: float,
+        abi: str,
     ) -> None:
+        """abi: MAJOR.MINOR of the shared memory's layout that the client speaks."""
         self.connection = connection
         self.pidfd = pidfd
         self.peer = peer
         self.client_id = client_id
         self.process = process
         self.attached_s = attached_s
+        self.abi = abi
         self.nics: dict[int, str] = {}
         self._packets = 0.0
         self._packets_at_s = attached_s

@@ -52,6 +52,7 @@ def client_status(
         bad_messages=stats["bad_messages"],
         communicators=[_communicator_status(look) for look in communicators],
         unit=unit,
+        abi=session.abi,
     )
 
 

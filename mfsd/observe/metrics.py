@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -50,6 +51,14 @@ def _daemon(status: StatusReply) -> Iterator[Metric]:
     for state in ("active", "detached"):
         clients.add_metric([state], sum(client.state == state for client in status.clients))
     yield clients
+    by_abi = GaugeMetricFamily(
+        "mfs_clients_by_abi",
+        "Programs attached now, by the ABI that they speak; daemon: it is this daemon's own.",
+        labels=["abi", "daemon"],
+    )
+    for abi, count in sorted(Counter(client.abi for client in status.clients).items()):
+        by_abi.add_metric([abi, "same" if abi == daemon.abi else "other"], count)
+    yield by_abi
     refused = CounterMetricFamily(
         "mfs_refused_clients", "Programs that were not let in; they pass through.", labels=["error"]
     )

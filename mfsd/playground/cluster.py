@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from mfsd.children import python_module
 from mfsd.playground.network import CONTROL_ADDRESS, build_nodes, node_address, on_node
 from mfsd.playground.program import Program
 from mfsd.playground.state import Coordinator, Node, PlaygroundError, State
@@ -55,7 +55,8 @@ def find_etcd() -> str | None:
 def layout(options: Options, folder: Path, doors: list[tuple[int, int]]) -> State:
     """Names and addresses of everything. `doors`: loopback ports of each coordinator and of its page, outside."""
     nodes = [
-        Node(f"node{n}", node_address(n), DEVICE, str(folder / f"node{n}.sock")) for n in range(1, options.nodes + 1)
+        Node(f"node{n}", node_address(n), DEVICE, str(folder / "run" / f"node{n}.sock"))
+        for n in range(1, options.nodes + 1)
     ]
     coordinators = [
         Coordinator(f"{CONTROL_ADDRESS}:{COORDINATOR_PORT + at}", f"localhost:{port}", f"http://localhost:{page}/")
@@ -203,7 +204,7 @@ class Cluster:
     def _others(self) -> list[_Part]:
         """The doors in the cage's wall, and the load."""
         doors = list(doors_inside(self._folder, len(self._state.coordinators)))
-        relay = [sys.executable, "-m", "mfsd.playground.relay"]
+        relay = python_module("mfsd.playground.relay")
         for path, target in doors:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(str(path))
@@ -218,9 +219,7 @@ class Cluster:
                 command = [
                     "env",
                     f"MFS_SOCKET={node.socket}",
-                    sys.executable,
-                    "-m",
-                    "mfsd.playground.load",
+                    *python_module("mfsd.playground.load"),
                     str(at + 1),
                 ]
                 command += [node.address, peer.address, str(self._options.rate_bytes_per_s)]
@@ -230,12 +229,12 @@ class Cluster:
 
 def with_device(node: Node, rate: str | None = None) -> list[str]:
     """In front of a command that shall find the node's RDMA device."""
-    command = [sys.executable, "-m", "mfsd.soft_roce.launcher", "--netdev", "eth0", "--device", node.device]
+    command = [*python_module("mfsd.soft_roce.launcher"), "--netdev", "eth0", "--device", node.device]
     return [*command, *(["--rate", rate] if rate else []), "--"]
 
 
 def _mfsd() -> list[str]:
-    return [sys.executable, "-m", "mfsd.cli.daemon"]
+    return python_module("mfsd.cli.daemon")
 
 
 def _listening(host: str, port: int) -> Callable[[], bool]:

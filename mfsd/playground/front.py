@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
+from mfsd.children import python_module
 from mfsd.playground.cage import CageError, run_caged
 from mfsd.playground.cluster import Cluster, Options, doors_inside, layout
 from mfsd.playground.state import PlaygroundError, State, own_folder, publish
@@ -53,7 +53,7 @@ def run(options: Options, ready: Callable[[State], None], say: Callable[[str], N
 def _doors(folder: Path, coordinators: int) -> Iterator[list[int]]:
     """Listens on loopback for each coordinator and for its page; the ports, in the order of `doors_inside`."""
     with ExitStack() as stack:
-        command, ports, descriptors = [sys.executable, "-m", "mfsd.playground.relay"], [], []
+        command, ports, descriptors = python_module("mfsd.playground.relay"), [], []
         for path, _ in doors_inside(folder, coordinators):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             ports.append(listener.getsockname()[1])

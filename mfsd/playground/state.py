@@ -67,7 +67,7 @@ def folder_of_user() -> Path:
 def own_folder() -> Iterator[Path]:
     """The folder, empty, while it is ours; it is removed at the end. PlaygroundError when another playground has it."""
     folder = folder_of_user()
-    if len(bytes(folder / "node99.sock.ctl")) > SOCKET_PATH_BYTES_MAX:
+    if len(bytes(folder / "run-control" / "node99.sock")) > SOCKET_PATH_BYTES_MAX:
         raise PlaygroundError(f"{folder}: too long for the path of a socket; set TMPDIR to a short one, as /tmp")
     _make(folder)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

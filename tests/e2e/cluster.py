@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ports import free_port
+from mfsd.node.address import control_beside
 from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 from tests.e2e.model import LAYERS
@@ -51,7 +52,7 @@ class Cluster:
 
     @property
     def socket(self) -> Path:
-        return self.folder / "mfsd.sock"
+        return self.folder / "run" / "mfsd.sock"
 
     def environment(self) -> dict[str, str]:
         topology = self.folder / "topology.json"
@@ -135,17 +136,17 @@ class Cluster:
 
     def answers(self) -> bool:
         with contextlib.suppress(Exception):
-            return isinstance(ask(self.socket, StatusRequest(), 2.0), StatusReply)
+            return isinstance(ask(control_beside(self.socket), StatusRequest(), 2.0), StatusReply)
         return False
 
     def status(self) -> StatusReply:
-        reply = ask(self.socket, StatusRequest(), 10.0)
+        reply = ask(control_beside(self.socket), StatusRequest(), 10.0)
         assert isinstance(reply, StatusReply)
         return reply
 
     def account(self, request_id: int) -> RequestStatus:
         """What the daemon has counted for one request."""
-        reply = ask(self.socket, RequestsRequest(request_id), 10.0)
+        reply = ask(control_beside(self.socket), RequestsRequest(request_id), 10.0)
         assert isinstance(reply, RequestsReply)
         (account,) = reply.requests
         return account

@@ -132,7 +132,7 @@ FAULTS = (
     ),
     Fault(
         "a hostile program",
-        "has a segment of its own; everything is copied, then checked; quotas by user",
+        "has a segment of its own; everything is copied, then checked; quotas by container and user",
         (
             "tests/integration/test_node_hostile.py::test_random_bytes_all_over_the_segment",
             "tests/integration/test_node_hostile.py::test_a_flood_of_connections_is_refused_by_user",

@@ -71,7 +71,7 @@ class Owner:
 
     def _waiting(self) -> list[int | None]:
         """Batches as their tasks would go."""
-        reply = ask(self._daemon.socket, TraceRequest(), 20)
+        reply = ask(self._daemon.control, TraceRequest(), 20)
         assert isinstance(reply, TraceReply)
         return [t.batch_id for t in reply.tasks if t.state == "held"]
 

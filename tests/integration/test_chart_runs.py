@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.ports import free_port
-from tests.support.chart import container, render, toml_of
+from tests.support.chart import container, find, render, toml_of
 from tests.support.cluster import Process, etcd
 from tests.support.debian import program
 from tests.support.waiting import eventually
@@ -52,6 +55,21 @@ def test_the_daemon_starts_and_answers_its_probes(folder: Path) -> None:
         assert b"mfs_" in urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=200).read()
 
 
+def test_metrics_on_the_address_of_the_node(folder: Path) -> None:
+    """As with daemon.metricsAddress=podIP; 127.0.0.2 stands for it."""
+    metrics = free_port()
+    daemon = {"runtimePath": str(folder / "run"), "metricsPort": metrics, "metricsAddress": "podIP"}
+    manifests = render({"daemon": daemon, "coordinator": {"enabled": False}})
+    config = folder / "mfsd.toml"
+    config.write_text(toml_of(manifests))
+    places = {"/etc/mfs/mfsd.toml": str(config), "$(POD_IP)": "127.0.0.2"}
+    with Process(*placed(container(manifests, "DaemonSet", "mfs-daemon")["command"], places)) as process:
+        process.wait_line("event=ready")
+        assert b"mfs_" in urllib.request.urlopen(f"http://127.0.0.2:{metrics}/metrics", timeout=200).read()
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=200)
+
+
 def test_two_coordinators_are_ready_once_one_leads(folder: Path) -> None:
     with etcd(folder) as (endpoint, _):
         first, second = (Replica(folder, endpoint, name) for name in ("a", "b"))
@@ -61,10 +79,11 @@ def test_two_coordinators_are_ready_once_one_leads(folder: Path) -> None:
             two.wait_line("event=ready")
             for replica in (first, second):
                 eventually(lambda r=replica: probe(r.spec["readinessProbe"], r.places).returncode == 0, "readiness")
-                live = replica.spec["livenessProbe"]["httpGet"]
-                assert replica.ports[live["port"]] == replica.web
-                with urllib.request.urlopen(f"http://127.0.0.1:{replica.web}{live['path']}", timeout=200) as answer:
-                    assert answer.status == 200
+                alive = probe(replica.spec["livenessProbe"], replica.places)
+                assert alive.returncode == 0, alive.stderr
+            one.process.send_signal(signal.SIGSTOP)
+            assert probe(first.spec["livenessProbe"], first.places).returncode != 0, "a stopped one is not alive"
+            one.process.send_signal(signal.SIGCONT)
 
 
 class Replica:
@@ -78,7 +97,6 @@ class Replica:
         config = folder / f"{name}.toml"
         config.write_text(toml_of(manifests))
         self.spec = container(manifests, "Deployment", "mfs-coordinator")
-        self.ports = {p["name"]: p["containerPort"] for p in self.spec["ports"]}
         self.places = {"/etc/mfs/mfsd.toml": str(config), "$(POD_IP)": "127.0.0.1"}
         self.command = placed(self.spec["command"], self.places)
 
@@ -108,19 +126,39 @@ def test_etcd_takes_its_options(folder: Path) -> None:
         eventually(healthy, "etcd's health")
 
 
-def test_a_program_reaches_the_socket_through_a_read_only_mount(folder: Path) -> None:
-    """As the vLLM example mounts it: connecting changes nothing on the file system."""
-    socket = folder / "mfsd.sock"
-    config = folder / "mfsd.toml"
-    config.write_text("")
-    script = (
-        'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && ! touch "$1/x" 2>/dev/null '
-        '&& exec "$2" --socket "$1/mfsd.sock" status'
+IN_A_POD = (
+    'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && ! touch "$1/x" 2>/dev/null '
+    '&& mount -t tmpfs none "$2" && shift 2 && exec "$@"'
+)
+"""Shell: sees the first folder read-only and not the second, as a pod of the vLLM example does; runs the rest."""
+
+
+def in_a_pod(runtime: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+    return subprocess.run(
+        [*unshare, IN_A_POD, "sh", runtime, f"{runtime}-control", *command], capture_output=True, text=True, timeout=200
     )
+
+
+def test_root_in_a_pod_attaches_and_cannot_switch_the_node(folder: Path) -> None:
+    """What the vLLM example mounts is enough to attach, and all that it mounts."""
+    pod = find(render({"vllm": {"enabled": True}}), "Deployment", "mfs-vllm-decode")["spec"]["template"]["spec"]
+    assert [v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v] == ["/run/mfs"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "mfsd"]
+    assert mount["readOnly"] is True
+    config, runtime = folder / "mfsd.toml", folder / "run"
+    socket = runtime / "mfsd.sock"
+    config.write_text("")
+    attach = "import sys; from mfsd._native import Client; Client.attach(sys.argv[1], timeout_ms=100_000).detach()"
     with Process(PROGRAMS / "mfsd", "--config", config, "--socket", socket) as daemon:
         daemon.wait_line("event=ready")
-        inside = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
-        result = subprocess.run(
-            [*inside, script, "sh", folder, PROGRAMS / "mfsctl"], capture_output=True, text=True, timeout=200
+        attached = in_a_pod(runtime, sys.executable, "-c", attach, socket)
+        switched = in_a_pod(runtime, PROGRAMS / "mfsctl", "--socket", socket, "mode", "observe")
+        status = subprocess.run(
+            [PROGRAMS / "mfsctl", "--socket", socket, "status", "--json"], capture_output=True, text=True, timeout=200
         )
-    assert result.returncode == 0, result.stderr
+        doctor = in_a_pod(runtime, PROGRAMS / "mfsctl", "--socket", socket, "doctor", "--json")
+    assert attached.returncode == 0, attached.stderr
+    assert switched.returncode == 3 and "no mfsd at" in switched.stderr, switched.stderr
+    assert json.loads(status.stdout)["daemon"]["mode"] == "enforce", "and nothing has changed"
+    assert "daemon.control-out-of-reach" in {f["id"] for f in json.loads(doctor.stdout)["findings"]}

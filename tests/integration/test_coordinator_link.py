@@ -322,7 +322,7 @@ def tls_config(files: TlsFiles) -> str:
 async def test_mutual_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with Coordinator(tmp_path, config=tls_config(authority.issue("coordinator"))) as coordinator:
-        node = authority.issue("node")
+        node = authority.issue("node", "a")
         async with Node("a", coordinator.address, tls=node) as a:
             a.arrive(1, 60)
             await until(lambda: a.heard.batches() == [1], "the order")
@@ -337,6 +337,37 @@ async def test_mutual_tls(tmp_path: Path) -> None:
             )
             assert b"1 batches" in (await said.communicate())[0]
             assert said.returncode == 0
+
+
+@in_loop
+async def test_no_node_takes_the_place_of_another(tmp_path: Path) -> None:
+    """A certificate is good for the names that it carries, as alternative names or as the common name."""
+    authority = Authority(tmp_path)
+    with Coordinator(tmp_path, config=tls_config(authority.issue("coordinator"))) as coordinator:
+        async with Node("a", coordinator.address, tls=authority.issue("rack-1", "a", "b")) as a:
+            a.arrive(1, 60)
+            await until(lambda: a.heard.batches() == [1], "the order")
+            async with Node("a", coordinator.address, tls=authority.issue("c")) as intruder:
+                await until(lambda: intruder.log.events("coordinator-lost"), "the refusal")
+                (said,) = intruder.log.events("coordinator-lost")
+                assert "the certificate is for 127.0.0.1, c, not for node a" in str(said["problem"])
+                assert not intruder.heard.changes
+            coordinator.wait_line("event=daemon-refused")
+            async with (
+                Node("b", coordinator.address, tls=authority.issue("rack-2", "a", "b")) as b,
+                Node("c", coordinator.address, tls=authority.issue("c")) as c,
+            ):
+                await until(lambda: b.link.status().connected and c.link.status().connected, "both are admitted")
+            assert a.link.status().connected and a.log.events("coordinator-lost") == []
+        assert not [line for line in coordinator.lines if "nodes-not-authenticated" in line]
+
+
+@in_loop
+async def test_without_certificates_names_are_believed_and_the_coordinator_says_so(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config=FAST) as coordinator:
+        async with Node("a", coordinator.address) as a, Node("b", coordinator.address) as b:
+            await until(lambda: a.link.status().connected and b.link.status().connected, "both are admitted")
+        assert len([line for line in coordinator.lines if "event=nodes-not-authenticated" in line]) == 1
 
 
 @pytest.mark.parametrize("fault", ["other authority", "no certificate", "server of another authority", "wrong name"])
@@ -413,7 +444,7 @@ async def test_renewed_certificates_need_no_restart(tmp_path: Path) -> None:
     """Both ends go over to another authority; the connection that is there stays."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     server = copied(old.issue("coordinator"), tmp_path / "server")
-    node = copied(old.issue("node"), tmp_path / "node")
+    node = copied(old.issue("node", "a"), tmp_path / "node")
     with Coordinator(tmp_path, config=tls_config(server)) as coordinator:
         async with Node("a", coordinator.address, tls=node) as a:
             a.arrive(1, 60)
@@ -427,7 +458,7 @@ async def test_renewed_certificates_need_no_restart(tmp_path: Path) -> None:
                 assert not c.link.status().connected
             assert a.link.status().connected
             assert a.log.events("coordinator-lost") == []
-            copied(new.issue("node"), tmp_path / "node")
+            copied(new.issue("node", "a"), tmp_path / "node")
             coordinator.process.kill()
             coordinator.process.wait()
             await until(lambda: not a.link.status().connected, "the link notices")

@@ -26,6 +26,7 @@ from tests.conftest import SoftRoce, wait_for_listener
 from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
+from tests.support.wire import RawClient
 
 LANE = '[wire]\ndscp = [34]\n[[rule]]\naction = "hold"\nstage = "p2d"\nclass = 0\n'
 DOCTOR = (sys.executable, "-m", "mfsd.cli.ctl")
@@ -92,10 +93,20 @@ def test_daemons_of_another_build(folder: Path, welcome: bytes, finding: str) ->
 
         thread = threading.Thread(target=answer)
         thread.start()
-        host = Host(path, "rocev2-2-lossless", load_profile("rocev2-2-lossless"))
+        host = Host(path, path, "rocev2-2-lossless", load_profile("rocev2-2-lossless"))
         (found,) = daemon_check._attach(host)
         thread.join()
     assert found.id == finding
+
+
+def test_programs_of_another_minor_version_are_named(folder: Path) -> None:
+    with Daemon(folder, LANE) as daemon, RawClient(daemon.socket) as raw:
+        raw.attach(_native.hello_encode(_native.HelloKind.ATTACH, minor=_native.ABI_MINOR - 1))
+        daemon.wait_clients(1)
+        found = doctor(daemon.socket)["daemon.abi-minor"]
+    assert found["severity"] == "warn"
+    versions = f"ABI 1.{_native.ABI_MINOR - 1}, this daemon 1.{_native.ABI_MINOR}"
+    assert found["reason"].startswith(f"1 program speaks {versions}: they do without ")
 
 
 def test_a_soft_roce_device_is_usable(soft_roce: SoftRoce, folder: Path) -> None:
@@ -246,7 +257,12 @@ def test_pfc_that_a_switch_announces(lab: Lab, folder: Path) -> None:
             return run_program([argv[0], "-u", str(sockets["near"]), *argv[1:]])
 
         host = Host(
-            folder / "none", "rocev2-2-lossless", load_profile("rocev2-2-lossless"), interfaces=("eth0",), run=ask
+            folder / "none",
+            folder / "none",
+            "rocev2-2-lossless",
+            load_profile("rocev2-2-lossless"),
+            interfaces=("eth0",),
+            run=ask,
         )
         while not {f.id for f in pfc.run(host)} >= {"pfc.agrees"}:
             assert time.monotonic() < end, [f.reason for f in pfc.run(host)]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mfsd import _native
 from mfsd._native import Client, Stage
+from mfsd.node.container import container_of
 from mfsd.node.control import ClientStatus
+from mfsd.node.memory import bytes_for
 from tests.support.daemon import Daemon
 from tests.support.forked import Forked
 from tests.support.waiting import eventually
@@ -134,6 +140,22 @@ def test_another_abi_is_refused_with_the_reason(folder: Path) -> None:
         assert daemon.status().daemon.refused == {"EPROTO": 1}
 
 
+@pytest.mark.parametrize("minor", [_native.ABI_MINOR - 1, _native.ABI_MINOR + 1], ids=["older", "newer"])
+def test_another_minor_version_is_served_and_shown(folder: Path, minor: int) -> None:
+    version, daemons = f"{_native.ABI_MAJOR}.{minor}", f"{_native.ABI_MAJOR}.{_native.ABI_MINOR}"
+    with Daemon(folder) as daemon, RawClient(daemon.socket) as raw:
+        welcome = raw.attach(_native.hello_encode(_native.HelloKind.ATTACH, minor=minor, process="engine"))
+        assert (welcome.error, welcome.minor) == (0, _native.ABI_MINOR) and raw.segment is not None
+        (client,) = daemon.wait_clients(1)
+        assert (client.abi, daemon.status().daemon.abi) == (version, daemons)
+        assert f"speaks={version}" in daemon.wait_line("event=other-abi")
+        mfsctl = Path(sys.executable).with_name("mfsctl")
+        shown = subprocess.run(
+            [mfsctl, "--socket", daemon.socket, "status"], capture_output=True, text=True, timeout=200
+        )
+        assert f"ABI {version}, this daemon {daemons}" in shown.stdout, shown.stdout + shown.stderr
+
+
 @as_root
 def test_a_user_who_is_not_listed_is_refused(folder: Path) -> None:
     def attach_as_nobody() -> str:
@@ -165,6 +187,90 @@ def test_one_user_cannot_take_all_clients(folder: Path) -> None:
         daemon.wait_clients(1)
         Client.attach(str(daemon.socket), timeout_ms=100_000).detach()
         clients.pop().detach()
+
+
+IN_ITS_OWN_PID_NAMESPACE = ("unshare", "--pid", "--fork", sys.executable, "-c")
+ATTACH = """
+import errno, sys
+from mfsd._native import Client
+clients = []
+for _ in range(2):
+    try:
+        clients.append(Client.attach(sys.argv[1], timeout_ms=100_000))
+        print("attached", flush=True)
+    except OSError as error:
+        print(errno.errorcode[error.errno], flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+def test_root_of_one_container_cannot_take_all_clients(folder: Path) -> None:
+    if container_of(os.getpid()):
+        pytest.skip("this test is in a container itself, and all that it starts counts as that one's")
+    with Daemon(folder, "[socket]\nclients_per_container = 1\n") as daemon:
+        containers = [
+            subprocess.Popen(
+                [*IN_ITS_OWN_PID_NAMESPACE, ATTACH, str(daemon.socket)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        try:
+            for container in containers:
+                assert container.stdout is not None
+                assert [container.stdout.readline() for _ in range(2)] == ["attached\n", "EUSERS\n"]
+            Client.attach(str(daemon.socket), timeout_ms=100_000).detach()
+            assert "see clients_per_container" in daemon.wait_line("event=refused")
+        finally:
+            for container in containers:
+                container.communicate("")
+
+
+@contextlib.contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """A control group with this limit, below our own where that can be found; skips where none can be made."""
+    root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+    if not root.is_dir():
+        root, name = Path("/sys/fs/cgroup"), "memory.max"
+    group = root / f"mfs-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        try:
+            (group / name).write_text(str(limit_bytes))
+        except OSError:
+            group.rmdir()
+            raise
+    except OSError as error:
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    try:
+        yield group
+    finally:
+        eventually(lambda: not (group / "cgroup.procs").read_text(), "the group being empty")
+        group.rmdir()
+
+
+@as_root
+def test_memory_that_is_limited_is_an_answer_and_not_a_crash(folder: Path) -> None:
+    fit = 4
+    with memory_group(bytes_for(fit)) as group:
+
+        def enter() -> None:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
+        with Daemon(folder, prepare=enter) as daemon:
+            line = daemon.wait_line("event=memory-limits-clients")
+            assert f"clients={fit}" in line and "socket.clients_max" in line
+            clients = [Client.attach(str(daemon.socket), timeout_ms=100_000) for _ in range(fit)]
+            with pytest.raises(OSError) as caught:
+                Client.attach(str(daemon.socket), timeout_ms=100_000)
+            assert caught.value.errno == errno.ENOSPC
+            assert "memory limit holds" in daemon.wait_line("event=refused")
+            assert daemon.status().daemon.refused == {"ENOSPC": 1}
+            for client in clients:
+                client.detach()
 
 
 def test_the_configured_rate_goes_before_what_a_client_says(folder: Path) -> None:

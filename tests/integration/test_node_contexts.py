@@ -54,7 +54,7 @@ def due_in(seconds: float) -> int:
 
 
 def trace(daemon: Daemon) -> TraceReply:
-    reply = ask(daemon.socket, TraceRequest(), 20)
+    reply = ask(daemon.control, TraceRequest(), 20)
     assert isinstance(reply, TraceReply)
     return reply
 
@@ -140,7 +140,7 @@ def test_a_place_is_explained(daemon: Daemon, engines: tuple[Engine, Engine]) ->
     first("batch", batch_id=3, layers=8, requests=[request])
     first("submit", task="c", size_bytes=131_072, stage=Stage.P2D, batch=3, request_id=31, deadline_ns=due)
     last = eventually(lambda: next((t for t in trace(daemon).tasks if t.stage == "p2d"), None))
-    reply = ask(daemon.socket, ExplainRequest(last.id), 20)
+    reply = ask(daemon.control, ExplainRequest(last.id), 20)
     assert isinstance(reply, ExplainReply)
     assert reply.facts["bytes_left"] == 1_000_000
     assert reply.facts["rate_bytes_per_s"] == 1_000_000

@@ -54,13 +54,13 @@ def coordinator() -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 def held(daemon: Daemon) -> list[tuple[str, int | None, bool]]:
     """(process, rank, pruned) of what waits, first to go first."""
-    reply = ask(daemon.socket, TraceRequest(), 20)
+    reply = ask(daemon.control, TraceRequest(), 20)
     assert isinstance(reply, TraceReply)
     return [(t.process, t.rank, t.pruned) for t in reply.tasks if t.state == "held"]
 
 
 def explained(daemon: Daemon, task: str) -> str:
-    reply = ask(daemon.socket, ExplainRequest(task), 20)
+    reply = ask(daemon.control, ExplainRequest(task), 20)
     assert isinstance(reply, ExplainReply)
     return "\n".join(reply.reasons)
 
@@ -126,7 +126,7 @@ def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], 
             "the order",
         )
         assert [rank for _, rank, _ in held(daemon)] == [1, 0]  # by RED the pruned one would go first
-        reply = ask(daemon.socket, TraceRequest(), 20)
+        reply = ask(daemon.control, TraceRequest(), 20)
         assert isinstance(reply, TraceReply)
         why = explained(daemon, next(t.id for t in reply.tasks if t.process == "lost"))
         assert "from the coordinator (term" in why

@@ -130,9 +130,37 @@ def test_no_daemon_is_one_line_and_an_exit_code_of_its_own(folder: Path) -> None
         result = mfsctl(folder / "mfsd.sock", *command)
         assert result.returncode == 3
         assert result.stderr == (
-            f"mfsctl: no mfsd at {folder}/mfsd.sock: start it (systemctl start mfsd), "
-            "or name its socket with --socket or MFS_SOCKET\n"
+            f"mfsctl: no mfsd at {folder}-control/mfsd.sock: start it (systemctl start mfsd), "
+            "or name its socket with --socket or MFS_SOCKET; "
+            "if mfsd.toml sets socket.control, that one with --control or MFS_CONTROL\n"
         )
+
+
+def test_the_attach_socket_answers_no_questions(folder: Path) -> None:
+    """Nor does the place beside it, where the control socket was once: the key that moved it is named."""
+    with Daemon(folder) as daemon:
+        asked = mfsctl(None, "--control", str(daemon.socket), "mode", "observe")
+        assert asked.returncode == 3
+        assert (
+            "programs attach here; mfsctl asks at socket.control" in asked.stderr
+            and str(daemon.control) in asked.stderr
+        )
+        former = mfsctl(None, "--control", f"{daemon.socket}.ctl", "mode", "observe")
+        assert former.returncode == 3 and "socket.control" in former.stderr
+        assert daemon.status().daemon.mode == "enforce"
+
+
+def test_a_control_socket_elsewhere_is_found_by_its_name(folder: Path) -> None:
+    elsewhere = folder / "elsewhere" / "ask.sock"
+    with Daemon(folder, f'[socket]\ncontrol = "{elsewhere}"\n') as daemon:
+        assert mfsctl(daemon.socket, "rules").returncode == 3
+        for result in (
+            mfsctl(None, "--control", str(elsewhere), "rules"),
+            mfsctl(None, "rules", MFS_CONTROL=str(elsewhere)),
+        ):
+            assert result.returncode == 0, result.stderr
+        moved = json.loads(mfsctl(None, "--control", str(elsewhere), "status", "--json").stdout)["daemon"]["control"]
+        assert moved == str(elsewhere)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
@@ -142,14 +170,14 @@ def test_others_may_look_but_not_change(folder: Path) -> None:
 
     def outcome(request: Request) -> str:
         try:
-            return type(ask(daemon.socket, request)).__name__
+            return type(ask(daemon.control, request)).__name__
         except Refused as error:
             return error.code
 
     def crowd() -> int:
         for _ in range(100):
             crowding.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            crowding[-1].connect(f"{daemon.socket}.ctl")
+            crowding[-1].connect(str(daemon.control))
         return len(crowding)
 
     crowding: list[socket.socket] = []
@@ -198,7 +226,7 @@ def test_watching_on_a_terminal_outlives_a_restart(folder: Path) -> None:
     with Daemon(folder):
         watching = subprocess.Popen(
             [
-                *(sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(folder / "mfsd.sock")),
+                *(sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(folder / "run" / "mfsd.sock")),
                 *("status", "--watch", "--interval", "0.1"),
             ],
             stdin=other_end,

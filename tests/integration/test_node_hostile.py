@@ -14,7 +14,6 @@ import pytest
 from mfsd import _native
 from mfsd._native import Client, HelloKind, Stage
 from mfsd.node.control import ErrorReply, StatusReply, StatusRequest, decode_reply, encode
-from mfsd.node.control_client import CONTROL_SUFFIX
 from tests.support.daemon import Daemon
 from tests.support.waiting import eventually
 from tests.support.wire import RawClient
@@ -176,7 +175,7 @@ def test_garbage_on_the_control_socket(daemon: Daemon, bystander: Bystander) -> 
     def control() -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(100)
-        connection.connect(f"{daemon.socket}{CONTROL_SUFFIX}")
+        connection.connect(str(daemon.control))
         return connection
 
     with control() as connection, connection.makefile("rb") as replies:

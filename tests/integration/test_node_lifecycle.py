@@ -66,7 +66,7 @@ def test_a_stopped_daemon_is_taken_for_dead_and_believed_again(folder: Path) -> 
         eventually(lambda: not client.alive(), "the heartbeat going stale")
         assert not client.hung_up()
         try:
-            ask(daemon.socket, StatusRequest(), timeout_s=0.1)
+            ask(daemon.control, StatusRequest(), timeout_s=0.1)
         except Unreachable as error:
             assert "does not answer within 0.1 s: it hangs or is stopped" in str(error)
         else:
@@ -91,13 +91,15 @@ def test_a_second_daemon_is_refused_and_harms_nothing(folder: Path) -> None:
 
 
 def test_a_file_in_the_way_is_named(folder: Path) -> None:
-    (folder / "mfsd.sock").write_text("precious")
-    result = run_mfsd("--socket", str(folder / "mfsd.sock"))
+    path = folder / "run" / "mfsd.sock"
+    path.parent.mkdir()
+    path.write_text("precious")
+    result = run_mfsd("--socket", str(path))
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        f"mfsd: {folder}/mfsd.sock: exists and is not a socket; remove it or choose another place with --socket"
+        f"mfsd: {path}: exists and is not a socket; remove it or choose another place with --socket"
     )
-    assert (folder / "mfsd.sock").read_text() == "precious"
+    assert path.read_text() == "precious"
 
 
 def test_a_reload_takes_what_it_can(folder: Path) -> None:
@@ -215,7 +217,7 @@ def test_a_socket_path_that_is_too_long_is_named(folder: Path) -> None:
     path = folder / ("x" * 120)
     result = run_mfsd("--socket", str(path))
     assert result.returncode == 2
-    assert f"--socket {path}: is {len(str(path))} bytes long; a socket path has at most 100" in result.stderr
+    assert f"--socket {path}: is {len(str(path))} bytes long; a socket path has at most 99" in result.stderr
 
 
 def test_an_idle_daemon_is_small(folder: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mfsd.node.address import control_beside
 from mfsd.node.control import StatusReply, StatusRequest
 from mfsd.node.control_client import Unreachable, ask
 from mfsd.playground.cage import CageError, run_caged
@@ -92,7 +93,7 @@ class Playground:
         return next(Path(n["socket"]) for n in self.state["nodes"] if n["name"] == node)
 
     def status(self, node: str) -> StatusReply:
-        reply = ask(self.socket(node), StatusRequest(), TIMEOUT_S)
+        reply = ask(control_beside(self.socket(node)), StatusRequest(), TIMEOUT_S)
         assert isinstance(reply, StatusReply)
         return reply
 

@@ -67,7 +67,7 @@ def traffic(engine: Engine, daemon: Daemon, batch: int, requests: tuple[int, ...
         layers=LAYERS,
         requests=[{"request_id": r, "deadline_ns": deadline_ns} for r in requests],
     )
-    with Conversation(daemon.socket, RecordRequest(LAYOUT)) as watch:
+    with Conversation(daemon.control, RecordRequest(LAYOUT)) as watch:
         watch.reply()  # it records from here on
         seen: set[int] = set()
         for layer in range(LAYERS):
@@ -255,7 +255,7 @@ def test_what_was_recorded_survives_the_daemon(folder: Path) -> None:
         Daemon(folder) as daemon,
         Engine(daemon.socket, "rdma0") as engine,
         recording(output, "--socket", daemon.socket) as process,
-        Conversation(daemon.socket, RecordRequest(LAYOUT)) as second,
+        Conversation(daemon.control, RecordRequest(LAYOUT)) as second,
     ):
         second.reply()
         engine("submit", task="a", size_bytes=5, stage=Stage.P2D)
@@ -328,7 +328,7 @@ def test_errors_name_what_to_do(folder: Path) -> None:
         assert nowhere.returncode == 1 and "name another file" in nowhere.stderr
         both = mfsctl(daemon.socket, "trace", "record", "--request", "1", "--batch", "1")
         assert both.returncode == 2
-        kept = [Conversation(daemon.socket, RecordRequest(LAYOUT)) for _ in range(RECORDINGS_MAX)]
+        kept = [Conversation(daemon.control, RecordRequest(LAYOUT)) for _ in range(RECORDINGS_MAX)]
         for conversation in kept:
             conversation.reply()
         full = mfsctl(daemon.socket, "trace", "record", "--seconds", "1", "-o", str(folder / "x.json"))
@@ -353,7 +353,7 @@ def _ask_line(daemon: Daemon, line: str) -> str:
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(100)
-        connection.connect(f"{daemon.socket}.ctl")
+        connection.connect(str(daemon.control))
         connection.sendall(line.encode() + b"\n")
         return connection.makefile().readline()
 
@@ -373,7 +373,7 @@ def test_the_ring_goes_with_its_last_reader(folder: Path) -> None:
 
 
 def _recorded_once(daemon: Daemon) -> bool:
-    with Conversation(daemon.socket, RecordRequest(LAYOUT)) as conversation:
+    with Conversation(daemon.control, RecordRequest(LAYOUT)) as conversation:
         try:
             return isinstance(conversation.reply(), RecordStarted)
         except Refused:

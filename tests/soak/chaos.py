@@ -165,7 +165,7 @@ def forgotten(node: Node, pids: set[int]) -> bool:
 def asked_to_reload(node: Node) -> str | None:
     """None when the configuration was taken; otherwise the code of the refusal."""
     try:
-        ask(node.socket, ReloadRequest(), 2.0)
+        ask(node.control, ReloadRequest(), 2.0)
     except Refused as refused:
         return refused.code
     except Unreachable:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ports import free_port
+from mfsd.node.address import control_beside
 from mfsd.node.control import StatusReply, StatusRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
 from tests.support.cluster import ask_status
@@ -108,7 +109,8 @@ class Node:
         self.address = f"127.0.0.{number}"
         self.folder = folder / self.name
         self.folder.mkdir()
-        self.socket = self.folder / "mfsd.sock"
+        self.socket = self.folder / "run" / "mfsd.sock"
+        self.control = control_beside(self.socket)
         self.config = self.folder / "mfsd.toml"
         self._coordinators = coordinators
         self.write_config("10s")
@@ -138,7 +140,7 @@ class Node:
 
     def status(self) -> StatusReply | None:
         try:
-            reply = ask(self.socket, StatusRequest(), 2.0)
+            reply = ask(self.control, StatusRequest(), 2.0)
         except (Unreachable, Refused):
             return None
         return reply if isinstance(reply, StatusReply) else None

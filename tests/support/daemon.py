@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from mfsd.node.address import control_beside
 from mfsd.node.control import ClientStatus, NicStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import Unreachable, ask
 from tests.support.waiting import TIMEOUT_S, eventually
@@ -29,10 +30,11 @@ class Daemon:
         prepare: Callable[[], None] | None = None,
         patient: bool = True,
     ) -> None:
-        """Starts mfsd on ``folder/mfsd.sock`` with this configuration text; ``prepare`` runs in it before
+        """Starts mfsd on ``folder/run/mfsd.sock`` with this configuration text; ``prepare`` runs in it before
         Python does. Where it says nothing of the arbiter, programs take the daemon for dead late (``patient``),
         so that a machine that stalls is no fault."""
-        self.socket = folder / "mfsd.sock"
+        self.socket = folder / "run" / "mfsd.sock"
+        self.control = control_beside(self.socket)
         self.config_file = folder / "mfsd.toml"
         self.config_file.write_text(config + (PATIENT if patient and "[arbiter]" not in config else ""))
         self.lines: list[str] = []
@@ -93,7 +95,7 @@ class Daemon:
         return code
 
     def status(self) -> StatusReply:
-        reply = ask(self.socket, StatusRequest(), TIMEOUT_S)
+        reply = ask(self.control, StatusRequest(), TIMEOUT_S)
         assert isinstance(reply, StatusReply)
         return reply
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # room -> rooms it may import from; its own is always allowed
 BELOW: dict[str, set[str]] = {
     "mfsd.text": set(),
+    "mfsd.children": set(),
     "mfsd.policy": set(),
     "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
@@ -27,7 +28,7 @@ BELOW: dict[str, set[str]] = {
         "nccl_shim",
     },
     "mfsd.client": {"mfsd._native"},
-    "mfsd.playground": {"mfsd.client"},
+    "mfsd.playground": {"mfsd.client", "mfsd.children"},
     "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
@@ -56,6 +57,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.playground",
         "mfsd.soft_roce",
         "mfsd.text",
+        "mfsd.children",
     },
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mfsd.cli.asking import ATTACH_SOCKET
 from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="For machines; docs/doctor.md has the schema.")
 @policy_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.pass_obj
+@click.pass_context
 @fail_clearly
 def doctor(
-    socket_path: Path,
+    context: click.Context,
     pid: int | None,
     peer: str | None,
     interfaces: tuple[str, ...],
@@ -74,7 +75,8 @@ def doctor(
     if group is not None and group not in profile.port_groups:
         raise ValueError(f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}")
     host = Host(
-        socket_path.absolute(),
+        context.meta[ATTACH_SOCKET].absolute(),
+        context.obj.absolute(),
         policy,
         profile,
         port_group=group,

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mfsd.cli.asking import ask_or_exit
+from mfsd.node.abi import skewed
 from mfsd.node.control import (
     ClientStatus,
     DaemonStatus,
@@ -112,6 +113,10 @@ def _ask(path: Path) -> StatusReply:
 
 def _view(reply: StatusReply) -> RenderableType:
     parts: list[RenderableType] = [_daemon_line(reply.daemon)]
+    for abi, programs in skewed((client.abi for client in reply.clients), reply.daemon.abi).items():
+        parts.append(
+            f"[yellow]{programs} of another version:[/] ABI {abi}, this daemon {reply.daemon.abi}; see mfsctl doctor"
+        )
     if reply.nics:
         parts += ["", _nic_table(reply.nics)]
     if any(c.held_bytes or c.in_flight_bytes or c.grants for nic in reply.nics for c in nic.classes):

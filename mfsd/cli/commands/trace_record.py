@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.node.address import control_beside
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.format import count, duration
 
@@ -57,7 +58,7 @@ Examples:
 )
 @click.pass_obj
 def record(
-    path: Path,
+    control: Path,
     sockets: tuple[Path, ...],
     request_id: int | None,
     batch_id: int | None,
@@ -82,7 +83,7 @@ def record(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found: list[Recorded] = []
     try:
-        recordings = Recordings(sockets or (path,), max_events)
+        recordings = Recordings([control_beside(path) for path in sockets] or [control], max_events)
     except Unreachable as error:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_UNREACHABLE)

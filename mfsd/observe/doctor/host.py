@@ -48,12 +48,13 @@ def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -
 class Host:
     """What is examined, and where it is read.
 
-    Given: ``socket`` of the daemon, ``policy_name`` and ``profile`` of the fabric, ``pid`` of a running program,
-    ``command`` that is to run, ``peer`` address, ``interfaces`` (none: those of the RDMA devices) and
-    ``coordinators`` as HOST:PORT.
+    Given: ``socket`` where programs attach, ``control`` where the daemon is asked, ``policy_name`` and ``profile`` of
+    the fabric, ``pid`` of a running program, ``command`` that is to run, ``peer`` address, ``interfaces`` (none: those
+    of the RDMA devices) and ``coordinators`` as HOST:PORT.
     """
 
     socket: Path
+    control: Path
     policy_name: str
     profile: Profile
     port_group: str | None = None
@@ -77,16 +78,16 @@ class Host:
     @functools.cached_property
     def status(self) -> StatusReply:
         """What the daemon says of itself. Raises Unreachable or Refused, each time again."""
-        reply = ask(self.socket, StatusRequest())
+        reply = ask(self.control, StatusRequest())
         if not isinstance(reply, StatusReply):
-            raise Unreachable(f"mfsd at {self.socket} answered {type(reply).__name__}: is this another version?")
+            raise Unreachable(f"mfsd at {self.control} answered {type(reply).__name__}: is this another version?")
         return reply
 
     @functools.cached_property
     def rules(self) -> RulesReply | None:
         """The rules in force, or None without a daemon."""
         try:
-            reply = ask(self.socket, RulesRequest())
+            reply = ask(self.control, RulesRequest())
         except (Unreachable, Refused):
             return None
         return reply if isinstance(reply, RulesReply) else None

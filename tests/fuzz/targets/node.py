@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mfsd import _native
 from mfsd._native import Client, HelloKind, Stage
-from mfsd.node.address import Address
+from mfsd.node.address import Address, control_beside
 from mfsd.node.control import (
     ErrorReply,
     ExplainRequest,
@@ -28,7 +28,7 @@ from mfsd.node.control import (
     decode_request,
     encode,
 )
-from mfsd.node.control_client import CONTROL_SUFFIX, ask
+from mfsd.node.control_client import ask
 from mfsd.node.daemon import Daemon
 from mfsd.node.log import Log
 from mfsd.node.notify import Notifier
@@ -48,7 +48,8 @@ class HereDaemon:
     """A daemon on a thread of this process, so that a fuzzer sees which code an input reaches."""
 
     def __init__(self, folder: Path) -> None:
-        self.socket = folder / "mfsd.sock"
+        self.socket = folder / "run" / "mfsd.sock"
+        self.control = control_beside(self.socket)
         config_file = folder / "mfsd.toml"
         config_file.write_text(CONFIG)
         self._log_file = folder / "log"
@@ -57,7 +58,7 @@ class HereDaemon:
         self._loop = asyncio.new_event_loop()
         # signals are for a process's main thread, which is the fuzzer's here
         self._loop.add_signal_handler = lambda *_: None  # type: ignore[assignment, misc]
-        self._address = Address(self.socket)
+        self._address = Address(self.socket, self.control)
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._ready = threading.Event()
@@ -90,7 +91,7 @@ class HereDaemon:
         os.close(self._fd)
 
     def status(self) -> StatusReply:
-        reply = ask(self.socket, StatusRequest(), ANSWER_S)
+        reply = ask(self.control, StatusRequest(), ANSWER_S)
         assert isinstance(reply, StatusReply)
         return reply
 
@@ -209,7 +210,7 @@ def control(folder: Path) -> Iterator[Check]:
         def check(data: bytes) -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(ANSWER_S)
-                connection.connect(f"{daemon.socket}{CONTROL_SUFFIX}")
+                connection.connect(str(daemon.control))
                 lines = data.split(b"\n")
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connection.sendall(data)

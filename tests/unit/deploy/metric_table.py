@@ -21,6 +21,7 @@ BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -
 LEFT_OUT = {
     "mfs_arbiter_messages_total": "the arbiter's processor time says what they cost",
     "mfs_tasks_on_credit_total": "beside mfs_tasks_permitted_total it says how often nothing waits",
+    "mfs_clients_by_abi": "changes with upgrades; `mfsctl status` and the doctor name them",
     "mfs_attached_clients_total": "those attached now are on a panel",
     "mfs_nic_rate_bytes_per_second": "does not change; `mfsctl status` shows it",
 }

@@ -15,19 +15,22 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from mfsd import _native
 from mfsd.node.config import Config
-from mfsd.node.config_file import parse
+from mfsd.node.config_file import control_path, parse
+from mfsd.node.memory import bytes_for
 from mfsd.node.schema import keys, struct_of
 from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
 
 KUBERNETES = ("1.25", "1.31", "1.37")
 """The oldest that the chart allows, one between, and the newest with published schemas."""
 TLS = {"daemon": {"tls": {"secretName": "mfs-node"}}, "coordinator": {"tls": {"secretName": "mfs-coordinator"}}}
+OPEN = {"daemon": {"metricsAddress": "podIP"}, "coordinator": {"webAddress": "0.0.0.0"}}
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
         **{
-            part: {**TLS[part], "nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]}
+            part: {**TLS[part], **OPEN[part], "nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]}
             for part in TLS
         },
         "imagePullSecrets": [{"name": "pull"}],
@@ -37,6 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
         "etcd": {"storageClassName": "fast"},
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
+    "certificates-of-nodes": {**TLS, "daemon": {"tls": {"hostPath": "/etc/mfs/pki"}}},
     "one-coordinator": {"coordinator": {"replicas": 1}, "etcd": {"enabled": False}},
     "nodes-only": {"coordinator": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
@@ -157,6 +161,18 @@ def test_the_configuration_names_the_objects_that_are_there() -> None:
         assert {str(Path(f).parent) for f in (files.ca, files.certificate, files.key)} <= set(mounts)
 
 
+def test_each_node_may_have_a_certificate_of_its_own() -> None:
+    manifests = render(CASES["certificates-of-nodes"])
+    (volume,) = [
+        v
+        for v in find(manifests, "DaemonSet", "mfs-daemon")["spec"]["template"]["spec"]["volumes"]
+        if v["name"] == "tls"
+    ]
+    (mount,) = [m for m in container(manifests, "DaemonSet", "mfs-daemon")["volumeMounts"] if m["name"] == "tls"]
+    assert volume["hostPath"]["path"] == "/etc/mfs/pki" and mount["readOnly"] is True
+    assert str(Path(parse(toml_of(manifests), "mfsd.toml").cluster.certificate).parent) == mount["mountPath"]
+
+
 def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
     manifests = render()
     daemon = container(manifests, "DaemonSet", "mfs-daemon")["securityContext"]
@@ -172,6 +188,51 @@ def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert not {"hostNetwork", "hostPID"} & set(pod)
+
+
+@pytest.mark.parametrize("clients", [None, 16, 256])
+def test_all_clients_fit_into_the_memory_of_the_daemon(clients: int | None) -> None:
+    manifests = render({"config": {"socket": {"clients_max": clients}}} if clients else {})
+    most = parse(toml_of(manifests), "mfsd.toml").socket.clients_max
+    assert most == (clients or 256)
+    limit = container(manifests, "DaemonSet", "mfs-daemon")["resources"]["limits"]["memory"]
+    mib = int(limit.removesuffix("Mi"))
+    assert most * _native.SEGMENT_BYTES < (mib << 20), "the segments alone"
+    assert mib << 20 == bytes_for(most), "what the daemon reckons with"
+
+
+def test_a_memory_limit_of_ones_own_stays() -> None:
+    resources = {"limits": {"memory": "256Mi", "cpu": 2}}
+    found = container(render({"daemon": {"resources": resources}}), "DaemonSet", "mfs-daemon")["resources"]
+    assert found["limits"] == resources["limits"] and found["requests"]["memory"] == "64Mi"
+
+
+def test_only_the_daemon_mounts_the_control_socket() -> None:
+    manifests = render({"vllm": {"enabled": True}, "daemon": {"runtimePath": "/var/run/flows"}})
+    control = str(control_path(parse(toml_of(manifests), "mfsd.toml").socket).parent)
+    mounting = [
+        m["metadata"]["name"]
+        for m in manifests
+        for v in m.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", [])
+        if control.startswith(v.get("hostPath", {}).get("path", "/none"))
+        and (control + "/").startswith(v["hostPath"]["path"] + "/")
+    ]
+    assert mounting == ["mfs-daemon"]
+
+
+def test_metrics_and_page_are_on_loopback_unless_asked_for() -> None:
+    manifests = render()
+    read = parse(toml_of(manifests), "mfsd.toml")
+    assert (read.metrics.listen, read.coordinator.web) == ("127.0.0.1:9464", "127.0.0.1:7480")
+    assert "ports" not in container(manifests, "DaemonSet", "mfs-daemon")
+    assert [p["name"] for p in find(manifests, "Service", "mfs-coordinator")["spec"]["ports"]] == ["grpc"]
+    assert [p["name"] for p in container(manifests, "Deployment", "mfs-coordinator")["ports"]] == ["grpc"]
+    manifests = render(OPEN)
+    assert parse(toml_of(manifests), "mfsd.toml").metrics.listen is None, "the command line says it, by node"
+    daemon = container(manifests, "DaemonSet", "mfs-daemon")
+    assert daemon["command"][-2:] == ["--metrics-listen", "$(POD_IP):9464"]
+    assert daemon["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert [p["name"] for p in find(manifests, "Service", "mfs-coordinator")["spec"]["ports"]] == ["grpc", "web"]
 
 
 def test_nothing_asks_the_kubernetes_api(manifests: list[Manifest]) -> None:
@@ -197,9 +258,10 @@ def test_policies_let_in_nodes_and_nobody_else() -> None:
 
 
 def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
-    (monitor,) = [m for m in render({"podMonitor": {"enabled": True}}) if m["kind"] == "PodMonitor"]
+    manifests = render({"podMonitor": {"enabled": True}, **OPEN})
+    (monitor,) = [m for m in manifests if m["kind"] == "PodMonitor"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["port"] in [p["name"] for p in container(render(), "DaemonSet", "mfs-daemon")["ports"]]
+    assert endpoint["port"] in [p["name"] for p in container(manifests, "DaemonSet", "mfs-daemon")["ports"]]
     assert {"targetLabel": "job", "replacement": "mfsd"} in endpoint["relabelings"]
     assert 'job="mfsd"' in (CHART.parents[1] / "prometheus" / "mfs.rules.yml").read_text()
 
@@ -223,12 +285,17 @@ def test_vllm_finds_library_and_daemon() -> None:
         ({"config": {"mode": "watch"}}, "config.mode"),
         ({"config": {"arbiter": {"windw": "1ms"}}}, "Additional property windw is not allowed"),
         ({"daemon": {"runtimePath": "run"}}, "daemon.runtimePath"),
+        ({"daemon": {"metricsAddress": ""}}, "daemon.metricsAddress"),
+        ({"coordinator": {"webAddress": "podIP"}}, "coordinator.webAddress"),
+        ({"podMonitor": {"enabled": True}}, "set daemon.metricsAddress=podIP"),
         ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "etcd.endpoints.0"),
         ({"etcd": {"replicas": 2}}, "etcd.replicas"),
         ({"deamon": {}}, "Additional property deamon is not allowed"),
         ({"config": {"socket": {"path": "/x"}}}, "set daemon.runtimePath"),
+        ({"config": {"socket": {"control": "/x"}}}, "set daemon.runtimePath"),
         ({"etcd": {"enabled": False}}, "coordinator.replicas = 2"),
         ({"coordinator": {"tls": {"secretName": "x"}}}, "set both, or none of them"),
+        ({**TLS, "daemon": {"tls": {"secretName": "x", "hostPath": "/x"}}}, "not both"),
         ({"etcd": {"tls": {"secretName": "x"}}}, "set etcd.endpoints, too"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -39,6 +39,7 @@ class Looks:
             (folder / name).mkdir(parents=True)
         self.host = Host(
             folder / "mfsd.sock",
+            folder / "mfsd.sock",
             "rocev2-2-lossless",
             load_profile("rocev2-2-lossless"),
             environ={},

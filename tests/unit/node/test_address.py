@@ -1,4 +1,4 @@
-"""One daemon a path; a dead one's socket is taken over; nothing is left behind."""
+"""One daemon a path; a dead one's sockets are taken over; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,44 +11,63 @@ from pathlib import Path
 
 import pytest
 
-from mfsd.node.address import Address, AddressError
+from mfsd.node.address import Address, AddressError, control_beside
+
+
+def address_at(path: Path) -> Address:
+    return Address(path, control_beside(path))
 
 
 def test_a_living_owner_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run" / "m.sock"
-    first = Address(path)
+    first = address_at(path)
     with pytest.raises(AddressError, match=rf"another mfsd \(pid {os.getpid()}\) serves it; stop that one or choose"):
-        Address(path)
+        address_at(path)
     first.release()
-    Address(path).release()
-    assert list(path.parent.iterdir()) == []
+    address_at(path).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_sees_the_attach_folder_alone_cannot_take_the_lock(tmp_path: Path) -> None:
+    """flock needs no more than a descriptor for reading, which a read-only mount gives."""
+    path = tmp_path / "run" / "m.sock"
+    address = address_at(path)
+    listener = address.listen(socket.SOCK_SEQPACKET, path, 0o600, None)
+    control = address.listen(socket.SOCK_STREAM, address.control, 0o600, None)
+    assert [entry.name for entry in path.parent.iterdir()] == ["m.sock"]
+    assert {entry.name for entry in (tmp_path / "run-control").iterdir()} == {"m.sock", "m.sock.lock"}
+    listener.close()
+    control.close()
+    address.release()
 
 
 def test_what_a_dead_owner_left_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "m.sock"
+    path = tmp_path / "run" / "m.sock"
     script = (
-        "import os, socket, sys; from pathlib import Path; from mfsd.node.address import Address\n"
-        "Address(Path(sys.argv[1])).listen(socket.SOCK_SEQPACKET, '', 0o600, None)\n"
+        "import os, socket, sys; from pathlib import Path; from mfsd.node.address import Address, control_beside\n"
+        "path = Path(sys.argv[1])\n"
+        "Address(path, control_beside(path)).listen(socket.SOCK_SEQPACKET, path, 0o600, None)\n"
         "os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == -9
     assert path.is_socket()
-    address = Address(path)
-    listener = address.listen(socket.SOCK_SEQPACKET, "", 0o640, None)
+    address = address_at(path)
+    listener = address.listen(socket.SOCK_SEQPACKET, path, 0o640, None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     listener.close()
     address.release()
-    assert list(tmp_path.iterdir()) == []
+    assert [entry for folder in tmp_path.iterdir() for entry in folder.iterdir()] == []
 
 
 def test_a_file_in_the_way_is_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "m.sock"
+    path = tmp_path / "run" / "m.sock"
+    path.parent.mkdir()
     path.write_text("precious")
-    address = Address(path)
+    address = address_at(path)
     with pytest.raises(AddressError, match="exists and is not a socket; remove it or choose another place"):
-        address.listen(socket.SOCK_STREAM, "", 0o600, None)
+        address.listen(socket.SOCK_STREAM, path, 0o600, None)
     address.release()
     assert path.read_text() == "precious"
 
@@ -56,16 +75,26 @@ def test_a_file_in_the_way_is_not_touched(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(AddressError, match=r"cannot be created: .* choose another place with --socket"):
-        Address(tmp_path / "file" / "m.sock")
+        address_at(tmp_path / "file" / "m.sock")
+    with pytest.raises(AddressError, match=r"cannot be created: .* or socket.control"):
+        Address(tmp_path / "run" / "m.sock", tmp_path / "file" / "m.sock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder to another user")
+def test_a_control_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run-control").mkdir()
+    os.chown(tmp_path / "run-control", 4711, -1)
+    with pytest.raises(AddressError, match=r"run-control: belongs to uid 4711"):
+        address_at(tmp_path / "run" / "m.sock")
 
 
 def test_a_lock_file_that_was_removed_while_we_waited_does_not_count(tmp_path: Path) -> None:
     """The lock of the old inode is worthless: the owner of the new file would not see it."""
-    path = tmp_path / "m.sock"
-    first = Address(path)
-    (tmp_path / "m.sock.lock").unlink()
-    second = Address(path)
+    path = tmp_path / "run" / "m.sock"
+    first = address_at(path)
+    (tmp_path / "run-control" / "m.sock.lock").unlink()
+    second = address_at(path)
     with pytest.raises(AddressError):
-        Address(path)
+        address_at(path)
     second.release()
     first.release()

@@ -1,4 +1,4 @@
-"""Who may attach, and how much one user may take."""
+"""Who may attach, and how much one container or user may take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mfsd.node.config import SocketConfig
 from mfsd.node.values import GroupId, UserId
 
 
-def peer(uid: int, *gids: int, pid: int = 10) -> Peer:
-    return Peer(pid, uid, frozenset(gids or {uid}))
+def peer(uid: int, *gids: int, pid: int = 10, container: str = "") -> Peer:
+    return Peer(pid, uid, frozenset(gids or {uid}), container)
 
 
 def error_of(admission: Admission, who: Peer, now_s: float = 0.0) -> int | None:
@@ -49,6 +49,34 @@ def test_one_user_has_so_many_clients_and_another_is_not_affected() -> None:
     assert error_of(admission, peer(1000)) is None
 
 
+def test_root_of_one_pod_takes_nothing_from_root_of_another() -> None:
+    admission = Admission(SocketConfig(clients_per_container=2, clients_per_uid=1))
+    one, other = peer(0, container="pod 1"), peer(0, container="pod 2")
+    assert [error_of(admission, one) for _ in range(3)] == [None, None, errno.EUSERS]
+    assert error_of(admission, other) is None
+    assert error_of(admission, peer(0)) is None, "nor from root of the host"
+    assert error_of(admission, peer(4711, container="pod 1")) == errno.EUSERS, "root of a pod may become anybody in it"
+    admission.release(one)
+    assert error_of(admission, peer(4711, container="pod 1")) is None
+
+
+def test_pods_that_attach_often_do_not_slow_down_others() -> None:
+    admission = Admission(SocketConfig(attaches_per_s=2))
+    one, other = peer(0, container="pod 1"), peer(0, container="pod 2")
+    assert [error_of(admission, one) for _ in range(3)] == [None, None, errno.EUSERS]
+    assert error_of(admission, other) is None
+
+
+def test_all_together_have_a_limit_too() -> None:
+    admission = Admission(SocketConfig(clients_max=3))
+    assert [error_of(admission, peer(n)) for n in range(4)] == [None, None, None, errno.EUSERS]
+    refusal = admission.admit(peer(9), 0.0)
+    assert refusal is not None and "socket.clients_max" in refusal.reason
+    admission.room = 2
+    refusal = admission.admit(peer(9), 0.0)
+    assert refusal is not None and refusal.error == errno.ENOSPC and "memory limit holds 2" in refusal.reason
+
+
 def test_one_user_attaches_so_often() -> None:
     admission = Admission(SocketConfig(attaches_per_s=5))
 
@@ -65,13 +93,25 @@ def test_one_user_attaches_so_often() -> None:
 
 
 def test_reasons_fit_the_welcome() -> None:
-    admission = Admission(SocketConfig(allowed_uids=[], clients_per_uid=256, attaches_per_s=10_000))
-    for who in (peer(2**32 - 2), peer(2**32 - 2, pid=0)):
-        refusal = admission.admit(who, 0.0)
-        assert refusal is not None and len(refusal.reason.encode()) <= 63, refusal
-    admission = Admission(SocketConfig(clients_per_uid=256, attaches_per_s=10_000))
-    refusals = [admission.admit(peer(2**32 - 2), 0.0) for _ in range(257)]
-    assert refusals[-1] is not None and len(refusals[-1].reason.encode()) <= 63
+    def reason(config: SocketConfig, *, room: int | None = None, pid: int = 10, container: str = "") -> str:
+        admission = Admission(config, room)
+        who = peer(2**32 - 2, pid=pid, container=container)
+        refusals = [admission.admit(who, 0.0) for _ in range(257)]
+        assert refusals[-1] is not None
+        return refusals[-1].reason
+
+    often, many = 10_000, {"clients_per_uid": 256, "clients_per_container": 256}
+    found = [
+        reason(SocketConfig(allowed_uids=[])),
+        reason(SocketConfig(), pid=0),
+        reason(SocketConfig(attaches_per_s=often, clients_max=100)),
+        reason(SocketConfig(attaches_per_s=often, **many), room=100),
+        reason(SocketConfig(attaches_per_s=often)),
+        reason(SocketConfig(attaches_per_s=often), container="pod"),
+        reason(SocketConfig(attaches_per_s=1, **many), container="pod"),
+        reason(SocketConfig(attaches_per_s=1, **many)),
+    ]
+    assert len(set(found)) == len(found) and max(len(text.encode()) for text in found) <= 63, found
 
 
 def test_forgotten_users_do_not_pile_up() -> None:

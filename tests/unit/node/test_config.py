@@ -180,8 +180,19 @@ def test_all_kinds_of_values() -> None:
             'socket.path = "m.sock": must be an absolute path, for example "/run/mfs/mfsd.sock"',
         ),
         (
+            '[metrics]\nlisten = ":9464"',
+            'metrics.listen = ":9464": not an address; host or port is missing; write host and port, for example '
+            '"coord-1:7400"',
+        ),
+        (
+            '[socket]\ncontrol = "/run/mfs/inner/c.sock"',
+            'socket.control = "/run/mfs/inner/c.sock": lies in the folder of socket.path (/run/mfs), which containers '
+            "mount: root in any of them could switch this node; choose another folder, for example "
+            '"/run/mfs-control/mfsd.sock"',
+        ),
+        (
             f'[socket]\npath = "/{"p" * 76}/{"p" * 30}"',
-            f'socket.path = "/{"p" * 75}...: is 108 bytes long; a socket path has at most 100',
+            f'socket.path = "/{"p" * 75}...: is 108 bytes long; a socket path has at most 99',
         ),
     ],
 )

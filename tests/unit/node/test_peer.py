@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mfsd.node import peer as peers
-from mfsd.node.peer import open_pidfd, peer_of, printable, process_name
+from mfsd.node.peer import identified, open_pidfd, peer_of, printable, process_name
 
 CLIENT = """
 import socket, sys
@@ -54,6 +54,22 @@ def test_a_process_younger_than_the_connection_is_not_the_client(monkeypatch: py
         before_any_process_ns = 0
         with pytest.raises(ProcessLookupError, match=f"process {os.getpid()} ended while it attached"):
             open_pidfd(one, os.getpid(), before_any_process_ns)
+
+
+def test_a_process_that_has_ended_is_not_taken_for_another_with_its_pid(tmp_path: Path, way: None) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        process = subprocess.Popen([sys.executable, "-c", CLIENT, str(tmp_path / "s")], stdin=subprocess.PIPE)
+        connection, _ = listener.accept()
+        boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        peer, pidfd = identified(connection, peer_of(connection), boot_ns)
+        assert peer.pid == process.pid
+        os.close(pidfd)
+        process.communicate(b"")
+        with pytest.raises(ProcessLookupError):
+            identified(connection, peer, boot_ns)
+        connection.close()
 
 
 def test_names_cannot_disturb_a_terminal() -> None:

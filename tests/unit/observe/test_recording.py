@@ -29,7 +29,7 @@ def daemon(listener: socket.socket) -> None:
 
 def test_ctrl_c_ends_it_and_all_that_was_recorded_is_there(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{tmp_path}/mfsd.sock.ctl")
+        listener.bind(f"{tmp_path}/mfsd.sock")
         listener.listen()
         thread = threading.Thread(target=daemon, args=(listener,))
         thread.start()

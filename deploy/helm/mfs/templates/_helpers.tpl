@@ -20,6 +20,18 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
+{{- /* The folder on the host of the socket that mfsctl asks: no other pod mounts it. */ -}}
+{{- define "mfs.controlPath" -}}
+{{ .Values.daemon.runtimePath }}-control
+{{- end }}
+
+{{- /* With a memory limit that all programs fit in: their segments are charged to the daemon. */ -}}
+{{- define "mfs.daemonResources" -}}
+{{- $clients := dig "socket" "clients_max" 256 .Values.config | int }}
+{{- $limits := dict "memory" (printf "%dMi" (add 96 (mul 3 $clients))) }}
+{{- toYaml (mergeOverwrite (dict "limits" $limits) (deepCopy .Values.daemon.resources)) }}
+{{- end }}
+
 {{- define "mfs.coordinatorHost" -}}
 {{ include "mfs.name" . }}-coordinator.{{ .Release.Namespace }}.svc
 {{- end }}
@@ -39,20 +51,40 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- toJson $found }}
 {{- end }}
 
+{{- define "mfs.metricsOpen" -}}
+{{- if not (has .Values.daemon.metricsAddress (list "127.0.0.1" "[::1]" "localhost")) }}yes{{ end }}
+{{- end }}
+
+{{- define "mfs.webOpen" -}}
+{{- if ne .Values.coordinator.webAddress "127.0.0.1" }}yes{{ end }}
+{{- end }}
+
+{{- define "mfs.daemonTls" -}}
+{{- if or .Values.daemon.tls.secretName .Values.daemon.tls.hostPath }}yes{{ end }}
+{{- end }}
+
 {{- define "mfs.etcdInside" -}}
 {{- if and .Values.coordinator.enabled .Values.etcd.enabled (not .Values.etcd.endpoints) }}yes{{ end }}
 {{- end }}
 
 {{- /* What cannot work is refused here, with the remedy; the schema has checked each value by itself. */ -}}
 {{- define "mfs.check" -}}
-{{- with .Values.config.socket }}{{ if hasKey . "path" }}
-{{- fail "config.socket.path: the chart sets it; set daemon.runtimePath, the folder on the host" }}
-{{- end }}{{ end }}
+{{- range $key := list "path" "control" }}
+{{- if hasKey ($.Values.config.socket | default dict) $key }}
+{{- fail (printf "config.socket.%s: the chart sets it; set daemon.runtimePath, the folder on the host" $key) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
 {{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
 {{- end }}
-{{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty .Values.daemon.tls.secretName)) }}
-{{- fail "mutual TLS needs coordinator.tls.secretName and daemon.tls.secretName; set both, or none of them" }}
+{{- if and .Values.podMonitor.enabled (not (include "mfs.metricsOpen" .)) }}
+{{- fail (printf "podMonitor.enabled: Prometheus cannot reach daemon.metricsAddress = %s; set daemon.metricsAddress=podIP (and let your firewall keep others off that port of the nodes)" .Values.daemon.metricsAddress) }}
+{{- end }}
+{{- with .Values.daemon.tls }}{{ if and .secretName .hostPath }}
+{{- fail "daemon.tls: set secretName (one certificate for all nodes) or hostPath (each node its own), not both" }}
+{{- end }}{{ end }}
+{{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty (include "mfs.daemonTls" .))) }}
+{{- fail "mutual TLS needs coordinator.tls.secretName and one of daemon.tls; set both, or none of them" }}
 {{- end }}
 {{- if and .Values.etcd.tls.secretName (not .Values.etcd.endpoints) }}
 {{- fail "etcd.tls.secretName is for an etcd of your own: set etcd.endpoints, too (the chart's etcd is fenced by its NetworkPolicy)" }}
@@ -100,12 +132,12 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- /* mfsd.toml: what the chart knows, and over it what `config` says. */ -}}
 {{- define "mfs.config" -}}
 {{- $cluster := dict }}
-{{- $coordinator := dict "listen" (printf "[::]:%d" (int .Values.coordinator.port)) "web" (printf "0.0.0.0:%d" (int .Values.coordinator.webPort)) }}
+{{- $coordinator := dict "listen" (printf "[::]:%d" (int .Values.coordinator.port)) "web" (printf "%s:%d" .Values.coordinator.webAddress (int .Values.coordinator.webPort)) }}
 {{- if .Values.coordinator.enabled }}
 {{- $_ := set $cluster "coordinators" (list (printf "%s:%d" (include "mfs.coordinatorHost" .) (int .Values.coordinator.port))) }}
 {{- $_ := set $coordinator "etcd" (include "mfs.etcdEndpoints" . | fromJsonArray) }}
 {{- end }}
-{{- if .Values.daemon.tls.secretName }}
+{{- if include "mfs.daemonTls" . }}
 {{- $_ := merge $cluster (dict "ca" "/etc/mfs-tls/ca.crt" "certificate" "/etc/mfs-tls/tls.crt" "key" "/etc/mfs-tls/tls.key") }}
 {{- if .Values.coordinator.enabled }}
 {{- $_ := set $cluster "server_name" (include "mfs.coordinatorHost" .) }}
@@ -118,7 +150,10 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- $_ := merge $coordinator (dict "etcd_ca" "/etc/mfs-etcd-tls/ca.crt" "etcd_certificate" "/etc/mfs-etcd-tls/tls.crt" "etcd_key" "/etc/mfs-etcd-tls/tls.key") }}
 {{- end }}
 {{- $known := dict "cluster" $cluster "coordinator" $coordinator
-  "socket" (dict "path" (printf "%s/mfsd.sock" .Values.daemon.runtimePath))
-  "metrics" (dict "listen" (printf "0.0.0.0:%d" (int .Values.daemon.metricsPort))) }}
+  "socket" (dict "path" (printf "%s/mfsd.sock" .Values.daemon.runtimePath) "control" (printf "%s/mfsd.sock" (include "mfs.controlPath" .)))
+  "metrics" dict }}
+{{- if ne .Values.daemon.metricsAddress "podIP" }}
+{{- $_ := set $known.metrics "listen" (printf "%s:%d" .Values.daemon.metricsAddress (int .Values.daemon.metricsPort)) }}
+{{- end }}
 {{- include "mfs.toml" (mergeOverwrite $known (deepCopy .Values.config)) }}
 {{- end }}

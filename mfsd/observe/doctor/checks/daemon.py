@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from mfsd import _native
+from mfsd.node.abi import DAEMON, skewed, without
 from mfsd.node.control import StatusReply
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.doctor.finding import Finding, Kind
@@ -22,6 +23,13 @@ UNREACHABLE = Kind(
     "No daemon answers on the socket: programs under mfs-run go on as if MFS were not there.",
     "start it: systemctl start mfsd; or name its socket with --socket or MFS_SOCKET",
 )
+NO_CONTROL = Kind(
+    "daemon.control-out-of-reach",
+    "unknown",
+    "A daemon lets this user attach, and its state cannot be read here, as in a container: its control socket is in a "
+    "folder of its own, which containers do not mount.",
+    "run mfsctl on the node, or in the daemon's pod; elsewhere name the socket of socket.control with --control",
+)
 DENIED = Kind(
     "daemon.attach-refused",
     "fail",
@@ -33,6 +41,12 @@ ABI = Kind(
     "fail",
     "Daemon and shim lay out shared memory differently: the daemon refuses every program of this installation.",
     "install the same MFS version for both, then restart mfsd and the programs",
+)
+SKEW = Kind(
+    "daemon.abi-minor",
+    "warn",
+    "Programs and daemon are of different minor versions: they are scheduled, without what the older one lacks.",
+    "upgrade mfsd first, then restart the programs with the same version",
 )
 VERSION = Kind(
     "daemon.version",
@@ -74,12 +88,13 @@ def run(host: Host) -> Iterator[Finding]:
     try:
         status = host.status
     except Unreachable as error:
-        yield UNREACHABLE(str(error))
+        attaches = host.socket.is_socket() and not list(_attach(host))
+        yield (NO_CONTROL if attaches else UNREACHABLE)(str(error))
         return
     except Refused as error:
-        yield UNREACHABLE(f"mfsd at {host.socket} refuses to say its state: {error}")
+        yield UNREACHABLE(f"mfsd at {host.control} refuses to say its state: {error}")
         return
-    problems = [*_attach(host), *_mode(status), *_refusals(status), *_marks(host)]
+    problems = [*_attach(host), *_skew(status), *_mode(status), *_refusals(status), *_marks(host)]
     here, there = version(), status.daemon.version
     if here != there:
         problems.append(VERSION(f"mfsd is version {there}, this installation {here}"))
@@ -110,7 +125,9 @@ def _attach(host: Host) -> Iterator[Finding]:
     except ValueError as error:
         yield ABI(f"mfsd's welcome cannot be read: {error}")
         return
-    if (welcome.major, welcome.segment_bytes or _native.SEGMENT_BYTES) != (_native.ABI_MAJOR, _native.SEGMENT_BYTES):
+    ours = (_native.ABI_MAJOR, _native.SEGMENT_BYTES)
+    same_minor = welcome.minor == _native.ABI_MINOR  # another one may have a longer or shorter segment
+    if (welcome.major, (same_minor and welcome.segment_bytes) or _native.SEGMENT_BYTES) != ours:
         yield ABI(
             f"mfsd speaks ABI {welcome.major}.{welcome.minor} with {welcome.segment_bytes} bytes a program, this "
             f"installation {_native.ABI_MAJOR}.{_native.ABI_MINOR} with {_native.SEGMENT_BYTES}"
@@ -119,6 +136,18 @@ def _attach(host: Host) -> Iterator[Finding]:
         yield ABI(f"mfsd refused: {welcome.reason or os.strerror(errno.EPROTO)}")
     elif welcome.error:
         yield DENIED(f"mfsd refused: {welcome.reason or os.strerror(-welcome.error)}")
+    elif not same_minor:
+        theirs = f"{welcome.major}.{welcome.minor}"
+        yield SKEW(
+            f"programs of this installation speak ABI {DAEMON}, this daemon {theirs}: they do without {without(theirs)}"
+        )
+
+
+def _skew(status: StatusReply) -> Iterator[Finding]:
+    daemon = status.daemon.abi
+    for abi, programs in skewed((client.abi for client in status.clients), daemon).items():
+        speak = "program speaks" if programs == 1 else "programs speak"
+        yield SKEW(f"{programs} {speak} ABI {abi}, this daemon {daemon}: they do without {without(abi, daemon)}")
 
 
 def _mode(status: StatusReply) -> Iterator[Finding]:
