@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from typing import Any
 
 from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import Leave, Session, Task
 
-HOLD_MAX_S = 10.0
-"""Mooncake's own callers give up after 30 s, and bytes that land after that corrupt a cache."""
+TIMEOUT_S = 30.0
+"""Mooncake's own, where MC_TRANSFER_TIMEOUT is not set."""
+TIMEOUT_PARTS = 4
+"""What of the time-out may go by in waiting: what lands after it may land in memory of another request."""
+
+
+def transfer_timeout_s() -> float:
+    """After how long Mooncake gives a transfer up, so that a call in pieces does, too."""
+    text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
+    return float(text) if text.isdigit() and int(text) > 0 else TIMEOUT_S
+
+
+def hold_max_s(session: Session) -> float:
+    """For how long a call may wait for permits, whatever the daemon does."""
+    return min(session.max_hold_s, transfer_timeout_s() / TIMEOUT_PARTS)
+
+
+class Budget:
+    """What is left of it for one call: its pieces share it."""
+
+    def __init__(self, session: Session) -> None:
+        self.left_s = hold_max_s(session)
+
+    def spent_since(self, began_s: float) -> None:
+        self.left_s = max(0.0, self.left_s - (time.monotonic() - began_s))
+
+    def wait(self, task: Task) -> int:
+        """Sleeps until the task may go, with a permit or because the budget is used up; its class."""
+        began_s = time.monotonic()
+        wire_class = task.wait(self.left_s)
+        self.spent_since(began_s)
+        return wire_class
 
 
 class Unscheduled:
@@ -39,14 +71,17 @@ def submitted(session: Session, once: Once, size_bytes: int, **metadata: Any) ->
         return _unscheduled(session, once, error)
 
 
-def permitted(session: Session, once: Once, size_bytes: int, **metadata: Any) -> Leave | None:
+def permitted(session: Session, once: Once, budget: Budget, size_bytes: int, **metadata: Any) -> Leave | None:
     """Session.permit that does not raise, likewise; sleeps until the message may go. None: nothing is scheduled."""
+    began_s = time.monotonic()
     if LOG.isEnabledFor(logging.DEBUG):
         _say(size_bytes, metadata)
     try:
-        return session.permit(size_bytes, timeout_s=HOLD_MAX_S, **metadata)
+        return session.permit(size_bytes, timeout_s=budget.left_s, **metadata)
     except Exception as error:
         return _unscheduled(session, once, error)
+    finally:
+        budget.spent_since(began_s)
 
 
 def _say(size_bytes: int, metadata: dict[str, Any]) -> None:

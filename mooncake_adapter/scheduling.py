@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -17,7 +16,7 @@ from mooncake_adapter.calls import READ, Call
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.once import LOG, Once
-from mooncake_adapter.permits import HOLD_MAX_S, permitted, submitted
+from mooncake_adapter.permits import TIMEOUT_PARTS, Budget, hold_max_s, permitted, submitted, transfer_timeout_s
 from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Leave, Session, Task
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 AHEAD = 8
 """Pieces of one call that ask for permits at once."""
-HOLD_MAX_NS = int(HOLD_MAX_S * 1e9)
 COURSE_NS = 1_000_000_000
 """For how long the fast path goes by what it was told: so long may the log's level and the fabric's marks lag."""
 POLL_S = 50e-6
@@ -61,12 +59,6 @@ class Pending:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def transfer_timeout_s() -> float:
-    """After how long Mooncake gives a transfer up, so that a call in pieces does, too."""
-    text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
-    return float(text) if text.isdigit() and int(text) > 0 else 30.0
-
-
 class Scheduling:
     """The calls of one engine. Errors of MFS never reach the caller: the call then goes as it would without."""
 
@@ -92,7 +84,7 @@ class Scheduling:
             route=lanes.route,
             failed=lanes.failed,
             size_max_bytes=PIECE_BYTES,
-            timeout_ns=HOLD_MAX_NS,
+            timeout_ns=int(transfer_timeout_s() / TIMEOUT_PARTS * 1e9),  # and never more than the daemon allows
             course_ns=COURSE_NS,
         )
         path = weakref.ref(found) if found is not None else lambda: None
@@ -129,7 +121,9 @@ class Scheduling:
         return submitted(self._session, self._once, size_bytes, **self._words_of(call, metadata))
 
     def _permit(self, call: Call, metadata: Metadata) -> Leave | None:
-        return permitted(self._session, self._once, call.size_bytes, **self._words_of(call, metadata))
+        return permitted(
+            self._session, self._once, Budget(self._session), call.size_bytes, **self._words_of(call, metadata)
+        )
 
     def _whole(self, call: Call) -> Metadata | None:
         """The metadata of a call that is one message; None when it has to be cut."""
@@ -176,14 +170,22 @@ class Scheduling:
         waiting: deque[tuple[Task, Piece]] = deque()
         running: deque[Issued] = deque()
         worst = 0
-        give_up_s = time.monotonic() + HOLD_MAX_S * len(pieces) + transfer_timeout_s()
+        budget = Budget(self._session)
+        give_up_s = time.monotonic() + transfer_timeout_s()
         try:
             while todo or waiting or running:
+                if (
+                    time.monotonic() > give_up_s
+                ):  # Mooncake would have given up: what is not issued must not be any more
+                    worst = FAILED
+                    todo.clear()
+                    while waiting:
+                        waiting.popleft()[0].cancel()
                 while todo and len(waiting) < AHEAD:
                     waiting.append((self._submit(call, todo[0].metadata, todo[0].size_bytes), todo.popleft()))
                 ready = next((one for one in waiting if one[0].ready()), None)
-                if ready is None and waiting and not running:
-                    waiting[0][0].wait(HOLD_MAX_S)
+                if ready is None and waiting and (not running or budget.left_s == 0.0):
+                    budget.wait(waiting[0][0])
                     ready = waiting[0]
                 if ready is not None:
                     waiting.remove(ready)
@@ -209,8 +211,8 @@ class Scheduling:
         return worst
 
     def _issue(self, engine: Any, call: Call, piece: Piece, task: Task, running: Any) -> bool:
-        """Hands a permitted piece to Mooncake; False where it will not take it."""
-        lane, peer = self._route(engine, call, task.wait(HOLD_MAX_S))
+        """Hands a piece that may go to Mooncake; False where it will not take it."""
+        lane, peer = self._route(engine, call, task.wait(0.0))
         name = f"batch_transfer_async_{call.operation}"
         lists = (piece.addresses, piece.peer_addresses, piece.lengths)
         batch = int(getattr(self._base, name)(lane, peer, *lists, call.hint))
@@ -230,6 +232,7 @@ class Scheduling:
         """Issues what is permitted at once, leaves the rest to a thread; an id for the status calls, never waits."""
         pending = Pending(call.peer)
         later: list[tuple[Task, Piece]] = []
+        until_s = time.monotonic() + hold_max_s(self._session)
         for piece in self._pieces(call):
             task = self._submit(call, piece.metadata, piece.size_bytes)
             if _soon(task):
@@ -252,13 +255,13 @@ class Scheduling:
                 self._pool = ThreadPoolExecutor(DEFERRED_MAX, thread_name_prefix="mfs-deferred")
         for task, piece in later:
             assert self._pool is not None
-            self._pool.submit(self._issue_later, engine, call, piece, task, pending)
+            self._pool.submit(self._issue_later, engine, call, piece, task, until_s, pending)
         return number
 
-    def _issue_later(self, engine: Any, call: Call, piece: Piece, task: Task, pending: Pending) -> None:
+    def _issue_later(self, engine: Any, call: Call, piece: Piece, task: Task, until_s: float, pending: Pending) -> None:
         issued: list[Issued] = []
         try:
-            task.wait(HOLD_MAX_S)
+            task.wait(max(0.0, until_s - time.monotonic()))
             taken = self._issue(engine, call, piece, task, issued)
         except Exception as error:
             self._once.warn("deferred", "a deferred transfer failed (%s)", error)
@@ -304,7 +307,7 @@ class Scheduling:
     def _finished(self, batch: int) -> bool:
         """Waits for one of our calls as Mooncake would."""
         pending = self._pending[batch]
-        give_up_s = time.monotonic() + HOLD_MAX_S + transfer_timeout_s()
+        give_up_s = time.monotonic() + hold_max_s(self._session) + transfer_timeout_s()
         while pending.waiting and time.monotonic() < give_up_s:
             time.sleep(POLL_S)
         with pending.lock:

@@ -17,7 +17,7 @@ from mooncake_adapter.lanes import shim_present
 from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.network import nic_of
 from mooncake_adapter.once import Once
-from mooncake_adapter.permits import permitted
+from mooncake_adapter.permits import Budget, permitted
 from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session
 
 READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
@@ -131,7 +131,16 @@ class Stored:
             found = max(0, int(self._base.get_size(own, names[0]))) * len(names)
         return found
 
-    def run(self, own: Any, original: Any, stage: int, given: dict[str, Any], arguments: Any, keywords: Any) -> Any:
+    def run(
+        self,
+        own: Any,
+        original: Any,
+        stage: int,
+        given: dict[str, Any],
+        arguments: Any,
+        keywords: Any,
+        budget: Budget | None = None,
+    ) -> Any:
         """Issues the call when it is permitted; what Mooncake answers."""
         pointers = next((given[name] for name in POINTERS if name in given), None)
         ranged = pointers is not None and self._words.told_by_address()
@@ -140,6 +149,7 @@ class Stored:
         leave = permitted(
             self._session,
             self._once,
+            budget or Budget(self._session),
             self.size_bytes(own, given),
             stage=stage if metadata.stage is None else metadata.stage,
             nic=self._nic,
@@ -163,9 +173,11 @@ class Stored:
         for index, pointer in enumerate(pointers):
             groups.setdefault(self._words.of(first_pointer(pointer)), []).append(index)
         answers: list[Any] = [None] * len(pointers)
+        budget = Budget(self._session)
         for indices in groups.values():
             part = {name: [value[i] for i in indices] for name, value in given.items()}
-            for index, answer in zip(indices, self.run(own, original, stage, part, (), {**part, **rest}), strict=True):
+            answer_of = self.run(own, original, stage, part, (), {**part, **rest}, budget)
+            for index, answer in zip(indices, answer_of, strict=True):
                 answers[index] = answer
         return answers
 

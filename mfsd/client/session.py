@@ -91,6 +91,12 @@ class Session:
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 
     @property
+    def max_hold_s(self) -> float:
+        """For how long a task waits for its permit at most, from when it was submitted: as the daemon says."""
+        client = self._attachment.client()
+        return 0.0 if client is None else client.max_hold_ns / 1e9
+
+    @property
     def refused(self) -> dict[str, int]:
         """How often each kind of metadata was taken as unknown because it cannot be."""
         return self._checker.counts
@@ -305,14 +311,16 @@ class Session:
         deadline_ns: int = 0,
         batch: Batch | None = None,
         layer: int = 0,
+        hold_until_ns: int = 0,
     ) -> Iterator[None]:
-        """What this thread posts inside is for that stage, request, batch and layer. Nests. Does nothing without the
-        shim."""
+        """What this thread posts inside is for that stage, request, batch and layer, and none of it is held past
+        `hold_until_ns` (on the clock of time.monotonic_ns; as a lease of the memory it goes to). Nests. Does nothing
+        without the shim."""
         if self._shim is None:
             yield
             return
         before: Context | None = getattr(self._contexts, "current", None)
-        self._contexts.current = context = self._context(stage, request_id, deadline_ns, batch, layer)
+        self._contexts.current = context = self._context(stage, request_id, deadline_ns, batch, layer, hold_until_ns)
         self._shim.context_set(context)
         try:
             yield
@@ -331,13 +339,16 @@ class Session:
         deadline_ns: int = 0,
         batch: Batch | None = None,
         layer: int = 0,
+        hold_until_ns: int = 0,
     ) -> Iterator[None]:
         """What is posted from this memory inside is for that request, by whichever thread; a library's own transfer
         threads are reached so. Does nothing without the shim."""
         if self._shim is None:
             yield
             return
-        added = self._shim.range_add(address, size_bytes, self._context(stage, request_id, deadline_ns, batch, layer))
+        added = self._shim.range_add(
+            address, size_bytes, self._context(stage, request_id, deadline_ns, batch, layer, hold_until_ns)
+        )
         if not added:
             self._checker.refuse("memory_range", f"{address:#x} + {size_bytes}", "ranges must not overlap")
         try:
@@ -361,7 +372,9 @@ class Session:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _context(self, stage: int, request_id: int, deadline_ns: int, batch: Batch | None, layer: int) -> Context:
+    def _context(
+        self, stage: int, request_id: int, deadline_ns: int, batch: Batch | None, layer: int, hold_until_ns: int
+    ) -> Context:
         check = self._checker
         client = self._attachment.client()
         slot = self._slot_of(batch, client) if client is not None else None
@@ -371,6 +384,9 @@ class Session:
             batch=NONE_U32 if slot is None else slot,
             layer=check.layer(layer),
             stage=check.stage(stage),
+            hold_until_ns=check.whole(
+                "hold_until_ns", hold_until_ns, TIME_MAX_NS, "use time.monotonic_ns() plus a lease"
+            ),
         )
 
     def _slot_of(self, batch: Batch | None, client: Client) -> int | None:

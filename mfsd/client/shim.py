@@ -21,7 +21,8 @@ class Context(ctypes.Structure):
         ("batch", ctypes.c_uint32),
         ("layer", ctypes.c_uint16),
         ("stage", ctypes.c_uint8),
-        ("reserved", ctypes.c_uint8 * 9),
+        ("reserved", ctypes.c_uint8 * 1),
+        ("hold_until_ns", ctypes.c_uint64),
     )
 
 

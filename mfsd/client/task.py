@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ class Task:
         self._open_class = open_class
         self._class: int | None = None
         self._over = False
+        self._submitted_ns = time.monotonic_ns()
         if task_id is None:
             self._permitted(open_class)
 
@@ -70,12 +72,13 @@ class Task:
         return self._class is not None
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Sleeps until it may be sent, and answers its class on the wire. After `timeout_s`, after the daemon's
-        `max_hold` or when the daemon goes away, it may be sent too: behind what is scheduled."""
+        """Sleeps until it may be sent, and answers its class on the wire. After `timeout_s`, `max_hold` after it was
+        submitted (so what is submitted together shares that), or when the daemon goes away, it may be sent too: behind
+        what is scheduled."""
         if self._class is None and not self._over:
             client, task_id = self._client, self._task_id
             assert client is not None and task_id is not None
-            timeout_ns = client.max_hold_ns
+            timeout_ns = max(0, self._submitted_ns + client.max_hold_ns - time.monotonic_ns())
             if timeout_s is not None:
                 timeout_ns = min(timeout_ns, max(0, int(timeout_s * 1e9)))
             try:

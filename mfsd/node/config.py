@@ -89,11 +89,11 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_hold_ns: Annotated[
         DurationNs,
         doc(
-            "longest that a request is held before it is posted without a permit; keep it far below the "
-            "transfer timeouts of the libraries (Mooncake: 30s)",
-            between(DurationNs, "1ms", "25s"),
+            "for how long a transfer may stand still for permits, all its parts together, before it goes on without; "
+            "never more than a quarter of MC_TRANSFER_TIMEOUT where a program has it",
+            between(DurationNs, "1ms", "5s"),
         ),
-    ] = field(name="max_hold", default=DurationNs.parse("10s"))
+    ] = field(name="max_hold", default=DurationNs.parse("250ms"))
     window_ns: Annotated[
         DurationNs,
         doc(

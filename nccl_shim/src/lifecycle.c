@@ -229,35 +229,6 @@ void shim_bind_current(struct shim_qp *q)
 
 /* ---- the thread --------------------------------------------------------------------------------------------------------------- */
 
-/* What was held too long may go; what the provider had no room for is tried again; no completion stays uncounted. */
-static void sweep(uint64_t now_ns, uint64_t max_hold_ns)
-{
-	unsigned cursor = 0;
-	struct shim_qp *q;
-
-	while ((q = shim_qp_each(&cursor))) {
-		if (atomic_load(&q->poll_deferred))
-			shim_complete(q, 0);
-		if (!atomic_load(&q->holds))
-			continue;
-		if (atomic_exchange(&q->blocked, 0))
-			shim_pump(q);
-		uint64_t since_ns = atomic_load(&q->held_since_ns);
-
-		if (!since_ns || now_ns < since_ns + max_hold_ns || !shim_try(&q->owner))
-			continue;
-		for (uint64_t i = atomic_load(&q->task_posted);
-		     atomic_load(&q->live) && i != atomic_load(&q->task_formed); i++) {
-			struct shim_task *t = &q->tasks[i & q->ring_mask];
-
-			if (now_ns < t->enqueued_ns + max_hold_ns)
-				break;
-			atomic_store(&q->expired_sequence, t->sequence);
-		}
-		shim_owner_leave(q);
-	}
-}
-
 static void tick(struct mfs_client *client, bool busy)
 {
 	struct mfs_segment *segment = mfs_client_segment(client);
@@ -273,7 +244,7 @@ static void tick(struct mfs_client *client, bool busy)
 	if (!busy)
 		bind_all(client);
 	shim_communicators_report(segment);
-	sweep(now_ns, segment->header.max_hold_ns);
+	shim_sweep(now_ns, segment->header.max_hold_ns);
 }
 
 static void *thread_main(void *unused)
@@ -299,7 +270,7 @@ static void *thread_main(void *unused)
 			retry_ns = RETRY_FIRST_NS;
 			retry_at_ns = now_ns + retry_ns;
 		} else {
-			sweep(now_ns, 0);
+			shim_sweep(now_ns, UINT64_MAX); /* nothing is held for a daemon that is not there */
 			if (now_ns >= retry_at_ns) {
 				if (attach())
 					shim_log(SHIM_REASON_BACK, "attached to the daemon");
@@ -371,6 +342,7 @@ static void after_fork(void)
 	shim_table_after_fork();
 	shim_metadata_after_fork();
 	shim_profiler_after_fork();
+	shim_listed_after_fork();
 	if (client)
 		mfs_client_forget(client);
 }
@@ -398,5 +370,6 @@ void shim_start(struct shim_context *context)
 __attribute__((constructor(101))) static void load(void)
 {
 	mfs_symbols_load();
+	shim_budget_limit();
 	shim_mode();
 }

@@ -55,6 +55,7 @@ static struct shim_tag tag_of(const struct mfs_context *context)
 		.batch = context->batch < MFS_BATCHES_MAX ? context->batch : MFS_NONE_U32,
 		.layer = context->layer,
 		.stage = context->stage < MFS_STAGES_MAX ? context->stage : 0,
+		.hold_until_ns = context->hold_until_ns,
 	};
 }
 

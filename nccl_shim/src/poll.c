@@ -21,6 +21,31 @@ static inline uint8_t stage_of(uint64_t end)
 	return (end & SHIM_SIGNAL_STAGE) >> SHIM_SIGNAL_STAGE_SHIFT;
 }
 
+/* Polling flag held. Everything before the index `end` is complete. */
+static void tasks_complete(struct shim_qp *q, uint64_t end)
+{
+	uint64_t first = atomic_load(&q->task_done), i, now_ns, since_ns;
+
+	for (i = first; i != atomic_load(&q->task_posted); i++) {
+		struct shim_task *t = &q->tasks[i & q->ring_mask];
+		uint64_t done_at = atomic_load(&t->done_at);
+
+		if (done_at > end || (!done_at && t->end > atomic_load(&q->wr_posted)))
+			break;
+		if (t->owed && q->client)
+			mfs_client_complete(q->client, atomic_load(&t->id));
+		t->owed = false;
+		atomic_store(&q->task_done, i + 1);
+	}
+	if (i == first)
+		return;
+	/* where none is under way any more, what is posted at this very moment may be missed: it counts as standing still */
+	now_ns = shim_now_ns();
+	since_ns = atomic_exchange(&q->flight_since_ns, i == atomic_load(&q->task_posted) ? 0 : now_ns);
+	if (since_ns)
+		atomic_fetch_add(&q->flight_ns, now_ns - since_ns);
+}
+
 /* Polling flag held. `n` more signals have come back. Entries of one stage are counted together. */
 static void account(struct shim_qp *q, uint32_t n)
 {
@@ -59,18 +84,9 @@ static void account(struct shim_qp *q, uint32_t n)
 	}
 	if (likely(!q->tasks))
 		return;
-	for (uint64_t i = atomic_load(&q->task_done); i != atomic_load(&q->task_posted); i++) {
-		struct shim_task *t = &q->tasks[i & q->ring_mask];
-
-		uint64_t done_at = atomic_load(&t->done_at);
-
-		if (done_at > end || (!done_at && t->end > atomic_load(&q->wr_posted)))
-			break;
-		if (t->owed && q->client)
-			mfs_client_complete(q->client, atomic_load(&t->id));
-		t->owed = false;
-		atomic_store(&q->task_done, i + 1);
-	}
+	if (atomic_load_explicit(&q->task_done, memory_order_relaxed) !=
+	    atomic_load_explicit(&q->task_posted, memory_order_relaxed))
+		tasks_complete(q, end);
 }
 
 /* Both flags held. What was posted and is not known to be complete, by stage. */

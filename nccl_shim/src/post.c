@@ -98,13 +98,15 @@ static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, const struct 
 {
 	uint8_t stage = shim_stage_of(q, tag), state = atomic_load_explicit(&q->state, memory_order_relaxed);
 	struct ibv_send_wr *rest = wr;
-	bool done;
+	bool done, over = false;
 	int rc;
 
 	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
 		return post_behind(q, wr, stage, bad);
-	if (!shim_must_hold(q, stage) && shim_try(&q->owner)) {
+	if ((!shim_must_hold(q, stage) || (over = shim_budget_over(q))) && shim_try(&q->owner)) {
 		done = post_at_once(q, wr, stage, bad, &rc);
+		if (done && over)
+			shim_count(&q->report->bypassed_hold, 1);
 		shim_owner_leave(q);
 		if (done)
 			return rc;

@@ -43,9 +43,8 @@ bool shim_acquire_for(_Atomic uint32_t *flag, uint64_t ns)
 static bool next_may_go(struct shim_qp *q, uint64_t posted)
 {
 	return atomic_load_explicit(&q->permitted_sequence, memory_order_acquire) > posted ||
-	       atomic_load_explicit(&q->expired_sequence, memory_order_acquire) > posted ||
 	       atomic_load_explicit(&q->force, memory_order_acquire) ||
-	       !atomic_load_explicit(&shim.enforcing, memory_order_acquire);
+	       !atomic_load_explicit(&shim.enforcing, memory_order_acquire) || shim_budget_over(q);
 }
 
 static bool stuck(struct shim_qp *q)
@@ -128,6 +127,8 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 	int rc;
 
 	t->bypass = 1;
+	if (unlikely(shim_budget_over(q)))
+		return;
 	if (!q->client || nic < 0 || !t->bytes || atomic_load(&q->force) || !shim_must_hold(q, task.stage))
 		return;
 	if (!mfs_client_alive(q->client, shim_now_ns())) {
@@ -212,8 +213,9 @@ static bool may_force_signal(const struct shim_qp *q)
 
 static void note_permit(struct shim_qp *q, struct shim_task *t)
 {
-	uint64_t posted = atomic_load(&q->task_posted);
+	uint64_t now_ns = shim_now_ns(), none = 0;
 
+	atomic_compare_exchange_strong(&q->flight_since_ns, &none, now_ns);
 	if (atomic_load_explicit(&t->permitted, memory_order_acquire)) {
 		t->owed = true;
 		shim_count(&q->report->permits, 1);
@@ -222,10 +224,10 @@ static void note_permit(struct shim_qp *q, struct shim_task *t)
 			mfs_client_cancel(q->client, atomic_load(&t->id), true);
 		if (!atomic_load(&shim.enforcing))
 			shim_count(&q->report->bypassed_stale, 1);
-		else if (atomic_load(&q->expired_sequence) > posted)
+		else if (shim_budget_over(q))
 			shim_count(&q->report->bypassed_hold, 1);
 	}
-	shim_count(&q->report->hold_ns, shim_now_ns() - t->enqueued_ns);
+	shim_count(&q->report->hold_ns, now_ns - t->enqueued_ns);
 }
 
 /* A deferred post was refused for good. In the error state providers flush without judging, so it is tried there; what is

@@ -31,7 +31,12 @@ void shim_qp_reset_counts(struct shim_qp *q)
 	atomic_store(&q->task_posted, 0);
 	atomic_store(&q->task_done, 0);
 	atomic_store(&q->permitted_sequence, 0);
-	atomic_store(&q->expired_sequence, 0);
+	atomic_store(&q->free_until_ns, 0);
+	atomic_store(&q->hold_until_ns, 0);
+	atomic_store(&q->flight_ns, 0);
+	atomic_store(&q->flight_since_ns, 0);
+	q->lost_ns = q->looked_flight_ns = 0;
+	q->looked_ns = shim_now_ns();
 	atomic_store(&q->retired, 0);
 	atomic_store(&q->poll_deferred, 0);
 	atomic_store(&q->held_since_ns, 0);

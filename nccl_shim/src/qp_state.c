@@ -73,6 +73,7 @@ void shim_qp_settle(struct shim_qp *q)
 		t->owed = false;
 		atomic_store(&q->task_done, i + 1);
 	}
+	atomic_store(&q->flight_since_ns, 0);
 }
 
 /* An error was seen: what is held is posted now, so that the provider flushes it in order. */

@@ -74,8 +74,9 @@ struct shim_tag {
 	uint16_t layer;
 	uint8_t stage; /* 0: as the rules say */
 	uint8_t reserved;
+	uint64_t hold_until_ns; /* 0: no such time */
 };
-_Static_assert(sizeof(struct shim_tag) == 24, "tags are compared as memory");
+_Static_assert(sizeof(struct shim_tag) == 32, "tags are compared as memory");
 extern const struct shim_tag shim_untagged;
 
 /* One signaled work request that went to the NIC: what is complete when its completion is polled. Everything that it
@@ -189,10 +190,16 @@ struct shim_qp {
 	uint64_t completed_end;	  /* index after the last work request known to be complete */
 	_Atomic uint64_t retired; /* the caller's slots before this index are free again */
 	_Atomic uint64_t task_done;
+	_Atomic uint64_t flight_ns;	  /* how long tasks of it were under way, up to the last completion */
+	_Atomic uint64_t flight_since_ns; /* and since then, or since one was posted; 0: none is under way */
 
 	/* seldom changed */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t permitted_sequence; /* tasks up to here may go */
-	_Atomic uint64_t expired_sequence;   /* tasks up to here were held for too long */
+	_Atomic uint64_t free_until_ns; /* its hold budget is used up: nothing is held before then, see hold_budget.c */
+	_Atomic uint64_t hold_until_ns; /* the first of its held work requests may not be held longer; 0: none says so */
+	_Atomic uint32_t listed;	/* among those that hold something; stays until the thread looks */
+	struct shim_qp *next_listed;
+	uint64_t lost_ns, looked_ns, looked_flight_ns; /* changed by the thread, see hold_budget.c */
 	_Atomic uint32_t force;	  /* post everything held, without permits */
 	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
 	_Atomic uint32_t failed;  /* a deferred post was refused: what is held becomes flushed completions */

@@ -29,6 +29,7 @@ struct shim {
 	_Atomic uint32_t failures;	     /* queue pairs whose held requests become flushed completions */
 	_Atomic uint32_t draining;	     /* somebody takes permits */
 	_Atomic uint32_t polls;		     /* grows while pollers look for permits */
+	_Atomic uint32_t listed;	     /* queue pairs that hold something, or did when the thread last looked */
 };
 extern struct shim shim;
 
@@ -164,6 +165,14 @@ void shim_flush(struct shim_qp *q);
 void shim_permits(void);
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end);
 void shim_report_held(struct shim_qp *q);
+
+/* hold_budget.c: for how long a queue pair may be held; who holds anything */
+void shim_budget_limit(void);
+bool shim_budget_over(const struct shim_qp *q);
+void shim_list(struct shim_qp *q);
+void shim_lease_note(struct shim_qp *q, uint64_t hold_until_ns);
+void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns);
+void shim_listed_after_fork(void);
 
 /* metadata.c: what the engine says, see mfs/api.h */
 int shim_context_set(const struct mfs_context *context);

@@ -40,7 +40,7 @@ def daemon_config(host: Host, coordinators: list[str]) -> str:
     return (
         f'[cluster]\ncoordinators = {coordinators!r}\nnode = "{host.address}"\nttl = "{TTL_S:g}s"\n'
         f'[nic."mfs0"]\nrate = "1gbit"\naddress = "{host.address}"\n'
-        '[arbiter]\nmax_hold = "25s"\n'
+        '[arbiter]\nmax_hold = "5s"\n'
         '[[rule]]\naction = "hold"\nstage = "p2d"\n'
     )
 

@@ -18,7 +18,7 @@ from tests.support.under_mfs import HOLD_EVERYTHING, build_program, under_mfs
 from tests.support.waiting import eventually
 
 # nothing here may end by max_hold: what is held must come free because the daemon is seen to be gone
-CONFIG = HOLD_EVERYTHING + '[arbiter]\nmax_hold = "25s"\n'
+CONFIG = HOLD_EVERYTHING + '[arbiter]\nmax_hold = "5s"\n'
 ENDLESS = "1000000000"
 
 

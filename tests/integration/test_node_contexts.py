@@ -23,7 +23,7 @@ CONFIG = """
 [policy]
 early_order = "rank"
 [arbiter]
-max_hold = "25s"
+max_hold = "5s"
 stale_after = "10s"
 [nic."slow"]
 rate = "8mbit"

@@ -27,7 +27,7 @@ CONFIG = """
 rate = "8mbit"
 address = "10.7.0.1"
 [arbiter]
-max_hold = "25s"
+max_hold = "5s"
 stale_after = "10s"
 [cluster]
 node = "here"

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from mfsd._native import Arbiter, Rule, RuleAction, Stage
 from tests.conftest import NativePrograms, SoftRoce
+from tests.support.arbiter import Server
 from tests.support.daemon import Daemon
 from tests.support.under_mfs import under_mfs
 from tests.support.wheels import (
@@ -89,3 +91,25 @@ def test_nixl_transfers_under_mfs(soft_roce: SoftRoce, folder: Path) -> None:
         output = soft_roce.run(*command, env=nixl_environment(), timeout_s=120).stdout
         assert "verified 3 writes and 3 reads" in output
         assert daemon.status().daemon.attached_total >= 2
+
+
+def test_mooncake_transfers_while_nothing_is_permitted(soft_roce: SoftRoce, tmp_path: Path, folder: Path) -> None:
+    """Held for as long as the daemon allows, each of some forty transfers would fail by Mooncake's own time-out, which
+    is two seconds here. They share what their queue pairs may lose, and are whole."""
+    forever_ns, slow = 1000 * 10**9, 1000
+    with Arbiter(stale_after_ns=forever_ns, max_hold_ns=forever_ns) as arbiter:
+        arbiter.rules([Rule(action=RuleAction.HOLD, stage=Stage.P2D)])
+        arbiter.start()
+        server = Server(folder / "s", arbiter)
+        filler = server.attach()
+        filler.nic("mfs0", 0, slow)  # of everybody: the first to name it
+        window = filler.submit(131_072, stage=Stage.P2D, asked=True)
+        assert filler.permit_wait(window, forever_ns) is not None
+        command = under_mfs(server.path, sys.executable, MOONCAKE_PEERS)
+        environment = {**mooncake_environment(tmp_path), "MC_TRANSFER_TIMEOUT": "2"}
+        output = soft_roce.run(*command, env=environment, timeout_s=200).stdout
+        assert "verified 20 sizes and 4 batches" in output
+        nic = arbiter.nic_stats(0)
+        assert sum(nic["grants"]) == 1, "the one that fills the window"
+        filler.detach()
+        server.close()

@@ -387,6 +387,36 @@ static void session(void)
 	CHECK_EQUAL(mfs_client_permit_wait(api->client(), id[0], 20000000000ull), 0);
 }
 
+/* Nothing is held past the time that its context names, whatever is ahead of it. */
+static void lease(void)
+{
+	const struct mfs_api *api = mfs_api();
+	struct mfs_context c = {.request_id = 3, .stage = HOLD_STAGE, .batch = MFS_NONE_U32, .hold_until_ns = UINT64_MAX};
+	struct daemon *d = daemon_with(hold_rule(), GATE_ALL);
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = ready(r), *other = ready(r);
+	struct timespec t;
+
+	post(r, other, 0, 64, IBV_SEND_SIGNALED); /* without a lease */
+	for (int i = 0; i < 10; i++)
+		post(r, qp, (uint64_t)i, 64, IBV_SEND_SIGNALED);
+	CHECK(api->context_set(&c) == 0);
+	post(r, qp, 10, 64, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 12);
+	CHECK_EQUAL(posted(qp), 0);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	c.hold_until_ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 50000000;
+	CHECK(api->context_set(&c) == 0);
+	post(r, qp, 11, 64, IBV_SEND_SIGNALED);
+	WAIT(posted(qp) == 12);
+	post(r, qp, 12, 64, IBV_SEND_SIGNALED); /* it is over already */
+	WAIT(posted(qp) == 13);
+	CHECK_EQUAL(posted(other), 0);
+	CHECK(api->context_set(NULL) == 0);
+	post(r, qp, 13, 64, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(qp), 13);
+}
+
 static void without_a_daemon(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -522,6 +552,7 @@ int main(int argc, char **argv)
 		{"builder", builder},
 		{"lanes", lanes},
 		{"session", session},
+		{"lease", lease},
 		{"without_a_daemon", without_a_daemon},
 		{"child_starts_without", child_starts_without},
 		{"ranges_change_under_readers", ranges_change_under_readers},

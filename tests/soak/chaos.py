@@ -130,7 +130,7 @@ class Chaos:
     def _reload(self) -> None:
         node = self._chance.choice(self._cluster.nodes)
         self._tally.killed("configuration reloaded")
-        node.write_config("10s", f"[wire]\ndscp = [{self._chance.randrange(64)}]\n")
+        node.write_config("5s", f"[wire]\ndscp = [{self._chance.randrange(64)}]\n")
         self._until(lambda: asked_to_reload(node) is None, "configuration reloaded", node.daemon)
 
     def _reload_bad(self) -> None:

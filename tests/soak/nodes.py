@@ -113,7 +113,7 @@ class Node:
         self.control = control_beside(self.socket)
         self.config = self.folder / "mfsd.toml"
         self._coordinators = coordinators
-        self.write_config("10s")
+        self.write_config("5s")
         runtime = self.folder / "runtime"
         runtime.mkdir(mode=0o700)
         self.environment = {

@@ -21,8 +21,12 @@ class ScriptedTask:
     wire_class: int
     permitted: threading.Event
     life: list[str] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+    """How long each wait might have taken that found it without a permit."""
 
     def wait(self, timeout_s: float | None = None) -> int:
+        if not self.permitted.is_set():
+            self.waits_s.append(1e9 if timeout_s is None else timeout_s)
         self.permitted.wait(timeout_s)
         self.life.append("wait")
         return self.wire_class
@@ -52,6 +56,7 @@ class ScriptedSession:
     """Grants every task at once in class 6 unless told otherwise by ``classes_of`` and ``hold``."""
 
     classes = 8
+    max_hold_s = 1000.0
 
     def __init__(self) -> None:
         self.scheduled = True

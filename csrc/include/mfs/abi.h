@@ -201,7 +201,7 @@ struct mfs_segment_header {
 	uint32_t daemon_pid;
 	uint32_t client_id;
 	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
-	uint64_t max_hold_ns;	 /* a task is posted without a permit after this */
+	uint64_t max_hold_ns;	 /* a transfer stands still for permits so long in all; then its tasks go without */
 	uint32_t classes;	 /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
 	/* of flows that are neither critical nor pruned; since minor 2 */
 	uint8_t class_reuse;	   /* stage 1 with RLI 0, one lower with each RLI ... */
@@ -263,7 +263,7 @@ struct mfs_client_report {
 	_Atomic uint64_t held_work_requests;
 	_Atomic uint64_t permits;	      /* grants that were acted on */
 	_Atomic uint64_t bypassed_overflow;   /* ring or slots full: posted behind earlier held ones */
-	_Atomic uint64_t bypassed_hold;	      /* max_hold reached */
+	_Atomic uint64_t bypassed_hold;	      /* max_hold used up */
 	_Atomic uint64_t bypassed_stale;      /* daemon gone or detached: posted without a permit */
 	_Atomic uint64_t hold_ns;	      /* total time that requests were held */
 	uint8_t reserved[40];

@@ -26,9 +26,11 @@ struct mfs_context {
 	uint32_t batch;	      /* slot that mfs_client_batch_begin gave; MFS_NONE_U32: none */
 	uint16_t layer;	      /* layer that needs the bytes (L_target) */
 	uint8_t stage;	      /* enum mfs_stage; 0: as the daemon's rules say */
-	uint8_t reserved[9];
+	uint8_t reserved[1];
+	uint64_t hold_until_ns; /* CLOCK_MONOTONIC: nothing is held past it, as after a lease; 0: the daemon's max_hold alone */
 };
 _Static_assert(sizeof(struct mfs_context) == 32, "context");
+_Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place of reserved bytes");
 
 #define MFS_RANGES_MAX 4096 /* address ranges of one process at once */
 

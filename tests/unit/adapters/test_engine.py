@@ -10,6 +10,7 @@ from typing import Any
 import mooncake.engine
 import pytest
 
+from mooncake_adapter import scheduling
 from mooncake_adapter.calls import SHAPES
 from mooncake_adapter.metadata import Metadata
 from mooncake_adapter.pieces import PIECE_BYTES
@@ -201,6 +202,46 @@ def test_an_urgent_request_of_a_mixed_call_passes_a_held_one(side: Side, stock_p
     side.session.tasks[0].permitted.set()
     thread.join()
     assert stock_peer.read(0, 8192) == content(4, 8192)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_all_pieces_of_a_call_share_a_quarter_of_mooncakes_time_out(
+    side: Side, stock_peer: Peer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A daemon that permits nothing delays a call by that much, however many pieces it has; all bytes arrive."""
+    monkeypatch.setenv("MC_TRANSFER_TIMEOUT", "2")
+    pieces, size = 40, 4096
+    stock_peer.ask("write", 0, bytes(pieces * size))
+    side.area[: pieces * size] = content(6, pieces * size)
+    for i in range(pieces):
+        side.words.ranges.add(side.address + i * size, size, Metadata(i + 1))
+    side.session.hold = lambda metadata: True
+    offsets = range(0, pieces * size, size)
+    call = ([side.address + o for o in offsets], [stock_peer.address + o for o in offsets], [size] * pieces)
+    if how == "sync":
+        assert side.engine.batch_transfer_sync_write(stock_peer.name, *call) == 0
+    else:
+        batch = side.engine.batch_transfer_async_write(stock_peer.name, *call)
+        assert side.engine.get_batch_transfer_status([batch]) == 0
+    assert stock_peer.read(0, pieces * size) == content(6, pieces * size)
+    waits_s = [wait_s for task in side.session.tasks for wait_s in task.waits_s]
+    assert len(side.session.tasks) == pieces
+    assert 0.0 < max(waits_s) <= 0.5
+    if how == "sync":
+        assert sum(waits_s) <= 0.5, "the first wait uses it up"
+
+
+def test_a_call_that_mooncake_would_have_given_up_issues_nothing_more(
+    side: Side, stock_peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock_peer.ask("write", 0, bytes(8192))
+    side.area[:8192] = content(7, 8192)
+    for i in range(2):
+        side.words.ranges.add(side.address + i * 4096, 4096, Metadata(i + 1))
+    monkeypatch.setattr(scheduling, "transfer_timeout_s", lambda: -1.0)
+    call = ([side.address, side.address + 4096], [stock_peer.address, stock_peer.address + 4096], [4096, 4096])
+    assert side.engine.batch_transfer_sync_write(stock_peer.name, *call) < 0
+    assert stock_peer.read(0, 8192) == bytes(8192)
 
 
 def test_an_asynchronous_call_never_waits_for_its_permit(side: Side, stock_peer: Peer) -> None:

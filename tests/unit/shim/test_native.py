@@ -18,7 +18,8 @@ FEW = {"PER_QP": "5000"}
 
 
 def mode_of(test: str) -> dict[str, str]:
-    return {"MFS_MODE": "observe" if test == "observe" else "enforce"}
+    timeout = {"MC_TRANSFER_TIMEOUT": "1"} if test == "library_timeout" else {}
+    return {"MFS_MODE": "observe" if test == "observe" else "enforce", **timeout}
 
 
 @pytest.mark.parametrize("test", HOLD)

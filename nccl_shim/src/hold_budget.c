@@ -1,0 +1,197 @@
+/* For how long a queue pair may be held, whatever the daemon does.
+ *
+ * A queue pair stands still for us while it holds something and has nothing under way. That time is its loss. The loss is
+ * paid back by other time, at a quarter: PAYBACK. When it reaches the budget, everything that the queue pair holds goes, and
+ * what it posts is not held for PAYBACK budgets; then the account is balanced, and begins at zero. So within any time T
+ * a queue pair stands still for at most
+ *
+ *	budget + (T - what it stands still) / PAYBACK
+ *
+ * and a transfer that takes U without us takes at most budget + U * (1 + 1 / PAYBACK), in however many work requests, pieces
+ * and calls it comes. What belongs to which transfer need not be known. A flow that is served is not concerned, however long it
+ * lasts.
+ *
+ * The shim's thread keeps the account. It looks every few milliseconds while anything is held. What is under way for longer
+ * than the budget without a completion counts as standing still: its program does not poll.
+ *
+ * Besides, an engine can say until when a work request may be held (mfs_context.hold_until_ns).
+ */
+#include "shim.h"
+
+#include <stdlib.h>
+
+#define PAYBACK 4
+#define SOON_NS 5000000 /* the thread may look only so much later */
+#define ALL_NS 64000000 /* between two looks at queue pairs that hold nothing */
+
+static _Atomic(struct shim_qp *) newly_listed; /* pushed by whoever holds something first */
+static struct shim_qp *listed;		       /* the thread's */
+static uint64_t all_at_ns;
+static uint64_t limit_ns = UINT64_MAX;
+
+/* Mooncake gives a transfer up after this; what arrives later lands in memory that may be another request's. Read once,
+ * before the program's threads run. */
+void shim_budget_limit(void)
+{
+	const char *text = getenv("MC_TRANSFER_TIMEOUT");
+	char *end;
+	unsigned long s;
+
+	if (!text || *text < '0' || *text > '9')
+		return;
+	s = strtoul(text, &end, 10);
+	if (!*end && s && s < 1000000)
+		limit_ns = s * 1000000000ull / 4;
+}
+
+bool shim_budget_over(const struct shim_qp *q)
+{
+	uint64_t until_ns = atomic_load_explicit(&q->free_until_ns, memory_order_relaxed);
+
+	return unlikely(until_ns) && shim_now_ns() < until_ns;
+}
+
+static bool holds_something(struct shim_qp *q)
+{
+	return atomic_load(&q->live) && atomic_load(&q->holds) && atomic_load(&q->wr_posted) != atomic_load(&q->wr_next);
+}
+
+/* After something was held. The thread takes the queue pair from the list only when it holds nothing, and looks again
+ * after it did: of this look and that one, one sees the other. */
+void shim_list(struct shim_qp *q)
+{
+	if (atomic_load(&q->listed) || atomic_exchange(&q->listed, 1))
+		return;
+	atomic_fetch_add(&shim.listed, 1);
+	q->next_listed = atomic_load(&newly_listed);
+	while (!atomic_compare_exchange_weak(&newly_listed, &q->next_listed, q))
+		;
+}
+
+/* After the work request was published: whoever takes the time from the queue pair sees the work request. */
+void shim_lease_note(struct shim_qp *q, uint64_t hold_until_ns)
+{
+	uint64_t first_ns = atomic_load(&q->hold_until_ns);
+
+	while ((!first_ns || hold_until_ns < first_ns) &&
+	       !atomic_compare_exchange_weak(&q->hold_until_ns, &first_ns, hold_until_ns))
+		;
+}
+
+/* ---- the thread's part ------------------------------------------------------------------------------------------------ */
+
+/* Owner held. Some held work request may not be held any longer: all go. Otherwise notes the next that says so. */
+static void lease_look(struct shim_qp *q, uint64_t now_ns)
+{
+	uint64_t next = atomic_load(&q->wr_next), until_ns;
+
+	atomic_store(&q->hold_until_ns, 0);
+	for (uint64_t i = atomic_load(&q->wr_posted); i != next; i++) {
+		struct shim_held *held = shim_held_at(q, i);
+
+		if (atomic_load_explicit(&held->published, memory_order_acquire) != i + 1)
+			continue;
+		until_ns = held->tag.hold_until_ns;
+		if (until_ns && now_ns + SOON_NS >= until_ns)
+			atomic_store(&q->force, 1);
+		else if (until_ns)
+			shim_lease_note(q, until_ns);
+	}
+}
+
+/* How long tasks were under way so far. */
+static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t total_ns = atomic_load(&q->flight_ns), since_ns = atomic_load(&q->flight_since_ns);
+
+	if (!since_ns || since_ns > now_ns)
+		return total_ns;
+	return total_ns + (now_ns - since_ns < budget_ns ? now_ns - since_ns : budget_ns);
+}
+
+/* Owner held. Brings the account up to date; true when the budget is used up. */
+static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns), lost_ns, other_ns;
+
+	if (now_ns < q->looked_ns) /* it is free until then */
+		return false;
+	atomic_store(&q->free_until_ns, 0);
+	if (!since_ns || since_ns > now_ns)
+		since_ns = now_ns;
+	else if (since_ns < q->looked_ns)
+		since_ns = q->looked_ns;
+	lost_ns = now_ns - since_ns;
+	if (flown_ns > q->looked_flight_ns)
+		lost_ns -= flown_ns - q->looked_flight_ns < lost_ns ? flown_ns - q->looked_flight_ns : lost_ns;
+	other_ns = now_ns - q->looked_ns - lost_ns;
+	q->looked_ns = now_ns;
+	q->looked_flight_ns = flown_ns;
+	q->lost_ns -= other_ns / PAYBACK < q->lost_ns ? other_ns / PAYBACK : q->lost_ns;
+	q->lost_ns += lost_ns;
+	return q->lost_ns >= budget_ns;
+}
+
+static void look(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t until_ns = atomic_load(&q->hold_until_ns);
+
+	if (atomic_load(&q->poll_deferred))
+		shim_complete(q, 0);
+	atomic_store(&q->blocked, 0);
+	if (!shim_try(&q->owner))
+		return; /* somebody is posting just now */
+	if (atomic_load(&q->live) && q->fifo) {
+		if (until_ns && now_ns + SOON_NS >= until_ns)
+			lease_look(q, now_ns);
+		if (account(q, now_ns, budget_ns)) {
+			q->lost_ns = 0;
+			q->looked_ns = now_ns + PAYBACK * budget_ns;
+			atomic_store(&q->free_until_ns, q->looked_ns);
+		}
+		shim_pump_owned(q);
+	}
+	shim_owner_leave(q);
+}
+
+/* Looks at every queue pair that holds something: what was held too long may go, what the provider or the daemon had no
+ * room for is tried again. And from time to time at all, so that no completion stays uncounted. */
+void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
+{
+	uint64_t budget_ns = max_hold_ns < limit_ns ? max_hold_ns : limit_ns;
+	struct shim_qp **link = &listed, *q = atomic_exchange(&newly_listed, NULL), *next;
+	unsigned cursor = 0;
+
+	for (; q; q = next) {
+		next = q->next_listed;
+		q->next_listed = listed;
+		listed = q;
+	}
+	while ((q = *link)) {
+		if (holds_something(q)) {
+			look(q, now_ns, budget_ns);
+			link = &q->next_listed;
+			continue;
+		}
+		*link = q->next_listed;
+		atomic_fetch_sub(&shim.listed, 1);
+		atomic_store(&q->listed, 0);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (holds_something(q))
+			shim_list(q);
+	}
+	if (now_ns < all_at_ns)
+		return;
+	all_at_ns = now_ns + ALL_NS;
+	while ((q = shim_qp_each(&cursor)))
+		if (atomic_load(&q->poll_deferred))
+			shim_complete(q, 0);
+}
+
+/* Records of the parent are not used again, so what they say of themselves does not matter. */
+void shim_listed_after_fork(void)
+{
+	atomic_store(&newly_listed, NULL);
+	atomic_store(&shim.listed, 0);
+	listed = NULL;
+}
