@@ -50,12 +50,11 @@ class Caches:
     def prefix(self, row: Row) -> list[Held]:
         """The longest beginning of the prompt that somebody holds."""
         held: list[Held] = []
-        for index, block in enumerate(row.blocks):
+        for block, tokens in zip(row.blocks, tokens_of(row), strict=True):
             groups = self.groups.get(block, {})
             stored = block in self.stored
             if not groups and not stored:
                 break
-            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
             held.append(Held(block, tokens, groups, self._nic(block) if stored else -1))
         return held
 
@@ -65,14 +64,13 @@ class Caches:
     def store(self, row: Row, unit: int, group: int) -> None:
         """The unit has all blocks of the prompt now; without `keep`, those that nobody else holds."""
         own = self.blocks[unit]
-        for index, block in enumerate(row.blocks):
-            tokens = row.prefix_tokens(index + 1) - row.prefix_tokens(index)
+        for block, tokens in zip(row.blocks, tokens_of(row), strict=True):
             if self.store_nics:
                 self._put(block, tokens)
-            holders = self.groups.setdefault(block, {})
-            if unit in holders:
+            if block in own:
                 own.move_to_end(block)
                 continue
+            holders = self.groups.setdefault(block, {})
             if holders and not self.keep:
                 self.blocks[next(iter(holders))].move_to_end(block)
                 continue
@@ -103,12 +101,22 @@ class Caches:
             self._drop(unit, *self.blocks[unit].popitem(last=False))
 
 
+def tokens_of(row: Row) -> list[int]:
+    """Of each block of the prompt; blocks beyond its end have none."""
+    left = row.input_tokens
+    tokens = []
+    for size in row.block_lengths or [row.block_tokens] * len(row.blocks):
+        tokens.append(size if size < left else left)
+        left -= tokens[-1]
+    return tokens
+
+
 def owners(cluster: Cluster, held: Sequence[Held], unit: int, rng: random.Random) -> tuple[dict[int, float], int]:
     """NICs (and shares) from which the unit fetches what it lacks, and how many tokens that is. Of the first
     `replicas` holders of a prefix it takes one at random; with `stripe` the blocks leave by all NICs of the owner's
     server."""
     config, model = cluster.config, cluster.model
-    tokens_of: dict[tuple[int, ...], int] = {}
+    of_nics: dict[tuple[int, ...], int] = {}
     chosen: dict[tuple[int, ...], int] = {}
     for one in held:
         if unit in one.groups:
@@ -122,10 +130,10 @@ def owners(cluster: Cluster, held: Sequence[Held], unit: int, rng: random.Random
             if config.stripe:
                 server = nics[0] // model.server_gpus * model.server_gpus
                 nics = tuple(range(server, server + max(model.server_gpus, len(nics))))
-        tokens_of[nics] = tokens_of.get(nics, 0) + one.tokens
-    total = sum(tokens_of.values())
+        of_nics[nics] = of_nics.get(nics, 0) + one.tokens
+    total = sum(of_nics.values())
     shares: dict[int, float] = {}
-    for nics, tokens in tokens_of.items():
+    for nics, tokens in of_nics.items():
         for nic in nics:
             shares[nic] = shares.get(nic, 0.0) + tokens / total / len(nics)
     return shares, total

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from bench.sim.profile import ACCELERATORS, MODELS, Accelerator, Model
-from bench.sim.topology import Path, Topology
+from bench.sim.topology import NVSWITCH_BYTES_PER_S, Path, Topology
 
 
 class ConfigError(Exception):
@@ -207,10 +207,20 @@ class Cluster:
         """Of the request's reuse alone in the cluster, whatever group computes it; 0 without reuse."""
         if not request.owners:
             return 0.0
+        server = self.model.server_gpus
+        first = self.first_nic + (request.unit - self.first_unit) * self.model.instance_gpus
         out: dict[int, float] = {}
+        inside: list[float] = []  # an instance that is smaller than a server has neighbours on its NVSwitch
         for nic, share in request.owners:
-            out[self.topology.port(nic)] = out.get(self.topology.port(nic), 0.0) + share
-        return self.link / max(*out.values(), 1 / self._group_ports)
+            if self.model.in_a_node and nic < self.topology.prefill_nics and nic // server == first // server:
+                inside.append(share)
+            else:
+                out[self.topology.port(nic)] = out.get(self.topology.port(nic), 0.0) + share
+        seconds = max(inside, default=0.0) / NVSWITCH_BYTES_PER_S
+        seconds = max(seconds, sum(inside) / self.model.group_gpus / NVSWITCH_BYTES_PER_S)
+        return 1 / max(
+            seconds, *(share / self.link for share in (*out.values(), sum(out.values()) / self._group_ports))
+        )
 
     @functools.cached_property
     def _group_ports(self) -> int:

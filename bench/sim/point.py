@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ import msgspec
 from bench.sim import generators, policies
 from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
+from bench.sim.generators import HISTORY
 from bench.sim.routing import route
 from bench.sim.workload import Row, TraceError, read_trace
 
 MET_SLACK = 1 + 1e-6  # a policy that finishes exactly at the deadline must not lose to the last digit
+TRACE_REQUESTS = 20_000  # of a recorded trace that are read at most
 SATURATION_LIMIT = 1.5  # times what the GPUs can compute: beyond it a run says nothing but that queues grow
 
 
@@ -46,15 +49,26 @@ def workload_rows(point: Point, workload: str, count: int, total_rate: float, nu
         rows = generators.generate(workload, count, seed, burst)
         history = rows[: generators.HISTORY]
         return history + generators.schedule(rows[generators.HISTORY :], total_rate, seed, burst)
-    rows = read_trace(Path(workload), count)
-    if len(rows) < count:
+    path = Path(workload)
+    recorded = _recorded(path, path.stat().st_mtime_ns if path.is_file() else 0)
+    if len(recorded) < count:
         raise TraceError(
-            f"{workload}: {len(rows)} requests, but --warmup {point.warmup} and "
+            f"{workload}: {len(recorded)} requests, but --warmup {point.warmup} and "
             f"--requests {point.requests} need {count}; lower them"
         )
+    # Each seed takes requests of its own; those before them fill the caches, as they did when they were recorded.
+    first = random.Random(f"window {seed}").randint(0, len(recorded) - count)
+    rows = recorded[first : first + count]
     if point.arrivals == "trace" and rows[-1].arrival_s <= rows[0].arrival_s:
         raise TraceError(f"{workload}: all {count} requests arrive at once; use --arrivals poisson")
-    return generators.schedule(rows, total_rate, seed, burst, recorded=point.arrivals == "trace")
+    history = [msgspec.structs.replace(row, arrival_s=-1.0) for row in recorded[max(0, first - HISTORY) : first]]
+    return history + generators.schedule(rows, total_rate, seed, burst, recorded=point.arrivals == "trace")
+
+
+@functools.lru_cache(maxsize=2)
+def _recorded(path: Path, _changed_ns: int) -> list[Row]:
+    """The trace's first requests; read once for all points of a study."""
+    return read_trace(path, TRACE_REQUESTS)
 
 
 def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:

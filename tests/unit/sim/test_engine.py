@@ -19,7 +19,7 @@ from bench.sim.policies.mfs import Mfs
 from bench.sim.profile import A100, MODELS
 from bench.sim.states import Batch, Flow, State
 
-SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0, fetch="batch")
+SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0, fetch="batch", cache="first-owner")
 
 
 def point(**changes: object) -> Point:
