@@ -18,19 +18,31 @@ from mfsd.soft_roce import namespace
 from tests.conftest import wait_for_listener
 from tests.support.waiting import eventually
 
+END = (b"end of the capture", ("127.0.0.80", 9))
+"""Sent after all the rest: when it is in the file, so is that."""
+
 
 @contextmanager
 def capture(path: str, expression: str) -> Iterator[None]:
     """Captures on loopback while the body runs; nothing sent in the body is missed."""
-    command = ["tcpdump", "-i", "lo", "-U", "--immediate-mode", "-s", "96", "-w", path, expression]
+    ends = f"({expression}) or (udp and dst host {END[1][0]})"
+    command = ["tcpdump", "-i", "lo", "-U", "--immediate-mode", "-s", "96", "-w", path, ends]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             for line in process.stderr:
                 if "listening on" in line:
                     break
             yield
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.sendto(*END)
+            eventually(lambda: END[0] in Path(path).read_bytes(), "the end of the capture")
         finally:
             process.terminate()
+
+
+def captured(path: str, expression: str) -> str:
+    command = ["tcpdump", "-nn", "-v", "-r", path, expression]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(not namespace.has_sys_admin(), reason="captures packets")
@@ -39,9 +51,10 @@ def test_traffic_class_is_the_tos_of_every_data_packet_in_both_directions(soft_r
     file = str(tmp_path / "lo.pcap")
     address = "127.0.0.77"
     program = native("soft_roce_classes", "-libverbs")
-    with capture(file, f"tcp and host {address}"):
+    expression = f"tcp and host {address}"
+    with capture(file, expression):
         ports = soft_roce.run(program, "104", "184", address=address).stdout.split()
-    text = subprocess.run(["tcpdump", "-nn", "-v", "-r", file], capture_output=True, text=True, check=True).stdout
+    text = captured(file, expression)
     packets = re.findall(r"tos (0x[0-9a-f]+),.*?length \d+\)\n\s+\S+\.(\d+) > \S+\.(\d+): .* length (\d+)", text)
     seen = {(ports.index(port), tos) for tos, *pair, length in packets if int(length) for port in pair if port in ports}
     seen_sent = {tos for tos, _, _, length in packets if int(length)}
@@ -69,13 +82,14 @@ def test_rate_holds_for_datagrams(soft_roce):
 def test_traffic_class_of_the_address_handle_is_the_tos_of_every_datagram(soft_roce, tmp_path):
     file, address, port = str(tmp_path / "lo.pcap"), "127.0.0.79", str(free_port())
     command = ("ib_send_lat", "-c", "UD", "-F", "-d", "mfs0", "-n", "20", "-p", port, "--tclass=106")
-    with capture(file, f"udp and host {address}"):
+    expression = f"udp and host {address}"
+    with capture(file, expression):
         server = soft_roce.start(*command, address=address)
         wait_for_listener(int(port), server)
         soft_roce.run(*command, address, address=address)
         output, _ = server.communicate(timeout=200)
         assert server.returncode == 0, output
-    text = subprocess.run(["tcpdump", "-nn", "-v", "-r", file], capture_output=True, text=True, check=True).stdout
+    text = captured(file, expression)
     seen = re.findall(r"tos (0x[0-9a-f]+)", text)
     assert len(seen) >= 40
     assert set(seen) == {"0x6a"}
