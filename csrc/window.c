@@ -14,6 +14,7 @@
 #define PATIENCE_NS_MAX 1000000000ull
 #define IDLE_NS 1000000000ull /* what was found by trial is forgotten after so long without a task */
 #define PAUSE_NS 2000000ull   /* a pause of the sender that a trial does not bear */
+#define BEYOND 1.5
 #define TRIAL_TASKS 4
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
 #define REST_TRIALS 32	/* after both a smaller and a larger window were worse */
@@ -36,6 +37,7 @@ struct destination {
 	uint64_t begun_ns;
 	uint64_t least_ns; /* the quickest task of this trial */
 	double rate, rate_before;
+	double share; /* of the NIC that its bytes take while they go out: what waits beyond lets others by */
 	uint64_t window_before;
 	uint64_t patience_ns;
 	uint8_t phase, rest;
@@ -101,6 +103,7 @@ static void begin(const struct mfs_window *w, struct destination *d)
 {
 	d->window_bytes = w->window_bytes;
 	d->rate = 0.0;
+	d->share = 1.0;
 	d->patience_ns = MFS_WINDOW_PATIENCE_NS;
 	d->phase = WATCH;
 	d->rest = 0;
@@ -158,12 +161,12 @@ static uint64_t window_least(const struct mfs_window *w)
 	return w->config.window_bytes_min < w->window_bytes ? w->config.window_bytes_min / 2 : w->window_bytes / 2;
 }
 
-/* Even the quickest task took more than twice what the NIC's own window explains: it waited for something beyond. */
+/* Even the quickest task took far more than what the NIC's own window explains: it waited for something beyond. */
 static bool waits_beyond(const struct mfs_window *w, const struct destination *d)
 {
 	double own_ns = ((double)w->window_bytes + (double)d->bytes / d->tasks) / (w->drain > 0 ? w->drain : 1);
 
-	return (double)d->least_ns > 2 * own_ns;
+	return (double)d->least_ns > BEYOND * own_ns;
 }
 
 static void try_window(struct destination *d, uint64_t window_bytes, enum phase settle)
@@ -188,6 +191,7 @@ static void try_less(const struct mfs_window *w, struct destination *d, double r
 static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_ns)
 {
 	double rate = now_ns > d->begun_ns ? (double)d->bytes / (double)(now_ns - d->begun_ns) : 0.0;
+	bool waits = d->limited && waits_beyond(w, d);
 
 	if (d->phase != WATCH && !d->limited) { /* too little was asked for to tell */
 		d->window_bytes = d->window_before;
@@ -197,7 +201,7 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 	case WATCH:
 		if (d->rest)
 			d->rest--;
-		else if (d->limited && waits_beyond(w, d))
+		else if (waits)
 			try_less(w, d, rate);
 		else if (d->window_bytes < w->window_bytes && !waits_beyond(w, d))
 			d->window_bytes = d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
@@ -227,6 +231,7 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 		d->phase = WATCH;
 	}
 	d->rate = rate;
+	d->share = waits && rate < w->drain ? rate / w->drain : 1.0;
 	trial_begin(d, now_ns);
 }
 
@@ -255,8 +260,8 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 		return MFS_ROOM_DESTINATION_FULL;
 	}
 	owed = backlog(w, now_ns);
-	/* What is larger than the window goes while half of it is empty: the link need not fall silent for it. */
-	room = bytes <= w->window_bytes ? (double)(w->window_bytes - bytes) : (double)(w->window_bytes / 2);
+	/* What is larger than the window goes behind a full one: the link need not fall silent for it. */
+	room = bytes <= w->window_bytes ? (double)(w->window_bytes - bytes) : (double)w->window_bytes;
 	if (owed <= room)
 		return MFS_ROOM;
 	*at_ns = now_ns + (uint64_t)((owed - room) / w->drain) + 1;
@@ -279,7 +284,7 @@ void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t
 			trial_begin(d, now_ns);
 		}
 	}
-	w->owed = backlog(w, now_ns) + (double)bytes;
+	w->owed = backlog(w, now_ns) + (double)bytes * d->share;
 	w->in_flight_bytes += bytes;
 	d->in_flight_bytes += bytes;
 	d->in_flight_tasks++;
@@ -320,7 +325,10 @@ void mfs_window_leave(struct mfs_window *w, const struct mfs_passage *passage, b
 	struct destination *d = &w->destination[passage->destination];
 
 	out(w, d, passage, now_ns);
-	if (overdue && d->patience_ns < PATIENCE_NS_MAX)
+	if (!overdue)
+		return;
+	d->share = 0.0;
+	if (d->patience_ns < PATIENCE_NS_MAX)
 		d->patience_ns *= 2;
 }
 

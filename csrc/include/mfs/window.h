@@ -4,7 +4,8 @@
  *
  *  - The NIC's own: what it still has to send. Bytes that enter are taken to leave at the rate that the link has for them
  *    (mfs_window_set_drain), and what is complete has left. So what waits beyond the NIC, in a congested path or at a
- *    receiver that is slow or dead, stops counting as soon as the NIC has had the time to send it.
+ *    receiver that is slow or dead, stops counting as soon as the NIC has had the time to send it; and of what goes to a
+ *    destination that is known to be slow only the share counts that it can take, since others go by meanwhile.
  *  - The destination's: bytes that entered and are not complete. It holds up flows to that destination only. It starts at
  *    the NIC's own window, and is found by trial: the smallest that keeps the rate at which the destination completes.
  *

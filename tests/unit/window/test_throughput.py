@@ -1,0 +1,115 @@
+"""No destination takes throughput from another: the queue and the windows of production in front of a link whose flows
+share it fairly, beside the same flows with no scheduler."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mfsd._native import ROOM, ROOM_DESTINATION_FULL, Fluid, FluidPath, Rmlq, Stage, Window
+
+RATE = 1_000_000_000
+NS = 1_000_000_000
+UNDER_WAY = 8
+"""Messages of each destination that are posted at once without a scheduler."""
+WINDOW_S = 200e-6
+
+
+class Link:
+    """A NIC and a path to each destination; a message has the same share of the NIC as each other one."""
+
+    def __init__(self, shares: list[float], start_s: float) -> None:
+        self.start_s = start_s
+        self.fluid = Fluid([RATE, *(max(share * RATE, 1e-3) for share in shares)])
+        self.paths = [FluidPath([0, 1 + i], [1.0, 1.0]) for i in range(len(shares))]
+        self.moved = [0.0] * len(shares)
+        self.posted: dict[int, int] = {}
+
+    def post(self, destination: int, size: int) -> int:
+        number: int = self.fluid.add(self.paths[destination], 0, size, 1.0)
+        self.posted[number] = destination
+        return number
+
+    def take(self, size: int) -> list[int]:
+        done = list(self.fluid.take_completed())
+        for number in done:
+            destination = self.posted.pop(number)
+            self.moved[destination] += size * (self.fluid.now >= self.start_s)
+            self.fluid.remove(number)
+        return done
+
+
+def without(shares: list[float], size: int, start_s: float, end_s: float) -> list[float]:
+    link = Link(shares, start_s)
+    for destination in range(len(shares)):
+        for _ in range(UNDER_WAY):
+            link.post(destination, size)
+    while link.fluid.next() <= end_s:
+        link.fluid.advance(link.fluid.next())
+        before = dict(link.posted)
+        for number in link.take(size):
+            link.post(before[number], size)
+    return link.moved
+
+
+def scheduled(shares: list[float], size: int, start_s: float, end_s: float, order: list[int]) -> list[float]:
+    """`order`: which destination's messages are the most urgent."""
+    link, queue, window = Link(shares, start_s), Rmlq(RATE, flows_max=1 << 16), Window(RATE)
+    serial = itertools.count(1)
+    flights: dict[int, tuple[int, object, int]] = {}
+
+    def submit(destination: int, now_ns: int) -> None:
+        queue.submit(
+            now_ns, size, stage=Stage.P2D, request=next(serial), deadline_ns=10**15 + order.index(destination) * NS,
+            cookie=destination, destination=window.destination(destination + 1, now_ns),
+        )  # fmt: skip
+
+    for destination in range(len(shares)):
+        for _ in range(UNDER_WAY):
+            submit(destination, 0)
+    now_s, look_s = 0.0, 0.0
+    while now_s <= end_s:
+        now_ns = int(now_s * NS) + 1
+        look_s = float("inf")
+        while pick := queue.peek(now_ns):
+            room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
+            if room == ROOM_DESTINATION_FULL:
+                queue.close_destination(pick.destination)
+            elif room == ROOM:
+                queue.pick(now_ns)
+                passage = window.enter(pick.destination, pick.bytes, now_ns)
+                flights[link.post(pick.cookie, size)] = (pick.handle, passage, pick.cookie)
+                submit(pick.cookie, now_ns)
+            else:
+                look_s = at_ns / NS
+                break
+        now_s = min(link.fluid.next(), max(look_s, now_s + 1e-9))
+        link.fluid.advance(now_s)
+        for number in link.take(size):
+            handle, passage, _ = flights.pop(number)
+            queue.complete(handle)
+            window.complete(passage, int(now_s * NS) + 1)  # type: ignore[arg-type]
+            window.give(passage.destination)  # type: ignore[attr-defined]
+            queue.open_destination(passage.destination)  # type: ignore[attr-defined]
+    return link.moved
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    slow=st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.3, 0.5]), min_size=1, max_size=6),
+    free=st.integers(1, 4),
+    size=st.sampled_from([16_384, 65_536, 262_144, 1_048_576]),
+    data=st.data(),
+)
+def test_slow_destinations_take_nothing_from_free_ones(
+    slow: list[float], free: int, size: int, data: st.DataObject
+) -> None:
+    shares = [*slow, *([1.0] * free)]
+    order = data.draw(st.permutations(range(len(shares))))
+    start_s = 20 * len(slow) * (WINDOW_S + size / RATE)  # nothing is known of the destinations at first
+    end_s = start_s + 400 * size / RATE
+    alone, beside = without(shares, size, start_s, end_s), scheduled(shares, size, start_s, end_s, order)
+    slack = 2 * size * free  # the messages that are under way at the end
+    assert sum(beside[len(slow) :]) + slack >= 0.9 * sum(alone[len(slow) :])

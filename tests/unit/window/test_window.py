@@ -1,0 +1,157 @@
+"""The windows of one direction of a NIC, under a clock of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from mfsd._native import ROOM, ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Window
+
+RATE = 1_000_000_000
+WINDOW = 200_000
+MS = 1_000_000
+
+
+def send(window: Window, key: int, size: int, now_ns: int) -> Passage:
+    return window.enter(window.destination(key, now_ns), size, now_ns)
+
+
+def test_the_window_is_time_at_the_rate_and_not_below_its_least() -> None:
+    assert Window(RATE).bytes == WINDOW
+    assert Window(1000).bytes == 131_072
+
+
+@pytest.mark.parametrize(("rate", "least"), [(0, 1), (RATE, 0), (2**50, 1)])
+def test_nonsense_is_refused(rate: int, least: int) -> None:
+    with pytest.raises(OSError):
+        Window(rate, window_bytes_min=least)
+
+
+def test_what_waits_beyond_the_nic_holds_up_its_destination_alone() -> None:
+    window = Window(RATE)
+    send(window, 1, WINDOW, 0)
+    slow, free = window.destination(1, 0), window.destination(2, 0)
+    assert window.room(slow, 1000, 0)[0] == ROOM_DESTINATION_FULL
+    room, at_ns = window.room(free, 1000, 0)
+    assert room == ROOM_NIC_FULL
+    assert window.room(free, 1000, at_ns - 10)[0] == ROOM_NIC_FULL
+    assert window.room(free, 1000, at_ns)[0] == ROOM
+    assert window.room(slow, 1000, MS)[0] == ROOM_DESTINATION_FULL, "nothing of it has arrived"
+    assert window.backlog(MS) == 0
+    assert window.in_flight_bytes == WINDOW
+
+
+def test_what_is_complete_has_left_the_nic() -> None:
+    window = Window(RATE)
+    passage = send(window, 1, WINDOW, 0)
+    assert window.backlog(0) == WINDOW
+    window.complete(passage, 10)
+    assert window.backlog(10) == 0
+    assert window.room(window.destination(1, 10), WINDOW, 10)[0] == ROOM
+
+
+def test_something_may_always_enter_an_empty_window() -> None:
+    window = Window(RATE)
+    assert window.room(window.destination(1, 0), 10**12, 0)[0] == ROOM
+
+
+def test_a_task_has_the_nic_for_two_milliseconds_at_most() -> None:
+    window = Window(RATE)
+    send(window, 1, 10**12, 0)
+    assert window.backlog(0) == RATE * 2 // 1000
+    assert window.room(window.destination(2, 0), 1000, 3 * MS)[0] == ROOM
+
+
+def test_the_nic_is_given_no_more_than_the_link_has_left() -> None:
+    window = Window(RATE)
+    window.set_drain(RATE / 10, 0)
+    send(window, 1, WINDOW, 0)
+    assert window.backlog(MS) == pytest.approx(WINDOW - 0.95 * RATE / 10 / 1000, rel=1e-3)
+
+
+def rounds(window: Window, key: int, rate: float, size: int, count: int, start_ns: int, delay_ns: int = 0) -> int:
+    """As many messages as have room are under way to a destination that takes them one after the other at `rate`, and
+    tells of each `delay_ns` later. Answers when the last was complete."""
+    moving: list[tuple[int, Passage]] = []
+    now_ns = free_ns = start_ns
+    sent = 0
+    while sent < count or moving:
+        destination = window.destination(key, now_ns)
+        room, at_ns = window.room(destination, size, now_ns)
+        if sent < count and room == ROOM:
+            free_ns = max(free_ns, now_ns) + int(size / rate * 1e9)
+            moving.append((free_ns + delay_ns, window.enter(destination, size, now_ns)))
+            sent += 1
+            continue
+        window.give(destination)
+        if moving and not (room == ROOM_NIC_FULL and sent < count and at_ns < moving[0][0]):
+            now_ns, passage = moving.pop(0)
+            window.complete(passage, now_ns)
+        else:
+            now_ns = at_ns
+    return now_ns
+
+
+def test_the_window_of_a_slow_destination_shrinks_and_it_loses_nothing() -> None:
+    window = Window(RATE)
+    rate, size, count = RATE / 20, 10_000, 2000
+    took_ns = rounds(window, 1, rate, size, count, 0)
+    look = window.look(window.destination(1, took_ns))
+    assert look.window_bytes < WINDOW / 2
+    assert look.rate_bytes_per_s == pytest.approx(rate, rel=0.02)
+    assert took_ns <= 1.01 * count * size / rate * 1e9
+
+
+def test_it_grows_again_when_the_destination_recovers() -> None:
+    window = Window(RATE)
+    end_ns = rounds(window, 1, RATE / 20, 10_000, 2000, 0)
+    end_ns = rounds(window, 1, RATE, 10_000, 2000, end_ns)
+    assert window.look(window.destination(1, end_ns)).window_bytes == WINDOW
+
+
+def test_time_that_is_no_queue_does_not_shrink_it() -> None:
+    """A program that looks for completions every now and then: less under way would be less done."""
+    window = Window(RATE)
+    delay_ns, count, size = 5 * MS, 3000, 10_000
+    took_ns = rounds(window, 1, RATE, size, count, 0, delay_ns)
+    one_window_a_delay = count * size / WINDOW * delay_ns
+    assert took_ns < one_window_a_delay, "no worse than a window that never moves"
+
+
+def test_an_idle_destination_starts_fair() -> None:
+    window = Window(RATE)
+    end_ns = rounds(window, 1, RATE / 20, 10_000, 2000, 0)
+    destination = window.destination(1, end_ns)
+    assert window.look(destination).window_bytes < WINDOW
+    window.enter(destination, 1000, end_ns + 2_000 * MS)
+    assert window.look(destination).window_bytes == WINDOW
+
+
+def test_what_is_overdue_leaves_and_gives_the_destination_more_time() -> None:
+    window = Window(RATE)
+    passage = send(window, 1, WINDOW, 0)
+    window.leave(passage, passage.due_ns, overdue=True)
+    assert window.in_flight_bytes == 0
+    again = send(window, 1, WINDOW, passage.due_ns)
+    assert again.due_ns - again.entered_ns > passage.due_ns - passage.entered_ns
+
+
+def test_destinations_are_found_again_and_the_least_used_make_room() -> None:
+    window = Window(RATE)
+    first = window.destination(10**9, 0)
+    assert window.destination(10**9, 0) == first
+    for key in range(1, 9000):  # more than there is room for, each given back
+        window.give(window.destination(key, 0))
+    assert window.look(first).key == 10**9, "it is in use"
+    window.give(first)
+    window.give(first)
+    for key in range(1, 9000):
+        window.give(window.destination(key, 0))
+    assert window.look(window.destination(10**9, 0)).window_bytes == WINDOW
+
+
+def test_a_table_that_is_full_of_destinations_in_use_shares_one() -> None:
+    window = Window(RATE)
+    found = [window.destination(key, 0) for key in range(1, 8200)]
+    assert found[-1] == 0
+    assert len(set(found)) == 8192
+    assert send(window, 9000, WINDOW, 0).destination == 0
