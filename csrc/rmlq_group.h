@@ -23,7 +23,7 @@ static inline bool group_before(const struct mfs_rmlq *q, uint32_t a, uint32_t b
 
 static const struct pairing GROUPS = { group_links, group_before };
 
-/* The second half of a group's key: the layer, above all layers what the first half names, above that the destination. */
+/* The second half of a group's key: the layer, above it what the first half names, above that the destination. */
 _Static_assert(MFS_DESTINATIONS_MAX <= 1u << 14, "it fits above layer and part");
 
 static inline uint32_t group_part(uint32_t batch_part, uint16_t layer, uint16_t destination)

@@ -1,9 +1,10 @@
 /* Nodes in the heaps of the tiers, and out of them while their destination is closed.
  *
- * A node whose destination is closed is parked: it leaves its tier's heap when it comes first there, or never enters. What is
- * parked for one destination and tier is a pairing heap with the same keys. While a destination is open, the best key that is
- * parked for it stands in the tier's heap as a node of its own kind; when that comes first, the parked node takes a place
- * in the tier's heap, and the next best key stands for the rest. So neither closing nor opening moves what waits. */
+ * A node whose destination is closed is parked: it leaves its tier's heap when it comes first there, or never
+ * enters. What is parked for one destination and tier is a pairing heap with the same keys. While a destination is
+ * open, the best key that is parked for it stands in the tier's heap as a node of its own kind; when that comes
+ * first, the parked node takes a place in the tier's heap, and the next best key stands for the rest. So neither
+ * closing nor opening moves what waits. */
 #ifndef MFS_RMLQ_PARKED_H
 #define MFS_RMLQ_PARKED_H
 

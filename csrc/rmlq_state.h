@@ -35,7 +35,7 @@ struct mfs_fifo {
 	uint32_t head, tail;
 };
 
-struct flow { /* key: the request's; part: generation, 0 before the first use; chain, which lookup does not need: destination */
+struct flow { /* key: the request's; part: generation, 0 before the first use; chain, free for it: destination */
 	struct mfs_record record;
 	uint64_t cookie;
 	uint64_t bytes; /* not completed */
@@ -52,9 +52,9 @@ struct flow { /* key: the request's; part: generation, 0 before the first use; c
 };
 _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
-/* The reuse flows of one batch, layer and destination, in one of two pairing heaps of the batch's record or strand for that
- * destination. Key: the batch's, with layer and destination as second part, so that a flow finds its group without a
- * look at the batch. */
+/* The reuse flows of one batch, layer and destination, in one of two pairing heaps of the batch's record or strand
+ * for that destination. Key: the batch's, with layer and destination as second part, so that a flow finds its group
+ * without a look at the batch. */
 struct group {
 	struct mfs_record record;
 	uint64_t head_arrival; /* of the first flow */

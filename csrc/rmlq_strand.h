@@ -69,8 +69,8 @@ static inline void batch_strand_release(struct mfs_rmlq *q, uint32_t s)
 	mfs_slab_give(&q->batch, s);
 }
 
-/* The record of a destination for which last-stage flows of the request wait: a strand, or the request. Only a request with
- * a key can have several. */
+/* The record of a destination for which last-stage flows of the request wait: a strand, or the request. Only a
+ * request with a key can have several. */
 static inline uint32_t request_strand_find(const struct mfs_rmlq *q, uint32_t r, uint16_t destination)
 {
 	const struct request *request = request_at(q, r);
@@ -124,7 +124,7 @@ static inline void request_strand_release(struct mfs_rmlq *q, uint32_t r, uint32
 	mfs_slab_give(&q->request, s);
 }
 
-/* The request's records with last-stage flows that wait, and the request in any case: of one the next, 0 after the last. */
+/* The request and its strands one after the other: what follows `s`, 0 after the last. */
 static inline uint32_t request_strand_next(const struct mfs_rmlq *q, uint32_t r, uint32_t s)
 {
 	if (s == r)

@@ -11,7 +11,7 @@
 
 struct mfs_record {	/* first member of every record */
 	uint64_t key;	/* 0: not found by key */
-	uint32_t chain; /* next with the same hash, or next free */
+	uint32_t chain; /* next with the same hash, or next free; in a table without lookup the user's */
 	uint32_t part;	/* second half of a key; without a key the user's */
 };
 

@@ -1,7 +1,7 @@
 /* Random calls on two queues at once, built with sanitizers. Checks what must hold whatever happens:
- * something is picked whenever something waits for an open destination, and nothing for a closed one; a last-stage request only moves up (the scavenger apart);
- * both queues decide alike; a handle whose flow is gone is refused; a full queue refuses and stays as it is;
- * nothing is left over.
+ * something is picked whenever something waits for an open destination, and nothing for a closed one; a
+ * last-stage request only moves up (the scavenger apart); both queues decide alike; a handle whose flow is
+ * gone is refused; a full queue refuses and stays as it is; nothing is left over.
  *
  * stress SEED STEPS: prints how often each thing happened, exits non-zero with a line about what broke. */
 #include <mfs/rmlq.h>

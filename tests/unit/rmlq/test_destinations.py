@@ -94,11 +94,11 @@ def test_a_promotion_while_closed_holds_when_it_opens(native):
 
 def test_another_deadline_counts_for_what_is_parked_and_opens(native):
     queue = native.queue()
+    queue.destination_close(5)
     for request in range(1, 5):
         flow = {"bytes": 1, "request": request, "deadline_ns": S + 10 * request, "cookie": request}
         queue.submit(stage=P2D, destination=5, **flow)
     queue.submit(bytes=1, stage=P2D, request=9, deadline_ns=S + 5, destination=6, cookie=9)
-    parked(queue, 5)
     assert queue.peek()[1].cookie == 9
     queue.destination_open(5)
     assert queue.request(3, deadline_ns=S) == 0  # of those that wait to come back the first, now
@@ -126,6 +126,16 @@ def test_a_flow_that_goes_from_a_closed_destination_hands_on_to_its_follower(nat
     queue.take(handles[0])
     queue.destination_open(5)
     assert cookies(queue) == [1, 2, 3]
+
+
+def test_of_equals_the_one_that_arrived_first_comes_back_first(native):
+    queue = native.queue()
+    queue.destination_close(5)
+    for cookie in range(6):
+        queue.submit(bytes=1, stage=P2D, deadline_ns=S, destination=6 if cookie == 3 else 5, cookie=cookie)
+    assert queue.peek()[1].cookie == 3
+    queue.destination_open(5)
+    assert cookies(queue) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_layer_boundary_while_closed_holds_when_it_opens(native):
