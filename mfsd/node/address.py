@@ -39,11 +39,10 @@ class Address:
         self.control = control
         self._lock_path = Path(f"{control}.lock")
         self._bound: list[Path] = []
-        self._made: list[Path] = []
-        """Folders that were not there before."""
         try:
-            self._make(path.parent)
-            self._make(control.parent)
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._made_folder = not control.parent.exists()
+            control.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             owner = control.parent.stat().st_uid
             if owner not in (0, os.geteuid()):
                 raise AddressError(
@@ -56,15 +55,6 @@ class Address:
                 f"{error.filename or control}: cannot be created: {error.strerror}; run as a user who may write there, "
                 "or choose another place with --socket (programs find it by MFS_SOCKET) or socket.control"
             ) from error
-
-    def _make(self, folder: Path) -> None:
-        try:
-            folder.mkdir(mode=0o755, parents=True)
-        except FileExistsError:
-            if not folder.is_dir():
-                raise
-        else:
-            self._made.append(folder)
 
     def listen(self, kind: socket.SocketKind, path: Path, mode: int, group: int | None) -> socket.socket:
         """A listening, non-blocking unix socket at one of the two paths, with these permissions."""
@@ -96,15 +86,16 @@ class Address:
         return listener
 
     def release(self) -> None:
-        """Removes the sockets, and the folders that were made for them, and gives the paths up."""
+        """Removes the sockets and gives the paths up. The attach folder stays: containers that have it mounted find the
+        next daemon there."""
         for path in self._bound:
             with contextlib.suppress(OSError):
                 path.unlink()
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
-        for folder in self._made:
+        if self._made_folder:
             with contextlib.suppress(OSError):  # somebody else's files are in it
-                folder.rmdir()
+                self.control.parent.rmdir()
         os.close(self._lock)
 
     def _take_lock(self) -> int:

@@ -34,7 +34,8 @@ def test_a_termination_signal_ends_it_in_order(folder: Path) -> None:
         assert not client.alive()
         assert client.hung_up()
         client.detach()
-    assert sorted(p.name for p in folder.iterdir()) == ["mfsd.toml"]
+    assert sorted(p.name for p in folder.iterdir()) == ["mfsd.toml", "run"], "and containers keep the folder"
+    assert list(daemon.socket.parent.iterdir()) == []
     assert "attached_total=1" in daemon.lines[-1]
 
 

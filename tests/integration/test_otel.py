@@ -141,7 +141,15 @@ def without_the_extra(folder: Path, config: str, **environment: str) -> subproce
     (hidden / "opentelemetry.py").write_text("raise ImportError('not installed')\n")
     (folder / "mfsd.toml").write_text(config)
     return subprocess.Popen(
-        [sys.executable, "-m", "mfsd.cli.daemon", "--config", str(folder / "mfsd.toml"), "--socket", str(folder / "s")],
+        [
+            sys.executable,
+            "-m",
+            "mfsd.cli.daemon",
+            "--config",
+            str(folder / "mfsd.toml"),
+            "--socket",
+            str(folder / "run" / "s"),
+        ],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{hidden}:{Path(__file__).parents[2]}", **environment},

@@ -291,7 +291,7 @@ def test_it_ends_by_itself(folder: Path) -> None:
 def test_a_daemon_that_stands_still_meanwhile_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording_module, "Conversation", partial(Conversation, timeout_s=2.0))
     with Daemon(folder) as daemon, Engine(daemon.socket, "rdma0") as engine:
-        recordings = Recordings([daemon.socket])
+        recordings = Recordings([daemon.control])
         with stopped(daemon):
             recordings.wait(2.5)  # longer than any other question waits
         engine("submit", task="a", size_bytes=5, stage=Stage.P2D)
@@ -305,7 +305,7 @@ def test_a_daemon_that_stands_still_meanwhile_is_waited_for(folder: Path, monkey
 def test_a_daemon_that_stays_still_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording_module, "END_S", 0.1)
     with Daemon(folder) as daemon:
-        recordings = Recordings([daemon.socket])
+        recordings = Recordings([daemon.control])
         with stopped(daemon):
             (found,) = recordings.stop()
         assert "does not answer within 0.1 s" in found.problem

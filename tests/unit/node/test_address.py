@@ -25,7 +25,8 @@ def test_a_living_owner_is_named(tmp_path: Path) -> None:
         address_at(path)
     first.release()
     address_at(path).release()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [path.parent], "containers that mount it see the next daemon's socket in it"
+    assert list(path.parent.iterdir()) == []
 
 
 def test_whoever_sees_the_attach_folder_alone_cannot_take_the_lock(tmp_path: Path) -> None:
