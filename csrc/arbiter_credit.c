@@ -15,8 +15,7 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 {
 	const struct session_way *share = &session->way[index];
 
-	if (session->state != MFS_SEGMENT_ACTIVE ||
-	    (share->overdue_ns && arbiter->now_ns - share->overdue_ns < SUSPECT_NS) ||
+	if (session->state != MFS_SEGMENT_ACTIVE || session_suspect(arbiter, session, index) ||
 	    (share->judged_ns && arbiter->now_ns - share->judged_ns < JUDGED_NS))
 		return 0;
 	return mfs_window_bytes(arbiter->nic[index / MFS_DIRECTIONS].way[0].window) / 2 / arbiter->sessions;

@@ -41,10 +41,10 @@ static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool wait
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
 {
 	const struct session *session = task->session;
-	const struct session_way *share = &session->way[task->way];
-	bool suspect = share->overdue_ns && arbiter->now_ns - share->overdue_ns < SUSPECT_NS;
-	uint64_t key = key_mix(peer && !suspect ? arbiter->key_secret : session->key_salt, peer);
+	uint64_t key;
 
+	task->own = !peer || session_suspect(arbiter, session, task->way);
+	key = task->own ? key_mix(session->key_salt, 0) : key_mix(arbiter->key_secret, peer);
 	task->destination = mfs_window_destination(way_at(arbiter, task->way)->window, key, arbiter->now_ns);
 	task->placed = true;
 }
@@ -242,7 +242,10 @@ void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		destination = pick.destination;
 		task = first_of_queue_pair(arbiter, &pick);
 		/* One that goes another way than what was chosen goes with it, whatever room there is there. */
-		if (enforce && task->way == index && task->destination == destination) {
+		if (enforce && session_suspect(arbiter, task->session, index) && !task->own) {
+			nic_unplace(arbiter, task);
+			nic_place(arbiter, task, 0);
+		} else if (enforce && task->way == index && task->destination == destination) {
 			enum mfs_room room = mfs_window_room(way->window, task->destination, task->bytes, arbiter->now_ns,
 							     &way->look_ns);
 

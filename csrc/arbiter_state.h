@@ -57,6 +57,7 @@ struct task {
 	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
 	bool taken;	    /* went on credit */
 	bool placed;	    /* it has a reference to its destination */
+	bool own;	    /* which is its program's alone */
 	uint16_t destination;
 	uint16_t fifo_next, fifo_prev; /* waiting tasks of the same queue pair: slot + 1; 0: none */
 	uint32_t fifo;		       /* of its queue pair, slot + 1 in the table of them; 0: none */
@@ -304,6 +305,14 @@ static inline uint32_t ways_count(const struct mfs_arbiter *arbiter)
 	return arbiter->nics * MFS_DIRECTIONS;
 }
 
+#define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
+
+/* A task of the client did not end in time there, lately. */
+static inline bool session_suspect(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t way)
+{
+	return session->way[way].overdue_ns && arbiter->now_ns - session->way[way].overdue_ns < SUSPECT_NS;
+}
+
 /* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
 static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 {
@@ -315,7 +324,6 @@ static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 	return x ? x : 1;
 }
 
-#define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
 /* What contexts cost to read and to tell the queues, roughly: clients are held to a share of the thread's time. */
 #define WORK_BATCH_NS 300
 #define WORK_REQUEST_NS 100
