@@ -26,7 +26,7 @@ from mfsd.playground.program import Program
 
 DEVICE = "mfs0"
 SHIM = ROOT / "nccl_shim/libmfs_shim.so"
-START_S = 30.0
+START_S = 90.0
 POLL_S = 0.02
 COLLECTIVE_CLASS, KV_CLASS = 1, 6
 """Of the eight priorities, where programs are told to travel apart."""

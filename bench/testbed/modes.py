@@ -72,7 +72,14 @@ def parse_modes(text: str | None, lanes: bool = True) -> list[Mode]:
 def on_one_lane(mode: Mode) -> Mode:
     """The mode where the wire keeps nothing apart: only the hosts' order is left of it."""
     lowest = CLASSES - 1
-    return msgspec.structs.replace(mode, apart=False, reuse_class=lowest, collective_class=lowest, p2d_class=lowest)
+    return msgspec.structs.replace(
+        mode,
+        says=mode.says.replace(" and on the wire", ""),
+        apart=False,
+        reuse_class=lowest,
+        collective_class=lowest,
+        p2d_class=lowest,
+    )
 
 
 def rotated(modes: list[Mode], turn: int) -> list[Mode]:
