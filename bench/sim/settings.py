@@ -131,9 +131,10 @@ GROUPS = (*dict.fromkeys(setting.group for setting in SETTINGS.values()), "conte
 def contended() -> list[str]:
     """The settings that `choose` found contended."""
     text = resources.files("bench.sim").joinpath(CHOSEN)
-    if not text.is_file():
-        raise ConfigError("--setting contended: nothing is chosen yet; run python -m bench sim choose FILE --write")
-    return [name for name, found in json.loads(text.read_text())["settings"].items() if found["contended"]]
+    chosen = json.loads(text.read_text())["settings"] if text.is_file() else {}
+    if names := [name for name, found in chosen.items() if found["contended"]]:
+        return names
+    raise ConfigError("--setting contended: nothing is chosen yet; run python -m bench sim choose FILE --write")
 
 
 def named(given: str, option: str = "--setting") -> list[str]:
