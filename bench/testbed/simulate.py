@@ -11,7 +11,6 @@ from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 
-
 POLICIES = {
     "fifo": ("fs", 0),
     "dscp": ("dscp", 0),
