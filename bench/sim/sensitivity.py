@@ -51,10 +51,12 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
         change for name in options.what.split(",") if name != "none" for change in WHAT[name]
     ]
     panels = []
-    for setting in options.setting.split(","):
+    gpus: dict[str, None] = {}
+    for setting in settings.named(options.setting):
         base = settings.base_of(setting, options.model, options.workload, options.requests)
-        top = results.knee(base, study.knee_name(setting, base))
-        title = f"{options.model}, {options.workload}, {setting}"
+        top = results.knee(base, study.knee_name(setting, base), settings.SETTINGS[setting].knee_seeds)
+        title = f"{base.config.model}, {base.workload}, {setting}"
+        gpus[str(base.config.gpus)] = None
         print(f"{title}: {options.load:g} of {top:.3f} requests/s per GPU, {options.policy} against static")
         rows = []
         for label, change in chosen:
@@ -67,7 +69,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
         panels.append({"title": title, "rows": rows})
     what = {
         "simulated": True, "policy": options.policy, "load": options.load, "requests": options.requests,
-        "warmup": options.requests // 3, "gpus": settings.GPUS, "seeds": list(seeds),
+        "warmup": options.requests // 3, "gpus": ", ".join(gpus), "seeds": list(seeds),
         "revisions": sorted({r["revision"] for r in results.rows.values()}),
     }  # fmt: skip
     return {"what": what, "panels": panels}
@@ -136,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--policy", default="mfs")
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
-    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {', '.join(settings.SETTINGS)}")
+    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {settings.NAMES}")
     p.add_argument("--load", type=float, default=1.0, help="relative to the rate at which nocont meets 90 %%")
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
@@ -149,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_names(options.what, [*WHAT, "none"], "--what")
-    study.check_names(options.setting, list(settings.SETTINGS), "--setting")
+    settings.named(options.setting)
     policies.find(options.policy)
     data = sweep(options)
     if options.plot:

@@ -128,6 +128,11 @@ SETTINGS |= _served()
 GROUPS = (*dict.fromkeys(setting.group for setting in SETTINGS.values()), "contended")
 
 
+FORM = "or MODEL.WORKLOAD.CAUSE of " + "; ".join(", ".join(names) for names in (SERVED, WORKLOADS, CAUSES))
+NAMES = f"{', '.join(name for name, setting in SETTINGS.items() if setting.group != 'served')}, {FORM}"
+"""What there is to choose from, for people."""
+
+
 def contended() -> list[str]:
     """The settings that `choose` found contended."""
     text = resources.files("bench.sim").joinpath(CHOSEN)
@@ -145,11 +150,7 @@ def named(given: str, option: str = "--setting") -> list[str]:
         if name == "contended":
             of_group = contended()
         if not of_group and name not in SETTINGS:
-            plain = [key for key, setting in SETTINGS.items() if setting.group != "served"]
-            raise ConfigError(
-                f"{option} {name}: use {', '.join(GROUPS)} for all of a group, or {', '.join(plain)}, or "
-                f"MODEL.WORKLOAD.CAUSE of {', '.join(SERVED)}; {', '.join(WORKLOADS)}; {', '.join(CAUSES)}"
-            )
+            raise ConfigError(f"{option} {name}: use {', '.join(GROUPS)} for all of a group, or {NAMES}")
         chosen |= dict.fromkeys(of_group or [name])
     return list(chosen)
 

@@ -21,7 +21,7 @@ from bench.sim.capacity import Capacity, capacity, compare_capacity
 from bench.sim.cluster import FETCH, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
-from bench.sim.settings import GROUPS, SETTINGS, base_of, named
+from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, named
 
 POLICIES = (
     "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
@@ -183,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
         "--setting",
         default="stress",
         metavar="A,B",
-        help=f"names, or groups of them ({', '.join(GROUPS)}; default stress), of {', '.join(SETTINGS)}",
+        help=f"names, or groups of them ({', '.join(GROUPS)}; default stress), of {NAMES}",
     )
     p.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests instead of the settings' workloads")
     p.add_argument(
