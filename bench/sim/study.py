@@ -21,7 +21,7 @@ from bench.sim.capacity import Capacity, capacity, compare_capacity
 from bench.sim.cluster import FETCH, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
-from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, named
+from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, load_of, named
 
 POLICIES = (
     "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
@@ -51,7 +51,8 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         if options.trace:
             base = msgspec.structs.replace(base, workload=str(options.trace), arrivals=options.arrivals)
         top = results.knee(base, knee_name(setting, base), SETTINGS[setting].knee_seeds)
-        point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
+        load = options.load or load_of(setting)
+        point = msgspec.structs.replace(base, rate=round(load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
         for name in wanted:
             rows[name] = results.of_seeds(point, name, seeds)
@@ -66,7 +67,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             )
         figures = {name: compare(rows[name], rows[options.against]) for name in wanted}
         settings[setting] = {
-            "rate": point.rate, "model": base.config.model, "workload": Path(base.workload).name,
+            "load": load, "rate": point.rate, "model": base.config.model, "workload": Path(base.workload).name,
             "gpus": base.config.gpus, "policies": msgspec.to_builtins(figures),
         }  # fmt: skip
         if options.capacity:
@@ -75,7 +76,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             settings[setting]["capacity"] = msgspec.to_builtins(compared)
     return {
         "what": {
-            "simulated": True, "requests": options.requests, "warmup": options.requests // 3, "load": options.load,
+            "simulated": True, "requests": options.requests, "warmup": options.requests // 3,
             "fabric_classes": options.fabric_classes, "fetch": options.fetch, "seeds": list(seeds),
             "against": options.against, "revisions": list(revisions),
         },
@@ -98,16 +99,18 @@ def table(data: dict[str, Any]) -> str:
     against = what["against"]
     first = next(iter(figures.values()))
     order = f"{what['fabric_classes']} classes" if what["fabric_classes"] else "exact order on every link"
+    loads = ", ".join(dict.fromkeys(f"{s['load']:g}" for s in settings.values()))
     served = dict.fromkeys(f"{s['model']}, {s['workload']}, {s['gpus']} GPUs" for s in settings.values())
     lines = [
         f"Simulated, not measured. {'; '.join(served)}; {order}, reuse asked for {FETCH[what['fetch']]}, "
         f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
-        f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
+        f"{loads} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
         f"against `{against}` with half of the 95 % interval over seeds, mean TTFT and p99 TTFT relative to it"
         + ("; cap: the load up to which 90 % are met, relative to it." if carried else "."),
         "",
         "| | " + " | ".join(settings) + " |",
         "|---" * (len(settings) + 1) + "|",
+        "| load of the knee | " + " | ".join(f"{s['load']:g}" for s in settings.values()) + " |",
         f"| `{against}`: % met, mean and p99 TTFT{', cap (of the knee)' if carried else ''} | "
         + " | ".join(
             f"{f[against].attainment:.1f}, {1e3 * f[against].ttft_s:.0f} ms, {1e3 * f[against].p99_s:.0f} ms"
@@ -192,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
         choices=("poisson", "trace"),
         help="trace: recorded times, stretched to the rate",
     )
-    p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
+    p.add_argument("--load", type=float, help="relative to the knee (default 1, or that at which `choose` looked)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
     p.add_argument(
         "--capacity",
