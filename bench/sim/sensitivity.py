@@ -2,8 +2,8 @@
 numbers nobody knows.
 
 Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
-attainment above `static` with the standard error over the paired seeds, mean TTFT relative to `static`, and
-the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was stopped
+attainment above `static` with half of the 95 % interval over the paired seeds, mean and p99 TTFT relative to
+`static`, and the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was stopped
 goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
 
 from __future__ import annotations
@@ -77,15 +77,16 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
 
 def _text(figures: Comparison, share: float | None) -> str:
     closed = "-" if share is None else f"{share:.0%}"
-    return f"{figures.gain:+6.1f} ± {figures.gain_error:3.1f}  x{figures.ttft_ratio:4.2f}  {closed:>5}"
+    spread = "" if figures.gain_half is None else f" ± {figures.gain_half:3.1f}"
+    return f"{figures.gain:+6.1f}{spread}  x{figures.ttft_ratio:4.2f}  x{figures.p99_ratio:4.2f}  {closed:>5}"
 
 
 def table(data: dict[str, Any]) -> str:
     """The rows as a page's text: a column for each setting."""
     what, panels = data["what"], data["panels"]
     lines = [
-        f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment, mean TTFT relative to "
-        f"it, share of the gap to `nocont` that is closed. {what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
+        f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment with half of the "
+        f"95 % interval, mean and p99 TTFT relative to it, share of the gap to `nocont` that is closed. {what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
         f"requests, seeds {what['seeds'][0]}-{what['seeds'][-1]}, load {what['load']:g} of the knee; rules of commit "
         f"{', '.join(what['revisions'])}.",
         "",
@@ -113,7 +114,7 @@ def plot(data: dict[str, Any], stem: Path) -> None:
     )  # fmt: skip
     for axis, panel in zip(axes[0], panels, strict=True):
         gains = [r["figures"]["gain"] for r in panel["rows"]]
-        errors = [1.96 * r["figures"]["gain_error"] for r in panel["rows"]]
+        errors = [r["figures"]["gain_half"] or 0.0 for r in panel["rows"]]
         places = list(range(rows))[::-1]
         axis.errorbar(gains, places, xerr=errors, fmt="o", color="#0072B2", markersize=4, capsize=2)
         axis.axvline(gains[0], color="#D55E00", linewidth=0.8, linestyle="--")
