@@ -3,8 +3,8 @@ numbers nobody knows.
 
 Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
 attainment above `static` with half of the 95 % interval over the paired seeds, mean and p99 TTFT relative to
-`static`, and the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was stopped
-goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
+`static`, and the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was
+stopped goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def table(data: dict[str, Any]) -> str:
     what, panels = data["what"], data["panels"]
     lines = [
         f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment with half of the "
-        f"95 % interval, mean and p99 TTFT relative to it, share of the gap to `nocont` that is closed. {what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
+        "95 % interval, mean and p99 TTFT relative to it, share of the gap to `nocont` that is closed. "
+        f"{what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
         f"requests, seeds {what['seeds'][0]}-{what['seeds'][-1]}, load {what['load']:g} of the knee; rules of commit "
         f"{', '.join(what['revisions'])}.",
         "",
