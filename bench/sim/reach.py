@@ -19,8 +19,8 @@ from itertools import accumulate
 
 import msgspec
 
-from bench.sim import policies, settings, study
-from bench.sim.cluster import Cluster, Request
+from bench.sim import policies, settings
+from bench.sim.cluster import Cluster, ConfigError, Request
 from bench.sim.engine import Simulation
 from bench.sim.point import MET_SLACK, Point, knee, prepare
 from bench.sim.policies import Policy, pack
@@ -177,7 +177,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim reach", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("--setting", default="hot", help=f"one of {', '.join(settings.SETTINGS)} (default hot)")
+    p.add_argument("--setting", default="hot", help=f"one of {settings.NAMES} (default hot)")
     p.add_argument("--rate", type=float, help="requests/s per prefill GPU (default: where nocont meets 90 %%)")
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
@@ -190,7 +190,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    study.check_names(options.setting, list(settings.SETTINGS), "--setting")
+    if len(settings.named(options.setting)) != 1:
+        raise ConfigError(f"--setting {options.setting}: name one setting")
     base = settings.base_of(options.setting, options.model, options.workload, options.requests, fetch="batch")
     rate = options.rate or round(knee(msgspec.structs.replace(base, seed=1000)), 4)
     rows: dict[str, list[int]] = {}

@@ -2,9 +2,9 @@
 numbers nobody knows.
 
 Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
-attainment above `static` with the standard error over the paired seeds, mean TTFT relative to `static`, and
-the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was stopped
-goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
+attainment above `static` with half of the 95 % interval over the paired seeds, mean and p99 TTFT relative to
+`static`, and the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was
+stopped goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
         change for name in options.what.split(",") if name != "none" for change in WHAT[name]
     ]
     panels = []
-    for setting in options.setting.split(","):
+    gpus: dict[str, None] = {}
+    for setting in settings.named(options.setting):
         base = settings.base_of(setting, options.model, options.workload, options.requests)
-        top = results.knee(base, study.knee_name(setting, base))
-        title = f"{options.model}, {options.workload}, {setting}"
+        top = results.knee(base, study.knee_name(setting, base), settings.SETTINGS[setting].knee_seeds)
+        title = f"{base.config.model}, {base.workload}, {setting}"
+        gpus[str(base.config.gpus)] = None
         print(f"{title}: {options.load:g} of {top:.3f} requests/s per GPU, {options.policy} against static")
         rows = []
         for label, change in chosen:
@@ -67,7 +69,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
         panels.append({"title": title, "rows": rows})
     what = {
         "simulated": True, "policy": options.policy, "load": options.load, "requests": options.requests,
-        "warmup": options.requests // 3, "gpus": settings.GPUS, "seeds": list(seeds),
+        "warmup": options.requests // 3, "gpus": ", ".join(gpus), "seeds": list(seeds),
         "revisions": sorted({r["revision"] for r in results.rows.values()}),
     }  # fmt: skip
     return {"what": what, "panels": panels}
@@ -75,15 +77,17 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
 
 def _text(figures: Comparison, share: float | None) -> str:
     closed = "-" if share is None else f"{share:.0%}"
-    return f"{figures.gain:+6.1f} ± {figures.gain_error:3.1f}  x{figures.ttft_ratio:4.2f}  {closed:>5}"
+    spread = "" if figures.gain_half is None else f" ± {figures.gain_half:3.1f}"
+    return f"{figures.gain:+6.1f}{spread}  x{figures.ttft_ratio:4.2f}  x{figures.p99_ratio:4.2f}  {closed:>5}"
 
 
 def table(data: dict[str, Any]) -> str:
     """The rows as a page's text: a column for each setting."""
     what, panels = data["what"], data["panels"]
     lines = [
-        f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment, mean TTFT relative to "
-        f"it, share of the gap to `nocont` that is closed. {what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
+        f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment with half of the "
+        "95 % interval, mean and p99 TTFT relative to it, share of the gap to `nocont` that is closed. "
+        f"{what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
         f"requests, seeds {what['seeds'][0]}-{what['seeds'][-1]}, load {what['load']:g} of the knee; rules of commit "
         f"{', '.join(what['revisions'])}.",
         "",
@@ -111,7 +115,7 @@ def plot(data: dict[str, Any], stem: Path) -> None:
     )  # fmt: skip
     for axis, panel in zip(axes[0], panels, strict=True):
         gains = [r["figures"]["gain"] for r in panel["rows"]]
-        errors = [1.96 * r["figures"]["gain_error"] for r in panel["rows"]]
+        errors = [r["figures"]["gain_half"] or 0.0 for r in panel["rows"]]
         places = list(range(rows))[::-1]
         axis.errorbar(gains, places, xerr=errors, fmt="o", color="#0072B2", markersize=4, capsize=2)
         axis.axvline(gains[0], color="#D55E00", linewidth=0.8, linestyle="--")
@@ -136,7 +140,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--policy", default="mfs")
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
-    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {', '.join(settings.SETTINGS)}")
+    p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {settings.NAMES}")
     p.add_argument("--load", type=float, default=1.0, help="relative to the rate at which nocont meets 90 %%")
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
@@ -149,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_names(options.what, [*WHAT, "none"], "--what")
-    study.check_names(options.setting, list(settings.SETTINGS), "--setting")
+    settings.named(options.setting)
     policies.find(options.policy)
     data = sweep(options)
     if options.plot:

@@ -128,29 +128,40 @@ SETTINGS |= _served()
 GROUPS = (*dict.fromkeys(setting.group for setting in SETTINGS.values()), "contended")
 
 
+FORM = "or MODEL.WORKLOAD.CAUSE of " + "; ".join(", ".join(names) for names in (SERVED, WORKLOADS, CAUSES))
+NAMES = f"{', '.join(name for name, setting in SETTINGS.items() if setting.group != 'served')}, {FORM}"
+"""What there is to choose from, for people."""
+
+
+def chosen() -> dict[str, dict[str, Any]]:
+    """What `choose` found, by setting."""
+    text = resources.files("bench.sim").joinpath(CHOSEN)
+    return dict(json.loads(text.read_text())["settings"]) if text.is_file() else {}
+
+
+def load_of(name: str) -> float:
+    """The load, relative to the knee, at which `choose` looked at the setting; 1 where it did not."""
+    return float(chosen().get(name, {}).get("load", 1.0))
+
+
 def contended() -> list[str]:
     """The settings that `choose` found contended."""
-    text = resources.files("bench.sim").joinpath(CHOSEN)
-    if not text.is_file():
-        raise ConfigError("--setting contended: nothing is chosen yet; run python -m bench sim choose FILE --write")
-    return [name for name, found in json.loads(text.read_text())["settings"].items() if found["contended"]]
+    if names := [name for name, found in chosen().items() if found["contended"]]:
+        return names
+    raise ConfigError("--setting contended: nothing is chosen yet; run python -m bench sim choose FILE --write")
 
 
 def named(given: str, option: str = "--setting") -> list[str]:
     """The settings that a list of names and groups stands for, each once."""
-    chosen: dict[str, None] = {}
+    names: dict[str, None] = {}
     for name in given.split(","):
         of_group = [key for key, setting in SETTINGS.items() if setting.group == name]
         if name == "contended":
             of_group = contended()
         if not of_group and name not in SETTINGS:
-            plain = [key for key, setting in SETTINGS.items() if setting.group != "served"]
-            raise ConfigError(
-                f"{option} {name}: use {', '.join(GROUPS)} for all of a group, or {', '.join(plain)}, or "
-                f"MODEL.WORKLOAD.CAUSE of {', '.join(SERVED)}; {', '.join(WORKLOADS)}; {', '.join(CAUSES)}"
-            )
-        chosen |= dict.fromkeys(of_group or [name])
-    return list(chosen)
+            raise ConfigError(f"{option} {name}: use {', '.join(GROUPS)} for all of a group, or {NAMES}")
+        names |= dict.fromkeys(of_group or [name])
+    return list(names)
 
 
 def base_of(name: str, model: str, workload: str, requests: int, classes: int = 0, fetch: str = "loaded") -> Point:

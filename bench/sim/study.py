@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 
 from bench.sim import policies
+from bench.sim.capacity import Capacity, capacity, compare_capacity
 from bench.sim.cluster import FETCH, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point
-from bench.sim.settings import GROUPS, SETTINGS, base_of, named
+from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, load_of, named
 
 POLICIES = (
     "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
@@ -50,7 +51,8 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         if options.trace:
             base = msgspec.structs.replace(base, workload=str(options.trace), arrivals=options.arrivals)
         top = results.knee(base, knee_name(setting, base), SETTINGS[setting].knee_seeds)
-        point = msgspec.structs.replace(base, rate=round(options.load * top, 4))
+        load = options.load or load_of(setting)
+        point = msgspec.structs.replace(base, rate=round(load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
         for name in wanted:
             rows[name] = results.of_seeds(point, name, seeds)
@@ -65,12 +67,16 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             )
         figures = {name: compare(rows[name], rows[options.against]) for name in wanted}
         settings[setting] = {
-            "rate": point.rate, "model": base.config.model, "workload": base.workload, "gpus": base.config.gpus,
-            "policies": msgspec.to_builtins(figures),
+            "load": load, "rate": point.rate, "model": base.config.model, "workload": Path(base.workload).name,
+            "gpus": base.config.gpus, "policies": msgspec.to_builtins(figures),
         }  # fmt: skip
+        if options.capacity:
+            carried = {name: [capacity(results, base, name, seed, top) for seed in seeds] for name in wanted}
+            compared = {name: compare_capacity(carried[name], carried[options.against]) for name in wanted}
+            settings[setting]["capacity"] = msgspec.to_builtins(compared)
     return {
         "what": {
-            "simulated": True, "requests": options.requests, "warmup": options.requests // 3, "load": options.load,
+            "simulated": True, "requests": options.requests, "warmup": options.requests // 3,
             "fabric_classes": options.fabric_classes, "fetch": options.fetch, "seeds": list(seeds),
             "against": options.against, "revisions": list(revisions),
         },
@@ -85,28 +91,37 @@ def table(data: dict[str, Any]) -> str:
         setting: {name: msgspec.convert(f, Comparison) for name, f in content["policies"].items()}
         for setting, content in settings.items()
     }
+    carried = {
+        setting: {name: msgspec.convert(c, Capacity) for name, c in content["capacity"].items()}
+        for setting, content in settings.items()
+        if "capacity" in content
+    }
     against = what["against"]
     first = next(iter(figures.values()))
     order = f"{what['fabric_classes']} classes" if what["fabric_classes"] else "exact order on every link"
+    loads = ", ".join(dict.fromkeys(f"{s['load']:g}" for s in settings.values()))
     served = dict.fromkeys(f"{s['model']}, {s['workload']}, {s['gpus']} GPUs" for s in settings.values())
     lines = [
         f"Simulated, not measured. {'; '.join(served)}; {order}, reuse asked for {FETCH[what['fetch']]}, "
         f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
-        f"{what['load']:g} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
-        f"against `{against}` with half of the 95 % interval over seeds, mean TTFT and p99 TTFT relative to it.",
+        f"{loads} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
+        f"against `{against}` with half of the 95 % interval over seeds, mean TTFT and p99 TTFT relative to it"
+        + ("; cap: the load up to which 90 % are met, relative to it." if carried else "."),
         "",
         "| | " + " | ".join(settings) + " |",
         "|---" * (len(settings) + 1) + "|",
-        f"| `{against}`: % met, mean and p99 TTFT | "
+        "| load of the knee | " + " | ".join(f"{s['load']:g}" for s in settings.values()) + " |",
+        f"| `{against}`: % met, mean and p99 TTFT{', cap (of the knee)' if carried else ''} | "
         + " | ".join(
             f"{f[against].attainment:.1f}, {1e3 * f[against].ttft_s:.0f} ms, {1e3 * f[against].p99_s:.0f} ms"
-            for f in figures.values()
+            + (f", {carried[setting][against].load:.2f}" if carried else "")
+            for setting, f in figures.items()
         )
         + " |",
     ]
     for name in first:
         if name != against:
-            cells = [cell(figures[s][name]) for s in settings]
+            cells = [cell(figures[s][name], carried[s][name] if carried else None) for s in settings]
             lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     if "mfs" in first and against == "static":
         for bound in ("nocont", "alone"):
@@ -139,9 +154,12 @@ def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
     return [head, "|---" * (len(figures) + 1) + "|", *(f"| {k} | " + " | ".join(v) + " |" for k, v in rows.items())]
 
 
-def cell(figure: Comparison) -> str:
-    spread = "" if figure.gain_half is None else f"±{figure.gain_half:.1f}"
-    return f"{figure.gain:+.1f}{spread} x{figure.ttft_ratio:.2f} x{figure.p99_ratio:.2f}"
+def cell(figure: Comparison, carried: Capacity | None = None) -> str:
+    def spread(half: float | None, digits: int) -> str:
+        return "" if half is None else f"±{half:.{digits}f}"
+
+    text = f"{figure.gain:+.1f}{spread(figure.gain_half, 1)} x{figure.ttft_ratio:.2f} x{figure.p99_ratio:.2f}"
+    return text + (f" cap x{carried.ratio:.2f}{spread(carried.ratio_half, 2)}" if carried else "")
 
 
 def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
@@ -168,7 +186,7 @@ def parser() -> argparse.ArgumentParser:
         "--setting",
         default="stress",
         metavar="A,B",
-        help=f"names, or groups of them ({', '.join(GROUPS)}; default stress), of {', '.join(SETTINGS)}",
+        help=f"names, or groups of them ({', '.join(GROUPS)}; default stress), of {NAMES}",
     )
     p.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests instead of the settings' workloads")
     p.add_argument(
@@ -177,8 +195,13 @@ def parser() -> argparse.ArgumentParser:
         choices=("poisson", "trace"),
         help="trace: recorded times, stretched to the rate",
     )
-    p.add_argument("--load", type=float, default=1.0, help="relative to the knee (default 1.0)")
+    p.add_argument("--load", type=float, help="relative to the knee (default 1, or that at which `choose` looked)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
+    p.add_argument(
+        "--capacity",
+        action="store_true",
+        help="also find the load up to which each meets 90 %% (six runs more of each)",
+    )
     p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
     p.add_argument("--fetch", default="loaded", choices=FETCH, help="when reused KV is asked for (default loaded)")
     p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")

@@ -7,22 +7,17 @@ from typing import Any
 from bench.sim import policies
 from bench.sim.engine import Simulation
 from bench.sim.point import measure
-from bench.sim.policies import Policy, pack, register
-from bench.sim.states import Flow
 from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 
-
-@register("dscp")
-class FixedPriorities(Policy):
-    """Stage 2, then 1, then 3, and fair inside each: what a fixed DSCP for each stage makes of a switch."""
-
-    def order(self, flow: Flow) -> int:
-        return pack({2: 0, 1: 1}.get(flow.stage, 2))
-
-
-POLICIES = {"fifo": ("fs", 0), "dscp": ("dscp", 0), "static": ("mfs", 8), "paper": ("paper", 8), "mfs": ("mfs", 8)}
+POLICIES = {
+    "fifo": ("fs", 0),
+    "dscp": ("dscp", 0),
+    "static": ("mfs", 8),
+    "paper": ("paper-defaults", 8),
+    "mfs": ("mfs", 8),
+}
 """Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait
 in their host queue in front of a fabric of eight classes, with the parameters that their daemons have."""
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.sim import generators
+from bench.sim.cluster import Config
 from bench.sim.generators import HISTORY, generate, published, schedule
+from bench.sim.point import Point, prepare
 from bench.sim.workload import Row, TraceError, ideal_reuse, read_trace
 
 OURS = [
@@ -156,3 +158,20 @@ def test_arrivals() -> None:
     bursty = schedule(many, rate=20.0, seed=1, burst=4.0)
     assert bursty[-1].arrival_s == pytest.approx(200, rel=0.2)
     assert len({r.arrival_s for r in bursty}) == pytest.approx(1000, rel=0.15)
+
+
+def test_each_seed_takes_requests_of_its_own_behind_those_that_fill_the_caches(tmp_path: Path) -> None:
+    rows = [
+        {"req_id": n, "timestamp": float(n), "input_length": 600 + n, "output_length": 1, "hash_ids": [0, n + 1]}
+        for n in range(100)
+    ]
+    trace = write(tmp_path / "t.jsonl", rows)
+    starts = set()
+    for seed in range(6):
+        config = Config(model="llama3-70b", gpus=32)
+        _, requests = prepare(Point(config=config, workload=str(trace), seed=seed, requests=8, warmup=2, rate=0.1))
+        lengths = [r.new_tokens + r.context_tokens for r in requests]
+        assert lengths == list(range(lengths[0], lengths[0] + 10)), "in the order in which they were recorded"
+        assert requests[0].context_tokens == (512 if lengths[0] > 600 else 0)
+        starts.add(lengths[0])
+    assert len(starts) > 2
