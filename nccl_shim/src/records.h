@@ -45,6 +45,7 @@ struct shim_context {
 	int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 	int (*bind_mw)(struct ibv_qp *, struct ibv_mw *, struct ibv_mw_bind *);
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
+	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *, struct ibv_cq_init_attr_ex *);
 	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);
 	bool single_threaded; /* a thread domain was used: providers drop their locks, so only the caller's threads post */
 	char name[32];
@@ -55,13 +56,14 @@ struct shim_context {
 	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
 };
 
-/* A completion queue made by ibv_create_cq, hence polled by the poll_cq that is patched. */
+/* A completion queue. It is polled by the poll_cq that is patched, and, if it is extended, by functions of its own. */
 struct shim_cq {
 	_Atomic(struct ibv_cq *) cq; /* NULL: free record */
 	_Atomic(struct shim_cq *) next;
 	const struct ibv_context *context;
 	_Atomic uint64_t claimed; /* completions that its queue pairs can have outstanding */
 	bool channel;		  /* somebody may sleep on it */
+	struct shim_cq_ex *extended; /* made by ibv_create_cq_ex: see cq_ex.c */
 };
 
 /* ---- a queue pair --------------------------------------------------------------------------------------------------- */
