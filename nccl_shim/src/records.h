@@ -13,8 +13,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHIM_QUANTUM_BYTES (256u << 10) /* a task is closed once it has this many bytes */
-#define SHIM_TASKS_WAITING_MAX 32	/* per queue pair; what comes later waits unformed, and makes larger tasks */
+/* A task is closed before it has more bytes than this, or takes the NIC longer: SHIM_QUANTUM_NS at its rate. */
+#define SHIM_QUANTUM_BYTES (256u << 10)
+#define SHIM_QUANTUM_BYTES_MIN (32u << 10)
+#define SHIM_QUANTUM_NS 200000
+/* Tasks of a queue pair that wait for permits. What comes later waits unformed, and makes larger tasks. Where many queue
+ * pairs hold something they share half of the slots that a process has, and each has at least the least. */
+#define SHIM_TASKS_WAITING_MAX 32
+#define SHIM_TASKS_WAITING_MIN 2
 
 /* ---- one copy of libibverbs: a process may hold several (wheels carry their own) ---------------------------------- */
 
@@ -204,6 +210,7 @@ struct shim_qp {
 	uint64_t lost_ns, looked_ns, looked_flight_ns; /* changed by the thread, see hold_budget.c */
 	_Atomic uint32_t force;	  /* post everything held, without permits */
 	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
+	_Atomic uint32_t starved; /* there was no slot for its next task: wait for the thread */
 	_Atomic uint32_t failed;  /* a deferred post was refused: what is held becomes flushed completions */
 	_Atomic uint64_t held_since_ns; /* when the oldest held work request came; 0: none */
 	uint64_t failed_ns;
@@ -218,6 +225,7 @@ struct shim_qp {
 	struct shim_builder builder;
 	char library[128]; /* file name of the object that created it */
 	uint8_t found_role;
+	uint32_t quantum_bytes; /* of a task; changed under both flags */
 	bool may_hold; /* nothing about this queue pair forbids holding */
 	bool shared_receive;
 	int lane;	  /* class on the wire, or -1 */
