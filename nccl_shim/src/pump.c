@@ -347,7 +347,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 	account_held(q, &after, first, end);
 	shim_ledger_publish(q, &ledger, &after);
 	shim_held_left(q, first, end);
-	if (rc != ENOMEM)
+	if (rc != ENOMEM && rc != -ENOMEM) /* some say it so */
 		return refused(q, rc);
 	atomic_store(&q->blocked, 1);
 	return -EAGAIN;
@@ -394,6 +394,15 @@ int shim_pump_owned(struct shim_qp *q)
 }
 
 /* ---- permits ----------------------------------------------------------------------------------------------------------------- */
+
+/* Waits until nobody hands out a permit that was taken before. False: somebody has been at it for too long, and may be dead. */
+bool shim_permits_settle(void)
+{
+	if (!shim_acquire_for(&shim.draining, 1000000000))
+		return false;
+	shim_release(&shim.draining);
+	return true;
+}
 
 /* Takes the permits that have arrived and posts what they allow. A permit for a later task of a queue pair lets the
  * earlier ones go first: they are ahead of it in any case, and it would keep its share of the window while it waits. */

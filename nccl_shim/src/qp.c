@@ -146,12 +146,13 @@ static void forget(struct shim_qp *q)
 	pthread_mutex_unlock(&shim_table_lock);
 	shim_hold_drop(q);
 	shim_qp_settle(q);
-	/* a permit that is being handed out names memory that goes away now */
-	shim_acquire_for(&shim.draining, 1000000000);
-	shim_release(&shim.draining);
 	if (atomic_exchange(&q->failed, 0))
 		atomic_fetch_sub(&shim.failures, 1);
-	shim_hold_free(q);
+	/* a permit that is being handed out names memory that goes away now; a thread that died doing so keeps it */
+	if (shim_permits_settle())
+		shim_hold_free(q);
+	q->fifo = NULL;
+	q->tasks = NULL;
 	if (q->signals)
 		munmap(q->signals, (q->signal_mask + 1) * sizeof(*q->signals));
 	q->signals = NULL;

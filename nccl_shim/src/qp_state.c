@@ -168,6 +168,7 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 	if (!rc && owned && state == IBV_QPS_RESET) {
 		if (shim_acquire_for(&q->polling, 1000000000)) {
 			shim_hold_drop(q);
+			shim_permits_settle(); /* one that is being handed out is not for the tasks to come */
 			shim_qp_settle(q);
 			shim_qp_reset_counts(q);
 			shim_release(&q->polling);

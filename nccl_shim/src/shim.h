@@ -91,6 +91,7 @@ enum shim_reason {
 	SHIM_REASON_VERSION,
 	SHIM_REASON_MAX
 };
+void shim_log_load(void);
 void shim_log(enum shim_reason reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* symbols.c: the functions behind ours */
@@ -163,6 +164,7 @@ int shim_pump_owned(struct shim_qp *q);
 void shim_owner_leave(struct shim_qp *q);
 void shim_flush(struct shim_qp *q);
 void shim_permits(void);
+bool shim_permits_settle(void);
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end);
 void shim_report_held(struct shim_qp *q);
 
