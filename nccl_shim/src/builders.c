@@ -76,10 +76,16 @@ static void wr_start(struct ibv_qp_ex *qpx)
 
 static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted)
 {
-	if (posted) {
+	uint64_t first = atomic_load(&q->wr_posted), expected = first;
+
+	if (posted && atomic_compare_exchange_strong(&q->wr_next, &expected, b->end)) {
 		atomic_store(&q->wr_posted, b->end);
 		atomic_store(&q->wr_formed, b->end);
-		atomic_store(&q->wr_next, b->end);
+	} else if (posted && b->end != first) {
+		/* somebody has begun to hold here meanwhile, on a queue pair that is failing or being turned over: what was
+		 * built has no indices, so nothing can be accounted any more, and what is held goes behind it */
+		atomic_store(&q->broken, 1);
+		atomic_store(&q->force, 1);
 	}
 	shim_owner_leave(q);
 	shim_release(&b->busy);

@@ -80,7 +80,7 @@ struct shim_cq *shim_cq_find(const struct ibv_cq *cq)
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
-void shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel)
+bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel, struct shim_cq_ex *extended)
 {
 	struct shim_cq *record = NULL;
 
@@ -91,11 +91,13 @@ void shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool chan
 	if (record) {
 		record->channel = channel;
 		record->context = context;
+		record->extended = extended;
 		atomic_store(&record->claimed, 0);
 		atomic_store(&record->cq, cq);
 		CHAIN_ADD(record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)]);
 	}
 	pthread_mutex_unlock(&shim_table_lock);
+	return record != NULL;
 }
 
 void shim_cq_remove(struct ibv_cq *cq)
@@ -124,6 +126,28 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
 		shim_qp_add(qp, (const struct ibv_qp_init_attr *)attr, &asked,
 			    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0, caller);
 	return qp;
+}
+
+/* The number of a completion's queue pair is asked for in any case, since it tells whose it is. */
+static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
+{
+	struct shim_context *c = shim_context_find(context);
+	struct ibv_cq_init_attr_ex asked = *attr;
+	struct shim_cq_ex *extended = NULL;
+	struct ibv_cq_ex *ex;
+
+	if (c->inherited)
+		return c->create_cq_ex(context, attr);
+	asked.wc_flags |= IBV_WC_EX_WITH_QP_NUM;
+	ex = c->create_cq_ex(context, &asked);
+	if (!ex)
+		return c->create_cq_ex(context, attr); /* the caller gets the provider's own error */
+	extended = shim_cq_ex_patch(ex);
+	if (extended && !shim_cq_add(ibv_cq_ex_to_cq(ex), context, attr->channel != NULL, extended)) {
+		shim_cq_ex_unpatch(extended);
+		free(extended);
+	}
+	return ex;
 }
 
 static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
@@ -179,6 +203,7 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	c->post_send = context->ops.post_send;
 	c->bind_mw = context->ops.bind_mw;
 	c->create_qp_ex = NULL;
+	c->create_cq_ex = NULL;
 	c->alloc_parent_domain = NULL;
 	c->single_threaded = single && !strcmp(single, "1");
 	c->inherited = false;
@@ -194,6 +219,11 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	if (v) {
 		c->create_qp_ex = v->create_qp_ex;
 		v->create_qp_ex = create_qp_ex;
+	}
+	v = verbs_get_ctx_op(context, create_cq_ex);
+	if (v) {
+		c->create_cq_ex = v->create_cq_ex;
+		v->create_cq_ex = create_cq_ex;
 	}
 	v = verbs_get_ctx_op(context, alloc_parent_domain);
 	if (v) {
@@ -220,6 +250,9 @@ void shim_context_remove(struct ibv_context *context)
 		struct ibv_cq *cq = atomic_load(&cq_pool[i].cq);
 
 		if (cq && cq_pool[i].context == context) {
+			if (cq_pool[i].extended)
+				shim_cq_ex_unpatch(cq_pool[i].extended);
+			free(cq_pool[i].extended);
 			CHAIN_REMOVE(struct shim_cq, &cq_pool[i], &cq_bucket[bucket_of(cq, 4 * BUCKETS)]);
 			atomic_store(&cq_pool[i].cq, NULL);
 		}
@@ -230,6 +263,8 @@ void shim_context_remove(struct ibv_context *context)
 	context->ops.bind_mw = c->bind_mw;
 	if (c->create_qp_ex)
 		verbs_get_ctx(context)->create_qp_ex = c->create_qp_ex;
+	if (c->create_cq_ex)
+		verbs_get_ctx(context)->create_cq_ex = c->create_cq_ex;
 	if (c->alloc_parent_domain)
 		verbs_get_ctx(context)->alloc_parent_domain = c->alloc_parent_domain;
 	CHAIN_REMOVE(struct shim_context, c, &context_bucket[bucket_of(context, BUCKETS)]);

@@ -139,6 +139,7 @@ static void look(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 	if (atomic_load(&q->poll_deferred))
 		shim_complete(q, 0);
 	atomic_store(&q->blocked, 0);
+	atomic_store(&q->starved, 0);
 	if (!shim_try(&q->owner))
 		return; /* somebody is posting just now */
 	if (atomic_load(&q->live) && q->fifo) {

@@ -13,6 +13,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define CALLER() __builtin_extract_return_addr(__builtin_return_address(0))
@@ -155,7 +156,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 	}
 	cq = verbs->create_cq(context, cqe, cq_context, channel, comp_vector);
 	if (cq && shim_context_find(context))
-		shim_cq_add(cq, context, channel != NULL);
+		shim_cq_add(cq, context, channel != NULL, NULL);
 	return cq;
 }
 
@@ -164,15 +165,25 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	const struct shim_verbs *verbs = verbs_of(cq->context, CALLER());
 	struct shim_cq *known = shim_cq_find(cq);
 	bool channel = known && known->channel;
+	struct shim_cq_ex *extended = known ? known->extended : NULL;
 	int rc;
 
 	if (!verbs)
 		return ENOSYS;
+	if (extended)
+		shim_cq_ex_unpatch(extended);
 	if (known)
 		shim_cq_remove(cq); /* before: another thread may get the same address at once */
 	rc = verbs->destroy_cq(cq);
-	if (rc && known)
-		shim_cq_add(cq, cq->context, channel);
+	if (rc && known) { /* it goes on */
+		struct shim_cq_ex *again = extended ? shim_cq_ex_patch((struct ibv_cq_ex *)cq) : NULL;
+
+		if (!shim_cq_add(cq, cq->context, channel, again) && again) {
+			shim_cq_ex_unpatch(again);
+			free(again);
+		}
+	}
+	free(extended);
 	return rc;
 }
 

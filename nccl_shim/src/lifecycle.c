@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -25,6 +26,7 @@
 struct shim shim;
 
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+static char socket_path[256] = "/run/mfs/mfsd.sock"; /* one that is too long for a socket stays too long */
 static bool started, thread_runs, fork_watched;
 static _Atomic uint32_t shared;	  /* an engine knows the session */
 static bool unclassified; /* some queue pair was busy when the rules changed */
@@ -141,10 +143,19 @@ static void classify_all(void)
 		unclassified |= !shim_classify(q);
 }
 
+/* On the thread of the program that opens its first device: later the environment may be changing while we look. */
+static void socket_path_read(void)
+{
+	const char *path = getenv("MFS_SOCKET");
+
+	if (path && *path)
+		snprintf(socket_path, sizeof(socket_path), "%s", path);
+}
+
 static bool attach(void)
 {
-	struct mfs_client_options options = {.mode = shim_mode()};
-	const char *why = NULL, *path = getenv("MFS_SOCKET");
+	struct mfs_client_options options = {.mode = shim_mode(), .socket_path = socket_path};
+	const char *why = NULL;
 	struct mfs_client *client = NULL;
 	struct shim_context *context;
 	unsigned cursor = 0;
@@ -152,7 +163,7 @@ static bool attach(void)
 
 	if (rc) {
 		shim_log(SHIM_REASON_ATTACH, "not attached to a daemon at %s: %s; work requests pass through",
-			 path && *path ? path : "/run/mfs/mfsd.sock", why ? why : strerror(-rc));
+			 socket_path, why ? why : strerror(-rc));
 		return false;
 	}
 	if (mfs_client_minor(client) < MFS_ABI_MINOR)
@@ -178,9 +189,8 @@ static void lose(struct mfs_client *client)
 	atomic_store(&shim.client, NULL);
 	for (int tries = 0; tries < 10 && !free; tries++)
 		free = bind_all(NULL);
-	free = free && shim_acquire_for(&shim.draining, 1000000000);
+	free = free && shim_permits_settle();
 	if (free) {
-		shim_release(&shim.draining);
 		if (atomic_load(&shared)) /* an engine may be inside: what it asks is answered -ENOTCONN from now on */
 			atomic_store(&mfs_client_segment(client)->header.state, MFS_SEGMENT_DETACHED);
 		else
@@ -357,6 +367,7 @@ void shim_start(struct shim_context *context)
 	if (!started) {
 		started = true;
 		thread_runs = fork_watched;
+		socket_path_read();
 		attach();
 		thread_runs = fork_watched && start_thread();
 		if (!thread_runs)
@@ -370,6 +381,7 @@ void shim_start(struct shim_context *context)
 __attribute__((constructor(101))) static void load(void)
 {
 	mfs_symbols_load();
+	shim_log_load();
 	shim_budget_limit();
 	shim_mode();
 }

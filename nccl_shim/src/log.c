@@ -11,15 +11,23 @@
 #include <unistd.h>
 
 static _Atomic uint32_t said[SHIM_REASON_MAX];
+static bool quiet;
+
+/* Before the program's threads run: they may be changing the environment when something is to be said. */
+void shim_log_load(void)
+{
+	const char *wanted = getenv("MFS_LOG");
+
+	quiet = wanted && !strcmp(wanted, "quiet");
+}
 
 void shim_log(enum shim_reason reason, const char *format, ...)
 {
 	char line[512] = "mfs: ";
-	const char *quiet = getenv("MFS_LOG");
 	va_list arguments;
 	int n;
 
-	if (atomic_exchange_explicit(&said[reason], 1, memory_order_relaxed) || (quiet && !strcmp(quiet, "quiet")))
+	if (atomic_exchange_explicit(&said[reason], 1, memory_order_relaxed) || quiet)
 		return;
 	va_start(arguments, format);
 	n = vsnprintf(line + 5, sizeof(line) - 6, format, arguments);

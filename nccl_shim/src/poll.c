@@ -150,15 +150,6 @@ void shim_settle(struct shim_qp *q)
 		complete_owned(q, 0);
 }
 
-/* The held copy whose address is this completion's wr_id: its signal was the shim's own. */
-static struct shim_held *forced(const struct shim_qp *q, uint64_t wr_id)
-{
-	uint64_t offset = wr_id - (uintptr_t)q->fifo;
-
-	return q->fifo && offset < q->fifo_bytes && offset % q->fifo_stride == 0 ? (struct shim_held *)(uintptr_t)wr_id
-										 : NULL;
-}
-
 /* Counts what n completions finish, and takes out those that the caller did not ask for. */
 static int look(struct shim_context *context, int n, struct ibv_wc *wc)
 {
@@ -175,7 +166,7 @@ static int look(struct shim_context *context, int n, struct ibv_wc *wc)
 			q = shim_qp_find_number(context, wc[i].qp_num);
 			signals = 0;
 		}
-		held = q && atomic_load_explicit(&q->holds, memory_order_relaxed) ? forced(q, wc[i].wr_id) : NULL;
+		held = q ? shim_forced(q, wc[i].wr_id) : NULL;
 		if (likely(wc[i].status == IBV_WC_SUCCESS)) {
 			if (q && !(wc[i].opcode & IBV_WC_RECV))
 				signals++;
@@ -225,6 +216,20 @@ static enum ibv_wc_opcode completion_opcode(enum ibv_wr_opcode opcode)
 
 #define FLUSH_AFTER_NS 10000000 /* the provider's own flushed completions come first */
 
+/* Owner held. Tasks whose work requests are all flushed need no permit any more. */
+static void tasks_pass(struct shim_qp *q)
+{
+	for (uint64_t i = atomic_load(&q->task_posted); i != atomic_load(&q->task_formed); i++) {
+		struct shim_task *t = &q->tasks[i & q->ring_mask];
+
+		if (t->end > atomic_load(&q->wr_posted))
+			break;
+		if (!t->bypass && q->client)
+			mfs_client_cancel(q->client, atomic_load(&t->id), false);
+		atomic_store(&q->task_posted, i + 1);
+	}
+}
+
 /* Held work requests of a queue pair whose provider refuses posts even in the error state. */
 static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
 {
@@ -250,27 +255,34 @@ static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
 			made++;
 		}
 		shim_held_left(q, index, index + 1);
-		atomic_store(&q->wr_formed, index + 1);
+		if (atomic_load(&q->wr_formed) == index)
+			atomic_store(&q->wr_formed, index + 1);
 	}
+	tasks_pass(q);
 	shim_report_held(q);
 	shim_owner_leave(q);
 	return made;
 }
 
-static int attend(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+/* Up to n completions of this queue that no provider makes. */
+int shim_flushed(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	unsigned cursor = 0;
-	int made = 0;
 	struct shim_qp *q;
+	int made = 0;
 
+	while (made < n && (q = shim_qp_each(&cursor)))
+		if (q->send_cq_native == cq && atomic_load(&q->failed))
+			made += flushed(q, n - made, wc + made);
+	return made;
+}
+
+/* Something is held, and the program polls: it takes the permits that have arrived. */
+void shim_attend(void)
+{
 	atomic_store_explicit(&shim.polls, atomic_load_explicit(&shim.polls, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
 	shim_permits();
-	if (atomic_load_explicit(&shim.failures, memory_order_relaxed))
-		while (made < n && (q = shim_qp_each(&cursor)))
-			if (q->send_cq_native == cq && atomic_load(&q->failed))
-				made += flushed(q, n - made, wc + made);
-	return made;
 }
 
 int shim_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
@@ -285,7 +297,10 @@ int shim_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 		return found;
 	if (found > 0)
 		found = look(context, found, wc);
-	if (unlikely(atomic_load_explicit(&shim.attention, memory_order_relaxed)) && found >= 0)
-		found += attend(cq, n - found, wc + found);
+	if (unlikely(atomic_load_explicit(&shim.attention, memory_order_relaxed)) && found >= 0) {
+		shim_attend();
+		if (atomic_load_explicit(&shim.failures, memory_order_relaxed))
+			found += shim_flushed(cq, n - found, wc + found);
+	}
 	return found;
 }

@@ -2,6 +2,7 @@
 #include "ledger.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 /* True when the gate is closed for this stage and the daemon is there to open it. */
@@ -74,22 +75,30 @@ static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stag
 	return true;
 }
 
-/* Posts natively behind everything that is held, so that the provider judges what we do not. */
+#define BEHIND_NS 1000000000 /* in all; bounds who has interrupted the very thread that he waits for */
+
+/* Posts natively behind everything that is held, so that the provider judges what we do not. What others have reserved and
+ * not filled in yet is waited for; where the provider itself has no room, there is none. */
 static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
+	uint64_t until_ns = shim_now_ns() + BEHIND_NS;
+	bool done = false, room = true;
 	int rc = ENOMEM;
 
-	if (!shim_acquire_for(&q->owner, 1000000000)) {
+	do {
+		if (!shim_acquire_for(&q->owner, BEHIND_NS))
+			break;
+		if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
+			atomic_store(&q->force, 1);
+			room = shim_pump_owned(q) == 0;
+		}
+		done = post_at_once(q, wr, stage, bad, &rc);
+		shim_owner_leave(q);
+		if (!done)
+			sched_yield();
+	} while (!done && room && shim_now_ns() < until_ns);
+	if (!done)
 		*bad = wr;
-		return ENOMEM;
-	}
-	if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
-		atomic_store(&q->force, 1);
-		shim_pump_owned(q);
-	}
-	if (!post_at_once(q, wr, stage, bad, &rc))
-		*bad = wr;
-	shim_owner_leave(q);
 	return rc;
 }
 
@@ -170,29 +179,62 @@ static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv
 	return rc;
 }
 
-/* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. */
+#define PIECE_MAX 32
+
+static bool same_tag(const struct shim_tag *a, const struct shim_tag *b)
+{
+	return !memcmp(a, b, sizeof(*a));
+}
+
+/* Copies the first work requests of one tag, which is that of the very first, as a chain of their own; answers how many.
+ * 0: the tag is that of all. Each is asked about once, since what the engine says may be changing. */
+static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr *copies)
+{
+	const struct ibv_send_wr *w;
+	struct shim_tag other;
+	unsigned n = 0;
+
+	for (w = wr->next; w; w = w->next) {
+		other = tag_of(w);
+		if (!same_tag(tag, &other))
+			break;
+	}
+	if (!w)
+		return 0;
+	for (; wr != w && n < PIECE_MAX; wr = wr->next, n++) {
+		copies[n] = *wr;
+		copies[n].next = &copies[n + 1];
+	}
+	copies[n - 1].next = NULL;
+	return n;
+}
+
+/* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. The chain is the
+ * caller's, who may have it in memory that cannot be written. */
 static __attribute__((noinline)) int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-	struct shim_tag tag, next_tag;
-	struct ibv_send_wr *last, *next;
+	struct ibv_send_wr copies[PIECE_MAX], *bad_copy;
+	struct shim_tag tag;
+	unsigned n, taken;
 	int rc;
 
 	if (shim_collective.given && atomic_load_explicit(&q->role, memory_order_relaxed) == MFS_ROLE_NCCL_DATA)
 		return post_collective(q, wr, bad);
-	tag = tag_of(wr);
-	do {
-		for (last = wr; (next = last->next); last = next) {
-			next_tag = tag_of(next);
-			if (memcmp(&tag, &next_tag, sizeof(tag)))
-				break;
+	for (;;) {
+		tag = tag_of(wr);
+		n = copy_piece(wr, &tag, copies);
+		if (!n)
+			return post(q, wr, &tag, bad);
+		bad_copy = copies;
+		rc = post(q, copies, &tag, &bad_copy);
+		taken = !rc ? n : bad_copy >= copies && bad_copy < copies + n ? (unsigned)(bad_copy - copies) : 0;
+		for (; taken; taken--)
+			wr = wr->next;
+		if (rc) {
+			*bad = wr;
+			return rc;
 		}
-		last->next = NULL;
-		rc = post(q, wr, &tag, bad);
-		last->next = next;
-		wr = next;
-		tag = next_tag;
-	} while (!rc && wr);
-	return rc;
+	}
 }
 
 int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)

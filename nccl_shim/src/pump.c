@@ -52,6 +52,22 @@ static bool stuck(struct shim_qp *q)
 	return atomic_load(&q->blocked) || atomic_load(&q->failed);
 }
 
+/* What needs no slot does not wait for one. */
+static bool waits_for_slot(struct shim_qp *q)
+{
+	return atomic_load(&q->starved) && !atomic_load(&q->force) && atomic_load(&shim.enforcing) && !shim_budget_over(q);
+}
+
+static uint32_t waiting_max(void)
+{
+	uint32_t listed = atomic_load_explicit(&shim.listed, memory_order_relaxed);
+	uint32_t share = listed ? MFS_TASKS_MAX / 2 / listed : SHIM_TASKS_WAITING_MAX;
+
+	return share > SHIM_TASKS_WAITING_MAX	? SHIM_TASKS_WAITING_MAX
+	       : share < SHIM_TASKS_WAITING_MIN ? SHIM_TASKS_WAITING_MIN
+						: share;
+}
+
 static bool work_is_ready(struct shim_qp *q)
 {
 	uint64_t formed = atomic_load(&q->wr_formed);
@@ -61,8 +77,8 @@ static bool work_is_ready(struct shim_qp *q)
 		return false;
 	if (task_formed != task_posted && next_may_go(q, task_posted))
 		return true;
-	return atomic_load(&shim_held_at(q, formed)->published) == formed + 1 &&
-	       task_formed - task_posted < SHIM_TASKS_WAITING_MAX;
+	return atomic_load(&shim_held_at(q, formed)->published) == formed + 1 && !waits_for_slot(q) &&
+	       task_formed - task_posted < waiting_max();
 }
 
 void shim_owner_leave(struct shim_qp *q)
@@ -109,7 +125,8 @@ static void permitted_set(struct shim_qp *q, struct shim_task *t)
 		;
 }
 
-static void submit(struct shim_qp *q, struct shim_task *t)
+/* False: there is no slot now. The task is formed again when the thread looks, or goes when the hold budget is used up. */
+static bool submit(struct shim_qp *q, struct shim_task *t)
 {
 	struct mfs_task task = {.bytes = t->bytes,
 				.request_id = t->tag.request_id,
@@ -128,12 +145,12 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 
 	t->bypass = 1;
 	if (unlikely(shim_budget_over(q)))
-		return;
+		return true;
 	if (!q->client || nic < 0 || !t->bytes || atomic_load(&q->force) || !shim_must_hold(q, task.stage))
-		return;
+		return true;
 	if (!mfs_client_alive(q->client, shim_now_ns())) {
 		shim_wake();
-		return;
+		return true;
 	}
 	task.nic = (uint8_t)nic;
 	t->bypass = 0;
@@ -142,13 +159,15 @@ static void submit(struct shim_qp *q, struct shim_task *t)
 		atomic_store_explicit(&t->id, id, memory_order_release);
 		if (rc > 0)
 			permitted_set(q, t);
-		return;
+		return true;
+	}
+	if (rc == -EAGAIN) {
+		atomic_store(&q->starved, 1);
+		return false;
 	}
 	t->bypass = 1;
-	if (rc == -EAGAIN)
-		shim_count(&q->report->bypassed_overflow, 1);
-	else
-		shim_count(&q->report->bypassed_stale, 1);
+	shim_count(rc == -EINVAL ? &q->report->bypassed_overflow : &q->report->bypassed_stale, 1);
+	return true;
 }
 
 /* Its bytes come here. */
@@ -162,12 +181,12 @@ static void form_tasks(struct shim_qp *q)
 {
 	uint64_t index = atomic_load(&q->wr_formed), formed = atomic_load(&q->task_formed);
 
-	while (formed - atomic_load(&q->task_posted) < SHIM_TASKS_WAITING_MAX &&
+	while (formed - atomic_load(&q->task_posted) < waiting_max() && !waits_for_slot(q) &&
 	       formed - atomic_load(&q->task_done) <= q->ring_mask) {
 		struct shim_task *t = &q->tasks[formed & q->ring_mask];
 		uint64_t first = index, bytes = 0, enqueued_ns = 0;
 
-		while (bytes < SHIM_QUANTUM_BYTES) {
+		while (bytes < q->quantum_bytes) {
 			struct shim_held *held = shim_held_at(q, index);
 
 			if (atomic_load_explicit(&held->published, memory_order_acquire) != index + 1)
@@ -176,7 +195,7 @@ static void form_tasks(struct shim_qp *q)
 				enqueued_ns = held->enqueued_ns;
 				t->tag = held->tag;
 				t->incoming = reads(held);
-			} else if (bytes + held->bytes > SHIM_QUANTUM_BYTES ||
+			} else if (bytes + held->bytes > q->quantum_bytes ||
 				   (!held->hole && (reads(held) != t->incoming || memcmp(&held->tag, &t->tag, sizeof(t->tag))))) {
 				break;
 			}
@@ -194,7 +213,8 @@ static void form_tasks(struct shim_qp *q)
 		t->owed = false;
 		atomic_store_explicit(&t->permitted, 0, memory_order_relaxed);
 		atomic_store_explicit(&t->id, 0, memory_order_relaxed);
-		submit(q, t);
+		if (!submit(q, t))
+			return;
 		atomic_store(&q->wr_formed, index);
 		atomic_store(&q->task_formed, ++formed);
 	}
@@ -327,7 +347,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 	account_held(q, &after, first, end);
 	shim_ledger_publish(q, &ledger, &after);
 	shim_held_left(q, first, end);
-	if (rc != ENOMEM)
+	if (rc != ENOMEM && rc != -ENOMEM) /* some say it so */
 		return refused(q, rc);
 	atomic_store(&q->blocked, 1);
 	return -EAGAIN;
@@ -374,6 +394,15 @@ int shim_pump_owned(struct shim_qp *q)
 }
 
 /* ---- permits ----------------------------------------------------------------------------------------------------------------- */
+
+/* Waits until nobody hands out a permit that was taken before. False: somebody has been at it for too long, and may be dead. */
+bool shim_permits_settle(void)
+{
+	if (!shim_acquire_for(&shim.draining, 1000000000))
+		return false;
+	shim_release(&shim.draining);
+	return true;
+}
 
 /* Takes the permits that have arrived and posts what they allow. A permit for a later task of a queue pair lets the
  * earlier ones go first: they are ahead of it in any case, and it would keep its share of the window while it waits. */

@@ -42,6 +42,7 @@ void shim_qp_reset_counts(struct shim_qp *q)
 	atomic_store(&q->held_since_ns, 0);
 	atomic_store(&q->force, 0);
 	atomic_store(&q->blocked, 0);
+	atomic_store(&q->starved, 0);
 	if (atomic_exchange(&q->failed, 0))
 		atomic_fetch_sub(&shim.failures, 1);
 	atomic_store(&q->broken, 0);
@@ -100,6 +101,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	memset(&q->builder, 0, sizeof(q->builder));
 	memset(&q->peer, 0, sizeof(q->peer));
 	q->peer_hash = 0;
+	q->quantum_bytes = SHIM_QUANTUM_BYTES;
 	q->client = NULL;
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
@@ -144,12 +146,13 @@ static void forget(struct shim_qp *q)
 	pthread_mutex_unlock(&shim_table_lock);
 	shim_hold_drop(q);
 	shim_qp_settle(q);
-	/* a permit that is being handed out names memory that goes away now */
-	shim_acquire_for(&shim.draining, 1000000000);
-	shim_release(&shim.draining);
 	if (atomic_exchange(&q->failed, 0))
 		atomic_fetch_sub(&shim.failures, 1);
-	shim_hold_free(q);
+	/* a permit that is being handed out names memory that goes away now; a thread that died doing so keeps it */
+	if (shim_permits_settle())
+		shim_hold_free(q);
+	q->fifo = NULL;
+	q->tasks = NULL;
 	if (q->signals)
 		munmap(q->signals, (q->signal_mask + 1) * sizeof(*q->signals));
 	q->signals = NULL;

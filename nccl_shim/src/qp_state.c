@@ -5,6 +5,16 @@
 
 /* ---- the daemon's side of a queue pair ---------------------------------------------------------------------------------------- */
 
+/* What takes the NIC a fifth of a millisecond. A rate that nobody knows is a high one. */
+static uint32_t quantum_bytes(uint64_t rate_bytes_per_s)
+{
+	uint64_t bytes = rate_bytes_per_s / (1000000000 / SHIM_QUANTUM_NS);
+
+	if (!rate_bytes_per_s || bytes > SHIM_QUANTUM_BYTES)
+		return SHIM_QUANTUM_BYTES;
+	return bytes < SHIM_QUANTUM_BYTES_MIN ? SHIM_QUANTUM_BYTES_MIN : (uint32_t)bytes;
+}
+
 /* Moves the queue pair to another daemon (NULL: none). Afterwards nothing of it touches the old segment. False when the
  * queue pair stayed busy for too long. */
 bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
@@ -37,6 +47,7 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 		} else {
 			segment = mfs_client_segment(client);
 			q->report = &segment->report;
+			q->quantum_bytes = quantum_bytes(segment->nic[nic].rate_bytes_per_s);
 			atomic_store(&q->gate, &segment->gate[nic].word);
 			atomic_store(&q->usage, &segment->usage[nic]);
 			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1, memory_order_relaxed);
@@ -157,6 +168,7 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 	if (!rc && owned && state == IBV_QPS_RESET) {
 		if (shim_acquire_for(&q->polling, 1000000000)) {
 			shim_hold_drop(q);
+			shim_permits_settle(); /* one that is being handed out is not for the tasks to come */
 			shim_qp_settle(q);
 			shim_qp_reset_counts(q);
 			shim_release(&q->polling);

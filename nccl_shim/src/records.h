@@ -13,8 +13,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHIM_QUANTUM_BYTES (256u << 10) /* a task is closed once it has this many bytes */
-#define SHIM_TASKS_WAITING_MAX 32	/* per queue pair; what comes later waits unformed, and makes larger tasks */
+/* A task is closed before it has more bytes than this, or takes the NIC longer: SHIM_QUANTUM_NS at its rate. */
+#define SHIM_QUANTUM_BYTES (256u << 10)
+#define SHIM_QUANTUM_BYTES_MIN (32u << 10)
+#define SHIM_QUANTUM_NS 200000
+/* Tasks of a queue pair that wait for permits. What comes later waits unformed, and makes larger tasks. Where many queue
+ * pairs hold something they share half of the slots that a process has, and each has at least the least. */
+#define SHIM_TASKS_WAITING_MAX 32
+#define SHIM_TASKS_WAITING_MIN 2
 
 /* ---- one copy of libibverbs: a process may hold several (wheels carry their own) ---------------------------------- */
 
@@ -45,6 +51,7 @@ struct shim_context {
 	int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 	int (*bind_mw)(struct ibv_qp *, struct ibv_mw *, struct ibv_mw_bind *);
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
+	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *, struct ibv_cq_init_attr_ex *);
 	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);
 	bool single_threaded; /* a thread domain was used: providers drop their locks, so only the caller's threads post */
 	char name[32];
@@ -55,13 +62,14 @@ struct shim_context {
 	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
 };
 
-/* A completion queue made by ibv_create_cq, hence polled by the poll_cq that is patched. */
+/* A completion queue. It is polled by the poll_cq that is patched, and, if it is extended, by functions of its own. */
 struct shim_cq {
 	_Atomic(struct ibv_cq *) cq; /* NULL: free record */
 	_Atomic(struct shim_cq *) next;
 	const struct ibv_context *context;
 	_Atomic uint64_t claimed; /* completions that its queue pairs can have outstanding */
 	bool channel;		  /* somebody may sleep on it */
+	struct shim_cq_ex *extended; /* made by ibv_create_cq_ex: see cq_ex.c */
 };
 
 /* ---- a queue pair --------------------------------------------------------------------------------------------------- */
@@ -202,6 +210,7 @@ struct shim_qp {
 	uint64_t lost_ns, looked_ns, looked_flight_ns; /* changed by the thread, see hold_budget.c */
 	_Atomic uint32_t force;	  /* post everything held, without permits */
 	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
+	_Atomic uint32_t starved; /* there was no slot for its next task: wait for the thread */
 	_Atomic uint32_t failed;  /* a deferred post was refused: what is held becomes flushed completions */
 	_Atomic uint64_t held_since_ns; /* when the oldest held work request came; 0: none */
 	uint64_t failed_ns;
@@ -216,6 +225,7 @@ struct shim_qp {
 	struct shim_builder builder;
 	char library[128]; /* file name of the object that created it */
 	uint8_t found_role;
+	uint32_t quantum_bytes; /* of a task; changed under both flags */
 	bool may_hold; /* nothing about this queue pair forbids holding */
 	bool shared_receive;
 	int lane;	  /* class on the wire, or -1 */

@@ -91,6 +91,7 @@ enum shim_reason {
 	SHIM_REASON_VERSION,
 	SHIM_REASON_MAX
 };
+void shim_log_load(void);
 void shim_log(enum shim_reason reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* symbols.c: the functions behind ours */
@@ -103,7 +104,7 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 void shim_context_remove(struct ibv_context *context);
 struct shim_context *shim_context_find(const struct ibv_context *context);
 struct shim_context *shim_context_each(unsigned *cursor);
-void shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel);
+bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel, struct shim_cq_ex *extended);
 struct shim_cq *shim_cq_find(const struct ibv_cq *cq);
 void shim_cq_remove(struct ibv_cq *cq);
 void shim_context_after_fork(void);
@@ -163,6 +164,7 @@ int shim_pump_owned(struct shim_qp *q);
 void shim_owner_leave(struct shim_qp *q);
 void shim_flush(struct shim_qp *q);
 void shim_permits(void);
+bool shim_permits_settle(void);
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end);
 void shim_report_held(struct shim_qp *q);
 
@@ -241,6 +243,23 @@ int shim_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 void shim_complete(struct shim_qp *q, uint32_t signals);
 void shim_settle(struct shim_qp *q);
 void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX]);
+
+/* The held copy whose address is this completion's wr_id: its signal was the shim's own. */
+static inline struct shim_held *shim_forced(const struct shim_qp *q, uint64_t wr_id)
+{
+	uint64_t offset = wr_id - (uintptr_t)q->fifo;
+
+	return atomic_load_explicit(&q->holds, memory_order_relaxed) && q->fifo && offset < q->fifo_bytes &&
+			       offset % q->fifo_stride == 0
+		       ? (struct shim_held *)(uintptr_t)wr_id
+		       : NULL;
+}
+int shim_flushed(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+void shim_attend(void);
+
+/* cq_ex.c: completion queues with functions of their own */
+struct shim_cq_ex *shim_cq_ex_patch(struct ibv_cq_ex *ex);
+void shim_cq_ex_unpatch(struct shim_cq_ex *p);
 
 /* builders.c */
 void shim_builder_patch(struct shim_qp *q, struct ibv_qp_ex *qpx, uint64_t ops);

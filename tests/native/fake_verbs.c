@@ -75,21 +75,28 @@ static void complete_one(struct fake_qp *f, enum ibv_wc_status status)
 	pthread_mutex_unlock(&cq->lock);
 }
 
+bool fake_poll_locked(struct fake_cq *c, struct ibv_wc *wc)
+{
+	if (c->tail == c->head)
+		return false;
+	*wc = c->ring[c->tail++ % c->size];
+	pthread_mutex_lock(&all_lock);
+	for (struct fake_qp *f = all_qps; f; f = f->next)
+		if (f->qpx.qp_base.qp_num == wc->qp_num)
+			__atomic_store_n(&f->freed, wc->vendor_err, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&all_lock);
+	wc->vendor_err = 0;
+	return true;
+}
+
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct fake_cq *c = (struct fake_cq *)cq;
 	int taken = 0;
 
 	pthread_mutex_lock(&c->lock);
-	for (; taken < n && c->tail != c->head; taken++) {
-		wc[taken] = c->ring[c->tail++ % c->size];
-		pthread_mutex_lock(&all_lock);
-		for (struct fake_qp *f = all_qps; f; f = f->next)
-			if (f->qpx.qp_base.qp_num == wc[taken].qp_num)
-				__atomic_store_n(&f->freed, wc[taken].vendor_err, __ATOMIC_RELEASE);
-		pthread_mutex_unlock(&all_lock);
-		wc[taken].vendor_err = 0;
-	}
+	while (taken < n && fake_poll_locked(c, &wc[taken]))
+		taken++;
 	pthread_mutex_unlock(&c->lock);
 	return taken;
 }
@@ -376,6 +383,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *d)
 
 	c->v.sz = sizeof(c->v);
 	c->v.create_qp_ex = create_qp_ex;
+	c->v.create_cq_ex = fake_create_cq_ex;
 	c->v.context.device = d;
 	c->v.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	c->v.context.ops.post_send = post_send;

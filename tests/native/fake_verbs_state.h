@@ -7,7 +7,11 @@
 #include <pthread.h>
 
 struct fake_cq {
-	struct ibv_cq cq;
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex ex;
+	};
+	struct ibv_wc current; /* between start_poll and end_poll, which hold the lock */
 	pthread_mutex_t lock;
 	struct ibv_wc *ring;
 	uint32_t head, tail, size;
@@ -39,6 +43,12 @@ struct fake_qp {
 
 /* fake_verbs.c: under the queue pair's lock */
 int fake_post_locked(struct fake_qp *f, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool by_builder);
+
+/* fake_verbs.c: under the completion queue's lock */
+bool fake_poll_locked(struct fake_cq *c, struct ibv_wc *wc);
+
+/* fake_verbs_cq_ex.c */
+struct ibv_cq_ex *fake_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 
 /* fake_verbs_builders.c */
 void fake_builders_set(struct ibv_qp_ex *qpx);

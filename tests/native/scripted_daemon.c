@@ -117,6 +117,7 @@ static void give_segment(struct daemon *d, int fd)
 	atomic_store(&s->header.heartbeat_ns, now_ns());
 	atomic_store(&s->header.state, MFS_SEGMENT_ACTIVE);
 	atomic_store(&s->header.mode, d->options.mode);
+	s->nic[0].rate_bytes_per_s = d->options.rate_bytes_per_s;
 	write_rules(s, d->options.rules, d->options.rules_count);
 	for (int i = 0; i < MFS_CLASSES_MAX; i++)
 		atomic_store(&s->header.dscp[i], d->options.dscp[i]);

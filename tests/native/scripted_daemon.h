@@ -16,6 +16,7 @@ struct daemon_options {
 	uint64_t max_hold_ns;	 /* 0: an hour */
 	uint64_t stale_after_ns; /* 0: 1000 s, so that a loaded machine does not look like a dead daemon */
 	enum mfs_mode mode;
+	uint64_t rate_bytes_per_s; /* of its NIC; 0: unknown */
 	uint16_t major;		 /* 0: the right one */
 	uint16_t older;		 /* by so many minor versions; as those did, it refuses whoever says a higher one */
 	int welcome_error;

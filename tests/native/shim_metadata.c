@@ -4,6 +4,7 @@
 #include <mfs/api.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 static const struct mfs_context of_request = {
@@ -18,12 +19,17 @@ static void post(struct rig *r, struct ibv_qp *qp, uint64_t wr_id, uint32_t byte
 	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 }
 
-static struct ibv_qp *ready(struct rig *r)
+static struct ibv_qp *ready_with(struct rig *r, uint32_t max_send_wr)
 {
-	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_qp *qp = rig_qp(r, max_send_wr);
 
 	rig_ready(qp);
 	return qp;
+}
+
+static struct ibv_qp *ready(struct rig *r)
+{
+	return ready_with(r, 16);
 }
 
 static void check_message(struct mfs_message m, uint64_t request, uint8_t stage, uint64_t bytes)
@@ -387,6 +393,49 @@ static void session(void)
 	CHECK_EQUAL(mfs_client_permit_wait(api->client(), id[0], 20000000000ull), 0);
 }
 
+/* A chain of several tags in memory that cannot be written, held and not, and refused by the device in the middle. */
+static void chain_is_not_touched(void)
+{
+	enum { N = 70 };
+	const struct mfs_api *api = mfs_api();
+	struct daemon *d = daemon_with(hold_rule(), 0);
+	struct rig *r = rig_open(512);
+	struct ibv_qp *qp = ready_with(r, 2 * N), *unusual = ready_with(r, 2 * N);
+	struct ibv_send_wr *wr = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *bad;
+	struct ibv_sge *sge = (struct ibv_sge *)(wr + N);
+	const struct fake_record *log;
+	unsigned n;
+
+	CHECK(api->range_add((uintptr_t)r->buffer, 64, &of_request) == 0);
+	CHECK(api->range_add((uintptr_t)r->buffer + 64, 64, &of_other) == 0);
+	for (int i = 0; i < N; i++) { /* 40 of one, and then of each in turn */
+		wr[i] = rig_write(r, &sge[i], (uint64_t)i, 8, IBV_SEND_SIGNALED);
+		sge[i].addr += i < 40 || i % 2 ? 0 : 64;
+		wr[i].next = i < N - 1 ? &wr[i + 1] : NULL;
+	}
+	wr[60].opcode = IBV_WR_LOCAL_INV;
+	CHECK(mprotect(wr, 65536, PROT_READ) == 0);
+	bad = NULL;
+	CHECK_EQUAL(ibv_post_send(unusual, wr, &bad), EOPNOTSUPP);
+	CHECK(bad == &wr[60]);
+	CHECK_EQUAL(posted(unusual), 60);
+	CHECK(mprotect(wr, 65536, PROT_READ | PROT_WRITE) == 0);
+	wr[60].opcode = IBV_WR_RDMA_WRITE;
+	CHECK(mprotect(wr, 65536, PROT_READ) == 0);
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), N);
+	daemon_gate(d, GATE_ALL);
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	CHECK_EQUAL(posted(qp), N);
+	CHECK_EQUAL(ibv_post_send(qp, wr, &bad), ENOMEM);
+	CHECK(bad == wr);
+	daemon_grant_all(d, true);
+	WAIT(posted(qp) == 2 * N);
+	log = fake_log(qp, &n);
+	for (unsigned i = 0; i < n; i++)
+		CHECK_EQUAL(log[i].wr_id, i % N);
+}
+
 /* Nothing is held past the time that its context names, whatever is ahead of it. */
 static void lease(void)
 {
@@ -552,6 +601,7 @@ int main(int argc, char **argv)
 		{"builder", builder},
 		{"lanes", lanes},
 		{"session", session},
+		{"chain_is_not_touched", chain_is_not_touched},
 		{"lease", lease},
 		{"without_a_daemon", without_a_daemon},
 		{"child_starts_without", child_starts_without},

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.shim.conftest import Native, names_of
 
 HOLD, THREADS = names_of("shim_hold"), names_of("shim_threads")
-FAULTS = [f"{program} {test}" for program in ("shim_fault", "shim_daemon") for test in names_of(program)]
+FAULTS = [f"{program} {test}" for program in ("shim_fault", "shim_daemon", "shim_cq_ex") for test in names_of(program)]
 METADATA, PROFILER = names_of("shim_metadata"), names_of("shim_profiler")
 PROFILER_VERSIONS = (4, 5, 6, 7)
 FORKS_AND_STARTS_THREADS = {"shim_daemon opened_after_fork"}  # what the thread sanitizer does not support

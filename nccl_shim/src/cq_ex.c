@@ -1,0 +1,204 @@
+/* Completion queues of ibv_create_cq_ex: polled by ibv_poll_cq like any other, or by functions in struct ibv_cq_ex, one set
+ * for each queue, which are patched.
+ *
+ * Between start_poll and end_poll providers hold a lock of the queue, so what is kept of the polling under way needs none.
+ * Nothing is posted in between: a provider may take that lock in its post. What has to be posted, because a queue pair has
+ * failed, or its device had no room, is posted at the end.
+ */
+#include "shim.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAILED_MAX 16 /* queue pairs seen to have failed in one polling; each is seen again with its next completion */
+
+struct shim_cq_ex {
+	struct ibv_cq_ex *ex;
+	struct ibv_cq_ex real; /* the provider's functions; only those that are called here */
+	struct shim_qp *q;     /* of the completions that are not counted yet */
+	uint32_t signals;
+	struct shim_qp *failed[FAILED_MAX];
+	uint32_t failures;
+	_Atomic uint32_t making; /* completions that no provider makes are handed out: see shim_flushed */
+	struct ibv_wc made;
+};
+
+/* What is patched. Completions that we make have errors, so nothing else is read of them. */
+#define EACH_FUNCTION(X)                                                                                               \
+	X(start_poll) X(next_poll) X(end_poll) X(read_opcode) X(read_vendor_err) X(read_byte_len) X(read_qp_num)       \
+	X(read_wc_flags)
+
+static struct shim_cq_ex *known(struct ibv_cq_ex *ex, struct shim_context **context)
+{
+	struct shim_cq *cq = shim_cq_find(ibv_cq_ex_to_cq(ex));
+
+	*context = shim_context_find(ex->context);
+	return cq->extended;
+}
+
+/* ---- polling ---------------------------------------------------------------------------------------------------------- */
+
+static void count(struct shim_cq_ex *p)
+{
+	if (p->q && p->signals)
+		shim_complete(p->q, p->signals);
+	p->signals = 0;
+}
+
+/* Takes in the completion that stands in the queue. False: it is the shim's own, and nobody's business. */
+static bool see(struct shim_cq_ex *p, struct shim_context *context)
+{
+	struct ibv_cq_ex *ex = p->ex;
+	uint32_t number = p->real.read_qp_num(ex);
+	struct shim_held *forced;
+
+	if (!p->q || atomic_load_explicit(&p->q->number, memory_order_relaxed) != number) {
+		count(p);
+		p->q = shim_qp_find_number(context, number);
+	}
+	if (!p->q)
+		return true;
+	forced = shim_forced(p->q, ex->wr_id);
+	if (likely(ex->status == IBV_WC_SUCCESS)) {
+		if (!(p->real.read_opcode(ex) & IBV_WC_RECV))
+			p->signals++;
+		return !forced;
+	}
+	count(p);
+	if (forced)
+		ex->wr_id = forced->caller_wr_id;
+	if (!atomic_load(&p->q->broken) && p->failures < FAILED_MAX)
+		p->failed[p->failures++] = p->q;
+	return true;
+}
+
+static int make(struct shim_cq_ex *p)
+{
+	if (!shim_flushed(ibv_cq_ex_to_cq(p->ex), 1, &p->made))
+		return ENOENT;
+	p->ex->wr_id = p->made.wr_id;
+	p->ex->status = p->made.status;
+	return 0;
+}
+
+static int next_poll(struct ibv_cq_ex *ex)
+{
+	struct shim_context *context;
+	struct shim_cq_ex *p = known(ex, &context);
+	int rc;
+
+	if (unlikely(atomic_load_explicit(&p->making, memory_order_relaxed)))
+		return make(p);
+	do
+		rc = p->real.next_poll(ex);
+	while (!rc && !context->inherited && !see(p, context));
+	return rc;
+}
+
+/* After the provider's lock has gone. */
+static void settle(struct shim_qp *q, struct shim_qp *const *failed, uint32_t failures)
+{
+	for (uint32_t i = 0; i < failures; i++)
+		if (!atomic_load(&failed[i]->broken))
+			shim_qp_break(failed[i]);
+	if (q && unlikely(atomic_load_explicit(&q->blocked, memory_order_relaxed))) {
+		atomic_store(&q->blocked, 0);
+		shim_pump(q);
+	}
+	if (unlikely(atomic_load_explicit(&shim.attention, memory_order_relaxed)))
+		shim_attend();
+}
+
+static void end_poll(struct ibv_cq_ex *ex)
+{
+	struct shim_context *context;
+	struct shim_cq_ex *p = known(ex, &context);
+	struct shim_qp *q, *failed[FAILED_MAX];
+	uint32_t failures;
+
+	if (unlikely(atomic_load_explicit(&p->making, memory_order_relaxed))) {
+		shim_release(&p->making);
+		return;
+	}
+	count(p);
+	q = p->q;
+	failures = p->failures;
+	memcpy(failed, p->failed, failures * sizeof(failed[0]));
+	p->q = NULL;
+	p->failures = 0;
+	p->real.end_poll(ex);
+	if (!context->inherited)
+		settle(q, failed, failures);
+}
+
+static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct shim_context *context;
+	struct shim_cq_ex *p = known(ex, &context);
+	int rc = p->real.start_poll(ex, attr);
+
+	if (unlikely(context->inherited))
+		return rc;
+	if (!rc && !see(p, context)) {
+		rc = next_poll(ex);
+		if (rc)
+			end_poll(ex); /* the caller does so only after a poll that has begun */
+		return rc;
+	}
+	if (unlikely(rc == ENOENT && atomic_load_explicit(&shim.attention, memory_order_relaxed))) {
+		settle(NULL, NULL, 0);
+		if (atomic_load_explicit(&shim.failures, memory_order_relaxed) && shim_try(&p->making)) {
+			rc = make(p);
+			if (rc)
+				shim_release(&p->making);
+		}
+	}
+	return rc;
+}
+
+/* ---- what is read ----------------------------------------------------------------------------------------------------- */
+
+#define READ(type, function, ours)                                                                                     \
+	static type function(struct ibv_cq_ex *ex)                                                                     \
+	{                                                                                                              \
+		struct shim_context *context;                                                                          \
+		struct shim_cq_ex *p = known(ex, &context);                                                            \
+                                                                                                                       \
+		return unlikely(atomic_load_explicit(&p->making, memory_order_relaxed)) ? (ours)                       \
+											 : p->real.function(ex);       \
+	}
+READ(enum ibv_wc_opcode, read_opcode, p->made.opcode)
+READ(uint32_t, read_vendor_err, 0)
+READ(uint32_t, read_byte_len, 0)
+READ(uint32_t, read_qp_num, p->made.qp_num)
+READ(unsigned int, read_wc_flags, 0)
+
+/* ---- patching --------------------------------------------------------------------------------------------------------- */
+
+/* The queue was made with IBV_WC_EX_WITH_QP_NUM, asked for or not. NULL: it cannot be followed. */
+struct shim_cq_ex *shim_cq_ex_patch(struct ibv_cq_ex *ex)
+{
+	struct shim_cq_ex *p;
+
+	if (!ex->start_poll || !ex->next_poll || !ex->end_poll || !ex->read_opcode || !ex->read_qp_num)
+		return NULL;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return NULL;
+	p->ex = ex;
+#define PATCH(f)                                                                                                       \
+	p->real.f = ex->f;                                                                                             \
+	if (ex->f)                                                                                                     \
+		ex->f = f;
+	EACH_FUNCTION(PATCH)
+#undef PATCH
+	return p;
+}
+
+void shim_cq_ex_unpatch(struct shim_cq_ex *p)
+{
+#define RESTORE(f) p->ex->f = p->real.f;
+	EACH_FUNCTION(RESTORE)
+#undef RESTORE
+}
