@@ -96,7 +96,7 @@ def scheduled(shares: list[float], size: int, start_s: float, end_s: float, orde
     return link.moved
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     slow=st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.3, 0.5]), min_size=1, max_size=6),
     free=st.integers(1, 4),
@@ -112,4 +112,5 @@ def test_slow_destinations_take_nothing_from_free_ones(
     end_s = start_s + 400 * size / RATE
     alone, beside = without(shares, size, start_s, end_s), scheduled(shares, size, start_s, end_s, order)
     slack = 2 * size * free  # the messages that are under way at the end
-    assert sum(beside[len(slow) :]) + slack >= 0.9 * sum(alone[len(slow) :])
+    left = max(0.0, 1 - sum(slow)) * RATE * (end_s - start_s)  # whoever is more urgent may take what its path carries
+    assert sum(beside[len(slow) :]) + slack >= 0.9 * min(sum(alone[len(slow) :]), left)
