@@ -109,50 +109,56 @@ static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns
 	return total_ns + (now_ns - since_ns < budget_ns ? now_ns - since_ns : budget_ns);
 }
 
-/* Owner held. Brings the account up to date; true when the budget is used up. */
+/* Brings the account up to date; true when the budget is used up. */
 static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
-	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns), lost_ns, other_ns;
+	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns);
+	uint64_t looked_ns = q->looked_ns, looked_flight_ns = q->looked_flight_ns, account_ns = q->lost_ns;
+	uint64_t lost_ns, other_ns;
 
-	if (now_ns < q->looked_ns) /* it is free until then */
+	if (now_ns < looked_ns) /* it is free until then */
 		return false;
 	atomic_store(&q->free_until_ns, 0);
 	if (!since_ns || since_ns > now_ns)
 		since_ns = now_ns;
-	else if (since_ns < q->looked_ns)
-		since_ns = q->looked_ns;
+	else if (since_ns < looked_ns)
+		since_ns = looked_ns;
 	lost_ns = now_ns - since_ns;
-	if (flown_ns > q->looked_flight_ns)
-		lost_ns -= flown_ns - q->looked_flight_ns < lost_ns ? flown_ns - q->looked_flight_ns : lost_ns;
-	other_ns = now_ns - q->looked_ns - lost_ns;
+	if (flown_ns > looked_flight_ns)
+		lost_ns -= flown_ns - looked_flight_ns < lost_ns ? flown_ns - looked_flight_ns : lost_ns;
+	other_ns = now_ns - looked_ns - lost_ns;
+	account_ns -= other_ns / PAYBACK < account_ns ? other_ns / PAYBACK : account_ns;
+	account_ns += lost_ns;
 	q->looked_ns = now_ns;
 	q->looked_flight_ns = flown_ns;
-	q->lost_ns -= other_ns / PAYBACK < q->lost_ns ? other_ns / PAYBACK : q->lost_ns;
-	q->lost_ns += lost_ns;
-	return q->lost_ns >= budget_ns;
+	q->lost_ns = account_ns;
+	return account_ns >= budget_ns;
 }
 
+/* Takes the owner flag only where there is something to do: who finds it taken leaves his work request to be part of a
+ * larger task. */
 static void look(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
 	uint64_t until_ns = atomic_load(&q->hold_until_ns);
+	bool again = atomic_exchange(&q->blocked, 0);
 
+	again |= atomic_exchange(&q->starved, 0) != 0;
 	if (atomic_load(&q->poll_deferred))
 		shim_complete(q, 0);
-	atomic_store(&q->blocked, 0);
-	atomic_store(&q->starved, 0);
-	if (!shim_try(&q->owner))
-		return; /* somebody is posting just now */
-	if (atomic_load(&q->live) && q->fifo) {
-		if (until_ns && now_ns + SOON_NS >= until_ns)
+	if (unlikely(until_ns && now_ns + SOON_NS >= until_ns) && shim_try(&q->owner)) {
+		if (atomic_load(&q->live) && q->fifo)
 			lease_look(q, now_ns);
-		if (account(q, now_ns, budget_ns)) {
-			q->lost_ns = 0;
-			q->looked_ns = now_ns + PAYBACK * budget_ns;
-			atomic_store(&q->free_until_ns, q->looked_ns);
-		}
-		shim_pump_owned(q);
+		shim_owner_leave(q);
+		again = true;
 	}
-	shim_owner_leave(q);
+	if (unlikely(account(q, now_ns, budget_ns))) {
+		q->lost_ns = 0;
+		q->looked_ns = now_ns + PAYBACK * budget_ns;
+		atomic_store(&q->free_until_ns, now_ns + PAYBACK * budget_ns);
+		again = true;
+	}
+	if (again)
+		shim_pump(q);
 }
 
 /* Looks at every queue pair that holds something: what was held too long may go, what the provider or the daemon had no
