@@ -8,8 +8,12 @@
  *	budget + (T - what it stands still) / PAYBACK
  *
  * and a transfer that takes U without us takes at most budget + U * (1 + 1 / PAYBACK), in however many work requests, pieces
- * and calls it comes. What belongs to which transfer need not be known. A flow that is served is not concerned, however long it
- * lasts.
+ * and calls it comes. What belongs to which transfer need not be known.
+ *
+ * Where a link is full, each queue pair stands still while the others have their turn, with us and without. So of each stretch
+ * of standing still the first is not counted: one turn, that is, the time in which every queue pair of this process that holds
+ * something could have sent a task, four times over, since there are other processes. A flow that is served in its turn is
+ * not concerned, however long it lasts; one that is not uses its budget up.
  *
  * The shim's thread keeps the account. It looks every few milliseconds while anything is held. What is under way for longer
  * than the budget without a completion counts as standing still: its program does not poll.
@@ -21,6 +25,9 @@
 #include <stdlib.h>
 
 #define PAYBACK 4
+#define TURN_NS_LEAST 8000000 /* two looks of the thread */
+#define TURN_OTHERS 4
+#define TURN_RATE_UNKNOWN 1000000000 /* bytes a second, of a port that does not say */
 #define SOON_NS 5000000 /* the thread may look only so much later */
 #define ALL_NS 64000000 /* between two looks at queue pairs that hold nothing */
 
@@ -109,6 +116,25 @@ static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns
 	return total_ns + (now_ns - since_ns < budget_ns ? now_ns - since_ns : budget_ns);
 }
 
+/* How long a queue pair may wait for others to have their turn. */
+static uint64_t turn_ns(const struct shim_qp *q)
+{
+	const struct shim_context *context = atomic_load(&q->context);
+	uint64_t rate = context->rate_bytes_per_s ? context->rate_bytes_per_s : TURN_RATE_UNKNOWN;
+	uint64_t ns = (uint64_t)atomic_load(&shim.listed) * TURN_OTHERS * SHIM_QUANTUM_BYTES * 1000 / (rate / 1000000 + 1);
+
+	return ns > TURN_NS_LEAST ? ns : TURN_NS_LEAST;
+}
+
+/* Of a stretch of standing still that went on for `more_ns`, the part beyond one turn. */
+static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns)
+{
+	uint64_t turn = turn_ns(q), before_ns = q->stretch_ns > turn ? q->stretch_ns - turn : 0;
+
+	q->stretch_ns += more_ns;
+	return (q->stretch_ns > turn ? q->stretch_ns - turn : 0) - before_ns;
+}
+
 /* Brings the account up to date; true when the budget is used up. */
 static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
@@ -124,8 +150,13 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 	else if (since_ns < looked_ns)
 		since_ns = looked_ns;
 	lost_ns = now_ns - since_ns;
-	if (flown_ns > looked_flight_ns)
+	if (flown_ns > looked_flight_ns) {
 		lost_ns -= flown_ns - looked_flight_ns < lost_ns ? flown_ns - looked_flight_ns : lost_ns;
+		q->stretch_ns = 0;
+	}
+	if (since_ns == now_ns)
+		q->stretch_ns = 0;
+	lost_ns = beyond_turn(q, lost_ns);
 	other_ns = now_ns - looked_ns - lost_ns;
 	account_ns -= other_ns / PAYBACK < account_ns ? other_ns / PAYBACK : account_ns;
 	account_ns += lost_ns;

@@ -35,7 +35,7 @@ void shim_qp_reset_counts(struct shim_qp *q)
 	atomic_store(&q->hold_until_ns, 0);
 	atomic_store(&q->flight_ns, 0);
 	atomic_store(&q->flight_since_ns, 0);
-	q->lost_ns = q->looked_flight_ns = 0;
+	q->lost_ns = q->looked_flight_ns = q->stretch_ns = 0;
 	q->looked_ns = shim_now_ns();
 	atomic_store(&q->retired, 0);
 	atomic_store(&q->poll_deferred, 0);
