@@ -125,6 +125,20 @@ static void permitted_set(struct shim_qp *q, struct shim_task *t)
 		;
 }
 
+/* Whether the wire keeps what the queue pair sends apart from collectives: its own class is below theirs. What it reads
+ * comes with the class of the other end's queue pair, which is not known. */
+static bool apart(const struct shim_qp *q)
+{
+	const struct mfs_segment_header *header = &mfs_client_segment(q->client)->header;
+	uint8_t dscp = atomic_load_explicit(&q->wire_dscp, memory_order_relaxed);
+	uint8_t classes = atomic_load_explicit(&header->apart, memory_order_relaxed);
+
+	for (unsigned c = 0; classes && dscp != MFS_DSCP_KEEP && c < MFS_CLASSES_MAX; c++)
+		if (classes >> c & 1 && atomic_load_explicit(&header->dscp[c], memory_order_relaxed) == dscp)
+			return true;
+	return false;
+}
+
 /* False: there is no slot now. The task is formed again when the thread looks, or goes when the hold budget is used up. */
 static bool submit(struct shim_qp *q, struct shim_task *t)
 {
@@ -153,6 +167,7 @@ static bool submit(struct shim_qp *q, struct shim_task *t)
 		return true;
 	}
 	task.nic = (uint8_t)nic;
+	task.laned = !t->incoming && apart(q);
 	t->bypass = 0;
 	rc = mfs_client_submit(q->client, &task, t, &id);
 	if (rc >= 0) {

@@ -112,6 +112,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	q->communicator = -1;
 	q->lane = shim_lane_now() >= 0 ? shim_lane_now() : context->lane;
 	q->dscp = MFS_DSCP_KEEP;
+	q->wire_dscp = MFS_DSCP_KEEP;
 	q->library[0] = 0;
 	if (dladdr(caller, &object) && object.dli_fname) {
 		size_t length = strlen(object.dli_fname);

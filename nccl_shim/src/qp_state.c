@@ -151,6 +151,8 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 				(uint8_t)(q->dscp << 2 | (changed.ah_attr.grh.traffic_class & 3));
 			attr = &changed;
 		}
+		if (mask & IBV_QP_AV && attr->ah_attr.is_global)
+			atomic_store(&q->wire_dscp, attr->ah_attr.grh.traffic_class >> 2);
 	}
 	if (state != IBV_QPS_RESET && state != IBV_QPS_ERR) {
 		rc = real_modify(q, attr, mask);

@@ -173,6 +173,7 @@ struct shim_qp {
 	uint8_t sq_sig_all;
 	uint8_t type;
 	_Atomic uint8_t stage, role, dscp; /* changed under both flags, when the rules change */
+	_Atomic uint8_t wire_dscp;	   /* with which it was connected, whoever chose it; MFS_DSCP_KEEP: none */
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
