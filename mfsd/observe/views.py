@@ -75,12 +75,12 @@ def _mean_wait(before: NicStatus, after: NicStatus) -> Cell:
 
 
 def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
-    earlier = {nic.name: nic for nic in before.status.nics}
+    earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
-        old = earlier.get(nic.name, nic)
+        old = earlier.get(nic.index, nic)
         for at, (was, now) in enumerate(zip(old.classes, nic.classes, strict=True)):
             yield Row(
-                f"{nic.name}/{at}",
+                f"{nic.index}/{at}",
                 (
                     _text(nic.name),
                     Cell(at, str(at)),
@@ -94,11 +94,11 @@ def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
 
 
 def _nics(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
-    earlier = {nic.name: nic for nic in before.status.nics}
+    earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
-        old = earlier.get(nic.name, nic)
+        old = earlier.get(nic.index, nic)
         yield Row(
-            nic.name,
+            str(nic.index),
             (
                 _text(nic.name),
                 Cell(nic.rate_bytes_per_s, bit_rate(nic.rate_bytes_per_s)),
