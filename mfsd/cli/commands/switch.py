@@ -62,7 +62,9 @@ def fail_clearly(command: Command) -> Command:
         except (PolicyError, ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:
-            raise click.ClickException(f"{error}; this command needs: pip install 'mfsd[switch]'") from error
+            raise click.ClickException(
+                f"{error}: this installation is not whole: pip install --force-reinstall mfsd"
+            ) from error
 
     return run  # type: ignore[return-value]
 
