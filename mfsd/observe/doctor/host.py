@@ -126,9 +126,21 @@ class Host:
         try:
             data = (self.proc / str(self.pid) / "environ").read_bytes()
         except OSError:
-            return f"pid {self.pid}, unreadable", {}
+            return f"pid {self.pid}", {}
         pairs = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
         return f"pid {self.pid}", {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+    @functools.cached_property
+    def environ_problem(self) -> str:
+        """Why ``program_environ`` could not be read; empty when it was."""
+        if self.pid is None:
+            return ""
+        file = self.proc / str(self.pid) / "environ"
+        try:
+            file.read_bytes()
+        except OSError as error:
+            return f"{file}: {error.strerror}"
+        return ""
 
 
 def version() -> str:
