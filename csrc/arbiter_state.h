@@ -111,6 +111,7 @@ struct session_nic {
 	uint64_t changed_ns;
 	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
 	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
+	uint64_t others_bytes; /* completed bytes of all stages that may wait, as last read */
 };
 
 #define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
@@ -166,6 +167,9 @@ struct way {
 	bool open;	     /* nothing waits: clients have credit */
 	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this way */
 	double load;
+	uint64_t carried_bytes[MFS_CLASSES_MAX]; /* completed by tasks, by class */
+	uint64_t measured_bytes; /* of these, when the use was last measured */
+	double used;		 /* share of the rate that was really taken */
 };
 
 struct nic {
@@ -181,6 +185,9 @@ struct nic {
 	uint64_t unscheduled_bytes;
 	uint64_t unscheduled_ns; /* when unscheduled traffic was last seen */
 	uint64_t reuse_out_bytes; /* completed by outgoing tasks of stage 1 since the load was last measured */
+	uint64_t unscheduled_carried_bytes; /* completed by what never waits */
+	uint64_t others_bytes;	 /* completed in all other stages, permitted or not */
+	uint64_t passed_bytes;	 /* of these, without a permit */
 	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
 };
 

@@ -196,6 +196,10 @@ class ClassStatus(Struct, frozen=True):
     in_flight_bytes: int
     granted_bytes: int
     grants: int
+    sent_bytes: int = 0
+    """Completed by tasks that went out, since the daemon started."""
+    received_bytes: int = 0
+    """Completed by tasks whose bytes came in."""
 
 
 class NicStatus(Struct, frozen=True):
@@ -216,6 +220,13 @@ class NicStatus(Struct, frozen=True):
     wait_s: float
     """From submission to permit, summed over permits."""
     classes: list[ClassStatus]
+    utilization: float = 0.0
+    """Share of the rate that was really used going out, as a moving average; above 1 where the rate is set too low."""
+    incoming_utilization: float = 0.0
+    unscheduled_bytes: int = 0
+    """Completed by what never waits (collectives, control), since the daemon started; it counts for both directions."""
+    passed_bytes: int = 0
+    """Completed in other stages without a permit: observed, let go or held too long. It counts as going out."""
 
 
 class DeadlineStatus(Struct, frozen=True):
