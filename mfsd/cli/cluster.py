@@ -83,6 +83,17 @@ def ask_leader(
     return best, problems
 
 
+def advice(problems: Sequence[str]) -> str:
+    """What to look at when no coordinator has answered with these problems."""
+    said = " ".join(problems).lower()
+    if any(word in said for word in ("ssl", "tls", "handshake", "certificate")):
+        return (
+            "no coordinator can be talked to: one listens, and the two ends do not agree on certificates; compare ca, "
+            "certificate and key of [cluster] here (--config FILE) and of [coordinator] there, and server_name"
+        )
+    return "no coordinator answers: is one running (mfsd --coordinator), and is this its address?"
+
+
 def _ask(address: str, tls: TlsFiles | None, batches_max: int) -> tuple[pb.StatusReply | None, str]:
     import grpc
 

@@ -19,10 +19,11 @@ from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
 from mfsd.cli.commands.top import top
 from mfsd.cli.commands.trace import trace
-from mfsd.node.control_client import default_socket
+from mfsd.cli.program import ProgramGroup
 
 
 @click.group(
+    cls=ProgramGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
 Examples:
@@ -38,6 +39,7 @@ Exit codes:
   2  wrong usage
   3  no daemon answers
   4  the doctor cannot tell
+  141  nobody reads what is written (as | head)
 """,
 )
 @click.option(
@@ -51,7 +53,7 @@ Exit codes:
 @click.pass_context
 def main(context: click.Context, socket_path: Path | None) -> None:
     """See what mfsd does on this node and change how it does it; configure hosts and switches alike."""
-    context.obj = socket_path or default_socket()
+    context.obj = socket_path
 
 
 for command in (

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mfsd.cli import complete
 from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
+from mfsd.cli.program import daemon_command
 
 if TYPE_CHECKING:
     from mfsd.observe.doctor.finding import Report
@@ -37,7 +39,12 @@ Examples:
 @click.option("--pid", type=click.IntRange(min=1), help="Examine this running process, too.")
 @click.option("--peer", metavar="ADDR", help="Also test the path to ADDR, which runs `mfsctl fabric serve` for DSCPs.")
 @click.option(
-    "--dev", "interfaces", multiple=True, metavar="IF", help="Interfaces to examine; those of RDMA devices if left out."
+    "--dev",
+    "interfaces",
+    multiple=True,
+    metavar="IF",
+    help="Interfaces to examine; those of RDMA devices if left out.",
+    shell_complete=complete.interfaces,
 )
 @click.option("--coordinator", "coordinators", multiple=True, metavar="HOST:PORT", help="Coordinator to reach.")
 @click.option("--group", help="Port group of the policy that the interfaces belong to; the first one if left out.")
@@ -45,8 +52,8 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="For machines; docs/doctor.md has the schema.")
 @policy_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.pass_obj
 @fail_clearly
+@daemon_command
 def doctor(
     socket_path: Path,
     pid: int | None,
@@ -72,7 +79,9 @@ def doctor(
 
     profile = load_profile(policy, policy_file)
     if group is not None and group not in profile.port_groups:
-        raise ValueError(f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}")
+        raise click.UsageError(
+            f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}"
+        )
     host = Host(
         socket_path.absolute(),
         policy,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from mfsd.cli import complete
+
 if TYPE_CHECKING:
     from mfsd.playground.state import State
 
@@ -77,7 +79,7 @@ Examples:
   mfsctl playground exec node1 -- mfsctl status
 """,
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete.playground_nodes)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(node: str, command: tuple[str, ...]) -> None:
     """Run COMMAND on a node of the playground that runs.
@@ -89,7 +91,7 @@ def execute(node: str, command: tuple[str, ...]) -> None:
 
 
 @playground.command(epilog="\b\nExamples:\n  mfsctl playground shell node1\n")
-@click.argument("node")
+@click.argument("node", shell_complete=complete.playground_nodes)
 def shell(node: str) -> None:
     """Open a shell on a node of the playground that runs.
 

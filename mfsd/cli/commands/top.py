@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.program import daemon_command
 from mfsd.node.control import RequestsReply, RequestsRequest, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 
@@ -18,7 +19,7 @@ REQUESTS_SHOWN = 500
 @click.option(
     "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
 )
-@click.pass_obj
+@daemon_command
 def top(path: Path, interval: float) -> None:
     """Watch classes, NICs, programs, stages, units and requests live.
 
@@ -26,7 +27,7 @@ def top(path: Path, interval: float) -> None:
     1-6    choose the table          space  pause
     s, r   sort by the next column,  + -    look less or more often
            reverse the order         q      leave
-    /      show only rows with a text
+    /      show only rows with a text  ?  what all keys and words mean
 
     For programs use `mfsctl status --watch --json`.
     """

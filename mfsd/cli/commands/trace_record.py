@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from mfsd.cli import complete
 from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
-from mfsd.node.control_client import Refused, Unreachable
+from mfsd.node.control_client import Refused, Unreachable, default_socket
 from mfsd.observe.format import count, duration
 
 if TYPE_CHECKING:
@@ -40,7 +41,14 @@ Examples:
     multiple=True,
     help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
 )
-@click.option("--request", "request_id", type=click.IntRange(1), metavar="ID", help="Only this request.")
+@click.option(
+    "--request",
+    "request_id",
+    type=click.IntRange(1),
+    metavar="ID",
+    help="Only this request.",
+    shell_complete=complete.requests,
+)
 @click.option("--batch", "batch_id", type=click.IntRange(1), metavar="ID", help="Only this batch and its requests.")
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), help="How long. Default: until Ctrl-C.")
 @click.option(
@@ -55,9 +63,9 @@ Examples:
 @click.option(
     "--max-events", type=click.IntRange(1), default=EVENTS_MAX, show_default=True, help="Most events of one daemon."
 )
-@click.pass_obj
+@click.pass_context
 def record(
-    path: Path,
+    context: click.Context,
     sockets: tuple[Path, ...],
     request_id: int | None,
     batch_id: int | None,
@@ -82,7 +90,7 @@ def record(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found: list[Recorded] = []
     try:
-        recordings = Recordings(sockets or (path,), max_events)
+        recordings = Recordings(sockets or (context.obj or default_socket(),), max_events)
     except Unreachable as error:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_UNREACHABLE)
