@@ -9,6 +9,7 @@ import click
 from mfsd.cli.commands.completion import completion
 from mfsd.cli.commands.coordinator import coordinator
 from mfsd.cli.commands.doctor import doctor
+from mfsd.cli.commands.explain import explain
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
@@ -29,6 +30,7 @@ from mfsd.cli.program import ProgramGroup
 Examples:
   mfsctl doctor                     will programs on this node be scheduled?
   mfsctl status                     what is attached, held and in flight
+  mfsctl explain --slowest          why what waits longest waits
   mfsctl --socket /tmp/a.sock top   another daemon of this host, live
   mfsctl COMMAND --help             examples of each command
 
@@ -60,6 +62,7 @@ for command in (
     status,
     top,
     trace,
+    explain,
     rules,
     mode,
     reload,

@@ -56,6 +56,18 @@ class ExplainRequest(Struct, frozen=True, tag_field="request", tag="explain"):
     version: int = VERSION
 
 
+class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
+    """What a request or a program waits for, or waited for in the last minute."""
+
+    number: int = 0
+    """Of a request, or a process id."""
+    kind: Literal["any", "request", "pid"] = "any"
+    """any: a request of this number goes before a process."""
+    slowest: bool = False
+    """Instead: what waits longest."""
+    version: int = VERSION
+
+
 class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
     """What requests have moved, by stage and layer; those used last come first."""
 
@@ -83,6 +95,7 @@ Request = (
     | ReloadRequest
     | TraceRequest
     | ExplainRequest
+    | WhyRequest
     | RequestsRequest
     | RecordRequest
 )
@@ -390,6 +403,37 @@ class RequestsReply(Struct, frozen=True, tag_field="reply", tag="requests"):
     """On no account: there was no room, or they had ended before they were seen."""
 
 
+class WaitSeen(Struct, frozen=True):
+    """A wait that was seen in the last minute: the longest of a request, or of what a program asked for without one."""
+
+    ago_s: float
+    task: str
+    request_id: int | None
+    stage: str
+    size_bytes: int
+    waited_s: float
+    """Until it was seen; it may have been longer."""
+    ahead_tasks: int
+    ahead_bytes: int
+    first: str
+    """The first of those that went before it; empty: none did."""
+    rule: str
+    """Why that one did."""
+
+
+class WhyReply(Struct, frozen=True, tag_field="reply", tag="why"):
+    about: str
+    state: Literal["waiting", "in-flight", "idle", "ended"]
+    reasons: list[str]
+    """Sentences for people."""
+    task: ExplainReply | None = None
+    """The one that waits longest, else the one that is under way longest."""
+    request: RequestStatus | None = None
+    cluster: list[str] = []
+    """Sentences on the cluster's order."""
+    seen: list[WaitSeen] = []
+
+
 class RecordStarted(Struct, frozen=True, tag_field="reply", tag="record"):
     """Both clocks were read at one moment, to within `uncertainty_ns`."""
 
@@ -430,6 +474,7 @@ Reply = (
     | ReloadReply
     | TraceReply
     | ExplainReply
+    | WhyReply
     | RequestsReply
     | RecordStarted
     | RecordEvents

@@ -43,6 +43,8 @@ from mfsd.node.control import (
     StatusReply,
     TraceReply,
     TraceRequest,
+    WhyReply,
+    WhyRequest,
 )
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
@@ -61,6 +63,7 @@ from mfsd.node.status import client_status, nic_statuses, rule_statuses
 from mfsd.node.totals import Totals
 from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
+from mfsd.node.why import SAMPLE_S, Why
 from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
@@ -150,6 +153,14 @@ class Daemon:
             self._batches,
             link.why_pruned if link is not None else lambda request_id: None,
         )
+        self._why = Why(
+            self._tracer,
+            config.policy,
+            self.requests,
+            self._batches,
+            lambda: self._server.sessions,
+            link.last_verdict if link is not None else lambda request_id: None,
+        )
         self._recorder = Recorder(
             arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
         )
@@ -162,7 +173,7 @@ class Daemon:
         observing = contextlib.ExitStack()
         for observer in self._observers:
             observing.enter_context(observer(self))
-        background = [loop.create_task(self._look_for_detached())]
+        background = [loop.create_task(self._look_for_detached()), loop.create_task(self._sample_waits())]
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
         if self._notifier.watchdog_interval_s is not None:
@@ -262,7 +273,9 @@ class Daemon:
     def _farewell(self, session: Session) -> None:
         self.requests.client_gone(session.client_id, Client(session.process, self._unit(session)))
         self._batches.client_gone(session.client_id)
-        self._totals.add(self._client_status(session, time.monotonic()))
+        status = self._client_status(session, time.monotonic())
+        self._why.client_gone(session.pid, session.client_id, session.process, status.permits)
+        self._totals.add(status)
 
     def rules(self) -> RulesReply:
         return RulesReply(rule_statuses(self._config))
@@ -293,6 +306,10 @@ class Daemon:
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""
         return self._tracer.explain(request)
+
+    def why(self, request: WhyRequest) -> WhyReply:
+        """LookupError: nothing is known of it."""
+        return self._why.answer(request)
 
     def switch_mode(self, request: ModeRequest) -> ModeReply:
         before = self._mode
@@ -376,6 +393,12 @@ class Daemon:
                     self._log.warning(
                         "client-detached", client=client_id, pid=session.peer.pid, reason=os.strerror(-reason)
                     )
+
+    async def _sample_waits(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            if self._server.sessions:
+                self._why.sample()
 
     async def _keep_link(self, link: Link) -> None:
         """Without the link this node orders its own batches, so nothing ends with it."""
