@@ -71,7 +71,7 @@ def ask_leader(
         if address in asked:
             continue
         asked.add(address)
-        reply, problem = _ask(address, tls, batches_max)
+        reply, problem = ask_one(address, tls, batches_max)
         if reply is None:
             problems.append(f"{address}: {problem}")
             continue
@@ -94,7 +94,10 @@ def advice(problems: Sequence[str]) -> str:
     return "no coordinator answers: is one running (mfsd --coordinator), and is this its address?"
 
 
-def _ask(address: str, tls: TlsFiles | None, batches_max: int) -> tuple[pb.StatusReply | None, str]:
+def ask_one(
+    address: str, tls: TlsFiles | None, batches_max: int, timeout_s: float = ANSWER_S
+) -> tuple[pb.StatusReply | None, str]:
+    """The status of the coordinator there, and why there is none."""
     import grpc
 
     from mfsd.proto import mfs_pb2 as pb
@@ -116,6 +119,6 @@ def _ask(address: str, tls: TlsFiles | None, batches_max: int) -> tuple[pb.Statu
             response_deserializer=pb.StatusReply.FromString,
         )
         try:
-            return call(pb.StatusRequest(batches_max=batches_max), timeout=ANSWER_S), ""
+            return call(pb.StatusRequest(batches_max=batches_max), timeout=timeout_s), ""
         except grpc.RpcError as error:
             return None, " ".join((error.details() or error.code().name).split())
