@@ -12,8 +12,9 @@ from mfsd.cli import complete
 from mfsd.cli.asking import ask_or_exit
 from mfsd.cli.commands.trace import print_explanation
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
+from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
-from mfsd.node.control import ExplainReply, ExplainRequest, WaitSeen, WhyReply, WhyRequest
+from mfsd.node.control import ExplainReply, ExplainRequest, StatusReply, StatusRequest, WaitSeen, WhyReply, WhyRequest
 from mfsd.observe.format import byte_count, duration
 
 COLUMNS = (
@@ -71,6 +72,8 @@ def explain(path: Path, form: Form, subject: str | None, slowest: bool, kind: Li
         if not (subject.isascii() and subject.isdigit()):
             raise click.UsageError(f"{subject!r} is neither a number nor CLIENT:SLOT; see mfsctl status --requests")
         number = int(subject)
+    if kind == "pid":
+        number = Pids(path, ask_or_exit(path, StatusRequest(), StatusReply).daemon.pid).of_daemon(number)
     why = ask_or_exit(path, WhyRequest(number, kind, slowest), WhyReply)
     if not printed(why, form):
         _show(why, form)

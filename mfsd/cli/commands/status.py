@@ -16,6 +16,7 @@ from rich.text import Text
 from mfsd.cli import complete
 from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed, table_lines, terminal_width
+from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import (
     ClientStatus,
@@ -133,11 +134,12 @@ def _watch(path: Path, form: Form, interval_s: float) -> None:
                 live.update(Text(str(error)), refresh=True)
             else:
                 assert isinstance(reply, StatusReply)
-                live.update(drawn(reply), refresh=True)
+                live.update(drawn(Pids(path, reply.daemon.pid).shown(reply)), refresh=True)
 
 
 def _ask(path: Path) -> StatusReply:
-    return ask_or_exit(path, StatusRequest(), StatusReply)
+    reply = ask_or_exit(path, StatusRequest(), StatusReply)
+    return Pids(path, reply.daemon.pid).shown(reply)
 
 
 def _view(reply: StatusReply, form: Form) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import RequestsReply, RequestsRequest, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
@@ -31,16 +32,21 @@ def top(path: Path, interval: float) -> None:
 
     For programs use `mfsctl status --watch --json`.
     """
-    ask_or_exit(path, StatusRequest(), StatusReply)  # a wrong socket is an error, not an empty screen
+    first = ask_or_exit(path, StatusRequest(), StatusReply)  # a wrong socket is an error, not an empty screen
     if not sys.stdout.isatty():
         click.echo("mfsctl: top needs a terminal; for programs use mfsctl status --watch --json", err=True)
         sys.exit(EXIT_REFUSED)
     from mfsd.observe.top import Top
     from mfsd.observe.views import Look
 
+    pids = Pids(path, first.daemon.pid)
+
     def look() -> Look:
+        nonlocal pids
         status, requests = ask(path, StatusRequest()), ask(path, RequestsRequest(layers=False, limit=REQUESTS_SHOWN))
         assert isinstance(status, StatusReply) and isinstance(requests, RequestsReply)
-        return Look(status, requests.requests)
+        if pids.here and any(client.pid not in pids.here for client in status.clients):
+            pids = Pids(path, status.daemon.pid)
+        return Look(pids.shown(status), requests.requests)
 
     Top(look, interval).run()
