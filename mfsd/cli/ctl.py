@@ -6,11 +6,15 @@ from pathlib import Path
 
 import click
 
+from mfsd.cli.commands.bugreport import bugreport
+from mfsd.cli.commands.cluster import cluster
 from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.config import config
 from mfsd.cli.commands.coordinator import coordinator
 from mfsd.cli.commands.doctor import doctor
 from mfsd.cli.commands.explain import explain
 from mfsd.cli.commands.fabric import fabric
+from mfsd.cli.commands.flows import flows
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.playground import playground
@@ -63,14 +67,18 @@ for command in (
     top,
     trace,
     explain,
+    flows,
     rules,
+    config,
     mode,
     reload,
+    cluster,
     coordinator,
     switch,
     host,
     fabric,
     doctor,
+    bugreport,
     playground,
     completion,
 ):

@@ -82,11 +82,13 @@ def terminal_width(form: Form) -> int | None:
     return shutil.get_terminal_size().columns if form == "table" and sys.stdout.isatty() else None
 
 
-def table_lines(columns: Sequence[Column], rows: Sequence[Row], form: Form, width: int | None) -> Iterator[str]:
-    """A line of titles and one for each row."""
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Row], form: Form, width: int | None, keep: bool = False
+) -> Iterator[str]:
+    """A line of titles and one for each row. `keep`: blanks within cells, which place what comes row by row."""
     kept = [at for at, column in enumerate(columns) if form == "wide" or not column.wide]
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    texts = [[_one_line(row[at].text) for at in kept] for row in cells]
+    texts = [[row[at].text if keep else _one_line(row[at].text) for at in kept] for row in cells]
     widths = [max([len(columns[at].title), *(len(row[place]) for row in texts)]) for place, at in enumerate(kept)]
     if width is not None:
         _fit(widths, [columns[at].cut for at in kept], [len(columns[at].title) for at in kept], width)

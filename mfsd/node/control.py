@@ -56,6 +56,12 @@ class ExplainRequest(Struct, frozen=True, tag_field="request", tag="explain"):
     version: int = VERSION
 
 
+class ConfigRequest(Struct, frozen=True, tag_field="request", tag="config"):
+    """The configuration in force."""
+
+    version: int = VERSION
+
+
 class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
     """What a request or a program waits for, or waited for in the last minute."""
 
@@ -96,6 +102,7 @@ Request = (
     | TraceRequest
     | ExplainRequest
     | WhyRequest
+    | ConfigRequest
     | RequestsRequest
     | RecordRequest
 )
@@ -403,6 +410,20 @@ class RequestsReply(Struct, frozen=True, tag_field="reply", tag="requests"):
     """On no account: there was no room, or they had ended before they were seen."""
 
 
+class ConfigValue(Struct, frozen=True):
+    key: str
+    """Dotted, as in the file."""
+    value: str
+    """As it is written in the file."""
+    source: str
+    """`default`, `command line`, `mfsctl mode`, or the file."""
+
+
+class ConfigReply(Struct, frozen=True, tag_field="reply", tag="config"):
+    config_file: str | None
+    values: list[ConfigValue]
+
+
 class WaitSeen(Struct, frozen=True):
     """A wait that was seen in the last minute: the longest of a request, or of what a program asked for without one."""
 
@@ -475,6 +496,7 @@ Reply = (
     | TraceReply
     | ExplainReply
     | WhyReply
+    | ConfigReply
     | RequestsReply
     | RecordStarted
     | RecordEvents

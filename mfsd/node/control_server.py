@@ -10,6 +10,8 @@ from typing import Protocol
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     REQUEST_BYTES_MAX,
+    ConfigReply,
+    ConfigRequest,
     ErrorReply,
     ExplainReply,
     ExplainRequest,
@@ -59,6 +61,7 @@ class Controllable(Protocol):
     def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
         """TooMany, or ProtocolError when the client understands another layout of events."""
 
+    def configuration(self) -> ConfigReply: ...
     def why(self, request: WhyRequest) -> WhyReply:
         """LookupError: nothing is known of it."""
 
@@ -163,6 +166,8 @@ class ControlServer:
                 return self._target.trace(request)
             if isinstance(request, ExplainRequest):
                 return self._target.explain(request)
+            if isinstance(request, ConfigRequest):
+                return self._target.configuration()
             if isinstance(request, WhyRequest):
                 return self._target.why(request)
             if isinstance(request, RequestsRequest):

@@ -28,6 +28,7 @@ from mfsd.node.config import Config, Mode
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     ClientStatus,
+    ConfigReply,
     DaemonStatus,
     ExplainReply,
     ExplainRequest,
@@ -48,6 +49,7 @@ from mfsd.node.control import (
 )
 from mfsd.node.control_client import CONTROL_SUFFIX
 from mfsd.node.control_server import ControlServer
+from mfsd.node.effective import effective
 from mfsd.node.link import Link
 from mfsd.node.loads import LoadReports
 from mfsd.node.log import Log
@@ -306,6 +308,9 @@ class Daemon:
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""
         return self._tracer.explain(request)
+
+    def configuration(self) -> ConfigReply:
+        return effective(self._config, self._options, self._mode)
 
     def why(self, request: WhyRequest) -> WhyReply:
         """LookupError: nothing is known of it."""

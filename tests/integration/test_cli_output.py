@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from tests.support.terminal import Terminal
 from tests.support.waiting import eventually
 
 LONG = "a-process-with-a-very-long-name"
+FOLLOW = ["-f", "--stage", "p2d", "-o", "json"]
 HOLDS = '[nic.mfs0]\nrate = "8mbit"\n[arbiter]\nstale_after = "10s"\nwindow_min = "4kib"\nwindow = "1us"\n'
 
 
@@ -128,6 +132,69 @@ def test_values_are_completed(busy: Daemon) -> None:
     assert completed("status", "--socket", str(busy.socket), "--request", incomplete="48") == set()
     assert len(completed("--socket", str(busy.socket), "trace", "--explain")) == 3
     assert completed("--socket", "/nonexistent", "status", "--request") == set()
+
+
+def test_the_configuration_in_force_says_where_each_value_is_from(busy: Daemon) -> None:
+    assert mfsctl(busy.socket, "mode", "observe").returncode == 0
+    values = {v["key"]: v for v in json.loads(mfsctl(busy.socket, "config", "show", "--json").stdout)["values"]}
+    file = str(busy.config_file)
+    assert (values["mode"]["value"], values["mode"]["source"]) == ('"observe"', "mfsctl mode")
+    assert (values["socket.path"]["value"], values["socket.path"]["source"]) == (f'"{busy.socket}"', "command line")
+    assert (values['nic."mfs0".rate']["value"], values['nic."mfs0".rate']["source"]) == ('"8mbit"', file)
+    assert (values["arbiter.window"]["value"], values["arbiter.window"]["source"]) == ('"1us"', file)
+    assert values["arbiter.heartbeat"]["source"] == "default"
+    changed = columns(mfsctl(busy.socket, "config", "show", "arbiter", "--changed").stdout)
+    assert [row[0] for row in changed[1:]] == ["arbiter.stale_after", "arbiter.window", "arbiter.window_min"]
+
+
+def test_flows_are_shown_as_they_end(folder: Path) -> None:
+    with (
+        Daemon(folder) as daemon,
+        Client.attach(str(daemon.socket), process="engine", timeout_ms=100_000) as client,
+        subprocess.Popen(
+            [*(sys.executable, "-m", "mfsd.cli.ctl", "flows", "--socket", str(daemon.socket)), *FOLLOW],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as following,
+    ):
+        nic = client.nic("mfs0", 7, 1_000_000_000)
+        line: list[str] = []
+        reader = threading.Thread(target=lambda: line.append(following.stdout.readline()), daemon=True)  # type: ignore[union-attr]
+        reader.start()
+
+        def one() -> bool:
+            """Until the recording has begun, flows end unseen."""
+            for stage in (Stage.REUSE, Stage.P2D):
+                task = client.submit(1000, stage=stage, nic=nic, request_id=4711, layer=3)
+                eventually(lambda: client.permits(), "the permit")
+                client.complete(task)
+            return bool(line)
+
+        eventually(one, "a flow that is shown")
+        following.send_signal(signal.SIGINT)
+        flow = json.loads(line[0])
+        assert (flow["stage"], flow["request_id"], flow["size_bytes"], flow["layer"]) == ("p2d", 4711, 1000, 3)
+        assert flow["process"] == "engine" and flow["end"] == "done" and flow["took_s"] >= 0
+        following.communicate(timeout=100)
+        assert following.returncode == 0
+        table = mfsctl(daemon.socket, "flows", "--seconds", "0.1")
+        assert table.returncode == 0 and "No flow of these ended" in table.stderr
+
+
+def test_a_bug_report_has_what_helps(busy: Daemon, tmp_path: Path) -> None:
+    file = tmp_path / "report.tar.gz"
+    result = mfsctl(
+        busy.socket, "bugreport", "-o", str(file), "--address", "127.0.0.1:1", MFS_SECRET_KEY="hidden-value"
+    )
+    assert result.returncode == 0 and result.stdout.strip() == str(file)
+    assert "coordinator.json" in result.stderr, "what is not in it is named"
+    with tarfile.open(file) as archive:
+        members = {name.partition("/")[2]: archive.extractfile(name) for name in archive.getnames()}
+        texts = {name: member.read().decode() for name, member in members.items() if member is not None}
+    assert file.stat().st_mode & 0o077 == 0
+    assert LONG in texts["status.json"] and json.loads(texts["doctor.json"])["findings"]
+    assert json.loads(texts["slowest.json"])["about"] == "request 4711"
+    assert "hidden-value" not in "".join(texts.values()) and "MFS_SECRET_KEY=(left out)" in texts["environment.txt"]
 
 
 def test_help_by_its_short_name() -> None:
