@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from importlib.metadata import version
 from pathlib import Path
@@ -86,7 +87,8 @@ def ask_leader(
 def advice(problems: Sequence[str]) -> str:
     """What to look at when no coordinator has answered with these problems."""
     said = " ".join(problems).lower()
-    if any(word in said for word in ("ssl", "tls", "handshake", "certificate")):
+    # A server that asks for certificates closes the connection of a client that shows none.
+    if any(word in said for word in ("ssl", "tls", "handshake", "certificate", "socket closed", "connection reset")):
         return (
             "no coordinator can be talked to: one listens, and the two ends do not agree on certificates; compare ca, "
             "certificate and key of [cluster] here (--config FILE) and of [coordinator] there, and server_name"
@@ -98,6 +100,7 @@ def ask_one(
     address: str, tls: TlsFiles | None, batches_max: int, timeout_s: float = ANSWER_S
 ) -> tuple[pb.StatusReply | None, str]:
     """The status of the coordinator there, and why there is none."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said once, by us
     import grpc
 
     from mfsd.proto import mfs_pb2 as pb

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mfsd.cli.asking import plain_error
 from mfsd.cli.program import Program
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _serve(options: Options, config: Config) -> int:
         click.echo(f"mfsd: {error}", err=True)
         return EXIT_CANNOT_START
     except OSError as error:
-        click.echo(f"mfsd: cannot start: {error}", err=True)
+        click.echo(f"mfsd: cannot start: {plain_error(error)}", err=True)
         return EXIT_CANNOT_START
     finally:
         address.release()

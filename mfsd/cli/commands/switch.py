@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 import msgspec
 
 from mfsd.cli import complete
+from mfsd.cli.asking import plain_error
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
 from mfsd.fabric.diff import Change, diff_config
 from mfsd.fabric.findings import Finding, failed
@@ -78,12 +78,6 @@ def fail_clearly(command: Command) -> Command:
             raise click.ClickException(problem) from error
 
     return run  # type: ignore[return-value]
-
-
-def plain_error(error: OSError) -> str:
-    """What the system said, without numbers."""
-    said = error.strerror or str(error)
-    return f"{os.fsdecode(error.filename)}: {said}" if isinstance(error.filename, (str, bytes)) else said
 
 
 def load_plan(nos: str, policy: str, policy_file: Path | None, ports: tuple[str, ...]) -> Plan:

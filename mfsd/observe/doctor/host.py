@@ -37,7 +37,7 @@ def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -
     except FileNotFoundError as error:
         raise NoAnswer(f"{argv[0]} is not installed") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise NoAnswer(f"{argv[0]}: {error}") from error
+        raise NoAnswer(f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
     if result.returncode:
         said = " ".join(result.stderr.split())[-300:]
         raise NoAnswer(f"{argv[0]} ended with {result.returncode}" + (f": {said}" if said else ""))
