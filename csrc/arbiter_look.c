@@ -62,6 +62,8 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 		mfs_rmlq_stats(nic->way[d].queue, &queue);
 		stats->in_flight_bytes[d] = mfs_window_in_flight(nic->way[d].window);
 		stats->load[d] = nic->way[d].load;
+		stats->used[d] = nic->way[d].used;
+		memcpy(stats->carried_bytes[d], nic->way[d].carried_bytes, sizeof(stats->carried_bytes[d]));
 		stats->promotions += queue.promotions;
 		for (unsigned c = 0; c < MFS_CLASSES_MAX; c++) {
 			stats->held_bytes[c] += queue.waiting_bytes[c];
@@ -72,6 +74,8 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
 	memcpy(stats->grants, nic->grants, sizeof(stats->grants));
 	stats->wait_ns = nic->wait_ns;
+	stats->unscheduled_carried_bytes = nic->unscheduled_carried_bytes;
+	stats->passed_bytes = nic->passed_bytes;
 	return 0;
 }
 

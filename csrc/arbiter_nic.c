@@ -89,6 +89,8 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
+	if (complete)
+		way->carried_bytes[task->wire_class] += task->bytes;
 	if (complete && task->stage == MFS_STAGE_REUSE && task->way % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
 		arbiter->nic[task->way / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
 	else if (complete && task->load)
@@ -276,10 +278,12 @@ static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
 	return sum;
 }
 
-/* The clients' counters of completed bytes since they were last read: of stages that never wait, and of stage 1. */
-static void nic_counters_read(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *unscheduled, uint64_t *reuse)
+/* The clients' counters of completed bytes since they were last read: of stages that never wait, of stage 1, and of all
+ * that may wait. */
+static void nic_counters_read(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *unscheduled, uint64_t *reuse,
+			      uint64_t *others)
 {
-	*unscheduled = *reuse = 0;
+	*unscheduled = *reuse = *others = 0;
 	for (uint32_t j = 0; j < arbiter->sessions; j++) {
 		struct session *session = arbiter->session[j];
 		struct session_nic *last = &session->nic[index];
@@ -288,14 +292,51 @@ static void nic_counters_read(struct mfs_arbiter *arbiter, uint32_t index, uint6
 			continue;
 
 		const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
-		uint64_t sums[2] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE)};
+		uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE),
+				    usage_sum(completed, ~MFS_STAGES_UNSCHEDULED)};
 
 		if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
 			*unscheduled += sums[0] - last->load_bytes;
 		if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
 			*reuse += sums[1] - last->reuse_bytes;
+		if (sums[2] - last->others_bytes < COUNTER_ABSURD_BYTES)
+			*others += sums[2] - last->others_bytes;
 		last->load_bytes = sums[0];
 		last->reuse_bytes = sums[1];
+		last->others_bytes = sums[2];
+	}
+}
+
+static uint64_t way_carried(const struct way *way)
+{
+	uint64_t sum = 0;
+
+	for (unsigned c = 0; c < MFS_CLASSES_MAX; c++)
+		sum += way->carried_bytes[c];
+	return sum;
+}
+
+/* How much of the link was really taken, for people: what tasks completed, by their direction; what never waits, in both;
+ * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
+ * end is heard of here, so those in flight are left out of the difference. */
+static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns, double weight)
+{
+	struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
+	uint64_t asked = way_carried(out) + way_carried(in) + mfs_window_in_flight(out->window) + mfs_window_in_flight(in->window);
+	uint64_t passed = 0;
+
+	nic->others_bytes += others;
+	nic->unscheduled_carried_bytes += unscheduled;
+	if (nic->others_bytes > asked + nic->passed_bytes)
+		passed = nic->others_bytes - asked - nic->passed_bytes;
+	nic->passed_bytes += passed;
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+		struct way *way = &nic->way[d];
+		uint64_t carried = way_carried(way);
+		uint64_t bytes = carried - way->measured_bytes + unscheduled + (d == MFS_DIRECTION_OUT ? passed : 0);
+
+		way->measured_bytes = carried;
+		way->used += weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) - way->used);
 	}
 }
 
@@ -315,9 +356,10 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct nic *nic = &arbiter->nic[i];
 		struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
-		uint64_t unscheduled, reuse, reuse_out;
+		uint64_t unscheduled, reuse, reuse_out, others;
 
-		nic_counters_read(arbiter, i, &unscheduled, &reuse);
+		nic_counters_read(arbiter, i, &unscheduled, &reuse, &others);
+		nic_use_measure(nic, unscheduled, others, elapsed_ns, weight);
 		reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
 		nic->reuse_out_bytes = 0;
 		out->load_bytes += reuse_out;

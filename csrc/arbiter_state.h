@@ -124,6 +124,7 @@ struct session_nic {
 	uint64_t moved_ns;    /* when a counter of it was last seen to move; 0: never */
 	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
 	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
+	uint64_t others_bytes; /* completed bytes of all stages that may wait, as last read */
 };
 
 #define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
@@ -196,6 +197,9 @@ struct way {
 	bool open;	     /* nothing waits: clients have credit */
 	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this way */
 	double load;
+	uint64_t carried_bytes[MFS_CLASSES_MAX]; /* completed by tasks, by class */
+	uint64_t measured_bytes; /* of these, when the use was last measured */
+	double used;		 /* share of the rate that was really taken */
 };
 
 /* Collectives on one NIC: see arbiter_gate.c. */
@@ -225,6 +229,9 @@ struct nic {
 	uint64_t wait_ns;
 	struct gate gate;
 	uint64_t reuse_out_bytes; /* completed by outgoing tasks of stage 1 since the load was last measured */
+	uint64_t unscheduled_carried_bytes; /* completed by what never waits */
+	uint64_t others_bytes;	 /* completed in all other stages, permitted or not */
+	uint64_t passed_bytes;	 /* of these, without a permit */
 	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
 };
 

@@ -411,6 +411,10 @@ cdef class Arbiter:
             "promotions": s.promotions,
             "wait_ns": s.wait_ns,
             "load": [s.load[d] for d in range(MFS_DIRECTIONS)],
+            "carried_bytes": [[s.carried_bytes[d][c] for c in range(MFS_CLASSES_MAX)] for d in range(MFS_DIRECTIONS)],
+            "unscheduled_carried_bytes": s.unscheduled_carried_bytes,
+            "passed_bytes": s.passed_bytes,
+            "used": [s.used[d] for d in range(MFS_DIRECTIONS)],
         }
 
     def communicators(self, uint32_t client_id):

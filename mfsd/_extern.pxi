@@ -364,6 +364,10 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t promotions
         uint64_t wait_ns
         double *load
+        uint64_t carried_bytes[2][8]
+        uint64_t unscheduled_carried_bytes
+        uint64_t passed_bytes
+        double *used
     struct mfs_client_stats_t "mfs_client_stats":
         uint32_t client_id
         uint32_t state

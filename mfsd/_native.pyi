@@ -254,6 +254,14 @@ class NicStats(TypedDict):
     wait_ns: int
     load: list[float]
     """By direction."""
+    carried_bytes: list[list[int]]
+    """Completed by tasks since start, by direction and class."""
+    unscheduled_carried_bytes: int
+    """Completed by stages that never wait, in both directions."""
+    passed_bytes: int
+    """Completed in the other stages without a permit."""
+    used: list[float]
+    """By direction: moving average of the share of the rate that was really taken."""
 
 class ClientStats(TypedDict):
     client_id: int

@@ -69,7 +69,13 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
     return found
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+    }
+)
 @click.option(
     "--mode",
     type=click.Choice(MODES),

@@ -160,7 +160,9 @@ class RmlqNetwork(SharedNetwork):
 
     def target(self, flow: Flow) -> int:
         """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
-        return min((link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares))
+        return min(
+            (link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares)
+        )
 
     def advance(self, now: float) -> list[Flow]:
         self.fluid.advance(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,12 @@ EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
 
 R = TypeVar("R", bound=Reply)
+
+
+def plain_error(error: OSError) -> str:
+    """What the system said, without numbers."""
+    said = error.strerror or str(error)
+    return f"{os.fsdecode(error.filename)}: {said}" if isinstance(error.filename, (str, bytes)) else said
 
 
 def ask_or_exit(path: Path, request: Request, expected: type[R]) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from importlib.metadata import version
 from pathlib import Path
@@ -71,7 +72,7 @@ def ask_leader(
         if address in asked:
             continue
         asked.add(address)
-        reply, problem = _ask(address, tls, batches_max)
+        reply, problem = ask_one(address, tls, batches_max)
         if reply is None:
             problems.append(f"{address}: {problem}")
             continue
@@ -83,7 +84,23 @@ def ask_leader(
     return best, problems
 
 
-def _ask(address: str, tls: TlsFiles | None, batches_max: int) -> tuple[pb.StatusReply | None, str]:
+def advice(problems: Sequence[str]) -> str:
+    """What to look at when no coordinator has answered with these problems."""
+    said = " ".join(problems).lower()
+    # A server that asks for certificates closes the connection of a client that shows none.
+    if any(word in said for word in ("ssl", "tls", "handshake", "certificate", "socket closed", "connection reset")):
+        return (
+            "no coordinator can be talked to: one listens, and the two ends do not agree on certificates; compare ca, "
+            "certificate and key of [cluster] here (--config FILE) and of [coordinator] there, and server_name"
+        )
+    return "no coordinator answers: is one running (mfsd --coordinator), and is this its address?"
+
+
+def ask_one(
+    address: str, tls: TlsFiles | None, batches_max: int, timeout_s: float = ANSWER_S
+) -> tuple[pb.StatusReply | None, str]:
+    """The status of the coordinator there, and why there is none."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said once, by us
     import grpc
 
     from mfsd.proto import mfs_pb2 as pb
@@ -105,6 +122,6 @@ def _ask(address: str, tls: TlsFiles | None, batches_max: int) -> tuple[pb.Statu
             response_deserializer=pb.StatusReply.FromString,
         )
         try:
-            return call(pb.StatusRequest(batches_max=batches_max), timeout=ANSWER_S), ""
+            return call(pb.StatusRequest(batches_max=batches_max), timeout=timeout_s), ""
         except grpc.RpcError as error:
             return None, " ".join((error.details() or error.code().name).split())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from mfsd.node.options import Options
 
 EXIT_CANNOT_START = 1
-PAGE_BATCHES = 200
-"""Shown on the page; mfsctl coordinator status shows all."""
 
 
 class CannotShow(Exception):
@@ -38,18 +35,11 @@ def _observers(config: Config, log: Log) -> list[Callable[[Service], AbstractCon
 
     @contextmanager
     def web(service: Service) -> Iterator[None]:
-        from mfsd.cli.plain import plain
-        from mfsd.observe.web import serve
+        from mfsd.cli.coordinator_web import web as served_web
 
         with ExitStack() as stack:
             try:
-                served = stack.enter_context(
-                    serve(
-                        host.strip("[]"),
-                        int(port),
-                        lambda: json.dumps(plain(service.seen(PAGE_BATCHES), texts=True)).encode(),
-                    )
-                )
+                served = stack.enter_context(served_web(host.strip("[]"), int(port), service))
             except OSError as error:
                 raise CannotShow(f"coordinator.web = {listen}: {error.strerror or error}") from error
             log.info("web", listen=listen, port=served)

@@ -7,10 +7,15 @@ from pathlib import Path
 import click
 
 from mfsd.cli.asking import ATTACH_SOCKET
+from mfsd.cli.commands.bugreport import bugreport
+from mfsd.cli.commands.cluster import cluster
 from mfsd.cli.commands.completion import completion
+from mfsd.cli.commands.config import config
 from mfsd.cli.commands.coordinator import coordinator
 from mfsd.cli.commands.doctor import doctor
+from mfsd.cli.commands.explain import explain
 from mfsd.cli.commands.fabric import fabric
+from mfsd.cli.commands.flows import flows
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.playground import playground
@@ -20,16 +25,19 @@ from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
 from mfsd.cli.commands.top import top
 from mfsd.cli.commands.trace import trace
+from mfsd.cli.program import ProgramGroup
 from mfsd.node.address import control_beside
 from mfsd.node.control_client import default_control, default_socket
 
 
 @click.group(
+    cls=ProgramGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
 Examples:
   mfsctl doctor                     will programs on this node be scheduled?
   mfsctl status                     what is attached, held and in flight
+  mfsctl explain --slowest          why what waits longest waits
   mfsctl --socket /run/b/mfsd.sock top   another daemon of this host, live
   mfsctl COMMAND --help             examples of each command
 
@@ -40,6 +48,7 @@ Exit codes:
   2  wrong usage
   3  no daemon answers
   4  the doctor cannot tell
+  141  nobody reads what is written (as | head)
 """,
 )
 @click.option(
@@ -69,14 +78,19 @@ for command in (
     status,
     top,
     trace,
+    explain,
+    flows,
     rules,
+    config,
     mode,
     reload,
+    cluster,
     coordinator,
     switch,
     host,
     fabric,
     doctor,
+    bugreport,
     playground,
     completion,
 ):

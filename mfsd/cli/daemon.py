@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mfsd.cli.asking import plain_error
+from mfsd.cli.program import Program
+
 if TYPE_CHECKING:
     from mfsd.node.config import Config
     from mfsd.node.daemon import Daemon
@@ -24,6 +27,7 @@ EXIT_BAD_CONFIG = 2
 
 
 @click.command(
+    cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
 Signals:
@@ -117,7 +121,11 @@ def main(
         return
     if config_file is None and DEFAULT_CONFIG.exists():
         config_file = DEFAULT_CONFIG
-    _check_usage(coordinator, coordinators, {"--listen": listen, "--advertise": advertise, "--etcd": etcd})
+    _check_usage(
+        coordinator,
+        {"--coordinator-address": coordinators, "--socket": socket_path, "--mode": mode},
+        {"--listen": listen, "--advertise": advertise, "--etcd": etcd},
+    )
     try:
         options = Options(
             config_file=config_file.absolute() if config_file else None,
@@ -129,6 +137,8 @@ def main(
             advertise=address("--advertise", advertise),
             etcd=addresses("--etcd", etcd),
         )
+        if check_config:
+            _check(options)
         config = options.configuration()
     except ConfigError as error:
         click.echo(f"mfsd: {error}", err=True)
@@ -143,9 +153,29 @@ def main(
     sys.exit(_serve(options, config))
 
 
-def _check_usage(coordinator: bool, coordinators: str | None, only_coordinator: dict[str, str | None]) -> None:
-    if coordinator and coordinators is not None:
-        raise click.UsageError("--coordinator-address is for a node's daemon: leave it out with --coordinator")
+def _check(options: Options) -> None:
+    """Says everything that is wrong with the configuration, and ends the program if something is. ConfigError."""
+    from mfsd.node.config_file import doubts, problems, unusable_files
+
+    file = options.config_file
+    found = [str(problem) for problem in problems(file)] if file is not None else []
+    if not found:
+        config = options.configuration()
+        found = list(unusable_files(config, str(file)))
+        for doubt in doubts(config, str(file)):
+            click.echo(f"mfsd: warning: {doubt}", err=True)
+    for problem in found:
+        click.echo(f"mfsd: {problem}", err=True)
+    if found:
+        sys.exit(EXIT_BAD_CONFIG)
+
+
+def _check_usage(
+    coordinator: bool, only_daemon: dict[str, object | None], only_coordinator: dict[str, str | None]
+) -> None:
+    for name, given in only_daemon.items():
+        if given is not None and coordinator:
+            raise click.UsageError(f"{name} is for a node's daemon: leave it out with --coordinator")
     for name, value in only_coordinator.items():
         if value is not None and not coordinator:
             raise click.UsageError(f"{name} is for a coordinator: give --coordinator, too")
@@ -174,7 +204,7 @@ def _serve(options: Options, config: Config) -> int:
         click.echo(f"mfsd: {error}", err=True)
         return EXIT_CANNOT_START
     except OSError as error:
-        click.echo(f"mfsd: cannot start: {error}", err=True)
+        click.echo(f"mfsd: cannot start: {plain_error(error)}", err=True)
         return EXIT_CANNOT_START
     finally:
         address.release()

@@ -16,6 +16,32 @@ from typing import NamedTuple
 
 import click
 
+CONFIGURATION = """\
+One file in TOML serves a node's daemon and a coordinator. Every key has a default, so that no file is needed.
+`mfsd --print-default-config` writes one with all keys, `mfsd --check-config` says what is wrong with one,
+`mfsctl reload` has a daemon read it again, and `mfsctl config show` says which values are in force and where each is
+from.
+
+Durations are a number and ns, us, ms or s; rates a number and bit, kbit, mbit, gbit or tbit; sizes a number and b, kib,
+mib or gib. An unknown key is an error. The command line of mfsd goes before the file."""
+EXAMPLE = """
+mode = "observe"
+
+[metrics]
+listen = "0.0.0.0:9464"
+
+[cluster]
+coordinators = ["coord-1:7400", "coord-2:7400"]
+
+[nic."mlx5_0"]
+rate = "400gbit"
+
+[[rule]]
+process = "mooncake_client"
+action = "hold"
+stage = "reuse"
+"""
+
 
 class Page(NamedTuple):
     """One manual page: its name, section and text (man(7) macros)."""
@@ -41,8 +67,33 @@ def pages() -> list[Page]:
         ("mfs-soft-roce", 1, launcher.main),
         *_tree("mfsctl", 8, ctl.main),
     ]
-    names = {name: section for name, section, _ in commands}
-    return [Page(name, section, _page(name, section, command, names)) for name, section, command in commands]
+    names = {name: section for name, section, _ in commands} | {"mfsd.toml": 5}
+    found = [Page(name, section, _page(name, section, command, names)) for name, section, command in commands]
+    return [*found, Page("mfsd.toml", 5, _configuration())]
+
+
+def _configuration() -> str:
+    """mfsd.toml(5), from the structs that read the file."""
+    from mfsd.node.reference import Section, sections
+
+    lines = [f'.TH "MFSD.TOML" 5 "" "MFS {version("mfsd")}" "MFS Manual"', ".SH NAME"]
+    lines += ["mfsd.toml \\- configuration of mfsd, of a node\\(aqs daemon and of a coordinator", ".SH DESCRIPTION"]
+    lines += _paragraphs(CONFIGURATION)
+
+    def described(section: Section) -> list[str]:
+        text = [f".SH {_escape(section.title.upper())}", *_filled(section.summary)]
+        for key in section.keys:
+            default = f" Default: {key.default}." if key.default else " Required." if key.required else ""
+            meaning = key.meaning[:1].upper() + key.meaning[1:]
+            text += [".TP", f".B {_escape(key.name)}", *_filled(f"{meaning}; {key.may_be}.{default}")]
+        return text
+
+    for section in sections():
+        lines += described(section)
+    lines += [".SH EXAMPLES", ".nf", *map(_escape, EXAMPLE.strip("\n").split("\n")), ".fi"]
+    lines += [".SH FILES", ".TP", ".B /etc/mfs/mfsd.toml", "What mfsd reads when it is not told another."]
+    lines += [".SH SEE ALSO", ".BR mfsd (8) ,", ".BR mfsctl\\-reload (8) ,", ".BR mfsctl (8)"]
+    return "\n".join(lines) + "\n"
 
 
 def _tree(name: str, section: int, command: click.Command) -> Iterator[tuple[str, int, click.Command]]:
@@ -84,6 +135,8 @@ def _page(name: str, section: int, command: click.Command, names: dict[str, int]
 
 def _related(other: str, name: str) -> bool:
     """The main commands, and the parent of a subcommand."""
+    if other == "mfsd.toml":
+        return name in ("mfsd", "mfsctl-reload", "mfsctl-config-show")
     return other.count("-") == 0 or other in ("mfs-run", "mfs-soft-roce") or name.startswith(f"{other}-")
 
 

@@ -74,6 +74,8 @@ class Session:
         self.heard_ns = 0
         self.lag_ns = 0
         self.epoch_applied = 0
+        self.epoch_sent = 0
+        """Of the last order that was written."""
         self.refused: Refused | None = None
 
     def send(self, message: pb.ToNode) -> None:
@@ -329,6 +331,7 @@ class Service:
             order = messages.order(delta, session.welcomed_term, cluster.ports)
             if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
                 continue  # lost the lead meanwhile: this decision is nobody's
+            session.epoch_sent = delta.epoch
             await session.context.write(order)
 
     async def tick(self) -> None:
@@ -402,7 +405,9 @@ class Service:
                     row.version = session.hello.version
                     row.lag_ns = session.lag_ns
                     row.silent_ns = max(0, now_ns - session.heard_ns)
-                    row.epochs_behind = max(0, self.cluster.epoch - session.epoch_applied)
+                    # Decisions about other nodes' batches are not sent to it, and it has nothing to do about them.
+                    waiting = self.cluster.epoch if row.node in self.cluster.dirty else session.epoch_sent
+                    row.epochs_behind = max(0, waiting - session.epoch_applied)
         return reply
 
     def reconfigure(self, new: Settings) -> None:

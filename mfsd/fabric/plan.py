@@ -124,6 +124,13 @@ def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str
     return ports
 
 
+def check_port_names(ports: dict[str, list[str]], pattern: str, title: str, example: str) -> None:
+    """Raises ValueError for the first name that the network operating system does not have."""
+    for name in (n for names in ports.values() for n in names):
+        if not re.fullmatch(pattern, name):
+            raise ValueError(f"--ports: {name!r} is no port of {title}; its ports are written like {example}")
+
+
 def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:
     """The plan of `profile` (called `name`) for `ports`, given by port group."""
     merged: dict[int, Queue] = {}

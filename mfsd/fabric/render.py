@@ -25,6 +25,8 @@ class Nos(Struct, frozen=True):
     template: str
     port_example: str
     load: str
+    port_pattern: str
+    """What it calls a port, whole (a regular expression)."""
     floors: bool = True
     ceilings: bool = True
     watchdog_times: bool = True
@@ -34,13 +36,21 @@ class Nos(Struct, frozen=True):
 SYSTEMS: dict[str, Nos] = {
     n.name: n
     for n in (
-        Nos("sonic", "SONiC (config_db)", "sonic.json.j2", "Ethernet[0-28:4]", "config load FILE"),
+        Nos(
+            "sonic",
+            "SONiC (config_db)",
+            "sonic.json.j2",
+            "Ethernet[0-28:4]",
+            "config load FILE",
+            port_pattern=r"Ethernet(-\w+)?\d+",
+        ),
         Nos(
             "cumulus",
             "Cumulus Linux (NVUE)",
             "cumulus.yaml.j2",
             "swp[1-8]",
             "nv config patch FILE && nv config diff && nv config apply",
+            port_pattern=r"swp\d+(s\d+)?",
             quirk="switch buffers are re-partitioned when the traffic pools change: apply in a maintenance window",
         ),
         Nos(
@@ -49,6 +59,7 @@ SYSTEMS: dict[str, Nos] = {
             "onyx.txt.j2",
             "1/[1-8]",
             "configure terminal, then paste FILE",
+            port_pattern=r"\d+(/\d+){1,2}",
             floors=False,
             ceilings=False,
             watchdog_times=False,
@@ -60,6 +71,7 @@ SYSTEMS: dict[str, Nos] = {
             "eos.txt.j2",
             "Ethernet[1-8]/1",
             "configure session mfs, paste FILE, show session-config diffs, commit",
+            port_pattern=r"(Ethernet|Et)\d+(/\d+){0,3}",
         ),
         Nos(
             "nxos",
@@ -67,6 +79,7 @@ SYSTEMS: dict[str, Nos] = {
             "nxos.txt.j2",
             "Ethernet1/[1-8]",
             "configure terminal, then paste FILE",
+            port_pattern=r"(?i:ethernet|eth|e)\d+(/\d+){1,3}",
             floors=False,
             watchdog_times=False,
             quirk="qos-groups are renumbered 7, 6, ... because strict queues must be the highest, without a gap",
@@ -77,12 +90,20 @@ SYSTEMS: dict[str, Nos] = {
             "junos.set.j2",
             "et-0/0/[0-7]",
             "load set FILE, show | compare, commit confirmed 5",
+            port_pattern=r"(et|xe|ge|mge)-\d+/\d+/\d+(:\d+)?",
             floors=False,
             quirk="several strict-high queues keep their order on QFX5200 and QFX10000 only; QFX5100 "
             "takes one; "
             "releases before DSCP-based PFC refuse drop profiles on no-loss classes",
         ),
-        Nos("linux", "Linux (tc)", "linux.tc.j2", "eth[1-4]", "tc -batch FILE, or mfsctl switch diff --apply"),
+        Nos(
+            "linux",
+            "Linux (tc)",
+            "linux.tc.j2",
+            "eth[1-4]",
+            "tc -batch FILE, or mfsctl switch diff --apply",
+            port_pattern=r"[^\s/]{1,15}",
+        ),
     )
 }
 

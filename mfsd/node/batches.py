@@ -122,6 +122,11 @@ class Batches:
     def rank(self, batch_id: int) -> int | None:
         return self._order().get(batch_id)
 
+    @property
+    def ranked(self) -> int:
+        """So many batches have a rank."""
+        return len(self._order())
+
     def looks(self) -> Sequence[BatchLook]:
         """Every batch of every process, as last seen."""
         return list(self._looks.values())

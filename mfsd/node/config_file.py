@@ -3,6 +3,7 @@ allowed."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import re
@@ -16,10 +17,13 @@ from msgspec import UNSET, Struct
 from mfsd.node.address import control_beside
 from mfsd.node.config import Config, NicConfig, SocketConfig
 from mfsd.node.schema import Key, allowed, keys, struct_of
+from mfsd.proto.wire import TlsError, TlsFiles, read_pem
 from mfsd.text import one_line, parse_toml
 
 NAME_BYTES_MAX = 31
 """Names cross the shared-memory ABI in 32 bytes with their end."""
+ERRORS_MAX = 20
+"""Shown at once."""
 SOCKET_PATH_BYTES_MAX = 99
 """A unix socket path holds 107 bytes; the control socket's folder adds a suffix."""
 
@@ -50,13 +54,77 @@ def parse(text: str, file: str) -> Config:
         raw = parse_toml(text)
     except ValueError as error:
         raise ConfigError(file, "", UNSET, str(error)) from error
-    try:
-        config = msgspec.convert(raw, Config, dec_hook=_parse_value)
-    except msgspec.ValidationError as error:
-        raise _explain(file, raw, str(error)) from error
-    for path, problem in _contradictions(config):
-        raise ConfigError(file, _dotted(path), _lookup(raw, path), problem)
+    config, errors = _checked(raw, file, ERRORS_MAX)
+    if errors:
+        raise errors[0]
+    assert config is not None
     return config
+
+
+def problems(path: Path) -> list[ConfigError]:
+    """Everything that is wrong with the file; :func:`load` raises the first of it."""
+    try:
+        text = path.read_bytes().decode()
+        raw = parse_toml(text)
+    except (OSError, ValueError):
+        try:
+            load(path)
+        except ConfigError as error:
+            return [error]
+        raise
+    return _checked(raw, str(path), ERRORS_MAX)[1]
+
+
+def _checked(raw: dict[str, Any], file: str, most: int) -> tuple[Config | None, list[ConfigError]]:
+    """The configuration, None when some of it cannot be read, and what is wrong with it. What cannot be read is left
+    out and the rest is looked at again."""
+    errors: list[ConfigError] = []
+    rest = copy.deepcopy(raw)
+    gone: list[list[str | int]] = []
+    config: Config | None = None
+
+    def note(path: list[str | int], why: str) -> None:
+        errors.append(ConfigError(file, _dotted(_as_written(path, gone)), _lookup(rest, path), why))
+
+    while len(errors) < most:
+        try:
+            config = msgspec.convert(rest, Config, dec_hook=_parse_value)
+            break
+        except msgspec.ValidationError as problem:
+            path, why = _explain(rest, str(problem))
+            note(path, why)
+            removed = _leave_out(rest, path)
+            if removed is None:
+                break
+            gone.append(_as_written(removed, gone))
+    if config is not None:
+        for at, why in _contradictions(config):
+            note(at, why)
+    return (None if errors else config), errors[:most]
+
+
+def _leave_out(raw: Any, path: list[str | int]) -> list[str | int] | None:
+    """Removes what is at the path, or the entry that lacks it; the path of what is gone, None when nothing is."""
+    for length in range(len(path), 0, -1):
+        place, step = _lookup(raw, path[: length - 1]), path[length - 1]
+        if isinstance(place, dict) and step in place:
+            del place[step]
+            return path[:length]
+        if isinstance(place, list) and isinstance(step, int) and step < len(place):
+            del place[step]
+            return path[:length]
+    return None
+
+
+def _as_written(path: list[str | int], gone: list[list[str | int]]) -> list[str | int]:
+    """The path with the numbers that entries of lists have in the file; earlier ones may have been left out."""
+    found: list[str | int] = []
+    for step in path:
+        if isinstance(step, int):
+            for number in sorted(int(g[-1]) for g in gone if g[:-1] == found and isinstance(g[-1], int)):
+                step += number <= step
+        found.append(step)
+    return found
 
 
 def socket_path_problem(path: str) -> str | None:
@@ -115,8 +183,8 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 _OUR_OWN = re.compile(r"Expected |Invalid |Object |Integer |Number |Length ")
 
 
-def _explain(file: str, raw: dict[str, Any], error: str) -> ConfigError:
-    """Turns msgspec's sentence into ours: adds the value, and what is allowed there."""
+def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
+    """Where msgspec found something wrong, and its sentence turned into ours: it says what is allowed there."""
     match = _PATH.fullmatch(error)
     assert match is not None, error
     path = _resolve(raw, match["path"] or "$")
@@ -141,7 +209,7 @@ def _explain(file: str, raw: dict[str, Any], error: str) -> ConfigError:
         assert key is not None, error
         hint = _element(key.type) if path and isinstance(path[-1], int) else key.type
         problem = f"must be {allowed(hint, key.limits)}"
-    return ConfigError(file, _dotted(path), _lookup(raw, path), problem)
+    return path, problem
 
 
 def _resolve(raw: dict[str, Any], path: str) -> list[str | int]:
@@ -209,6 +277,32 @@ def _dotted(path: list[str | int]) -> str:
         else:
             text += ("." if text else "") + _quoted(step)
     return text
+
+
+# ---- what can be read, and is hardly what is meant ------------------------------------------------
+
+
+def doubts(config: Config, file: str) -> Iterator[str]:
+    """Lines about what works and is hardly meant."""
+    for at, rule in enumerate(config.rule):
+        for name in ("library", "process", "communicator"):
+            value = getattr(rule, name)
+            if re.search(r"[*?^$|()\[\]\\]", value):
+                yield (
+                    f"{file}: rule[{at}].{name} = {toml_value(value)}: is looked for as it stands, as a part of the "
+                    "name; patterns mean nothing here"
+                )
+
+
+def unusable_files(config: Config, file: str) -> Iterator[str]:
+    """Lines about certificates and keys that are named and cannot be used on this host."""
+    for table, prefix in (("cluster", ""), ("coordinator", ""), ("coordinator", "etcd_")):
+        ca, certificate, key = (getattr(getattr(config, table), prefix + name) for name in ("ca", "certificate", "key"))
+        if ca and certificate and key:
+            try:
+                read_pem(TlsFiles(ca=Path(ca), certificate=Path(certificate), key=Path(key)))
+            except TlsError as error:
+                yield f"{file}: {table}.{prefix}{error}"
 
 
 # ---- values that are wrong together, or beyond a limit -------------------------------------------

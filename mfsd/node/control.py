@@ -56,6 +56,24 @@ class ExplainRequest(Struct, frozen=True, tag_field="request", tag="explain"):
     version: int = VERSION
 
 
+class ConfigRequest(Struct, frozen=True, tag_field="request", tag="config"):
+    """The configuration in force."""
+
+    version: int = VERSION
+
+
+class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
+    """What a request or a program waits for, or waited for in the last minute."""
+
+    number: int = 0
+    """Of a request, or a process id."""
+    kind: Literal["any", "request", "pid"] = "any"
+    """any: a request of this number goes before a process."""
+    slowest: bool = False
+    """Instead: what waits longest."""
+    version: int = VERSION
+
+
 class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
     """What requests have moved, by stage and layer; those used last come first."""
 
@@ -83,6 +101,8 @@ Request = (
     | ReloadRequest
     | TraceRequest
     | ExplainRequest
+    | WhyRequest
+    | ConfigRequest
     | RequestsRequest
     | RecordRequest
 )
@@ -202,6 +222,10 @@ class ClassStatus(Struct, frozen=True):
     in_flight_bytes: int
     granted_bytes: int
     grants: int
+    sent_bytes: int = 0
+    """Completed by tasks that went out, since the daemon started."""
+    received_bytes: int = 0
+    """Completed by tasks whose bytes came in."""
 
 
 class NicStatus(Struct, frozen=True):
@@ -222,6 +246,13 @@ class NicStatus(Struct, frozen=True):
     wait_s: float
     """From submission to permit, summed over permits."""
     classes: list[ClassStatus]
+    utilization: float = 0.0
+    """Share of the rate that was really used going out, as a moving average; above 1 where the rate is set too low."""
+    incoming_utilization: float = 0.0
+    unscheduled_bytes: int = 0
+    """Completed by what never waits (collectives, control), since the daemon started; it counts for both directions."""
+    passed_bytes: int = 0
+    """Completed in other stages without a permit: observed, let go or held too long. It counts as going out."""
 
 
 class DeadlineStatus(Struct, frozen=True):
@@ -385,6 +416,51 @@ class RequestsReply(Struct, frozen=True, tag_field="reply", tag="requests"):
     """On no account: there was no room, or they had ended before they were seen."""
 
 
+class ConfigValue(Struct, frozen=True):
+    key: str
+    """Dotted, as in the file."""
+    value: str
+    """As it is written in the file."""
+    source: str
+    """`default`, `command line`, `mfsctl mode`, or the file."""
+
+
+class ConfigReply(Struct, frozen=True, tag_field="reply", tag="config"):
+    config_file: str | None
+    values: list[ConfigValue]
+
+
+class WaitSeen(Struct, frozen=True):
+    """A wait that was seen in the last minute: the longest of a request, or of what a program asked for without one."""
+
+    ago_s: float
+    task: str
+    request_id: int | None
+    stage: str
+    size_bytes: int
+    waited_s: float
+    """Until it was seen; it may have been longer."""
+    ahead_tasks: int
+    ahead_bytes: int
+    first: str
+    """The first of those that went before it; empty: none did."""
+    rule: str
+    """Why that one did."""
+
+
+class WhyReply(Struct, frozen=True, tag_field="reply", tag="why"):
+    about: str
+    state: Literal["waiting", "in-flight", "idle", "ended"]
+    reasons: list[str]
+    """Sentences for people."""
+    task: ExplainReply | None = None
+    """The one that waits longest, else the one that is under way longest."""
+    request: RequestStatus | None = None
+    cluster: list[str] = []
+    """Sentences on the cluster's order."""
+    seen: list[WaitSeen] = []
+
+
 class RecordStarted(Struct, frozen=True, tag_field="reply", tag="record"):
     """Both clocks were read at one moment, to within `uncertainty_ns`."""
 
@@ -425,6 +501,8 @@ Reply = (
     | ReloadReply
     | TraceReply
     | ExplainReply
+    | WhyReply
+    | ConfigReply
     | RequestsReply
     | RecordStarted
     | RecordEvents

@@ -10,6 +10,8 @@ from typing import Protocol
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     REQUEST_BYTES_MAX,
+    ConfigReply,
+    ConfigRequest,
     ErrorReply,
     ExplainReply,
     ExplainRequest,
@@ -29,6 +31,8 @@ from mfsd.node.control import (
     StatusReply,
     TraceReply,
     TraceRequest,
+    WhyReply,
+    WhyRequest,
     decode_request,
     encode,
 )
@@ -56,6 +60,10 @@ class Controllable(Protocol):
     def list_requests(self, request: RequestsRequest) -> RequestsReply: ...
     def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
         """TooMany, or ProtocolError when the client understands another layout of events."""
+
+    def configuration(self) -> ConfigReply: ...
+    def why(self, request: WhyRequest) -> WhyReply:
+        """LookupError: nothing is known of it."""
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError, with a line for people, when there is no such task."""
@@ -158,6 +166,10 @@ class ControlServer:
                 return self._target.trace(request)
             if isinstance(request, ExplainRequest):
                 return self._target.explain(request)
+            if isinstance(request, ConfigRequest):
+                return self._target.configuration()
+            if isinstance(request, WhyRequest):
+                return self._target.why(request)
             if isinstance(request, RequestsRequest):
                 return self._target.list_requests(request)
             return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()

@@ -29,6 +29,7 @@ from mfsd.node.config import Config, Mode, SocketConfig
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     ClientStatus,
+    ConfigReply,
     DaemonStatus,
     ExplainReply,
     ExplainRequest,
@@ -44,8 +45,11 @@ from mfsd.node.control import (
     StatusReply,
     TraceReply,
     TraceRequest,
+    WhyReply,
+    WhyRequest,
 )
 from mfsd.node.control_server import ControlServer
+from mfsd.node.effective import effective
 from mfsd.node.link import Link
 from mfsd.node.loads import LoadReports
 from mfsd.node.log import Log
@@ -63,6 +67,7 @@ from mfsd.node.totals import Totals
 from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
 from mfsd.node.values import SizeBytes
+from mfsd.node.why import SAMPLE_S, Why
 from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
@@ -154,6 +159,14 @@ class Daemon:
             self._batches,
             link.why_pruned if link is not None else lambda request_id: None,
         )
+        self._why = Why(
+            self._tracer,
+            config.policy,
+            self.requests,
+            self._batches,
+            lambda: self._server.sessions,
+            link.last_verdict if link is not None else lambda request_id: None,
+        )
         self._recorder = Recorder(
             arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
         )
@@ -166,7 +179,7 @@ class Daemon:
         observing = contextlib.ExitStack()
         for observer in self._observers:
             observing.enter_context(observer(self))
-        background = [loop.create_task(self._look_for_detached())]
+        background = [loop.create_task(self._look_for_detached()), loop.create_task(self._sample_waits())]
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
         if self._notifier.watchdog_interval_s is not None:
@@ -269,7 +282,9 @@ class Daemon:
     def _farewell(self, session: Session) -> None:
         self.requests.client_gone(session.client_id, Client(session.process, self._unit(session)))
         self._batches.client_gone(session.client_id)
-        self._totals.add(self._client_status(session, time.monotonic()))
+        status = self._client_status(session, time.monotonic())
+        self._why.client_gone(session.pid, session.client_id, session.process, status.permits)
+        self._totals.add(status)
 
     def rules(self) -> RulesReply:
         return RulesReply(rule_statuses(self._config))
@@ -300,6 +315,13 @@ class Daemon:
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""
         return self._tracer.explain(request)
+
+    def configuration(self) -> ConfigReply:
+        return effective(self._config, self._options, self._mode)
+
+    def why(self, request: WhyRequest) -> WhyReply:
+        """LookupError: nothing is known of it."""
+        return self._why.answer(request)
 
     def switch_mode(self, request: ModeRequest) -> ModeReply:
         before = self._mode
@@ -402,6 +424,12 @@ class Daemon:
                     self._log.warning(
                         "client-detached", client=client_id, pid=session.peer.pid, reason=os.strerror(-reason)
                     )
+
+    async def _sample_waits(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            if self._server.sessions:
+                self._why.sample()
 
     async def _keep_link(self, link: Link) -> None:
         """Without the link this node orders its own batches, so nothing ends with it."""

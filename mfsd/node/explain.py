@@ -466,3 +466,7 @@ def _time(ns: int) -> str:
         if ns >= size:
             return f"{sign}{ns / size:.4g} {unit}"
     return f"{sign}{ns} ns"
+
+
+shown_size, shown_rate, shown_time = _size, _rate, _time
+"""For whoever explains more than a task."""

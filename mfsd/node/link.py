@@ -109,6 +109,10 @@ class Link:
         """One sentence; None when the request is neither pruned nor infeasible."""
         return self._state.why_pruned(request_id)
 
+    def last_verdict(self, request_id: int) -> str | None:
+        """The same, also of requests that are no longer."""
+        return self._state.last_verdict(request_id)
+
     def status(self) -> LinkStatus:
         state, stream = self._state, self._stream
         heard_ns = state.heard_ns

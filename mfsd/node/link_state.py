@@ -26,6 +26,7 @@ BUDGET_MAX_NS = 2**62
 """Beyond any real budget (146 years); larger ones are cut, so that they fit on the wire."""
 
 
+SAID_MAX = 1_024
 JUDGED_MAX = 4_096
 """Ends of requests that are kept for a coordinator that is out of reach: the latest."""
 
@@ -42,6 +43,12 @@ class _Verdict(NamedTuple):
     for_batch: int
     port: str
     infeasible: bool = False
+
+
+def _sentence(why: _Verdict) -> str:
+    if why.infeasible:
+        return "it would be late with every port to itself"
+    return f"batch {why.for_batch} would have been late by port {why.port or 'unknown'}"
 
 
 class LinkState:
@@ -71,6 +78,8 @@ class LinkState:
         self._ranks: dict[int, int] = {}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
         """request -> batch -> verdict."""
+        self._said: dict[int, str] = {}
+        """Why the last requests that were given up were, also when that is over."""
 
     # ---- from the daemon -------------------------------------------------------------------------
 
@@ -284,14 +293,20 @@ class LinkState:
 
     def why_pruned(self, request_id: int) -> str | None:
         for why in sorted(self._verdicts.get(request_id, {}).values(), key=lambda why: why.infeasible):
-            if why.infeasible:
-                return "it would be late with every port to itself"
-            return f"batch {why.for_batch} would have been late by port {why.port or 'unknown'}"
+            return _sentence(why)
         return None
+
+    def last_verdict(self, request_id: int) -> str | None:
+        """Why it is or was given up, of the last requests that were."""
+        return self.why_pruned(request_id) or self._said.get(request_id)
 
     def _judge(self, batch_id: int, request_id: int, verdict: _Verdict) -> None:
         if batch_id in self._batches:  # it may have departed meanwhile
             self._verdicts.setdefault(request_id, {})[batch_id] = verdict
+            self._said.pop(request_id, None)
+            self._said[request_id] = _sentence(verdict)
+            while len(self._said) > SAID_MAX:
+                del self._said[next(iter(self._said))]
 
     def _acquit(self, batch_id: int, request_id: int) -> None:
         batches = self._verdicts.get(request_id, {})

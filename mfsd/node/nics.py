@@ -1,5 +1,9 @@
 """Which NICs the node has and how fast each is believed to be.
 
+One NIC is one entry, however programs name it: two windows for one link would each be as large as the link. The
+name of a device is unique on a host, so it decides; its GUID (0: not known) finds a device that a program calls by
+another name, unless the host or the configuration knows that name for a device of its own.
+
 A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
 first among those attached now. So a client can never change the rate that another client's traffic is planned
 with.
@@ -36,8 +40,11 @@ class NicTable:
         self._registry = registry
         self._config = config
         self._host_rates = host_rates or read_host_rates
-        self._index: dict[tuple[str, int], int] = {}
-        self._told: dict[tuple[str, int], tuple[int, set[int]]] = {}
+        self._index: dict[str, int] = {}
+        self._guid: dict[str, int] = {}
+        """Which each NIC was registered with first: the arbiter tells NICs apart by both."""
+        self._by_guid: dict[int, str] = {}
+        self._told: dict[str, tuple[int, set[int]]] = {}
 
     @property
     def count(self) -> int:
@@ -46,22 +53,31 @@ class NicTable:
 
     def names(self) -> dict[int, str]:
         """Device by index."""
-        return {index: name for (name, _), index in self._index.items()}
+        return {index: name for name, index in self._index.items()}
 
     def register(self, client_id: int, name: str, guid: int, rate_bytes_per_s: int) -> int:
         """The index of the NIC. OSError(ENOSPC) when the table is full."""
-        key = (name, guid)
         host_rates = self._host_rates()
-        if key not in self._index and self._free_slots(name, host_rates) <= 0:
+        name = self._canonical(name, guid, host_rates)
+        if name not in self._index and self._free_slots(name, host_rates) <= 0:
             raise OSError(errno.ENOSPC, f"{NICS_MAX} NICs are known, the most")
-        told, clients = self._told.get(key, (0, set()))
+        told, clients = self._told.get(name, (0, set()))
         if not clients - {client_id} or told == 0:
             told = rate_bytes_per_s
         rate = self._configured(name) or host_rates.get(name, 0) or told
-        index = self._registry.nic(name, guid, rate)
-        self._told[key] = (told, clients | {client_id})
-        self._index[key] = index
+        index = self._registry.nic(name, self._guid.get(name, guid), rate)
+        self._guid.setdefault(name, guid)
+        if guid:
+            self._by_guid.setdefault(guid, name)
+        self._told[name] = (told, clients | {client_id})
+        self._index[name] = index
         return index
+
+    def _canonical(self, name: str, guid: int, host_rates: Mapping[str, int]) -> str:
+        """By which name the NIC is known here."""
+        if name in self._index or name in host_rates or name in self._config:
+            return name
+        return self._by_guid.get(guid, name)
 
     def forget(self, client_id: int) -> None:
         """The client is gone; what it told counts no longer once nobody else has the NIC open."""
@@ -71,9 +87,9 @@ class NicTable:
     def reconfigure(self, config: Mapping[str, NicConfig]) -> None:
         self._config = config
         host_rates = self._host_rates()
-        for name, guid in self._index:
-            told, _ = self._told[name, guid]
-            self._registry.nic(name, guid, self._configured(name) or host_rates.get(name, 0) or told)
+        for name in self._index:
+            told, _ = self._told[name]
+            self._registry.nic(name, self._guid[name], self._configured(name) or host_rates.get(name, 0) or told)
 
     def _configured(self, name: str) -> int:
         return int(self._config[name].rate_bytes_per_s) if name in self._config else 0
@@ -82,7 +98,7 @@ class NicTable:
         """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
         devices."""
         known = {*host_rates, *self._config}
-        missing = known - {n for n, _ in self._index}
+        missing = known - self._index.keys()
         reserved = 0 if name in missing else len(missing)
         return NICS_MAX - len(self._index) - reserved
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import NODEFAULT, Struct
@@ -68,6 +70,39 @@ def markdown() -> str:
 def updated(page: str) -> str:
     """The page with the tables between its two marks written anew."""
     return with_part(page, BEGIN, markdown(), END)
+
+
+class KeyText(NamedTuple):
+    """A key as people read of it."""
+
+    name: str
+    may_be: str
+    default: str
+    required: bool
+    meaning: str
+
+
+class Section(NamedTuple):
+    title: str
+    summary: str
+    keys: list[KeyText]
+
+
+def sections() -> Iterator[Section]:
+    """Everything that can be configured, for pages that are no Markdown."""
+    yield Section("Top level", "Keys before any table.", _texts([k for k in keys(Config) if struct_of(k.type) is None]))
+    for key in keys(Config):
+        struct = struct_of(key.type)
+        if struct is not None:
+            title = _plain(_TITLES.get(struct, f"[{key.name}]")).strip('"')
+            yield Section(title, _plain(_docstring(struct)), _texts(_documented(struct)))
+
+
+def _texts(rows: list[Key]) -> list[KeyText]:
+    return [
+        KeyText(k.name, allowed(k.type, k.limits), default_text(k), k.default is NODEFAULT, _plain(k.description))
+        for k in rows
+    ]
 
 
 def default_text(key: Key) -> str:

@@ -86,6 +86,10 @@ class Requests:
         counts = self._attainment.counts(self._clock_ns())
         return DeadlineStatus(*counts, window_s=self._attainment.window_ns / 1e9)
 
+    def accounts(self, request_id: int) -> list[Account]:
+        """One for each process that has named the request."""
+        return self._ledger.accounts(request_id)
+
     def reply(self, request: RequestsRequest) -> RequestsReply:
         """What mfsctl asks."""
         now_ns = self._clock_ns()

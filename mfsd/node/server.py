@@ -242,7 +242,7 @@ class AttachServer:
             return
         try:
             index = self._nics.register(session.client_id, name, hello.nic_guid, hello.nic_rate_bytes_per_s)
-            session.nics[index] = name
+            session.nics[index] = self._nics.names()[index]
             reply = nic_reply_encode(nic=index)
             self._log.info("nic", client=session.client_id, nic=name, index=index)
         except OSError as error:

@@ -43,6 +43,10 @@ class Session:
         self._packets = 0.0
         self._packets_at_s = attached_s
 
+    @property
+    def pid(self) -> int:
+        return self.peer.pid
+
     def watch(self, loop: asyncio.AbstractEventLoop, packet: Callable[[], None], ended: Callable[[], None]) -> None:
         loop.add_reader(self.connection.fileno(), packet)
         loop.add_reader(self.pidfd, ended)

@@ -95,9 +95,14 @@ def nic_status(index: int, stats: NicStats) -> NicStatus:
                 stats["in_flight_class_bytes"],
                 stats["granted_bytes"],
                 stats["grants"],
+                *(stats["carried_bytes"][direction] for direction in (Direction.OUT, Direction.IN)),
                 strict=True,
             )
         ],
+        utilization=stats["used"][Direction.OUT],
+        incoming_utilization=stats["used"][Direction.IN],
+        unscheduled_bytes=stats["unscheduled_carried_bytes"],
+        passed_bytes=stats["passed_bytes"],
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from mfsd._native import Arbiter, TaskLook
+from mfsd._native import Arbiter, NicFacts, TaskLook
 from mfsd.node.batches import Batches
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.explain import Seen, Surroundings, explain, key_of, status_of
@@ -41,7 +41,7 @@ class Tracer:
 
     def trace(self, request: TraceRequest) -> TraceReply:
         now_ns = time.monotonic_ns()
-        seen = self._all()
+        seen = self.everything()
         facts = {way: self._arbiter.facts(*way) for way in {s.way for s in seen}}
         seen.sort(
             key=lambda s: (
@@ -55,6 +55,10 @@ class Tracer:
     def explain(self, request: ExplainRequest) -> ExplainReply:
         """LookupError: there is no such task."""
         subject = self._find(request.task)
+        return self.explain_one(subject, self.everything())
+
+    def explain_one(self, subject: Seen, tasks: Sequence[Seen]) -> ExplainReply:
+        """`tasks`: all that were seen."""
         now_ns = time.monotonic_ns()
         look = subject.look
         nic = self._arbiter.nic_stats(look.nic)
@@ -67,7 +71,7 @@ class Tracer:
             red_ns=self._batches.red_ns(look.batch_id) if look.batch_id else None,
             why_pruned=self._why_pruned(look.request_id) if look.request_id else None,
         )
-        others = [s for s in self._all() if s.way == subject.way and s.id != subject.id]
+        others = [s for s in tasks if s.way == subject.way and s.id != subject.id]
         return explain(self._policy, subject, others, around, now_ns)
 
     def _order(self) -> str:
@@ -76,7 +80,19 @@ class Tracer:
             return f"the coordinator (term {source.term}, epoch {source.epoch})"
         return "this node's own RED order"
 
-    def _all(self) -> list[Seen]:
+    def facts(self, way: tuple[int, int]) -> NicFacts:
+        return self._arbiter.facts(*way)
+
+    def waiting(self) -> int:
+        """Tasks that wait, over all NICs."""
+        return sum(sum(self._arbiter.nic_stats(nic)["held_tasks"]) for nic in self._nic_names())
+
+    def rates(self) -> list[int]:
+        """Of every NIC, in bytes/s."""
+        return [self._arbiter.nic_stats(nic)["rate_bytes_per_s"] for nic in self._nic_names()]
+
+    def everything(self) -> list[Seen]:
+        """Every task of every program."""
         return [s for client_id in list(self._clients()) for s in self._of(client_id)]
 
     def _of(self, client_id: int) -> list[Seen]:
@@ -98,4 +114,7 @@ class Tracer:
                 if len(numbers) == 2 or seen.look.task >> 32 == int(numbers[2]):
                     return seen
                 break
-        raise LookupError(f"task {task} neither waits nor is in flight: it has ended, or never was; see mfsctl trace")
+        raise LookupError(
+            f"task {task} neither waits nor is in flight: it has ended, or never was; see mfsctl trace, or let mfsctl "
+            "explain --slowest choose one"
+        )

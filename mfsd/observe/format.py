@@ -19,6 +19,11 @@ def count(value: int) -> str:
     return _scaled(value, 1000, "", "").replace(" ", "") if value else "-"
 
 
+def share(value: float) -> str:
+    """``37%``; ``-`` for none."""
+    return "-" if value < 0.0005 else "<1%" if value < 0.005 else f"{value:.0%}"
+
+
 def duration(seconds: float) -> str:
     """``3d 4h``, ``5m 12s``, ``1.20 s``, ``35 us``."""
     for size, word, smaller_size, smaller in (

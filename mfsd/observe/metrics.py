@@ -26,6 +26,7 @@ def families(status: StatusReply) -> Iterator[Metric]:
     """Everything that is exported, one family at a time."""
     yield from _daemon(status)
     yield from _nics(status)
+    yield from _use(status)
     yield from _programs(status)
     yield from _requests(status)
     yield from _failures(status)
@@ -118,6 +119,31 @@ def _nics(status: StatusReply) -> Iterator[Metric]:
                 for at, one in enumerate(nic.classes):
                     family.add_metric([nic.name, str(at)], getattr(one, attribute))
             yield family
+
+
+def _use(status: StatusReply) -> Iterator[Metric]:
+    """What links really carried. What has no class never waits (both directions) or went without a permit (out)."""
+    ratio = GaugeMetricFamily(
+        "mfs_nic_utilization_ratio",
+        "Moving average of the share of the rate that was really used.",
+        labels=["nic", "direction"],
+    )
+    carried = CounterMetricFamily(
+        "mfs_nic_carried_bytes",
+        "Bytes that the link carried. class none: collectives and control, which count for both directions, and what "
+        "went without a permit.",
+        labels=["nic", "direction", "class"],
+    )
+    for nic in status.nics:
+        ratio.add_metric([nic.name, "out"], nic.utilization)
+        ratio.add_metric([nic.name, "in"], nic.incoming_utilization)
+        for at, one in enumerate(nic.classes):
+            carried.add_metric([nic.name, "out", str(at)], one.sent_bytes)
+            carried.add_metric([nic.name, "in", str(at)], one.received_bytes)
+        carried.add_metric([nic.name, "out", "none"], nic.unscheduled_bytes + nic.passed_bytes)
+        carried.add_metric([nic.name, "in", "none"], nic.unscheduled_bytes)
+    yield ratio
+    yield carried
 
 
 _PROGRAM_COUNTERS = (

@@ -11,7 +11,9 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.coordinate import Coordinate
 from textual.css.query import NoMatches
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 from textual.worker import get_current_worker
 
@@ -21,6 +23,38 @@ from mfsd.observe.format import duration
 from mfsd.observe.views import VIEWS, Look, Row, View, arranged
 
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+HELP = """\
+1-6      choose the table              s      sort by the next column
+up down  move                          r      reverse the order
+/        show only rows with a text    space  pause, and go on
+Escape   show all rows again           + -    look less or more often
+?        this page                     q      leave (also Ctrl-C)
+
+HELD       bytes that wait for a permit
+IN FLIGHT  bytes permitted and not completed
+OUT, IN    share of the link's rate that was really used, of late
+LOAD       share of the rate taken by what goes first (rho)
+WINDOW     most bytes in flight in one direction
+FAILED OPEN  sent without a permit: overflow, hold limit or no daemon
+
+Any key closes this page."""
+
+
+class _Help(ModalScreen[None]):
+    """What the keys and the columns mean."""
+
+    CSS = """
+    _Help { align: center middle; }
+    #help { width: 76; height: auto; padding: 1 2; background: $surface; border: round $primary; }
+    """
+
+    def compose(self) -> ComposeResult:
+        yield Static(HELP, id="help", markup=False)
+
+    def on_key(self) -> None:
+        self.dismiss()
 
 
 class _Table(Vertical):
@@ -33,6 +67,8 @@ class _Table(Vertical):
         self.reverse = False
         self.pattern = ""
         self._rows: list[Row] = []
+        self._written: dict[str, list[str]] = {}
+        """What the terminal's table holds, by row."""
 
     def compose(self) -> ComposeResult:
         yield DataTable(cursor_type="row", zebra_stripes=True)
@@ -45,19 +81,25 @@ class _Table(Vertical):
         self.refill()
 
     def refill(self) -> None:
+        """Writes only what differs: most looks change a few cells."""
         table = self.query_one(DataTable)
-        cursor = table.cursor_row
         shown = arranged(self._rows, self.sort_column, self.reverse, self.pattern)
-        table.clear()
-        for row in shown:
-            table.add_row(
-                *(
-                    Text(cell.text, justify="left" if title.endswith(" ") else "right")
-                    for title, cell in zip(self.view.columns, row.cells, strict=True)
-                ),
-                key=row.key,
-            )
-        table.move_cursor(row=min(cursor, max(0, len(shown) - 1)))
+        texts = {row.key: [cell.text for cell in row.cells] for row in shown}
+        if list(texts) == list(self._written):
+            for at, (key, cells) in enumerate(texts.items()):
+                for column, (text, old) in enumerate(zip(cells, self._written[key], strict=True)):
+                    if text != old:
+                        table.update_cell_at(Coordinate(at, column), self._cell(column, text), update_width=True)
+        else:
+            cursor = table.cursor_row
+            table.clear()
+            for key, cells in texts.items():
+                table.add_row(*(self._cell(column, text) for column, text in enumerate(cells)), key=key)
+            table.move_cursor(row=min(cursor, max(0, len(shown) - 1)))
+        self._written = texts
+
+    def _cell(self, column: int, text: str) -> Text:
+        return Text(text, justify="left" if self.view.columns[column].endswith(" ") else "right")
 
     def next_column(self) -> None:
         self.sort_column = 0 if self.sort_column is None else self.sort_column + 1
@@ -74,6 +116,7 @@ class _Table(Vertical):
     def _head(self) -> None:
         table = self.query_one(DataTable)
         table.clear(columns=True)
+        self._written = {}
         for at, title in enumerate(self.view.columns):
             mark = ("▼" if self.reverse else "▲") if at == self.sort_column else ""
             table.add_column(
@@ -89,9 +132,11 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: 2; padding: 0 1; }
+    #views { height: 1fr; }
     #filter { display: none; height: 3; }
+    _Table { height: 1fr; }
     DataTable { height: 1fr; }
-    TabPane { padding: 0; }
+    TabPane { height: 1fr; padding: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         # The tabs name these keys; the last line has no room for them in 80 columns.
@@ -103,7 +148,9 @@ class Top(App[None]):
         Binding("plus,equals_sign", "slower", "Slower", key_display="+", show=False),
         Binding("minus", "faster", "Faster", key_display="-", show=False),
         Binding("escape", "unfilter", show=False),
+        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
     def __init__(self, ask: Callable[[], Look], interval_s: float = 1.0) -> None:
@@ -113,6 +160,8 @@ class Top(App[None]):
         self._interval_s = interval_s
         self._paused = False
         self._before: tuple[float, Look] | None = None
+        self._latest: tuple[Look, Look, float] | None = None
+        """What tables are made of when they are looked at."""
 
     def compose(self) -> ComposeResult:
         yield Static("connecting ...", id="head")
@@ -164,8 +213,14 @@ class Top(App[None]):
                 (daemon.socket, "dim"),
             )
         )
-        for table in self.query(_Table):
-            table.show(list(table.view.rows(before, look, now_s - then_s)))
+        self._latest = (before, look, now_s - then_s)
+        self._show_table()
+
+    def _show_table(self) -> None:
+        """The one that is seen; the others when it is their turn."""
+        if self._latest is not None:
+            table = self._table()
+            table.show(list(table.view.rows(*self._latest)))
 
     # ---- keys ------------------------------------------------------------------------------------
 
@@ -176,6 +231,12 @@ class Top(App[None]):
     def action_view(self, number: int) -> None:
         self.query_one("#views", TabbedContent).active = f"view-{number}"
         self.query_one(f"#view-{number}").query_one(DataTable).focus()
+
+    def on_tabbed_content_tab_activated(self) -> None:
+        self._show_table()
+
+    def action_help(self) -> None:
+        self.push_screen(_Help())
 
     def action_sort(self) -> None:
         self._table().next_column()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mfsd.node.control import ClientStatus, NicStatus, RequestStatus, StatusReply
-from mfsd.observe.format import bit_rate, byte_count, count, duration
+from mfsd.observe.format import bit_rate, byte_count, count, duration, share
 
 
 class Cell(NamedTuple):
@@ -75,16 +75,17 @@ def _mean_wait(before: NicStatus, after: NicStatus) -> Cell:
 
 
 def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
-    earlier = {nic.name: nic for nic in before.status.nics}
+    earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
-        old = earlier.get(nic.name, nic)
+        old = earlier.get(nic.index, nic)
         for at, (was, now) in enumerate(zip(old.classes, nic.classes, strict=True)):
             yield Row(
-                f"{nic.name}/{at}",
+                f"{nic.index}/{at}",
                 (
                     _text(nic.name),
                     Cell(at, str(at)),
-                    _rate(was.granted_bytes, now.granted_bytes, elapsed_s),
+                    _rate(was.sent_bytes, now.sent_bytes, elapsed_s),
+                    _rate(was.received_bytes, now.received_bytes, elapsed_s),
                     _per_s(was.grants, now.grants, elapsed_s),
                     _bytes(now.held_bytes),
                     _count(now.held_tasks),
@@ -94,20 +95,21 @@ def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
 
 
 def _nics(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
-    earlier = {nic.name: nic for nic in before.status.nics}
+    earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
-        old = earlier.get(nic.name, nic)
+        old = earlier.get(nic.index, nic)
         yield Row(
-            nic.name,
+            str(nic.index),
             (
                 _text(nic.name),
                 Cell(nic.rate_bytes_per_s, bit_rate(nic.rate_bytes_per_s)),
-                Cell(nic.load, f"{nic.load:.0%}"),
+                Cell(nic.utilization, share(nic.utilization)),
+                Cell(nic.incoming_utilization, share(nic.incoming_utilization)),
+                Cell(nic.load, share(nic.load)),
                 _bytes(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
                 _bytes(nic.window_bytes),
                 _bytes(nic.unscheduled_in_flight_bytes),
                 _mean_wait(old, nic),
-                _per_s(old.promotions, nic.promotions, elapsed_s),
             ),
         )
 
@@ -214,8 +216,8 @@ def _failed_open(client: ClientStatus) -> int:
 
 
 VIEWS = (
-    View("Classes", ("NIC ", "CLASS", "RATE", "PERMITS/s", "HELD", "TASKS", "IN FLIGHT"), _classes),
-    View("NICs", ("NIC ", "RATE", "LOAD", "IN FLIGHT", "WINDOW", "UNSCHED", "MEAN WAIT", "PROMOTED/s"), _nics),
+    View("Classes", ("NIC ", "CLASS", "SENT/s", "RECV/s", "PERMITS/s", "HELD", "TASKS", "IN FLIGHT"), _classes),
+    View("NICs", ("NIC ", "RATE", "OUT", "IN", "LOAD", "IN FLIGHT", "WINDOW", "UNSCHED", "MEAN WAIT"), _nics),
     View("Programs", ("PID", "PROCESS ", "STATE ", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "FAILED OPEN"), _programs),
     View("Stages", ("PROCESS ", "STAGE ", "RATE", "POSTED", "COMPLETED"), _stages),
     View("Units", ("UNIT ", "PROGRAMS", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "REQUESTS", "IN TIME"), _units),

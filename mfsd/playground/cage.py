@@ -128,7 +128,7 @@ def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell:
     try:
         _unshare()
     except OSError as error:
-        os.write(tell, f"needs root or user namespaces ({error})".encode())
+        os.write(tell, f"needs root or user namespaces ({error.strerror or error})".encode())
         os._exit(1)
     child = os.fork()
     if child == 0:
@@ -172,7 +172,7 @@ def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell
         try:
             _furnish()
         except OSError as error:
-            os.write(tell, f"needs mounts of its own ({error})".encode())
+            os.write(tell, f"needs mounts of its own ({error.strerror or error})".encode())
             os._exit(1)
         os.close(tell)
         code = function()

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from mfsd.children import python_module
+from mfsd.playground.load import link_share
 from mfsd.playground.network import CONTROL_ADDRESS, build_nodes, node_address, on_node
 from mfsd.playground.program import Program
 from mfsd.playground.state import Coordinator, Node, PlaygroundError, State
@@ -29,6 +30,8 @@ RESTART_S = 1.0
 ETCD_PORT = 2379
 COORDINATOR_PORT = 7400
 PAGE_PORT = 7480
+DROP_BUDGET = 0.25
+"""Share of requests that may be pruned: few are under way here, and some of them shall be seen."""
 CHECKOUT_ETCD = Path(__file__).parents[2] / "build/debian/etcd-server/usr/bin/etcd"
 """Where a checkout's setup puts it."""
 
@@ -166,6 +169,7 @@ class Cluster:
             config.write_text(
                 'log_level = "warning"\n[coordinator]\n'
                 f'rate_default = "{self._options.rate}"\nweb = "{CONTROL_ADDRESS}:{PAGE_PORT + at}"\n'
+                f"[policy]\ndrop_budget = {DROP_BUDGET}\n"
             )
             command = [*_mfsd(), "--coordinator", "--config", str(config)]
             command += ["--listen", coordinator.inside, "--advertise", coordinator.inside]
@@ -183,19 +187,24 @@ class Cluster:
             parts.append(
                 _Part(
                     f"mfsd of {node.name}",
-                    on_node(node.name, [*with_device(node, self._options.rate), *command]),
+                    on_node(node.name, [*with_device(node, self._rate(node)), *command]),
                     path.exists,
                     partial(path.unlink, missing_ok=True),  # of the daemon before; `up` waits for a new one
                 )
             )
         return parts
 
+    def _rate(self, node: Node) -> str:
+        """Of its link: where there is a load, the node that decodes has as much as all that prefill."""
+        times = link_share(self._state.nodes.index(node), len(self._state.nodes)) if self._options.load else 1
+        return f"{self._options.rate_bytes_per_s * 8 * times}bit" if times > 1 else self._options.rate
+
     def _configuration(self, node: Node) -> str:
         addresses = ", ".join(f'"{c.inside}"' for c in self._state.coordinators)
         return (
             'log_level = "warning"\n\n'
             f'[cluster]\nnode = "{node.name}"\nunit = "{node.name}"\ncoordinators = [{addresses}]\n\n'
-            f'[nic.{node.device}]\nrate = "{self._options.rate}"\naddress = "{node.address}"\n\n'
+            f'[nic.{node.device}]\nrate = "{self._rate(node)}"\naddress = "{node.address}"\n\n'
             "# What nobody knows passes at once. Programs of perftest (ib_write_bw ...) ask here, so that there is "
             "something to see.\n"
             '[[rule]]\nprocess = "ib_"\naction = "hold"\nstage = "p2d"\n'
@@ -215,14 +224,8 @@ class Cluster:
         parts = [_Part("the relay", relay, pass_fds=fds)]
         if self._options.load:
             for at, node in enumerate(self._state.nodes):
-                peer = self._state.nodes[(at + 1) % len(self._state.nodes)]
-                command = [
-                    "env",
-                    f"MFS_SOCKET={node.socket}",
-                    *python_module("mfsd.playground.load"),
-                    str(at + 1),
-                ]
-                command += [node.address, peer.address, str(self._options.rate_bytes_per_s)]
+                command = ["env", f"MFS_SOCKET={node.socket}", *python_module("mfsd.playground.load")]
+                command += [str(at), str(self._options.rate_bytes_per_s), *(n.address for n in self._state.nodes)]
                 parts.append(_Part(f"the load of {node.name}", on_node(node.name, command)))
         return parts
 

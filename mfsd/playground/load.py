@@ -1,117 +1,229 @@
-"""A load that shows: each node sends the KV of made-up requests to the next one, with deadlines, under its daemon.
+"""A load that tells the story: nodes that prefill, one that stores KV blocks and one that decodes, with deadlines.
 
-    python -m mfsd.playground.load NODE_NUMBER ADDRESS PEER_ADDRESS RATE_BYTES_PER_S
+    python -m mfsd.playground.load NODE_NUMBER RATE_BYTES_PER_S ADDRESS ...      (the addresses of all nodes)
 
-Runs until it is killed. A batch of REQUESTS requests begins every PERIOD_S; each sends MESSAGE_BYTES for each of LAYERS
-layers over TCP, when the daemon permits it. Together that is about a third of a link.
+Runs until it is killed. Every prefill node begins a batch each PERIOD_S: it fetches reusable blocks from the store
+(stage 1), runs its layers, each with a collective among the prefill nodes (stage 2), and sends each request's KV to the
+decode node (stage 3), whose link is as fast as those of all prefill nodes together. Sizes are shares of what a prefill
+node's link carries in a period, so that links are as busy at every rate. Short requests have little time and long ones
+have much: whoever sends all at once slows down collectives and makes the short ones late. Now and then comes a burst of
+more than the links take, and a request whose time is too short whatever is done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
+import random
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 from mfsd.client import Flow, Request, Session, Stage
 from mfsd.client.batch import Batch
+from mfsd.playground.wire import Channel, Link
 
-PORT = 7999
 DEVICE = "mfs0"
-LAYERS, REQUESTS = 4, 2
-LINK_SHARE = 0.3
-PERIOD_S = 0.25
-DEADLINES_S = (0.2, 0.5)
-SO_MAX_PACING_RATE = 47
+PERIOD_S = 2.0
+LAYERS = 4
+COMPUTE_S = 0.06
+"""Of a layer."""
+COLLECTIVE_SHARE = 0.04
+"""Of a layer, as a share of what the link carries in a period."""
+BACKGROUND_SHARE = 0.05
+BACKGROUND_PERIOD_S = 0.5
+BATCHES_AT_ONCE = 4
+BURST_EVERY, BURST_SIZE = 8, 2.0
+HOPELESS_EVERY = 5
+HOPELESS_S = 0.05
 ID_STEP = 1 << 32
 """Between the batches and requests of neighbouring nodes: numbers are unique in the cluster."""
 
 
-def sink(listener: socket.socket) -> None:
-    """Takes what others send, and forgets it."""
+class Kind(NamedTuple):
+    """Requests of one kind; shares as of COLLECTIVE_SHARE."""
 
-    def drain(connection: socket.socket) -> None:
-        with contextlib.closing(connection), contextlib.suppress(OSError):
-            while connection.recv(1 << 18):
-                pass
-
-    while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=drain, args=(connection,), daemon=True).start()
+    kv_share: float
+    reuse_share: float
+    deadline_s: float
 
 
-def connect(peer: str, rate_bytes_per_s: int) -> socket.socket:
-    """A connection that sends no faster than the device would; waits for the peer."""
-    while True:
-        sending = socket.socket()
-        sending.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, min(rate_bytes_per_s, 2**32 - 2))
-        try:
-            sending.connect((peer, PORT))
-        except OSError:
-            sending.close()
-            time.sleep(PERIOD_S)
-        else:
-            return sending
+SHORT = Kind(kv_share=0.045, reuse_share=0.005, deadline_s=1.5)
+LONG = Kind(kv_share=0.28, reuse_share=0.02, deadline_s=5.0)
+BATCH = (LONG, LONG, SHORT, SHORT)
+"""In the order in which they ask."""
 
 
-class Sender:
-    """Plays one node's prefill: batches of requests whose KV goes to the peer."""
+class Roles(NamedTuple):
+    """Addresses by what their nodes do; a small cluster has nodes that do several things."""
 
-    def __init__(self, session: Session, number: int, peer: str, rate_bytes_per_s: int) -> None:
-        self._session, self._peer = session, peer
+    prefill: list[str]
+    store: str
+    decode: str
+
+
+def roles(addresses: list[str]) -> Roles:
+    return Roles(addresses[:-2] or addresses[:1], addresses[-2:][0], addresses[-1])
+
+
+def link_share(number: int, nodes: int) -> int:
+    """How many times as fast a node's link is as that of a prefill node."""
+    return max(1, nodes - 2) if number == nodes - 1 else 1
+
+
+class Prefill:
+    """A node that computes prompts."""
+
+    def __init__(self, session: Session, link: Link, number: int, own: str, place: Roles, rate_bytes_per_s: int):
+        self._session, self._link, self._place = session, link, place
+        self._period_bytes = int(rate_bytes_per_s * PERIOD_S)
         self._nic = session.nic(DEVICE, rate_bytes_per_s=rate_bytes_per_s)
-        self._message = bytes(int(rate_bytes_per_s * LINK_SHARE * PERIOD_S / (LAYERS * REQUESTS)))
         self._identifiers = itertools.count(number * ID_STEP + 1)
+        after = place.prefill[(place.prefill.index(own) + 1) % len(place.prefill)]
+        self._neighbour = after if after != own else place.store
+        self._room = threading.Semaphore(BATCHES_AT_ONCE)
+        self._chance = random.Random(number)
+        self._delay_s = number % len(place.prefill) * PERIOD_S / len(place.prefill) / 2
 
-    def batch(self, sending: socket.socket) -> None:
-        """One batch from begin to end: everything is asked for at once, and sent as it is permitted."""
-        now_ns, size = time.monotonic_ns(), len(self._message)
-        requests = [
-            Request(
-                next(self._identifiers),
-                deadline_ns=now_ns + int(deadline_s * 1e9),
-                flows=tuple(Flow(Stage.P2D, self._peer, size, self._nic, layer) for layer in range(LAYERS)),
-            )
-            for deadline_s in DEADLINES_S[:REQUESTS]
-        ]
-        with self._session.batch(next(self._identifiers), layers=LAYERS, requests=requests) as batch:
+    def run(self) -> None:
+        time.sleep(self._delay_s)
+        for number in itertools.count(1):
+            began_s = time.monotonic()
+            self._room.acquire()
+            threading.Thread(target=self._batch, args=(number,), daemon=True).start()
+            pause_s = PERIOD_S * self._chance.uniform(0.9, 1.1) - (time.monotonic() - began_s)
+            time.sleep(max(0.0, pause_s))
+
+    def _batch(self, number: int) -> None:
+        try:
+            with contextlib.suppress(OSError):  # a node was killed, as the page invites to
+                self._run_batch(number)
+        finally:
+            self._room.release()
+
+    def _run_batch(self, number: int) -> None:
+        size = BURST_SIZE if number % BURST_EVERY == 0 else 1.0
+        kinds = [kind._replace(kv_share=kind.kv_share * (size if kind is LONG else 1.0)) for kind in BATCH]
+        if number % HOPELESS_EVERY == 0:
+            kinds[0] = kinds[0]._replace(deadline_s=HOPELESS_S)
+        now_ns = time.monotonic_ns()
+        requests = [self._request(kind, now_ns) for kind in kinds]
+        computed = [threading.Event() for _ in range(LAYERS)]
+        loaded = [threading.Event() for _ in range(LAYERS)]
+        batch_id = next(self._identifiers)
+        compute_ns = int(COMPUTE_S * LAYERS * 1e9)
+        with self._session.batch(batch_id, layers=LAYERS, requests=requests, compute_ns=compute_ns) as batch:
+            workers = [threading.Thread(target=self._load, args=(batch, requests, loaded), daemon=True)]
+            workers += [
+                threading.Thread(target=self._ship, args=(batch, request, computed), daemon=True)
+                for request in requests
+            ]
+            for worker in workers:
+                worker.start()
+            self._compute(batch, loaded, computed)
+            for worker in workers:
+                worker.join()
+
+    def _request(self, kind: Kind, now_ns: int) -> Request:
+        kv, reuse = (int(share * self._period_bytes / LAYERS) for share in (kind.kv_share, kind.reuse_share))
+        store, decode = self._place.store, self._place.decode
+        flows = [Flow(Stage.P2D, decode, kv, self._nic, layer) for layer in range(LAYERS)]
+        flows += [Flow(Stage.REUSE, store, reuse, self._nic, layer, incoming=True) for layer in range(LAYERS)]
+        budget_ns = int(kind.deadline_s * 1e9)
+        return Request(next(self._identifiers), deadline_ns=now_ns + budget_ns, budget_ns=budget_ns, flows=tuple(flows))
+
+    def _load(self, batch: Batch, requests: list[Request], loaded: list[threading.Event]) -> None:
+        """Stage 1: blocks that the store has, layer by layer."""
+        try:
+            channel = self._link.connect(self._place.store)
             for layer in range(LAYERS):
+                for request in requests:
+                    size = next(f.size_bytes for f in request.flows if f.incoming and f.layer == layer)
+                    with self._task(request, size, Stage.REUSE, batch, layer, self._place.store, incoming=True):
+                        channel.pull(size)
+                loaded[layer].set()
+        except OSError:
+            pass
+        finally:
+            for event in loaded:
+                event.set()
+
+    def _compute(self, batch: Batch, loaded: list[threading.Event], computed: list[threading.Event]) -> None:
+        """Stage 2 blocks the next layer."""
+        try:
+            channel = self._link.connect(self._neighbour)
+            size = int(COLLECTIVE_SHARE * self._period_bytes)
+            for layer in range(LAYERS):
+                loaded[layer].wait()
                 batch.layer(layer)
-                self._send_layer(sending, batch, requests, layer)
+                time.sleep(COMPUTE_S)
+                with self._session.submit(size, stage=Stage.COLLECTIVE, nic=self._nic, batch=batch, layer=layer):
+                    channel.push(size)
+                computed[layer].set()
+        finally:
+            for event in computed:
+                event.set()
 
-    def _send_layer(self, sending: socket.socket, batch: Batch, requests: list[Request], layer: int) -> None:
-        tasks = [
-            self._session.submit(
-                len(self._message),
-                stage=Stage.P2D,
-                nic=self._nic,
-                request_id=request.request_id,
-                deadline_ns=request.deadline_ns,
-                batch=batch,
-                layer=layer,
-                peer=self._peer,
-            )
-            for request in requests
-        ]
-        for task in tasks:
-            with task:
-                sending.sendall(self._message)
+    def _ship(self, batch: Batch, request: Request, computed: list[threading.Event]) -> None:
+        """Stage 3: each layer's KV, as soon as it is there."""
+        with contextlib.suppress(OSError):
+            channel = self._link.connect(self._place.decode)
+            for layer in range(LAYERS):
+                computed[layer].wait()
+                size = request.flows[layer].size_bytes
+                with self._task(request, size, Stage.P2D, batch, layer, self._place.decode):
+                    channel.push(size)
+        batch.done(request.request_id)
+
+    def _task(
+        self,
+        request: Request,
+        size: int,
+        stage: Stage,
+        batch: Batch,
+        layer: int,
+        peer: str,
+        incoming: bool = False,
+    ) -> contextlib.AbstractContextManager[object]:
+        return self._session.submit(
+            size,
+            stage=stage,
+            nic=self._nic,
+            request_id=request.request_id,
+            deadline_ns=request.deadline_ns,
+            batch=batch,
+            layer=layer,
+            peer=peer,
+            incoming=incoming,
+        )
 
 
-def main(number: int, address: str, peer: str, rate_bytes_per_s: int) -> None:
-    listener = socket.create_server((address, PORT))
-    threading.Thread(target=sink, args=(listener,), daemon=True).start()
-    with Session.open(process="playground-load") as session:
-        sender = Sender(session, number, peer, rate_bytes_per_s)
-        while True:
-            with connect(peer, rate_bytes_per_s) as sending, contextlib.suppress(OSError):
-                while True:
-                    began_s = time.monotonic()
-                    sender.batch(sending)
-                    time.sleep(max(0.0, PERIOD_S - (time.monotonic() - began_s)))
+def background(session: Session, link: Link, peer: str, rate_bytes_per_s: int) -> None:
+    """What has no claim on time: the store's copies, and what decoding writes back."""
+    nic = session.nic(DEVICE, rate_bytes_per_s=rate_bytes_per_s)
+    size = int(rate_bytes_per_s * BACKGROUND_PERIOD_S * BACKGROUND_SHARE)
+    channel: Channel | None = None
+    while True:
+        try:
+            channel = channel or link.connect(peer)
+            with session.submit(size, stage=Stage.BACKGROUND, nic=nic, peer=peer):
+                channel.push(size)
+        except OSError:
+            channel = None
+        time.sleep(BACKGROUND_PERIOD_S)
+
+
+def main(number: int, rate_bytes_per_s: int, addresses: list[str]) -> None:
+    own, place = addresses[number], roles(addresses)
+    link = Link(own, rate_bytes_per_s * link_share(number, len(addresses)))
+    name = "prefill" if own in place.prefill else "store" if own == place.store else "decode"
+    with Session.open(process=name) as session:
+        if own in place.prefill:
+            Prefill(session, link, number, own, place, rate_bytes_per_s).run()
+        else:
+            background(session, link, place.decode if own == place.store else place.store, rate_bytes_per_s)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

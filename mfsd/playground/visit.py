@@ -18,7 +18,9 @@ def run_on(state: State, node: Node, command: list[str]) -> int:
     try:
         enter(state.pid)
     except OSError as error:
-        raise PlaygroundError(f"cannot enter the playground ({error}); is it yours, and does it still run?") from None
+        raise PlaygroundError(
+            f"cannot enter the playground ({error.strerror or error}); is it yours, and does it still run?"
+        ) from None
     environment = {**os.environ, "MFS_SOCKET": node.socket, "XDG_RUNTIME_DIR": "/run/user"}
     child = subprocess.Popen(
         on_node(node.name, [*with_device(node), *command]), env=environment, preexec_fn=die_with_parent

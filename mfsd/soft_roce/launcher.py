@@ -68,7 +68,13 @@ def parse_devices(
     return devices
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+    }
+)
 @click.option("--rate", metavar="RATE", help="Limit what the device sends, as in 10gbit; 'none' lifts the limit.")
 @click.option(
     "--device",

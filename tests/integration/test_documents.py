@@ -29,7 +29,10 @@ STAND_INS = ("vllm", "torchrun", "ib_write_bw", "python3")
 """Programs that the pages put under mfs-run and that need a GPU, a NIC or a peer."""
 ELSEWHERE = {
     "mfsctl playground": "tests/integration/test_playground.py",
-    "mfsctl top": "tests/unit/observe/test_top.py",
+    "mfsctl top": "tests/integration/test_top_screen.py",
+    "mfsctl explain": "tests/integration/test_node_contexts.py",
+    "mfsctl flows": "tests/integration/test_cli_output.py",
+    "mfsctl status --request": "tests/integration/test_cli_output.py",
     "mfsctl host": "tests/integration/test_fabric_host.py",
     "mfsctl fabric": "tests/integration/test_fabric_probe.py",
     "mfsctl switch diff": "tests/unit/fabric/test_diff.py",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mfsd.client import Stage
-from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
+from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest, WaitSeen, WhyReply, WhyRequest
 from mfsd.node.control_client import ask
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine
@@ -160,3 +160,56 @@ def test_a_task_that_is_not_there_is_said_so(daemon: Daemon, engines: tuple[Engi
     done = mfsctl(daemon, "trace", "--explain", task)
     assert done.returncode == 1
     assert "mfsctl trace" in done.stderr
+
+
+def why(daemon: Daemon, number: int = 0, **more: object) -> WhyReply:
+    reply = ask(daemon.socket, WhyRequest(number, **more), 20)  # type: ignore[arg-type]
+    assert isinstance(reply, WhyReply)
+    return reply
+
+
+def test_what_waits_and_what_waited_is_explained(daemon: Daemon, engines: tuple[Engine, Engine]) -> None:
+    """By request, by process, and the slowest; while it waits, and when it is over."""
+    first, second = engines
+    pids = {client.process: client.pid for client in daemon.wait_clients(2)}
+    first("submit", task="fill", size_bytes=FULL, stage=Stage.REUSE)
+    first("wait", task="fill")
+    first("batch", batch_id=1, layers=8, requests=[{"request_id": 11, "deadline_ns": due_in(2000)}])
+    second("batch", batch_id=2, layers=8, requests=[{"request_id": 21, "deadline_ns": due_in(1000)}])
+    first("submit", task="a", size_bytes=FULL, stage=Stage.REUSE, batch=1, layer=5, request_id=11)
+    second("submit", task="b", size_bytes=FULL, stage=Stage.REUSE, batch=2, layer=3, request_id=21)
+    wait_for_order(daemon, ("second", 0, 3), ("first", 1, 5))
+
+    for asked in (why(daemon, 11), why(daemon, 11, kind="request"), why(daemon, slowest=True)):
+        assert (asked.about, asked.state) == ("request 11", "waiting")
+        assert asked.task is not None and asked.task.ahead_tasks == 1 and "RLI 3 before 5" in asked.task.ahead[0].why
+        assert "Its batch 1 is number 2 of 2 in this node's own order" in asked.cluster[0]
+    program = why(daemon, pids["second"], kind="pid")
+    assert program.about == f"second, process {pids['second']}" and program.state == "waiting"
+    text = mfsctl(daemon, "explain", "--slowest").stdout
+    assert "request 11: waiting" in text and "RLI 3 before 5" in text and "number 2 of 2" in text
+
+    eventually(lambda: any(w.request_id == 11 and w.ahead_tasks == 1 for w in daemon_seen(daemon, pids["first"])))
+    first("complete", task="fill")
+    second("wait", task="b")
+    second("complete", task="b")
+    first("wait", task="a")
+    first("complete", task="a")
+    first("end", batch_id=1)
+    second("end", batch_id=2)
+    over = eventually(lambda: (why(daemon, 11),) if why(daemon, 11).state == "ended" else None)[0]
+    assert over.task is None and over.reasons[0].startswith("It ended ")
+    assert any(reason.startswith("reuse: 19.07 MiB in 1 task") for reason in over.reasons), over.reasons
+    (wait,) = over.seen
+    assert (wait.request_id, wait.ahead_tasks, wait.rule) == (11, 1, "RLI 3 before 5") and "second" in wait.first
+    idle = why(daemon, slowest=True)
+    assert idle.state == "ended" and idle.seen[0].waited_s >= idle.seen[-1].waited_s > 0
+    first.kill()
+    gone = eventually(lambda: (why(daemon, pids["first"]),) if why(daemon, pids["first"]).state == "ended" else None)[0]
+    assert "It ended" in gone.reasons[0] and gone.seen[0].request_id == 11
+    nothing = mfsctl(daemon, "explain", "99")
+    assert nothing.returncode == 1 and "no request or program is known" in nothing.stderr
+
+
+def daemon_seen(daemon: Daemon, pid: int) -> list[WaitSeen]:
+    return why(daemon, pid, kind="pid").seen

@@ -23,6 +23,7 @@ from mfsd.node.control_client import Refused, ask
 from mfsd.node.control_server import CONNECTIONS_MAX
 from tests.support.daemon import Daemon
 from tests.support.forked import Forked
+from tests.support.terminal import Terminal
 from tests.support.waiting import eventually
 
 
@@ -43,8 +44,10 @@ def test_status_for_people_fits_80_columns_and_for_programs_is_json(folder: Path
         Client.attach(str(daemon.socket), process="a-process-with-a-long-name", timeout_ms=100_000) as client,
     ):
         client.nic("soft0", 7, 12_500_000_000)
-        text = mfsctl(daemon.socket, "status").stdout
-        assert max(map(len, text.splitlines())) <= 80
+        command = [sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket), "status"]
+        with Terminal(command, 80, 24) as terminal:
+            text = terminal.wait(lambda text: "a-process" in text, "the programs")
+        assert sum("soft0" in line or "active" in line for line in text.splitlines()) == 2, "a row is a line"
         for part in ("enforce", "soft0", "100 Gbit/s", str(os.getpid()), "a-process", "active"):
             assert part in text, text
         found = json.loads(mfsctl(None, "status", "--json", MFS_SOCKET=str(daemon.socket)).stdout)

@@ -207,6 +207,39 @@ def test_bad_configurations_end_before_anything_is_touched(folder: Path) -> None
     )
 
 
+def test_a_check_names_all_errors_and_files_that_cannot_be_used(folder: Path) -> None:
+    config = folder / "bad.toml"
+    config.write_text(
+        'mode = "wat"\n[socket]\nmod = "0660"\n[cluster]\ncoordinators = ["x", "a:1", "y"]\n'
+        '[[rule]]\nprocess = "a"\n[[rule]]\naction = "hold"\nstage = "control"\n'
+    )
+    result = run_mfsd("--config", str(config), "--check-config")
+    assert result.returncode == 2
+    keys = [line.removeprefix(f"mfsd: {config}: ").split(": ")[0] for line in result.stderr.splitlines()]
+    assert keys == [
+        'mode = "wat"',
+        'socket.mod = "0660"',
+        'cluster.coordinators[0] = "x"',
+        'cluster.coordinators[2] = "y"',
+        "rule[0].action",
+        'rule[1].stage = "control"',
+    ]
+    config.write_text('[cluster]\nca = "/nope.pem"\ncertificate = "/nope.crt"\nkey = "/nope.key"\n')
+    result = run_mfsd("--config", str(config), "--check-config")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "cluster.ca /nope.pem cannot be read: No such file or directory" in result.stderr
+    config.write_text('[[rule]]\nprocess = "["\naction = "hold"\nstage = "p2d"\n')
+    result = run_mfsd("--config", str(config), "--check-config")
+    assert (result.returncode, result.stdout) == (0, f"{config}: good\n")
+    assert "warning" in result.stderr and 'rule[0].process = "["' in result.stderr
+
+
+def test_what_is_for_a_daemon_alone_is_refused_for_a_coordinator(folder: Path) -> None:
+    for option in (["--mode", "observe"], ["--socket", str(folder / "x.sock")]):
+        result = run_mfsd("--coordinator", *option)
+        assert result.returncode == 2 and f"{option[0]} is for a node's daemon" in result.stderr
+
+
 def test_the_printed_default_passes_its_own_check(folder: Path) -> None:
     config = folder / "default.toml"
     config.write_text(run_mfsd("--print-default-config").stdout)

@@ -20,7 +20,15 @@ from typing import Any
 import pytest
 
 from mfsd.node.address import control_beside
-from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control import (
+    RequestsReply,
+    RequestsRequest,
+    RequestStatus,
+    StatusReply,
+    StatusRequest,
+    WhyReply,
+    WhyRequest,
+)
 from mfsd.node.control_client import Unreachable, ask
 from mfsd.playground.cage import CageError, run_caged
 from tests.support.waiting import TIMEOUT_S, eventually
@@ -189,7 +197,10 @@ def test_an_unmodified_program_across_two_nodes_is_scheduled(playground: Playgro
 def test_a_killed_daemon_is_back_and_ctrl_c_leaves_nothing(playground: Playground) -> None:
     playground.wait_connected()
     before = playground.status("node2").daemon.epoch
-    os.kill(playground.pid_of("node2"), signal.SIGKILL)
+    shown = playground.run("--socket", str(playground.socket("node2")), "status", "--json")
+    pid = json.loads(shown.stdout)["daemon"]["pid"]
+    assert pid == playground.pid_of("node2") != playground.status("node2").daemon.pid, "as it is here, not in there"
+    os.kill(pid, signal.SIGKILL)
 
     def back() -> bool:
         try:
@@ -253,6 +264,53 @@ def test_an_ordinary_user_without_etcd_has_one_coordinator(place: Path, tmp_path
     program.send_signal(signal.SIGINT)
     assert program.wait(TIMEOUT_S) == 130
     assert not list(place.rglob("*"))
+
+
+@pytest.mark.slow
+def test_the_load_tells_the_story(place: Path) -> None:
+    """Three kinds of nodes, all stages, some late, some pruned, and a mode that can be switched."""
+    playground = Playground(place, "--nodes", "3", "--load")
+    try:
+        tell_the_story(playground)
+        assert playground.end() == 130 and not playground.left_behind()
+    finally:
+        playground.process.kill()
+
+
+def tell_the_story(playground: Playground) -> None:
+    def classes(node: str) -> int:
+        return sum(1 for nic in playground.status(node).nics for c in nic.classes if c.grants)
+
+    def requests() -> list[RequestStatus]:
+        reply = ask(playground.socket("node1"), RequestsRequest(layers=False, limit=4096), TIMEOUT_S)
+        assert isinstance(reply, RequestsReply)
+        return reply.requests
+
+    eventually(lambda: len(playground.status("node3").totals) == 1, "the decode node")
+    assert [playground.status(n).clients[0].process for n in ("node1", "node2", "node3")] == [
+        "prefill",
+        "store",
+        "decode",
+    ]
+    eventually(lambda: classes("node1") >= 3, "several classes")
+    stages = {"reuse", "collective", "p2d"}
+    eventually(lambda: stages <= playground.status("node1").totals[0].completed_bytes.keys(), "all stages")
+    eventually(lambda: any(w.ahead_tasks for w in slowest(playground).seen), "one that waits behind others")
+    eventually(lambda: {"met", "missed"} <= {r.outcome for r in requests()}, "requests in time and late")
+    eventually(lambda: any(r.pruned for r in requests()), "a pruned request")
+    nic = playground.status("node1").nics[0]
+    assert nic.classes[-2].sent_bytes and nic.unscheduled_bytes and any(c.received_bytes for c in nic.classes)
+    switched = playground.run("--socket", str(playground.socket("node1")), "mode", "observe")
+    assert switched.stdout == "mode: enforce -> observe\n"
+    before = playground.status("node1").nics[0].passed_bytes
+    eventually(lambda: playground.status("node1").nics[0].passed_bytes > before, "bytes without a permit")
+    assert playground.run("cluster", "--address", playground.coordinators).returncode == 0
+
+
+def slowest(playground: Playground) -> WhyReply:
+    reply = ask(playground.socket("node1"), WhyRequest(slowest=True), TIMEOUT_S)
+    assert isinstance(reply, WhyReply)
+    return reply
 
 
 @pytest.mark.slow

@@ -66,3 +66,22 @@ def test_what_the_wheel_brings_works(installed: Path, tmp_path: Path) -> None:
         "import mfsd.client, mfsd._native, mooncake_adapter; print(mooncake_adapter.current_session() is not None)"
     )
     assert said(installed, program, tmp_path, MFS_SOCKET=str(tmp_path / "none")) == "True"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["doctor", "--quiet"],
+        ["host", "show", "--dev", "lo"],
+        ["switch", "render", "--nos", "cumulus", "--ports", "swp[1-2]"],
+        ["switch", "render", "--nos", "linux", "--ports", "lo"],
+    ],
+    ids=" ".join,
+)
+def test_commands_need_nothing_else(installed: Path, tmp_path: Path, arguments: list[str]) -> None:
+    """What the README names works with what `pip install .` brings."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MFS_MODE", "MFS_SOCKET")}
+    command = [installed.with_name("mfsctl"), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert "No module named" not in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout

@@ -8,7 +8,13 @@ from click.shell_completion import get_completion_class
 PROGRAMS = ("mfsctl", "mfsd", "mfs-run", "mfs-soft-roce")
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  mfsctl completion bash > ~/.local/share/bash-completion/completions/mfsctl
+  mfsctl completion zsh --program mfs-run > _mfs-run
+"""
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.option("--program", type=click.Choice(PROGRAMS), default="mfsctl", show_default=True, help="What to complete.")
 @click.pass_context

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 
 from mfsd.cli.asking import EXIT_UNREACHABLE
 from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
+from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.plain import plain
-from mfsd.observe.format import bit_rate, duration
+from mfsd.observe.format import bit_rate, duration, share
 
 if TYPE_CHECKING:
     from mfsd.proto import mfs_pb2 as pb
 
 EXIT_NO_LEADER = 1
 BATCHES_SHOWN = 20
+PRUNED_SHOWN = 20
 
 
 @click.group(epilog="\b\nExamples:\n  mfsctl coordinator status\n")
@@ -40,6 +38,7 @@ Exit codes:
 Examples:
   mfsctl coordinator status
   mfsctl coordinator status --address coord-1:7400 --batches 100
+  mfsctl coordinator status -o wide
   mfsctl coordinator status --json | jq '.pruned'
 """
 )
@@ -56,18 +55,19 @@ Examples:
     help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
 )
 @click.option("--batches", default=BATCHES_SHOWN, show_default=True, type=click.IntRange(0), help="At most; 0: all.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, with all batches, for programs.")
-def status(address: str | None, config_file: Path | None, batches: int, as_json: bool) -> None:
+@output_options
+def status(address: str | None, config_file: Path | None, batches: int, form: Form) -> None:
     """Show the leader, the order of batches, what is pruned and why, and the daemons.
 
     Any coordinator may be asked: one that does not lead names the leader, which is asked then.
 
     \b
     RED    until the batch's robust effective deadline, which decides its place
-    LAG    there and back of the last heartbeat
+    LAG    round trip of the last heartbeat
+    LOAD   share of the port's rate taken by what goes first (rho)
     BEHIND decisions that the daemon has not confirmed yet
     """
-    from mfsd.cli.cluster import ask_leader, cluster_access
+    from mfsd.cli.cluster import advice, ask_leader, cluster_access
     from mfsd.node.config_file import ConfigError
 
     try:
@@ -75,18 +75,14 @@ def status(address: str | None, config_file: Path | None, batches: int, as_json:
     except ConfigError as error:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_BAD_CONFIG)
-    reply, problems = ask_leader(addresses, tls, 0 if as_json else batches)
+    reply, problems = ask_leader(addresses, tls, 0 if form in ("json", "yaml") else batches)
     if reply is None:
         for problem in problems:
             click.echo(f"mfsctl: {problem}", err=True)
-        click.echo(
-            "mfsctl: no coordinator answers: is one running (mfsd --coordinator), and is this its address?", err=True
-        )
+        click.echo(f"mfsctl: {advice(problems)}", err=True)
         sys.exit(EXIT_UNREACHABLE)
-    if as_json:
-        click.echo(msgspec.json.encode(plain(reply)))
-    else:
-        Console().print(_view(reply))
+    if not printed(plain(reply), form):
+        _show(reply, form)
     if not reply.leads:
         leader = f"the leader is said to be {reply.leader}, which does not answer" if reply.leader else "none leads"
         click.echo(
@@ -95,29 +91,45 @@ def status(address: str | None, config_file: Path | None, batches: int, as_json:
         sys.exit(EXIT_NO_LEADER)
 
 
-def _view(reply: pb.StatusReply) -> RenderableType:
-    role = "[green]leads[/]" if reply.leads else "[yellow]stands by[/]"
-    lines = [
-        f"coordinator {escape(reply.address)}  {role}  term {reply.term}  epoch {reply.epoch}  "
-        f"up {duration(reply.uptime_ns / 1e9)}",
-    ]
+def _show(reply: pb.StatusReply, form: Form) -> None:
+    role = click.style("leads", fg="green") if reply.leads else click.style("stands by", fg="yellow")
+    click.echo(
+        f"coordinator {reply.address}  {role}  term {reply.term}  epoch {reply.epoch}  "
+        f"up {duration(reply.uptime_ns / 1e9)}"
+    )
     if not reply.leads:
-        return "\n".join(lines)
-    lines += [
-        f"{reply.batches_active} batches with {reply.requests_active} requests; "
-        f"{len(reply.nodes)} nodes, {reply.ports} ports",
-        f"{len(reply.pruned)} requests pruned of at most {reply.drop_budget}, {len(reply.infeasible)} infeasible; "
-        f"{reply.events} events so far",
-    ]
-    lines += _attainment(reply.attainment)
-    lines += [f"{escape(reason)}: {n}" for reason, n in sorted(reply.oddities.items())]
-    parts: list[RenderableType] = ["\n".join(lines)]
+        return
+    click.echo(
+        f"{reply.batches_active} batches with {reply.requests_active} requests; {len(reply.nodes)} nodes, "
+        f"{reply.ports} ports; {reply.events} events so far"
+    )
+    click.echo(
+        f"{len(reply.pruned)} requests are pruned, of at most {reply.drop_budget} now; "
+        f"{len(reply.infeasible)} cannot be in time whatever is pruned"
+    )
+    for line in _attainment(reply.attainment):
+        click.echo(line)
+    for reason, n in sorted(reply.oddities.items()):
+        click.echo(f"{reason}: {n}")
     if reply.batches:
-        parts += ["", _batches(reply)]
+        click.echo()
+        print_table(BATCHES, [_batch(at, row) for at, row in enumerate(reply.batches)], form)
+        if len(reply.batches) < reply.batches_active:
+            click.echo(f"... and {reply.batches_active - len(reply.batches)} more; see --batches", err=True)
     if reply.pruned:
-        parts += ["", _pruned(reply)]
-    parts += ["", _nodes(reply) if reply.nodes else "No daemon is connected; name this address to them in \\[cluster]."]
-    return Group(*parts)
+        click.echo()
+        print_table(PRUNED, [_pruned(row) for row in reply.pruned[:PRUNED_SHOWN]], form)
+        if len(reply.pruned) > PRUNED_SHOWN:
+            click.echo(f"... and {len(reply.pruned) - PRUNED_SHOWN} more; see --json", err=True)
+    click.echo()
+    if not reply.nodes:
+        click.echo("No daemon is connected; name this address to them in [cluster].")
+        return
+    print_table(NODES, [_node(row) for row in reply.nodes], form)
+    ports = [_port(row.node, port) for row in reply.nodes for port in row.ports]
+    if ports:
+        click.echo()
+        print_table(PORTS, ports, form)
 
 
 def _attainment(seen: pb.Attainment) -> list[str]:
@@ -131,48 +143,57 @@ def _attainment(seen: pb.Attainment) -> list[str]:
     return [line]
 
 
-def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in left:
-        table.add_column(title, overflow="fold")
-    for title in right:
-        table.add_column(title, justify="right", no_wrap=True)
-    return table
+BATCHES = (
+    Column("ORDER", right=True),
+    Column("BATCH"),
+    Column("UNIT", cut=True),
+    Column("NODES", cut=True),
+    Column("REQUESTS", right=True),
+    Column("RED", right=True),
+)
+PRUNED = (
+    Column("PRUNED"),
+    Column("OF BATCH"),
+    Column("FOR BATCH"),
+    Column("PORT", cut=True),
+    Column("BECAUSE", wide=True),
+)
+NODES = (
+    Column("NODE", cut=True),
+    Column("STATE"),
+    Column("BATCHES", right=True),
+    Column("LAG", right=True),
+    Column("SILENT", right=True),
+    Column("BEHIND", right=True),
+    Column("VERSION", wide=True),
+    Column("ADDRESS", wide=True),
+)
+PORTS = (Column("PORT", cut=True), Column("NODE", cut=True), Column("RATE", right=True), Column("LOAD", right=True))
 
 
-def _batches(reply: pb.StatusReply) -> Table:
-    table = _table(("ORDER", "BATCH", "UNIT", "NODES"), ("REQUESTS", "RED"))
-    for at, row in enumerate(reply.batches):
-        left_s = row.red_left_ns / 1e9
-        red = duration(left_s) if left_s >= 0 else f"[red]late by {duration(-left_s)}[/]"
-        nodes = ", ".join(row.nodes[:3]) + (f" and {len(row.nodes) - 3} more" if len(row.nodes) > 3 else "")
-        table.add_row(str(at), str(row.batch_id), escape(row.unit), escape(nodes), str(row.requests), red)
-    if len(reply.batches) < reply.batches_active:
-        table.add_row("...", f"{reply.batches_active - len(reply.batches)} more", "", "", "", "")
-    return table
+def _batch(at: int, row: pb.BatchPlace) -> Row:
+    left_s = row.red_left_ns / 1e9
+    red = Cell(duration(left_s)) if left_s >= 0 else Cell(f"late by {duration(-left_s)}", "red")
+    return [str(at), str(row.batch_id), row.unit, ",".join(row.nodes), str(row.requests), red]
 
 
-def _pruned(reply: pb.StatusReply) -> Table:
-    table = _table(("PRUNED", "OF BATCH", "BECAUSE"), ())
-    for row in reply.pruned[:BATCHES_SHOWN]:
-        why = f"batch {row.for_batch} would be late by {escape(row.port)}, where this request has most"
-        table.add_row(str(row.request_id), str(row.batch_id), why)
-    if len(reply.pruned) > BATCHES_SHOWN:
-        table.add_row("...", f"{len(reply.pruned) - BATCHES_SHOWN} more", "")
-    return table
+def _pruned(row: pb.Pruned) -> Row:
+    why = f"batch {row.for_batch} would be late by {row.port}, where this request has most"
+    return [str(row.request_id), str(row.batch_id), str(row.for_batch), row.port, why]
 
 
-def _nodes(reply: pb.StatusReply) -> Table:
-    table = _table(("NODE", "STATE", "PORTS"), ("BATCHES", "LAG", "SILENT", "BEHIND"))
-    for row in reply.nodes:
-        state = "connected" if row.connected else "[red]lost[/]"
-        table.add_row(
-            escape(row.node),
-            state,
-            "\n".join(f"{escape(p.name)} {bit_rate(p.rate_bytes_per_s)} {p.rho:.0%}" for p in row.ports) or "-",
-            str(row.batches),
-            duration(row.lag_ns / 1e9),
-            duration(row.silent_ns / 1e9),
-            str(row.epochs_behind),
-        )
-    return table
+def _node(row: pb.Node) -> Row:
+    return [
+        row.node,
+        "connected" if row.connected else Cell("lost", "red"),
+        str(row.batches),
+        duration(row.lag_ns / 1e9),
+        duration(row.silent_ns / 1e9),
+        str(row.epochs_behind),
+        row.version,
+        row.address,
+    ]
+
+
+def _port(node: str, port: pb.PortStatus) -> Row:
+    return [port.name, node, bit_rate(port.rate_bytes_per_s), share(port.rho)]

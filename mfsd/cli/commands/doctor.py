@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mfsd.cli import complete
 from mfsd.cli.asking import ATTACH_SOCKET
 from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
+from mfsd.cli.program import daemon_command
 
 if TYPE_CHECKING:
     from mfsd.observe.doctor.finding import Report
@@ -38,7 +40,12 @@ Examples:
 @click.option("--pid", type=click.IntRange(min=1), help="Examine this running process, too.")
 @click.option("--peer", metavar="ADDR", help="Also test the path to ADDR, which runs `mfsctl fabric serve` for DSCPs.")
 @click.option(
-    "--dev", "interfaces", multiple=True, metavar="IF", help="Interfaces to examine; those of RDMA devices if left out."
+    "--dev",
+    "interfaces",
+    multiple=True,
+    metavar="IF",
+    help="Interfaces to examine; those of RDMA devices if left out.",
+    shell_complete=complete.interfaces,
 )
 @click.option("--coordinator", "coordinators", multiple=True, metavar="HOST:PORT", help="Coordinator to reach.")
 @click.option("--group", help="Port group of the policy that the interfaces belong to; the first one if left out.")
@@ -46,10 +53,10 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="For machines; docs/doctor.md has the schema.")
 @policy_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
 @fail_clearly
+@daemon_command
 def doctor(
-    context: click.Context,
+    control: Path,
     pid: int | None,
     peer: str | None,
     interfaces: tuple[str, ...],
@@ -73,10 +80,12 @@ def doctor(
 
     profile = load_profile(policy, policy_file)
     if group is not None and group not in profile.port_groups:
-        raise ValueError(f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}")
+        raise click.UsageError(
+            f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}"
+        )
     host = Host(
-        context.meta[ATTACH_SOCKET].absolute(),
-        context.obj.absolute(),
+        click.get_current_context().meta[ATTACH_SOCKET].absolute(),
+        control.absolute(),
         policy,
         profile,
         port_group=group,

@@ -25,7 +25,7 @@ def fabric() -> None:
     """
 
 
-@fabric.command()
+@fabric.command(epilog="\b\nExamples:\n  mfsctl fabric serve\n  mfsctl fabric serve --bind 10.1.0.7\n")
 @click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen on.")
 @click.option("--port", default=PORT, show_default=True, help="UDP and TCP port.")
 @fail_clearly
@@ -38,7 +38,9 @@ def serve(bind: str, port: int) -> None:
     reflector.close()
 
 
-@fabric.command()
+@fabric.command(
+    epilog="\b\nExamples:\n  mfsctl fabric probe decode-7\n  mfsctl fabric probe 10.1.0.7 --no-load --json\n"
+)
 @click.argument("peer")
 @click.option("--port", default=PORT, show_default=True, help="Port of `mfsctl fabric serve` on the peer.")
 @click.option("--load/--no-load", default=True, show_default=True, help="Also fill the path, two classes at a time.")

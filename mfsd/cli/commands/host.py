@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from mfsd.cli import complete
 from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
@@ -35,7 +36,9 @@ def host_options(command: Command) -> Command:
         ),
         click.option("--netns", help="Network namespace of the interface."),
         click.option("--group", help="Port group of the policy; the first one if left out."),
-        click.option("--dev", required=True, help="Network interface, for example eth1."),
+        click.option(
+            "--dev", required=True, help="Network interface, for example eth1.", shell_complete=complete.interfaces
+        ),
     ):
         command = option(command)
     return policy_options(command)
@@ -96,7 +99,7 @@ def host() -> None:
     """
 
 
-@host.command()
+@host.command(epilog="\b\nExamples:\n  mfsctl host show --dev eth1\n  mfsctl host show --dev eth1 --profile paper-k8\n")
 @host_options
 @fail_clearly
 def show(as_json: bool, **where: Any) -> None:
@@ -104,7 +107,7 @@ def show(as_json: bool, **where: Any) -> None:
     report(open_host(**where).show(), as_json)
 
 
-@host.command()
+@host.command(epilog="\b\nExamples:\n  mfsctl host verify --dev eth1\n  mfsctl host verify --dev eth1 --json\n")
 @host_options
 @fail_clearly
 def verify(as_json: bool, **where: Any) -> None:
@@ -120,7 +123,14 @@ def verify(as_json: bool, **where: Any) -> None:
     sys.exit(0 if good else 1)
 
 
-@host.command()
+@host.command(
+    epilog="""\b
+Examples:
+  mfsctl host apply --dev eth1 --dry-run
+  mfsctl host apply --dev eth1
+  mfsctl host apply --dev eth1 --rollback
+"""
+)
 @host_options
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @click.option("--rollback", is_flag=True, help="Put back what was there before the first apply.")

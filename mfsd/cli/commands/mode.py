@@ -1,4 +1,4 @@
-"""``mfsctl mode``: switches between observing and enforcing while the daemon runs."""
+"""``mfsctl mode``: shows the mode, and switches between observing and enforcing while the daemon runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import Literal
 import click
 
 from mfsd.cli.asking import ask_or_exit
-from mfsd.node.control import ModeReply, ModeRequest
+from mfsd.cli.program import daemon_command
+from mfsd.node.control import ModeReply, ModeRequest, StatusReply, StatusRequest
 
 
-@click.command(epilog="\b\nExamples:\n  mfsctl mode observe\n  mfsctl mode enforce\n")
-@click.argument("mode", type=click.Choice(["observe", "enforce"]))
-@click.pass_obj
-def mode(path: Path, mode: Literal["observe", "enforce"]) -> None:
+@click.command(
+    epilog="\b\nExamples:\n  mfsctl mode           which it is\n  mfsctl mode observe\n  mfsctl mode enforce\n"
+)
+@click.argument("mode", required=False, type=click.Choice(["observe", "enforce"]))
+@daemon_command
+def mode(path: Path, mode: Literal["observe", "enforce"] | None) -> None:
     """Hold and permit (enforce), or only count and time (observe).
 
     Takes effect at once for every attached program and lasts until the daemon stops or the mode in its
-    configuration file changes. What is held when enforcing ends is posted.
+    configuration file changes. What is held when enforcing ends is posted. Without MODE, shows which it is.
     """
+    if mode is None:
+        click.echo(f"mode: {ask_or_exit(path, StatusRequest(), StatusReply).daemon.mode}")
+        return
     reply = ask_or_exit(path, ModeRequest(mode=mode), ModeReply)
     click.echo(f"mode: {reply.mode}" if reply.mode == reply.before else f"mode: {reply.before} -> {reply.mode}")

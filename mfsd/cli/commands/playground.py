@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+
+from mfsd.cli import complete
 
 if TYPE_CHECKING:
     from mfsd.playground.state import State
@@ -19,19 +22,21 @@ NODES_MAX = 16
     invoke_without_command=True,
     epilog="""\b
 Examples:
-  mfsctl playground                         three nodes, until Ctrl-C
-  mfsctl playground --nodes 5 --load        with something to look at
+  mfsctl playground --load                  four nodes with a load, until Ctrl-C
+  mfsctl playground --nodes 6 --rate 1gbit  more and faster ones, without
   mfsctl playground --json | jq -r '.nodes[].socket'
   mfsctl playground shell node1             in another terminal
   mfsctl playground exec node1 -- mfs-run -- ib_write_bw -d mfs0
   mfsctl playground exec node2 -- mfs-run -- ib_write_bw -d mfs0 10.99.0.1
 """,
 )
-@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many.")
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=4, show_default=True, help="How many.")
+@click.option("--rate", default="200mbit", show_default=True, metavar="RATE", help="Of a node's link, as in 1gbit.")
 @click.option(
-    "--rate", default="1gbit", show_default=True, metavar="RATE", help="Of every node's device, as in 500mbit."
+    "--load",
+    is_flag=True,
+    help="Let nodes prefill, store and decode made-up requests: all stages, contention, some late, some pruned.",
 )
-@click.option("--load", is_flag=True, help="Let every node send made-up requests to the next one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object when all is up.")
 @click.pass_context
 def playground(context: click.Context, nodes: int, rate: str, load: bool, as_json: bool) -> None:
@@ -40,7 +45,8 @@ def playground(context: click.Context, nodes: int, rate: str, load: bool, as_jso
     Each node has an RDMA device made of TCP and a daemon; two coordinators elect a leader through etcd (one leads
     alone where etcd is not installed). No hardware, no network and no root is needed where the kernel lets users make
     namespaces. Everything vanishes at the end. Daemons are in enforce mode; programs of perftest are held, so that
-    there is something to see.
+    there is something to see. With --load it prints what to try: why something waits, and what changes when nodes only
+    observe.
     """
     if context.invoked_subcommand is not None:
         return
@@ -60,6 +66,11 @@ def playground(context: click.Context, nodes: int, rate: str, load: bool, as_jso
 
     def ready(state: State) -> None:
         click.echo(encoded(state) if as_json else _welcome(state, rate, load))
+        if load and not as_json:
+            from mfsd.cli.playground_report import start
+
+            prefill = [n for n, does in zip(state.nodes, _doings(state), strict=True) if "prefill" in does]
+            start([Path(node.socket) for node in prefill], click.echo)
 
     try:
         sys.exit(run(options, ready, _say))
@@ -77,7 +88,7 @@ Examples:
   mfsctl playground exec node1 -- mfsctl status
 """,
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete.playground_nodes)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(node: str, command: tuple[str, ...]) -> None:
     """Run COMMAND on a node of the playground that runs.
@@ -89,7 +100,7 @@ def execute(node: str, command: tuple[str, ...]) -> None:
 
 
 @playground.command(epilog="\b\nExamples:\n  mfsctl playground shell node1\n")
-@click.argument("node")
+@click.argument("node", shell_complete=complete.playground_nodes)
 def shell(node: str) -> None:
     """Open a shell on a node of the playground that runs.
 
@@ -122,23 +133,53 @@ def _welcome(state: State, rate: str, load: bool) -> str:
     first, last = state.nodes[0], state.nodes[-1]
     addresses = ",".join(c.outside for c in state.coordinators)
     width = max(len(node.socket) for node in state.nodes)
+    socket = f"mfsctl --socket {first.socket}"
+    count = "1 node" if len(state.nodes) == 1 else f"{len(state.nodes)} nodes"
     lines = [
-        f"{len(state.nodes)} nodes, each with an RDMA device {first.device} of {rate} and a daemon; "
+        f"{count}, each with an RDMA device {first.device} and a daemon; links of {rate}; "
         + (
             "two coordinators with etcd."
             if state.etcd
             else "one coordinator (no etcd found: install etcd-server for two)."
         ),
         "",
-        f"NODE    ADDRESS      {'SOCKET':<{width}}",
-        *(f"{node.name:<7} {node.address:<12} {node.socket}" for node in state.nodes),
+        f"NODE    {'DOES':<16}  {'ADDRESS':<11}  SOCKET" if load else f"NODE    {'ADDRESS':<11}  {'SOCKET':<{width}}",
+        *(
+            f"{node.name:<7} {does:<16}  {node.address:<11}  {node.socket}"
+            if load
+            else f"{node.name:<7} {node.address:<11}  {node.socket}"
+            for node, does in zip(state.nodes, _doings(state), strict=True)
+        ),
         "",
         "Try, in another terminal:",
-        f"  mfsctl --socket {first.socket} status",
-        f"  mfsctl --socket {first.socket} top",
-        f"  mfsctl --socket {first.socket} trace",
+        f"  {socket} status",
+        f"  {socket} top",
         f"  mfsctl coordinator status --address {addresses}",
         *(f"  {c.page}" for c in state.coordinators),
+    ]
+    if load:
+        lines += [
+            "",
+            "What waits, and why:",
+            f"  {socket} trace",
+            f"  {socket} explain --slowest",
+            f"  {socket} flows -f --slow 300ms",
+            "",
+            "A line here says every 10 s how many requests were in time: short ones have 1.5 s, long ones 5 s.",
+            "Let nothing wait on the nodes that prefill, see it fall, and turn it back on:",
+            *(
+                f"  mfsctl --socket {n.socket} mode observe"
+                for n, d in zip(state.nodes, _doings(state), strict=True)
+                if "prefill" in d
+            ),
+            f"  mfsctl cluster --address {addresses}",
+            "",
+            "Kill a daemon, and see requests go on, and it come back:",
+            f"  kill -9 $({socket} status | sed -n 's/.* pid \\([0-9]*\\).*/\\1/p')",
+        ]
+    lines += [
+        "",
+        "Programs of your own:",
         f"  mfsctl playground shell {first.name}",
         f"  mfsctl playground exec {first.name} -- mfs-run -- ib_write_bw -d {first.device}",
         f"  mfsctl playground exec {last.name} -- mfs-run -- ib_write_bw -d {last.device} {first.address}",
@@ -146,3 +187,18 @@ def _welcome(state: State, rate: str, load: bool) -> str:
         "Ctrl-C ends everything." if load else "Nothing is sent yet: see --load. Ctrl-C ends everything.",
     ]
     return "\n".join(lines)
+
+
+def _doings(state: State) -> list[str]:
+    """What each node does under the load."""
+    from mfsd.playground.load import roles
+
+    place = roles([node.address for node in state.nodes])
+    return [
+        ", ".join(
+            name
+            for name, there in (("prefill", place.prefill), ("store", [place.store]), ("decode", [place.decode]))
+            if node.address in there
+        )
+        for node in state.nodes
+    ]

@@ -7,18 +7,25 @@ from pathlib import Path
 import click
 
 from mfsd.cli.asking import ask_or_exit
+from mfsd.cli.output import Form, output_options, printed
+from mfsd.cli.program import daemon_command
 from mfsd.node.control import ReloadReply, ReloadRequest
 
 
-@click.command(epilog="\b\nExamples:\n  mfsctl reload   what took effect, and what needs a restart\n")
-@click.pass_obj
-def reload(path: Path) -> None:
+@click.command(
+    epilog="\b\nExamples:\n  mfsctl reload         what took effect, and what needs a restart\n  mfsctl reload --json\n"
+)
+@output_options
+@daemon_command
+def reload(path: Path, form: Form) -> None:
     """Read the configuration file again.
 
     The same as SIGHUP, with an answer: which keys changed, and which of them wait for a restart. A file with
     an error changes nothing.
     """
     reply = ask_or_exit(path, ReloadRequest(), ReloadReply)
+    if printed(reply, form):
+        return
     if reply.config_file is None:
         click.echo("mfsd runs without a configuration file: nothing to read")
         return

@@ -5,39 +5,49 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from mfsd.cli.asking import ask_or_exit
-from mfsd.node.control import RulesReply, RulesRequest
+from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
+from mfsd.cli.program import daemon_command
+from mfsd.node.control import RulesReply, RulesRequest, RuleStatus
+
+COLUMNS = (
+    Column("FROM"),
+    Column("LIBRARY", cut=True),
+    Column("PROCESS", cut=True),
+    Column("PEER", cut=True),
+    Column("ROLE"),
+    Column("ACTION"),
+    Column("STAGE"),
+    Column("DSCP", right=True),
+    Column("SET ROLE", wide=True),
+)
 
 
-@click.command(epilog="\b\nExamples:\n  mfsctl rules\n  mfsctl rules --json\n")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.pass_obj
-def rules(path: Path, as_json: bool) -> None:
+@click.command(epilog="\b\nExamples:\n  mfsctl rules\n  mfsctl rules -o wide\n  mfsctl rules --json\n")
+@output_options
+@daemon_command
+def rules(path: Path, form: Form) -> None:
     """Show how queue pairs are told apart.
 
     Rules are tried in this order and the first match wins. Configured rules ([[rule]] in the file) come
     before the built-in ones.
     """
     reply = ask_or_exit(path, RulesRequest(), RulesReply)
-    if as_json:
-        click.echo(msgspec.json.encode(reply.rules))
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("", "LIBRARY", "PROCESS", "PEER", "ROLE", "ACTION", "STAGE", "DSCP"):
-        table.add_column(title, no_wrap=title in ("ACTION", "STAGE", "DSCP"), overflow="fold")
-    for rule in reply.rules:
-        table.add_row(
-            "config" if rule.source == "configuration" else "built-in",
-            rule.library or "*",
-            " ".join(filter(None, (rule.process, rule.communicator and f"comm:{rule.communicator}"))) or "*",
-            rule.peer or "*",
-            "*" if rule.role == "any" else rule.role,
-            f"[bold]{rule.action}[/]" if rule.action == "hold" else rule.action,
-            rule.stage,
-            "keep" if rule.dscp is None else str(rule.dscp),
-        )
-    Console().print(table)
+    if not printed(reply.rules, form):
+        print_table(COLUMNS, [_row(rule) for rule in reply.rules], form)
+
+
+def _row(rule: RuleStatus) -> Row:
+    process = " ".join(filter(None, (rule.process, rule.communicator and f"comm:{rule.communicator}")))
+    return [
+        "config" if rule.source == "configuration" else "built-in",
+        rule.library or "*",
+        process or "*",
+        rule.peer or "*",
+        "*" if rule.role == "any" else rule.role,
+        Cell(rule.action, "yellow") if rule.action == "hold" else rule.action,
+        rule.stage,
+        "keep" if rule.dscp is None else str(rule.dscp),
+        "as found" if rule.set_role == "any" else rule.set_role,
+    ]

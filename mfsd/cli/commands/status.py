@@ -1,20 +1,23 @@
-"""``mfsctl status``: daemon, NICs and clients at a glance, in 80 columns."""
+"""``mfsctl status``: daemon, NICs and clients at a glance."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
-import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from mfsd.cli.asking import ask_or_exit
+from mfsd.cli import complete
+from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed, table_lines, terminal_width
+from mfsd.cli.pids import Pids
+from mfsd.cli.program import daemon_command
 from mfsd.node.abi import skewed
 from mfsd.node.control import (
     ClientStatus,
@@ -28,7 +31,7 @@ from mfsd.node.control import (
     StatusRequest,
 )
 from mfsd.node.control_client import Refused, Unreachable, ask
-from mfsd.observe.format import bit_rate, byte_count, count, duration
+from mfsd.observe.format import bit_rate, byte_count, count, duration, share
 
 _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "unknown": "other"}
 
@@ -37,11 +40,12 @@ _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "
     epilog="""\b
 Examples:
   mfsctl status
+  mfsctl status -o wide                 more columns, nothing cut
+  mfsctl status --watch --interval 0.5
   mfsctl status --requests              what each request has moved
   mfsctl status --request 4711 --json   of one, by stage and layer
 """
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @click.option("--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line.")
 @click.option(
     "--interval",
@@ -51,19 +55,29 @@ Examples:
     help="Seconds between looks.",
 )
 @click.option("--requests", is_flag=True, help="Show requests instead, those used last first.")
-@click.option("--request", "request_id", type=click.IntRange(1), metavar="ID", help="Show one request, by layer.")
+@click.option(
+    "--request",
+    "request_id",
+    type=click.IntRange(1),
+    metavar="ID",
+    help="Show one request, by layer.",
+    shell_complete=complete.requests,
+)
 @click.option("--limit", type=click.IntRange(1, 4096), default=100, show_default=True, help="Most requests shown.")
-@click.pass_obj
+@output_options
+@daemon_command
 def status(
-    path: Path, as_json: bool, watch: bool, interval: float, requests: bool, request_id: int | None, limit: int
+    path: Path, form: Form, watch: bool, interval: float, requests: bool, request_id: int | None, limit: int
 ) -> None:
     """Show the daemon, the NICs and the attached programs.
 
     \b
+    OUT, IN    share of the rate that was really used, of late
     HELD       bytes that wait for a permit
     IN FLIGHT  bytes permitted and not completed
     UNSCHED    bytes in flight that never wait (collectives, control)
-    LOAD       share of the rate taken by what goes first
+    LOAD       share of the rate taken by what goes first (rho)
+    SENT, RECEIVED  bytes completed in a class, by direction
     BYPASS     requests posted without a permit (overflow/hold limit/daemon gone)
 
     With --requests: bytes of each request that an adapter names, as tasks
@@ -73,132 +87,205 @@ def status(
     if requests or request_id is not None:
         if watch:
             raise click.UsageError("--watch shows the node; for requests, live, use mfsctl top")
-        wanted = RequestsRequest(request_id or 0, layers=as_json or request_id is not None, limit=limit)
-        _show_requests(ask_or_exit(path, wanted, RequestsReply), as_json)
+        layers = form in ("json", "yaml") or request_id is not None
+        reply = ask_or_exit(path, RequestsRequest(request_id or 0, layers=layers, limit=limit), RequestsReply)
+        if request_id is not None and not reply.requests:
+            click.echo(
+                f"mfsctl: request {request_id} is not known: no adapter has named it, or it has made room for others; "
+                "see mfsctl status --requests",
+                err=True,
+            )
+            sys.exit(EXIT_REFUSED)
+        if not printed(reply, form):
+            _show_requests(reply, form)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        if as_json:
-            _print_json(path, interval if watch else None)
+        if form in ("json", "yaml"):
+            _print_again(path, form, interval if watch else None)
         elif watch:
-            _watch(path, interval)
+            _watch(path, form, interval)
         else:
-            Console().print(_view(_ask(path)))
+            for line in _view(_ask(path), form):
+                click.echo(line)
 
 
-def _print_json(path: Path, interval_s: float | None) -> None:
+def _print_again(path: Path, form: Form, interval_s: float | None) -> None:
     while True:
-        click.echo(msgspec.json.encode(_ask(path)))
+        printed(_ask(path), form)
         if interval_s is None:
             return
+        if form == "yaml":
+            click.echo("---")
+        sys.stdout.flush()
         time.sleep(interval_s)
 
 
-def _watch(path: Path, interval_s: float) -> None:
+def _watch(path: Path, form: Form, interval_s: float) -> None:
     """A daemon that stops meanwhile is waited for."""
-    with Live(_view(_ask(path)), screen=True, auto_refresh=False) as live:
+
+    def drawn(reply: StatusReply) -> Text:
+        return Text.from_ansi("\n".join(_view(reply, form)), no_wrap=True, overflow="ellipsis")
+
+    with Live(drawn(_ask(path)), console=Console(), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval_s)
             try:
                 reply = ask(path, StatusRequest())
             except (Unreachable, Refused) as error:
-                live.update(escape(str(error)), refresh=True)
+                live.update(Text(str(error)), refresh=True)
             else:
                 assert isinstance(reply, StatusReply)
-                live.update(_view(reply), refresh=True)
+                live.update(drawn(Pids(path, reply.daemon.pid).shown(reply)), refresh=True)
 
 
 def _ask(path: Path) -> StatusReply:
-    return ask_or_exit(path, StatusRequest(), StatusReply)
+    reply = ask_or_exit(path, StatusRequest(), StatusReply)
+    return Pids(path, reply.daemon.pid).shown(reply)
 
 
-def _view(reply: StatusReply) -> RenderableType:
-    parts: list[RenderableType] = [_daemon_line(reply.daemon)]
+def _view(reply: StatusReply, form: Form) -> list[str]:
+    width = terminal_width(form)
+    lines = _daemon_lines(reply.daemon)
     for abi, programs in skewed((client.abi for client in reply.clients), reply.daemon.abi).items():
-        parts.append(
-            f"[yellow]{programs} of another version:[/] ABI {abi}, this daemon {reply.daemon.abi}; see mfsctl doctor"
-        )
+        other = click.style(f"{programs} of another version:", fg="yellow")
+        lines.append(f"{other} ABI {abi}, this daemon {reply.daemon.abi}; see mfsctl doctor")
     if reply.nics:
-        parts += ["", _nic_table(reply.nics)]
-    if any(c.held_bytes or c.in_flight_bytes or c.grants for nic in reply.nics for c in nic.classes):
-        parts += ["", _class_table(reply.nics)]
-    parts += [
-        "",
-        _client_table(reply.clients) if reply.clients else "No program is attached; start one with mfs-run.",
-    ]
-    return Group(*parts)
+        lines += ["", *table_lines(NIC_COLUMNS, [_nic_row(nic) for nic in reply.nics], form, width)]
+    used = [row for nic in reply.nics for row in _class_rows(nic)]
+    if used:
+        lines += ["", *table_lines(CLASS_COLUMNS, used, form, width)]
+    if reply.clients:
+        rows = [_client_row(client) for client in reply.clients]
+        lines += ["", *table_lines(CLIENT_COLUMNS, rows, form, width)]
+    else:
+        lines += ["", "No program is attached; start one with mfs-run."]
+    return lines
 
 
-def _daemon_line(daemon: DaemonStatus) -> str:
+def _daemon_lines(daemon: DaemonStatus) -> list[str]:
     color = {"enforce": "green", "observe": "yellow"}.get(daemon.mode, "red")
     lines = [
-        f"mfsd {daemon.version}  pid {daemon.pid}  [{color}]{daemon.mode}[/]  "
+        f"mfsd {daemon.version}  pid {daemon.pid}  {click.style(daemon.mode, fg=color)}  "
         f"up {duration(daemon.uptime_s)}  epoch {daemon.epoch}",
-        f"{escape(daemon.socket)}  {escape(daemon.config_file or 'built-in configuration')}",
+        f"{daemon.socket}  {daemon.config_file or 'built-in configuration'}",
     ]
     if daemon.refused:
         lines.append("refused: " + ", ".join(f"{name} {n}" for name, n in sorted(daemon.refused.items())))
-    return "\n".join(lines)
+    return lines
 
 
-def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in left:
-        table.add_column(title, overflow="fold")
-    for title in right:
-        table.add_column(title, justify="right", no_wrap=True)
-    return table
+NIC_COLUMNS = (
+    Column("NIC", cut=True),
+    Column("RATE", right=True),
+    Column("OUT", right=True),
+    Column("IN", right=True),
+    Column("LOAD", right=True),
+    Column("IN FLIGHT", right=True),
+    Column("WINDOW", right=True),
+    Column("UNSCHED", right=True),
+    Column("MEAN WAIT", right=True),
+    Column("LOAD IN", right=True, wide=True),
+    Column("READS", right=True, wide=True),
+    Column("PASSED", right=True, wide=True),
+    Column("PROMOTED", right=True, wide=True),
+    Column("GUID", wide=True),
+)
 
 
-def _nic_table(nics: list[NicStatus]) -> Table:
-    table = _table(("NIC",), ("RATE", "WINDOW", "OUT", "IN", "UNSCHED", "LOAD", "LOAD IN", "MEAN WAIT"))
-    for nic in nics:
-        grants = sum(c.grants for c in nic.classes)
-        table.add_row(
-            escape(nic.name),
-            bit_rate(nic.rate_bytes_per_s),
-            byte_count(nic.window_bytes),
-            byte_count(nic.in_flight_bytes),
-            byte_count(nic.incoming_in_flight_bytes),
-            byte_count(nic.unscheduled_in_flight_bytes),
-            f"{nic.load:.0%}",
-            f"{nic.incoming_load:.0%}",
-            duration(nic.wait_s / grants) if grants else "-",
-        )
-    return table
+def _nic_row(nic: NicStatus) -> list[str]:
+    grants = sum(c.grants for c in nic.classes)
+    return [
+        nic.name,
+        bit_rate(nic.rate_bytes_per_s),
+        share(nic.utilization),
+        share(nic.incoming_utilization),
+        share(nic.load),
+        byte_count(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
+        byte_count(nic.window_bytes),
+        byte_count(nic.unscheduled_in_flight_bytes),
+        duration(nic.wait_s / grants) if grants else "-",
+        share(nic.incoming_load),
+        byte_count(nic.incoming_in_flight_bytes),
+        byte_count(nic.passed_bytes),
+        count(nic.promotions),
+        nic.guid,
+    ]
 
 
-def _class_table(nics: list[NicStatus]) -> Table:
-    table = _table(("NIC",), ("CLASS", "HELD", "TASKS", "IN FLIGHT", "GRANTED", "PERMITS"))
-    for nic in nics:
-        for at, c in enumerate(nic.classes):
-            if c.held_bytes or c.in_flight_bytes or c.grants:
-                table.add_row(
-                    escape(nic.name),
-                    str(at),
-                    byte_count(c.held_bytes),
-                    count(c.held_tasks),
-                    byte_count(c.in_flight_bytes),
-                    byte_count(c.granted_bytes),
-                    count(c.grants),
-                )
-    return table
+CLASS_COLUMNS = (
+    Column("NIC", cut=True),
+    Column("CLASS", right=True),
+    Column("HELD", right=True),
+    Column("TASKS", right=True),
+    Column("IN FLIGHT", right=True),
+    Column("SENT", right=True),
+    Column("RECEIVED", right=True),
+    Column("PERMITS", right=True),
+    Column("PERMITTED", right=True, wide=True),
+)
 
 
-def _client_table(clients: list[ClientStatus]) -> Table:
-    table = _table(("PID", "PROCESS", "STATE", "QUEUE PAIRS"), ("HELD", "IN FLIGHT", "PERMITS", "BYPASS"))
-    for client in clients:
-        state = client.state if client.detach_reason is None else f"[red]{client.state} {client.detach_reason}[/]"
-        table.add_row(
-            str(client.pid),
-            escape(client.process),
-            state,
-            _queue_pairs(client.queue_pairs),
-            byte_count(client.held_bytes),
-            byte_count(client.in_flight_bytes),
-            count(client.permits),
-            _bypasses(client),
-        )
-    return table
+def _class_rows(nic: NicStatus) -> list[list[str]]:
+    """Of classes that were used; `-` is what never waits or went without a permit."""
+    rows = [
+        [
+            nic.name,
+            str(at),
+            byte_count(c.held_bytes),
+            count(c.held_tasks),
+            byte_count(c.in_flight_bytes),
+            byte_count(c.sent_bytes),
+            byte_count(c.received_bytes),
+            count(c.grants),
+            byte_count(c.granted_bytes),
+        ]
+        for at, c in enumerate(nic.classes)
+        if c.held_bytes or c.in_flight_bytes or c.grants
+    ]
+    if free := nic.unscheduled_bytes + nic.passed_bytes:
+        unscheduled = byte_count(nic.unscheduled_in_flight_bytes)
+        rows.append([nic.name, "none", "-", "-", unscheduled, byte_count(free), "-", "-", "-"])
+    return rows
+
+
+CLIENT_COLUMNS = (
+    Column("PID"),
+    Column("PROCESS", cut=True),
+    Column("STATE"),
+    Column("QUEUE PAIRS", cut=True),
+    Column("HELD", right=True),
+    Column("IN FLIGHT", right=True),
+    Column("PERMITS", right=True),
+    Column("BYPASS", right=True),
+    Column("CLIENT", right=True, wide=True),
+    Column("UID", right=True, wide=True),
+    Column("POSTED", right=True, wide=True),
+    Column("COMPLETED", right=True, wide=True),
+    Column("ATTACHED", right=True, wide=True),
+    Column("UNIT", wide=True),
+    Column("NICS", wide=True),
+)
+
+
+def _client_row(client: ClientStatus) -> list[str | Cell]:
+    gone = client.detach_reason is not None
+    return [
+        str(client.pid),
+        client.process,
+        Cell(f"{client.state} {client.detach_reason}", "red") if gone else client.state,
+        _queue_pairs(client.queue_pairs),
+        byte_count(client.held_bytes),
+        byte_count(client.in_flight_bytes),
+        count(client.permits),
+        _bypasses(client),
+        str(client.client_id),
+        str(client.uid),
+        byte_count(sum(client.posted_bytes.values())),
+        byte_count(sum(client.completed_bytes.values())),
+        duration(client.attached_s),
+        client.unit,
+        ",".join(client.nics),
+    ]
 
 
 def _queue_pairs(by_role: Mapping[str, int]) -> str:
@@ -210,38 +297,65 @@ def _bypasses(client: ClientStatus) -> str:
     return "/".join(map(count, counts)) if any(counts) else "-"
 
 
-def _show_requests(reply: RequestsReply, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(reply))
-        return
+REQUEST_COLUMNS = (
+    Column("REQUEST"),
+    Column("PROCESS", cut=True),
+    Column("STATE"),
+    Column("STAGE"),
+    Column("LAYER", right=True),
+    Column("TASKS", right=True),
+    Column("ASKED", right=True),
+    Column("DONE", right=True),
+    Column("BYPASS", right=True),
+    Column("LEFT", right=True),
+    Column("BATCH", right=True, wide=True),
+    Column("UNIT", wide=True),
+    Column("AGE", right=True, wide=True),
+    Column("DROPPED", right=True, wide=True),
+)
+
+
+def _show_requests(reply: RequestsReply, form: Form) -> None:
     if not reply.requests:
-        click.echo("No such request is known: no adapter has named one, or it has made room for others.")
+        click.echo("No request is known: no adapter has named one.")
         return
-    table = _table(("REQUEST", "PROCESS", "STATE"), ("STAGE", "LAYER", "TASKS", "ASKED", "DONE", "BYPASS", "LEFT"))
-    for request in reply.requests:
-        rows: list[StageBytes | None] = [*request.stages] or [None]
-        head = [str(request.request_id), escape(", ".join(request.processes)), _state(request)]
-        for row in rows:
-            numbers = ["-"] * 6
-            if row is not None:
-                layer = "-" if row.layer is None else str(row.layer)
-                sizes = (row.submitted_bytes, row.completed_bytes, row.bypassed_bytes)
-                numbers = [row.stage, layer, count(row.tasks), *map(byte_count, sizes)]
-            table.add_row(*head, *numbers, _left(request) if head[0] else "")
-            head = ["", "", ""]
-    Console().print(table)
+    print_table(REQUEST_COLUMNS, [row for request in reply.requests for row in _request_rows(request)], form)
     if reply.total > len(reply.requests):
-        click.echo(f"... and {reply.total - len(reply.requests)} more; see --limit")
+        click.echo(f"... and {reply.total - len(reply.requests)} more; see --limit", err=True)
 
 
-def _state(request: RequestStatus) -> str:
-    return f"{request.state} [yellow]pruned[/]" if request.pruned else request.state
+def _request_rows(request: RequestStatus) -> list[list[str | Cell]]:
+    """One for each stage and layer, each with all that is known of the request."""
+    rows: list[list[str | Cell]] = []
+    stages: list[StageBytes | None] = [*request.stages] or [None]
+    for stage in stages:
+        numbers = ["-"] * 6
+        dropped = "-"
+        if stage is not None:
+            sizes = (stage.submitted_bytes, stage.completed_bytes, stage.bypassed_bytes)
+            layer = "-" if stage.layer is None else str(stage.layer)
+            numbers = [stage.stage, layer, count(stage.tasks), *map(byte_count, sizes)]
+            dropped = byte_count(stage.dropped_bytes)
+        rows.append(
+            [
+                str(request.request_id),
+                ", ".join(request.processes),
+                Cell(f"{request.state} pruned", "yellow") if request.pruned else request.state,
+                *numbers,
+                _left(request),
+                "-" if request.batch_id is None else str(request.batch_id),
+                request.unit,
+                duration(request.age_s),
+                dropped,
+            ]
+        )
+    return rows
 
 
-def _left(request: RequestStatus) -> str:
+def _left(request: RequestStatus) -> str | Cell:
     if request.outcome is not None:
-        return request.outcome if request.outcome == "met" else "[red]missed[/]"
+        return request.outcome if request.outcome == "met" else Cell("missed", "red")
     if request.deadline_left_s is None:
         return "-"
     left_s = request.deadline_left_s
-    return duration(left_s) if left_s >= 0 else f"[red]late {duration(-left_s)}[/]"
+    return duration(left_s) if left_s >= 0 else Cell(f"late {duration(-left_s)}", "red")

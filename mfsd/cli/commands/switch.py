@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from mfsd.cli import complete
+from mfsd.cli.asking import plain_error
+from mfsd.cli.output import Column, Form, output_options, print_table, printed
 from mfsd.fabric.diff import Change, diff_config
 from mfsd.fabric.findings import Finding, failed
 from mfsd.fabric.limits import ASICS, check_limits
-from mfsd.fabric.plan import Plan, headroom_bytes, make_plan, parse_ports
+from mfsd.fabric.plan import Plan, check_port_names, headroom_bytes, make_plan, parse_ports
 from mfsd.fabric.policy import PolicyError, Profile, fold_classes, load_profile, load_profiles
 from mfsd.fabric.render import SYSTEMS, Rendered, render
 from mfsd.fabric.schema import check_schema
@@ -30,13 +31,20 @@ def print_json(value: Any) -> None:
 
 
 def policy_options(command: Command) -> Command:
-    """`--policy` and `--policy-file`, which every command of the fabric takes."""
+    """`--profile` and `--policy-file`, which every command of the fabric takes."""
     command = click.option(
         "--policy-file", type=PATH, help="Policy file with your own profiles; the shipped one if left out."
     )(command)
-    return click.option("--policy", default="rocev2-2-lossless", show_default=True, help="Profile of the policy file.")(
-        command
-    )
+    return click.option(
+        "--profile",
+        "--policy",
+        "policy",
+        default="rocev2-2-lossless",
+        show_default=True,
+        metavar="PROFILE",
+        help="Profile of the policy file; mfsctl switch policy lists them.",
+        shell_complete=complete.profiles,
+    )(command)
 
 
 def plan_options(command: Command) -> Command:
@@ -59,17 +67,27 @@ def fail_clearly(command: Command) -> Command:
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
-        except (PolicyError, ValueError, OSError) as error:
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise click.ClickException(plain_error(error)) from error
+        except (PolicyError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:
-            raise click.ClickException(f"{error}; this command needs: pip install 'mfsd[switch]'") from error
+            problem = f"{error}: this installation is not whole: pip install --force-reinstall mfsd"
+            raise click.ClickException(problem) from error
 
     return run  # type: ignore[return-value]
 
 
-def load_plan(policy: str, policy_file: Path | None, ports: tuple[str, ...]) -> Plan:
-    profile = load_profile(policy, policy_file)
-    return make_plan(policy, profile, parse_ports(profile, ports))
+def load_plan(nos: str, policy: str, policy_file: Path | None, ports: tuple[str, ...]) -> Plan:
+    profile, system = load_profile(policy, policy_file), SYSTEMS[nos]
+    try:
+        parsed = parse_ports(profile, ports)
+        check_port_names(parsed, system.port_pattern, system.title, system.port_example)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return make_plan(policy, profile, parsed)
 
 
 @click.group()
@@ -85,78 +103,97 @@ def switch() -> None:
     """
 
 
-@switch.command()
-@click.argument("profile", required=False)
+@switch.command(
+    epilog="\b\nExamples:\n  mfsctl switch policy\n  mfsctl switch policy paper-k8\n  mfsctl switch policy -o yaml\n"
+)
+@click.argument("profile", required=False, shell_complete=complete.profiles)
 @click.option("--policy-file", type=PATH, help="Policy file with your own profiles.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@output_options
 @fail_clearly
-def policy(profile: str | None, policy_file: Path | None, as_json: bool) -> None:
+def policy(profile: str | None, policy_file: Path | None, form: Form) -> None:
     """List the profiles of a policy file, or show what PROFILE means."""
     if profile is None:
         profiles = load_profiles(policy_file)
-        if as_json:
-            print_json({name: {"summary": p.summary, "digest": p.digest} for name, p in profiles.items()})
-            return
-        table = Table("profile", "classes", "lossless", "digest", "what it is")
-        for name, p in profiles.items():
-            table.add_row(name, str(len(p.classes)), str(len(p.lossless_priorities)), p.digest, p.summary)
-        Console().print(table)
+        listed = {name: {"summary": p.summary, "digest": p.digest} for name, p in profiles.items()}
+        if not printed(listed, form, pretty=True):
+            columns = (Column("PROFILE"), Column("CLASSES", True), Column("LOSSLESS", True), Column("DIGEST"))
+            rows = [
+                [name, str(len(p.classes)), str(len(p.lossless_priorities)), p.digest, p.summary]
+                for name, p in profiles.items()
+            ]
+            print_table((*columns, Column("WHAT IT IS", cut=True)), rows, form)
         return
     chosen = load_profile(profile, policy_file)
-    if as_json:
-        print_json({"digest": chosen.digest, "fold": fold_classes(chosen), "profile": chosen})
-        return
-    _show_profile(profile, chosen)
+    if not printed({"digest": chosen.digest, "fold": fold_classes(chosen), "profile": chosen}, form, pretty=True):
+        _show_profile(profile, chosen, form)
 
 
-def _show_profile(name: str, profile: Profile) -> None:
-    console = Console()
+CLASSES = (
+    Column("CLASS"),
+    Column("MFS"),
+    Column("DSCP", cut=True),
+    Column("PRIORITY", True),
+    Column("LOSSLESS"),
+    Column("SCHEDULING"),
+    Column("FLOOR", True),
+    Column("CEILING", True),
+)
+GROUPS = (
+    Column("PORT GROUP"),
+    Column("SPEED", True),
+    Column("CABLE", True),
+    Column("ECN FROM", True),
+    Column("ECN TO", True),
+    Column("HEADROOM", True),
+)
+
+
+def _show_profile(name: str, profile: Profile, form: Form) -> None:
     fold = fold_classes(profile)
-    table = Table("class", "MFS classes", "DSCP", "priority", "lossless", "scheduling", "floor", "ceiling", title=name)
-    for i, c in enumerate(profile.classes):
-        mfs = ", ".join(str(m) for m, f in enumerate(fold) if f == i)
-        how = "strict" if c.scheduling == "strict" else f"dwrr {c.weight_percent} %"
-        table.add_row(
+    rows = [
+        [
             c.name,
-            mfs or "none",
-            ", ".join(map(str, (c.dscp, *c.also_dscp))),
+            ",".join(str(m) for m, f in enumerate(fold) if f == i) or "none",
+            ",".join(map(str, (c.dscp, *c.also_dscp))),
             str(c.priority),
             "yes" if c.lossless else "no",
-            how,
+            "strict" if c.scheduling == "strict" else f"dwrr {c.weight_percent} %",
             f"{c.floor_percent} %",
             f"{c.ceiling_percent} %",
-        )
-    console.print(table)
-    groups = Table("port group", "speed", "cable", "ECN from", "ECN to", "headroom per lossless class")
+        ]
+        for i, c in enumerate(profile.classes)
+    ]
+    click.echo(f"{name}, digest {profile.digest}; MFS: its classes; headroom: for each lossless class\n")
+    print_table(CLASSES, rows, form)
+    click.echo()
     thresholds = {e.speed_gbps: e for e in profile.ecn}
+    groups = []
     for group, g in profile.port_groups.items():
         e = thresholds.get(g.speed_gbps)
-        groups.add_row(
-            group,
-            f"{g.speed_gbps:g} Gbit/s",
-            f"{g.cable_m} m",
-            f"{e.min_bytes:,}" if e else "-",
-            f"{e.max_bytes:,}" if e else "-",
-            f"{headroom_bytes(g.speed_gbps, g.cable_m, g.mtu_bytes):,}",
-        )
-    console.print(groups)
-    console.print(f"digest {profile.digest}")
+        ecn = [f"{e.min_bytes:,}", f"{e.max_bytes:,}"] if e else ["-", "-"]
+        headroom = f"{headroom_bytes(g.speed_gbps, g.cable_m, g.mtu_bytes):,}"
+        groups.append([group, f"{g.speed_gbps:g} Gbit/s", f"{g.cable_m} m", *ecn, headroom])
+    print_table(GROUPS, groups, form)
 
 
-@switch.command()
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
-def systems(as_json: bool) -> None:
+@switch.command(epilog="\b\nExamples:\n  mfsctl switch systems\n  mfsctl switch systems --json\n")
+@output_options
+def systems(form: Form) -> None:
     """List the network operating systems and how their configuration is loaded."""
-    if as_json:
-        print_json(list(SYSTEMS.values()))
-        return
-    table = Table("--nos", "system", "ports like", "load with")
-    for s in SYSTEMS.values():
-        table.add_row(s.name, s.title, s.port_example.replace("[", r"\["), s.load)
-    Console().print(table)
+    if not printed(list(SYSTEMS.values()), form, pretty=True):
+        columns = (Column("NOS"), Column("SYSTEM", cut=True), Column("PORTS LIKE"), Column("LOAD WITH", cut=True))
+        print_table(columns, [[s.name, s.title, s.port_example, s.load] for s in SYSTEMS.values()], form)
 
 
-@switch.command("render")
+@switch.command(
+    "render",
+    epilog="""\b
+Examples:
+  mfsctl switch render --nos sonic --ports Ethernet[0-28:4] > mfs.json
+  mfsctl switch render --nos eos --ports hosts=Ethernet[1-8]/1 -o mfs.txt
+  mfsctl switch render --nos linux --ports eth1 --profile paper-k8
+""",
+)
 @plan_options
 @click.option("-o", "--output", type=PATH, help="Write the configuration here instead of standard output.")
 @click.option("--json", "as_json", is_flag=True, help="The text and what it cannot express, for machines.")
@@ -173,7 +210,7 @@ def render_command(
 
     What the system cannot express goes to standard error: read it.
     """
-    rendered = render(nos, load_plan(policy, policy_file, ports))
+    rendered = render(nos, load_plan(nos, policy, policy_file, ports))
     if as_json:
         print_json(rendered)
         return
@@ -189,7 +226,13 @@ def _warn(rendered: Rendered) -> None:
         click.echo(f"not expressed: {s.what}: {s.why} ({s.remedy})", err=True)
 
 
-@switch.command()
+@switch.command(
+    epilog="""\b
+Examples:
+  mfsctl switch check --nos sonic --ports Ethernet[0-28:4] --asic tomahawk
+  mfsctl switch check --nos eos --ports Ethernet[1-8]/1 --config mfs.txt
+"""
+)
 @plan_options
 @click.option("--config", type=PATH, help="Check this file instead of a fresh rendering.")
 @click.option("--asic", type=click.Choice(list(ASICS)), help="Add up headroom against this chip's packet memory.")
@@ -211,7 +254,7 @@ def check(
     Ends with 1 when a check failed. "not checked" says what is missing and where to get it; it is never a
     pass.
     """
-    plan = load_plan(policy, policy_file, ports)
+    plan = load_plan(nos, policy, policy_file, ports)
     text = config.read_text() if config else render(nos, plan).text
     findings = check_schema(nos, text, yang) + check_limits(nos, plan, asic)
     show_findings(findings, as_json)
@@ -229,7 +272,14 @@ def show_findings(findings: list[Finding], as_json: bool) -> None:
             click.echo(f"{'':12}{f.remedy}")
 
 
-@switch.command()
+@switch.command(
+    epilog="""\b
+Examples:
+  mfsctl switch diff --nos sonic --ports Ethernet[0-28:4] --running config_db.json
+  mfsctl switch diff --nos linux --ports eth1
+  mfsctl switch diff --nos linux --ports eth1 --apply
+"""
+)
 @plan_options
 @click.option("--running", type=PATH, help="The running configuration, as the switch prints it (not for linux).")
 @click.option("--netns", help="Linux only: the network namespace of the ports.")
@@ -252,7 +302,7 @@ def diff(
     configuration and compares again. Other systems are never written to: load the rendered file with their
     own tools, which `mfsctl switch systems` names.
     """
-    plan = load_plan(policy, policy_file, ports)
+    plan = load_plan(nos, policy, policy_file, ports)
     if do_apply and nos != "linux":
         raise click.ClickException(
             f"--apply: MFS does not write to {SYSTEMS[nos].title}; render a file and load it there: {SYSTEMS[nos].load}"
@@ -294,4 +344,5 @@ def _show_changes(changes: list[Change], as_json: bool) -> None:
         return
     for change in changes:
         click.echo(str(change))
-    click.echo(f"{len(changes)} differences" if changes else "no difference", err=True)
+    differences = "1 difference" if len(changes) == 1 else f"{len(changes) or 'no'} differences"
+    click.echo(differences, err=True)

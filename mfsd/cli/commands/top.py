@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.pids import Pids
+from mfsd.cli.program import daemon_command
 from mfsd.node.control import RequestsReply, RequestsRequest, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 
@@ -18,7 +20,7 @@ REQUESTS_SHOWN = 500
 @click.option(
     "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
 )
-@click.pass_obj
+@daemon_command
 def top(path: Path, interval: float) -> None:
     """Watch classes, NICs, programs, stages, units and requests live.
 
@@ -26,20 +28,25 @@ def top(path: Path, interval: float) -> None:
     1-6    choose the table          space  pause
     s, r   sort by the next column,  + -    look less or more often
            reverse the order         q      leave
-    /      show only rows with a text
+    /      show only rows with a text  ?  what all keys and words mean
 
     For programs use `mfsctl status --watch --json`.
     """
-    ask_or_exit(path, StatusRequest(), StatusReply)  # a wrong socket is an error, not an empty screen
+    first = ask_or_exit(path, StatusRequest(), StatusReply)  # a wrong socket is an error, not an empty screen
     if not sys.stdout.isatty():
         click.echo("mfsctl: top needs a terminal; for programs use mfsctl status --watch --json", err=True)
         sys.exit(EXIT_REFUSED)
     from mfsd.observe.top import Top
     from mfsd.observe.views import Look
 
+    pids = Pids(path, first.daemon.pid)
+
     def look() -> Look:
+        nonlocal pids
         status, requests = ask(path, StatusRequest()), ask(path, RequestsRequest(layers=False, limit=REQUESTS_SHOWN))
         assert isinstance(status, StatusReply) and isinstance(requests, RequestsReply)
-        return Look(status, requests.requests)
+        if pids.here and any(client.pid not in pids.here for client in status.clients):
+            pids = Pids(path, status.daemon.pid)
+        return Look(pids.shown(status), requests.requests)
 
     Top(look, interval).run()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from mfsd.cli import complete
 from mfsd.cli.asking import ask_or_exit
 from mfsd.cli.commands.trace_record import merge, record
+from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
+from mfsd.cli.program import daemon_command
 from mfsd.node.control import ExplainReply, ExplainRequest, TaskStatus, TraceReply, TraceRequest
 from mfsd.observe.format import byte_count, duration
 
@@ -26,11 +25,17 @@ Examples:
   mfsctl trace record --seconds 5  a picture of everything for 5 seconds
 """,
 )
-@click.option("--explain", "task", metavar="TASK", help="Say why a task has its place; CLIENT:SLOT as listed.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option(
+    "--explain",
+    "task",
+    metavar="TASK",
+    help="Say why a task has its place; CLIENT:SLOT as listed. See also mfsctl explain.",
+    shell_complete=complete.tasks,
+)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Most tasks listed.")
-@click.pass_context
-def trace(context: click.Context, task: str | None, as_json: bool, limit: int) -> None:
+@output_options
+@daemon_command
+def trace(path: Path, form: Form, task: str | None, limit: int) -> None:
     """List held and in-flight tasks, explain one of them, or record all.
 
     \b
@@ -41,56 +46,67 @@ def trace(context: click.Context, task: str | None, as_json: bool, limit: int) -
     RLI     of early stages: layers until it is needed
     RANK    of its batch, 0 first
     """
-    if context.invoked_subcommand is not None:
+    if click.get_current_context().invoked_subcommand is not None:
         return
-    path: Path = context.obj
     if task is not None:
         reply = ask_or_exit(path, ExplainRequest(task), ExplainReply)
-        if as_json:
-            click.echo(msgspec.json.encode(reply))
-        else:
-            _print_explanation(reply)
+        if not printed(reply, form):
+            print_explanation(reply)
         return
     listed = ask_or_exit(path, TraceRequest(limit), TraceReply)
-    if as_json:
-        click.echo(msgspec.json.encode(listed))
+    if printed(listed, form):
         return
     if not listed.tasks:
         click.echo("No task waits or is in flight.")
         return
-    Console().print(_table(listed.tasks))
+    print_table(COLUMNS, [_row(t) for t in listed.tasks], form)
+    if any(t.pruned for t in listed.tasks):
+        click.echo("* its request is pruned", err=True)
     if listed.total > len(listed.tasks):
-        click.echo(f"... and {listed.total - len(listed.tasks)} more; see --limit")
+        click.echo(f"... and {listed.total - len(listed.tasks)} more; see --limit", err=True)
 
 
 trace.add_command(record)
 trace.add_command(merge)
 
 
-def _table(tasks: list[TaskStatus]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("TASK", "NIC", "STAGE", "STATE"):
-        table.add_column(title, overflow="fold")
-    for title in ("SIZE", "CLASS", "TIER", "LEVEL", "RLI", "RANK", "REQUEST", "WAITED"):
-        table.add_column(title, justify="right", no_wrap=title != "REQUEST")
-    for t in tasks:
-        table.add_row(
-            t.id,
-            escape(t.nic),
-            t.stage,
-            t.state,
-            byte_count(t.size_bytes),
-            str(t.wire_class),
-            f"{t.tier}*" if t.pruned else t.tier,
-            *("-" if n is None else str(n) for n in (t.level, t.rli, t.rank, t.request_id)),
-            duration(t.waited_s),
-        )
-    if any(t.pruned for t in tasks):
-        table.caption = "* its request is pruned"
-    return table
+COLUMNS = (
+    Column("TASK"),
+    Column("NIC", cut=True),
+    Column("STAGE"),
+    Column("STATE"),
+    Column("SIZE", right=True),
+    Column("CLASS", right=True),
+    Column("TIER", right=True),
+    Column("LEVEL", right=True),
+    Column("RLI", right=True),
+    Column("RANK", right=True),
+    Column("REQUEST", right=True, cut=True),
+    Column("WAITED", right=True),
+    Column("PROCESS", wide=True),
+    Column("BATCH", right=True, wide=True),
+    Column("LAYER", right=True, wide=True),
+)
 
 
-def _print_explanation(reply: ExplainReply) -> None:
+def _row(t: TaskStatus) -> Row:
+    return [
+        t.id,
+        t.nic,
+        t.stage,
+        t.state,
+        byte_count(t.size_bytes),
+        str(t.wire_class),
+        f"{t.tier}*" if t.pruned else t.tier,
+        *("-" if n is None else str(n) for n in (t.level, t.rli, t.rank, t.request_id)),
+        duration(t.waited_s),
+        t.process,
+        "-" if t.batch_id is None else str(t.batch_id),
+        str(t.layer),
+    ]
+
+
+def print_explanation(reply: ExplainReply) -> None:
     for reason in reply.reasons:
         click.echo(reason)
     for ahead in reply.ahead:

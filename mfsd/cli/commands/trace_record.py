@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from mfsd.cli import complete
 from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.node.address import control_beside
-from mfsd.node.control_client import Refused, Unreachable
+from mfsd.node.control_client import Refused, Unreachable, default_control
 from mfsd.observe.format import count, duration
 
 if TYPE_CHECKING:
@@ -41,7 +42,14 @@ Examples:
     multiple=True,
     help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
 )
-@click.option("--request", "request_id", type=click.IntRange(1), metavar="ID", help="Only this request.")
+@click.option(
+    "--request",
+    "request_id",
+    type=click.IntRange(1),
+    metavar="ID",
+    help="Only this request.",
+    shell_complete=complete.requests,
+)
 @click.option("--batch", "batch_id", type=click.IntRange(1), metavar="ID", help="Only this batch and its requests.")
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), help="How long. Default: until Ctrl-C.")
 @click.option(
@@ -56,9 +64,9 @@ Examples:
 @click.option(
     "--max-events", type=click.IntRange(1), default=EVENTS_MAX, show_default=True, help="Most events of one daemon."
 )
-@click.pass_obj
+@click.pass_context
 def record(
-    control: Path,
+    context: click.Context,
     sockets: tuple[Path, ...],
     request_id: int | None,
     batch_id: int | None,
@@ -83,6 +91,7 @@ def record(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found: list[Recorded] = []
     try:
+        control = context.obj or default_control()
         recordings = Recordings([control_beside(path) for path in sockets] or [control], max_events)
     except Unreachable as error:
         click.echo(f"mfsctl: {error}", err=True)

@@ -37,7 +37,7 @@ def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -
     except FileNotFoundError as error:
         raise NoAnswer(f"{argv[0]} is not installed") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise NoAnswer(f"{argv[0]}: {error}") from error
+        raise NoAnswer(f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
     if result.returncode:
         said = " ".join(result.stderr.split())[-300:]
         raise NoAnswer(f"{argv[0]} ended with {result.returncode}" + (f": {said}" if said else ""))
@@ -127,9 +127,21 @@ class Host:
         try:
             data = (self.proc / str(self.pid) / "environ").read_bytes()
         except OSError:
-            return f"pid {self.pid}, unreadable", {}
+            return f"pid {self.pid}", {}
         pairs = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
         return f"pid {self.pid}", {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+    @functools.cached_property
+    def environ_problem(self) -> str:
+        """Why ``program_environ`` could not be read; empty when it was."""
+        if self.pid is None:
+            return ""
+        file = self.proc / str(self.pid) / "environ"
+        try:
+            file.read_bytes()
+        except OSError as error:
+            return f"{file}: {error.strerror}"
+        return ""
 
 
 def version() -> str:

@@ -20,17 +20,13 @@ PAGES = {page.file_name: page for page in pages()}
 
 
 def paths(name: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
-    """Each command with the lines of its help that stay as they are, and those of the group it is in."""
-    yield from _paths(name, command, [])
-
-
-def _paths(name: str, command: click.Command, above: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each command with the lines of its help that stay as they are."""
     blocks = f"{inspect.cleandoc(command.help or '')}\n\n{command.epilog or ''}".split("\n\n")
     said = [line for block in blocks if block.startswith("\b") for line in block.splitlines()]
-    yield name, said + above
+    yield name, said
     if isinstance(command, click.Group):
         for word, child in command.commands.items():
-            yield from _paths(f"{name} {word}", child, said)
+            yield from paths(f"{name} {word}", child)
 
 
 COMMANDS = dict(found for name, command in PROGRAMS.items() for found in paths(name, command))

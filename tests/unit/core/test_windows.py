@@ -205,3 +205,33 @@ def test_load_is_what_goes_before(serve, eventually: Eventually) -> None:
             return server.arbiter.nic_stats(nic)["load"][0] > 0
 
         eventually(loaded)
+
+
+def test_what_a_link_carried_is_counted_by_direction_and_class(serve, take: Take, eventually: Eventually) -> None:
+    """Bytes that really went: permitted ones when they are complete, others as their programs count them."""
+    server = serve(window_ns=0, window_bytes_min=WINDOW_BYTES, load_time_constant_ns=20_000_000)
+    with server.attach() as client:
+        nic = client.nic("rdma0", 0, 1_000_000)
+
+        def stats() -> _native.NicStats:
+            return server.arbiter.nic_stats(nic)
+
+        out = client.submit(3000, stage=Stage.P2D, nic=nic, deadline_ns=2**62)
+        back = client.submit(500, stage=Stage.P2D, nic=nic, deadline_ns=2**62, incoming=True)
+        dropped = client.submit(700, stage=Stage.P2D, nic=nic, deadline_ns=2**62)
+        take(client, 3)
+        assert [sum(one) for one in stats()["carried_bytes"]] == [0, 0], "in flight is not there yet"
+        for task, size in ((out, 3000), (back, 500)):
+            client.count_posted(nic=nic, stage=Stage.P2D, size_bytes=size)
+            client.count_completed(nic=nic, stage=Stage.P2D, size_bytes=size)
+            client.complete(task)
+        client.cancel(dropped)
+        eventually(lambda: [sum(one) for one in stats()["carried_bytes"]] == [3000, 500])
+        for stage, size in ((Stage.COLLECTIVE, 40), (Stage.P2D, 900)):
+            client.count_posted(nic=nic, stage=stage, size_bytes=size)
+            client.count_completed(nic=nic, stage=stage, size_bytes=size)
+        eventually(lambda: stats()["unscheduled_carried_bytes"] == 40)
+        eventually(lambda: stats()["passed_bytes"] == 900)
+        assert stats()["used"][0] > stats()["used"][1] >= 0
+    eventually(lambda: server.arbiter.stats()["clients"] == 0)
+    assert stats()["passed_bytes"] == 900, "what a program has sent stays when it ends"

@@ -23,6 +23,8 @@ LEFT_OUT = {
     "mfs_tasks_on_credit_total": "beside mfs_tasks_permitted_total it says how often nothing waits",
     "mfs_clients_by_abi": "changes with upgrades; `mfsctl status` and the doctor name them",
     "mfs_attached_clients_total": "those attached now are on a panel",
+    "mfs_nic_utilization_ratio": "mfs_nic_carried_bytes_total over mfs_nic_rate_bytes_per_second says it over any time",
+    "mfs_nic_carried_bytes_total": "`mfsctl top` and `mfsctl status` show it; its panel is still to come",
     "mfs_nic_rate_bytes_per_second": "does not change; `mfsctl status` shows it",
 }
 """Not on a panel, and why."""

@@ -78,6 +78,7 @@ class Looks:
         self.host.__dict__.pop("devices", None)
         self.host.__dict__.pop("links", None)
         self.host.__dict__.pop("program_environ", None)
+        self.host.__dict__.pop("environ_problem", None)
         self.host.probed.clear()
         known = {k.id: k for k in kinds_of(check)}
         found = list(check.run(self.host))

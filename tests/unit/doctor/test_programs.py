@@ -138,6 +138,32 @@ def test_a_process_and_what_the_daemon_knows_of_it(
     assert set(look(checks("process"))) == found
 
 
+UNKNOWN = {"environment": "environment.unreadable", "bypass": "bypass.unreadable", "limits": "limits.unreadable"}
+
+
+@pytest.mark.parametrize(("check", "found"), [*UNKNOWN.items(), ("process", "process.gone")])
+def test_what_cannot_be_read_is_unknown_and_never_in_order(look: Any, checks: Checks, check: str, found: str) -> None:
+    look.host.pid = PID + 1
+    findings = look(checks(check))
+    assert set(findings) == {found} and findings[found].severity == "unknown"
+
+
+def test_mapped_files_that_cannot_be_read(look: Any, checks: Checks) -> None:
+    process(look, "/usr/lib/libc.so.6")
+    (look.folder / f"proc/{PID}/maps").unlink()
+    assert set(look(checks("process"))) == {"process.unreadable"}
+    assert set(look(checks("bypass"))) == {"bypass.unreadable"}
+
+
+def test_a_time_namespace_that_cannot_be_read(look: Any, checks: Checks) -> None:
+    daemon_with(look)
+    process(look, "/usr/lib/libc.so.6")
+    for name in ("self", "1"):
+        (look.folder / f"proc/{name}/ns").mkdir(parents=True)
+        (look.folder / f"proc/{name}/ns/time").symlink_to("time:[1]")
+    assert "clock.unreadable" in look(checks("clock"))
+
+
 def test_old_shims_and_several_libraries(look: Any, checks: Checks) -> None:
     process(look, f"{LIBRARY} (deleted)", VERBS, "/opt/wheel.libs/libibverbs-9.so.1")
     daemon_with(look, client())

@@ -75,29 +75,37 @@ ASYNC = Kind(
     "The GPU driver lets GPU threads write to the NIC (PeerMappingOverride), as IBGDA and GPUDirect Async need.",
     'nothing, if no program uses them; the driver option is NVreg_RegistryDwords="PeerMappingOverride=1;"',
 )
+UNREADABLE = Kind(
+    "bypass.unreadable",
+    "unknown",
+    "The variables or mapped files of the process may not be read by this user: it may drive the NIC past the shim.",
+    "run the doctor as root or as the program's user",
+)
 NONE = Kind("bypass.none", "ok", "Nothing was seen that drives the NIC past the shim.")
 MAPPED_DIRECT = ("nvshmem_transport_ibgda", "libdoca_gpunetio", "deep_ep_cpp")
 
 
 def run(host: Host) -> Iterator[Finding]:
     owner, environ = host.program_environ
-    mapped = _mapped(host)
+    mapped, unread = [], host.environ_problem
+    try:
+        mapped = _mapped(host)
+    except OSError as error:
+        unread = unread or f"{host.proc / str(host.pid) / 'maps'}: {error.strerror}"
     problems = [*_nvshmem(environ, owner), *_gin(environ, owner, mapped), *_ucx(environ, owner, mapped)]
     problems += _direct(mapped, host.pid)
     problems += _deepep(host)
     problems += _driver(host)
     yield from problems
-    if not any(p.severity in ("fail", "warn") for p in problems):
+    if unread:
+        yield UNREADABLE(unread, owner)
+    elif not any(p.severity in ("fail", "warn") for p in problems):
         yield NONE(f"environment of {owner}" + (f", {len(mapped)} mapped files" if mapped else ""))
 
 
 def _mapped(host: Host) -> list[str]:
-    if host.pid is None:
-        return []
-    try:
-        return [str(m.path) for m in mapped_files(host.proc / str(host.pid))]
-    except OSError:
-        return []
+    """Raises OSError."""
+    return [] if host.pid is None else [str(m.path) for m in mapped_files(host.proc / str(host.pid))]
 
 
 def _nvshmem(environ: Mapping[str, str], owner: str) -> Iterator[Finding]:

@@ -47,6 +47,12 @@ UNSYNCED = Kind(
     "run chrony or systemd-timesyncd",
 )
 SYNCED = Kind("clock.synchronised", "info", "The wall clock is synchronised; scheduling does not depend on it.")
+HIDDEN = Kind(
+    "clock.unreadable",
+    "unknown",
+    "The time namespace of the process may not be read by this user.",
+    "run the doctor as root or as the program's user",
+)
 SANE = Kind("clock.sane", "ok", "CLOCK_MONOTONIC only goes forward, in steps fine enough, and is cheap to read.")
 
 
@@ -90,6 +96,8 @@ def _namespace(host: Host) -> Iterator[Finding]:
     theirs = _time_namespace(host.proc / str(daemon.daemon.pid))
     for subject, folder in (("this shell", host.proc / "self"), (f"pid {host.pid}", host.proc / str(host.pid))):
         own = _time_namespace(folder)
+        if theirs and not own and host.pid is not None:
+            yield HIDDEN(f"{folder / 'ns/time'} cannot be read", subject)
         if own and theirs and own != theirs:
             yield NAMESPACE(f"{own}, mfsd's is {theirs}", subject)
 

@@ -59,11 +59,20 @@ NET_PLUGIN = Kind(
     "NCCL sends through a plugin. The shim sees it only if the plugin uses libibverbs, not direct verbs.",
     "check with --pid while the program runs, or unset NCCL_NET_PLUGIN",
 )
+UNREADABLE = Kind(
+    "environment.unreadable",
+    "unknown",
+    "The variables of the process may not be read by this user, so nothing is known of them.",
+    "run the doctor as root or as the program's user",
+)
 CLEAR = Kind("environment.clear", "ok", "No variable works against the scheduler.")
 
 
 def run(host: Host) -> Iterator[Finding]:
     owner, environ = host.program_environ
+    if host.environ_problem:
+        yield UNREADABLE(host.environ_problem, owner)
+        return
     known = dict(_nccl_files(environ)) | dict(environ)
     problems = [*_classes(host, known), *_shim(host, known), *_paths(known)]
     yield from problems

@@ -50,6 +50,7 @@ def run(host: Host) -> Iterator[Finding]:
         uses = ", ".join(opened or soft)
         yield UNSCHEDULED(f"{name_of(folder) or 'it'} uses {uses}", f"pid {pid}")
     if hidden:
-        yield HIDDEN(f"{hidden} processes of other users")
-    if not found and examined:
+        seen = "" if found else f"; none of the {examined} others uses RDMA without the shim"
+        yield HIDDEN(f"{hidden} processes of other users{seen}")
+    if not found and examined and not hidden:
         yield NONE(f"{examined} processes examined")

@@ -16,7 +16,12 @@ from nccl_shim.run import LIBRARY
 TITLE = "Running program"
 AT_SECURE = 23
 
-GONE = Kind("process.gone", "fail", "There is no such process.", "give the number of a running process")
+GONE = Kind(
+    "process.gone",
+    "unknown",
+    "There is no such process here, so nothing is known of it.",
+    "give the number of a running process, as this PID namespace counts them",
+)
 UNREADABLE = Kind(
     "process.unreadable",
     "unknown",

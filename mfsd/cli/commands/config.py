@@ -1,0 +1,46 @@
+"""``mfsctl config``: the configuration in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mfsd.cli.asking import ask_or_exit
+from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
+from mfsd.cli.program import daemon_command
+from mfsd.node.control import ConfigReply, ConfigRequest
+
+COLUMNS = (Column("KEY"), Column("VALUE", cut=True), Column("FROM", cut=True))
+
+
+@click.group(epilog="\b\nExamples:\n  mfsctl config show\n  mfsctl config show --changed\n")
+def config() -> None:
+    """Look at the configuration. mfsd --check-config checks a file, mfsctl reload has it read again."""
+
+
+@config.command(
+    epilog="""\b
+Examples:
+  mfsctl config show              every key
+  mfsctl config show --changed    those that are not at their default
+  mfsctl config show arbiter      those that begin so
+  mfsctl config show -o json
+"""
+)
+@click.argument("prefix", default="")
+@click.option("--changed", is_flag=True, help="Only what the file, the command line or mfsctl mode says.")
+@output_options
+@daemon_command
+def show(path: Path, form: Form, prefix: str, changed: bool) -> None:
+    """Show the values that are in force in the daemon, and where each is from.
+
+    What waits for a restart still has its old value; mfsctl reload names it. Secrets are never in the
+    configuration: certificates and keys are named by their files.
+    """
+    reply = ask_or_exit(path, ConfigRequest(), ConfigReply)
+    values = [v for v in reply.values if v.key.startswith(prefix) and not (changed and v.source == "default")]
+    if printed(ConfigReply(reply.config_file, values), form):
+        return
+    rows = [[v.key, v.value, v.source if v.source == "default" else Cell(v.source, "yellow")] for v in values]
+    print_table(COLUMNS, rows, form)

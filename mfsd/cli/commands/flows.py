@@ -1,0 +1,195 @@
+"""``mfsctl flows``: flows as they end, filtered."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from mfsd.cli import complete
+from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.output import FORMS, Column, Form, table_lines, terminal_width
+from mfsd.node.address import control_beside
+from mfsd.node.control_client import Refused, Unreachable, default_control
+from mfsd.node.values import DurationNs
+from mfsd.observe.flows import Filter, Flow, Pairing
+from mfsd.observe.format import byte_count, duration
+from mfsd.observe.recording import Recordings
+
+LOOK_S = 0.2
+STAGES = ("control", "reuse", "collective", "p2d", "background")
+COLUMNS = (
+    Column("ENDED"),
+    Column("NODE", cut=True),
+    Column("PROCESS", cut=True),
+    Column("STAGE"),
+    Column("REQUEST", right=True, cut=True),
+    Column("PORT", cut=True),
+    Column("SIZE", right=True),
+    Column("CLASS", right=True),
+    Column("WAITED", right=True),
+    Column("TOOK", right=True),
+    Column("END"),
+    Column("DEADLINE", wide=True),
+    Column("BATCH", right=True, wide=True),
+    Column("LAYER", right=True, wide=True),
+)
+WIDTHS = (12, 10, 12, 10, 12, 10, 8, 5, 8, 8, 9, 12, 12, 5)
+"""Rows come one after the other, so that no later one may move the columns of an earlier."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  mfsctl flows                                what ends within a second
+  mfsctl flows -f                             until Ctrl-C
+  mfsctl flows -f --stage p2d --slow 50ms     slow transfers of KV
+  mfsctl flows -f --request 4711 -o wide
+  mfsctl flows -f --port mlx5_0/in -o json    one object a line
+  mfsctl flows --socket /run/a.sock --socket /run/b.sock --node a
+"""
+)
+@click.option("-f", "--follow", is_flag=True, help="Until Ctrl-C.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="How long, without -f."
+)
+@click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; may be repeated.")
+@click.option(
+    "--request",
+    "request_id",
+    type=click.IntRange(1),
+    metavar="ID",
+    shell_complete=complete.requests,
+    help="Only of this request.",
+)
+@click.option("--port", default="", metavar="NIC[/out|/in]", shell_complete=complete.nics, help="Only through it.")
+@click.option("--node", default="", help="Only of daemons whose node's name has this.")
+@click.option("--process", default="", help="Only of programs whose name has this.")
+@click.option("--slow", default="", metavar="TIME", help="Only what took at least so long, waiting included: 50ms.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(FORMS),
+    default="table",
+    show_default=True,
+    help="wide has more columns; json is one object a line, yaml one document each.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.option(
+    "--socket",
+    "sockets",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
+)
+@click.pass_context
+def flows(
+    context: click.Context,
+    follow: bool,
+    seconds: float,
+    stages: tuple[str, ...],
+    request_id: int | None,
+    port: str,
+    node: str,
+    process: str,
+    slow: str,
+    form: Form,
+    as_json: bool,
+    sockets: tuple[Path, ...],
+) -> None:
+    """Show flows as they end: what asked for a permit, how long it waited, and how it ended.
+
+    \b
+    WAITED  from asking to the permit
+    TOOK    from the permit to the last byte
+    CLASS   of the permit; - had none
+    END     done, bypassed (no permit), cancelled, dropped (its program ended)
+    """
+    form = "json" if as_json else form
+    try:
+        slow_s = DurationNs.parse(slow) / 1e9 if slow else 0.0
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--slow") from None
+    wanted = Filter(frozenset(stages), request_id or 0, port, node, process, slow_s)
+    try:
+        recordings = Recordings([control_beside(path) for path in sockets] or [context.obj or default_control()])
+    except Unreachable as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+    except Refused as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_REFUSED)
+    shown, end_s = 0, None if follow else time.monotonic() + seconds
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            shown = _stream(recordings, wanted, form, end_s)
+    finally:
+        lost = sum(recorded.lost for recorded in recordings.stop())
+    if not shown and form in ("table", "wide") and not follow:
+        click.echo("No flow of these ended meanwhile; see -f, or mfsctl trace for those under way.", err=True)
+    if lost:
+        click.echo(f"mfsctl: {lost} events were lost: they came faster than they went", err=True)
+
+
+def _stream(recordings: Recordings, wanted: Filter, form: Form, end_s: float | None) -> int:
+    """Prints until the time has come; how many."""
+    pairings = [Pairing(recorded.started.node) for recorded in recordings.found]
+    shown = 0
+    while True:
+        over = end_s is not None and time.monotonic() >= end_s
+        for pairing, recorded in zip(pairings, recordings.found, strict=True):
+            count = len(recorded.events)  # the thread that reads appends meanwhile
+            events = recorded.events[:count]
+            del recorded.events[:count]
+            real_ns = recorded.started.realtime_ns - recorded.started.monotonic_ns
+            for flow in pairing.take(events, recorded.processes, recorded.nics):
+                if wanted.wants(flow):
+                    _print(flow, real_ns, form, first=not shown)
+                    shown += 1
+        sys.stdout.flush()
+        if over or all(recorded.problem for recorded in recordings.found):
+            return shown
+        recordings.wait(LOOK_S if end_s is None else max(0.0, min(LOOK_S, end_s - time.monotonic())))
+
+
+def _print(flow: Flow, real_ns: int, form: Form, first: bool) -> None:
+    if form == "json":
+        click.echo(msgspec.json.encode(flow))
+        return
+    if form == "yaml":
+        click.echo("---\n" + msgspec.yaml.encode(msgspec.to_builtins(flow)).decode(), nl=False)
+        return
+    ended = datetime.datetime.fromtimestamp((flow.ended_ns + real_ns) / 1e9).astimezone()
+    late = "-" if flow.late_s is None else f"{duration(abs(flow.late_s))} {'late' if flow.late_s > 0 else 'left'}"
+    cells = [
+        ended.strftime("%H:%M:%S.%f")[:-3],
+        flow.node,
+        flow.process,
+        flow.stage,
+        str(flow.request_id or "-"),
+        f"{flow.nic}/{'in' if flow.incoming else 'out'}",
+        byte_count(flow.size_bytes),
+        "-" if flow.wire_class is None else str(flow.wire_class),
+        "-" if flow.waited_s is None else duration(flow.waited_s),
+        "-" if flow.took_s is None else duration(flow.took_s),
+        flow.end,
+        late,
+        str(flow.batch_id or "-"),
+        str(flow.layer),
+    ]
+    padded = [cell.rjust(w) if c.right else cell.ljust(w) for cell, c, w in zip(cells, COLUMNS, WIDTHS, strict=True)]
+    titles = [
+        c._replace(title=c.title.rjust(w) if c.right else c.title.ljust(w))
+        for c, w in zip(COLUMNS, WIDTHS, strict=True)
+    ]
+    head, row = table_lines(titles, [padded], form, terminal_width(form), keep=True)
+    if first:
+        click.echo(head)
+    click.echo(row)

@@ -1,0 +1,75 @@
+"""What our commands have in common: a reader that goes away is no error, and the daemon's socket may be named before or
+after the subcommand."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mfsd.cli.asking import ATTACH_SOCKET
+from mfsd.node.address import control_beside
+
+EXIT_PIPE = 141
+"""As of a program that SIGPIPE ends: `mfsctl ... | head` has shown all that was wanted."""
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):  # the interpreter flushes once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_PIPE)
+
+
+class _Quiet(click.Command):
+    """Ends without a word when nobody reads what it writes."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _quiet():  # --help and --version are written here
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _quiet():
+            return super().invoke(ctx)
+
+
+class Program(_Quiet):
+    """A program without subcommands."""
+
+
+class ProgramGroup(_Quiet, click.Group):
+    """A program with subcommands."""
+
+
+def daemon_command(command: C) -> C:
+    """Gives the command `--socket`, too, and the path at which the daemon is asked as its first argument."""
+
+    @click.option(
+        "--socket",
+        "own_socket",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="The socket that programs attach to; it may also stand before the command.",
+    )
+    @click.pass_context
+    @functools.wraps(command)
+    def run(context: click.Context, /, *arguments: Any, own_socket: Path | None, **options: Any) -> Any:
+        if own_socket:
+            context.obj = control_beside(own_socket)
+            context.meta[ATTACH_SOCKET] = own_socket
+        return command(context.obj, *arguments, **options)
+
+    return run  # type: ignore[return-value]

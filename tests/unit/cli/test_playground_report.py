@@ -1,0 +1,29 @@
+"""The line that a playground says: requests that ended meanwhile, of daemons that were there all the time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mfsd.cli.playground_report import lately
+from mfsd.node.control import StatusReply
+from mfsd.node.totals import Totals
+from tests.unit.observe.test_metrics import CLIENT, status
+
+
+def daemon(epoch: int, met: int, missed: int, mode: str = "enforce") -> StatusReply:
+    reply = status([CLIENT], Totals())
+    about = msgspec.structs.replace(reply.daemon, epoch=epoch, mode=mode)
+    return msgspec.structs.replace(reply, daemon=about, events={"ended": {"met": met, "missed": missed, "none": 9}})
+
+
+def test_shares_are_of_what_ended_meanwhile() -> None:
+    before = [daemon(1, 90, 10), daemon(2, 0, 0)]
+    now = [daemon(1, 96, 10, "observe"), daemon(2, 3, 1, "observe")]
+    assert lately(before, now, 10) == "observe: 90% of 10 requests in time in the last 10 s"
+    assert lately(before, before, 10) == ""
+
+
+def test_a_daemon_that_was_killed_is_left_out() -> None:
+    assert lately([daemon(1, 5, 0), daemon(2, 0, 0)], [daemon(3, 0, 7), daemon(2, 1, 0)], 10).startswith(
+        "enforce: 100% of 1 "
+    )
