@@ -22,6 +22,7 @@ from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.format import duration
 from mfsd.observe.views import VIEWS, Look, Row, View, arranged
 
+REQUEST_VIEWS = {f"view-{at}" for at, view in enumerate(VIEWS, 1) if view.name in ("Units", "Requests")}
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -160,6 +161,8 @@ class Top(App[None]):
         self._interval_s = interval_s
         self._paused = False
         self._before: tuple[float, Look] | None = None
+        self.shows_requests = False
+        """Whether requests are seen: they are most of what there is to ask for."""
         self._latest: tuple[Look, Look, float] | None = None
         """What tables are made of when they are looked at."""
 
@@ -232,8 +235,11 @@ class Top(App[None]):
         self.query_one("#views", TabbedContent).active = f"view-{number}"
         self.query_one(f"#view-{number}").query_one(DataTable).focus()
 
-    def on_tabbed_content_tab_activated(self) -> None:
+    def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
+        before, self.shows_requests = self.shows_requests, event.pane.id in REQUEST_VIEWS
         self._show_table()
+        if self.shows_requests and not before:
+            self._look()
 
     def action_help(self) -> None:
         self.push_screen(_Help())

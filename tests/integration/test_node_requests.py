@@ -75,7 +75,8 @@ def test_every_byte_has_its_request_stage_and_layer(folder: Path) -> None:
         text = mfsctl(daemon.socket, "status", "--requests").stdout
         assert max(map(len, text.splitlines())) <= 80
         assert "reuse" in text and "met" in text and "5.9 KiB" in text
-        assert mfsctl(daemon.socket, "status", "--request", "99").stdout.startswith("No such request is known")
+        unknown = mfsctl(daemon.socket, "status", "--request", "99")
+        assert (unknown.returncode, unknown.stdout) == (1, "") and "request 99 is not known" in unknown.stderr
 
 
 def test_a_request_is_known_after_its_process(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mfsd._native import Client
+from mfsd._native import Client, Stage
 from tests.support.daemon import Daemon
 from tests.support.terminal import Terminal
 
@@ -53,6 +53,9 @@ def test_head_tables_and_keys_are_on_the_screen(folder: Path, size: tuple[int, i
         terminal.wait(lambda text: "IN FLIGHT  bytes permitted" in text and "Any key closes" in text, "the help")
         terminal.press("x")
         terminal.wait(lambda text: "Any key closes" not in text and "second" in text, "the table")
+        first.submit(1000, stage=Stage.P2D, nic=0, request_id=4711)
+        terminal.press("6")
+        terminal.wait(lambda text: "4711" in text, "the requests, which are asked for when they are seen")
         terminal.press("q")
         assert terminal.wait_end() == 0
         assert "Traceback" not in terminal.raw.decode(errors="replace")

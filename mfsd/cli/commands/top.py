@@ -10,7 +10,7 @@ import click
 from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
-from mfsd.node.control import RequestsReply, RequestsRequest, StatusReply, StatusRequest
+from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 
 REQUESTS_SHOWN = 500
@@ -43,10 +43,16 @@ def top(path: Path, interval: float) -> None:
 
     def look() -> Look:
         nonlocal pids
-        status, requests = ask(path, StatusRequest()), ask(path, RequestsRequest(layers=False, limit=REQUESTS_SHOWN))
-        assert isinstance(status, StatusReply) and isinstance(requests, RequestsReply)
+        status = ask(path, StatusRequest())
+        assert isinstance(status, StatusReply)
+        requests: list[RequestStatus] = []
+        if app.shows_requests:
+            reply = ask(path, RequestsRequest(layers=False, limit=REQUESTS_SHOWN))
+            assert isinstance(reply, RequestsReply)
+            requests = reply.requests
         if pids.here and any(client.pid not in pids.here for client in status.clients):
             pids = Pids(path, status.daemon.pid)
-        return Look(pids.shown(status), requests.requests)
+        return Look(pids.shown(status), requests)
 
-    Top(look, interval).run()
+    app = Top(look, interval)
+    app.run()
