@@ -2,7 +2,8 @@
 
 One NIC is one entry, however programs name it: two windows for one link would each be as large as the link. The
 name of a device is unique on a host, so it decides; its GUID (0: not known) finds a device that a program calls by
-another name, unless the host or the configuration knows that name for a device of its own.
+another name, unless the host or the configuration knows that name for a device of its own. A virtual function
+shares its port with the physical one, so it is that NIC, unless the configuration gives it a share of its own.
 
 A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
 first among those attached now. So a client can never change the rate that another client's traffic is planned
@@ -35,11 +36,14 @@ class NicTable:
         registry: NicRegistry,
         config: Mapping[str, NicConfig],
         host_rates: Callable[[], dict[str, int]] | None = None,
+        physical: Callable[[str], str] | None = None,
     ) -> None:
-        """``host_rates`` reads the rates in bytes/s of the devices that the host has, 0 where unknown."""
+        """``host_rates`` reads the rates in bytes/s of the devices that the host has, 0 where unknown; ``physical``
+        the device whose port a virtual function uses, itself for any other."""
         self._registry = registry
         self._config = config
         self._host_rates = host_rates or read_host_rates
+        self._physical = physical or read_physical
         self._index: dict[str, int] = {}
         self._guid: dict[str, int] = {}
         """Which each NIC was registered with first: the arbiter tells NICs apart by both."""
@@ -75,6 +79,8 @@ class NicTable:
 
     def _canonical(self, name: str, guid: int, host_rates: Mapping[str, int]) -> str:
         """By which name the NIC is known here."""
+        if name not in self._index and name not in self._config:
+            name = self._physical(name)
         if name in self._index or name in host_rates or name in self._config:
             return name
         return self._by_guid.get(guid, name)
@@ -97,7 +103,7 @@ class NicTable:
     def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
         """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
         devices."""
-        known = {*host_rates, *self._config}
+        known = {*map(self._physical, host_rates), *self._config}
         missing = known - self._index.keys()
         reserved = 0 if name in missing else len(missing)
         return NICS_MAX - len(self._index) - reserved
@@ -110,6 +116,14 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
     except OSError:
         return {}
     return {name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0) for name in devices}
+
+
+def read_physical(name: str, sysfs: Path = SYSFS) -> str:
+    """The device of the physical function of a virtual one."""
+    try:
+        return min(os.listdir(sysfs / name / "device/physfn/infiniband"))  # noqa: PTH208 -- names are wanted
+    except (OSError, ValueError):
+        return name
 
 
 def _port_rate(port: Path) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from mfsd._native import NICS_MAX
 from mfsd.node.config import NicConfig
-from mfsd.node.nics import NicTable, read_host_rates
+from mfsd.node.nics import NicTable, read_host_rates, read_physical
 from mfsd.node.values import RateBytesPerS
 
 
@@ -104,3 +104,33 @@ def test_rates_of_the_host(tmp_path: Path) -> None:
             (tmp_path / device / "ports" / str(number) / "rate").write_text(rate + "\n")
     assert read_host_rates(tmp_path) == {"mlx5_0": 12_500_000_000, "odd": 0, "none": 0}
     assert read_host_rates(tmp_path / "absent") == {}
+
+
+def test_virtual_functions_share_the_window_of_their_port() -> None:
+    registry = Registry()
+    physical = {f"mlx5_{n}": "mlx5_0" for n in range(2, 60)}
+    host = dict.fromkeys(["mlx5_0", "mlx5_1", *physical], 200)
+    table = NicTable(
+        registry,
+        {"mlx5_3": NicConfig(rate_bytes_per_s=RateBytesPerS(50))},
+        lambda: host,
+        lambda name: physical.get(name, name),
+    )
+    indices = {name: table.register(1, name, number, 9) for number, name in enumerate(host)}
+    assert {indices[name] for name in physical if name != "mlx5_3"} == {indices["mlx5_0"]}
+    assert len({indices["mlx5_0"], indices["mlx5_1"], indices["mlx5_3"]}) == 3, "the configuration names one for itself"
+    assert table.register(1, "soft0", 99, 9) not in indices.values(), "functions take no slots"
+
+
+def test_the_physical_function_is_read_from_sysfs(tmp_path: Path) -> None:
+    device = tmp_path / "pci/0000:05:00.0"
+    (device / "infiniband/mlx5_0").mkdir(parents=True)
+    virtual = tmp_path / "pci/0000:05:00.1"
+    (virtual / "infiniband/mlx5_2").mkdir(parents=True)
+    (virtual / "physfn").symlink_to(device)
+    for name, at in (("mlx5_0", device), ("mlx5_2", virtual)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "device").symlink_to(at)
+    assert read_physical("mlx5_2", tmp_path) == "mlx5_0"
+    assert read_physical("mlx5_0", tmp_path) == "mlx5_0"
+    assert read_physical("nothing", tmp_path) == "nothing"
