@@ -95,6 +95,9 @@ static void gate_read(struct mfs_arbiter *arbiter, uint32_t index)
 	double rate = (double)nic->rate_bytes_per_s / 1e9;
 	double most = rate * DRAIN_SHARE * 2 * (double)arbiter->config.gate_max_ns, news = 0.0;
 
+	if (gate->read && gate->read_ns == arbiter->now_ns) /* once a turn, however many flows go */
+		return;
+	gate->read = true;
 	if (arbiter->now_ns - gate->scan_ns >= SCAN_NS)
 		members_scan(arbiter, index);
 	gate->wire_bytes -= (double)(arbiter->now_ns - gate->read_ns) * rate * DRAIN_SHARE;

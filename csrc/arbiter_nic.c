@@ -191,6 +191,7 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
 		way_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
+		nic->gate.read = false;
 		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	}
 	way_waits_set(arbiter, index, nic->gate.wire_bytes > 0.0);
@@ -263,6 +264,7 @@ void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		mfs_rmlq_take(way_at(arbiter, task->way)->queue, task->handle, arbiter->now_ns, &taken);
 		nic_granted(arbiter, task, &pick);
 	}
+	way->closed_ns = 0;
 	way_waits_set(arbiter, index, false);
 }
 

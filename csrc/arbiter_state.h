@@ -212,6 +212,7 @@ struct gate {
 	uint64_t pause_ns;	/* time that the link may still be left silent between collectives */
 	uint64_t pause_read_ns;
 	bool paused;		/* it is left silent now */
+	bool read;		/* the counters were, in this turn */
 	uint64_t moved_bytes;	/* posted since the rate was last measured */
 	double rate;		/* bytes a second, averaged */
 	uint32_t members;	/* clients that have some, at the front of `member` */
