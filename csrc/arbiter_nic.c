@@ -36,24 +36,45 @@ static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool wait
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end,
- * or that does not say where they go, has windows of its own: it can fill those. */
-void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
+/* The table of destinations is there for all programs: each may use so many numbers of it. */
+static uint32_t destinations_each(const struct mfs_arbiter *arbiter)
 {
-	const struct session *session = task->session;
-	uint64_t key;
+	return (MFS_DESTINATIONS_MAX - 1) / (arbiter->sessions + 1);
+}
 
-	task->own = !peer || session_suspect(arbiter, session, task->way);
-	key = task->own ? key_mix(session->key_salt, 0) : key_mix(arbiter->key_secret, peer);
-	task->destination = mfs_window_destination(way_at(arbiter, task->way)->window, key, arbiter->now_ns);
+static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer, bool own)
+{
+	struct mfs_window *window = way_at(arbiter, task->way)->window;
+	struct session *session = task->session;
+	uint64_t key = key_mix(session->key_salt, own ? 0 : peer);
+
+	task->own = own;
+	task->destination =
+		mfs_window_destination(window, key, own ? key : key_mix(arbiter->key_secret, peer), arbiter->now_ns);
 	task->placed = true;
+	if (mfs_window_destination_users(window, task->destination) == 1)
+		session->way[task->way].destinations++;
 }
 
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
 {
-	if (task->placed)
-		mfs_window_destination_give(way_at(arbiter, task->way)->window, task->destination);
+	if (task->placed && mfs_window_destination_give(way_at(arbiter, task->way)->window, task->destination))
+		task->session->way[task->way].destinations--;
 	task->placed = false;
+}
+
+/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end,
+ * that names more peers than its part of the table, or that does not say where its tasks go, has a window of its own: it can fill
+ * that. */
+void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
+{
+	const struct session_way *share = &task->session->way[task->way];
+
+	place(arbiter, task, peer, !peer || session_suspect(arbiter, task->session, task->way));
+	if (task->own || share->destinations <= destinations_each(arbiter))
+		return;
+	nic_unplace(arbiter, task);
+	place(arbiter, task, 0, true);
 }
 
 static void flight_append(struct way *way, struct task *task)
@@ -74,11 +95,15 @@ static void flight_remove(struct way *way, struct task *task)
 static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 {
 	struct way *way = way_at(arbiter, task->way);
+	uint16_t next = task->destination;
 
 	task->counted = false;
 	flight_remove(way, task);
 	arbiter->nic[task->way / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
-	mfs_rmlq_destination_open(way->queue, task->destination);
+	do {
+		mfs_rmlq_destination_open(way->queue, next);
+		next = mfs_window_destination_next(way->window, next);
+	} while (next != task->destination);
 	way->dirty = true;
 }
 

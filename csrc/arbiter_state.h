@@ -136,6 +136,7 @@ struct session_way {
 	uint64_t in_flight_bytes;
 	uint64_t judged_ns;   /* its last critical or pruned flow; 0: none yet */
 	uint64_t overdue_ns;  /* when a task of it was last written off; 0: never */
+	uint32_t destinations; /* numbers of the table that its tasks use */
 	uint64_t credit, credit_laned; /* as written in its segment */
 };
 

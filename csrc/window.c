@@ -24,14 +24,13 @@
 enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
 
 struct destination {
-	uint64_t key; /* 0: free */
+	uint64_t key;
+	uint32_t chain; /* next of the same bucket, or next free */
+	uint32_t pairs; /* first of its pairs; 0: free */
 	uint64_t in_flight_bytes;
 	uint64_t window_bytes;
 	uint64_t idle_ns; /* when it was last left empty */
 	uint32_t in_flight_tasks;
-	uint32_t users;
-	uint32_t chain;	      /* next of the same bucket, or next free */
-	uint32_t newer, older; /* among those that nobody uses, by when they were given back */
 	uint32_t tasks;	      /* completed in this trial */
 	uint64_t bytes;	      /* completed in this trial */
 	uint64_t begun_ns;
@@ -44,6 +43,17 @@ struct destination {
 	bool limited; /* something waited for this window in this trial */
 };
 
+/* What one program sends to one destination. */
+struct pair {
+	uint64_t key;
+	uint32_t chain; /* next of the same bucket, or next free */
+	uint32_t destination; /* 0: free */
+	uint32_t next;	       /* of the same destination, in a ring */
+	uint32_t users;
+	uint32_t newer, older; /* among those that nobody uses, by when they were given back */
+	uint32_t in_flight_tasks;
+};
+
 struct mfs_window {
 	struct mfs_window_config config;
 	uint64_t window_bytes;
@@ -52,51 +62,72 @@ struct mfs_window {
 	double owed;	 /* bytes that the NIC had to send at owed_ns */
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
-	uint32_t used, free;
-	uint32_t newest, oldest; /* of those that nobody uses */
-	uint32_t *bucket;
+	uint32_t pairs_used, pairs_free, destinations_used, destinations_free;
+	uint32_t newest, oldest; /* pairs that nobody uses */
+	uint32_t *pair_bucket, *destination_bucket;
+	struct pair *pair;
 	struct destination *destination;
 	size_t memory_bytes;
 };
 
 #define BUCKETS (MFS_DESTINATIONS_MAX / 2)
 
-/* ---- the table of destinations --------------------------------------------------------------------------------------- */
+/* ---- the tables ------------------------------------------------------------------------------------------------------ */
 
-static uint32_t *bucket_of(const struct mfs_window *w, uint64_t key)
+static uint32_t bucket_of(uint64_t key)
 {
-	return &w->bucket[(key * 0x9e3779b97f4a7c15ull >> 32) % BUCKETS];
+	return (uint32_t)(key * 0x9e3779b97f4a7c15ull >> 32) % BUCKETS;
 }
 
 static void unused_add(struct mfs_window *w, uint32_t i)
 {
-	struct destination *d = &w->destination[i];
+	struct pair *p = &w->pair[i];
 
-	d->newer = 0;
-	d->older = w->newest;
-	*(w->newest ? &w->destination[w->newest].newer : &w->oldest) = i;
+	p->newer = 0;
+	p->older = w->newest;
+	*(w->newest ? &w->pair[w->newest].newer : &w->oldest) = i;
 	w->newest = i;
 }
 
 static void unused_remove(struct mfs_window *w, uint32_t i)
 {
-	struct destination *d = &w->destination[i];
+	struct pair *p = &w->pair[i];
 
-	*(d->newer ? &w->destination[d->newer].older : &w->newest) = d->older;
-	*(d->older ? &w->destination[d->older].newer : &w->oldest) = d->newer;
+	*(p->newer ? &w->pair[p->newer].older : &w->newest) = p->older;
+	*(p->older ? &w->pair[p->older].newer : &w->oldest) = p->newer;
 }
 
-static void forget(struct mfs_window *w, uint32_t i)
+static void destination_forget(struct mfs_window *w, uint32_t i)
 {
-	uint32_t *link = bucket_of(w, w->destination[i].key);
+	uint32_t *link = &w->destination_bucket[bucket_of(w->destination[i].key)];
 
-	unused_remove(w, i);
 	while (*link != i)
 		link = &w->destination[*link].chain;
 	*link = w->destination[i].chain;
-	w->destination[i].key = 0;
-	w->destination[i].chain = w->free;
-	w->free = i;
+	w->destination[i].pairs = 0;
+	w->destination[i].chain = w->destinations_free;
+	w->destinations_free = i;
+}
+
+static void pair_forget(struct mfs_window *w, uint32_t i)
+{
+	struct pair *p = &w->pair[i];
+	struct destination *d = &w->destination[p->destination];
+	uint32_t *link = &w->pair_bucket[bucket_of(p->key)], before = i;
+
+	unused_remove(w, i);
+	while (*link != i)
+		link = &w->pair[*link].chain;
+	*link = p->chain;
+	while (w->pair[before].next != i)
+		before = w->pair[before].next;
+	w->pair[before].next = p->next;
+	d->pairs = before;
+	if (before == i)
+		destination_forget(w, p->destination);
+	p->destination = 0;
+	p->chain = w->pairs_free;
+	w->pairs_free = i;
 }
 
 static void begin(const struct mfs_window *w, struct destination *d)
@@ -118,40 +149,85 @@ static void trial_begin(struct destination *d, uint64_t now_ns)
 	d->limited = false;
 }
 
-uint16_t mfs_window_destination(struct mfs_window *w, uint64_t key, uint64_t now_ns)
+/* There is one for every pair. */
+static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uint64_t now_ns)
 {
-	uint32_t *bucket = bucket_of(w, key), i;
+	uint32_t *bucket = &w->destination_bucket[bucket_of(key)], i;
 
 	for (i = *bucket; i; i = w->destination[i].chain)
 		if (w->destination[i].key == key)
-			break;
-	if (!i) {
-		if (!w->free && w->used == MFS_DESTINATIONS_MAX - 1) {
-			if (!w->oldest)
-				return MFS_DESTINATION_SHARED;
-			forget(w, w->oldest);
-		}
-		i = w->free;
-		if (i)
-			w->free = w->destination[i].chain;
-		else
-			i = ++w->used;
-		bucket = bucket_of(w, key);
-		w->destination[i] = (struct destination){.key = key, .chain = *bucket, .idle_ns = now_ns};
-		*bucket = i;
-		begin(w, &w->destination[i]);
-		trial_begin(&w->destination[i], now_ns);
-	} else if (w->destination[i].users == 0) {
-		unused_remove(w, i);
+			return i;
+	i = w->destinations_free;
+	if (i)
+		w->destinations_free = w->destination[i].chain;
+	else
+		i = ++w->destinations_used;
+	w->destination[i] = (struct destination){.key = key, .chain = *bucket, .idle_ns = now_ns};
+	*bucket = i;
+	begin(w, &w->destination[i]);
+	trial_begin(&w->destination[i], now_ns);
+	return i;
+}
+
+static uint32_t pair_make(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
+{
+	uint32_t *bucket = &w->pair_bucket[bucket_of(key)], i, destination;
+	struct destination *d;
+
+	if (!w->pairs_free && w->pairs_used == MFS_DESTINATIONS_MAX - 1) {
+		if (!w->oldest)
+			return MFS_DESTINATION_SHARED;
+		pair_forget(w, w->oldest);
 	}
-	w->destination[i].users++;
+	i = w->pairs_free;
+	if (i)
+		w->pairs_free = w->pair[i].chain;
+	else
+		i = ++w->pairs_used;
+	destination = destination_find_or_make(w, destination_key, now_ns);
+	d = &w->destination[destination];
+	w->pair[i] = (struct pair){.key = key, .chain = *bucket, .destination = destination, .next = i};
+	*bucket = i;
+	if (d->pairs) {
+		w->pair[i].next = w->pair[d->pairs].next;
+		w->pair[d->pairs].next = i;
+	}
+	d->pairs = i;
+	return i;
+}
+
+uint16_t mfs_window_destination(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
+{
+	uint32_t i;
+
+	for (i = w->pair_bucket[bucket_of(key)]; i; i = w->pair[i].chain)
+		if (w->pair[i].key == key)
+			break;
+	if (!i)
+		i = pair_make(w, key, destination_key, now_ns);
+	else if (w->pair[i].users == 0)
+		unused_remove(w, i);
+	if (i != MFS_DESTINATION_SHARED)
+		w->pair[i].users++;
 	return (uint16_t)i;
 }
 
-void mfs_window_destination_give(struct mfs_window *w, uint16_t i)
+bool mfs_window_destination_give(struct mfs_window *w, uint16_t i)
 {
-	if (i != MFS_DESTINATION_SHARED && --w->destination[i].users == 0)
-		unused_add(w, i);
+	if (i == MFS_DESTINATION_SHARED || --w->pair[i].users)
+		return false;
+	unused_add(w, i);
+	return true;
+}
+
+uint32_t mfs_window_destination_users(const struct mfs_window *w, uint16_t i)
+{
+	return w->pair[i].users;
+}
+
+uint16_t mfs_window_destination_next(const struct mfs_window *w, uint16_t i)
+{
+	return (uint16_t)w->pair[i].next;
 }
 
 /* ---- the destination's window ---------------------------------------------------------------------------------------- */
@@ -252,12 +328,13 @@ static double backlog(struct mfs_window *w, uint64_t now_ns)
 
 enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns, uint64_t *at_ns)
 {
-	struct destination *d = &w->destination[i];
+	struct destination *d = &w->destination[w->pair[i].destination];
 	double owed, room;
 
 	if (d->in_flight_tasks && d->in_flight_bytes + bytes > d->window_bytes) {
 		d->limited = true;
-		return MFS_ROOM_DESTINATION_FULL;
+		if (w->pair[i].in_flight_tasks)
+			return MFS_ROOM_DESTINATION_FULL;
 	}
 	owed = backlog(w, now_ns);
 	/* What is larger than the window goes behind a full one: the link need not fall silent for it. */
@@ -270,7 +347,7 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 
 void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns, struct mfs_passage *passage)
 {
-	struct destination *d = &w->destination[i];
+	struct destination *d = &w->destination[w->pair[i].destination];
 	double rate = d->rate > 0.0 && d->rate < w->drain ? d->rate : w->drain;
 
 	bytes = bytes < w->charge_max ? bytes : w->charge_max;
@@ -288,6 +365,7 @@ void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t
 	w->in_flight_bytes += bytes;
 	d->in_flight_bytes += bytes;
 	d->in_flight_tasks++;
+	w->pair[i].in_flight_tasks++;
 	*passage = (struct mfs_passage){
 		.entered_ns = now_ns,
 		.due_ns = now_ns + d->patience_ns + (uint64_t)(4.0 * (double)d->in_flight_bytes / rate),
@@ -299,6 +377,7 @@ void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t
 static void out(struct mfs_window *w, struct destination *d, const struct mfs_passage *passage, uint64_t now_ns)
 {
 	w->in_flight_bytes -= passage->bytes;
+	w->pair[passage->destination].in_flight_tasks--;
 	d->in_flight_bytes -= passage->bytes;
 	if (--d->in_flight_tasks == 0)
 		d->idle_ns = now_ns;
@@ -306,7 +385,7 @@ static void out(struct mfs_window *w, struct destination *d, const struct mfs_pa
 
 void mfs_window_complete(struct mfs_window *w, const struct mfs_passage *passage, uint64_t now_ns)
 {
-	struct destination *d = &w->destination[passage->destination];
+	struct destination *d = &w->destination[w->pair[passage->destination].destination];
 	uint64_t took_ns = now_ns > passage->entered_ns ? now_ns - passage->entered_ns : 0;
 
 	out(w, d, passage, now_ns);
@@ -322,7 +401,7 @@ void mfs_window_complete(struct mfs_window *w, const struct mfs_passage *passage
 
 void mfs_window_leave(struct mfs_window *w, const struct mfs_passage *passage, bool overdue, uint64_t now_ns)
 {
-	struct destination *d = &w->destination[passage->destination];
+	struct destination *d = &w->destination[w->pair[passage->destination].destination];
 
 	out(w, d, passage, now_ns);
 	if (!overdue)
@@ -357,8 +436,9 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 		return -EINVAL;
 	for (unsigned pass = 0; pass < 2; pass++) {
 		w = mfs_arena_take(&arena, sizeof(*w));
-		struct destination *table = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*table));
-		uint32_t *bucket = mfs_arena_take(&arena, BUCKETS * sizeof(*bucket));
+		struct destination *destination = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*destination));
+		struct pair *pair = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*pair));
+		uint32_t *buckets = mfs_arena_take(&arena, 2 * BUCKETS * sizeof(*buckets));
 
 		if (pass == 0) {
 			size_t bytes = arena.used;
@@ -368,8 +448,10 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 			((struct mfs_window *)arena.base)->memory_bytes = bytes;
 			continue;
 		}
-		w->destination = table;
-		w->bucket = bucket;
+		w->destination = destination;
+		w->pair = pair;
+		w->pair_bucket = buckets;
+		w->destination_bucket = buckets + BUCKETS;
 	}
 	w->config = *config;
 	sizes_set(w);
@@ -392,7 +474,7 @@ int mfs_window_set_rate(struct mfs_window *w, uint64_t rate_bytes_per_s, uint64_
 	backlog(w, now_ns);
 	w->config.rate_bytes_per_s = rate_bytes_per_s;
 	sizes_set(w);
-	for (uint32_t i = 0; i <= w->used; i++)
+	for (uint32_t i = 0; i <= w->destinations_used; i++)
 		begin(w, &w->destination[i]);
 	return 0;
 }
@@ -424,7 +506,7 @@ uint64_t mfs_window_in_flight(const struct mfs_window *w)
 
 void mfs_window_look(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *look)
 {
-	const struct destination *d = &w->destination[i];
+	const struct destination *d = &w->destination[w->pair[i].destination];
 
 	*look = (struct mfs_destination_window){
 		.key = d->key,

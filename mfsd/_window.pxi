@@ -27,8 +27,11 @@ cdef class Window:
     def set_drain(self, double bytes_per_s, uint64_t now_ns):
         mfs_window_set_drain(self.window, bytes_per_s, now_ns)
 
-    def destination(self, uint64_t key, uint64_t now_ns):
-        return mfs_window_destination(self.window, key, now_ns)
+    def destination(self, uint64_t key, uint64_t now_ns, uint64_t program=0):
+        return mfs_window_destination(self.window, key ^ program << 32, key, now_ns)
+
+    def next(self, uint16_t destination):
+        return mfs_window_destination_next(self.window, destination)
 
     def give(self, uint16_t destination):
         mfs_window_destination_give(self.window, destination)

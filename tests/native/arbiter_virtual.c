@@ -229,6 +229,16 @@ static void other_step(const char *scenario, uint64_t step)
 			if (slot >= 0)
 				complete(&other, (uint32_t)slot);
 		}
+	} else if (!strcmp(scenario, "late")) {
+		/* asks at the victim's destination, and tells of each end 40 ms late */
+		permits_take(&other, false);
+		if (elapsed_ns % 40000000 == 0) {
+			for (uint32_t slot = 0; slot < SLOTS; slot++)
+				if (other.busy >> slot & 1)
+					complete(&other, slot);
+			for (unsigned i = 0; i < 8; i++)
+				submit(&other, MESSAGE, 1, 1, 0);
+		}
 	} else if (!strcmp(scenario, "byte-now-and-then")) {
 		if (elapsed_ns % 30000000 == 0)
 			atomic_fetch_add(collective, 1);

@@ -8,6 +8,8 @@
  *    destination that is known to be slow only the share counts that it can take, since others go by meanwhile.
  *  - The destination's: bytes that entered and are not complete. It holds up flows to that destination only. It starts at
  *    the NIC's own window, and is found by trial: the smallest that keeps the rate at which the destination completes.
+ *    Programs share it; but one that has nothing under way there may always send one task, so that none can keep a
+ *    destination from others by completing late.
  *
  * The arbiter runs it on the monotonic clock, the simulator on a virtual one: it has no clock, thread, lock or I/O of
  * its own. All memory is taken at creation; what is never used is never touched. Every call is O(1). One owner.
@@ -53,10 +55,14 @@ int mfs_window_set_rate(struct mfs_window *window, uint64_t rate_bytes_per_s, ui
 /* What the link has left for these bytes, in bytes a second; at least a twentieth of the rate is assumed. */
 void mfs_window_set_drain(struct mfs_window *window, double bytes_per_s, uint64_t now_ns);
 
-/* The number of a destination, found or made; the caller gives it back as often as he asked. When the table is full of
- * destinations in use: MFS_DESTINATION_SHARED. */
-uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_t now_ns);
-void mfs_window_destination_give(struct mfs_window *window, uint16_t destination);
+/* The number of what one program sends to one destination, found by `key` or made; the caller gives it back as often as he
+ * asked. All with one `destination_key` share a window. When the table is full of those in use: MFS_DESTINATION_SHARED. */
+uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_t destination_key, uint64_t now_ns);
+/* True: nobody uses it any more. */
+bool mfs_window_destination_give(struct mfs_window *window, uint16_t destination);
+uint32_t mfs_window_destination_users(const struct mfs_window *window, uint16_t destination);
+/* The next in the ring of those that share its window: they have room when it has. */
+uint16_t mfs_window_destination_next(const struct mfs_window *window, uint16_t destination);
 
 /* Whether a task may enter. Something may always enter an empty window, however large. `at_ns` is written with
  * MFS_ROOM_NIC_FULL. */
