@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from pyroute2 import netns
 from bench.micro.daemon import ROOT
 from bench.micro.traffic import Moved, moved
 from bench.testbed.hosts import Hosts
+from mfsd.children import python_module
 from mfsd.fabric.qdisc import run_tc
 from mfsd.playground.network import on_node
 from mfsd.playground.program import Program
@@ -175,7 +175,7 @@ class Leg:
     def _daemon(self, host: str, mode: str, rules: str, lanes: bool) -> tuple[Program, Path]:
         config = self.folder / f"{host}.toml"
         config.write_text(configuration(mode, self.rig.rate_bits_per_s, rules, self.rig.hosts.dscp if lanes else []))
-        command = [sys.executable, "-m", "mfsd.cli.daemon", "--config", str(config), "--socket", str(self.socket(host))]
+        command = [*python_module("mfsd.cli.daemon"), "--config", str(config), "--socket", str(self.socket(host))]
         return self.start(host, f"mfsd on {host}", command, shimmed=False), self.socket(host)
 
     def start(
@@ -187,9 +187,9 @@ class Leg:
         shimmed: bool = True,
     ) -> Program:
         """A program on the host's device, with the shim if this leg has daemons; it ends with the leg."""
-        launcher = [sys.executable, "-m", "mfsd.soft_roce.launcher", "--netdev", "eth0", "--device", DEVICE, "--"]
+        launcher = [*python_module("mfsd.soft_roce.launcher"), "--netdev", "eth0", "--device", DEVICE, "--"]
         preload = (
-            [sys.executable, "-m", "nccl_shim.run", "--quiet", "--socket", str(self.socket(host)), "--"]
+            [*python_module("nccl_shim.run"), "--quiet", "--socket", str(self.socket(host)), "--"]
             if shimmed and self._shimmed
             else []
         )

@@ -20,6 +20,7 @@ from mfsd.node.explain import Seen, key_of, shown_rate, shown_size, shown_time, 
 from mfsd.node.requests import Requests
 from mfsd.node.trace import Tracer
 from mfsd.policy.config import PolicyConfig
+from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.words import known_stage
 
 SAMPLE_S = 0.25
@@ -303,7 +304,7 @@ class Why:
         rates = self._tracer.rates()
         if len(rates) != 1 or not size_bytes:
             return ""
-        return f"; alone at {shown_rate(rates[0])} it takes {shown_time(size_bytes * 10**9 // rates[0])}"
+        return f"; alone at {shown_rate(rates[0])} it takes {shown_time(transfer_ns(size_bytes, rates[0]))}"
 
     def _recent(self, wanted: Callable[[_Wait], bool]) -> list[_Wait]:
         return [wait for wait in self._waits.values() if wanted(wait) and not self._old(wait.at_ns)]

@@ -134,14 +134,14 @@ def queue_of(policy: str, flows: list[Flow]) -> ToldNetwork:
 
 
 def test_static_in_the_production_queue_knows_no_sizes_and_loses_nobody() -> None:
-    loads = [load(0, 9.0, 1e6), load(1, 8.0, 9e6), load(2, 7.0, 1e6)]
+    loads = [load(0, 9.0, 3e7), load(1, 8.0, 3e8), load(2, 7.0, 1e8)]
     assert ended(queue_of("static", loads), loads) == [0, 1, 2], "in the order in which they were asked for"
     ships = [ship(0, 9.0, 1e8), ship(1, 2.0, 1e8), ship(2, 1.0, 6e10)]
     assert ended(queue_of("static", ships), ships) == [2, 1, 0], "the one that cannot make it is still the first due"
 
 
 def test_paper_ranks_queued_loads_by_deadline_as_batches_of_one() -> None:
-    loads = [load(0, 9.0, 1e6), load(1, 8.0, 9e6), load(2, 7.0, 20e6)]
+    loads = [load(0, 9.0, 3e7), load(1, 8.0, 9e7), load(2, 7.0, 2e8)]
     assert ended(queue_of("paper", loads), loads) == [0, 2, 1]
     exact = simulation("paper")
     waiting = [f for f in watched(exact) if f.stage == 1 and f.state is not None]
