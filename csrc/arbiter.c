@@ -16,10 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPINS_PER_YIELD 32
-#define FEW_CORES 4
+#define FEW_CORES 4 /* up to so many, whoever spins keeps those he waits for from running */
 #define ARBITER_NICE (-20)
-#define SPIN_FEW_CORES_NS 10000 /* longer, and those it waits for cannot run */
 #define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
 #define TIMERS_PER_DRAIN 10
 #define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
@@ -114,14 +112,15 @@ static bool spin_pays(const struct mfs_arbiter *arbiter)
 	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
 }
 
-/* The thread works in microseconds and then sleeps, but while it waits for a core everybody's held flows wait, and a
- * heartbeat that is late looks like death. Niceness alone does not help against programs of other sessions (autogroups).
- * Without the right to either the thread stays as it is. */
-static void hurry(void)
+/* While the thread waits for a core everybody's held flows wait. Niceness alone does not help against programs of other
+ * sessions (autogroups), so where it never spins it is a real-time thread: it works in microseconds and sleeps. Where it
+ * spins it must not be one: whoever is pinned to that core would starve, and kernels before 6.12 stop a real-time thread that
+ * does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
+static void hurry(const struct mfs_arbiter *arbiter)
 {
 	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
 
-	if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest))
+	if (arbiter->config.spin_ns || sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest))
 		setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), ARBITER_NICE);
 }
 
@@ -132,10 +131,10 @@ static void *arbiter_thread(void *argument)
 	bool rest = false;   /* and not to for everything */
 	bool drain = true;
 	uint64_t bell_ns = 0;
-	unsigned spins = 0, timers = 0;
+	unsigned timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
-	hurry();
+	hurry(arbiter);
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
 		if (turn(arbiter, drain)) {
@@ -145,7 +144,6 @@ static void *arbiter_thread(void *argument)
 				gap_ns = 2 * arbiter->config.spin_ns;
 			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
 			arbiter->worked_ns = arbiter->now_ns;
-			spins = 0;
 			if (asleep)
 				asleep_set(arbiter, MFS_AWAKE);
 			asleep = false;
@@ -172,10 +170,7 @@ static void *arbiter_thread(void *argument)
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
-			if (arbiter->few_cores && ++spins % SPINS_PER_YIELD == 0)
-				sched_yield();
-			else
-				cpu_relax();
+			cpu_relax();
 		} else {
 			rest = !arbiter->dormant && at_rest(arbiter);
 			asleep_set(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
@@ -398,10 +393,9 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	arbiter->config = *config;
 	arbiter->gate_mask = gate_mask(config->mode);
 	arbiter->resume_ns = MFS_TIME_NEVER;
-	arbiter->gap_ns = 2 * config->spin_ns;
-	arbiter->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
-	if (arbiter->few_cores && arbiter->config.spin_ns > SPIN_FEW_CORES_NS)
-		arbiter->config.spin_ns = SPIN_FEW_CORES_NS;
+	if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)
+		arbiter->config.spin_ns = 0;
+	arbiter->gap_ns = 2 * arbiter->config.spin_ns;
 	memset(arbiter->dscp, MFS_DSCP_KEEP, sizeof(arbiter->dscp));
 	pthread_mutex_init(&arbiter->control, NULL);
 	arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -437,7 +431,7 @@ int mfs_arbiter_start(struct mfs_arbiter *arbiter)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = beater_start(arbiter);
 	if (rc == 0) {
-		rc = -pthread_create(&arbiter->thread, NULL, arbiter_thread, arbiter);
+		rc = arbiter_thread_start(arbiter, &arbiter->thread, arbiter_thread);
 		if (rc < 0)
 			beater_stop(arbiter);
 	}

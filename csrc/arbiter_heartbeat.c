@@ -13,6 +13,7 @@
 #include "arbiter_state.h"
 
 #include <errno.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -107,6 +108,7 @@ static void *beater_thread(void *argument)
 	struct mfs_arbiter *arbiter = argument;
 	uint64_t late_ns = 0; /* the heartbeat that the arbiter is late with, and that was written here */
 
+	prctl(PR_SET_NAME, "mfs-heartbeat");
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BEATER_NICE); /* without the right to it the thread stays as it is */
 	pthread_mutex_lock(&arbiter->beat_lock);
 	while (!arbiter->beat_stop) {
@@ -146,7 +148,7 @@ int beater_init(struct mfs_arbiter *arbiter)
 
 int beater_start(struct mfs_arbiter *arbiter)
 {
-	return -pthread_create(&arbiter->beater, NULL, beater_thread, arbiter);
+	return arbiter_thread_start(arbiter, &arbiter->beater, beater_thread);
 }
 
 void beater_stop(struct mfs_arbiter *arbiter)

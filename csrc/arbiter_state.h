@@ -273,7 +273,6 @@ struct mfs_arbiter {
 	bool stop;
 	int epoll;
 	int command_bell;
-	bool few_cores;	    /* spinning takes a core that somebody may need: yield now and then */
 	uint64_t gap_ns;    /* mean time between turns that found something */
 	uint64_t worked_ns; /* when the last one was */
 	uint64_t asked_ns;  /* when a task was last permitted that had asked */
@@ -336,6 +335,8 @@ uint64_t arbiter_clock_ns(void);
 void arbiter_futex_wake(_Atomic uint32_t *word);
 /* Runs the function on the arbiter's thread, or right here while there is none. */
 int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument);
+/* Starts one of the arbiter's threads, on the processors that it may use. -EINVAL: not one of them may be used. */
+int arbiter_thread_start(struct mfs_arbiter *arbiter, pthread_t *thread, void *(*run)(void *));
 bool arbiter_command_run(struct mfs_arbiter *arbiter); /* on the arbiter's thread: what waits. True: something did */
 
 /* arbiter_notice.c */

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
 from mfsd.node.values import (
+    CpuList,
     DurationNs,
     FileMode,
     GroupId,
@@ -97,8 +98,8 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     window_ns: Annotated[
         DurationNs,
         doc(
-            "bytes permitted and not completed in each direction of a NIC, as time at its rate: what a collective may "
-            "find ahead of it",
+            "what the NIC itself still has to send in each direction, as time at its rate: what a collective may find "
+            "ahead of it",
             between(DurationNs, "1us", "1s"),
         ),
     ] = field(name="window", default=DurationNs.parse("200us"))
@@ -109,13 +110,29 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     quiet_ns: Annotated[
         DurationNs,
         doc(
-            "collectives must have been idle this long before held flows are permitted",
+            "a silence between collectives in which held flows keep off the link; at most a twelfth of the time in "
+            "which the link is free is spent so",
             between(DurationNs, "0ns", "1s"),
         ),
     ] = field(name="quiet", default=DurationNs.parse("200us"))
+    gate_max_ns: Annotated[
+        DurationNs,
+        doc(
+            "collectives close a direction to held flows for no longer than this",
+            between(DurationNs, "100us", "1s"),
+        ),
+    ] = field(name="gate_max", default=DurationNs.parse("2ms"))
     spin_ns: Annotated[
-        DurationNs, doc("longest busy wait before the thread sleeps", between(DurationNs, "0ns", "10ms"))
+        DurationNs,
+        doc(
+            "longest busy wait before the thread sleeps; on hosts of up to four CPUs it never waits so",
+            between(DurationNs, "0ns", "10ms"),
+        ),
     ] = field(name="spin", default=DurationNs.parse("50us"))
+    cpus: Annotated[
+        CpuList,
+        doc("CPUs that the thread, and the one that writes its heartbeats when it is late, may use; empty: any"),
+    ] = CpuList()
     torn_slot_ns: Annotated[
         DurationNs,
         doc(
