@@ -35,47 +35,70 @@ static inline void cpu_relax(void)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
+/* Reads the rings of those who need not ring; and when a heartbeat is due, those of some others. */
+static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
+{
+	bool worked = false;
+
+	arbiter->resume_ns = MFS_TIME_NEVER;
+	for (uint32_t i = arbiter->actives; i-- > 0;) { /* one that is detached leaves its place to one that was read */
+		struct session *session = arbiter->active[i];
+		uint32_t other = 1u << session->lane_next++ % MFS_LANES;
+
+		worked |= session_drain(arbiter, session, whole ? LANES_ALL : session->lanes | other);
+	}
+	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
+		return worked;
+	for (uint32_t i = arbiter->slice; i < arbiter->slice_end && i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+
+		if (session->active || session->state != MFS_SEGMENT_ACTIVE)
+			continue;
+		worked |= session_drain(arbiter, session, LANES_ALL);
+		if (session->state == MFS_SEGMENT_ACTIVE && session_unread(session))
+			active_add(arbiter, session);
+	}
+	return worked;
+}
+
 /* One turn over everything, over the rings only if `drain`. True when there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
-	bool worked = false;
+	bool worked = false, asked;
 
 	arbiter->loops++;
 	arbiter->now_ns = arbiter_clock_ns();
 	arbiter->behind = false;
 	if (drain)
-		arbiter->resume_ns = MFS_TIME_NEVER;
-	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
-		worked |= session_drain(arbiter, arbiter->session[i]);
+		bells_look(arbiter);
+	/* From here on its bell is left alone: a command that comes later is for the next turn. */
+	asked = drain && atomic_load_explicit(&arbiter->command, memory_order_acquire);
+	if (asked)
+		bells_read(arbiter);
+	if (drain)
+		worked = rings_read(arbiter, asked || arbiter->told != MFS_AWAKE);
 	if (worked)
 		arbiter->told_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
 			way_grant(arbiter, i);
-	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		worked |= session_grants_end(arbiter, arbiter->session[i]);
+	worked |= grants_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
 	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
-	if (drain && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
+	if (asked && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
 		worked |= arbiter_command_run(arbiter);
 	if (worked)
 		heartbeats_hasten(arbiter);
 	credits_write(arbiter, heartbeats_write(arbiter));
+	if (drain)
+		actives_review(arbiter);
 	return worked;
-}
-
-static void asleep_set(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
-{
-	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		atomic_store_explicit(&arbiter->session[i]->segment->header.arbiter_asleep, asleep, memory_order_release);
-	atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* True when a bell rang, false when the time came to look at something. */
 static bool sleep_until_event(struct mfs_arbiter *arbiter)
 {
 	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
-	struct epoll_event events[64];
 	struct timespec timeout;
 	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
 	uint64_t now_ns = arbiter_clock_ns();
@@ -91,9 +114,7 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	timeout.tv_nsec = (long)((until_ns - now_ns) % 1000000000u);
 	if (ppoll(&p, 1, until_ns == MFS_TIME_NEVER ? NULL : &timeout, NULL) <= 0)
 		return false;
-	/* Edge-triggered: taking the events is enough, nobody reads the doorbells. A bell may be about idleness alone. */
-	while (epoll_wait(arbiter->epoll, events, 64, 0) == 64)
-		;
+	bells_read(arbiter); /* one may be about idleness alone */
 	arbiter->wakeups++;
 	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
@@ -145,26 +166,26 @@ static void *arbiter_thread(void *argument)
 			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
 			arbiter->worked_ns = arbiter->now_ns;
 			if (asleep)
-				asleep_set(arbiter, MFS_AWAKE);
+				active_tell(arbiter, MFS_AWAKE);
 			asleep = false;
 			drain = true;
 		} else if (asleep && rest && arbiter->dormant) {
 			rest = false; /* all ring from here: one more turn for what was told before */
-			asleep_set(arbiter, MFS_ASLEEP);
+			active_tell(arbiter, MFS_ASLEEP);
 			drain = true;
 		} else if (asleep) {
 			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
 			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
 			 * long as a slot may be torn. */
 			if (sleep_until_event(arbiter)) {
-				asleep_set(arbiter, MFS_AWAKE);
+				active_tell(arbiter, MFS_AWAKE);
 				asleep = false;
 				drain = true;
 				bell_ns = arbiter->now_ns;
 			} else {
 				if (!rest && !arbiter->dormant && at_rest(arbiter)) {
 					rest = true;
-					asleep_set(arbiter, MFS_AT_REST);
+					active_tell(arbiter, MFS_AT_REST);
 				}
 				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
@@ -173,7 +194,7 @@ static void *arbiter_thread(void *argument)
 			cpu_relax();
 		} else {
 			rest = !arbiter->dormant && at_rest(arbiter);
-			asleep_set(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
+			active_tell(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
 			asleep = true;
 		}
 	}
@@ -182,9 +203,9 @@ static void *arbiter_thread(void *argument)
 
 /* ---- what the daemon asks for ------------------------------------------------------------------------------------ */
 
-static int watch(struct mfs_arbiter *arbiter, int fd)
+static int watch(struct mfs_arbiter *arbiter, int fd, struct session *session)
 {
-	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = session};
 
 	return epoll_ctl(arbiter->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
@@ -196,7 +217,7 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 
 	if (arbiter->sessions == MFS_CLIENTS_MAX)
 		return -EUSERS;
-	rc = watch(arbiter, session->doorbell);
+	rc = watch(arbiter, session->doorbell, session);
 	if (rc < 0)
 		return rc;
 	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
@@ -204,6 +225,7 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 	arbiter->told_ns = arbiter->now_ns;
 	pthread_mutex_lock(&arbiter->beat_lock);
 	session_admit(arbiter, session);
+	active_add(arbiter, session);
 	pthread_cond_signal(&arbiter->beat_changed);
 	pthread_mutex_unlock(&arbiter->beat_lock);
 	return (int)session->client_id;
@@ -411,7 +433,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	if (rc == 0)
 		rc = watch_create(arbiter);
 	if (rc == 0)
-		rc = watch(arbiter, arbiter->command_bell);
+		rc = watch(arbiter, arbiter->command_bell, NULL);
 	if (rc < 0) {
 		mfs_arbiter_destroy(arbiter);
 		return rc;

@@ -24,14 +24,8 @@
 
 static bool session_silent(const struct session *session)
 {
-	if (session->batches_known || session->ending)
-		return false;
 	/* a torn slot, and what is behind it, must be looked at again soon */
-	for (uint32_t lane = 0; lane < MFS_LANES; lane++)
-		if (atomic_load_explicit(&session->segment->submit[lane].tail, memory_order_relaxed) !=
-		    session->reader.lane[lane].head)
-			return false;
-	return true;
+	return !session->batches_known && !session->ending && !session_unread(session);
 }
 
 static bool idle(struct mfs_arbiter *arbiter)
@@ -63,6 +57,7 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
 		return false;
+	slice_next(arbiter);
 	still = idle(arbiter);
 	if (!still || ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK == 0 || arbiter->dormant)
 		nic_tick(arbiter);

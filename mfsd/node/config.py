@@ -59,14 +59,14 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "processes attached at once, 3 MiB each at most; a daemon whose control group has less memory than 96 MiB "
             "and that serves fewer and says so",
             ge=1,
-            le=256,
+            le=1024,
         ),
     ] = 256
     clients_per_container: Annotated[
-        int, doc("processes of one pod or container attached at once, whatever their users", ge=1, le=256)
+        int, doc("processes of one pod or container attached at once, whatever their users", ge=1, le=1024)
     ] = 64
     clients_per_uid: Annotated[
-        int, doc("processes of one user attached at once, outside of containers", ge=1, le=256)
+        int, doc("processes of one user attached at once, outside of containers", ge=1, le=1024)
     ] = 128
     attaches_per_s: Annotated[
         int, doc("attach requests of one container, or one user outside of them, per second", ge=1, le=10_000)

@@ -10,7 +10,7 @@
 #include <mfs/abi.h>
 #include <mfs/rmlq.h>
 
-#define MFS_CLIENTS_MAX 256
+#define MFS_CLIENTS_MAX 1024
 #define MFS_CPUS_MAX 1024
 
 struct mfs_arbiter;
