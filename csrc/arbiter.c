@@ -43,9 +43,10 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 	arbiter->resume_ns = MFS_TIME_NEVER;
 	for (uint32_t i = arbiter->actives; i-- > 0;) { /* one that is detached leaves its place to one that was read */
 		struct session *session = arbiter->active[i];
-		uint32_t other = 1u << session->lane_next++ % MFS_LANES;
 
-		worked |= session_drain(arbiter, session, whole ? LANES_ALL : session->lanes | other);
+		active_prefetch(arbiter, i);
+		worked |= session_drain(arbiter, session, whole ? LANES_ALL : active_lanes(session));
+		session->lane_next++;
 	}
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
 		return worked;

@@ -16,7 +16,9 @@
 #include <sys/epoll.h>
 
 #define ACTIVE_FEW 16	    /* so many are looked at anyhow */
-#define HEARD_NS 1000000ull /* who was heard within this is looked at */
+#define HEARD_NS 4000000ull /* who was heard within this is looked at */
+#define FAR 8		    /* clients before its turn comes a client's own memory is asked for, and */
+#define NEAR 4		    /* the slots of its rings */
 #define BELLS_NS 10000ull   /* how often a busy thread looks for bells */
 #define SLICE 128	    /* clients that a heartbeat looks at though they have not rung */
 
@@ -103,6 +105,27 @@ void actives_review(struct mfs_arbiter *arbiter)
 			asleep_write(session, MFS_AWAKE); /* it saw that it need not ring, or has rung */
 		else
 			active_remove(arbiter, session);
+	}
+}
+
+/* Of many clients nothing is in the caches: each would cost several misses, one after the other. */
+void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place)
+{
+	if (place >= FAR) {
+		const struct session *far = arbiter->active[place - FAR];
+
+		__builtin_prefetch(far);
+		__builtin_prefetch(&far->lane_next);
+	}
+	if (place >= NEAR) {
+		struct session *near = arbiter->active[place - NEAR];
+
+		for (uint32_t lanes = active_lanes(near); lanes; lanes &= lanes - 1) {
+			uint32_t lane = (uint32_t)__builtin_ctz(lanes);
+
+			__builtin_prefetch(&near->segment->submit_slot[lane][near->reader.lane[lane].head % MFS_LANE_SLOTS]);
+			__builtin_prefetch(&near->segment->submit[lane].head, 1);
+		}
 	}
 }
 

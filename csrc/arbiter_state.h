@@ -345,6 +345,12 @@ static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 	return x ? x : 1;
 }
 
+/* The lanes of it that are looked at in a turn, one bit each. */
+static inline uint32_t active_lanes(const struct session *session)
+{
+	return session->lanes | 1u << session->lane_next % MFS_LANES;
+}
+
 /* What contexts cost to read and to tell the queues, roughly: clients are held to a share of the thread's time. */
 #define WORK_BATCH_NS 300
 #define WORK_REQUEST_NS 100
@@ -392,6 +398,7 @@ void active_add(struct mfs_arbiter *arbiter, struct session *session); /* it was
 void active_remove(struct mfs_arbiter *arbiter, struct session *session);
 void active_tell(struct mfs_arbiter *arbiter, enum mfs_asleep asleep); /* to those who need not ring otherwise */
 void actives_review(struct mfs_arbiter *arbiter); /* leaves out those that were not heard lately */
+void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place); /* asks for the memory of those who are read after it */
 void bells_read(struct mfs_arbiter *arbiter);
 void bells_look(struct mfs_arbiter *arbiter); /* once in a while */
 void slice_next(struct mfs_arbiter *arbiter);

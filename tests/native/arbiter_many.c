@@ -105,7 +105,7 @@ int main(void)
 		close(doorbell);
 	}
 
-	turns(5 * MS, 100000);
+	turns(10 * MS, 100000);
 	must(arbiter->actives == 16, "of those that say nothing, few are looked at");
 	must(asleep_count() == CLIENTS - 16, "the others ring");
 
@@ -118,7 +118,7 @@ int main(void)
 	send_submit(i, 5);
 	turns(100000, 10000);
 	must(client[i]->submits == before + 2, "and on other lanes without ringing");
-	turns(5 * MS, 100000);
+	turns(10 * MS, 100000);
 	must(arbiter->actives == 16, "until it says nothing for a while");
 
 	i = left_out();
@@ -139,7 +139,7 @@ int main(void)
 	ring(i);
 	turns(100000, 10000);
 	must(client[i]->active, "a bell alone is enough");
-	now_ns += 2 * MS;
+	now_ns += 5 * MS;
 	send_submit(i, 1);
 	arbiter->now_ns = now_ns;
 	actives_review(arbiter);
