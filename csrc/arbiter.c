@@ -16,10 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPINS_PER_YIELD 32
-#define FEW_CORES 4
+#define FEW_CORES 4 /* up to so many, whoever spins keeps those he waits for from running */
 #define ARBITER_NICE (-20)
-#define SPIN_FEW_CORES_NS 10000 /* longer, and those it waits for cannot run */
 #define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
 #define TIMERS_PER_DRAIN 10
 #define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
@@ -37,47 +35,71 @@ static inline void cpu_relax(void)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
+/* Reads the rings of those who need not ring; and when a heartbeat is due, those of some others. */
+static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
+{
+	bool worked = false;
+
+	arbiter->resume_ns = MFS_TIME_NEVER;
+	for (uint32_t i = arbiter->actives; i-- > 0;) { /* one that is detached leaves its place to one that was read */
+		struct session *session = arbiter->active[i];
+
+		active_prefetch(arbiter, i);
+		worked |= session_drain(arbiter, session, whole ? LANES_ALL : active_lanes(session));
+		session->lane_next++;
+	}
+	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
+		return worked;
+	for (uint32_t i = arbiter->slice; i < arbiter->slice_end && i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+
+		if (session->active || session->state != MFS_SEGMENT_ACTIVE)
+			continue;
+		worked |= session_drain(arbiter, session, LANES_ALL);
+		if (session->state == MFS_SEGMENT_ACTIVE && session_unread(session))
+			active_add(arbiter, session);
+	}
+	return worked;
+}
+
 /* One turn over everything, over the rings only if `drain`. True when there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
-	bool worked = false;
+	bool worked = false, asked;
 
 	arbiter->loops++;
 	arbiter->now_ns = arbiter_clock_ns();
 	arbiter->behind = false;
 	if (drain)
-		arbiter->resume_ns = MFS_TIME_NEVER;
-	for (uint32_t i = 0; drain && i < arbiter->sessions; i++)
-		worked |= session_drain(arbiter, arbiter->session[i]);
+		bells_look(arbiter);
+	/* From here on its bell is left alone: a command that comes later is for the next turn. */
+	asked = drain && atomic_load_explicit(&arbiter->command, memory_order_acquire);
+	if (asked)
+		bells_read(arbiter);
+	if (drain)
+		worked = rings_read(arbiter, asked || arbiter->told != MFS_AWAKE);
 	if (worked)
 		arbiter->told_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
 		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
 			way_grant(arbiter, i);
-	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		worked |= session_grants_end(arbiter, arbiter->session[i]);
+	worked |= grants_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
 	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
-	if (drain && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
+	if (asked && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
 		worked |= arbiter_command_run(arbiter);
 	if (worked)
 		heartbeats_hasten(arbiter);
 	credits_write(arbiter, heartbeats_write(arbiter));
+	if (drain)
+		actives_review(arbiter);
 	return worked;
-}
-
-static void asleep_set(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
-{
-	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		atomic_store_explicit(&arbiter->session[i]->segment->header.arbiter_asleep, asleep, memory_order_release);
-	atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* True when a bell rang, false when the time came to look at something. */
 static bool sleep_until_event(struct mfs_arbiter *arbiter)
 {
 	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
-	struct epoll_event events[64];
 	struct timespec timeout;
 	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
 	uint64_t now_ns = arbiter_clock_ns();
@@ -93,9 +115,7 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	timeout.tv_nsec = (long)((until_ns - now_ns) % 1000000000u);
 	if (ppoll(&p, 1, until_ns == MFS_TIME_NEVER ? NULL : &timeout, NULL) <= 0)
 		return false;
-	/* Edge-triggered: taking the events is enough, nobody reads the doorbells. A bell may be about idleness alone. */
-	while (epoll_wait(arbiter->epoll, events, 64, 0) == 64)
-		;
+	bells_read(arbiter); /* one may be about idleness alone */
 	arbiter->wakeups++;
 	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
 	for (uint32_t i = 0; i < ways_count(arbiter); i++)
@@ -114,14 +134,15 @@ static bool spin_pays(const struct mfs_arbiter *arbiter)
 	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
 }
 
-/* The thread works in microseconds and then sleeps, but while it waits for a core everybody's held flows wait, and a
- * heartbeat that is late looks like death. Niceness alone does not help against programs of other sessions (autogroups).
- * Without the right to either the thread stays as it is. */
-static void hurry(void)
+/* While the thread waits for a core everybody's held flows wait. Niceness alone does not help against programs of other
+ * sessions (autogroups), so where it never spins it is a real-time thread: it works in microseconds and sleeps. Where it
+ * spins it must not be one: whoever is pinned to that core would starve, and kernels before 6.12 stop a real-time thread that
+ * does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
+static void hurry(const struct mfs_arbiter *arbiter)
 {
 	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
 
-	if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest))
+	if (arbiter->config.spin_ns || sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest))
 		setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), ARBITER_NICE);
 }
 
@@ -132,10 +153,10 @@ static void *arbiter_thread(void *argument)
 	bool rest = false;   /* and not to for everything */
 	bool drain = true;
 	uint64_t bell_ns = 0;
-	unsigned spins = 0, timers = 0;
+	unsigned timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
-	hurry();
+	hurry(arbiter);
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
 		if (turn(arbiter, drain)) {
@@ -145,40 +166,36 @@ static void *arbiter_thread(void *argument)
 				gap_ns = 2 * arbiter->config.spin_ns;
 			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
 			arbiter->worked_ns = arbiter->now_ns;
-			spins = 0;
 			if (asleep)
-				asleep_set(arbiter, MFS_AWAKE);
+				active_tell(arbiter, MFS_AWAKE);
 			asleep = false;
 			drain = true;
 		} else if (asleep && rest && arbiter->dormant) {
 			rest = false; /* all ring from here: one more turn for what was told before */
-			asleep_set(arbiter, MFS_ASLEEP);
+			active_tell(arbiter, MFS_ASLEEP);
 			drain = true;
 		} else if (asleep) {
 			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
 			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
 			 * long as a slot may be torn. */
 			if (sleep_until_event(arbiter)) {
-				asleep_set(arbiter, MFS_AWAKE);
+				active_tell(arbiter, MFS_AWAKE);
 				asleep = false;
 				drain = true;
 				bell_ns = arbiter->now_ns;
 			} else {
 				if (!rest && !arbiter->dormant && at_rest(arbiter)) {
 					rest = true;
-					asleep_set(arbiter, MFS_AT_REST);
+					active_tell(arbiter, MFS_AT_REST);
 				}
 				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
-			if (arbiter->few_cores && ++spins % SPINS_PER_YIELD == 0)
-				sched_yield();
-			else
-				cpu_relax();
+			cpu_relax();
 		} else {
 			rest = !arbiter->dormant && at_rest(arbiter);
-			asleep_set(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
+			active_tell(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
 			asleep = true;
 		}
 	}
@@ -187,9 +204,9 @@ static void *arbiter_thread(void *argument)
 
 /* ---- what the daemon asks for ------------------------------------------------------------------------------------ */
 
-static int watch(struct mfs_arbiter *arbiter, int fd)
+static int watch(struct mfs_arbiter *arbiter, int fd, struct session *session)
 {
-	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = session};
 
 	return epoll_ctl(arbiter->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
@@ -201,7 +218,7 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 
 	if (arbiter->sessions == MFS_CLIENTS_MAX)
 		return -EUSERS;
-	rc = watch(arbiter, session->doorbell);
+	rc = watch(arbiter, session->doorbell, session);
 	if (rc < 0)
 		return rc;
 	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
@@ -209,6 +226,7 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 	arbiter->told_ns = arbiter->now_ns;
 	pthread_mutex_lock(&arbiter->beat_lock);
 	session_admit(arbiter, session);
+	active_add(arbiter, session);
 	pthread_cond_signal(&arbiter->beat_changed);
 	pthread_mutex_unlock(&arbiter->beat_lock);
 	return (int)session->client_id;
@@ -398,10 +416,9 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	arbiter->config = *config;
 	arbiter->gate_mask = gate_mask(config->mode);
 	arbiter->resume_ns = MFS_TIME_NEVER;
-	arbiter->gap_ns = 2 * config->spin_ns;
-	arbiter->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
-	if (arbiter->few_cores && arbiter->config.spin_ns > SPIN_FEW_CORES_NS)
-		arbiter->config.spin_ns = SPIN_FEW_CORES_NS;
+	if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)
+		arbiter->config.spin_ns = 0;
+	arbiter->gap_ns = 2 * arbiter->config.spin_ns;
 	memset(arbiter->dscp, MFS_DSCP_KEEP, sizeof(arbiter->dscp));
 	pthread_mutex_init(&arbiter->control, NULL);
 	arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -417,7 +434,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	if (rc == 0)
 		rc = watch_create(arbiter);
 	if (rc == 0)
-		rc = watch(arbiter, arbiter->command_bell);
+		rc = watch(arbiter, arbiter->command_bell, NULL);
 	if (rc < 0) {
 		mfs_arbiter_destroy(arbiter);
 		return rc;
@@ -437,7 +454,7 @@ int mfs_arbiter_start(struct mfs_arbiter *arbiter)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = beater_start(arbiter);
 	if (rc == 0) {
-		rc = -pthread_create(&arbiter->thread, NULL, arbiter_thread, arbiter);
+		rc = arbiter_thread_start(arbiter, &arbiter->thread, arbiter_thread);
 		if (rc < 0)
 			beater_stop(arbiter);
 	}

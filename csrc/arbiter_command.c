@@ -1,9 +1,11 @@
-/* Commands: how other threads have something done on the arbiter's, one at a time. */
+/* Commands: how other threads have something done on the arbiter's, one at a time; and how its threads are started. */
+#define _GNU_SOURCE
 #include "arbiter_state.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -52,4 +54,28 @@ int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *
 	}
 	pthread_mutex_unlock(&arbiter->control);
 	return c.rc;
+}
+
+int arbiter_thread_start(struct mfs_arbiter *arbiter, pthread_t *thread, void *(*run)(void *))
+{
+	pthread_attr_t attributes;
+	cpu_set_t cpus;
+	bool any = false;
+	int rc = pthread_attr_init(&attributes);
+
+	if (rc)
+		return -rc;
+	CPU_ZERO(&cpus);
+	for (unsigned cpu = 0; cpu < MFS_CPUS_MAX; cpu++) {
+		if (!(arbiter->config.cpus[cpu / 64] >> cpu % 64 & 1))
+			continue;
+		CPU_SET(cpu, &cpus);
+		any = true;
+	}
+	if (any)
+		rc = pthread_attr_setaffinity_np(&attributes, sizeof(cpus), &cpus);
+	if (rc == 0)
+		rc = pthread_create(thread, &attributes, run, arbiter);
+	pthread_attr_destroy(&attributes);
+	return -rc;
 }

@@ -21,6 +21,7 @@
 #define DRAIN_SHARE 0.75
 #define PAUSE_SHARE 12   /* of the time in which collectives leave the link, one part in so many */
 #define SCAN_NS 10000000ull
+#define SCAN_SLICE 128 /* clients that are looked at each time, beside those known to have some */
 #define MEMBER_NS 5000000000ull /* without a collective for so long a client is looked at with each scan only */
 #define AGED_SHARE 20
 
@@ -37,20 +38,40 @@ static bool moved(const struct session *session, uint32_t index)
 							collective(&usage->completed) != session->nic[index].completed);
 }
 
-/* Clients that have had collectives lately: the others' counters need not be read for each grant. */
+static void member_set(struct mfs_arbiter *arbiter, uint32_t index, struct session *session, bool member)
+{
+	session->nic[index].member = member;
+	session_gate_write(arbiter, session, index);
+}
+
+/* Clients that have had collectives lately: the others' counters need not be read for each grant, nor need they ring. */
 static void members_scan(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct gate *gate = &arbiter->nic[index].gate;
+	uint32_t end;
 
 	gate->scan_ns = arbiter->now_ns;
-	gate->members = 0;
-	for (uint32_t i = 0; i < arbiter->sessions; i++) {
-		struct session *session = arbiter->session[i];
-		const struct session_nic *last = &session->nic[index];
+	for (uint32_t m = gate->members; m-- > 0;) {
+		struct session *session = gate->member[m];
 
-		if (moved(session, index) || (last->moved_ns && arbiter->now_ns - last->moved_ns < MEMBER_NS))
-			gate->member[gate->members++] = session;
+		if (moved(session, index) || arbiter->now_ns - session->nic[index].moved_ns < MEMBER_NS)
+			continue;
+		gate->member[m] = gate->member[--gate->members];
+		member_set(arbiter, index, session, false);
 	}
+	if (gate->slice >= arbiter->sessions)
+		gate->slice = 0;
+	end = gate->slice + SCAN_SLICE < arbiter->sessions ? gate->slice + SCAN_SLICE : arbiter->sessions;
+	for (; gate->slice < end; gate->slice++) {
+		struct session *session = arbiter->session[gate->slice];
+
+		if (session->nic[index].member || !moved(session, index))
+			continue;
+		gate->member[gate->members++] = session;
+		member_set(arbiter, index, session, true);
+	}
+	/* The bell and the counters, which are read next, are a Dekker pair like arbiter_asleep: abi.h. */
+	atomic_thread_fence(memory_order_seq_cst);
 }
 
 void gate_forget(struct mfs_arbiter *arbiter, struct session *session)
@@ -61,6 +82,7 @@ void gate_forget(struct mfs_arbiter *arbiter, struct session *session)
 		for (uint32_t m = 0; m < gate->members; m++)
 			if (gate->member[m] == session)
 				gate->member[m--] = gate->member[--gate->members];
+		session->nic[i].member = false;
 	}
 }
 

@@ -13,6 +13,7 @@
 #include "arbiter_state.h"
 
 #include <errno.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,14 +24,8 @@
 
 static bool session_silent(const struct session *session)
 {
-	if (session->batches_known || session->ending)
-		return false;
 	/* a torn slot, and what is behind it, must be looked at again soon */
-	for (uint32_t lane = 0; lane < MFS_LANES; lane++)
-		if (atomic_load_explicit(&session->segment->submit[lane].tail, memory_order_relaxed) !=
-		    session->reader.lane[lane].head)
-			return false;
-	return true;
+	return !session->batches_known && !session->ending && !session_unread(session);
 }
 
 static bool idle(struct mfs_arbiter *arbiter)
@@ -62,6 +57,7 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
 		return false;
+	slice_next(arbiter);
 	still = idle(arbiter);
 	if (!still || ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK == 0 || arbiter->dormant)
 		nic_tick(arbiter);
@@ -107,6 +103,7 @@ static void *beater_thread(void *argument)
 	struct mfs_arbiter *arbiter = argument;
 	uint64_t late_ns = 0; /* the heartbeat that the arbiter is late with, and that was written here */
 
+	prctl(PR_SET_NAME, "mfs-heartbeat");
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BEATER_NICE); /* without the right to it the thread stays as it is */
 	pthread_mutex_lock(&arbiter->beat_lock);
 	while (!arbiter->beat_stop) {
@@ -146,7 +143,7 @@ int beater_init(struct mfs_arbiter *arbiter)
 
 int beater_start(struct mfs_arbiter *arbiter)
 {
-	return -pthread_create(&arbiter->beater, NULL, beater_thread, arbiter);
+	return arbiter_thread_start(arbiter, &arbiter->beater, beater_thread);
 }
 
 void beater_stop(struct mfs_arbiter *arbiter)

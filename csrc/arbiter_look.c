@@ -7,6 +7,7 @@
 #include <time.h>
 
 #define TASK_SLOTS_PER_LOOK 1024u
+#define FLOWS_PER_LOOK 1024u
 
 static uint64_t thread_cpu_ns(void)
 {
@@ -59,16 +60,12 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	stats->window_bytes = mfs_window_bytes(nic->way[0].window);
 	stats->unscheduled_in_flight_bytes = nic->gate.pending_bytes;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-		mfs_rmlq_stats(nic->way[d].queue, &queue);
+		mfs_rmlq_stats_begin(nic->way[d].queue, &queue);
 		stats->in_flight_bytes[d] = mfs_window_in_flight(nic->way[d].window);
 		stats->load[d] = nic->way[d].load;
 		stats->used[d] = nic->way[d].used;
 		memcpy(stats->carried_bytes[d], nic->way[d].carried_bytes, sizeof(stats->carried_bytes[d]));
 		stats->promotions += queue.promotions;
-		for (unsigned c = 0; c < MFS_CLASSES_MAX; c++) {
-			stats->held_bytes[c] += queue.waiting_bytes[c];
-			stats->held_tasks[c] += queue.waiting_tasks[c];
-		}
 	}
 	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
 	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
@@ -79,11 +76,38 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
+struct held_argument {
+	uint32_t way, next;
+	struct mfs_rmlq_stats queue;
+};
+
+static int run_held(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct held_argument *a = argument;
+
+	a->next = mfs_rmlq_stats_add(way_at(arbiter, a->way)->queue, a->next, FLOWS_PER_LOOK, &a->queue);
+	return 0;
+}
+
+/* What is held is counted in several commands: of a full queue it would hold the thread up for milliseconds. So what comes
+ * or goes meanwhile may be missed, or found twice. */
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats)
 {
 	struct nic_stats_argument a = {.nic = nic, .stats = stats};
+	int rc = arbiter_command(arbiter, run_nic_stats, &a);
 
-	return arbiter_command(arbiter, run_nic_stats, &a);
+	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++) {
+		struct held_argument held = {.way = way_of(nic, d)};
+
+		do
+			rc = arbiter_command(arbiter, run_held, &held);
+		while (rc == 0 && held.next);
+		for (unsigned c = 0; c < MFS_CLASSES_MAX; c++) {
+			stats->held_bytes[c] += held.queue.waiting_bytes[c];
+			stats->held_tasks[c] += held.queue.waiting_tasks[c];
+		}
+	}
+	return rc;
 }
 
 struct client_stats_argument {

@@ -11,11 +11,17 @@
 
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
-	uint32_t word = arbiter->gate_mask | (arbiter->nic[index].bell ? MFS_GATE_IDLE_BELL : 0);
-
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		if (arbiter->session[i]->state == MFS_SEGMENT_ACTIVE)
-			atomic_store_explicit(&arbiter->session[i]->segment->gate[index].word, word, memory_order_release);
+		session_gate_write(arbiter, arbiter->session[i], index);
+}
+
+/* Who has no collectives need not ring when they end. */
+static void nic_bell_write(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	const struct gate *gate = &arbiter->nic[index].gate;
+
+	for (uint32_t m = 0; m < gate->members; m++)
+		session_gate_write(arbiter, gate->member[m], index);
 	/* The bell and the counters are a Dekker pair like arbiter_asleep: abi.h. */
 	atomic_thread_fence(memory_order_seq_cst);
 }
@@ -31,7 +37,7 @@ static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool wait
 	if (nic->bell == bell)
 		return;
 	nic->bell = bell;
-	nic_gates_write(arbiter, index / MFS_DIRECTIONS);
+	nic_bell_write(arbiter, index / MFS_DIRECTIONS);
 }
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
@@ -305,33 +311,31 @@ static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
 	return sum;
 }
 
-/* The clients' counters of completed bytes since they were last read: of stages that never wait, of stage 1, and of all
- * that may wait. */
-static void nic_counters_read(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *unscheduled, uint64_t *reuse,
-			      uint64_t *others)
+struct nic_moved {
+	uint64_t unscheduled, reuse, others; /* bytes */
+};
+
+/* A client's counters of completed bytes since they were last read: of stages that never wait, of stage 1, and of all that
+ * may wait. */
+static void counters_read(struct session *session, uint32_t index, struct nic_moved *nic_moved)
 {
-	*unscheduled = *reuse = *others = 0;
-	for (uint32_t j = 0; j < arbiter->sessions; j++) {
-		struct session *session = arbiter->session[j];
-		struct session_nic *last = &session->nic[index];
+	const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
+	uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE),
+			    usage_sum(completed, ~MFS_STAGES_UNSCHEDULED)};
+	struct session_nic *last = &session->nic[index];
 
-		if (session->state != MFS_SEGMENT_ACTIVE)
-			continue;
-
-		const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
-		uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE),
-				    usage_sum(completed, ~MFS_STAGES_UNSCHEDULED)};
-
-		if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
-			*unscheduled += sums[0] - last->load_bytes;
-		if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
-			*reuse += sums[1] - last->reuse_bytes;
-		if (sums[2] - last->others_bytes < COUNTER_ABSURD_BYTES)
-			*others += sums[2] - last->others_bytes;
-		last->load_bytes = sums[0];
-		last->reuse_bytes = sums[1];
-		last->others_bytes = sums[2];
-	}
+	session->nics_counted &= ~(1u << index);
+	if (sums[0] != last->load_bytes || sums[2] != last->others_bytes)
+		session->nics_counted |= 1u << index;
+	if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
+		nic_moved->unscheduled += sums[0] - last->load_bytes;
+	if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
+		nic_moved->reuse += sums[1] - last->reuse_bytes;
+	if (sums[2] - last->others_bytes < COUNTER_ABSURD_BYTES)
+		nic_moved->others += sums[2] - last->others_bytes;
+	last->load_bytes = sums[0];
+	last->reuse_bytes = sums[1];
+	last->others_bytes = sums[2];
 }
 
 static uint64_t way_carried(const struct way *way)
@@ -367,6 +371,22 @@ static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t othe
 	}
 }
 
+/* Those that have moved lately are read with every heartbeat, the others in their turn. */
+static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic_moved)
+{
+	uint32_t all = (1u << arbiter->nics) - 1;
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+		bool turn = i >= arbiter->slice && i < arbiter->slice_end;
+
+		if (session->state == MFS_SEGMENT_ACTIVE)
+			for (uint32_t nics = turn ? all : session->nics_counted; nics; nics &= nics - 1)
+				counters_read(session, (uint32_t)__builtin_ctz(nics),
+					      &nic_moved[__builtin_ctz(nics)]);
+	}
+}
+
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
  * mfsd.policy's Load.observe: one long look and several short ones come to the same.
  *
@@ -377,16 +397,18 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
 	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
 
+	struct nic_moved nic_moved[MFS_NICS_MAX] = {{0}};
+
 	if (elapsed_ns == 0)
 		return;
 	arbiter->load_read_ns = arbiter->now_ns;
+	all_counters_read(arbiter, nic_moved);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct nic *nic = &arbiter->nic[i];
 		struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
-		uint64_t unscheduled, reuse, reuse_out, others;
+		uint64_t unscheduled = nic_moved[i].unscheduled, reuse = nic_moved[i].reuse, reuse_out;
 
-		nic_counters_read(arbiter, i, &unscheduled, &reuse, &others);
-		nic_use_measure(nic, unscheduled, others, elapsed_ns, weight);
+		nic_use_measure(nic, unscheduled, nic_moved[i].others, elapsed_ns, weight);
 		reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
 		nic->reuse_out_bytes = 0;
 		out->load_bytes += reuse_out;

@@ -127,8 +127,16 @@ void session_nic_write(const struct mfs_arbiter *arbiter, struct session *sessio
 	memcpy(shared->name, nic->name, sizeof(shared->name));
 	shared->guid = nic->guid;
 	shared->rate_bytes_per_s = nic->rate_bytes_per_s;
-	atomic_store_explicit(&session->segment->gate[index].word,
-			      arbiter->gate_mask | (nic->bell ? MFS_GATE_IDLE_BELL : 0), memory_order_release);
+	session_gate_write(arbiter, session, index);
+}
+
+void session_gate_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
+{
+	bool bell = arbiter->nic[index].bell && session->nic[index].member;
+
+	if (session->state == MFS_SEGMENT_ACTIVE)
+		atomic_store_explicit(&session->segment->gate[index].word,
+				      arbiter->gate_mask | (bell ? MFS_GATE_IDLE_BELL : 0), memory_order_release);
 }
 
 void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session)
@@ -168,6 +176,8 @@ void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_
 	rc = mfs_spmc_push(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &session->grant_tail, &grant, 1);
 	if (rc < 0)
 		session->failed = rc;
+	if (!session->announce)
+		arbiter->announcing[arbiter->announcings++] = session;
 	session->announce = true;
 }
 

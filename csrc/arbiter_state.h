@@ -12,6 +12,7 @@
  *   arbiter_gate.c     collectives: whether held flows may go beside them
  *   arbiter_fifo.c     queue pairs: which of their tasks is first
  *   arbiter_credit.c   leave in advance where nothing waits
+ *   arbiter_active.c  which clients are looked at in each turn
  *   arbiter_session.c  sessions: segments and what the daemon writes there
  *   arbiter_watch.h    where all of them are watched: accounts of requests, events for a recorder
  *   arbiter_notice.c   what the daemon's Python is told of
@@ -113,6 +114,7 @@ struct demand {
 
 #define REQUEST_BUCKETS 1024u
 #define FIFO_BUCKETS 1024u
+#define LANES_ALL ((1u << MFS_LANES) - 1)
 #define MESSAGES_PER_TURN 64 /* of one client, so that a busy one cannot keep the others waiting */
 
 /* One client on one NIC. */
@@ -125,6 +127,7 @@ struct session_nic {
 	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
 	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
 	uint64_t others_bytes; /* completed bytes of all stages that may wait, as last read */
+	bool member;	      /* its collectives are read for each grant */
 };
 
 #define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
@@ -138,6 +141,8 @@ struct session_way {
 	uint64_t overdue_ns;  /* when a task of it was last written off; 0: never */
 	uint32_t destinations; /* numbers of the table that its tasks use */
 	uint64_t credit, credit_laned; /* as written in its segment */
+	uint64_t used_ns;     /* when a task of it was last submitted there */
+	uint32_t holder;      /* place in the table of those that have used it lately, plus one; 0: it has not */
 };
 
 /* The waiting tasks of one queue pair, in the order in which they were sent. */
@@ -155,6 +160,12 @@ struct session {
 	struct mfs_segment *segment;
 	int doorbell;
 	bool announce; /* grants were pushed since the last futex wake */
+	bool leaving;  /* it may be looked at no more: being found out */
+	bool read_whole; /* all lanes were looked at when its messages were last taken */
+	uint32_t active; /* place among those that are looked at in each turn, plus one; 0: it has to ring */
+	uint32_t lanes, lane_next; /* that gave messages lately, one bit each; the other one to look at next */
+	uint32_t nics_counted; /* where its counters of bytes have moved lately, one bit each */
+	uint64_t heard_ns; /* when a message of it was last read, or its bell heard */
 	struct mfs_lanes_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;
@@ -193,6 +204,8 @@ struct way {
 	uint64_t look_ns;    /* when to try to grant again though no message comes; MFS_TIME_NEVER */
 	uint64_t closed_ns;  /* since when collectives have held its first flow up; 0: they do not */
 	double aged_bytes;   /* that went all the same since */
+	uint64_t shut_ns;    /* when credit was last taken back */
+	uint32_t holders;    /* clients that have used it lately */
 	bool dirty;	     /* something changed that may allow a grant */
 	bool waits;	     /* its first flow waits for collectives to end */
 	bool open;	     /* nothing waits: clients have credit */
@@ -217,6 +230,7 @@ struct gate {
 	uint64_t moved_bytes;	/* posted since the rate was last measured */
 	double rate;		/* bytes a second, averaged */
 	uint32_t members;	/* clients that have some, at the front of `member` */
+	uint32_t slice;		/* where the next look at the others begins */
 	struct session *member[MFS_CLIENTS_MAX];
 };
 
@@ -260,6 +274,14 @@ struct mfs_arbiter {
 	uint32_t sessions; /* in use, at the front of the table */
 	uint32_t nics;
 	struct session *session[MFS_CLIENTS_MAX];
+	struct session *active[MFS_CLIENTS_MAX]; /* those that are looked at in each turn */
+	uint32_t actives;
+	enum mfs_asleep told; /* to them */
+	uint64_t reviewed_ns, bells_ns; /* when they were last gone through, and bells looked for */
+	uint32_t slice, slice_end; /* of the table of sessions: whom this heartbeat looks at though they have not rung */
+	struct session *announcing[MFS_CLIENTS_MAX]; /* those with permits that nobody was woken for yet */
+	uint32_t announcings;
+	struct session *holder[WAYS_MAX][MFS_CLIENTS_MAX]; /* those that have used a way lately */
 	struct nic nic[MFS_NICS_MAX];
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
@@ -282,7 +304,6 @@ struct mfs_arbiter {
 	bool stop;
 	int epoll;
 	int command_bell;
-	bool few_cores;	    /* spinning takes a core that somebody may need: yield now and then */
 	uint64_t gap_ns;    /* mean time between turns that found something */
 	uint64_t worked_ns; /* when the last one was */
 	uint64_t asked_ns;  /* when a task was last permitted that had asked */
@@ -333,6 +354,12 @@ static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 	return x ? x : 1;
 }
 
+/* The lanes of it that are looked at in a turn, one bit each. */
+static inline uint32_t active_lanes(const struct session *session)
+{
+	return session->lanes | 1u << session->lane_next % MFS_LANES;
+}
+
 /* What contexts cost to read and to tell the queues, roughly: clients are held to a share of the thread's time. */
 #define WORK_BATCH_NS 300
 #define WORK_REQUEST_NS 100
@@ -345,6 +372,8 @@ uint64_t arbiter_clock_ns(void);
 void arbiter_futex_wake(_Atomic uint32_t *word);
 /* Runs the function on the arbiter's thread, or right here while there is none. */
 int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument);
+/* Starts one of the arbiter's threads, on the processors that it may use. -EINVAL: not one of them may be used. */
+int arbiter_thread_start(struct mfs_arbiter *arbiter, pthread_t *thread, void *(*run)(void *));
 bool arbiter_command_run(struct mfs_arbiter *arbiter); /* on the arbiter's thread: what waits. True: something did */
 
 /* arbiter_notice.c */
@@ -360,15 +389,29 @@ void session_destroy(struct session *session);
 void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class);
 void session_announce(struct session *session); /* wakes threads that wait for grants */
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
+void session_gate_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
 void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session);
 void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session);
 
 /* arbiter_credit.c */
-/* Gives clients credit where nothing waits and takes it where something does: `all` of them, else where that changed. */
+void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t way); /* by a task of it */
+void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
+/* Gives clients credit where nothing waits and takes it where something does: on all ways, or where that changed. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
 bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and nobody has asked for a while */
 /* Looks whether a flow that may go has a class which its client could not have known. */
 void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
+
+/* arbiter_active.c */
+void active_add(struct mfs_arbiter *arbiter, struct session *session); /* it was heard */
+void active_remove(struct mfs_arbiter *arbiter, struct session *session);
+void active_tell(struct mfs_arbiter *arbiter, enum mfs_asleep asleep); /* to those who need not ring otherwise */
+void actives_review(struct mfs_arbiter *arbiter); /* leaves out those that were not heard lately */
+void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place); /* asks for the memory of those who are read after it */
+void bells_read(struct mfs_arbiter *arbiter);
+void bells_look(struct mfs_arbiter *arbiter); /* once in a while */
+void slice_next(struct mfs_arbiter *arbiter);
+bool session_unread(const struct session *session); /* something lies in its rings, or a slot of them is torn */
 
 /* arbiter_fifo.c */
 void fifo_add(struct session *session, struct task *task, uint32_t queue); /* a task that waits; 0: of no queue pair */
@@ -419,9 +462,10 @@ void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *sessi
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* arbiter_task.c */
-bool session_drain(struct mfs_arbiter *arbiter, struct session *session); /* true: it had messages */
-/* The turn's grants are out: wakes who waits for them, detaches a client that failed. True: it did the latter. */
-bool session_grants_end(struct mfs_arbiter *arbiter, struct session *session);
+/* True: it had messages. Looks at `lanes`, one bit each. */
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes);
+/* The turn's grants are out: wakes who waits for them, detaches clients that failed. True: it did the latter. */
+bool grants_end(struct mfs_arbiter *arbiter);
 /* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
 

@@ -64,10 +64,11 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 			task_lose(arbiter, &session->task[i]);
 	session_contexts_forget(arbiter, session);
 	gate_forget(arbiter, session);
+	credit_forget(arbiter, session);
+	active_remove(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
-	credits_write(arbiter, true);
 	session->announce = true; /* whoever waits for a grant shall look at the state */
 	session_announce(session);
 }
@@ -158,6 +159,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->laned = message->flags & MFS_TASK_LANED;
 	task->fifo = 0;
 	session->held_bytes += task->bytes;
+	credit_used(arbiter, session, task->way);
 	way->dirty = true;
 	watch_submit(arbiter, task);
 	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
@@ -292,31 +294,36 @@ static bool session_owes(struct mfs_arbiter *arbiter, struct session *session)
 	return true;
 }
 
-static int messages_take(struct mfs_arbiter *arbiter, struct session *session)
+static int messages_take(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes)
 {
 	struct mfs_segment *segment = session->segment;
 	int n;
 
 	if (session->message_next < session->message_end)
 		return 0;
-	n = mfs_lanes_pop(&session->reader, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS, session->message,
-			  MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	if (session->ending)
+		lanes = LANES_ALL;
+	n = mfs_some_lanes_pop(&session->reader, lanes, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS,
+			       session->message, MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	session->read_whole = lanes == LANES_ALL && n < MESSAGES_PER_TURN;
 	session->message_next = 0;
 	session->message_end = n > 0 ? (uint32_t)n : 0;
-	if (n > 0)
+	if (n > 0) {
 		arbiter->messages += (uint64_t)n;
+		active_add(arbiter, session);
+	}
 	arbiter->behind |= n == MESSAGES_PER_TURN;
 	return n < 0 ? n : 0;
 }
 
-bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes)
 {
 	bool worked = false;
 	int rc;
 
 	if (session->state != MFS_SEGMENT_ACTIVE || session_owes(arbiter, session))
 		return false;
-	rc = messages_take(arbiter, session);
+	rc = messages_take(arbiter, session, lanes);
 	while (rc >= 0 && session->message_next < session->message_end) {
 		worked = true;
 		rc = message_apply(arbiter, session, &session->message[session->message_next++]);
@@ -331,17 +338,24 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session)
 		session_detach(arbiter, session, rc);
 		return true;
 	}
-	if (session->ending && session->message_end < MESSAGES_PER_TURN)
+	if (session->ending && session->read_whole)
 		ends_heed(arbiter, session);
 	return worked;
 }
 
-bool session_grants_end(struct mfs_arbiter *arbiter, struct session *session)
+bool grants_end(struct mfs_arbiter *arbiter)
 {
-	bool fails = session->failed && session->state == MFS_SEGMENT_ACTIVE;
+	bool fails = false;
 
-	if (fails)
-		session_detach(arbiter, session, session->failed);
-	session_announce(session);
+	for (uint32_t i = 0; i < arbiter->announcings; i++) {
+		struct session *session = arbiter->announcing[i];
+
+		if (session->failed && session->state == MFS_SEGMENT_ACTIVE) {
+			session_detach(arbiter, session, session->failed);
+			fails = true;
+		}
+		session_announce(session);
+	}
+	arbiter->announcings = 0;
 	return fails;
 }

@@ -621,7 +621,7 @@ uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *q)
 	return q->waiting;
 }
 
-void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
+void mfs_rmlq_stats_begin(const struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
 {
 	*stats = (struct mfs_rmlq_stats){
 		.in_flight_bytes = q->in_flight_bytes,
@@ -631,7 +631,15 @@ void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
 		.requests = q->request.live - q->request_strands,
 		.batches = q->batch.live - 1 - q->batch_strands,
 	};
-	for (uint32_t i = 1; i <= q->flow.used; i++) {
+}
+
+uint32_t mfs_rmlq_stats_add(struct mfs_rmlq *q, uint32_t first, uint32_t n, struct mfs_rmlq_stats *stats)
+{
+	uint32_t end = n < q->flow.used - first ? first + n : q->flow.used;
+
+	if (first >= q->flow.used)
+		return 0;
+	for (uint32_t i = first + 1; i <= end; i++) { /* record 0 is none */
 		struct mfs_pick pick;
 
 		if (flow_at(q, i)->state == MFS_FLOW_FREE || flow_at(q, i)->state == MFS_FLOW_FLIGHT)
@@ -640,4 +648,11 @@ void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
 		stats->waiting_bytes[pick.wire_class] += pick.bytes;
 		stats->waiting_tasks[pick.wire_class]++;
 	}
+	return end < q->flow.used ? end : 0;
+}
+
+void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
+{
+	mfs_rmlq_stats_begin(q, stats);
+	mfs_rmlq_stats_add(q, 0, UINT32_MAX, stats);
 }

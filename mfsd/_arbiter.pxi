@@ -83,7 +83,7 @@ cdef class Arbiter:
         self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
         max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, gate_max_ns=2_000_000,
         spin_ns=50_000, torn_slot_ns=10_000_000, load_time_constant_ns=10_000_000,
-        rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144,
+        rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144, cpus=(),
     ):
         cdef mfs_arbiter_config config
         self.lock = Lock()
@@ -104,6 +104,10 @@ cdef class Arbiter:
             raise ValueError(f"tasks_max: {tasks_max}, at most {MFS_FLOWS_MAX} is allowed")
         if mode not in (MFS_MODE_OFF, MFS_MODE_OBSERVE, MFS_MODE_ENFORCE):
             raise ValueError(f"mode: {mode}, allowed 0 (off), 1 (observe), 2 (enforce)")
+        for cpu in cpus:
+            if not 0 <= cpu < MFS_CPUS_MAX:
+                raise ValueError(f"cpus: {cpu}, allowed 0 to {MFS_CPUS_MAX - 1}")
+            config.cpus[<int>cpu // 64] |= <uint64_t>1 << (<int>cpu % 64)
         self.epoch = epoch or time.time_ns()
         config.epoch = self.epoch
         config.heartbeat_ns = heartbeat_ns

@@ -287,6 +287,7 @@ cdef extern from "mfs/rmlq.h" nogil:
 cdef extern from "mfs/arbiter.h" nogil:
     enum:
         MFS_CLIENTS_MAX
+        MFS_CPUS_MAX
     struct mfs_arbiter:
         pass
     struct mfs_arbiter_config:
@@ -304,6 +305,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t load_time_constant_ns
         uint64_t rate_default_bytes_per_s
         uint32_t tasks_max
+        uint64_t *cpus
         mfs_mode mode
     struct mfs_change:
         uint32_t client_id

@@ -6,7 +6,7 @@ alone; Python encodes and decodes them here and never repeats them.
 """
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from enum import IntEnum, IntFlag
 from types import TracebackType
@@ -483,6 +483,7 @@ class Arbiter:
         load_time_constant_ns: int = 10_000_000,
         rate_default_bytes_per_s: int = 12_500_000_000,
         tasks_max: int = 262_144,
+        cpus: Iterable[int] = (),
     ) -> None:
         """epoch 0: taken from the clock, so every start differs. ValueError names the field that is out of range."""
 

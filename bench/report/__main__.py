@@ -13,7 +13,10 @@ import click
 from bench.report.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("ring", "rmlq", "permit", "shim", "idle", "fluid", "plan", "coordinator", "mooncake", "gate", "window")
+NAMES = (
+    *("ring", "rmlq", "permit", "permits", "shim", "idle", "fluid", "plan"),
+    *("coordinator", "mooncake", "gate", "window"),
+)
 
 
 @click.command()

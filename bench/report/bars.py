@@ -38,6 +38,24 @@ BARS = (
     Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
     Bar("permit", "credit_us_p50", "permit on credit, where nothing waits, arbiter asleep (median)", "us", 2),
     Bar("permit", "wake_us_p50", "permit round trip that wakes a sleeping arbiter (median)", "us", 60),
+    Bar(
+        "permits",
+        "nics/8/permits_per_s",
+        "permits of one arbiter's thread for 8 NICs, a core to itself",
+        "/s",
+        3e6,
+        False,
+    ),
+    Bar(
+        "permits",
+        "clients_attached/cost_ratio",
+        "cost of a permit, 1,000 clients attached / 10, 10 of them active",
+        "",
+        1.2,
+    ),
+    Bar("permits", "clients_active/cost_ratio", "cost of a permit, 1,000 clients active / 10", "", 1.2),
+    Bar("permits", "queue_pairs/cost_ratio", "cost of a permit, 10,000 queue pairs / 100", "", 1.2),
+    Bar("permits", "held/cost_ratio", "cost of a permit, 100,000 held tasks / 1,000", "", 1.2),
     Bar("rmlq", "ops_per_s", "reverse multi-level queue, submit + pick at 100,000 queued", "/s", 5e6, at_most=False),
     Bar(
         "coordinator", "event_cpu_ms_p99", "coordinator, one event of 1,024 daemons with 10,000 batches (p99)", "ms", 1

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from mfsd.node.schema import between, doc
 from mfsd.node.values import (
+    CpuList,
     DurationNs,
     FileMode,
     GroupId,
@@ -58,14 +59,14 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "processes attached at once, 3 MiB each at most; a daemon whose control group has less memory than 96 MiB "
             "and that serves fewer and says so",
             ge=1,
-            le=256,
+            le=1024,
         ),
     ] = 256
     clients_per_container: Annotated[
-        int, doc("processes of one pod or container attached at once, whatever their users", ge=1, le=256)
+        int, doc("processes of one pod or container attached at once, whatever their users", ge=1, le=1024)
     ] = 64
     clients_per_uid: Annotated[
-        int, doc("processes of one user attached at once, outside of containers", ge=1, le=256)
+        int, doc("processes of one user attached at once, outside of containers", ge=1, le=1024)
     ] = 128
     attaches_per_s: Annotated[
         int, doc("attach requests of one container, or one user outside of them, per second", ge=1, le=10_000)
@@ -97,8 +98,8 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     window_ns: Annotated[
         DurationNs,
         doc(
-            "bytes permitted and not completed in each direction of a NIC, as time at its rate: what a collective may "
-            "find ahead of it",
+            "what the NIC itself still has to send in each direction, as time at its rate: what a collective may find "
+            "ahead of it",
             between(DurationNs, "1us", "1s"),
         ),
     ] = field(name="window", default=DurationNs.parse("200us"))
@@ -109,13 +110,29 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     quiet_ns: Annotated[
         DurationNs,
         doc(
-            "collectives must have been idle this long before held flows are permitted",
+            "a silence between collectives in which held flows keep off the link; at most a twelfth of the time in "
+            "which the link is free is spent so",
             between(DurationNs, "0ns", "1s"),
         ),
     ] = field(name="quiet", default=DurationNs.parse("200us"))
+    gate_max_ns: Annotated[
+        DurationNs,
+        doc(
+            "collectives close a direction to held flows for no longer than this",
+            between(DurationNs, "100us", "1s"),
+        ),
+    ] = field(name="gate_max", default=DurationNs.parse("2ms"))
     spin_ns: Annotated[
-        DurationNs, doc("longest busy wait before the thread sleeps", between(DurationNs, "0ns", "10ms"))
+        DurationNs,
+        doc(
+            "longest busy wait before the thread sleeps; on hosts of up to four CPUs it never waits so",
+            between(DurationNs, "0ns", "10ms"),
+        ),
     ] = field(name="spin", default=DurationNs.parse("50us"))
+    cpus: Annotated[
+        CpuList,
+        doc("CPUs that the thread, and the one that writes its heartbeats when it is late, may use; empty: any"),
+    ] = CpuList()
     torn_slot_ns: Annotated[
         DurationNs,
         doc(

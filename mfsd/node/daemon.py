@@ -468,11 +468,13 @@ def _new_arbiter(config: Config) -> Arbiter:
         window_ns=arbiter.window_ns,
         window_bytes_min=arbiter.window_bytes_min,
         quiet_ns=arbiter.quiet_ns,
+        gate_max_ns=arbiter.gate_max_ns,
         spin_ns=arbiter.spin_ns,
         torn_slot_ns=arbiter.torn_slot_ns,
         load_time_constant_ns=policy.load_time_constant_ns,
         rate_default_bytes_per_s=arbiter.rate_default_bytes_per_s,
         tasks_max=arbiter.tasks_max,
+        cpus=arbiter.cpus.numbers(),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from mfsd.node.values import FileMode, GroupId, HostPort, PeerNetwork, PortAddress, Quantity, UserId
+from mfsd.node.values import CpuList, FileMode, GroupId, HostPort, PeerNetwork, PortAddress, Quantity, UserId
 
 
 class Limits(Struct, frozen=True):
@@ -125,6 +125,7 @@ def allowed(hint: Any, limits: Limits | None = None) -> str:
     return {
         str: "text",
         float: "a number",
+        CpuList: 'a list of CPUs, for example "2-3,8"',
         FileMode: 'three octal digits as text, for example "0660"',
         UserId: "a user's name or number",
         GroupId: "a group's name or number",

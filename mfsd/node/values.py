@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import grp
 import ipaddress
+import os
 import pwd
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from mfsd.proto.wire import address_problem
@@ -122,6 +124,48 @@ class GroupId(int):
         except KeyError:
             pass
         raise ValueError("no such group on this host; write a group's name or number")
+
+
+class CpuList(str):
+    """Processors of this host, as Linux writes them: ``2-3,8``. Empty: whichever."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> CpuList:
+        if not isinstance(text, str) or not (text == "" or _CPU_LIST.fullmatch(text)):
+            raise ValueError('not a list of CPUs; write numbers and ranges, for example "2-3,8"')
+        listed = cls(text)
+        if text and not listed.numbers():
+            raise ValueError('no CPU is in it; write the smaller number of a range first, for example "2-3"')
+        usable = os.sched_getaffinity(0)
+        if absent := sorted(listed.numbers() - usable):
+            known = Path(f"/sys/devices/system/cpu/cpu{absent[0]}").exists()
+            raise ValueError(
+                f"CPU {absent[0]} {'is not among those that mfsd may use' if known else 'does not exist'}; "
+                f"write some of {_cpu_ranges(usable)}, or nothing for any of them"
+            )
+        return listed
+
+    def numbers(self) -> set[int]:
+        numbers: set[int] = set()
+        for part in filter(None, self.split(",")):
+            first, _, last = part.partition("-")
+            numbers |= set(range(int(first), int(last or first) + 1))
+        return numbers
+
+
+_CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
+
+
+def _cpu_ranges(numbers: set[int]) -> str:
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
 
 
 class HostPort(str):

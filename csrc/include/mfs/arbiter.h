@@ -10,7 +10,8 @@
 #include <mfs/abi.h>
 #include <mfs/rmlq.h>
 
-#define MFS_CLIENTS_MAX 256
+#define MFS_CLIENTS_MAX 1024
+#define MFS_CPUS_MAX 1024
 
 struct mfs_arbiter;
 
@@ -24,11 +25,12 @@ struct mfs_arbiter_config {
 	uint64_t window_bytes_min; /* but at least this much */
 	uint64_t quiet_ns;	  /* a silence between collectives that is waited through, within a share of the free link */
 	uint64_t gate_max_ns;	  /* collectives close a direction to held flows for no longer than this */
-	uint64_t spin_ns;	  /* longest spin before the thread sleeps; adapted below it */
+	uint64_t spin_ns;	  /* longest spin before the thread sleeps; adapted below it; none where cores are few */
 	uint64_t torn_slot_ns;	  /* a claimed slot not published for this long is skipped and counted */
 	uint64_t load_time_constant_ns; /* of the moving average that measures rho */
 	uint64_t rate_default_bytes_per_s; /* for a NIC whose rate is not known */
 	uint32_t tasks_max;	  /* queued over all clients */
+	uint64_t cpus[MFS_CPUS_MAX / 64]; /* that its threads may use, one bit each; none: those that the process may use */
 	enum mfs_mode mode;
 };
 

@@ -343,23 +343,29 @@ struct mfs_lanes_reader {
 	struct mfs_mpsc_reader lane[MFS_LANES];
 	unsigned first;	 /* where the next call begins */
 	unsigned served; /* messages that the lane `first` gave in a row */
+	uint32_t heard;	 /* lanes that gave messages since the user has cleared it, one bit each */
 };
 
 #define MFS_LANE_TURN 256 /* messages after which the next lane has its turn; long, since each look at another costs a miss */
 
-static inline int mfs_lanes_pop(struct mfs_lanes_reader *reader, struct mfs_mpsc *rings, struct mfs_mpsc_slot *slots,
-				uint64_t lane_size, struct mfs_message *messages, unsigned n, uint64_t now_ns,
-				uint64_t torn_slot_ns)
+/* Looks only at the lanes of which `lanes` has the bit. */
+static inline int mfs_some_lanes_pop(struct mfs_lanes_reader *reader, uint32_t lanes, struct mfs_mpsc *rings,
+				     struct mfs_mpsc_slot *slots, uint64_t lane_size, struct mfs_message *messages,
+				     unsigned n, uint64_t now_ns, uint64_t torn_slot_ns)
 {
 	unsigned lane = reader->first;
 	unsigned taken = 0;
 
 	for (unsigned i = 0; i < MFS_LANES; i++) {
-		int rc = mfs_mpsc_pop(&reader->lane[lane], &rings[lane], slots + lane * lane_size, lane_size,
-				      messages + taken, n - taken, now_ns, torn_slot_ns);
+		int rc = 0;
 
+		if (lanes >> lane & 1)
+			rc = mfs_mpsc_pop(&reader->lane[lane], &rings[lane], slots + lane * lane_size, lane_size,
+					  messages + taken, n - taken, now_ns, torn_slot_ns);
 		if (rc < 0)
 			return rc;
+		if (rc > 0)
+			reader->heard |= 1u << lane;
 		taken += (unsigned)rc;
 		reader->served += (unsigned)rc;
 		if (taken == n && reader->served < MFS_LANE_TURN)
@@ -371,6 +377,13 @@ static inline int mfs_lanes_pop(struct mfs_lanes_reader *reader, struct mfs_mpsc
 	}
 	reader->first = lane;
 	return (int)taken;
+}
+
+static inline int mfs_lanes_pop(struct mfs_lanes_reader *reader, struct mfs_mpsc *rings, struct mfs_mpsc_slot *slots,
+				uint64_t lane_size, struct mfs_message *messages, unsigned n, uint64_t now_ns,
+				uint64_t torn_slot_ns)
+{
+	return mfs_some_lanes_pop(reader, UINT32_MAX, rings, slots, lane_size, messages, n, now_ns, torn_slot_ns);
 }
 
 /* ---- SPMC -------------------------------------------------------------------------------------------------------- */

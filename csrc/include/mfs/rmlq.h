@@ -249,5 +249,9 @@ uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue); /* flows, to closed des
 uint32_t mfs_rmlq_waiting_at(const struct mfs_rmlq *queue, uint16_t destination); /* of them, those that go there */
 void mfs_rmlq_stats(struct mfs_rmlq *queue,
 		    struct mfs_rmlq_stats *stats); /* walks everything: not for the data path */
+/* The same in pieces: all but what waits, which is left 0; and n of the table's places from `first` on, added to what waits.
+ * Answers where to go on, 0: that was all. */
+void mfs_rmlq_stats_begin(const struct mfs_rmlq *queue, struct mfs_rmlq_stats *stats);
+uint32_t mfs_rmlq_stats_add(struct mfs_rmlq *queue, uint32_t first, uint32_t n, struct mfs_rmlq_stats *stats);
 
 #endif

@@ -192,7 +192,7 @@ def test_the_daemon_has_few_rights_and_coordinators_none() -> None:
         assert not {"hostNetwork", "hostPID"} & set(pod)
 
 
-@pytest.mark.parametrize("clients", [None, 16, 256])
+@pytest.mark.parametrize("clients", [None, 16, 256, 1024])
 def test_all_clients_fit_into_the_memory_of_the_daemon(clients: int | None) -> None:
     manifests = render({"config": {"socket": {"clients_max": clients}}} if clients else {})
     most = parse(toml_of(manifests), "mfsd.toml").socket.clients_max

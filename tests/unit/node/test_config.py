@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_all_kinds_of_values() -> None:
         (
             "[arbiter]\nwindw = 1",
             'arbiter.windw = 1: unknown key; did you mean "window"? Allowed here: heartbeat, stale_after, '
-            "max_hold, window, window_min, quiet, spin, torn_slot, rate_default, tasks_max",
+            "max_hold, window, window_min, quiet, gate_max, spin, cpus, torn_slot, rate_default, tasks_max",
         ),
         (
             '[arbiter]\nwindow = "2 parsecs"',
@@ -343,3 +344,28 @@ def test_all_rules_fit_the_table_of_a_client() -> None:
 def test_an_address_to_listen_on_needs_host_and_port(listen: str) -> None:
     text = problem(f'[metrics]\nlisten = "{listen}"')
     assert "metrics.listen" in text and "host and port" in text
+
+
+@pytest.mark.parametrize(
+    ("cpus", "said"),
+    [
+        ("9999", "CPU 9999 does not exist; write some of {usable}, or nothing for any of them"),
+        ("3-2", 'no CPU is in it; write the smaller number of a range first, for example "2-3"'),
+        ("2..3", 'not a list of CPUs; write numbers and ranges, for example "2-3,8"'),
+    ],
+)
+def test_cpus_that_cannot_be(cpus: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3, 8})
+    expected = said.format(usable="0,2-3,8")
+    assert problem(f'[arbiter]\ncpus = "{cpus}"') == f'mfsd.toml: arbiter.cpus = "{cpus}": {expected}'
+
+
+def test_cpus_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {9998})
+    assert "CPU 0 is not among those that mfsd may use; write some of 9998" in problem('[arbiter]\ncpus = "0"')
+
+
+def test_cpus_are_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    assert parse('[arbiter]\ncpus = "2-4,8"', "mfsd.toml").arbiter.cpus.numbers() == {2, 3, 4, 8}
+    assert parse("", "mfsd.toml").arbiter.cpus.numbers() == set()

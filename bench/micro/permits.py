@@ -1,0 +1,109 @@
+"""What a permit costs the arbiter's thread, against NICs, clients, queue pairs and held tasks.
+
+The arbiter's own code in one process (`native/permits.c`), its turns driven and its clients played there: no sockets,
+no second thread whose core could be another's. Figures are processor time of the turns, and so permits a second that
+one thread could give if it had a core to itself. Cases take turns, so that ratios compare what ran at the same time;
+of each the fastest round counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bench.micro.daemon import BUILD, NATIVE, ROOT, compiler
+
+NICS, CLIENTS = (1, 2, 4, 8), (10, 100, 1000)
+QUEUE_PAIRS, HELD = (100, 1_000, 10_000), (1_000, 10_000, 100_000)
+SOME_CLIENTS, SOME_QUEUE_PAIRS = 100, 100
+DESCRIPTORS = 8192
+
+
+class Case(NamedTuple):
+    nics: int = 1
+    active: int = SOME_CLIENTS
+    attached: int = SOME_CLIENTS
+    queue_pairs: int = SOME_QUEUE_PAIRS
+    held: int = 0
+
+
+def cases(most_clients: int) -> dict[str, Case]:
+    few = CLIENTS[0]
+    clients = [n for n in CLIENTS if n <= most_clients]
+    return {
+        **{f"nics/{n}": Case(nics=n) for n in NICS},
+        **{f"clients_attached/{n}": Case(active=few, attached=n) for n in clients},
+        **{f"clients_active/{n}": Case(active=n, attached=n) for n in clients},
+        **{f"queue_pairs/{n}": Case(queue_pairs=n) for n in QUEUE_PAIRS},
+        **{f"held/{n}": Case(held=n) for n in HELD},
+    }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=300, metavar="N", help="of 1,000 permits each (default 300)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of every case (default 5)")
+    parser.add_argument(
+        "--clients-max",
+        type=int,
+        default=CLIENTS[-1],
+        metavar="N",
+        help="leave out cases with more; one takes up to 3 MiB (default 1000)",
+    )
+
+
+def build() -> str:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    program = str(BUILD / "permits")
+    included = ROOT / "csrc/arbiter.c"
+    sources = [NATIVE / "permits.c", *(path for path in sorted((ROOT / "csrc").glob("*.c")) if path != included)]
+    flags = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
+    command = [compiler("cc", "gcc"), *flags, *map(str, sources), "-o", program, "-lpthread", "-lm"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def measured(program: str, case: Case, rounds: int) -> dict[str, float]:
+    words = [str(number) for number in (*case, rounds)]
+    done = subprocess.run([program, *words], check=True, capture_output=True, text=True, preexec_fn=_descriptors)
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """permit_cpu_ns and permits_per_s of each case; per group `cost_ratio`, the last case's cost by the first one's."""
+    program = build()
+    chosen = cases(options.clients_max)
+    costs: dict[str, list[float]] = {name: [] for name in chosen}
+    results: dict[str, Any] = {}
+    for _ in range(options.repeats):
+        for name, case in chosen.items():
+            costs[name].append(measured(program, case, options.rounds)["permit_cpu_ns"])
+        results = summary(costs)
+        keep(results)
+    return results
+
+
+def summary(costs: dict[str, list[float]]) -> dict[str, Any]:
+    groups: dict[str, Any] = {}
+    for name, values in costs.items():
+        group, _, size = name.partition("/")
+        groups.setdefault(group, {})[size] = {
+            "permit_cpu_ns": min(values),
+            "permit_cpu_ns_most": max(values),
+            "permits_per_s": round(1e9 / min(values)),
+        }
+    for group in groups.values():
+        first, *_, last = group.values()
+        group["cost_ratio"] = round(last["permit_cpu_ns"] / first["permit_cpu_ns"], 3)
+    return groups
+
+
+def _descriptors() -> None:
+    """A client has two or three, and there are a thousand."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

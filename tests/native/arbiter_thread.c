@@ -1,0 +1,127 @@
+/* The arbiter's threads: how they are scheduled, and who writes heartbeats while a turn takes long.
+ *
+ * arbiter_thread priority CORES    on a host of so many cores: prints "scheduler N", "nice N", "spin_ns N"
+ * arbiter_thread affinity CPU      prints which CPUs its threads may use
+ * arbiter_thread late MS           a turn takes so long: prints the age of the oldest heartbeat that a client saw
+ */
+#define _GNU_SOURCE
+#include <unistd.h>
+
+static long cores = 64;
+
+static long cores_count(int name)
+{
+	(void)name;
+	return cores;
+}
+#define sysconf cores_count
+#undef _GNU_SOURCE
+#include "../../csrc/arbiter.c"
+#undef sysconf
+
+#include <stdio.h>
+#include <time.h>
+
+#define MS 1000000ull
+
+static void must(bool holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "not so: %s\n", what);
+	_exit(1);
+}
+
+static int run_priority(struct mfs_arbiter *arbiter, void *argument)
+{
+	(void)argument;
+	printf("scheduler %d\nnice %d\nspin_ns %llu\n", sched_getscheduler(0) & ~SCHED_RESET_ON_FORK,
+	       getpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid)), (unsigned long long)arbiter->config.spin_ns);
+	return 0;
+}
+
+static void affinity_print(pthread_t thread)
+{
+	cpu_set_t cpus;
+
+	must(pthread_getaffinity_np(thread, sizeof(cpus), &cpus) == 0, "a thread says where it may run");
+	for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &cpus))
+			printf("%u ", cpu);
+	printf("\n");
+}
+
+static int run_late(struct mfs_arbiter *arbiter, void *argument)
+{
+	(void)arbiter;
+	nanosleep(argument, NULL);
+	return 0;
+}
+
+struct watcher {
+	const struct session *session;
+	uint64_t until_ns;
+	uint64_t oldest_ns;
+};
+
+static void *watch_heartbeat(void *argument)
+{
+	struct watcher *watcher = argument;
+
+	for (uint64_t now_ns; (now_ns = arbiter_clock_ns()) < watcher->until_ns;) {
+		uint64_t beat_ns = atomic_load(&watcher->session->segment->header.heartbeat_ns);
+		struct timespec pause = {.tv_nsec = MS};
+
+		if ((int64_t)(now_ns - beat_ns) > (int64_t)watcher->oldest_ns)
+			watcher->oldest_ns = now_ns - beat_ns;
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static void late(struct mfs_arbiter *arbiter, uint64_t late_ns)
+{
+	struct timespec pause = {.tv_sec = (time_t)(late_ns / 1000000000), .tv_nsec = (long)(late_ns % 1000000000)};
+	struct watcher watcher = {.until_ns = arbiter_clock_ns() + late_ns};
+	int memfd, doorbell, rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
+	pthread_t thread;
+
+	must(rc > 0, "a client is added");
+	watcher.session = session_find(arbiter, (uint32_t)rc);
+	must(pthread_create(&thread, NULL, watch_heartbeat, &watcher) == 0, "a client looks");
+	arbiter_command(arbiter, run_late, &pause);
+	pthread_join(thread, NULL);
+	printf("oldest_ms %llu\n", (unsigned long long)(watcher.oldest_ns / MS));
+}
+
+int main(int argc, char **argv)
+{
+	struct mfs_arbiter_config config = {
+		.epoch = 1, .heartbeat_ns = 10 * MS, .stale_after_ns = 200 * MS, .max_hold_ns = 250 * MS, .window_ns = 200000,
+		.window_bytes_min = 131072, .quiet_ns = 200000, .gate_max_ns = 2 * MS, .spin_ns = 50000, .torn_slot_ns = 10 * MS,
+		.load_time_constant_ns = 10 * MS, .rate_default_bytes_per_s = 1000000000, .tasks_max = 1024,
+		.mode = MFS_MODE_ENFORCE,
+	};
+	struct mfs_arbiter *arbiter;
+	long value;
+
+	must(argc == 3, "usage: arbiter_thread priority CORES | affinity CPU | late MS");
+	value = strtol(argv[2], NULL, 10);
+	if (!strcmp(argv[1], "priority"))
+		cores = value;
+	if (!strcmp(argv[1], "affinity"))
+		config.cpus[value / 64] = 1ull << value % 64;
+	mfs_policy_default(&config.policy, 8);
+	must(mfs_arbiter_create(&config, &arbiter) == 0, "an arbiter is made");
+	must(mfs_arbiter_start(arbiter) == 0, "its threads start");
+	if (!strcmp(argv[1], "priority")) {
+		arbiter_command(arbiter, run_priority, NULL);
+	} else if (!strcmp(argv[1], "affinity")) {
+		affinity_print(arbiter->thread);
+		affinity_print(arbiter->beater);
+	} else {
+		late(arbiter, (uint64_t)value * MS);
+	}
+	mfs_arbiter_destroy(arbiter);
+	return 0;
+}

@@ -1,0 +1,57 @@
+"""More clients than a turn looks at: whoever is left out rings, and nothing is lost (`arbiter_many.c`)."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mfsd._native import Client, Stage
+from tests.support.arbiter import Server
+
+ROOT = Path(__file__).parents[3]
+CLIENTS, THREADS, ASKS = 48, 6, 60
+PATIENCE_NS = 30 * 10**9
+
+
+def test_who_is_looked_at_and_who_rings(tmp_path: Path) -> None:
+    program = tmp_path / "arbiter_many"
+    left_out = ("arbiter.c", "arbiter_command.c")  # the program includes them
+    sources = [path for path in sorted((ROOT / "csrc").glob("*.c")) if path.name not in left_out]
+    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    command = ["cc", *flags, str(ROOT / "tests/native/arbiter_many.c"), *map(str, sources), "-o", str(program)]
+    subprocess.run([*command, "-lpthread", "-lm"], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_nobody_waits_for_a_bell_that_did_not_ring(serve: Callable[..., Server]) -> None:
+    """No heartbeat comes to anybody's help. Each client is silent for longer than it is looked at, now and then."""
+    server = serve(heartbeat_ns=900 * 10**9)
+    clients = [server.attach() for _ in range(CLIENTS)]
+    for client in clients:
+        client.nic("rdma0")
+    failed: list[object] = []
+
+    def asks(mine: list[Client], seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(ASKS):
+            client = rng.choice(mine)
+            permit = client.ask(1, Stage.P2D, 0, 0, 0, None, 0, False, False, PATIENCE_NS, 6)
+            if permit is None:
+                failed.append(client)
+                return
+            permit.complete()
+            time.sleep(rng.choice([0, 0.0005, 0.001, 0.0015]))  # the pauses are the load
+
+    threads = [threading.Thread(target=asks, args=(clients[n::THREADS], n)) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert sum(server.arbiter.client_stats(c.client_id)["submits"] for c in clients) == THREADS * ASKS

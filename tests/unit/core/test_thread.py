@@ -1,0 +1,78 @@
+"""The arbiter's threads: priority, processors, and the heartbeats while a turn takes long (`arbiter_thread.c`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mfsd._native import Arbiter
+
+ROOT = Path(__file__).parents[3]
+STALE_AFTER_MS = 200
+"""As the program tells its client."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("thread") / "arbiter_thread"
+    sources = [path for path in sorted((ROOT / "csrc").glob("*.c")) if path.name != "arbiter.c"]
+    flags = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
+    command = ["cc", *flags, str(ROOT / "tests/native/arbiter_thread.c"), *map(str, sources), "-o", str(built)]
+    subprocess.run([*command, "-lpthread", "-lm"], check=True)
+    return built
+
+
+def said(program: Path, *words: str) -> list[list[str]]:
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=True, timeout=60)
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def may(scheduler: int) -> bool:
+    """Whether this user may take it; a child tries."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.sched_setscheduler(0, scheduler, os.sched_param(os.sched_get_priority_min(scheduler)))
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_where_it_may_spin_it_is_no_real_time_thread(program: Path) -> None:
+    (_, scheduler), _, (_, spin_ns) = said(program, "priority", "64")
+    assert (int(scheduler), int(spin_ns)) == (os.SCHED_OTHER, 50_000)
+
+
+def test_where_cores_are_few_it_never_spins_and_is_one(program: Path) -> None:
+    (_, scheduler), _, (_, spin_ns) = said(program, "priority", "4")
+    assert int(spin_ns) == 0
+    if may(os.SCHED_RR):
+        assert int(scheduler) == os.SCHED_RR
+
+
+def test_both_threads_stay_on_the_processors_that_they_are_given(program: Path) -> None:
+    cpu = str(max(os.sched_getaffinity(0)))
+    assert said(program, "affinity", cpu) == [[cpu], [cpu]]
+
+
+def test_processors_that_it_may_not_use_are_refused() -> None:
+    absent = min(set(range(1024)) - os.sched_getaffinity(0))
+    arbiter = Arbiter(cpus=[absent])
+    with arbiter, pytest.raises(OSError, match="Invalid argument"):
+        arbiter.start()
+    with pytest.raises(ValueError, match="cpus: 1024"):
+        Arbiter(cpus=[1024])
+
+
+def test_a_long_turn_is_not_taken_for_death(program: Path) -> None:
+    ((_, oldest_ms),) = said(program, "late", "450")
+    assert int(oldest_ms) < STALE_AFTER_MS
+
+
+def test_a_turn_that_does_not_end_is(program: Path) -> None:
+    ((_, oldest_ms),) = said(program, "late", "1200")
+    assert int(oldest_ms) > STALE_AFTER_MS
