@@ -60,7 +60,7 @@ static int run_late(struct mfs_arbiter *arbiter, void *argument)
 
 struct watcher {
 	const struct session *session;
-	uint64_t until_ns;
+	_Atomic bool over;
 	uint64_t oldest_ns;
 };
 
@@ -68,7 +68,8 @@ static void *watch_heartbeat(void *argument)
 {
 	struct watcher *watcher = argument;
 
-	for (uint64_t now_ns; (now_ns = arbiter_clock_ns()) < watcher->until_ns;) {
+	while (!atomic_load(&watcher->over)) {
+		uint64_t now_ns = arbiter_clock_ns();
 		uint64_t beat_ns = atomic_load(&watcher->session->segment->header.heartbeat_ns);
 		struct timespec pause = {.tv_nsec = MS};
 
@@ -82,7 +83,7 @@ static void *watch_heartbeat(void *argument)
 static void late(struct mfs_arbiter *arbiter, uint64_t late_ns)
 {
 	struct timespec pause = {.tv_sec = (time_t)(late_ns / 1000000000), .tv_nsec = (long)(late_ns % 1000000000)};
-	struct watcher watcher = {.until_ns = arbiter_clock_ns() + late_ns};
+	struct watcher watcher = {0};
 	int memfd, doorbell, rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
 	pthread_t thread;
 
@@ -90,6 +91,7 @@ static void late(struct mfs_arbiter *arbiter, uint64_t late_ns)
 	watcher.session = session_find(arbiter, (uint32_t)rc);
 	must(pthread_create(&thread, NULL, watch_heartbeat, &watcher) == 0, "a client looks");
 	arbiter_command(arbiter, run_late, &pause);
+	atomic_store(&watcher.over, true);
 	pthread_join(thread, NULL);
 	printf("oldest_ms %llu\n", (unsigned long long)(watcher.oldest_ns / MS));
 }
