@@ -120,10 +120,10 @@ static int wr_complete(struct ibv_qp_ex *qpx)
 
 	if (!b->held) {
 		count_current(q, b);
-		shim_ledger_publish(q, &b->before, &b->now);
+		shim_ledger_publish(q, b->before.bytes, &b->now);
 		rc = b->real.wr_complete(qpx);
 		if (rc)
-			shim_ledger_publish(q, &b->now, &b->before);
+			shim_ledger_publish(q, b->now.bytes, &b->before);
 		finish_native(q, b, !rc);
 		return rc;
 	}

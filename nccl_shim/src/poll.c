@@ -105,10 +105,9 @@ void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX])
 	bytes[q->run_stage] += q->bytes_posted - from;
 }
 
-void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger)
+void shim_ledger_mark(struct shim_qp *q, uint64_t head, uint64_t bytes)
 {
-	if (q->signals)
-		shim_ledger_signal(q, ledger, atomic_load(&q->wr_posted) | SHIM_SIGNAL_MARK, q->run_stage);
+	shim_ledger_signal(q, head, bytes, atomic_load(&q->wr_posted) | SHIM_SIGNAL_MARK, q->run_stage);
 }
 
 /* Polling flag held; lets go of it when nothing is left to account. */
