@@ -16,7 +16,7 @@
  *
  * Besides, an engine can say until when a work request may be held (mfs_context.hold_until_ns).
  */
-#include "shim.h"
+#include "owner.h"
 
 #include <stdlib.h>
 
@@ -140,7 +140,7 @@ static void look(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 		shim_complete(q, 0);
 	atomic_store(&q->blocked, 0);
 	atomic_store(&q->starved, 0);
-	if (!shim_try(&q->owner))
+	if (!shim_owner_try(q))
 		return; /* somebody is posting just now */
 	if (atomic_load(&q->live) && q->fifo) {
 		if (until_ns && now_ns + SOON_NS >= until_ns)

@@ -4,6 +4,7 @@
  * who has the flag looks at it again after letting go.
  */
 #include "ledger.h"
+#include "owner.h"
 
 #include <string.h>
 
@@ -234,7 +235,7 @@ static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
 {
 	int made = 0;
 
-	if (shim_now_ns() - q->failed_ns < FLUSH_AFTER_NS || !shim_try(&q->owner))
+	if (shim_now_ns() - q->failed_ns < FLUSH_AFTER_NS || !shim_owner_try(q))
 		return 0;
 	while (made < n && atomic_load(&q->live)) {
 		uint64_t index = atomic_load(&q->wr_posted);

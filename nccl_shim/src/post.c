@@ -1,5 +1,6 @@
 /* ibv_post_send of an open device. */
 #include "ledger.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -61,7 +62,8 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 }
 
 /* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
-static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad, int *rc)
+static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
+				      struct ibv_send_wr **bad, int *rc)
 {
 	uint64_t first = atomic_load(&q->wr_posted), end = first, posted;
 
@@ -97,7 +99,7 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 	int rc = ENOMEM;
 
 	do {
-		if (!shim_acquire_for(&q->owner, BEHIND_NS))
+		if (!shim_owner_acquire_for(q, BEHIND_NS))
 			break;
 		if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
 			atomic_store(&q->force, 1);
@@ -123,7 +125,7 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 
 	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
 		return post_behind(q, wr, stage, bad);
-	if ((!shim_must_hold(q, stage) || (over = shim_budget_over(q))) && shim_try(&q->owner)) {
+	if ((!shim_must_hold(q, stage) || (over = shim_budget_over(q))) && shim_owner_try(q)) {
 		done = post_at_once(q, wr, stage, bad, &rc);
 		if (done && over)
 			shim_count(&q->report->bypassed_hold, 1);
@@ -142,26 +144,43 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 	return rc;
 }
 
+/* Owner of a queue pair that does not hold. */
+static always_inline int post_owned(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
+{
+	int rc = post_now(q, wr, stage, bad);
+
+	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
+			      memory_order_relaxed);
+	return rc;
+}
+
 /* A queue pair that does not hold: the owner flag is held no longer than the provider holds its own lock. */
-static always_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
-			       struct ibv_send_wr **bad)
+static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+				     struct ibv_send_wr **bad)
 {
 	int rc;
 
-	shim_acquire(&q->owner);
+	shim_owner_acquire(q);
 	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) { /* since just now */
 		shim_owner_leave(q);
 		return post_holding(q, wr, tag, bad);
 	}
-	rc = post_now(q, wr, shim_stage_of(q, tag), bad);
-	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
-			      memory_order_relaxed);
-	shim_release(&q->owner);
+	rc = post_owned(q, wr, shim_stage_of(q, tag), bad);
+	shim_owner_give(q);
+	shim_owner_release(q);
 	return rc;
 }
 
-static always_inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **bad)
+static always_inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+			      struct ibv_send_wr **bad)
 {
+	int rc;
+
+	if (likely(shim_owner_enter(q))) {
+		rc = post_owned(q, wr, shim_stage_of(q, tag), bad);
+		shim_owner_exit(q);
+		return rc;
+	}
 	if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
 		return post_passing(q, wr, tag, bad);
 	return post_holding(q, wr, tag, bad);

@@ -5,6 +5,7 @@
  * sees the work.
  */
 #include "ledger.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -83,7 +84,7 @@ static bool work_is_ready(struct shim_qp *q)
 
 void shim_owner_leave(struct shim_qp *q)
 {
-	shim_release(&q->owner);
+	shim_owner_release(q);
 	if (!atomic_load_explicit(&q->holds, memory_order_relaxed))
 		return;
 	atomic_thread_fence(memory_order_seq_cst);
@@ -95,11 +96,11 @@ void shim_pump(struct shim_qp *q)
 {
 	do {
 		atomic_thread_fence(memory_order_seq_cst);
-		if (!shim_try(&q->owner))
+		if (!shim_owner_try(q))
 			return;
 		if (atomic_load(&q->live))
 			shim_pump_owned(q);
-		shim_release(&q->owner);
+		shim_owner_release(q);
 		atomic_thread_fence(memory_order_seq_cst);
 	} while (work_is_ready(q));
 }

@@ -1,6 +1,6 @@
 /* A queue pair's creation and destruction. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "owner.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -164,15 +164,17 @@ static void forget(struct shim_qp *q)
 
 static void give_back(struct shim_qp *q)
 {
+	q->poster = q->posts_in_a_row = 0;
+	q->shared = false;
 	shim_release(&q->polling);
-	shim_release(&q->owner);
+	atomic_store_explicit(&q->owner, 0, memory_order_release);
 	shim_table_put(q);
 }
 
 int shim_qp_destroy(struct shim_qp *q)
 {
 	const struct shim_verbs *verbs = atomic_load(&q->context)->verbs;
-	bool owned = shim_acquire_for(&q->owner, 1000000000);
+	bool owned = shim_owner_acquire_for(q, 1000000000);
 	bool polling = owned && shim_acquire_for(&q->polling, 1000000000);
 	int rc = verbs->destroy_qp(atomic_load(&q->qp));
 
@@ -201,13 +203,13 @@ void shim_qp_forget_context(const struct shim_context *context)
 	struct shim_qp *q;
 
 	while ((q = shim_qp_each(&cursor))) {
-		if (atomic_load(&q->context) != context || !shim_acquire_for(&q->owner, 100000000))
+		if (atomic_load(&q->context) != context || !shim_owner_acquire_for(q, 100000000))
 			continue;
 		if (shim_acquire_for(&q->polling, 100000000)) {
 			forget(q);
 			give_back(q);
 		} else {
-			shim_release(&q->owner);
+			shim_owner_release(q);
 		}
 	}
 }
