@@ -16,6 +16,7 @@ ADDED = {
     1: "accounts of requests, and NCCL's communicators",
     2: "credit, and classes that the wire keeps apart",
     3: "a daemon that sleeps while nothing moves",
+    4: "where a task goes, and counters that a posting thread has alone",
 }
 """What each minor version has brought."""
 

@@ -129,10 +129,10 @@ static int wr_complete(struct ibv_qp_ex *qpx)
 
 	if (!b->held) {
 		count_current(q, b);
-		shim_ledger_publish(q, b->before.bytes, &b->now);
+		shim_ledger_publish(q, b->before.bytes, &b->now, b->entered);
 		rc = b->real.wr_complete(qpx);
 		if (rc)
-			shim_ledger_publish(q, b->now.bytes, &b->before);
+			shim_ledger_publish(q, b->now.bytes, &b->before, b->entered);
 		finish_native(q, b, !rc);
 		return rc;
 	}

@@ -43,12 +43,16 @@ static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger
 	}
 }
 
-/* Makes `now` the truth in place of a ledger with `bytes_before`, which may be ahead of it when a post has failed. */
-static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before, const struct shim_ledger *now)
+/* Makes `now` the truth in place of a ledger with `bytes_before`, which may be ahead of it when a post has failed. `alone`:
+ * the caller came by shim_owner_enter. */
+static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before, const struct shim_ledger *now, bool alone)
 {
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 
-	shim_count(&usage->posted.bytes[now->stage], now->bytes - bytes_before);
+	if (alone && likely(q->posted_lane))
+		shim_count_alone(&q->posted_lane->bytes[now->stage], now->bytes - bytes_before);
+	else
+		shim_count(&usage->posted.bytes[now->stage], now->bytes - bytes_before);
 	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
 		     atomic_load_explicit(&q->broken, memory_order_relaxed))) {
 		/* completions will not be seen, or not in order */

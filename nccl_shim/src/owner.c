@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@ __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))) = SH
 
 static _Atomic uint32_t usable; /* threads can be made to pass a barrier */
 static _Atomic uint32_t threads; /* ids given out */
+static _Atomic uint32_t lane_thread[MFS_USAGE_LANES]; /* the system's number of whose lane it is; 0: none */
 
 /* Once, before the first queue pair is made. */
 void shim_owner_start(void)
@@ -100,6 +102,38 @@ bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns)
 	return shim_owner_try(q) || acquire_until(q, shim_now_ns() + ns);
 }
 
+/* The lane of the calling thread, or -1. */
+static int lane_claim(void)
+{
+	uint32_t tid = (uint32_t)syscall(SYS_gettid), owner;
+	int saved = errno, found = -1;
+
+	for (int i = 0; i < MFS_USAGE_LANES && found < 0; i++)
+		if (atomic_load(&lane_thread[i]) == tid)
+			found = i;
+	for (int i = 0; i < MFS_USAGE_LANES && found < 0; i++) {
+		owner = atomic_load(&lane_thread[i]);
+		if ((!owner || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
+		    atomic_compare_exchange_strong(&lane_thread[i], &owner, tid))
+			found = i;
+	}
+	errno = saved;
+	return found;
+}
+
+static void lane_set(struct shim_qp *q, int lane)
+{
+	q->lane_given = lane;
+	q->posted_lane = lane >= 0 && q->posted_lanes ? &q->posted_lanes[lane] : NULL;
+}
+
+/* Flag set, or nobody knows the queue pair yet: the counters are elsewhere from now on. */
+void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes)
+{
+	q->posted_lanes = lanes;
+	lane_set(q, q->lane_given);
+}
+
 /* Flag set by the caller, who posts on a queue pair that does not hold: makes it his, or nobody's. */
 void shim_owner_give(struct shim_qp *q)
 {
@@ -122,6 +156,7 @@ void shim_owner_give(struct shim_qp *q)
 		q->poster = shim_thread_id;
 		q->posts_in_a_row = 0;
 	} else if (!given && ++q->posts_in_a_row == SHIM_OWNER_ROW) {
+		lane_set(q, lane_claim());
 		atomic_store_explicit(&q->owner, SHIM_OWNER_HELD | shim_thread_id, memory_order_relaxed);
 	}
 }
@@ -130,5 +165,15 @@ void shim_owner_give(struct shim_qp *q)
 void shim_owner_share(struct shim_qp *q)
 {
 	q->shared = true;
+	lane_set(q, -1);
 	atomic_store_explicit(&q->owner, SHIM_OWNER_HELD, memory_order_relaxed);
+}
+
+/* Flag set: the record will be another queue pair's. */
+void shim_owner_forget(struct shim_qp *q)
+{
+	q->poster = q->posts_in_a_row = 0;
+	q->shared = false;
+	lane_set(q, -1);
+	atomic_store_explicit(&q->owner, 0, memory_order_release);
 }

@@ -14,12 +14,16 @@
  *  - A thread that ends leaves `inside` at 0, so its queue pairs can be taken; its id is not used again. One that was
  *    cancelled while posting stays inside, as it would have kept the flag.
  *  - A signal handler that finds its own thread inside waits for the flag, as it would without all this.
+ *  - Its thread counts what it posts in a lane of counters that it has alone (mfs_usage_lane), while there are any: a lane
+ *    whose thread has ended is taken over.
  *  - Without membarrier (Linux before 4.14) nothing is given.
  */
 #ifndef MFS_SHIM_OWNER_H
 #define MFS_SHIM_OWNER_H
 
 #include "shim.h"
+
+#include <mfs/usage.h>
 
 #define SHIM_OWNER_ROW 64
 
@@ -33,6 +37,8 @@ void shim_owner_acquire(struct shim_qp *q);
 bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns);
 void shim_owner_give(struct shim_qp *q);
 void shim_owner_share(struct shim_qp *q);
+void shim_owner_forget(struct shim_qp *q);
+void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes);
 void shim_owner_after_fork(void);
 
 /* True when the queue pair is this thread's, which then leaves by shim_owner_exit. Such a queue pair does not hold. */

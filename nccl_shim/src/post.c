@@ -29,17 +29,18 @@ static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *l
 
 /* The provider stopped at `at`: what is before it was posted, after all that `ledger` had before. */
 static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr, const struct ibv_send_wr *at,
-					struct shim_ledger ledger, uint64_t bytes_published)
+					struct shim_ledger ledger, uint64_t bytes_published, bool alone)
 {
 	uint64_t first = atomic_load(&q->wr_posted);
 
 	account_chain(q, &ledger, wr, at ? at : wr, first);
-	shim_ledger_publish(q, bytes_published, &ledger);
+	shim_ledger_publish(q, bytes_published, &ledger, alone);
 	atomic_store(&q->wr_posted, first + ledger.requests);
 }
 
-/* Owner held, nothing held before. Posts the caller's chain as it is. */
-static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
+/* Owner held, nothing held before. Posts the caller's chain as it is. `alone`: by shim_owner_enter. */
+static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, bool alone,
+				  struct ibv_send_wr **bad)
 {
 	const uint64_t first = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
 	struct shim_ledger ledger = shim_ledger_open(q, stage);
@@ -48,14 +49,14 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 	int rc;
 
 	account_chain(q, &ledger, wr, NULL, first);
-	shim_ledger_publish(q, bytes, &ledger);
+	shim_ledger_publish(q, bytes, &ledger, alone);
 	rc = q->post_send(atomic_load_explicit(&q->qp, memory_order_relaxed), wr, &at);
 	if (likely(!rc)) {
 		atomic_store_explicit(&q->wr_posted, first + ledger.requests, memory_order_relaxed);
 		return 0;
 	}
 	posted_in_part(q, wr, at,
-		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage}, ledger.bytes);
+		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage}, ledger.bytes, alone);
 	if (bad)
 		*bad = at;
 	return rc;
@@ -73,7 +74,7 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 
 	if (!atomic_compare_exchange_strong(&q->wr_next, &expected, end))
 		return false;
-	*rc = post_now(q, wr, stage, bad);
+	*rc = post_now(q, wr, stage, false, bad);
 	posted = atomic_load(&q->wr_posted);
 	expected = end;
 	if (posted != end && !atomic_compare_exchange_strong(&q->wr_next, &expected, posted)) {
@@ -145,9 +146,10 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 }
 
 /* Owner of a queue pair that does not hold. */
-static always_inline int post_owned(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
+static always_inline int post_owned(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, bool alone,
+				    struct ibv_send_wr **bad)
 {
-	int rc = post_now(q, wr, stage, bad);
+	int rc = post_now(q, wr, stage, alone, bad);
 
 	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
 			      memory_order_relaxed);
@@ -165,7 +167,7 @@ static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, 
 		shim_owner_leave(q);
 		return post_holding(q, wr, tag, bad);
 	}
-	rc = post_owned(q, wr, shim_stage_of(q, tag), bad);
+	rc = post_owned(q, wr, shim_stage_of(q, tag), false, bad);
 	shim_owner_give(q);
 	shim_owner_release(q);
 	return rc;
@@ -177,7 +179,7 @@ static always_inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const s
 	int rc;
 
 	if (likely(shim_owner_enter(q))) {
-		rc = post_owned(q, wr, shim_stage_of(q, tag), bad);
+		rc = post_owned(q, wr, shim_stage_of(q, tag), true, bad);
 		shim_owner_exit(q);
 		return rc;
 	}

@@ -332,7 +332,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 		before = shim_ledger_open(q, shim_stage_of(q, &t->tag));
 		ledger = before;
 		account_held(q, &ledger, first, t->end);
-		shim_ledger_publish(q, before.bytes, &ledger);
+		shim_ledger_publish(q, before.bytes, &ledger, false);
 		rc = q->post_send(atomic_load_explicit(&q->qp, memory_order_relaxed), head, &bad);
 	}
 	if (!rc) {
@@ -346,7 +346,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 	struct shim_ledger after = before;
 
 	account_held(q, &after, first, end);
-	shim_ledger_publish(q, ledger.bytes, &after);
+	shim_ledger_publish(q, ledger.bytes, &after, false);
 	shim_held_left(q, first, end);
 	if (rc != ENOMEM && rc != -ENOMEM) /* some say it so */
 		return refused(q, rc);

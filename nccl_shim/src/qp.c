@@ -102,10 +102,12 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	memset(&q->peer, 0, sizeof(q->peer));
 	q->peer_hash = 0;
 	q->quantum_bytes = SHIM_QUANTUM_BYTES;
+	q->lane_given = -1;
 	q->client = NULL;
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
 	atomic_store(&q->usage, &shim_detached.usage);
+	shim_owner_lanes(q, shim_detached.posted_lane);
 	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
 	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
 		      shim_mode() == MFS_MODE_ENFORCE;
@@ -160,14 +162,13 @@ static void forget(struct shim_qp *q)
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
 	atomic_store(&q->usage, &shim_detached.usage);
+	shim_owner_lanes(q, shim_detached.posted_lane);
 }
 
 static void give_back(struct shim_qp *q)
 {
-	q->poster = q->posts_in_a_row = 0;
-	q->shared = false;
 	shim_release(&q->polling);
-	atomic_store_explicit(&q->owner, 0, memory_order_release);
+	shim_owner_forget(q);
 	shim_table_put(q);
 }
 

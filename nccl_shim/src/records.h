@@ -178,6 +178,10 @@ struct shim_qp {
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
+	/* owner side: where the thread that it is given to counts alone, in the lane of that thread; see owner.h */
+	struct mfs_usage_lane *posted_lanes; /* NULL: the daemon knows none */
+	struct mfs_usage_lane *posted_lane;  /* NULL: it is given to none, or that has no lane */
+	int lane_given;			     /* -1: none */
 	struct shim_held *fifo; /* NULL unless it holds */
 
 	/* owner side */

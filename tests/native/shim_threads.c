@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "shim_test.h"
 
+#include <mfs/usage.h>
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -303,9 +305,9 @@ static void poll_until(_Atomic uint64_t *count, uint64_t n)
 }
 
 /* A queue pair that does not hold is its first thread's, until others come; then it is destroyed, and its record used again. */
-static void handed_over(void)
+static void handed_over_under(uint16_t older)
 {
-	struct daemon_options options = {.path = socket_path(), .mode = MFS_MODE_ENFORCE};
+	struct daemon_options options = {.path = socket_path(), .mode = MFS_MODE_ENFORCE, .older = older};
 	struct daemon *d = daemon_start(&options);
 	pthread_t threads[4];
 	struct ibv_wc wc[8];
@@ -315,7 +317,7 @@ static void handed_over(void)
 	fake_observer = observe_one;
 	fake_complete_at_once(true);
 	for (unsigned round = 1; round <= 8; round++) {
-		struct mfs_usage *usage = &daemon_segment(d)->usage[0];
+		const struct mfs_segment *s = daemon_segment(d);
 		const uint64_t bytes = 400ull * per_qp * round;
 
 		one = rig_qp(shared, 256);
@@ -329,11 +331,27 @@ static void handed_over(void)
 			poll_until(&last_of[i], per_qp);
 			CHECK(pthread_join(threads[i], NULL) == 0);
 		}
-		CHECK_EQUAL(usage->posted.bytes[MFS_STAGE_CONTROL], bytes);
-		WAIT((rig_poll(shared, wc, 8), usage->completed.bytes[MFS_STAGE_CONTROL] == bytes));
+		if (older) {
+			CHECK_EQUAL(s->usage[0].posted.bytes[MFS_STAGE_CONTROL], bytes);
+		} else {
+			CHECK_EQUAL(mfs_usage_posted(s, 0, MFS_STAGE_CONTROL), bytes);
+			CHECK(s->usage[0].posted.bytes[MFS_STAGE_CONTROL] < bytes); /* the first thread counted alone */
+		}
+		WAIT((rig_poll(shared, wc, 8), mfs_usage_completed(s, 0, MFS_STAGE_CONTROL) == bytes));
 		CHECK(!misordered);
 		CHECK(ibv_destroy_qp(one) == 0);
 	}
+}
+
+static void handed_over(void)
+{
+	handed_over_under(0);
+}
+
+/* It reads the counters that all threads share, and no others. */
+static void handed_over_under_an_older_daemon(void)
+{
+	handed_over_under(1);
 }
 
 static _Atomic bool posting_done;
@@ -488,6 +506,7 @@ int main(int argc, char **argv)
 		{"million_unruly", million_unruly},
 		{"one_queue_pair", one_queue_pair},
 		{"handed_over", handed_over},
+		{"handed_over_under_an_older_daemon", handed_over_under_an_older_daemon},
 		{"begins_to_hold", begins_to_hold},
 		{"posts_in_handler", posts_in_handler},
 		{"cancelled_while_posting", cancelled_while_posting},
