@@ -25,17 +25,20 @@
 #define MEMBER_NS 5000000000ull /* without a collective for so long a client is looked at with each scan only */
 #define AGED_SHARE 20
 
-static uint64_t collective(const struct mfs_usage_half *half)
+static uint64_t collective_posted(const struct session *session, uint32_t index)
 {
-	return atomic_load_explicit(&half->bytes[MFS_STAGE_COLLECTIVE], memory_order_relaxed);
+	return mfs_usage_posted(session->segment, index, MFS_STAGE_COLLECTIVE);
+}
+
+static uint64_t collective_completed(const struct session *session, uint32_t index)
+{
+	return mfs_usage_completed(session->segment, index, MFS_STAGE_COLLECTIVE);
 }
 
 static bool moved(const struct session *session, uint32_t index)
 {
-	const struct mfs_usage *usage = &session->segment->usage[index];
-
-	return session->state == MFS_SEGMENT_ACTIVE && (collective(&usage->posted) != session->nic[index].posted ||
-							collective(&usage->completed) != session->nic[index].completed);
+	return session->state == MFS_SEGMENT_ACTIVE && (collective_posted(session, index) != session->nic[index].posted ||
+							collective_completed(session, index) != session->nic[index].completed);
 }
 
 static void member_set(struct mfs_arbiter *arbiter, uint32_t index, struct session *session, bool member)
@@ -92,8 +95,8 @@ static double member_read(struct mfs_arbiter *arbiter, uint32_t index, struct se
 	struct nic *nic = &arbiter->nic[index];
 	struct session_nic *last = &session->nic[index];
 	/* completed first: what is posted and completed in between then seems in flight, not the reverse */
-	uint64_t completed = collective(&session->segment->usage[index].completed);
-	uint64_t posted = collective(&session->segment->usage[index].posted);
+	uint64_t completed = collective_completed(session, index);
+	uint64_t posted = collective_posted(session, index);
 	uint64_t news = posted - last->posted;
 	double most = (double)nic->rate_bytes_per_s / 1e9 *
 		      (double)(arbiter->now_ns - last->read_ns + arbiter->config.gate_max_ns);

@@ -149,16 +149,13 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 	for (unsigned r = 0; r < MFS_ROLES_MAX; r++)
 		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
-		struct mfs_usage *usage = &session->segment->usage[i];
-
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
 			stats->in_flight_bytes += session->way[way_of(i, d)].in_flight_bytes;
 		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
-			stats->posted_bytes[s] += atomic_load_explicit(&usage->posted.bytes[s], memory_order_relaxed);
-			stats->completed_bytes[s] += atomic_load_explicit(&usage->completed.bytes[s], memory_order_relaxed);
+			stats->posted_bytes[s] += mfs_usage_posted(session->segment, i, s);
+			stats->completed_bytes[s] += mfs_usage_completed(session->segment, i, s);
 		}
-		stats->collective_bytes[i] =
-			atomic_load_explicit(&usage->completed.bytes[MFS_STAGE_COLLECTIVE], memory_order_relaxed);
+		stats->collective_bytes[i] = mfs_usage_completed(session->segment, i, MFS_STAGE_COLLECTIVE);
 	}
 	return 0;
 }

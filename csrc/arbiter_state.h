@@ -23,6 +23,7 @@
 
 #include <mfs/arbiter.h>
 #include <mfs/ring.h>
+#include <mfs/usage.h>
 #include <mfs/window.h>
 
 #include <pthread.h>

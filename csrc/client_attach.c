@@ -125,7 +125,9 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 /* The part of the segment that a daemon of this minor version has and we know. */
 static size_t segment_known_bytes(uint32_t minor)
 {
-	return minor < MINOR_REQUESTS ? offsetof(struct mfs_segment, request) : sizeof(struct mfs_segment);
+	return minor < MINOR_REQUESTS	       ? offsetof(struct mfs_segment, request)
+	       : minor < MFS_USAGE_LANES_MINOR ? offsetof(struct mfs_segment, posted_lane)
+					       : sizeof(struct mfs_segment);
 }
 
 /* Maps the segment after checking that it cannot shrink under us and that both sides mean the same layout. What a daemon of

@@ -10,10 +10,9 @@
 
 #include <errno.h>
 
-static bool collectives_in_flight(const struct mfs_usage *usage)
+static bool collectives_in_flight(const struct mfs_segment *segment, uint32_t nic)
 {
-	return atomic_load_explicit(&usage->posted.bytes[MFS_STAGE_COLLECTIVE], memory_order_relaxed) !=
-	       atomic_load_explicit(&usage->completed.bytes[MFS_STAGE_COLLECTIVE], memory_order_relaxed);
+	return mfs_usage_posted(segment, nic, MFS_STAGE_COLLECTIVE) != mfs_usage_completed(segment, nic, MFS_STAGE_COLLECTIVE);
 }
 
 static unsigned class_of_reuse(const struct mfs_segment *segment, const struct mfs_task *task)
@@ -57,7 +56,7 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 		return -EAGAIN;
 	if (task->laned && atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
 		credit = atomic_load_explicit(&gate->credit_laned[task->incoming], memory_order_relaxed);
-	else if (!collectives_in_flight(&segment->usage[task->nic]))
+	else if (!collectives_in_flight(segment, task->nic))
 		credit = atomic_load_explicit(&gate->credit[task->incoming], memory_order_relaxed);
 	else
 		return -EAGAIN;

@@ -16,6 +16,7 @@
 #define MFS_CLIENT_STATE_H
 
 #include <mfs/client.h>
+#include <mfs/usage.h>
 #include <time.h>
 
 #define MFS_WORD_BITS 64

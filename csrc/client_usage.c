@@ -28,14 +28,10 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 
 	if (nic >= MFS_NICS_MAX)
 		return;
-
-	struct mfs_usage *usage = &segment->usage[nic];
-
-	usage_add(&usage->completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
+	usage_add(&segment->usage[nic].completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
 	if (__builtin_expect(!(atomic_load_explicit(&segment->gate[nic].word, memory_order_relaxed) & MFS_GATE_IDLE_BELL), 1))
 		return;
 	if (stage == MFS_STAGE_COLLECTIVE &&
-	    atomic_load_explicit(&usage->posted.bytes[stage], memory_order_relaxed) ==
-		    atomic_load_explicit(&usage->completed.bytes[stage], memory_order_relaxed))
+	    mfs_usage_posted(segment, nic, stage) == mfs_usage_completed(segment, nic, stage))
 		client_doorbell_ring(client, true);
 }

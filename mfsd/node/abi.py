@@ -16,7 +16,7 @@ ADDED = {
     1: "accounts of requests, and NCCL's communicators",
     2: "credit, and classes that the wire keeps apart",
     3: "a daemon that sleeps while nothing moves",
-    4: "a window for each destination, and tasks in the order of their queue pair",
+    4: "a window for each destination, and counters that a posting thread has alone",
 }
 """What each minor version has brought."""
 

@@ -5,6 +5,7 @@
  * operations (memory windows, TSO, atomic write and what is newer than our headers) are left alone altogether.
  */
 #include "ledger.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <string.h>
@@ -57,15 +58,20 @@ static void wr_start(struct ibv_qp_ex *qpx)
 	b->held = builds_held(q);
 	if (b->held)
 		return;
-	shim_acquire(&q->owner);
-	b->held = builds_held(q); /* it may have begun to hold just now */
-	if (b->held) {
-		shim_owner_leave(q);
-		return;
-	}
-	if (atomic_load_explicit(&q->holds, memory_order_relaxed)) {
-		atomic_store(&q->force, 1);
-		shim_pump_owned(q);
+	b->entered = shim_owner_enter(q);
+	if (unlikely(!b->entered)) {
+		shim_owner_acquire(q);
+		b->held = builds_held(q); /* it may have begun to hold just now */
+		if (b->held) {
+			shim_owner_leave(q);
+			return;
+		}
+		if (atomic_load_explicit(&q->holds, memory_order_relaxed)) {
+			atomic_store(&q->force, 1);
+			shim_pump_owned(q);
+		} else {
+			shim_owner_give(q);
+		}
 	}
 	tag = shim_tag_find(false, 0);
 	b->named = false;
@@ -87,7 +93,10 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 		atomic_store(&q->broken, 1);
 		atomic_store(&q->force, 1);
 	}
-	shim_owner_leave(q);
+	if (likely(b->entered))
+		shim_owner_exit(q);
+	else
+		shim_owner_leave(q);
 	shim_release(&b->busy);
 }
 
@@ -120,10 +129,10 @@ static int wr_complete(struct ibv_qp_ex *qpx)
 
 	if (!b->held) {
 		count_current(q, b);
-		shim_ledger_publish(q, &b->before, &b->now);
+		shim_ledger_publish(q, b->before.bytes, &b->now, b->entered);
 		rc = b->real.wr_complete(qpx);
 		if (rc)
-			shim_ledger_publish(q, &b->now, &b->before);
+			shim_ledger_publish(q, b->now.bytes, &b->before, b->entered);
 		finish_native(q, b, !rc);
 		return rc;
 	}

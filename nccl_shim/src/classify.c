@@ -4,7 +4,7 @@
  * none; the flush queue pair is connected to itself, which is seen at the transition to RTR.
  */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <string.h>
@@ -142,7 +142,7 @@ bool shim_classify(struct shim_qp *q)
 		dscp = lane_dscp;
 	}
 
-	if (!shim_acquire_for(&q->owner, 100000000))
+	if (!shim_owner_acquire_for(q, 100000000))
 		return false;
 	if (!shim_acquire_for(&q->polling, 100000000)) {
 		shim_owner_leave(q);
@@ -158,6 +158,7 @@ bool shim_classify(struct shim_qp *q)
 		q->stage = stage; /* what is in flight completes under the old one: see struct shim_signal */
 		if (!atomic_load(&q->holds) && hold && q->may_hold && shim_hold_allocate(q)) {
 			atomic_store(&q->wr_formed, atomic_load(&q->wr_posted));
+			shim_owner_share(q);
 			atomic_store_explicit(&q->holds, 1, memory_order_release);
 		}
 		atomic_store(&q->passes, !hold);

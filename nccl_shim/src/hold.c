@@ -6,7 +6,7 @@
  * reserved but not yet out of a post is at most twice the slots. So the slot of an index is always free. He fills it and
  * publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole.
  */
-#include "shim.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <string.h>
@@ -210,7 +210,7 @@ bool shim_hold_names(struct shim_qp *q, uint32_t lkey)
 
 	if (!atomic_load(&q->holds) || atomic_load(&q->wr_posted) == atomic_load(&q->wr_next))
 		return false;
-	if (!shim_acquire_for(&q->owner, 1000000))
+	if (!shim_owner_acquire_for(q, 1000000))
 		return true;
 	next = atomic_load(&q->wr_next);
 	for (uint64_t i = atomic_load(&q->wr_posted); atomic_load(&q->live) && i != next && !named; i++) {

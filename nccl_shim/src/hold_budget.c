@@ -20,7 +20,7 @@
  *
  * Besides, an engine can say until when a work request may be held (mfs_context.hold_until_ns).
  */
-#include "shim.h"
+#include "owner.h"
 
 #include <stdlib.h>
 
@@ -176,7 +176,7 @@ static void look(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 	again |= atomic_exchange(&q->starved, 0) != 0;
 	if (atomic_load(&q->poll_deferred))
 		shim_complete(q, 0);
-	if (unlikely(until_ns && now_ns + SOON_NS >= until_ns) && shim_try(&q->owner)) {
+	if (unlikely(until_ns && now_ns + SOON_NS >= until_ns) && shim_owner_try(q)) {
 		if (atomic_load(&q->live) && q->fifo)
 			lease_look(q, now_ns);
 		shim_owner_leave(q);

@@ -4,8 +4,9 @@
 
 #include "shim.h"
 
-/* Closes what was posted without a signal under another stage: its bytes complete with the next signal, apart. */
-void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger);
+/* Writes the entry that closes what was posted without a signal under another stage: its `bytes` complete with the next
+ * signal, apart. */
+void shim_ledger_mark(struct shim_qp *q, uint64_t head, uint64_t bytes);
 
 static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t stage)
 {
@@ -16,18 +17,19 @@ static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t sta
 		.stage = stage,
 	};
 
-	if (unlikely(stage != q->run_stage && ledger.bytes != ledger.marked))
-		shim_ledger_mark(q, &ledger);
+	if (unlikely(stage != q->run_stage && ledger.bytes != ledger.marked) && q->signals) {
+		shim_ledger_mark(q, ledger.head++, ledger.bytes);
+		ledger.marked = ledger.bytes;
+	}
 	return ledger;
 }
 
-static inline void shim_ledger_signal(struct shim_qp *q, struct shim_ledger *ledger, uint64_t end, uint8_t stage)
+static inline void shim_ledger_signal(struct shim_qp *q, uint64_t head, uint64_t bytes, uint64_t end, uint8_t stage)
 {
-	struct shim_signal *signal = &q->signals[ledger->head++ & q->signal_mask];
+	struct shim_signal *signal = &q->signals[head & q->signal_mask];
 
-	atomic_store_explicit(&signal->bytes, ledger->bytes, memory_order_relaxed);
+	atomic_store_explicit(&signal->bytes, bytes, memory_order_relaxed);
 	atomic_store_explicit(&signal->end, end | (uint64_t)stage << SHIM_SIGNAL_STAGE_SHIFT, memory_order_relaxed);
-	ledger->marked = ledger->bytes;
 }
 
 static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger, uint64_t bytes, bool signaled,
@@ -35,20 +37,26 @@ static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger
 {
 	ledger->bytes += bytes;
 	ledger->requests++;
-	if (signaled && q->signals)
-		shim_ledger_signal(q, ledger, end | (forced ? SHIM_SIGNAL_FORCED : 0), ledger->stage);
+	if (signaled && q->signals) {
+		shim_ledger_signal(q, ledger->head++, ledger->bytes, end | (forced ? SHIM_SIGNAL_FORCED : 0), ledger->stage);
+		ledger->marked = ledger->bytes;
+	}
 }
 
-/* Makes `now` the truth in place of `before`, which may be ahead of it when a post has failed. */
-static inline void shim_ledger_publish(struct shim_qp *q, const struct shim_ledger *before, const struct shim_ledger *now)
+/* Makes `now` the truth in place of a ledger with `bytes_before`, which may be ahead of it when a post has failed. `alone`:
+ * the caller came by shim_owner_enter. */
+static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before, const struct shim_ledger *now, bool alone)
 {
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 
-	shim_count(&usage->posted.bytes[now->stage], now->bytes - before->bytes);
+	if (alone && likely(q->posted_lane))
+		shim_count_alone(&q->posted_lane->bytes[now->stage], now->bytes - bytes_before);
+	else
+		shim_count(&usage->posted.bytes[now->stage], now->bytes - bytes_before);
 	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
 		     atomic_load_explicit(&q->broken, memory_order_relaxed))) {
 		/* completions will not be seen, or not in order */
-		shim_count(&usage->completed.bytes[now->stage], now->bytes - before->bytes);
+		shim_count(&usage->completed.bytes[now->stage], now->bytes - bytes_before);
 		return;
 	}
 	q->bytes_posted = now->bytes;

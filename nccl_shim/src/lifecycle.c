@@ -4,6 +4,7 @@
  * milliseconds whether the daemon lives and whether anything was held too long; otherwise it looks four times a second.
  */
 #define _GNU_SOURCE
+#include "owner.h"
 #include "symbols.h"
 
 #include <errno.h>
@@ -353,6 +354,7 @@ static void after_fork(void)
 	shim_metadata_after_fork();
 	shim_profiler_after_fork();
 	shim_listed_after_fork();
+	shim_owner_after_fork();
 	if (client)
 		mfs_client_forget(client);
 }
@@ -368,6 +370,8 @@ void shim_start(struct shim_context *context)
 		started = true;
 		thread_runs = fork_watched;
 		socket_path_read();
+		if (fork_watched)
+			shim_owner_start();
 		attach();
 		thread_runs = fork_watched && start_thread();
 		if (!thread_runs)

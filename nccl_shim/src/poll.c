@@ -4,6 +4,7 @@
  * who has the flag looks at it again after letting go.
  */
 #include "ledger.h"
+#include "owner.h"
 
 #include <string.h>
 
@@ -105,10 +106,9 @@ void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX])
 	bytes[q->run_stage] += q->bytes_posted - from;
 }
 
-void shim_ledger_mark(struct shim_qp *q, struct shim_ledger *ledger)
+void shim_ledger_mark(struct shim_qp *q, uint64_t head, uint64_t bytes)
 {
-	if (q->signals)
-		shim_ledger_signal(q, ledger, atomic_load(&q->wr_posted) | SHIM_SIGNAL_MARK, q->run_stage);
+	shim_ledger_signal(q, head, bytes, atomic_load(&q->wr_posted) | SHIM_SIGNAL_MARK, q->run_stage);
 }
 
 /* Polling flag held; lets go of it when nothing is left to account. */
@@ -235,7 +235,7 @@ static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
 {
 	int made = 0;
 
-	if (shim_now_ns() - q->failed_ns < FLUSH_AFTER_NS || !shim_try(&q->owner))
+	if (shim_now_ns() - q->failed_ns < FLUSH_AFTER_NS || !shim_owner_try(q))
 		return 0;
 	while (made < n && atomic_load(&q->live)) {
 		uint64_t index = atomic_load(&q->wr_posted);

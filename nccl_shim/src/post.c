@@ -1,5 +1,6 @@
 /* ibv_post_send of an open device. */
 #include "ledger.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -15,42 +16,55 @@ bool shim_must_hold(struct shim_qp *q, uint8_t stage)
 	       atomic_load_explicit(&shim.enforcing, memory_order_relaxed);
 }
 
-static void account_chain(struct shim_qp *q, struct shim_ledger *ledger, struct ibv_send_wr *wr,
-			  const struct ibv_send_wr *until)
-{
-	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
+#define always_inline inline __attribute__((always_inline))
+#define never_inline __attribute__((noinline))
 
+static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *ledger, const struct ibv_send_wr *wr,
+					const struct ibv_send_wr *until, uint64_t end)
+{
 	for (; wr != until; wr = wr->next)
-		shim_ledger_add(q, ledger, shim_wr_bytes(wr), q->sq_sig_all || wr->send_flags & IBV_SEND_SIGNALED,
-				++end, false);
+		shim_ledger_add(q, ledger, shim_wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED), ++end,
+				false);
 }
 
-/* Owner held, nothing held before. Posts the caller's chain as it is. */
-static int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
+/* The provider stopped at `at`: what is before it was posted, after all that `ledger` had before. */
+static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr, const struct ibv_send_wr *at,
+					struct shim_ledger ledger, uint64_t bytes_published, bool alone)
 {
-	struct shim_ledger before = shim_ledger_open(q, stage), ledger = before, after = before;
+	uint64_t first = atomic_load(&q->wr_posted);
+
+	account_chain(q, &ledger, wr, at ? at : wr, first);
+	shim_ledger_publish(q, bytes_published, &ledger, alone);
+	atomic_store(&q->wr_posted, first + ledger.requests);
+}
+
+/* Owner held, nothing held before. Posts the caller's chain as it is. `alone`: by shim_owner_enter. */
+static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, bool alone,
+				  struct ibv_send_wr **bad)
+{
+	const uint64_t first = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
+	struct shim_ledger ledger = shim_ledger_open(q, stage);
+	const uint64_t head = ledger.head, bytes = ledger.bytes, marked = ledger.marked; /* no copy of all of it: slow */
 	struct ibv_send_wr *at = NULL;
 	int rc;
 
-	account_chain(q, &ledger, wr, NULL);
-	shim_ledger_publish(q, &before, &ledger);
+	account_chain(q, &ledger, wr, NULL, first);
+	shim_ledger_publish(q, bytes, &ledger, alone);
 	rc = q->post_send(atomic_load_explicit(&q->qp, memory_order_relaxed), wr, &at);
 	if (likely(!rc)) {
-		atomic_store_explicit(&q->wr_posted,
-				      atomic_load_explicit(&q->wr_posted, memory_order_relaxed) + ledger.requests,
-				      memory_order_relaxed);
+		atomic_store_explicit(&q->wr_posted, first + ledger.requests, memory_order_relaxed);
 		return 0;
 	}
-	account_chain(q, &after, wr, at ? at : wr);
-	shim_ledger_publish(q, &ledger, &after);
-	atomic_store(&q->wr_posted, atomic_load(&q->wr_posted) + after.requests);
+	posted_in_part(q, wr, at,
+		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage}, ledger.bytes, alone);
 	if (bad)
 		*bad = at;
 	return rc;
 }
 
 /* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
-static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad, int *rc)
+static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
+				      struct ibv_send_wr **bad, int *rc)
 {
 	uint64_t first = atomic_load(&q->wr_posted), end = first, posted;
 
@@ -60,7 +74,7 @@ static bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stag
 
 	if (!atomic_compare_exchange_strong(&q->wr_next, &expected, end))
 		return false;
-	*rc = post_now(q, wr, stage, bad);
+	*rc = post_now(q, wr, stage, false, bad);
 	posted = atomic_load(&q->wr_posted);
 	expected = end;
 	if (posted != end && !atomic_compare_exchange_strong(&q->wr_next, &expected, posted)) {
@@ -86,7 +100,7 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 	int rc = ENOMEM;
 
 	do {
-		if (!shim_acquire_for(&q->owner, BEHIND_NS))
+		if (!shim_owner_acquire_for(q, BEHIND_NS))
 			break;
 		if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
 			atomic_store(&q->force, 1);
@@ -102,8 +116,8 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 	return rc;
 }
 
-static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
-			struct ibv_send_wr **bad)
+static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+				     struct ibv_send_wr **bad)
 {
 	uint8_t stage = shim_stage_of(q, tag), state = atomic_load_explicit(&q->state, memory_order_relaxed);
 	struct ibv_send_wr *rest = wr;
@@ -112,7 +126,7 @@ static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, const struct 
 
 	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
 		return post_behind(q, wr, stage, bad);
-	if ((!shim_must_hold(q, stage) || (over = shim_budget_over(q))) && shim_try(&q->owner)) {
+	if ((!shim_must_hold(q, stage) || (over = shim_budget_over(q))) && shim_owner_try(q)) {
 		done = post_at_once(q, wr, stage, bad, &rc);
 		if (done && over)
 			shim_count(&q->report->bypassed_hold, 1);
@@ -131,26 +145,44 @@ static int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, const struct 
 	return rc;
 }
 
+/* Owner of a queue pair that does not hold. */
+static always_inline int post_owned(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, bool alone,
+				    struct ibv_send_wr **bad)
+{
+	int rc = post_now(q, wr, stage, alone, bad);
+
+	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
+			      memory_order_relaxed);
+	return rc;
+}
+
 /* A queue pair that does not hold: the owner flag is held no longer than the provider holds its own lock. */
-static inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
-			       struct ibv_send_wr **bad)
+static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+				     struct ibv_send_wr **bad)
 {
 	int rc;
 
-	shim_acquire(&q->owner);
+	shim_owner_acquire(q);
 	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) { /* since just now */
 		shim_owner_leave(q);
 		return post_holding(q, wr, tag, bad);
 	}
-	rc = post_now(q, wr, shim_stage_of(q, tag), bad);
-	atomic_store_explicit(&q->wr_next, atomic_load_explicit(&q->wr_posted, memory_order_relaxed),
-			      memory_order_relaxed);
-	shim_release(&q->owner);
+	rc = post_owned(q, wr, shim_stage_of(q, tag), false, bad);
+	shim_owner_give(q);
+	shim_owner_release(q);
 	return rc;
 }
 
-static inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **bad)
+static always_inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+			      struct ibv_send_wr **bad)
 {
+	int rc;
+
+	if (likely(shim_owner_enter(q))) {
+		rc = post_owned(q, wr, shim_stage_of(q, tag), true, bad);
+		shim_owner_exit(q);
+		return rc;
+	}
 	if (likely(!atomic_load_explicit(&q->holds, memory_order_acquire)))
 		return post_passing(q, wr, tag, bad);
 	return post_holding(q, wr, tag, bad);
@@ -211,7 +243,7 @@ static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *
 
 /* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. The chain is the
  * caller's, who may have it in memory that cannot be written. */
-static __attribute__((noinline)) int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct ibv_send_wr copies[PIECE_MAX], *bad_copy;
 	struct shim_tag tag;

@@ -5,6 +5,7 @@
  * sees the work.
  */
 #include "ledger.h"
+#include "owner.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -83,7 +84,7 @@ static bool work_is_ready(struct shim_qp *q)
 
 void shim_owner_leave(struct shim_qp *q)
 {
-	shim_release(&q->owner);
+	shim_owner_release(q);
 	if (!atomic_load_explicit(&q->holds, memory_order_relaxed))
 		return;
 	atomic_thread_fence(memory_order_seq_cst);
@@ -95,11 +96,11 @@ void shim_pump(struct shim_qp *q)
 {
 	do {
 		atomic_thread_fence(memory_order_seq_cst);
-		if (!shim_try(&q->owner))
+		if (!shim_owner_try(q))
 			return;
 		if (atomic_load(&q->live))
 			shim_pump_owned(q);
-		shim_release(&q->owner);
+		shim_owner_release(q);
 		atomic_thread_fence(memory_order_seq_cst);
 	} while (work_is_ready(q));
 }
@@ -346,7 +347,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 		before = shim_ledger_open(q, shim_stage_of(q, &t->tag));
 		ledger = before;
 		account_held(q, &ledger, first, t->end);
-		shim_ledger_publish(q, &before, &ledger);
+		shim_ledger_publish(q, before.bytes, &ledger, false);
 		rc = q->post_send(atomic_load_explicit(&q->qp, memory_order_relaxed), head, &bad);
 	}
 	if (!rc) {
@@ -360,7 +361,7 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 	struct shim_ledger after = before;
 
 	account_held(q, &after, first, end);
-	shim_ledger_publish(q, &ledger, &after);
+	shim_ledger_publish(q, ledger.bytes, &after, false);
 	shim_held_left(q, first, end);
 	if (rc != ENOMEM && rc != -ENOMEM) /* some say it so */
 		return refused(q, rc);

@@ -1,6 +1,6 @@
 /* A queue pair's creation and destruction. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "owner.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -102,10 +102,12 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	memset(&q->peer, 0, sizeof(q->peer));
 	q->peer_hash = 0;
 	q->quantum_bytes = SHIM_QUANTUM_BYTES;
+	q->lane_given = -1;
 	q->client = NULL;
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
 	atomic_store(&q->usage, &shim_detached.usage);
+	shim_owner_lanes(q, shim_detached.posted_lane);
 	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
 	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
 		      shim_mode() == MFS_MODE_ENFORCE;
@@ -161,19 +163,20 @@ static void forget(struct shim_qp *q)
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
 	atomic_store(&q->usage, &shim_detached.usage);
+	shim_owner_lanes(q, shim_detached.posted_lane);
 }
 
 static void give_back(struct shim_qp *q)
 {
 	shim_release(&q->polling);
-	shim_release(&q->owner);
+	shim_owner_forget(q);
 	shim_table_put(q);
 }
 
 int shim_qp_destroy(struct shim_qp *q)
 {
 	const struct shim_verbs *verbs = atomic_load(&q->context)->verbs;
-	bool owned = shim_acquire_for(&q->owner, 1000000000);
+	bool owned = shim_owner_acquire_for(q, 1000000000);
 	bool polling = owned && shim_acquire_for(&q->polling, 1000000000);
 	int rc = verbs->destroy_qp(atomic_load(&q->qp));
 
@@ -202,13 +205,13 @@ void shim_qp_forget_context(const struct shim_context *context)
 	struct shim_qp *q;
 
 	while ((q = shim_qp_each(&cursor))) {
-		if (atomic_load(&q->context) != context || !shim_acquire_for(&q->owner, 100000000))
+		if (atomic_load(&q->context) != context || !shim_owner_acquire_for(q, 100000000))
 			continue;
 		if (shim_acquire_for(&q->polling, 100000000)) {
 			forget(q);
 			give_back(q);
 		} else {
-			shim_release(&q->owner);
+			shim_owner_release(q);
 		}
 	}
 }

@@ -1,5 +1,5 @@
 /* What happens to a queue pair between its creation and its destruction: another daemon, an error, another state. */
-#include "shim.h"
+#include "owner.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 	struct mfs_segment *segment;
 	int nic;
 
-	if (!shim_acquire_for(&q->owner, 100000000))
+	if (!shim_owner_acquire_for(q, 100000000))
 		return false;
 	if (!shim_acquire_for(&q->polling, 100000000)) {
 		shim_owner_leave(q);
@@ -44,12 +44,14 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 			q->report = &shim_detached.report;
 			atomic_store(&q->gate, &shim_detached.gate);
 			atomic_store(&q->usage, &shim_detached.usage);
+			shim_owner_lanes(q, shim_detached.posted_lane);
 		} else {
 			segment = mfs_client_segment(client);
 			q->report = &segment->report;
 			q->quantum_bytes = quantum_bytes(segment->nic[nic].rate_bytes_per_s);
 			atomic_store(&q->gate, &segment->gate[nic].word);
 			atomic_store(&q->usage, &segment->usage[nic]);
+			shim_owner_lanes(q, mfs_client_minor(client) < MFS_USAGE_LANES_MINOR ? NULL : segment->posted_lane[nic]);
 			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1, memory_order_relaxed);
 			shim_in_flight(q, in_flight);
 			for (int i = 0; i < MFS_STAGES_MAX; i++)
@@ -95,7 +97,7 @@ void shim_qp_break(struct shim_qp *q)
 		return;
 	if (q->fifo)
 		shim_flush(q);
-	if (shim_acquire_for(&q->owner, 1000000)) {
+	if (shim_owner_acquire_for(q, 1000000)) {
 		if (shim_acquire_for(&q->polling, 1000000)) {
 			if (atomic_load(&q->live))
 				shim_qp_settle(q);
@@ -162,7 +164,7 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 	}
 
 	/* nothing may be posted while the queue pair turns over */
-	bool owned = shim_acquire_for(&q->owner, 1000000000);
+	bool owned = shim_owner_acquire_for(q, 1000000000);
 
 	rc = real_modify(q, attr, mask);
 	if (!rc)

@@ -2,7 +2,8 @@
  *
  * A queue pair has two ownership flags. `owner` covers everything that is done before and during a native post; `polling`
  * covers the accounting of completions. Nobody waits for `polling`, and nobody waits for the `owner` of a queue pair that
- * can hold: whoever finds it taken leaves his work in the queue, and the owner looks again after letting go.
+ * can hold: whoever finds it taken leaves his work in the queue, and the owner looks again after letting go. How a thread
+ * owns a queue pair without a locked instruction: owner.h.
  */
 #ifndef MFS_SHIM_RECORDS_H
 #define MFS_SHIM_RECORDS_H
@@ -146,6 +147,7 @@ struct shim_builder {
 	struct ibv_qp_ex real; /* the provider's functions */
 	_Atomic uint32_t busy; /* between wr_start and wr_complete or wr_abort */
 	bool held;	       /* built into our queue, not into the provider's */
+	bool entered;	       /* native: by shim_owner_enter */
 	bool current;	       /* a work request is being built */
 	bool signaled;
 	bool named; /* native: the stage of all that is built now is settled */
@@ -177,10 +179,15 @@ struct shim_qp {
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
+	/* owner side: where the thread that it is given to counts alone, in the lane of that thread; see owner.h */
+	struct mfs_usage_lane *posted_lanes; /* NULL: the daemon knows none */
+	struct mfs_usage_lane *posted_lane;  /* NULL: it is given to none, or that has no lane */
+	int lane_given;			     /* -1: none */
 	struct shim_held *fifo; /* NULL unless it holds */
 
 	/* owner side */
-	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t owner;
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t owner; /* the flag, and whose thread does without it: see owner.h */
+	_Atomic uint32_t inside;			 /* written by that thread: it is posting */
 	uint32_t signal_mask;
 	struct shim_signal *signals;
 	_Atomic uint64_t signal_head;
@@ -235,6 +242,8 @@ struct shim_qp {
 	union ibv_gid peer;
 	uint32_t peer_hash; /* of it; 0: unknown */
 	struct shim_qp *free_next;
+	uint32_t poster, posts_in_a_row; /* owner side: who has posted last */
+	bool shared;			 /* owner side: several threads post, or it holds: it is given to none */
 };
 
 #endif

@@ -16,6 +16,7 @@
 struct shim_detached {
 	_Atomic uint32_t gate;
 	struct mfs_usage usage;
+	struct mfs_usage_lane posted_lane[MFS_USAGE_LANES];
 	struct mfs_client_report report;
 };
 extern struct shim_detached shim_detached;
@@ -36,6 +37,17 @@ extern struct shim shim;
 static inline void shim_count(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/* For a counter that this thread alone adds to: without a locked instruction where one instruction adds to memory, so that
+ * no signal handler of the thread comes in between. */
+static inline void shim_count_alone(_Atomic uint64_t *counter, uint64_t n)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("addq %1, %0" : "+m"(*(volatile uint64_t *)counter) : "r"(n) : "cc");
+#else
+	shim_count(counter, n);
+#endif
 }
 
 static inline uint64_t shim_now_ns(void)

@@ -31,7 +31,7 @@ def errors_of(model: str, defines: tuple[str, ...], folder: Path) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("model", ["ring.pml", "doorbell.pml", "slots.pml"])
+@pytest.mark.parametrize("model", ["ring.pml", "doorbell.pml", "slots.pml", "owner.pml"])
 def test_no_interleaving_breaks_the_protocol(model: str, tmp_path: Path) -> None:
     assert errors_of(model, (), tmp_path) == 0
 
@@ -46,6 +46,9 @@ def test_no_interleaving_breaks_the_protocol(model: str, tmp_path: Path) -> None
         ("doorbell.pml", "NO_SECOND_LOOK"),
         ("slots.pml", "LATE_SUBMIT_IS_NEW"),
         ("slots.pml", "LAST_END_WINS"),
+        ("owner.pml", "NO_MEMBARRIER"),
+        ("owner.pml", "NO_SECOND_LOOK"),
+        ("owner.pml", "GIVEN_TWICE"),
     ],
 )
 def test_a_broken_protocol_is_found_out(model: str, defect: str, tmp_path: Path) -> None:

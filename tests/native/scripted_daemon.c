@@ -64,10 +64,12 @@ static uint16_t minor_of(const struct daemon *d)
 	return (uint16_t)(MFS_ABI_MINOR - d->options.older);
 }
 
-/* Before minor 1 the segment ended where the requests are now. */
+/* Before minor 1 the segment ended where the requests are now, before minor 4 where the lanes of counters are. */
 static size_t segment_bytes(const struct daemon *d)
 {
-	return minor_of(d) ? sizeof(struct mfs_segment) : offsetof(struct mfs_segment, request);
+	return minor_of(d) >= 4	 ? sizeof(struct mfs_segment)
+	       : minor_of(d) ? offsetof(struct mfs_segment, posted_lane)
+			     : offsetof(struct mfs_segment, request);
 }
 
 static void welcome(struct daemon *d, int fd, int memfd, int doorbell, int error)

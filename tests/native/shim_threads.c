@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "shim_test.h"
 
+#include <mfs/usage.h>
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -281,6 +283,120 @@ static void one_queue_pair(void)
 	WAIT(daemon_counts(d).completed + daemon_counts(d).cancelled == daemon_counts(d).submitted);
 }
 
+static void *only_post_to_one(void *argument)
+{
+	uint64_t thread = (uint64_t)(uintptr_t)argument;
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	for (uint64_t i = 0; i < per_qp;) {
+		wr = rig_write(shared, &sge, thread << 32 | i, 100, IBV_SEND_SIGNALED);
+		i += ibv_post_send(one, &wr, &bad) == 0;
+	}
+	return NULL;
+}
+
+static void poll_until(_Atomic uint64_t *count, uint64_t n)
+{
+	struct ibv_wc wc[8];
+
+	while (atomic_load(count) < n)
+		CHECK(rig_poll(shared, wc, 8) >= 0);
+}
+
+/* A queue pair that does not hold is its first thread's, until others come; then it is destroyed, and its record used again. */
+static void handed_over_under(uint16_t older)
+{
+	struct daemon_options options = {.path = socket_path(), .mode = MFS_MODE_ENFORCE, .older = older};
+	struct daemon *d = daemon_start(&options);
+	pthread_t threads[4];
+	struct ibv_wc wc[8];
+
+	per_qp = (unsigned)atoi(getenv("PER_QP") ? getenv("PER_QP") : "20000") / 5;
+	shared = rig_open(512);
+	fake_observer = observe_one;
+	fake_complete_at_once(true);
+	for (unsigned round = 1; round <= 8; round++) {
+		const struct mfs_segment *s = daemon_segment(d);
+		const uint64_t bytes = 400ull * per_qp * round;
+
+		one = rig_qp(shared, 256);
+		rig_ready(one);
+		for (uintptr_t i = 0; i < 4; i++) {
+			atomic_store(&last_of[i], 0);
+			CHECK(pthread_create(&threads[i], NULL, only_post_to_one, (void *)i) == 0);
+			poll_until(&last_of[i], per_qp / 4);
+		}
+		for (int i = 0; i < 4; i++) {
+			poll_until(&last_of[i], per_qp);
+			CHECK(pthread_join(threads[i], NULL) == 0);
+		}
+		if (older) {
+			CHECK_EQUAL(s->usage[0].posted.bytes[MFS_STAGE_CONTROL], bytes);
+		} else {
+			CHECK_EQUAL(mfs_usage_posted(s, 0, MFS_STAGE_CONTROL), bytes);
+			CHECK(s->usage[0].posted.bytes[MFS_STAGE_CONTROL] < bytes); /* the first thread counted alone */
+		}
+		WAIT((rig_poll(shared, wc, 8), mfs_usage_completed(s, 0, MFS_STAGE_CONTROL) == bytes));
+		CHECK(!misordered);
+		CHECK(ibv_destroy_qp(one) == 0);
+	}
+}
+
+static void handed_over(void)
+{
+	handed_over_under(0);
+}
+
+/* It reads the counters that all threads share, and no others. */
+static void handed_over_under_an_older_daemon(void)
+{
+	handed_over_under(1);
+}
+
+static _Atomic bool posting_done;
+
+static void *post_until_told(void *unused)
+{
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	struct ibv_wc wc[8];
+
+	(void)unused;
+	for (uint64_t i = 0; !atomic_load(&posting_done);) {
+		wr = rig_write(shared, &sge, i, 100, IBV_SEND_SIGNALED);
+		i += ibv_post_send(one, &wr, &bad) == 0;
+		CHECK(ibv_poll_cq(shared->cq, 8, wc) >= 0);
+	}
+	return NULL;
+}
+
+/* The rules begin to hold what a thread has posted without a lock until now: nothing overtakes. */
+static void begins_to_hold(void)
+{
+	struct daemon_options options = {.path = socket_path(), .mode = MFS_MODE_ENFORCE, .gate = GATE_CLOSED,
+					 .grant_all = true};
+	struct daemon *d = daemon_start(&options);
+	struct mfs_rule hold = hold_rule();
+	struct ibv_wc wc[8];
+	pthread_t thread;
+
+	shared = rig_open(512);
+	one = rig_qp(shared, 256);
+	rig_ready(one);
+	fake_observer = observe_one;
+	fake_complete_at_once(true);
+	CHECK(pthread_create(&thread, NULL, post_until_told, NULL) == 0);
+	WAIT(last_of[0] > 1000);
+	CHECK_EQUAL(daemon_counts(d).submitted, 0);
+	daemon_rules(d, &hold, 1);
+	WAIT(daemon_counts(d).submitted > 100);
+	atomic_store(&posting_done, true);
+	CHECK(pthread_join(thread, NULL) == 0);
+	WAIT((rig_poll(shared, wc, 8), daemon_counts(d).completed + daemon_counts(d).cancelled == daemon_counts(d).submitted));
+	CHECK(!misordered);
+}
+
 /* A signal handler posts to queue pair B whatever the thread was doing: the fake device's lock is never held for B when
  * the handler runs, since the main flow only polls and posts to A. */
 static struct ibv_qp *of_handler;
@@ -389,6 +505,9 @@ int main(int argc, char **argv)
 		{"million", million},
 		{"million_unruly", million_unruly},
 		{"one_queue_pair", one_queue_pair},
+		{"handed_over", handed_over},
+		{"handed_over_under_an_older_daemon", handed_over_under_an_older_daemon},
+		{"begins_to_hold", begins_to_hold},
 		{"posts_in_handler", posts_in_handler},
 		{"cancelled_while_posting", cancelled_while_posting},
 		{NULL, NULL},

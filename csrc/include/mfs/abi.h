@@ -15,7 +15,8 @@
  *    and relaxed on the posting path; each is meaningful alone, no other datum is published through it. A heartbeat may lie
  *    ahead (since minor 3): the daemon has nothing to do and will write the next by then. A client that rings the doorbell
  *    exchanges such a one for the present; arbiter_asleep (release, acquire) comes after it, so it sees the right one.
- *  - usage counters: added with relaxed order by any thread of the client; the daemon reads them relaxed. `posted` is
+ *  - usage counters: added with relaxed order by any thread of the client, those of a usage lane by the lane's thread alone
+ *    and without a locked instruction; the daemon reads them relaxed (usage.h). `posted` is
  *    added before the work request reaches the NIC and `completed` after its completion was seen, so posted - completed
  *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
  *  - contexts (batches, requests, demands): a slot is claimed by compare-and-swap with acquire, filled relaxed, and
@@ -48,6 +49,7 @@
 #define MFS_TASKS_MAX 4096   /* tasks of one process held or in flight at once */
 #define MFS_LANES 8	     /* submit rings of one process: one a thread, the last for all other threads */
 #define MFS_LANE_SLOTS 2048  /* one thread's messages that the arbiter has not read yet */
+#define MFS_USAGE_LANES 4    /* threads of one process that count what they post apart from the others */
 #define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
 #define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
 #define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
@@ -255,6 +257,12 @@ struct mfs_usage {
 };
 _Static_assert(sizeof(struct mfs_usage) == 256, "posted and completed are two lines each");
 
+/* Bytes posted by one thread, by stage, beside those in mfs_usage_half: the sum is what the client has posted. */
+struct mfs_usage_lane {
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t bytes[MFS_STAGES_MAX];
+};
+_Static_assert(sizeof(struct mfs_usage_lane) == 64, "each thread has a line of its own");
+
 /* ---- client state for people (status), written by the client, believed by nobody else -------------------------- */
 
 struct mfs_client_report {
@@ -417,6 +425,8 @@ struct mfs_segment {
 	struct mfs_request request[MFS_REQUESTS_MAX];
 	struct mfs_demand demand[MFS_DEMANDS_MAX];
 	struct mfs_communicator communicator[MFS_COMMUNICATORS_MAX];
+	/* since minor 4 */
+	struct mfs_usage_lane posted_lane[MFS_NICS_MAX][MFS_USAGE_LANES];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
 _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");

@@ -1,0 +1,179 @@
+/* The seldom ways of the owner flag: waiting for it, and whose a queue pair is. See owner.h. */
+#define _GNU_SOURCE
+#include "owner.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define NEVER UINT64_MAX
+#define DRAIN_NS 1000000 /* far longer than a store stays in its core */
+#define THREADS_MAX (1u << 30)
+
+__thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))) = SHIM_THREAD_NONE;
+
+static _Atomic uint32_t usable; /* threads can be made to pass a barrier */
+static _Atomic uint32_t threads; /* ids given out */
+static _Atomic uint32_t lane_thread[MFS_USAGE_LANES]; /* the system's number of whose lane it is; 0: none */
+
+/* Once, before the first queue pair is made. */
+void shim_owner_start(void)
+{
+	int saved = errno;
+
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0)
+		atomic_store(&usable, 1);
+	errno = saved;
+}
+
+/* In the child: it registers again when it opens a device of its own. */
+void shim_owner_after_fork(void)
+{
+	atomic_store(&usable, 0);
+}
+
+/* A program may have forbidden itself the call since. Then no queue pair is given any more, and for those that were it is
+ * enough to wait: a store reaches memory by itself, and a thread that is off its core has passed a barrier. */
+static void threads_barrier(void)
+{
+	struct timespec pause = {.tv_nsec = DRAIN_NS};
+	int saved = errno;
+
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) {
+		atomic_store(&usable, 0);
+		syscall(SYS_nanosleep, &pause, NULL); /* no cancellation point */
+	}
+	errno = saved;
+}
+
+/* Flag set, the word was `word` before. False: its thread is posting. */
+bool shim_owner_settled(struct shim_qp *q, uint32_t word)
+{
+	if (word && word != shim_thread_id)
+		threads_barrier();
+	return !atomic_load_explicit(&q->inside, memory_order_acquire);
+}
+
+static void wait_a_little(unsigned spins)
+{
+	shim_pause();
+	if (spins % 16 == 15)
+		sched_yield();
+}
+
+/* Sets the flag, then waits until its thread has left: that cannot come in again meanwhile. */
+static bool acquire_until(struct shim_qp *q, uint64_t until_ns)
+{
+	uint32_t word;
+
+	for (unsigned spins = 0;; spins++) {
+		word = atomic_load_explicit(&q->owner, memory_order_relaxed);
+		if (!(word & SHIM_OWNER_HELD) &&
+		    atomic_compare_exchange_weak_explicit(&q->owner, &word, word | SHIM_OWNER_HELD, memory_order_acquire,
+							  memory_order_relaxed))
+			break;
+		if (until_ns != NEVER && shim_now_ns() >= until_ns)
+			return false;
+		wait_a_little(spins);
+	}
+	if (!word || shim_owner_settled(q, word))
+		return true;
+	for (unsigned spins = 0; atomic_load_explicit(&q->inside, memory_order_acquire); spins++) {
+		if (until_ns != NEVER && shim_now_ns() >= until_ns) {
+			shim_owner_release(q);
+			return false;
+		}
+		wait_a_little(spins);
+	}
+	return true;
+}
+
+void shim_owner_acquire(struct shim_qp *q)
+{
+	acquire_until(q, NEVER);
+}
+
+/* The bound is for a thread that was cancelled inside: nobody may wait for it for ever. */
+bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns)
+{
+	return shim_owner_try(q) || acquire_until(q, shim_now_ns() + ns);
+}
+
+/* The lane of the calling thread, or -1. */
+static int lane_claim(void)
+{
+	uint32_t tid = (uint32_t)syscall(SYS_gettid), owner;
+	int saved = errno, found = -1;
+
+	for (int i = 0; i < MFS_USAGE_LANES && found < 0; i++)
+		if (atomic_load(&lane_thread[i]) == tid)
+			found = i;
+	for (int i = 0; i < MFS_USAGE_LANES && found < 0; i++) {
+		owner = atomic_load(&lane_thread[i]);
+		if ((!owner || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
+		    atomic_compare_exchange_strong(&lane_thread[i], &owner, tid))
+			found = i;
+	}
+	errno = saved;
+	return found;
+}
+
+static void lane_set(struct shim_qp *q, int lane)
+{
+	q->lane_given = lane;
+	q->posted_lane = lane >= 0 && q->posted_lanes ? &q->posted_lanes[lane] : NULL;
+}
+
+/* Flag set, or nobody knows the queue pair yet: the counters are elsewhere from now on. */
+void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes)
+{
+	q->posted_lanes = lanes;
+	lane_set(q, q->lane_given);
+}
+
+/* Flag set by the caller, who posts on a queue pair that does not hold: makes it his, or nobody's. */
+void shim_owner_give(struct shim_qp *q)
+{
+	bool given = atomic_load_explicit(&q->owner, memory_order_relaxed) != SHIM_OWNER_HELD;
+
+	if (q->shared || !atomic_load_explicit(&usable, memory_order_relaxed))
+		return;
+	if (unlikely(shim_thread_id == SHIM_THREAD_NONE)) {
+		uint32_t number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
+
+		if (number >= THREADS_MAX) {
+			atomic_store(&threads, THREADS_MAX);
+			return;
+		}
+		shim_thread_id = number << 1;
+	}
+	if (q->poster != shim_thread_id) {
+		if (given)
+			shim_owner_share(q);
+		q->poster = shim_thread_id;
+		q->posts_in_a_row = 0;
+	} else if (!given && ++q->posts_in_a_row == SHIM_OWNER_ROW) {
+		lane_set(q, lane_claim());
+		atomic_store_explicit(&q->owner, SHIM_OWNER_HELD | shim_thread_id, memory_order_relaxed);
+	}
+}
+
+/* Flag set: nobody's, for good. */
+void shim_owner_share(struct shim_qp *q)
+{
+	q->shared = true;
+	lane_set(q, -1);
+	atomic_store_explicit(&q->owner, SHIM_OWNER_HELD, memory_order_relaxed);
+}
+
+/* Flag set: the record will be another queue pair's. */
+void shim_owner_forget(struct shim_qp *q)
+{
+	q->poster = q->posts_in_a_row = 0;
+	q->shared = false;
+	lane_set(q, -1);
+	atomic_store_explicit(&q->owner, 0, memory_order_release);
+}

@@ -1,0 +1,87 @@
+/* Who may post on a queue pair: the owner flag, and the thread that does without it.
+ *
+ * Most queue pairs are posted to by one thread. Once a thread has posted SHIM_OWNER_ROW times in a row on a queue pair
+ * that does not hold, that queue pair is *given* to it: the flag's word then has the thread's id beside the flag. Its
+ * thread says in `inside` that it is posting, and looks at the word again: two plain stores and loads, and only the
+ * compiler is kept from exchanging them. Everybody else sets the flag, and then makes all threads of the process pass a
+ * memory barrier (membarrier). After that he sees `inside` if the thread had said it before; and if it says so later, it
+ * sees the flag and turns back. tests/model/owner.pml checks this.
+ *
+ *  - The flag set: whose queue pair it is does not change but by who has set it. `inside` is written by that thread only.
+ *  - A queue pair is given once in its life. If another thread posts there, or it begins to hold, it is nobody's again,
+ *    for good: a thread that was stopped between its look at the word and its `inside` may write that arbitrarily late,
+ *    which must not hide that of another thread.
+ *  - A thread that ends leaves `inside` at 0, so its queue pairs can be taken; its id is not used again. One that was
+ *    cancelled while posting stays inside, as it would have kept the flag.
+ *  - A signal handler that finds its own thread inside waits for the flag, as it would without all this.
+ *  - Its thread counts what it posts in a lane of counters that it has alone (mfs_usage_lane), while there are any: a lane
+ *    whose thread has ended is taken over.
+ *  - Without membarrier (Linux before 4.14) nothing is given.
+ */
+#ifndef MFS_SHIM_OWNER_H
+#define MFS_SHIM_OWNER_H
+
+#include "shim.h"
+
+#include <mfs/usage.h>
+
+#define SHIM_OWNER_ROW 64
+
+#define SHIM_OWNER_HELD 1u
+#define SHIM_THREAD_NONE UINT32_MAX /* no id yet */
+extern __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))); /* even, not 0 */
+
+void shim_owner_start(void);
+bool shim_owner_settled(struct shim_qp *q, uint32_t word);
+void shim_owner_acquire(struct shim_qp *q);
+bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns);
+void shim_owner_give(struct shim_qp *q);
+void shim_owner_share(struct shim_qp *q);
+void shim_owner_forget(struct shim_qp *q);
+void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes);
+void shim_owner_after_fork(void);
+
+/* True when the queue pair is this thread's, which then leaves by shim_owner_exit. Such a queue pair does not hold. */
+static inline bool shim_owner_enter(struct shim_qp *q)
+{
+	uint32_t id = shim_thread_id;
+
+	if (unlikely(atomic_load_explicit(&q->owner, memory_order_relaxed) != id ||
+		     atomic_load_explicit(&q->inside, memory_order_relaxed)))
+		return false;
+	atomic_store_explicit(&q->inside, 1, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst); /* the other side's membarrier does the rest */
+	if (likely(atomic_load_explicit(&q->owner, memory_order_acquire) == id))
+		return true;
+	atomic_store_explicit(&q->inside, 0, memory_order_release);
+	return false;
+}
+
+static inline void shim_owner_exit(struct shim_qp *q)
+{
+	atomic_store_explicit(&q->inside, 0, memory_order_release);
+}
+
+/* Lets go of the flag. Where a queue pair may hold, shim_owner_leave looks for work, too. */
+static inline void shim_owner_release(struct shim_qp *q)
+{
+	uint32_t word = atomic_load_explicit(&q->owner, memory_order_relaxed);
+
+	atomic_store_explicit(&q->owner, word & ~SHIM_OWNER_HELD, memory_order_release);
+}
+
+static inline bool shim_owner_try(struct shim_qp *q)
+{
+	uint32_t word = atomic_load_explicit(&q->owner, memory_order_relaxed);
+
+	if (word & SHIM_OWNER_HELD ||
+	    !atomic_compare_exchange_strong_explicit(&q->owner, &word, word | SHIM_OWNER_HELD, memory_order_acquire,
+						     memory_order_relaxed))
+		return false;
+	if (likely(!word) || shim_owner_settled(q, word))
+		return true;
+	shim_owner_release(q);
+	return false;
+}
+
+#endif
