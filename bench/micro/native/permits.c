@@ -90,7 +90,7 @@ static void collectives_post(void)
 {
 	for (uint32_t nic = 0; nic < nics && held; nic++)
 		atomic_fetch_add_explicit(&clients[0].session->segment->usage[nic].posted.bytes[MFS_STAGE_COLLECTIVE],
-					  RATE / 1000, memory_order_relaxed);
+					  RATE / 20, memory_order_relaxed);
 }
 
 static uint64_t turns_until(uint64_t messages, uint64_t grants)
@@ -169,9 +169,10 @@ static uint32_t waiting(void)
 int main(int argc, char **argv)
 {
 	static const uint8_t dscp[MFS_CLASSES_MAX] = {48, 40, 34, 26, 18, 10, 8, 1};
+	/* gate_max: what collectives have posted lasts however long this process waits for a core */
 	struct mfs_arbiter_config config = {
 		.epoch = 1, .heartbeat_ns = 10000000, .stale_after_ns = 40000000, .max_hold_ns = 250000000,
-		.window_ns = 200000, .window_bytes_min = 131072, .quiet_ns = 200000, .gate_max_ns = 2000000,
+		.window_ns = 200000, .window_bytes_min = 131072, .quiet_ns = 200000, .gate_max_ns = 10000000000,
 		.spin_ns = 50000, .torn_slot_ns = 10000000, .load_time_constant_ns = 10000000,
 		.rate_default_bytes_per_s = RATE, .tasks_max = 262144, .mode = MFS_MODE_ENFORCE,
 	};
