@@ -2,7 +2,8 @@
  * the first of them that is permitted, in the place of whichever is chosen; it has the best key of all behind it.
  *
  * Tasks of one queue pair may be read in another order than they were sent, since threads have rings of their own. The
- * time at which each was sent tells; it is searched from the end, where it nearly always belongs.
+ * time at which each was sent tells; it is searched from the end, where it nearly always belongs. Who says otherwise of each of
+ * thousands pays for the steps.
  */
 #include "arbiter_state.h"
 
@@ -50,9 +51,11 @@ void fifo_add(struct session *session, struct task *task, uint32_t queue)
 		return;
 	task->fifo = fifo_find_or_make(session, queue);
 	fifo = &session->fifo[task->fifo - 1];
-	for (after = fifo->tail; after; after = session->task[after - 1].fifo_prev)
+	for (after = fifo->tail; after; after = session->task[after - 1].fifo_prev) {
 		if (session->task[after - 1].submit_ns <= task->submit_ns)
 			break;
+		session->work_ns += WORK_STEP_NS;
+	}
 	task->fifo_prev = after;
 	task->fifo_next = after ? session->task[after - 1].fifo_next : fifo->head;
 	*(after ? &session->task[after - 1].fifo_next : &fifo->head) = slot;

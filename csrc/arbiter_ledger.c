@@ -59,7 +59,7 @@ static uint32_t *row_bucket(struct ledger *ledger, uint32_t client_id, uint64_t 
 
 static uint32_t *cell_bucket(struct ledger *ledger, uint32_t row, uint8_t stage, uint16_t layer)
 {
-	return &ledger->cell_bucket[mix((uint64_t)row << 24 | (uint64_t)stage << 16 | layer) % CELL_BUCKETS];
+	return &ledger->cell_bucket[mix(ledger->salt ^ ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) % CELL_BUCKETS];
 }
 
 struct ledger *ledger_create(uint64_t salt)

@@ -251,6 +251,9 @@ static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_
 	struct task *chosen = (struct task *)(uintptr_t)pick->cookie, *first = fifo_first(chosen->session, chosen);
 	uint8_t wire_class = pick->wire_class;
 
+	/* A queue pair has one peer: who says otherwise has no order. */
+	if (first->way == chosen->way && first->destination != chosen->destination)
+		return chosen;
 	/* of the queue of the other direction, perhaps */
 	if (first != chosen && mfs_rmlq_place(way_at(arbiter, first->way)->queue, first->handle, pick) == 0 &&
 	    wire_class < pick->wire_class)
@@ -263,7 +266,6 @@ void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
 	struct way *way = way_at(arbiter, index);
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
 	struct mfs_pick pick, taken;
-	uint16_t destination;
 	struct task *task;
 
 	way->dirty = false;
@@ -273,20 +275,16 @@ void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
 			way->dirty = true;
 			return;
 		}
-		destination = pick.destination;
 		task = first_of_queue_pair(arbiter, &pick);
-		/* One that goes another way than what was chosen goes with it, whatever room there is there. */
-		if (enforce && session_suspect(arbiter, task->session, index) && !task->own) {
-			nic_unplace(arbiter, task);
-			nic_place(arbiter, task, 0);
-		} else if (enforce && task->way == index && task->destination == destination) {
+		/* One that takes the other direction goes with what was chosen, whatever room there is there. */
+		if (enforce && task->way == index) {
 			enum mfs_room room = mfs_window_room(way->window, task->destination, task->bytes, arbiter->now_ns,
 							     &way->look_ns);
 
 			if (room == MFS_ROOM_NIC_FULL)
 				return;
 			if (room == MFS_ROOM_DESTINATION_FULL) {
-				mfs_rmlq_destination_close(way->queue, destination);
+				mfs_rmlq_destination_close(way->queue, task->destination);
 				continue;
 			}
 		}

@@ -365,6 +365,7 @@ static inline uint32_t active_lanes(const struct session *session)
 #define WORK_BATCH_NS 300
 #define WORK_REQUEST_NS 100
 #define WORK_DEMAND_NS 50
+#define WORK_STEP_NS 5 /* along a list that the client has made */
 #define WORK_LATER_NS 2000000ull /* a client that owes so much has its contexts read no more for now */
 #define TIME_MAX_NS (1ull << 60) /* what a segment tells beyond it is not believed */
 

@@ -27,7 +27,7 @@ def sources(pattern: str, *without: str) -> tuple[Path, ...]:
 
 
 TARGETS = {
-    "segment": Target((*sources("csrc/arbiter_*.c"), *sources("csrc/rmlq*.c"), *sources("csrc/window.c")), (), 300),
+    "segment": Target(sources("csrc/*.c", "arbiter.c", "arbiter_command.c"), (), 300),
     "handshake": Target((*sources("csrc/client*.c", "client_attach.c"),), (), 200),
     "frames": Target(sources("csrc/soft_roce/*.c", "connection.c", "provider.c"), ("-libverbs",), 400),
     "datagrams": Target(sources("csrc/soft_roce/*.c", "provider.c"), ("-libverbs",), 300),

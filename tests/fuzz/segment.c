@@ -1,50 +1,97 @@
 /* Fuzzes everything that the arbiter reads from a client: the input writes anywhere in a client's segment, sends messages of
- * any content in its lanes, and lets the arbiter take turns. An honest client beside it must be served all the while. */
-#include "../../csrc/arbiter.c"
+ * any content in its lanes, and lets time pass. An honest client beside it sends as much as it is permitted, over the link and
+ * by the clock of tests/native/virtual_arbiter.h: nobody gives it up, and whatever the hostile one has done, it moves nearly
+ * what it moves alone.
+ */
+#include "../native/virtual_arbiter.h"
 #include "input.h"
 
-#include <mfs/ring.h>
-#include <sys/mman.h>
+#define ROUND_NS 100000000ull	/* of which the victim's bytes are counted, after some input was used up */
+#define SETTLE_NS 60000000ull	/* before: what the hostile one has in flight is found out to be late, or is over */
+#define KEPT 0.9
+#define HOSTILE_TASKS 64u
 
-static struct mfs_segment *map(int memfd, int doorbell)
-{
-	struct mfs_segment *segment = mmap(NULL, sizeof(*segment), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-
-	if (segment == MAP_FAILED)
-		abort();
-	close(memfd);
-	close(doorbell);
-	return segment;
-}
+static struct program victim, hostile;
 
 /* Mostly near the truth, where the interesting mistakes are. */
-static void message(struct input *in, struct mfs_segment *segment)
+static void message(struct input *in)
 {
-	struct mfs_message m;
+	struct mfs_segment *segment = hostile.session->segment;
 	unsigned shape = (unsigned)take(in, 1), lane = (unsigned)take(in, 1) % MFS_LANES;
+	struct mfs_message m;
 	uint64_t *words = (uint64_t *)&m;
 
-	if (shape & 1) {
+	if (shape == 255) {
 		for (unsigned i = 0; i < sizeof(m) / 8; i++)
 			words[i] = take(in, 8);
 	} else {
+		static const enum mfs_message_kind kinds[] = {MFS_MESSAGE_SUBMIT, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_SUBMIT,
+							      MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL,
+							      MFS_MESSAGE_BATCH,  MFS_MESSAGE_REQUEST};
+		uint32_t slot = (uint32_t)take(in, 1) % HOSTILE_TASKS;
+		uint8_t kind = (uint8_t)kinds[take(in, 1) % 8];
+
+		/* In order, or it is given up at once; a late or an early one now and then. */
+		hostile.generation[slot] += kind == MFS_MESSAGE_SUBMIT && shape % 32 != 31;
 		m = (struct mfs_message){
-			.task = (uint64_t)(take(in, 1) % 4 + 1) << 32 | take(in, 1) % 8,
-			.bytes = take(in, 3),
+			.task = kind == MFS_MESSAGE_REQUEST ? slot % 8
+							    : (uint64_t)(hostile.generation[slot] + (shape % 64 == 33)) << 32 | slot,
+			.bytes = take(in, shape & 8 ? 5 : 3),
+			.queue = take(in, 1) % 4,
+			.peer = (uint32_t)take(in, 1) % 4, /* 1 is the victim's */
 			.request_id = take(in, 1) % 8,
 			.deadline_ns = shape & 2 ? take(in, 8) : 0,
-			.batch = shape & 4 ? (uint32_t)(take(in, 1) % (MFS_BATCHES_MAX + 1)) : MFS_NONE_U32,
+			.submit_ns = now_ns - take(in, 2) * 1000,
+			.batch = shape & 4 ? (uint32_t)(take(in, 1) % MFS_BATCHES_MAX) : MFS_NONE_U32,
 			.layer = (uint16_t)take(in, 1),
-			.kind = (uint8_t)(take(in, 1) % 7),
+			.kind = kind,
 			.stage = (uint8_t)(take(in, 1) % 6),
-			.flags = (uint8_t)(take(in, 1) & 1),
+			.flags = (uint8_t)(take(in, 1) & (MFS_TASK_LANED | MFS_TASK_INCOMING | MFS_TASK_TAKEN | MFS_TASK_BYPASSED)),
+			.wire_class = (uint8_t)(take(in, 1) % 8),
 		};
 	}
 	mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, &m, 1);
 }
 
-static void scribble(struct input *in, struct mfs_segment *segment)
+/* A request with demands, a batch: what the words of a segment look like when they mean something. */
+static void context(struct input *in)
 {
+	struct mfs_segment *segment = hostile.session->segment;
+	struct mfs_request *request = &segment->request[take(in, 1) % 8];
+	struct mfs_batch *batch = &segment->batch[take(in, 1) % 4];
+	struct mfs_demand *demand = &segment->demand[take(in, 1) % 8];
+
+	atomic_store(&demand->request, (uint32_t)take(in, 1) % 9);
+	atomic_store(&demand->next, (uint32_t)take(in, 1) % 9);
+	atomic_store(&demand->bytes, take(in, 5));
+	atomic_store(&demand->stage, (uint8_t)take(in, 1) % 6);
+	atomic_store(&demand->direction, (uint8_t)take(in, 1));
+	atomic_store(&request->demand, (uint32_t)take(in, 1) % 9);
+	atomic_store(&request->batch, (uint32_t)take(in, 1) % 5);
+	atomic_store(&request->deadline_ns, now_ns + take(in, 4));
+	atomic_store(&request->budget_ns, take(in, 4));
+	atomic_fetch_add(&request->version, 1);
+	atomic_store(&request->request_id, take(in, 1) % 8);
+	atomic_store(&batch->layers, (uint32_t)take(in, 1));
+	atomic_store(&batch->layer_current, (uint32_t)take(in, 1));
+	atomic_store(&batch->deadline_ns, now_ns + take(in, 4));
+	atomic_store(&batch->compute_ns, take(in, 4));
+	atomic_store(&batch->requests, (uint32_t)take(in, 1));
+	atomic_fetch_add(&batch->version, (uint32_t)take(in, 1) & 1);
+	atomic_store(&batch->batch_id, take(in, 1) % 8);
+}
+
+static void count(struct input *in)
+{
+	struct mfs_usage *usage = &hostile.session->segment->usage[take(in, 1) % 2];
+	struct mfs_usage_half *half = take(in, 1) & 1 ? &usage->completed : &usage->posted;
+
+	atomic_fetch_add(&half->bytes[take(in, 1) % MFS_STAGES_MAX], take(in, 4));
+}
+
+static void scribble(struct input *in)
+{
+	struct mfs_segment *segment = hostile.session->segment;
 	uint64_t offset = take(in, 4) % sizeof(*segment);
 	size_t bytes = take(in, 1) % 64 + 1;
 
@@ -55,80 +102,83 @@ static void scribble(struct input *in, struct mfs_segment *segment)
 		((uint8_t *)segment)[offset + i] = (uint8_t)take(in, 1);
 }
 
-static void honest_is_served(struct mfs_arbiter *arbiter, struct mfs_segment *honest)
+static void pass(uint64_t ns)
 {
-	static uint64_t generation;
-	struct mfs_message m = {
-		.task = ++generation << 32,
-		.bytes = 1000,
-		.batch = MFS_NONE_U32,
-		.kind = MFS_MESSAGE_SUBMIT,
-		.stage = MFS_STAGE_P2D,
-	};
-	uint64_t before = atomic_load(&honest->grant.tail);
+	for (uint64_t end_ns = now_ns + ns; now_ns < end_ns; now_ns += STEP_NS) {
+		permits_take(&victim, true);
+		while (__builtin_popcountll(victim.busy) < DEPTH)
+			submit(&victim, MESSAGE, 0, 1, 0);
+		turn(arbiter, true);
+		wire_step();
+	}
+	if (victim.session->state != MFS_SEGMENT_ACTIVE)
+		abort();
+}
 
-	if (mfs_mpsc_push(&honest->submit[0], honest->submit_slot[0], MFS_LANE_SLOTS, &m, 1) != 1)
-		abort();
-	m.kind = MFS_MESSAGE_CANCEL; /* whether or not the hostile one fills the window: the daemon must take both */
-	if (mfs_mpsc_push(&honest->submit[0], honest->submit_slot[0], MFS_LANE_SLOTS, &m, 1) != 1)
-		abort();
-	turn(arbiter, true);
-	if (atomic_load(&honest->header.state) != MFS_SEGMENT_ACTIVE ||
-	    atomic_load(&honest->submit[0].head) != atomic_load(&honest->submit[0].tail) ||
-	    atomic_load(&honest->grant.tail) < before)
-		abort();
+static uint64_t moved_in(uint64_t ns)
+{
+	uint64_t before = victim.bytes;
+
+	pass(ns);
+	return victim.bytes - before;
+}
+
+static void begin(void)
+{
+	memset(&victim, 0, sizeof(victim));
+	memset(&hostile, 0, sizeof(hostile));
+	wire_n = 0;
+	arbiter_begin();
+	attach(&victim);
+	attach(&hostile);
+}
+
+static uint64_t alone(void)
+{
+	static uint64_t bytes;
+
+	if (bytes)
+		return bytes;
+	begin();
+	pass(SETTLE_NS);
+	bytes = moved_in(ROUND_NS);
+	mfs_arbiter_destroy(arbiter);
+	return bytes;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct mfs_arbiter_config config = {.epoch = 1};
-	struct mfs_arbiter *arbiter;
-	struct mfs_segment *hostile, *honest;
+	uint64_t due = (uint64_t)(KEPT * (double)alone());
 	struct input in = {data, size};
-	int memfd, doorbell, hostile_id;
 
-	mfs_policy_default(&config.policy, 8);
-	config.heartbeat_ns = 10000000;
-	config.stale_after_ns = 40000000;
-	config.max_hold_ns = 1000000000;
-	config.window_ns = 200000;
-	config.window_bytes_min = 131072;
-	config.torn_slot_ns = 1; /* at the second look */
-	config.gate_max_ns = 2000000;
-	config.load_time_constant_ns = 10000000;
-	config.rate_default_bytes_per_s = 125000000;
-	config.tasks_max = 4096;
-	config.mode = MFS_MODE_ENFORCE;
-	if (mfs_arbiter_create(&config, &arbiter) || mfs_arbiter_nic(arbiter, "rdma0", 1, 0) != 0)
-		abort();
-	hostile_id = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
-	if (hostile_id < 0)
-		abort();
-	hostile = map(memfd, doorbell);
-	if (mfs_arbiter_client_add(arbiter, &memfd, &doorbell) < 0)
-		abort();
-	honest = map(memfd, doorbell);
+	begin();
 	while (in.left) {
-		switch (take(&in, 1) % 8) {
+		switch (take(&in, 1) % 16) {
 		case 0:
-			scribble(&in, hostile);
+			scribble(&in);
 			break;
 		case 1:
-			turn(arbiter, true);
+			pass((take(&in, 1) + 1) * STEP_NS);
 			break;
 		case 2:
-			honest_is_served(arbiter, honest);
+			context(&in);
+			break;
+		case 3: /* takes its permits, and perhaps has nothing more in flight of the victim's bytes' kind */
+			permits_take(&hostile, false);
+			break;
+		case 4:
+			count(&in);
 			break;
 		default:
-			message(&in, hostile);
+			message(&in);
 		}
 	}
-	turn(arbiter, true);
-	honest_is_served(arbiter, honest);
-	mfs_arbiter_client_remove(arbiter, (uint32_t)hostile_id);
-	honest_is_served(arbiter, honest);
+	pass(SETTLE_NS);
+	if (moved_in(ROUND_NS) < due)
+		abort();
+	mfs_arbiter_client_remove(arbiter, hostile.session->client_id);
+	if (moved_in(SETTLE_NS) < due / 2)
+		abort();
 	mfs_arbiter_destroy(arbiter);
-	munmap(hostile, sizeof(*hostile));
-	munmap(honest, sizeof(*honest));
 	return 0;
 }

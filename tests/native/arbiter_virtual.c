@@ -1,320 +1,457 @@
-/* The arbiter under a clock of the test's: programs that are written here, and a link that carries what they post, at its
- * rate and to destinations that may be slower. A victim sends as much as it is permitted; what another program does must
- * not take that from it. Nothing here depends on how fast this machine is.
+/* What other programs may take from one that does nothing wrong. A victim sends as much as it is permitted, on the link and by
+ * the clock of virtual_arbiter.h, while the programs of a scenario attack it, or have bad luck.
  *
- * arbiter_virtual SCENARIO prints "victim BYTES" and what else the scenario has to say; `alone` is the victim's measure.
+ * arbiter_virtual SCENARIO prints "victim BYTES" and what else there is to say; `alone` is the victim's measure.
  */
-#define _GNU_SOURCE
-#define arbiter_clock_ns arbiter_real_clock_ns
-#include "../../csrc/arbiter_command.c"
-#undef arbiter_clock_ns
-uint64_t arbiter_clock_ns(void);
-#undef _GNU_SOURCE
-#include "../../csrc/arbiter.c"
+#include "virtual_arbiter.h"
 
-#include <stdio.h>
+#include <time.h>
 
-#define RATE 1000000000ull /* bytes a second */
-#define STEP_NS 5000ull
 #define END_NS 3000000000ull
-#define MESSAGE (256u << 10)
-#define DEPTH 8
-#define SLOTS 64
+#define ATTACKERS_MAX 4
 
-static uint64_t now_ns; /* begins a second after the true time, which commands use before the first turn */
+static struct program victim, attacker[ATTACKERS_MAX];
+static bool victim_wanders; /* to another peer with every message */
+static bool victim_sleeps;
 
-uint64_t arbiter_clock_ns(void)
+static void victim_step(void)
 {
-	return now_ns;
+	static uint32_t peers;
+
+	permits_take(&victim, true);
+	while (!victim_sleeps && __builtin_popcountll(victim.busy) < DEPTH)
+		submit(&victim, MESSAGE, 0, victim_wanders ? 1000000000 + ++peers : 1, 0);
 }
 
-static void must(bool holds, const char *what)
+static bool every(uint64_t step, uint64_t period_ns)
 {
-	if (holds)
-		return;
-	fprintf(stderr, "not so: %s\n", what);
-	_exit(1);
+	return step * STEP_NS % period_ns == 0;
 }
 
-/* ---- the link: fair among what is posted, each destination at its own rate at most ------------------------------------ */
-
-struct posted {
-	struct program *program;
-	double left;
-	uint32_t slot;
-	int destination;
-	bool collective;
-};
-
-static struct posted wire[4096];
-static unsigned wire_n;
-static double destination_rate[8] = {RATE, RATE, RATE, RATE, RATE, RATE, RATE, RATE};
-
-/* ---- programs ---------------------------------------------------------------------------------------------------------- */
-
-struct program {
-	struct session *session;
-	uint32_t generation[SLOTS];
-	uint64_t busy; /* slots, one bit each */
-	uint64_t bytes;
-	uint64_t moved[8]; /* by destination */
-	uint32_t slot_bytes[SLOTS];
-	int slot_destination[SLOTS];
-};
-
-static struct mfs_arbiter *arbiter;
-
-static void attach(struct program *program)
+static void count(struct program *program, enum mfs_stage stage, uint64_t bytes)
 {
-	int memfd, doorbell, rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
-
-	must(rc > 0, "a client is added");
-	program->session = session_find(arbiter, (uint32_t)rc);
-	close(memfd);
-	close(doorbell);
+	atomic_fetch_add(&program->session->segment->usage[0].posted.bytes[stage], bytes);
 }
 
-static void send_message(struct program *program, struct mfs_message message)
-{
-	struct mfs_segment *segment = program->session->segment;
+/* ---- peers and programs that do not answer --------------------------------------------------------------------------- */
 
-	message.submit_ns = now_ns;
-	mfs_mpsc_push(&segment->submit[MFS_LANE_SHARED], segment->submit_slot[MFS_LANE_SHARED], MFS_LANE_SLOTS, &message, 1);
-}
-
-/* Answers the slot, or -1 when all are in use. */
-static int submit(struct program *program, uint32_t bytes, int destination, uint32_t peer, uint8_t flags)
+/* Much that never ends, and small things that do. */
+static void dead_peer_of(struct program *program, uint64_t step, uint32_t peer)
 {
-	for (uint32_t slot = 0; slot < SLOTS; slot++) {
-		if (program->busy >> slot & 1)
-			continue;
-		program->busy |= 1ull << slot;
-		program->slot_bytes[slot] = bytes;
-		program->slot_destination[slot] = destination;
-		send_message(program, (struct mfs_message){.task = (uint64_t)++program->generation[slot] << 32 | slot,
-							   .bytes = bytes,
-							   .peer = peer,
-							   .batch = MFS_NONE_U32,
-							   .kind = MFS_MESSAGE_SUBMIT,
-							   .stage = MFS_STAGE_P2D,
-							   .flags = flags});
-		return (int)slot;
+	permits_take(program, false);
+	if (step == 0)
+		for (unsigned i = 0; i < 10; i++)
+			submit(program, 240000, 1, peer, 0);
+	if (step % 20 == 1) {
+		int slot = submit(program, 1024, 2, 0, MFS_TASK_TAKEN);
+
+		if (slot >= 0)
+			complete(program, (uint32_t)slot);
 	}
-	return -1;
 }
 
-static void complete(struct program *program, uint32_t slot)
+static void dead_peer(uint64_t step)
 {
-	program->busy &= ~(1ull << slot);
-	send_message(program, (struct mfs_message){.task = (uint64_t)program->generation[slot] << 32 | slot,
-						   .batch = MFS_NONE_U32,
-						   .kind = MFS_MESSAGE_COMPLETE});
+	dead_peer_of(&attacker[0], step, 77);
 }
 
-static void post(struct program *program, uint32_t slot)
+static void dead_peer_shared(uint64_t step)
 {
-	must(wire_n < sizeof(wire) / sizeof(*wire), "the wire has room");
-	wire[wire_n++] = (struct posted){.program = program,
-					 .left = program->slot_bytes[slot],
-					 .slot = slot,
-					 .destination = program->slot_destination[slot]};
+	dead_peer_of(&attacker[0], step, 1);
 }
 
-static void permits_take(struct program *program, bool posts)
+/* What waited when the first of it was written off goes no faster for that. */
+static void dead_peer_large(uint64_t step)
 {
+	permits_take(&attacker[0], false);
+	while (__builtin_popcountll(attacker[0].busy) < SLOTS && step % 10 == 0)
+		submit(&attacker[0], 4u << 20, 1, 77, 0);
+}
+
+/* Asks at the victim's destination, keeps each permit for so long, and completes; there are always more that wait. */
+static void cycle(struct program *program, uint32_t bytes, uint64_t hold_ns)
+{
+	static uint64_t permitted_ns[ATTACKERS_MAX][SLOTS];
+	uint64_t *since_ns = permitted_ns[program - attacker];
 	struct mfs_segment *segment = program->session->segment;
 	struct mfs_grant grant;
 
 	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
-		if (posts)
-			post(program, (uint32_t)grant.task);
+		since_ns[(uint32_t)grant.task] = now_ns;
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (since_ns[slot] && now_ns - since_ns[slot] >= hold_ns) {
+			since_ns[slot] = 0;
+			complete(program, slot);
+		}
+	while (__builtin_popcountll(program->busy) < 16)
+		submit(program, bytes, 0, 1, 0);
 }
 
-static void collective_post(struct program *program, uint64_t bytes)
+static void cycle_60ms(uint64_t step)
 {
-	atomic_fetch_add(&program->session->segment->usage[0].posted.bytes[MFS_STAGE_COLLECTIVE], bytes);
-	wire[wire_n++] = (struct posted){.program = program, .left = (double)bytes, .collective = true, .slot = (uint32_t)bytes};
+	(void)step;
+	cycle(&attacker[0], MESSAGE, 60000000);
 }
 
-static unsigned collectives_done;
-static uint64_t collectives_ns, collective_began_ns;
-
-/* Max-min fair: what a destination cannot take, the others share. */
-static void wire_step(void)
+static void cycle_40ms(uint64_t step)
 {
-	unsigned at_destination[8] = {0}, open = wire_n;
-	bool settled[8] = {false}, again = true;
-	double left = RATE, fair = 0;
+	(void)step;
+	cycle(&attacker[0], MESSAGE, 40000000);
+}
 
+static void cycle_small(uint64_t step)
+{
+	(void)step;
+	cycle(&attacker[0], 1, 40000000);
+}
+
+static void slow(uint64_t step)
+{
+	(void)step;
+	permits_take(&attacker[0], true);
+	while (__builtin_popcountll(attacker[0].busy) < DEPTH)
+		submit(&attacker[0], MESSAGE, 1, 2, 0);
+}
+
+/* ---- counters ---------------------------------------------------------------------------------------------------------- */
+
+static void byte_now_and_then(uint64_t step)
+{
+	if (every(step, 30000000))
+		count(&attacker[0], MFS_STAGE_COLLECTIVE, 1);
+}
+
+static void byte_always(uint64_t step)
+{
+	if (every(step, 100000))
+		count(&attacker[0], MFS_STAGE_COLLECTIVE, 1);
+}
+
+static void gigabyte_on_credit(uint64_t step)
+{
+	if (step == 0)
+		submit(&attacker[0], 1u << 30, 1, 1, MFS_TASK_TAKEN);
+	if (every(step, 100000000))
+		count(&attacker[0], MFS_STAGE_COLLECTIVE, 1);
+}
+
+static void clear_to_send(uint64_t step)
+{
+	if (every(step, 1000000))
+		count(&attacker[0], MFS_STAGE_CONTROL, 64);
+}
+
+/* Nobody can tell this from collectives that need all of the link. */
+static void link_claimed(uint64_t step)
+{
+	(void)step;
+	count(&attacker[0], MFS_STAGE_COLLECTIVE, RATE * STEP_NS / 1000000000);
+}
+
+static void counters_jump(uint64_t step)
+{
+	struct mfs_usage *usage = &attacker[0].session->segment->usage[0];
+
+	if (every(step, 50000))
+		atomic_store(&usage->posted.bytes[MFS_STAGE_COLLECTIVE], step % 3 ? UINT64_MAX - step : step);
+	if (every(step, 70000))
+		atomic_store(&usage->completed.bytes[MFS_STAGE_COLLECTIVE], step % 2 ? 1ull << 43 : UINT64_MAX);
+}
+
+static void collectives(uint64_t step)
+{
+	if (every(step, 5000000)) {
+		collective_began_ns = now_ns;
+		collective_post(&attacker[0], 1000000);
+	}
+}
+
+static void collectives_back_to_back(uint64_t step)
+{
+	(void)step;
 	for (unsigned i = 0; i < wire_n; i++)
-		at_destination[wire[i].destination]++;
-	while (again) {
-		again = false;
-		fair = open ? left / open : 0;
-		for (unsigned d = 0; d < 8; d++) {
-			if (!at_destination[d] || settled[d] || destination_rate[d] / at_destination[d] >= fair)
-				continue;
-			settled[d] = again = true;
-			left -= destination_rate[d];
-			open -= at_destination[d];
-		}
-	}
-	for (unsigned i = 0; i < wire_n; i++) {
-		unsigned d = wire[i].destination;
+		if (wire[i].collective)
+			return;
+	collective_began_ns = now_ns;
+	collective_post(&attacker[0], 1000000);
+}
 
-		wire[i].left -= (settled[d] ? destination_rate[d] / at_destination[d] : fair) * STEP_NS / 1e9;
+/* Is given up while it has collectives, goes, and comes back. */
+static void comes_and_goes(uint64_t step)
+{
+	if (every(step, 100000000))
+		count(&attacker[0], MFS_STAGE_COLLECTIVE, 1000);
+	if (every(step + 15000, 100000000))
+		send_message(&attacker[0], (struct mfs_message){.kind = UINT8_MAX});
+	if (every(step + 9000, 100000000)) {
+		mfs_arbiter_client_remove(arbiter, attacker[0].session->client_id);
+		memset(&attacker[0], 0, sizeof(attacker[0]));
 	}
-	for (unsigned i = 0; i < wire_n; i++) {
-		struct posted p = wire[i];
+	if (every(step + 5000, 100000000))
+		attach(&attacker[0]);
+}
 
-		if (p.left > 0)
-			continue;
-		wire[i--] = wire[--wire_n];
-		if (p.collective) {
-			atomic_fetch_add(&p.program->session->segment->usage[0].completed.bytes[MFS_STAGE_COLLECTIVE], p.slot);
-			for (uint32_t way = 0; way < ways_count(arbiter) && arbiter->nic[0].bell; way++)
-				way_at(arbiter, way)->dirty |= way_at(arbiter, way)->waits; /* as when the bell is heard */
-			collectives_done++;
-			collectives_ns += now_ns - collective_began_ns;
-			continue;
-		}
-		p.program->moved[p.destination] += p.program->slot_bytes[p.slot];
-		p.program->bytes += p.program->slot_bytes[p.slot];
-		complete(p.program, p.slot);
+/* ---- work for the arbiter ---------------------------------------------------------------------------------------------- */
+
+static void request_write(struct mfs_segment *segment, uint32_t i, uint32_t batch, uint32_t demands)
+{
+	for (uint32_t d = 0; d < demands; d++) {
+		struct mfs_demand *demand = &segment->demand[i * demands + d];
+
+		atomic_store(&demand->request, i + 1);
+		atomic_store(&demand->next, d + 1 < demands ? i * demands + d + 2 : 0);
+		atomic_store(&demand->bytes, 1 << 20);
+		atomic_store(&demand->stage, MFS_STAGE_P2D);
+	}
+	atomic_store(&segment->request[i].demand, demands ? i * demands + 1 : 0);
+	atomic_store(&segment->request[i].batch, batch);
+	atomic_store(&segment->request[i].deadline_ns, now_ns + 1000000000);
+	atomic_fetch_add(&segment->request[i].version, 1);
+	atomic_store(&segment->request[i].request_id, i + 1);
+}
+
+static void batch_write(struct mfs_segment *segment, uint32_t slot, uint32_t first, uint32_t requests)
+{
+	for (uint32_t i = first; i < first + requests; i++)
+		request_write(segment, i, slot, 0);
+	atomic_store(&segment->batch[slot].layers, 32);
+	atomic_store(&segment->batch[slot].requests, requests);
+	atomic_fetch_add(&segment->batch[slot].version, 1);
+	atomic_store(&segment->batch[slot].batch_id, slot + 7);
+}
+
+static void batches(uint64_t step)
+{
+	if (step % 200 == 0)
+		batch_write(attacker[0].session->segment, 0, 0, MFS_REQUESTS_MAX);
+	for (unsigned i = 0; i < 64; i++)
+		send_message(&attacker[0], (struct mfs_message){.batch = 0, .kind = MFS_MESSAGE_BATCH});
+}
+
+/* All of them at each look, and a task names each of them, so that the queues know them. */
+static void batches_change(uint64_t step)
+{
+	struct mfs_segment *segment = attacker[0].session->segment;
+
+	permits_take(&attacker[0], false);
+	for (uint32_t slot = 0; slot < MFS_BATCHES_MAX && step % 20 == 0; slot++) {
+		batch_write(segment, slot, slot * 16, 16);
+		if (step % 2000 == 0)
+			send_message(&attacker[0], (struct mfs_message){.task = (step / 2000 + 1) << 32 | slot,
+									.bytes = 1,
+									.peer = 5,
+									.batch = slot,
+									.kind = MFS_MESSAGE_SUBMIT,
+									.stage = MFS_STAGE_REUSE});
 	}
 }
 
-/* ---- scenarios ----------------------------------------------------------------------------------------------------------- */
-
-static struct program victim, other;
-
-static void victim_step(uint32_t peer)
+static void demands_change(uint64_t step)
 {
-	permits_take(&victim, true);
-	while (__builtin_popcountll(victim.busy) < DEPTH)
-		submit(&victim, MESSAGE, 0, peer, 0);
+	for (uint32_t i = 0; i < MFS_DEMANDS_MAX / MFS_REQUEST_DEMANDS_MAX; i++) {
+		if (step % 20 == 0)
+			request_write(attacker[0].session->segment, i, MFS_NONE_U32, MFS_REQUEST_DEMANDS_MAX);
+		send_message(&attacker[0], (struct mfs_message){.task = i, .kind = MFS_MESSAGE_REQUEST});
+	}
 }
 
-static void batch_write(uint32_t requests)
-{
-	struct mfs_segment *segment = other.session->segment;
+/* ---- tables --------------------------------------------------------------------------------------------------------------- */
 
-	for (uint32_t i = 0; i < requests; i++) {
-		atomic_store(&segment->request[i].batch, 0);
-		atomic_store(&segment->request[i].deadline_ns, now_ns + 1000000000);
-		atomic_fetch_add(&segment->request[i].version, 1);
-		atomic_store(&segment->request[i].request_id, i + 1);
-	}
-	atomic_store(&segment->batch[0].layers, 32);
-	atomic_store(&segment->batch[0].requests, requests);
-	atomic_fetch_add(&segment->batch[0].version, 1);
-	atomic_store(&segment->batch[0].batch_id, 7);
+/* As many waiting tasks as there may be, with these properties; one after the other is given up and asked for anew. */
+static void crowd(struct program *program, uint64_t step, enum mfs_stage stage, uint32_t peer, uint32_t queue,
+		  uint64_t age_ns)
+{
+	static uint32_t next[ATTACKERS_MAX];
+	uint32_t at = next[program - attacker]++, slot = at % (MFS_TASKS_MAX - SLOTS) + SLOTS;
+	uint32_t generation = at / (MFS_TASKS_MAX - SLOTS) + 1;
+	(void)step;
+
+	if (generation > 1)
+		send_message(program, (struct mfs_message){.task = (uint64_t)(generation - 1) << 32 | slot,
+							   .kind = MFS_MESSAGE_CANCEL});
+	send_message(program, (struct mfs_message){.task = (uint64_t)generation << 32 | slot,
+						   .bytes = MESSAGE,
+						   .peer = peer,
+						   .queue = queue,
+						   .submit_ns = now_ns - age_ns,
+						   .batch = MFS_NONE_U32,
+						   .kind = MFS_MESSAGE_SUBMIT,
+						   .stage = (uint8_t)stage});
 }
 
-static void other_step(const char *scenario, uint64_t step)
+/* More than the table holds; and small ones that are permitted, and wait in what they get. */
+static void peers(uint64_t step)
 {
-	uint64_t elapsed_ns = step * STEP_NS;
-	_Atomic uint64_t *control = &other.session->segment->usage[0].posted.bytes[MFS_STAGE_CONTROL];
-	_Atomic uint64_t *collective = &other.session->segment->usage[0].posted.bytes[MFS_STAGE_COLLECTIVE];
-
-	if (!strcmp(scenario, "dead-peer") || !strcmp(scenario, "dead-peer-shared")) {
-		/* much that never ends, and small things that do */
-		permits_take(&other, false);
-		if (step == 0)
-			for (unsigned i = 0; i < 10; i++)
-				submit(&other, 240000, 1, !strcmp(scenario, "dead-peer") ? 77 : 1, 0);
-		if (step % 20 == 1) {
-			int slot = submit(&other, 1024, 2, 0, MFS_TASK_TAKEN);
-
-			if (slot >= 0)
-				complete(&other, (uint32_t)slot);
-		}
-	} else if (!strcmp(scenario, "late")) {
-		/* asks at the victim's destination, and tells of each end 40 ms late */
-		permits_take(&other, false);
-		if (elapsed_ns % 40000000 == 0) {
-			for (uint32_t slot = 0; slot < SLOTS; slot++)
-				if (other.busy >> slot & 1)
-					complete(&other, slot);
-			for (unsigned i = 0; i < 8; i++)
-				submit(&other, MESSAGE, 1, 1, 0);
-		}
-	} else if (!strcmp(scenario, "byte-now-and-then")) {
-		if (elapsed_ns % 30000000 == 0)
-			atomic_fetch_add(collective, 1);
-	} else if (!strcmp(scenario, "byte-always")) {
-		if (elapsed_ns % 100000 == 0)
-			atomic_fetch_add(collective, 1);
-	} else if (!strcmp(scenario, "gigabyte-on-credit")) {
-		if (step == 0)
-			submit(&other, 1u << 30, 1, 1, MFS_TASK_TAKEN);
-		if (elapsed_ns % 100000000 == 0)
-			atomic_fetch_add(collective, 1);
-	} else if (!strcmp(scenario, "clear-to-send")) {
-		if (elapsed_ns % 1000000 == 0)
-			atomic_fetch_add(control, 64);
-	} else if (!strcmp(scenario, "batches")) {
-		for (unsigned i = 0; i < 64; i++) {
-			if (step % 200 == 0)
-				batch_write(MFS_REQUESTS_MAX);
-			send_message(&other, (struct mfs_message){.batch = 0, .kind = MFS_MESSAGE_BATCH});
-		}
-	} else if (!strcmp(scenario, "slow")) {
-		permits_take(&other, true);
-		while (__builtin_popcountll(other.busy) < DEPTH)
-			submit(&other, MESSAGE, 1, 2, 0);
-	} else if (!strcmp(scenario, "collectives")) {
-		if (elapsed_ns % 5000000 == 0) {
-			collective_began_ns = now_ns;
-			collective_post(&other, 1000000);
-		}
-	} else if (!strcmp(scenario, "collectives-back-to-back")) {
-		bool moving = false;
-
-		for (unsigned i = 0; i < wire_n; i++)
-			moving |= wire[i].collective;
-		if (!moving) {
-			collective_began_ns = now_ns;
-			collective_post(&other, 1000000);
-		}
-	} else {
-		must(!strcmp(scenario, "alone"), "the scenario is known");
+	victim_wanders = true;
+	victim_sleeps = step < 4000; /* until the table is theirs */
+	permits_take(&attacker[0], false);
+	if (step % 100 == 0) {
+		for (uint32_t slot = 0; slot < SLOTS; slot++)
+			if (attacker[0].busy >> slot & 1)
+				complete(&attacker[0], slot);
+		submit(&attacker[0], 1, 0, (uint32_t)step + 3000000, 0);
 	}
+	for (unsigned i = 0; i < ATTACKERS_MAX; i++)
+		for (unsigned n = 0; n < 4; n++)
+			crowd(&attacker[i], step, MFS_STAGE_BACKGROUND, (uint32_t)(step * 16 + i * 4 + n + 2), 0, 0);
+}
+
+static void queues(uint64_t step)
+{
+	for (unsigned n = 0; n < 8; n++)
+		crowd(&attacker[0], step, MFS_STAGE_BACKGROUND, 5,
+		      (uint32_t)(step * 8 + n) % MFS_TASK_QUEUE_MAX * 1024 % MFS_TASK_QUEUE_MAX + 1, 0);
+}
+
+/* Each is told to have been sent before all that wait. */
+static void queue_backwards(uint64_t step)
+{
+	for (unsigned n = 0; n < 32; n++)
+		crowd(&attacker[0], step, MFS_STAGE_BACKGROUND, 5, 9, (step * 32 + n) * 500 % 50000000000);
+}
+
+/* One queue pair that goes to two peers: what is before a task in its queue pair has to go with it. */
+static void queue_pair_split(uint64_t step)
+{
+	(void)step;
+	permits_take(&attacker[0], false);
+	while (__builtin_popcountll(attacker[0].busy) < SLOTS) {
+		bool last = __builtin_popcountll(attacker[0].busy) == SLOTS - 1;
+
+		submit_message(&attacker[0],
+			       (struct mfs_message){.bytes = 4u << 20,
+						    .peer = last ? 6 : 5,
+						    .queue = 9,
+						    .stage = last ? MFS_STAGE_REUSE : MFS_STAGE_P2D},
+			       1);
+	}
+}
+
+/* Reads before writes, and the reverse. */
+static void queue_pair_both_ways(uint64_t step)
+{
+	(void)step;
+	permits_take(&attacker[0], false);
+	while (__builtin_popcountll(attacker[0].busy) < SLOTS) {
+		bool last = __builtin_popcountll(attacker[0].busy) == SLOTS - 1;
+
+		submit_message(&attacker[0],
+			       (struct mfs_message){.bytes = 4u << 20,
+						    .peer = 5,
+						    .queue = 9,
+						    .flags = last ? MFS_TASK_INCOMING : 0,
+						    .stage = last ? MFS_STAGE_REUSE : MFS_STAGE_P2D},
+			       1);
+	}
+}
+
+static void several(uint64_t step)
+{
+	cycle(&attacker[0], MESSAGE, 40000000);
+	dead_peer_of(&attacker[1], step, 1);
+	if (every(step, 100000))
+		count(&attacker[2], MFS_STAGE_COLLECTIVE, 1);
+	for (unsigned n = 0; n < 4; n++)
+		crowd(&attacker[3], step, MFS_STAGE_BACKGROUND, (uint32_t)(step * 4 + n + 2), 9, step * 100 % 1000000000);
+}
+
+/* ---- */
+
+static void alone(uint64_t step)
+{
+	(void)step;
+}
+
+static void alone_wandering(uint64_t step)
+{
+	(void)step;
+	victim_wanders = true;
+}
+
+static const struct scenario {
+	const char *name;
+	void (*step)(uint64_t step);
+} SCENARIOS[] = {
+	{"alone", alone},
+	{"alone-wandering", alone_wandering},
+	{"dead-peer", dead_peer},
+	{"dead-peer-shared", dead_peer_shared},
+	{"dead-peer-large", dead_peer_large},
+	{"cycle-60ms", cycle_60ms},
+	{"cycle-40ms", cycle_40ms},
+	{"cycle-small", cycle_small},
+	{"slow", slow},
+	{"byte-now-and-then", byte_now_and_then},
+	{"byte-always", byte_always},
+	{"gigabyte-on-credit", gigabyte_on_credit},
+	{"clear-to-send", clear_to_send},
+	{"link-claimed", link_claimed},
+	{"counters-jump", counters_jump},
+	{"collectives", collectives},
+	{"collectives-back-to-back", collectives_back_to_back},
+	{"comes-and-goes", comes_and_goes},
+	{"batches", batches},
+	{"batches-change", batches_change},
+	{"demands-change", demands_change},
+	{"peers", peers},
+	{"queues", queues},
+	{"queue-backwards", queue_backwards},
+	{"queue-pair-split", queue_pair_split},
+	{"queue-pair-both-ways", queue_pair_both_ways},
+	{"several", several},
+};
+
+static uint64_t processor_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 int main(int argc, char **argv)
 {
-	struct mfs_arbiter_config config = {
-		.epoch = 1, .heartbeat_ns = 10000000, .stale_after_ns = 40000000, .max_hold_ns = 250000000, .window_ns = 200000,
-		.window_bytes_min = 131072, .quiet_ns = 200000, .gate_max_ns = 2000000, .spin_ns = 50000, .torn_slot_ns = 10000000,
-		.load_time_constant_ns = 10000000, .rate_default_bytes_per_s = RATE, .tasks_max = 65536, .mode = MFS_MODE_ENFORCE,
-	};
-	uint64_t longest_ns = 0, waited_ns = 0, bytes = 0;
+	uint64_t longest_ns = 0, waited_ns = 0, bytes = 0, turn_ns = 0, turns_ns = 0, shared = 0;
+	const struct scenario *scenario = SCENARIOS;
+	uint32_t given_up = 0;
 
 	must(argc == 2, "usage: arbiter_virtual SCENARIO");
-	now_ns = arbiter_real_clock_ns() / STEP_NS * STEP_NS + 1000000000;
-	mfs_policy_default(&config.policy, 8);
-	must(mfs_arbiter_create(&config, &arbiter) == 0, "an arbiter is made");
+	while (scenario < SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS) && strcmp(scenario->name, argv[1]))
+		scenario++;
+	must(scenario < SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS), "the scenario is known");
+	arbiter_begin();
 	attach(&victim);
-	attach(&other);
-	must(mfs_arbiter_nic(arbiter, "rdma0", 1, RATE) == 0, "a NIC is made");
+	for (unsigned i = 0; i < ATTACKERS_MAX; i++)
+		attach(&attacker[i]);
 	destination_rate[1] = RATE / 20.0;
 	for (uint64_t step = 0; step * STEP_NS < END_NS; step++) {
-		other_step(argv[1], step);
-		victim_step(1);
+		uint64_t began_ns, took_ns;
+
+		scenario->step(step);
+		victim_step();
+		began_ns = processor_ns();
 		turn(arbiter, true);
+		took_ns = processor_ns() - began_ns;
+		turns_ns += took_ns;
+		turn_ns = took_ns > turn_ns ? took_ns : turn_ns;
 		wire_step();
+		for (uint32_t slot = 0; slot < SLOTS; slot++)
+			shared += victim.session->task[slot].placed && victim.session->task[slot].destination == MFS_DESTINATION_SHARED;
 		now_ns += STEP_NS;
 		waited_ns = victim.bytes == bytes ? waited_ns + STEP_NS : 0;
 		bytes = victim.bytes;
-		if (waited_ns > longest_ns)
-			longest_ns = waited_ns;
+		longest_ns = waited_ns > longest_ns ? waited_ns : longest_ns;
 	}
-	must(victim.session->state == MFS_SEGMENT_ACTIVE && other.session->state == MFS_SEGMENT_ACTIVE, "nobody was given up");
-	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nread %llu\n",
-	       (unsigned long long)victim.bytes, (unsigned long long)(longest_ns / 1000), (unsigned long long)other.moved[1],
-	       collectives_done, (unsigned long long)(collectives_done ? collectives_ns / collectives_done / 1000 : 0),
-	       (unsigned long long)arbiter->messages);
+	must(victim.session->state == MFS_SEGMENT_ACTIVE, "the victim was not given up");
+	for (unsigned i = 0; i < ATTACKERS_MAX; i++)
+		given_up += attacker[i].session->state != MFS_SEGMENT_ACTIVE;
+	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nread %llu\ngiven_up %u\nturn_us %llu\n"
+	       "turns_ms %llu\nshared %llu\n",
+	       (unsigned long long)victim.bytes, (unsigned long long)(longest_ns / 1000),
+	       (unsigned long long)attacker[0].moved[1], collectives_done,
+	       (unsigned long long)(collectives_done ? collectives_ns / collectives_done / 1000 : 0),
+	       (unsigned long long)arbiter->messages, given_up, (unsigned long long)(turn_ns / 1000),
+	       (unsigned long long)(turns_ns / 1000000), (unsigned long long)shared);
 	mfs_arbiter_destroy(arbiter);
 	return 0;
 }

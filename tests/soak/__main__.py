@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.soak.chaos import Chaos
 from tests.soak.nodes import Cluster, wait_for
-from tests.soak.programs import BANDWIDTH, PINGPONG, RUN_S_MAX, Slot, pair, sessions, stress
+from tests.soak.programs import BANDWIDTH, PINGPONG, RUN_S_MAX, Slot, hostile, nccl, pair, sessions, stress
 from tests.soak.tally import Tally, text
 from tests.support.under_mfs import build_program
 
@@ -34,8 +34,13 @@ GROWTH_MAX = {"memory_bytes": 64 << 20, "descriptors": 128, "threads": 16}
 of a coordinator is looked up; and nothing that adds up."""
 
 
+WAIT_S_MAX = 10.0
+"""For a permit: `max_hold` is 5 s; a program that was stopped, or whose daemon was, looks at its watch 2 s later."""
+
+
 def make_slots(cluster: Cluster, tally: Tally, folder: Path) -> list[Slot]:
     program = build_program("stress", folder, "-libverbs", "-lpthread")
+    transport = build_program("nccl_net", folder, "-ldl", source_folder="tests/native")
     first, *others = cluster.nodes
     last = others[-1] if others else first
     return [
@@ -43,6 +48,8 @@ def make_slots(cluster: Cluster, tally: Tally, folder: Path) -> list[Slot]:
         pair("pingpong", tally, first, last, PINGPONG, (800, 800 * 65536)),
         pair("write", tally, last, first, BANDWIDTH, (3000, 3000 * 65536)),
         sessions(tally, last),
+        nccl(tally, first, transport),
+        *(hostile(tally, node, first if node is last else last) for node in cluster.nodes),
     ]
 
 
@@ -61,7 +68,11 @@ def soak(seconds: float, seed: int, nodes: int, folder: Path) -> dict[str, Any]:
         for what, allowed in GROWTH_MAX.items():
             if most[what] > allowed:
                 tally.problem("growth", f"the daemon of {name}: {what} grew by {most[what]}, at most {allowed}")
-    return tally.report(seed, growth)
+    waits = {node.name: node.waits for node in cluster.nodes}
+    for name, seen in waits.items():
+        if seen.longest_s > WAIT_S_MAX:
+            tally.problem("wait", f"on {name} a task waited for {seen.longest_s:.1f} s ({seen.longest})")
+    return tally.report(seed, growth, waits)
 
 
 def run(chaos: Chaos, tally: Tally, seconds: float) -> None:

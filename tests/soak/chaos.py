@@ -8,11 +8,11 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from mfsd import _native
 from mfsd.node.control import ReloadRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
+from tests.soak.hostile import segment_write
 from tests.soak.nodes import COME_BACK_S, Cluster, Node, Service, wait_for
 from tests.soak.programs import Slot
 from tests.soak.tally import Tally
@@ -36,6 +36,7 @@ class Chaos:
             (self._kill_etcd, 1),
             (self._stop_etcd, 1),
             (self._kill_program, 4),
+            (self._kill_peer, 3),
             (self._stop_program, 3),
             (self._poison, 3),
             (self._reload, 3),
@@ -106,10 +107,20 @@ class Chaos:
         for node in self._cluster.nodes:
             self._until(lambda node=node: forgotten(node, pids), "program killed", node.daemon)  # type: ignore[misc]
 
-    def _stop_program(self) -> None:
-        pid = self._chance.choice(self._slots).pid()
-        if pid is None:
+    def _kill_peer(self) -> None:
+        """One of two that move bytes to each other, in the middle of it."""
+        pids = self._chance.choice(self._slots).kill_one(self._chance)
+        if not pids:
             return
+        self._tally.killed("peer killed")
+        for node in self._cluster.nodes:
+            self._until(lambda node=node: forgotten(node, pids), "peer killed", node.daemon)  # type: ignore[misc]
+
+    def _stop_program(self) -> None:
+        pids = self._chance.choice(self._slots).pids()
+        if not pids:
+            return
+        pid = self._chance.choice(pids)
         self._tally.killed("program stopped")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGSTOP)
@@ -176,12 +187,4 @@ def asked_to_reload(node: Node) -> str | None:
 def poison(pid: int, data: bytes) -> bool:
     """Writes over the first ring of the segment that the process shares with its daemon. False when it has none."""
     ring = _native.LAYOUT["submit.tail"] + _native.LANE_SHARED * _native.LANE_BYTES
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            if "memfd:mfs-segment" in line:
-                start, end = (int(part, 16) for part in line.split()[0].split("-"))
-                with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
-                    memory.seek(start + ring)
-                    memory.write(data[: max(0, end - start - ring)])
-                return True
-    return False
+    return segment_write(pid, ring, data)

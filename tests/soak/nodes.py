@@ -9,14 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.ports import free_port
 from mfsd.node.address import control_beside
-from mfsd.node.control import StatusReply, StatusRequest
+from mfsd.node.control import StatusReply, StatusRequest, TraceReply, TraceRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
+from tests.soak.hostile import PROCESS as HOSTILE
 from tests.support.cluster import ask_status
 from tests.support.debian import program
 from tests.support.wheels import mooncake_environment
@@ -101,6 +103,34 @@ class Growth:
                 self.most[name] = max(self.most[name], after - before)
 
 
+class Waits:
+    """How long held tasks were seen to wait, and how often one went without a permit, in all lives of a daemon."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self.longest = ""
+        self._open: dict[int, dict[str, int]] = {}
+
+    def look(self, status: StatusReply, tasks: TraceReply) -> None:
+        for task in tasks.tasks:
+            if task.state == "held" and task.process != HOSTILE and task.waited_s > self.longest_s:
+                self.longest_s, self.longest = task.waited_s, f"{task.process}, {task.stage}"
+        totals = [total for total in status.totals if total.process != HOSTILE]
+        self._open[status.daemon.epoch] = {
+            "full": sum(total.bypassed_overflow for total in totals),
+            "held too long": sum(total.bypassed_hold for total in totals),
+            "no daemon": sum(total.bypassed_stale for total in totals),
+            **{f"{reason}, all programs": n for reason, n in status.events.get("failed_open", {}).items()},
+        }
+
+    def failed_open(self) -> dict[str, int]:
+        """As far as was seen: what a program did right before it or its daemon was killed is not."""
+        total: Counter[str] = Counter()
+        for life in self._open.values():
+            total.update(life)
+        return dict(total)
+
+
 class Node:
     """A host of the cluster: an address on loopback, a soft RoCE device, a daemon."""
 
@@ -124,7 +154,7 @@ class Node:
         }
         command = [sys.executable, "-m", "mfsd.cli.daemon", "--config", str(self.config), "--socket", str(self.socket)]
         self.daemon = Service(f"daemon {self.name}", folder, command)
-        self.growth = Growth()
+        self.growth, self.waits = Growth(), Waits()
 
     def write_config(self, max_hold: str, extra: str = "") -> None:
         self.config.write_text(
@@ -144,6 +174,13 @@ class Node:
         except (Unreachable, Refused):
             return None
         return reply if isinstance(reply, StatusReply) else None
+
+    def look(self) -> None:
+        status = self.status()
+        with contextlib.suppress(Unreachable, Refused):
+            tasks = ask(self.control, TraceRequest(), 2.0)
+            if status is not None and isinstance(tasks, TraceReply):
+                self.waits.look(status, tasks)
 
     def grants(self) -> int | None:
         """Permits given in this life; None when the daemon does not answer."""
@@ -223,3 +260,4 @@ class Cluster:
                 if daemon.alive and not daemon.stopped and time.monotonic() - daemon.started_s > SETTLED_S:
                     assert daemon.process is not None
                     node.growth.look(daemon.process.pid)
+                    node.look()

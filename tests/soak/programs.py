@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -15,14 +16,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.ports import free_port
+from mfsd._native import peer_hash
 from tests.soak.nodes import Node
 from tests.soak.tally import Tally
 from tests.support.under_mfs import ROOT, under_mfs
+from tests.support.wheels import NCCL_ENVIRONMENT, NCCL_VERSIONS, nccl_net_arguments
 
 RUN_S_MAX = 180.0
 """A run that nobody touched and that takes longer has lost its transfers."""
 WRONG_DATA = re.compile(
-    r"invalid data in page|wrong data"
+    r"invalid data in page|wrong data|wrong at byte|part \d+ has \d+ bytes"
     r"|stress: (completion \d+ where|a completion (nobody|for an unknown)|an arrival |arrival out of order|cell )"
 )
 """What the programs say when bytes or completions are not what they should be."""
@@ -107,10 +110,25 @@ class Slot:
             self.run.kill()
         return alive
 
-    def pid(self) -> int | None:
-        """Of a living process of the present run."""
+    def kill_one(self, chance: random.Random) -> set[int]:
+        """Kills one of the present run's processes, if there are several: its peer is left alone. It, if there were."""
         with self._lock:
-            return next((p.pid for p in self.run.processes if p.poll() is None), None)
+            alive = [process for process in self.run.processes if process.poll() is None]
+            if len(alive) < 2:
+                return set()
+            self.run.excused = True
+            process = chance.choice(alive)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        return {process.pid}
+
+    def pids(self) -> list[int]:
+        """Of living processes of the present run."""
+        with self._lock:
+            return [process.pid for process in self.run.processes if process.poll() is None]
+
+    def pid(self) -> int | None:
+        return next(iter(self.pids()), None)
 
     def _repeat(self) -> None:
         while not self._stop.is_set():
@@ -200,3 +218,36 @@ def sessions(tally: Tally, node: Node) -> Slot:
         return int(last["transfers"]), int(last["bytes"])
 
     return Slot(f"session on {node.name}", tally, begin, moved)
+
+
+def nccl(tally: Tally, node: Node, program: Path) -> Slot:
+    """Messages through a shipped NCCL's IB transport, which signals one clear-to-send in many; each byte checked."""
+    messages, size_bytes = 2000, 65536
+
+    def begin(run: Run) -> None:
+        shape = (str(messages), str(size_bytes), "1")
+        command = (program, *nccl_net_arguments(NCCL_VERSIONS[0]), *shape)
+        run.start(node.soft_roce(*under_mfs(node.socket, *command)), {**node.environment, **NCCL_ENVIRONMENT})
+
+    def moved(said: list[str]) -> tuple[int, int]:
+        whole = re.search(r"^(\d+) messages$", said[0], re.MULTILINE)
+        return (int(whole[1]), int(whole[1]) * size_bytes) if whole else (0, 0)
+
+    return Slot(f"nccl on {node.name}", tally, begin, moved)
+
+
+def hostile(tally: Tally, node: Node, peer: Node) -> Slot:
+    """One that attacks its daemon, the NIC of the others and what they send to the peer."""
+    gid = bytes(10) + b"\xff\xff" + bytes(map(int, peer.address.split(".")))
+
+    def begin(run: Run) -> None:
+        status = node.status()
+        guid = next((nic.guid for nic in status.nics if nic.name == "mfs0"), "0") if status else "0"
+        options = ("--socket", str(node.socket), "--guid", f"0x{guid.replace(':', '')}", "--peer", str(peer_hash(gid)))
+        run.start([sys.executable, "-m", "tests.soak.hostile", *options], node.environment)
+
+    def moved(said: list[str]) -> tuple[int, int]:
+        last = json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+        return int(last["attacks"]) or bool(last["last_refused"]), 0
+
+    return Slot(f"hostile on {node.name}", tally, begin, moved)

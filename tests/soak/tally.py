@@ -7,7 +7,11 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.soak.nodes import Waits
 
 SAID_MAX = 3000
 
@@ -25,7 +29,7 @@ class Tally:
         self._kills: Counter[str] = Counter()
         self._recovered_s: defaultdict[str, list[float]] = defaultdict(list)
         self.problems: list[tuple[str, str]] = []
-        """Kind (`lost`, `corrupted`, `growth`, `recovery`) and what happened."""
+        """Kind (`lost`, `corrupted`, `growth`, `recovery`, `wait`) and what happened."""
 
     def moved(self, who: str, transfers: int, size_bytes: int) -> None:
         with self._lock:
@@ -68,7 +72,7 @@ class Tally:
             kills = sum(self._kills.values())
         return f"{moved}, {kills} faults, lost {self.count('lost')}, corrupted {self.count('corrupted')}"
 
-    def report(self, seed: int, growth: dict[str, Any]) -> dict[str, Any]:
+    def report(self, seed: int, growth: dict[str, Any], waits: Mapping[str, Waits] | None = None) -> dict[str, Any]:
         with self._lock:
             return {
                 "seed": seed,
@@ -96,6 +100,10 @@ class Tally:
                     for what, all_s in sorted(self._recovered_s.items())
                 },
                 "growth": growth,
+                "waits": {
+                    name: {"longest_s": round(seen.longest_s, 3), "of": seen.longest, "failed_open": seen.failed_open()}
+                    for name, seen in (waits or {}).items()
+                },
                 "problems": [{"kind": kind, "what": what} for kind, what in self.problems],
                 "held": not self.problems,
             }
@@ -123,5 +131,8 @@ def text(report: dict[str, Any]) -> str:
     lines += ["", f"{'daemon, most in one life':28} {'memory':>9} {'descriptors':>12} {'threads':>8}"]
     for name, row in report["growth"].items():
         lines.append(f"{name:28} {row['memory_bytes'] / 2**20:+7.1f}MB {row['descriptors']:+12} {row['threads']:+8}")
+    for name, row in report["waits"].items():
+        opened = ", ".join(f"{why} {count:,}" for why, count in row["failed_open"].items())
+        lines.append(f"{name}: longest wait seen {row['longest_s']:.2f} s ({row['of']}); without a permit: {opened}")
     lines += [f"{p['kind']}: {p['what']}" for p in report["problems"]]
     return "\n".join(lines)

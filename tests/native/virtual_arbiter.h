@@ -1,0 +1,212 @@
+/* The arbiter under a clock of the test's: programs that are written here, and a link that carries what they post, at its
+ * rate and to destinations that may be slower. Nothing here depends on how fast this machine is.
+ *
+ * Includes arbiter.c and arbiter_command.c, so that turns can be taken and the clock be replaced; linked with all other files
+ * of csrc. For programs of one source file.
+ */
+#ifndef VIRTUAL_ARBITER_H
+#define VIRTUAL_ARBITER_H
+
+#define _GNU_SOURCE
+#define arbiter_clock_ns arbiter_real_clock_ns
+#include "../../csrc/arbiter_command.c"
+#undef arbiter_clock_ns
+uint64_t arbiter_clock_ns(void);
+#undef _GNU_SOURCE
+#include "../../csrc/arbiter.c"
+
+#include <stdio.h>
+
+#define RATE 1000000000ull /* bytes a second */
+#define STEP_NS 5000ull
+#define MESSAGE (256u << 10)
+#define DEPTH 8
+#define SLOTS 64 /* of the task table: those that a program here uses */
+#define DESTINATIONS 8
+
+static uint64_t now_ns; /* begins a second after the true time, which commands use before the first turn */
+
+uint64_t arbiter_clock_ns(void)
+{
+	return now_ns;
+}
+
+static void must(bool holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "not so: %s\n", what);
+	_exit(1);
+}
+
+/* ---- the link: fair among what is posted, each destination at its own rate at most ------------------------------------ */
+
+struct posted {
+	struct program *program;
+	double left;
+	uint32_t slot;
+	int destination;
+	bool collective;
+};
+
+static struct posted wire[4096];
+static unsigned wire_n;
+static double destination_rate[DESTINATIONS] = {RATE, RATE, RATE, RATE, RATE, RATE, RATE, RATE};
+
+/* ---- programs ---------------------------------------------------------------------------------------------------------- */
+
+struct program {
+	struct session *session;
+	uint32_t generation[SLOTS];
+	uint64_t busy; /* slots, one bit each */
+	uint64_t bytes;
+	uint64_t moved[DESTINATIONS]; /* by destination */
+	uint32_t slot_bytes[SLOTS];
+	int slot_destination[SLOTS];
+};
+
+static struct mfs_arbiter *arbiter;
+
+static inline void attach(struct program *program)
+{
+	int memfd, doorbell, rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
+
+	must(rc > 0, "a client is added");
+	program->session = session_find(arbiter, (uint32_t)rc);
+	close(memfd);
+	close(doorbell);
+}
+
+/* In the lane that threads share, which must have room. */
+static inline void send_message(struct program *program, struct mfs_message message)
+{
+	struct mfs_segment *segment = program->session->segment;
+
+	if (!message.submit_ns)
+		message.submit_ns = now_ns;
+	mfs_mpsc_push(&segment->submit[MFS_LANE_SHARED], segment->submit_slot[MFS_LANE_SHARED], MFS_LANE_SLOTS, &message, 1);
+}
+
+/* Answers the slot, or -1 when all are in use. What the message leaves open is filled in. */
+static inline int submit_message(struct program *program, struct mfs_message message, int destination)
+{
+	for (uint32_t slot = 0; slot < SLOTS; slot++) {
+		if (program->busy >> slot & 1)
+			continue;
+		program->busy |= 1ull << slot;
+		program->slot_bytes[slot] = (uint32_t)message.bytes;
+		program->slot_destination[slot] = destination;
+		message.task = (uint64_t)++program->generation[slot] << 32 | slot;
+		message.batch = MFS_NONE_U32;
+		message.kind = MFS_MESSAGE_SUBMIT;
+		if (!message.stage)
+			message.stage = MFS_STAGE_P2D;
+		send_message(program, message);
+		return (int)slot;
+	}
+	return -1;
+}
+
+static inline int submit(struct program *program, uint32_t bytes, int destination, uint32_t peer, uint8_t flags)
+{
+	return submit_message(program, (struct mfs_message){.bytes = bytes, .peer = peer, .flags = flags}, destination);
+}
+
+static inline void complete(struct program *program, uint32_t slot)
+{
+	program->busy &= ~(1ull << slot);
+	send_message(program, (struct mfs_message){.task = (uint64_t)program->generation[slot] << 32 | slot,
+						   .batch = MFS_NONE_U32,
+						   .kind = MFS_MESSAGE_COMPLETE});
+}
+
+static inline void post(struct program *program, uint32_t slot)
+{
+	must(wire_n < sizeof(wire) / sizeof(*wire), "the wire has room");
+	wire[wire_n++] = (struct posted){.program = program,
+					 .left = program->slot_bytes[slot],
+					 .slot = slot,
+					 .destination = program->slot_destination[slot]};
+}
+
+static inline void permits_take(struct program *program, bool posts)
+{
+	struct mfs_segment *segment = program->session->segment;
+	struct mfs_grant grant;
+
+	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
+		if (posts)
+			post(program, (uint32_t)grant.task);
+}
+
+static inline void collective_post(struct program *program, uint64_t bytes)
+{
+	atomic_fetch_add(&program->session->segment->usage[0].posted.bytes[MFS_STAGE_COLLECTIVE], bytes);
+	wire[wire_n++] = (struct posted){.program = program, .left = (double)bytes, .collective = true, .slot = (uint32_t)bytes};
+}
+
+static unsigned collectives_done;
+static uint64_t collectives_ns, collective_began_ns;
+
+/* Max-min fair: what a destination cannot take, the others share. */
+static inline void wire_step(void)
+{
+	unsigned at_destination[DESTINATIONS] = {0}, open = wire_n;
+	bool settled[DESTINATIONS] = {false}, again = true;
+	double left = RATE, fair = 0;
+
+	for (unsigned i = 0; i < wire_n; i++)
+		at_destination[wire[i].destination]++;
+	while (again) {
+		again = false;
+		fair = open ? left / open : 0;
+		for (unsigned d = 0; d < DESTINATIONS; d++) {
+			if (!at_destination[d] || settled[d] || destination_rate[d] / at_destination[d] >= fair)
+				continue;
+			settled[d] = again = true;
+			left -= destination_rate[d];
+			open -= at_destination[d];
+		}
+	}
+	for (unsigned i = 0; i < wire_n; i++) {
+		unsigned d = wire[i].destination;
+
+		wire[i].left -= (settled[d] ? destination_rate[d] / at_destination[d] : fair) * STEP_NS / 1e9;
+	}
+	for (unsigned i = 0; i < wire_n; i++) {
+		struct posted p = wire[i];
+
+		if (p.left > 0)
+			continue;
+		wire[i--] = wire[--wire_n];
+		if (p.collective) {
+			atomic_fetch_add(&p.program->session->segment->usage[0].completed.bytes[MFS_STAGE_COLLECTIVE], p.slot);
+			for (uint32_t way = 0; way < ways_count(arbiter) && arbiter->nic[0].bell; way++)
+				way_at(arbiter, way)->dirty |= way_at(arbiter, way)->waits; /* as when the bell is heard */
+			collectives_done++;
+			collectives_ns += now_ns - collective_began_ns;
+			continue;
+		}
+		p.program->moved[p.destination] += p.program->slot_bytes[p.slot];
+		p.program->bytes += p.program->slot_bytes[p.slot];
+		complete(p.program, p.slot);
+	}
+}
+
+/* ---- the arbiter --------------------------------------------------------------------------------------------------------- */
+
+static inline void arbiter_begin(void)
+{
+	struct mfs_arbiter_config config = {
+		.epoch = 1, .heartbeat_ns = 10000000, .stale_after_ns = 40000000, .max_hold_ns = 250000000, .window_ns = 200000,
+		.window_bytes_min = 131072, .quiet_ns = 200000, .gate_max_ns = 2000000, .spin_ns = 50000, .torn_slot_ns = 10000000,
+		.load_time_constant_ns = 10000000, .rate_default_bytes_per_s = RATE, .tasks_max = 65536, .mode = MFS_MODE_ENFORCE,
+	};
+
+	now_ns = arbiter_real_clock_ns() / STEP_NS * STEP_NS + 1000000000;
+	mfs_policy_default(&config.policy, 8);
+	must(mfs_arbiter_create(&config, &arbiter) == 0, "an arbiter is made");
+	must(mfs_arbiter_nic(arbiter, "rdma0", 1, RATE) == 0, "a NIC is made");
+}
+
+#endif
