@@ -100,6 +100,8 @@ def main(arguments: list[str]) -> int:
     module = importlib.import_module(f"bench.micro.{options.name}")
     if not getattr(module, "CAGED", False):
         return measure(module, options)
+    if hasattr(module, "prepare"):
+        module.prepare(options)
     try:
         return run_caged(lambda: measure(module, options))
     except CageError as error:

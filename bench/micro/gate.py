@@ -35,6 +35,7 @@ from bench.micro.link_command import (
     verdict,
 )
 from bench.micro.loads import Collectives, mooncake, perftest
+from bench.micro.nccl_wheel import nccl_net_arguments
 
 CAGED = True
 SENDER, RECEIVER = "node1", "node2"
@@ -223,6 +224,12 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
         **tally(rows, ("kv_judged", "collectives_judged")),
         "cases": rows,
     }
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Downloads what is missing, while there is a network."""
+    for version in (quicker(options) if options.quick else options).nccl:
+        nccl_net_arguments(version)
 
 
 def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
