@@ -52,8 +52,8 @@ demo: setup ## a serving cluster in network namespaces, without MFS and with it 
 
 # Unit tests share the cores; the others have queues, links and daemons of their own, which must not disturb each other.
 test: setup ## set up and run every test
-	$(BIN)/python -m pytest -q -n 2 tests/unit tests/model tests/fuzz
-	$(BIN)/python -m pytest -q tests/fault tests/integration tests/e2e tests/gpu
+	tools/run-tests -q -n 2 tests/unit tests/model tests/fuzz
+	tools/run-tests -q tests/fault tests/integration tests/e2e tests/gpu
 
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
