@@ -61,7 +61,7 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	stats->unscheduled_in_flight_bytes = nic->gate.pending_bytes;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		mfs_rmlq_stats_begin(nic->way[d].queue, &queue);
-		stats->in_flight_bytes[d] = mfs_window_in_flight(nic->way[d].window);
+		stats->in_flight_bytes[d] = nic->way[d].in_flight_bytes;
 		stats->load[d] = nic->way[d].load;
 		stats->used[d] = nic->way[d].used;
 		memcpy(stats->carried_bytes[d], nic->way[d].carried_bytes, sizeof(stats->carried_bytes[d]));

@@ -104,6 +104,7 @@ static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 	uint16_t next = task->destination;
 
 	task->counted = false;
+	way->in_flight_bytes -= task->bytes;
 	flight_remove(way, task);
 	arbiter->nic[task->way / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
 	do {
@@ -179,6 +180,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	share->in_flight_bytes += task->bytes;
 	arbiter->grants++;
 	flight_append(way, task);
+	way->in_flight_bytes += task->bytes;
 	nic->in_flight_class_bytes[wire_class] += task->bytes;
 	/* What went on credit is what the client says: no more of it is believed than the credit is. */
 	mfs_window_enter(way->window, task->destination,
@@ -351,7 +353,7 @@ static uint64_t way_carried(const struct way *way)
 static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns, double weight)
 {
 	struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
-	uint64_t asked = way_carried(out) + way_carried(in) + mfs_window_in_flight(out->window) + mfs_window_in_flight(in->window);
+	uint64_t asked = way_carried(out) + way_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
 	uint64_t passed = 0;
 
 	nic->others_bytes += others;

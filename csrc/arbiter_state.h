@@ -202,6 +202,7 @@ struct way {
 	struct mfs_rmlq *queue;
 	struct mfs_window *window;
 	struct task *flight_first, *flight_last;
+	uint64_t in_flight_bytes; /* permitted and not complete, as told: the windows count less of what is very large */
 	uint64_t look_ns;    /* when to try to grant again though no message comes; MFS_TIME_NEVER */
 	uint64_t closed_ns;  /* since when collectives have held its first flow up; 0: they do not */
 	double aged_bytes;   /* that went all the same since */
