@@ -441,9 +441,11 @@ def _or_none(value: int, none: int) -> str:
 def _waits_for(subject: Seen, around: Surroundings, first: bool) -> str:
     if around.unscheduled_bytes and subject.look.tier != Tier.CRITICAL:
         return f"Collectives are under way ({_size(around.unscheduled_bytes)}): only critical tasks go now."
+    if not first:
+        return "It waits for those before it."
     if around.in_flight_bytes and around.in_flight_bytes + subject.look.bytes > around.window_bytes:
         return f"The window is full: {_size(around.in_flight_bytes)} of {_size(around.window_bytes)} are in flight."
-    return "The window has room: it goes at once." if first else "The window has room for the first of them."
+    return "The NIC's window has room: it goes as soon as its destination's has."
 
 
 def _size(value: int) -> str:

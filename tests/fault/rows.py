@@ -158,7 +158,7 @@ FAULTS = (
         "ring or table full",
         "posted without a permit, behind the earlier ones of its queue pair; counted",
         (
-            "tests/native/shim_hold.c::overflow",
+            "tests/native/shim_hold.c::more_than_slots",
             "tests/unit/core/test_permits.py::test_what_finds_the_ring_full_is_told_later",
             "tests/unit/core/test_permits.py::test_tasks_run_out_and_come_back",
         ),

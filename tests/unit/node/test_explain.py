@@ -267,7 +267,7 @@ def test_many_ahead_are_counted_and_some_shown() -> None:
 def test_what_it_waits_for() -> None:
     assert "Collectives are under way (1 KiB)" in text(last(), unscheduled_bytes=1024)
     assert "It is the next to go." in text(last())
-    assert "The window has room: it goes at once." in text(last(), in_flight_bytes=0)
+    assert "The NIC's window has room: it goes as soon as its destination's has." in text(last(), in_flight_bytes=0)
 
 
 def test_in_flight() -> None:
