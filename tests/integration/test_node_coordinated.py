@@ -20,13 +20,14 @@ from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.waiting import eventually
 
-FULL = 20_000_000
+FULL = 900_000_000
 """20 s of its NIC: one task of this size keeps all others waiting, and is not soon overdue."""
 CONFIG = """
 [nic."slow"]
 rate = "8mbit"
 address = "10.7.0.1"
 [arbiter]
+window_min = "1gib"
 max_hold = "5s"
 stale_after = "10s"
 [cluster]

@@ -282,11 +282,12 @@ def tell_the_story(playground: Playground) -> None:
         return sum(1 for nic in playground.status(node).nics for c in nic.classes if c.grants)
 
     def requests() -> list[RequestStatus]:
-        reply = ask(playground.socket("node1"), RequestsRequest(layers=False, limit=4096), TIMEOUT_S)
+        reply = ask(control_beside(playground.socket("node1")), RequestsRequest(layers=False, limit=4096), TIMEOUT_S)
         assert isinstance(reply, RequestsReply)
         return reply.requests
 
     eventually(lambda: len(playground.status("node3").totals) == 1, "the decode node")
+    eventually(lambda: all(playground.status(n).clients for n in ("node1", "node2", "node3")), "that all have attached")
     assert [playground.status(n).clients[0].process for n in ("node1", "node2", "node3")] == [
         "prefill",
         "store",
@@ -308,7 +309,7 @@ def tell_the_story(playground: Playground) -> None:
 
 
 def slowest(playground: Playground) -> WhyReply:
-    reply = ask(playground.socket("node1"), WhyRequest(slowest=True), TIMEOUT_S)
+    reply = ask(control_beside(playground.socket("node1")), WhyRequest(slowest=True), TIMEOUT_S)
     assert isinstance(reply, WhyReply)
     return reply
 
