@@ -8,6 +8,7 @@ favour."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -39,14 +40,15 @@ def edges(sizes: Iterable[float], classes: int) -> list[float]:
     return [ordered[min(len(ordered) - 1, len(ordered) * (i + 1) // classes)] for i in range(classes - 1)]
 
 
-class Marked(Policy):
+class Marked(Policy, ABC):
     """Strict classes that a sender marks; the class is the place."""
 
     def network(self) -> SharedNetwork:
         return SharedNetwork(self.simulation.cluster.topology)
 
+    @abstractmethod
     def mark(self, flow: Flow) -> int:
-        raise NotImplementedError
+        """Its class on the wire."""
 
     def order(self, flow: Flow) -> int:
         flow.wire_class = self.mark(flow)
