@@ -26,7 +26,8 @@ from tests.support.waiting import eventually
 
 LONG = "a-process-with-a-very-long-name"
 FOLLOW = ["-f", "--stage", "p2d", "-o", "json"]
-HOLDS = '[nic.mfs0]\nrate = "8mbit"\n[arbiter]\nstale_after = "10s"\nwindow_min = "4kib"\nwindow = "1us"\n'
+# A window so large that the task which fills it is not given up for minutes.
+HOLDS = '[nic.mfs0]\nrate = "8mbit"\n[arbiter]\nstale_after = "10s"\nwindow_min = "1gib"\nwindow = "1us"\n'
 
 
 @pytest.fixture
