@@ -1,34 +1,12 @@
 /* Many clients under a clock of the test's: which of them are looked at, who has to ring, and that nothing is lost. */
-#define _GNU_SOURCE
-#define arbiter_clock_ns arbiter_real_clock_ns
-#include "../../csrc/arbiter_command.c"
-#undef arbiter_clock_ns
-uint64_t arbiter_clock_ns(void);
-#undef _GNU_SOURCE
-#include "../../csrc/arbiter.c"
-
-#include <stdio.h>
+#include "arbiter_clock.h"
 
 #define CLIENTS 300
 #define MS 1000000ull
 
-static uint64_t now_ns;
 static struct mfs_arbiter *arbiter;
 static struct session *client[CLIENTS];
 static uint32_t generation[CLIENTS];
-
-uint64_t arbiter_clock_ns(void)
-{
-	return now_ns;
-}
-
-static void must(bool holds, const char *what)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "not so: %s\n", what);
-	_exit(1);
-}
 
 static enum mfs_asleep told(const struct session *session)
 {

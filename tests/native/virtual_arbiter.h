@@ -1,21 +1,10 @@
 /* The arbiter under a clock of the test's: programs that are written here, and a link that carries what they post, at its
- * rate and to destinations that may be slower. Nothing here depends on how fast this machine is.
- *
- * Includes arbiter.c and arbiter_command.c, so that turns can be taken and the clock be replaced; linked with all other files
- * of csrc. For programs of one source file.
+ * rate and to destinations that may be slower.
  */
 #ifndef VIRTUAL_ARBITER_H
 #define VIRTUAL_ARBITER_H
 
-#define _GNU_SOURCE
-#define arbiter_clock_ns arbiter_real_clock_ns
-#include "../../csrc/arbiter_command.c"
-#undef arbiter_clock_ns
-uint64_t arbiter_clock_ns(void);
-#undef _GNU_SOURCE
-#include "../../csrc/arbiter.c"
-
-#include <stdio.h>
+#include "arbiter_clock.h"
 
 #define RATE 1000000000ull /* bytes a second */
 #define STEP_NS 5000ull
@@ -23,21 +12,6 @@ uint64_t arbiter_clock_ns(void);
 #define DEPTH 8
 #define SLOTS 64 /* of the task table: those that a program here uses */
 #define DESTINATIONS 8
-
-static uint64_t now_ns; /* begins a second after the true time, which commands use before the first turn */
-
-uint64_t arbiter_clock_ns(void)
-{
-	return now_ns;
-}
-
-static void must(bool holds, const char *what)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "not so: %s\n", what);
-	_exit(1);
-}
 
 /* ---- the link: fair among what is posted, each destination at its own rate at most ------------------------------------ */
 
