@@ -17,6 +17,7 @@ from mfsd.cli.commands.explain import explain
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.flows import flows
 from mfsd.cli.commands.host import host
+from mfsd.cli.commands.install import install
 from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.playground import playground
 from mfsd.cli.commands.reload import reload
@@ -92,6 +93,7 @@ for command in (
     doctor,
     bugreport,
     playground,
+    install,
     completion,
 ):
     main.add_command(command)

@@ -108,12 +108,12 @@ def test_reload_answers_what_came_of_it(folder: Path) -> None:
 
 
 def test_rules_show_what_is_in_force(folder: Path) -> None:
-    config = '[[rule]]\nlibrary = "libucp"\npeer = "10.0.0.0/8"\naction = "hold"\nstage = "p2d"\ndscp = 26\n'
+    config = '[[rule]]\nlibrary = "libuct_ib"\npeer = "10.0.0.0/8"\naction = "hold"\nstage = "p2d"\ndscp = 26\n'
     with Daemon(folder, config) as daemon:
         rules = json.loads(mfsctl(daemon.socket, "rules", "--json").stdout)
         assert rules[0] == {
             "source": "configuration",
-            "library": "libucp",
+            "library": "libuct_ib",
             "process": "",
             "peer": "10.0.0.0/8",
             "role": "any",
@@ -125,7 +125,7 @@ def test_rules_show_what_is_in_force(folder: Path) -> None:
         }
         assert {r["source"] for r in rules[1:]} == {"built-in"}
         text = mfsctl(daemon.socket, "rules").stdout
-        assert "libucp" in text and "engine.so" in text and max(map(len, text.splitlines())) <= 80
+        assert "libuct_ib" in text and "engine.so" in text and max(map(len, text.splitlines())) <= 80
 
 
 def test_no_daemon_is_one_line_and_an_exit_code_of_its_own(folder: Path) -> None:

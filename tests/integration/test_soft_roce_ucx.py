@@ -10,7 +10,7 @@ import pytest
 from bench.ports import free_port
 from tests.conftest import WAIT_S, SoftRoce, wait_for_listener
 from tests.support.daemon import Daemon
-from tests.support.under_mfs import HOLD_EVERYTHING, under_mfs
+from tests.support.under_mfs import HOLD_EVERYTHING, ROOT, under_mfs
 
 TRANSPORTS = ("rc_verbs,ud_verbs", "rc_v", "ud_verbs")
 """`rc_v` is UCX's own name for what `rc_verbs` needs, wire-up included."""
@@ -54,3 +54,15 @@ def test_under_mfs(soft_roce: SoftRoce, folder: Path, configuration: str) -> Non
         prefix = under_mfs(daemon.socket)
         assert perftest(soft_roce, "rc_v", "-t", "tag_bw", "-s", "65536", "-n", "200", prefix=prefix) > 0
         assert daemon.status().daemon.attached_total == 2
+
+
+RECIPE = re.search(r'library = "(libuc\w+)"', (ROOT / "docs" / "configuration.md").read_text())
+
+
+def test_the_recipe_names_the_library_that_makes_the_queue_pairs(soft_roce: SoftRoce, folder: Path) -> None:
+    assert RECIPE is not None
+    rule = f'[[rule]]\nlibrary = "{RECIPE[1]}"\naction = "hold"\nstage = "p2d"\nset_role = "kv"\n'
+    with Daemon(folder, rule) as daemon:
+        prefix = under_mfs(daemon.socket)
+        assert perftest(soft_roce, "rc_v", "-t", "tag_bw", "-s", "65536", "-n", "200", prefix=prefix) > 0
+        assert sum(total.submits for total in daemon.status().totals) > 0, "nothing asked for a permit"

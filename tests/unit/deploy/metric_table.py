@@ -1,6 +1,6 @@
-"""Every metric that a daemon exports, and where the dashboard shows it.
+"""Every metric that a daemon or a coordinator exports, and where the dashboard shows it.
 
-``python -m tests.unit.deploy.metric_table docs/metrics.md`` brings the table of that page up to date.
+``python -m tests.unit.deploy.metric_table docs/metrics.md`` brings the tables of that page up to date.
 """
 
 from __future__ import annotations
@@ -8,43 +8,72 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.core import Metric
+
+from mfsd.cli.plain import plain
 from mfsd.node.totals import Totals
+from mfsd.observe import coordinator_metrics
 from mfsd.observe.metrics import families
+from mfsd.proto import mfs_pb2 as pb
 from mfsd.text import with_part
 from tests.unit.observe.test_metrics import CLIENT, status
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "deploy" / "grafana" / "mfs.json"
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
+BEGIN_2, END_2 = "<!-- begin of coordinators' table -->", "<!-- end of coordinators' table -->"
 LEFT_OUT = {
     "mfs_arbiter_messages_total": "the arbiter's processor time says what they cost",
     "mfs_tasks_on_credit_total": "beside mfs_tasks_permitted_total it says how often nothing waits",
     "mfs_clients_by_abi": "changes with upgrades; `mfsctl status` and the doctor name them",
     "mfs_attached_clients_total": "those attached now are on a panel",
     "mfs_nic_utilization_ratio": "mfs_nic_carried_bytes_total over mfs_nic_rate_bytes_per_second says it over any time",
-    "mfs_nic_carried_bytes_total": "`mfsctl top` and `mfsctl status` show it; its panel is still to come",
-    "mfs_nic_rate_bytes_per_second": "does not change; `mfsctl status` shows it",
 }
 """Not on a panel, and why."""
 
 
+def rows() -> list[tuple[str, list[dict[str, Any]]]]:
+    """Title of each row of the dashboard, and its panels that have queries: within a collapsed row, else behind it."""
+    found: list[tuple[str, list[dict[str, Any]]]] = []
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        if panel["type"] == "row":
+            found.append((panel["title"], list(panel["panels"])))
+        elif panel["type"] != "text":
+            found[-1][1].append(panel)
+    return found
+
+
 def panels() -> list[dict[str, Any]]:
-    return json.loads(DASHBOARD.read_text())["panels"]  # type: ignore[no-any-return]
+    return [panel for _, inside in rows() for panel in inside]
 
 
 def metrics_of(expression: str) -> set[str]:
     return set(re.findall(r"\bmfs_\w+", expression))
 
 
-def exported() -> dict[str, tuple[str, str, str]]:
-    """Name of each sample -> kind, labels, meaning."""
+Described = dict[str, tuple[str, str, str]]
+"""Name of each sample -> kind, labels, meaning."""
+
+
+def _described(made: Iterable[Metric]) -> Described:
     return {
         sample.name: (family.type, ", ".join(f"`{label}`" for label in sample.labels), family.documentation)
-        for family in families(status([CLIENT], Totals()))
+        for family in made
         for sample in family.samples
     }
+
+
+def exported() -> Described:
+    return _described(families(status([CLIENT], Totals())))
+
+
+def exported_by_coordinators() -> Described:
+    reply = pb.StatusReply()
+    reply.nodes.add().ports.add(name="10.0.0.1/in")
+    return _described(coordinator_metrics.families(plain(reply)))
 
 
 def shown() -> dict[str, list[str]]:
@@ -56,18 +85,18 @@ def shown() -> dict[str, list[str]]:
     return found
 
 
-def table() -> str:
+def table(metrics: Described) -> str:
     lines = ["| metric | kind | labels | meaning | panel |", "|---|---|---|---|---|"]
     on_panels = shown()
-    for name, (kind, labels, meaning) in sorted(exported().items()):
+    for name, (kind, labels, meaning) in sorted(metrics.items()):
         where = "; ".join(on_panels.get(name, [])) or f"none: {LEFT_OUT[name]}"
         lines.append(f"| `{name}` | {kind} | {labels} | {meaning} | {where} |")
     return "\n".join(lines) + "\n"
 
 
 def updated(page: str) -> str:
-    """The page with the table between its two marks written anew."""
-    return with_part(page, BEGIN, table(), END)
+    """The page with the tables between their marks written anew."""
+    return with_part(with_part(page, BEGIN, table(exported()), END), BEGIN_2, table(exported_by_coordinators()), END_2)
 
 
 if __name__ == "__main__":

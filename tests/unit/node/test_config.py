@@ -65,7 +65,7 @@ def test_all_kinds_of_values() -> None:
         [nic."mlx5_0"]
         rate = "400gbit"
         [[rule]]
-        library = "libucp"
+        library = "libuct_ib"
         peer = "10.1.0.0/16"
         action = "hold"
         stage = "p2d"
@@ -80,7 +80,7 @@ def test_all_kinds_of_values() -> None:
     assert config.arbiter.rate_default_bytes_per_s == 62_500_000
     assert config.nic["mlx5_0"].rate_bytes_per_s == 50_000_000_000
     assert config.rule == [
-        RuleConfig(library="libucp", peer=PeerNetwork("10.1.0.0/16"), action="hold", stage="p2d", wire_class=2)
+        RuleConfig(library="libuct_ib", peer=PeerNetwork("10.1.0.0/16"), action="hold", stage="p2d", wire_class=2)
     ]
 
 

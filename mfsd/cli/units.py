@@ -1,0 +1,103 @@
+"""The units of systemd that come with MFS, made fit for the environment that this program runs from.
+
+They are files of the package (`systemd/`), with `/usr/bin/env` where the program will be.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+UNITS = Path("/etc/systemd/system")
+RUNS = Path("/run/systemd/system")
+"""There when systemd is what runs this system, as sd_booted(3) asks."""
+DAEMON, COORDINATOR = "mfsd.service", "mfsd-coordinator.service"
+HIDDEN = {"ProtectHome=yes": ("/home", "/root", "/run/user"), "PrivateTmp=yes": ("/tmp", "/var/tmp")}
+"""Setting of our units -> places that a service with it does not see."""
+_MARK = "# Written by mfsctl install systemd, which also takes it away. Changes of yours: systemctl edit {name}"
+_SHIPPED = "/usr/bin/env mfsd"
+
+
+class UnitError(Exception):
+    """Why there can be no unit; the text has the remedy."""
+
+
+def program() -> Path:
+    """`mfsd` of the environment that runs this. UnitError when it has none."""
+    found = Path(sysconfig.get_path("scripts")) / "mfsd"
+    if not os.access(found, os.X_OK):
+        raise UnitError(f"{found} is missing: run mfsctl of the environment that MFS is installed in")
+    return found
+
+
+def unit_text(name: str, mfsd: Path) -> str:
+    """The unit, starting that program."""
+    shipped = (files("mfsd.cli") / "systemd" / name).read_text()
+    quoted = str(mfsd).replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
+    if any(character.isspace() or character in "\"'" for character in quoted):
+        quoted = '"' + quoted.replace('"', '\\"') + '"'
+    started = shipped.replace(f"ExecStart={_SHIPPED}", f"ExecStart={quoted}")
+    return f"{_MARK.format(name=name)}\n{started}"
+
+
+def ours(text: str) -> bool:
+    return text.startswith(_MARK.partition("{")[0])
+
+
+def needed(mfsd: Path) -> Iterator[Path]:
+    """What has to be seen for it to start: the program, its Python, and the package, which may be elsewhere."""
+    yield mfsd
+    yield Path(sys.executable)
+    yield Path(sys.executable).resolve()
+    yield Path(__file__).resolve()
+
+
+def check_place(name: str, paths: Iterator[Path]) -> None:
+    """UnitError when the service would not see one of these, or when its user may not."""
+    for path in paths:
+        for setting, places in HIDDEN.items():
+            for place in places:
+                if path.is_relative_to(place):
+                    raise UnitError(
+                        f"{path} lies below {place}, which a service with {setting} does not see: make the "
+                        "environment elsewhere, of a Python from elsewhere: /usr/bin/python3 -m venv /opt/mfs"
+                    )
+        if name == COORDINATOR:  # runs as a user without rights
+            closed = [one for one in (path, *path.parents) if not one.stat().st_mode & 0o001 and one.is_dir()]
+            if closed:
+                raise UnitError(
+                    f"{closed[-1]} is closed to others, and the coordinator's user is one: chmod o+rx {closed[-1]}"
+                )
+
+
+Outcome = Literal[
+    "installed", "changed", "unchanged", "removed", "absent", "would install", "would change", "would remove"
+]
+
+
+def compare(file: Path, wanted: str | None) -> Outcome:
+    """What is to be done to the file so that it has this text, or is away. UnitError when it is somebody else's."""
+    try:
+        there = file.read_text()
+    except FileNotFoundError:
+        return "absent" if wanted is None else "installed"
+    if not ours(there):
+        raise UnitError(
+            f"{file} is not from mfsctl install systemd: move it away, or keep it and do without this command"
+        )
+    if wanted is None:
+        return "removed"
+    return "unchanged" if there == wanted else "changed"
+
+
+def write(file: Path, text: str) -> None:
+    """Whole or not at all."""
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(text)
+    new.chmod(0o644)
+    new.replace(file)
