@@ -59,7 +59,8 @@ struct shim_context {
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
 	bool inherited; /* opened before a fork: passes through in the child */
-	int nic;	/* index given by the daemon, or -1 */
+	_Atomic int nic; /* index given by the daemon, or -1 */
+	bool unanswered; /* the daemon was asked for that index and has not answered in time */
 	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
 };
 
