@@ -194,6 +194,7 @@ struct shim_qp {
 	_Atomic uint64_t signal_head;
 	uint64_t bytes_posted, bytes_marked; /* marked: up to the last entry of the signal ring */
 	uint8_t run_stage;		     /* of what was posted since */
+	_Atomic uint64_t signal_even; /* from this entry of the signal ring on all are of one stage, and the caller's own */
 	_Atomic uint64_t wr_next;   /* next index to give out; changed by compare-and-swap */
 	_Atomic uint64_t wr_posted; /* everything before went to the NIC */
 	_Atomic uint64_t wr_formed; /* everything before belongs to a task */
