@@ -24,7 +24,9 @@ bool shim_builder_can_hold(uint64_t ops)
 
 static struct shim_qp *queue_pair(struct ibv_qp_ex *qpx)
 {
-	return shim_qp_find(&qpx->qp_base);
+	struct shim_qp *q = shim_qp_first(&qpx->qp_base);
+
+	return likely(q != NULL) ? q : shim_qp_find(&qpx->qp_base);
 }
 
 /* ---- start, complete, abort ------------------------------------------------------------------------------------------------ */
@@ -84,6 +86,15 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 {
 	uint64_t first = atomic_load(&q->wr_posted), expected = first;
 
+	if (likely(b->entered)) { /* such a queue pair does not hold: nobody else gives out indices */
+		if (posted) {
+			atomic_store_explicit(&q->wr_posted, b->end, memory_order_relaxed);
+			atomic_store_explicit(&q->wr_next, b->end, memory_order_relaxed);
+		}
+		shim_owner_exit(q);
+		shim_release(&b->busy);
+		return;
+	}
 	if (posted && atomic_compare_exchange_strong(&q->wr_next, &expected, b->end)) {
 		atomic_store(&q->wr_posted, b->end);
 		atomic_store(&q->wr_formed, b->end);
@@ -93,10 +104,7 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 		atomic_store(&q->broken, 1);
 		atomic_store(&q->force, 1);
 	}
-	if (likely(b->entered))
-		shim_owner_exit(q);
-	else
-		shim_owner_leave(q);
+	shim_owner_leave(q);
 	shim_release(&b->busy);
 }
 

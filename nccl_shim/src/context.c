@@ -208,6 +208,7 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	c->single_threaded = single && !strcmp(single, "1");
 	c->inherited = false;
 	c->nic = -1;
+	c->unanswered = false;
 	c->lane = shim_lane_now();
 	atomic_store(&c->context, context);
 	CHAIN_ADD(c, &context_bucket[bucket_of(context, BUCKETS)]);

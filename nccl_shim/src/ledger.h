@@ -17,9 +17,12 @@ static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t sta
 		.stage = stage,
 	};
 
-	if (unlikely(stage != q->run_stage && ledger.bytes != ledger.marked) && q->signals) {
-		shim_ledger_mark(q, ledger.head++, ledger.bytes);
-		ledger.marked = ledger.bytes;
+	if (unlikely(stage != q->run_stage) && q->signals) {
+		if (ledger.bytes != ledger.marked) {
+			shim_ledger_mark(q, ledger.head++, ledger.bytes);
+			ledger.marked = ledger.bytes;
+		}
+		atomic_store_explicit(&q->signal_even, ledger.head, memory_order_relaxed);
 	}
 	return ledger;
 }
@@ -40,6 +43,8 @@ static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger
 	if (signaled && q->signals) {
 		shim_ledger_signal(q, ledger->head++, ledger->bytes, end | (forced ? SHIM_SIGNAL_FORCED : 0), ledger->stage);
 		ledger->marked = ledger->bytes;
+		if (unlikely(forced))
+			atomic_store_explicit(&q->signal_even, ledger->head, memory_order_relaxed);
 	}
 }
 
@@ -62,8 +67,6 @@ static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before,
 	q->bytes_posted = now->bytes;
 	q->bytes_marked = now->marked;
 	q->run_stage = now->stage;
-	if (unlikely(now->head - atomic_load_explicit(&q->signal_tail, memory_order_relaxed) > q->signal_mask + 1))
-		atomic_store(&q->broken, 1); /* more in flight than the provider promised: stop accounting */
 	atomic_store_explicit(&q->signal_head, now->head, memory_order_release);
 }
 

@@ -114,12 +114,33 @@ static void update_mode(struct mfs_client *client)
 
 static void name_nic(struct mfs_client *client, struct shim_context *context)
 {
-	context->nic = mfs_client_nic(client, context->name, context->guid, context->rate_bytes_per_s);
-	if (context->nic < 0 || context->nic >= MFS_NICS_MAX) {
+	int nic = mfs_client_nic(client, context->name, context->guid, context->rate_bytes_per_s);
+
+	context->unanswered = nic == -ETIMEDOUT;
+	if (context->unanswered)
+		shim_log(SHIM_REASON_NIC_LATE, "the daemon is late with device %s: its traffic is not scheduled until it answers",
+			 context->name);
+	else if (nic < 0 || nic >= MFS_NICS_MAX)
 		shim_log(SHIM_REASON_NIC, "the daemon does not take device %s (%s): its traffic is not scheduled",
-			 context->name, strerror(context->nic < 0 ? -context->nic : EINVAL));
-		context->nic = -1;
-	}
+			 context->name, strerror(nic < 0 ? -nic : EINVAL));
+	atomic_store(&context->nic, nic < MFS_NICS_MAX && nic >= 0 ? nic : -1);
+}
+
+/* Waits for an answer as attaching does, so seldom, and only where nothing is held. */
+static void name_late(struct mfs_client *client, uint64_t now_ns)
+{
+	static uint64_t next_ns;
+	struct shim_context *context;
+	unsigned cursor = 0;
+
+	if (now_ns < next_ns)
+		return;
+	while ((context = shim_context_each(&cursor)))
+		if (context->unanswered && !context->inherited) {
+			next_ns = now_ns + RETRY_LAST_NS;
+			name_nic(client, context);
+			return;
+		}
 }
 
 static bool bind_all(struct mfs_client *client)
@@ -252,8 +273,10 @@ static void tick(struct mfs_client *client, bool busy)
 	update_mode(client);
 	if ((shim_rules_changed(client) && shim_rules_load(client) >= 0) || unclassified)
 		classify_all();
-	if (!busy)
+	if (!busy) {
+		name_late(client, now_ns);
 		bind_all(client);
+	}
 	shim_communicators_report(segment);
 	shim_sweep(now_ns, segment->header.max_hold_ns);
 }

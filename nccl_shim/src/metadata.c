@@ -61,13 +61,15 @@ static struct shim_tag tag_of(const struct mfs_context *context)
 
 int shim_context_set(const struct mfs_context *context)
 {
+	shim_plain_id = SHIM_THREAD_NONE;
 	shim_context_given = false;
 	atomic_signal_fence(memory_order_seq_cst); /* a signal handler that posts sees all of it or none */
-	if (!context)
-		return 0;
-	context_tag = tag_of(context);
-	atomic_signal_fence(memory_order_seq_cst);
-	shim_context_given = true;
+	if (context) {
+		context_tag = tag_of(context);
+		atomic_signal_fence(memory_order_seq_cst);
+		shim_context_given = true;
+	}
+	shim_plain_set();
 	return 0;
 }
 
@@ -286,6 +288,7 @@ int shim_range_remove(uint64_t address)
 void shim_metadata_after_fork(void)
 {
 	shim_context_given = false;
+	shim_plain_set();
 	lane_plus_one = 0;
 	atomic_store(&shim_ranges, NULL);
 	memset(retired, 0, sizeof(retired));

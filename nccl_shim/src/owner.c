@@ -15,6 +15,8 @@
 
 __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))) = SHIM_THREAD_NONE;
 
+__thread uint32_t shim_plain_id __attribute__((tls_model("initial-exec"))) = SHIM_THREAD_NONE;
+
 static _Atomic uint32_t usable; /* threads can be made to pass a barrier */
 static _Atomic uint32_t threads; /* ids given out */
 static _Atomic uint32_t lane_thread[MFS_USAGE_LANES]; /* the system's number of whose lane it is; 0: none */
@@ -139,7 +141,8 @@ void shim_owner_give(struct shim_qp *q)
 {
 	bool given = atomic_load_explicit(&q->owner, memory_order_relaxed) != SHIM_OWNER_HELD;
 
-	if (q->shared || !atomic_load_explicit(&usable, memory_order_relaxed))
+	if (q->shared || !atomic_load_explicit(&usable, memory_order_relaxed) ||
+	    !atomic_load_explicit(&q->accounted, memory_order_relaxed) || atomic_load_explicit(&q->unsure, memory_order_relaxed))
 		return;
 	if (unlikely(shim_thread_id == SHIM_THREAD_NONE)) {
 		uint32_t number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
@@ -149,6 +152,7 @@ void shim_owner_give(struct shim_qp *q)
 			return;
 		}
 		shim_thread_id = number << 1;
+		shim_plain_set();
 	}
 	if (q->poster != shim_thread_id) {
 		if (given)

@@ -16,7 +16,7 @@
  *  - A signal handler that finds its own thread inside waits for the flag, as it would without all this.
  *  - Its thread counts what it posts in a lane of counters that it has alone (mfs_usage_lane), while there are any: a lane
  *    whose thread has ended is taken over.
- *  - Without membarrier (Linux before 4.14) nothing is given.
+ *  - Without membarrier (Linux before 4.14) nothing is given, nor is a queue pair whose completions are not accounted.
  */
 #ifndef MFS_SHIM_OWNER_H
 #define MFS_SHIM_OWNER_H
@@ -28,9 +28,6 @@
 #define SHIM_OWNER_ROW 64
 
 #define SHIM_OWNER_HELD 1u
-#define SHIM_THREAD_NONE UINT32_MAX /* no id yet */
-extern __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))); /* even, not 0 */
-
 void shim_owner_start(void);
 bool shim_owner_settled(struct shim_qp *q, uint32_t word);
 void shim_owner_acquire(struct shim_qp *q);
@@ -42,10 +39,8 @@ void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes);
 void shim_owner_after_fork(void);
 
 /* True when the queue pair is this thread's, which then leaves by shim_owner_exit. Such a queue pair does not hold. */
-static inline bool shim_owner_enter(struct shim_qp *q)
+static inline bool shim_owner_enter_as(struct shim_qp *q, uint32_t id)
 {
-	uint32_t id = shim_thread_id;
-
 	if (unlikely(atomic_load_explicit(&q->owner, memory_order_relaxed) != id ||
 		     atomic_load_explicit(&q->inside, memory_order_relaxed)))
 		return false;
@@ -55,6 +50,11 @@ static inline bool shim_owner_enter(struct shim_qp *q)
 		return true;
 	atomic_store_explicit(&q->inside, 0, memory_order_release);
 	return false;
+}
+
+static inline bool shim_owner_enter(struct shim_qp *q)
+{
+	return shim_owner_enter_as(q, shim_thread_id);
 }
 
 static inline void shim_owner_exit(struct shim_qp *q)

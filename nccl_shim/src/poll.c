@@ -55,6 +55,18 @@ static void account(struct shim_qp *q, uint32_t n)
 	uint64_t bytes = q->bytes_completed, end = q->completed_end, from_bytes = bytes, from_end = end, retired = 0;
 	uint8_t stage = 0;
 
+	if (unlikely(head - tail > q->signal_mask + 1)) {
+		atomic_store(&q->broken, 1); /* more in flight than the provider promised: stop accounting */
+		return;
+	}
+	if (likely(n && tail != head && tail >= atomic_load_explicit(&q->signal_even, memory_order_relaxed))) {
+		tail += n < head - tail ? n : head - tail;
+		bytes = atomic_load_explicit(&q->signals[(tail - 1) & q->signal_mask].bytes, memory_order_relaxed);
+		end = atomic_load_explicit(&q->signals[(tail - 1) & q->signal_mask].end, memory_order_relaxed);
+		stage = stage_of(end);
+		retired = end &= SHIM_SIGNAL_END;
+		n = 0;
+	}
 	while (n && tail != head) { /* fewer than n: work requests that were not posted through us */
 		struct shim_signal *signal = &q->signals[tail++ & q->signal_mask];
 		uint64_t word = atomic_load_explicit(&signal->end, memory_order_relaxed);
@@ -154,10 +166,24 @@ void shim_settle(struct shim_qp *q)
 static int look(struct shim_context *context, int n, struct ibv_wc *wc)
 {
 	struct shim_qp *q = NULL;
-	uint32_t signals = 0;
-	int kept = 0;
+	uint32_t signals = 0, number = 0;
+	int i = 0, kept;
 
-	for (int i = 0; i < n; i++) {
+	for (; i < n; i++) { /* nearly always: nothing failed, and nothing is held here */
+		if (!q || wc[i].qp_num != number) {
+			if (signals)
+				shim_complete(q, signals);
+			signals = 0;
+			number = wc[i].qp_num;
+			q = shim_qp_find_number(context, number);
+			if (!q || atomic_load_explicit(&q->holds, memory_order_relaxed))
+				break;
+		}
+		if (unlikely(wc[i].status != IBV_WC_SUCCESS))
+			break;
+		signals += !(wc[i].opcode & IBV_WC_RECV);
+	}
+	for (kept = i; i < n; i++) {
 		struct shim_held *held;
 
 		if (!q || atomic_load_explicit(&q->number, memory_order_relaxed) != wc[i].qp_num) {

@@ -62,6 +62,63 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 	return rc;
 }
 
+/* What was so before a post, for when it fails. It lies beside what the provider is given the address of, so it is written to
+ * memory once, and takes no registers from a post that succeeds. */
+struct before {
+	struct ibv_send_wr *at, *wr, **bad;
+	uint64_t head, bytes, marked;
+};
+
+static never_inline int given_failed(struct shim_qp *q, const struct before *before, int rc)
+{
+	struct shim_ledger ledger = {.head = before->head, .bytes = before->bytes, .marked = before->marked,
+				     .stage = q->run_stage};
+
+	posted_in_part(q, before->wr, before->at, ledger, q->bytes_posted, true);
+	atomic_store(&q->wr_next, atomic_load(&q->wr_posted));
+	if (before->bad)
+		*before->bad = before->at;
+	return rc;
+}
+
+/* By shim_owner_enter, and of the stage that was posted last, as nearly all posts are: what post_now does, in half of the
+ * instructions. */
+static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	const uint64_t stage = q->run_stage;
+	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed), bytes = q->bytes_posted, head;
+	struct before before;
+	int rc;
+
+	before.at = NULL;
+	before.wr = wr;
+	before.bad = bad;
+	before.head = atomic_load_explicit(&q->signal_head, memory_order_relaxed);
+	before.bytes = bytes;
+	before.marked = q->bytes_marked;
+	for (struct ibv_send_wr *w = wr; w; w = w->next) {
+		bytes += shim_wr_bytes(w);
+		end++;
+		if (q->sq_sig_all | (w->send_flags & IBV_SEND_SIGNALED)) {
+			head = atomic_load_explicit(&q->signal_head, memory_order_relaxed);
+			shim_ledger_signal(q, head, bytes, end, (uint8_t)stage);
+			q->bytes_marked = bytes;
+			atomic_store_explicit(&q->signal_head, head + 1, memory_order_release);
+		}
+	}
+	shim_count_alone(&q->posted_lane->bytes[stage], bytes - q->bytes_posted);
+	q->bytes_posted = bytes;
+	rc = q->post_send(qp, wr, &before.at);
+	if (unlikely(rc)) {
+		rc = given_failed(q, &before, rc);
+	} else {
+		atomic_store_explicit(&q->wr_posted, end, memory_order_relaxed);
+		atomic_store_explicit(&q->wr_next, end, memory_order_relaxed);
+	}
+	shim_owner_exit(q);
+	return rc;
+}
+
 /* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
 static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 				      struct ibv_send_wr **bad, int *rc)
@@ -173,7 +230,7 @@ static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, 
 	return rc;
 }
 
-static always_inline int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+static int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
 			      struct ibv_send_wr **bad)
 {
 	int rc;
@@ -269,7 +326,7 @@ static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, s
 	}
 }
 
-int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static never_inline int post_any(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct shim_qp *q = shim_qp_find(qp);
 	struct shim_context *context;
@@ -286,6 +343,21 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 		return context->post_send(qp, wr, bad);
 	*bad = wr;
 	return EINVAL;
+}
+
+/* A queue pair that is this thread's has been posted to, so its role is known; and its completions are accounted. */
+int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct shim_qp *q = shim_qp_first(qp);
+
+	if (unlikely(!q || atomic_load_explicit(&shim_ranges, memory_order_relaxed) ||
+		     !shim_owner_enter_as(q, shim_plain_id)))
+		return post_any(qp, wr, bad);
+	if (likely(q->run_stage == atomic_load_explicit(&q->stage, memory_order_relaxed) && q->posted_lane &&
+		   !atomic_load_explicit(&q->broken, memory_order_relaxed)))
+		return post_given(q, qp, wr, bad);
+	shim_owner_exit(q);
+	return post_any(qp, wr, bad);
 }
 
 /* ibv_bind_mw posts to the send queue on a way of its own: such a queue pair is left alone from then on. */

@@ -248,6 +248,7 @@ static int state(void *handle, int state, const void *arguments)
 		return NOTHING;
 	if (state == NCCL_STATE_SEND_WAIT) {
 		shim_collective.given = false;
+		shim_plain_set();
 	} else if (state == NCCL_STATE_SEND_PEER_WAIT) {
 		slot_read(handle_slot(handle, operations, OPERATIONS), handle_use(handle), &what);
 		shim_collective.communicator = (uint8_t)handle_communicator(handle);
@@ -255,6 +256,7 @@ static int state(void *handle, int state, const void *arguments)
 		shim_collective.layer = (uint16_t)(what >> 8);
 		shim_collective.batch = (uint32_t)(what >> 24);
 		shim_collective.given = true;
+		shim_plain_set();
 	}
 	return NOTHING;
 }
@@ -397,6 +399,7 @@ void shim_profiler_after_fork(void)
 	pthread_mutex_init(&communicators_lock, NULL);
 	memset(communicators, 0, sizeof(communicators));
 	shim_collective.given = false;
+	shim_plain_set();
 }
 
 /* ---- what NCCL looks for ----------------------------------------------------------------------------------------------------- */

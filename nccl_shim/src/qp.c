@@ -24,6 +24,7 @@ void shim_qp_reset_counts(struct shim_qp *q)
 {
 	atomic_store(&q->signal_head, 0);
 	atomic_store(&q->signal_tail, 0);
+	atomic_store(&q->signal_even, 0);
 	atomic_store(&q->wr_next, 0);
 	atomic_store(&q->wr_posted, 0);
 	atomic_store(&q->wr_formed, 0);

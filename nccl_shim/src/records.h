@@ -59,7 +59,8 @@ struct shim_context {
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
 	bool inherited; /* opened before a fork: passes through in the child */
-	int nic;	/* index given by the daemon, or -1 */
+	_Atomic int nic; /* index given by the daemon, or -1 */
+	bool unanswered; /* the daemon was asked for that index and has not answered in time */
 	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
 };
 
@@ -193,6 +194,7 @@ struct shim_qp {
 	_Atomic uint64_t signal_head;
 	uint64_t bytes_posted, bytes_marked; /* marked: up to the last entry of the signal ring */
 	uint8_t run_stage;		     /* of what was posted since */
+	_Atomic uint64_t signal_even; /* from this entry of the signal ring on all are of one stage, and the caller's own */
 	_Atomic uint64_t wr_next;   /* next index to give out; changed by compare-and-swap */
 	_Atomic uint64_t wr_posted; /* everything before went to the NIC */
 	_Atomic uint64_t wr_formed; /* everything before belongs to a task */

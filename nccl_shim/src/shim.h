@@ -97,6 +97,7 @@ enum shim_reason {
 	SHIM_REASON_MEMORY,
 	SHIM_REASON_THREAD,
 	SHIM_REASON_NIC,
+	SHIM_REASON_NIC_LATE,
 	SHIM_REASON_POST,
 	SHIM_REASON_COMMUNICATORS,
 	SHIM_REASON_CLASS,
@@ -122,7 +123,21 @@ void shim_cq_remove(struct ibv_cq *cq);
 void shim_context_after_fork(void);
 
 /* table.c: finding queue pairs */
+#define SHIM_POINTER_BUCKETS 16384
+extern _Atomic(struct shim_qp *) shim_by_pointer[SHIM_POINTER_BUCKETS] __attribute__((visibility("hidden")));
 struct shim_qp *shim_qp_find(const struct ibv_qp *qp);
+static inline unsigned shim_pointer_bucket(const struct ibv_qp *qp)
+{
+	return (unsigned)(((uintptr_t)qp >> 4) * 0x9E3779B97F4A7C15u >> 32) & (SHIM_POINTER_BUCKETS - 1);
+}
+
+/* The queue pair if it is the first of its bucket, as nearly all are; else NULL, and shim_qp_find may find it. */
+static inline struct shim_qp *shim_qp_first(const struct ibv_qp *qp)
+{
+	struct shim_qp *q = atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
+
+	return likely(q && atomic_load_explicit(&q->qp, memory_order_relaxed) == qp) ? q : NULL;
+}
 struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t number);
 struct shim_qp *shim_qp_each(unsigned *cursor);
 struct shim_qp *shim_table_get(void);
@@ -199,7 +214,7 @@ void shim_metadata_after_fork(void);
 
 extern __thread bool shim_context_given __attribute__((tls_model("initial-exec")));
 struct shim_ranges;
-extern _Atomic(struct shim_ranges *) shim_ranges;
+extern _Atomic(struct shim_ranges *) shim_ranges __attribute__((visibility("hidden")));
 
 /* profiler.c: what NCCL says */
 struct shim_collective { /* what this thread sends next */
@@ -216,6 +231,18 @@ const char *shim_communicator_name(int communicator);
 bool shim_communicators_exist(void);
 void shim_communicators_report(struct mfs_segment *segment);
 void shim_profiler_after_fork(void);
+
+/* owner.c: whose posts they are. The second is the same while the thread has said nothing of what it posts, else
+ * SHIM_THREAD_NONE: one look for both. */
+#define SHIM_THREAD_NONE UINT32_MAX /* no id yet */
+extern __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))); /* even, not 0 */
+extern __thread uint32_t shim_plain_id __attribute__((tls_model("initial-exec")));
+
+/* After what the thread says has changed, or its id. */
+static inline void shim_plain_set(void)
+{
+	shim_plain_id = shim_context_given || shim_collective.given ? SHIM_THREAD_NONE : shim_thread_id;
+}
 
 /* True when a work request of this thread may have a tag. Three loads. */
 static inline bool shim_tags_exist(void)
@@ -245,6 +272,8 @@ static inline uint64_t shim_wr_bytes(const struct ibv_send_wr *wr)
 
 	if (unlikely(wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_BIND_MW))
 		return 0;
+	if (likely(wr->num_sge == 1))
+		return wr->sg_list->length;
 	for (int i = 0; i < wr->num_sge; i++)
 		bytes += wr->sg_list[i].length;
 	return bytes;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define BUCKETS 16384
+#define BUCKETS SHIM_POINTER_BUCKETS
 #define CHUNK 64
 #define CHUNKS_MAX 1024
 
@@ -17,15 +17,11 @@ pthread_mutex_t shim_table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shim_qp *_Atomic chunks[CHUNKS_MAX];
 static _Atomic unsigned used; /* records ever handed out */
 static struct shim_qp *free_list;
-static _Atomic(struct shim_qp *) by_pointer[BUCKETS], by_number[BUCKETS];
+_Atomic(struct shim_qp *) shim_by_pointer[SHIM_POINTER_BUCKETS];
+static _Atomic(struct shim_qp *) by_number[BUCKETS];
 static _Atomic uint32_t version; /* odd while a chain changes */
 
 /* ---- finding ------------------------------------------------------------------------------------------------------------- */
-
-static inline unsigned pointer_bucket(const struct ibv_qp *qp)
-{
-	return (unsigned)(((uintptr_t)qp >> 4) * 0x9E3779B97F4A7C15u >> 32) & (BUCKETS - 1);
-}
 
 static inline unsigned number_bucket(const struct shim_context *context, uint32_t number)
 {
@@ -39,7 +35,7 @@ struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
 
 	do {
 		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q = atomic_load_explicit(&by_pointer[pointer_bucket(qp)], memory_order_acquire);
+		struct shim_qp *q = atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
 
 		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
 			if (likely(atomic_load_explicit(&q->qp, memory_order_relaxed) == qp))
@@ -118,12 +114,12 @@ struct shim_qp *shim_table_get(void)
 
 void shim_table_insert(struct shim_qp *q)
 {
-	unsigned p = pointer_bucket(atomic_load(&q->qp));
+	unsigned p = shim_pointer_bucket(atomic_load(&q->qp));
 	unsigned n = number_bucket(atomic_load(&q->context), atomic_load(&q->number));
 
 	atomic_fetch_add(&version, 1);
-	atomic_store_explicit(&q->next_by_pointer, atomic_load(&by_pointer[p]), memory_order_relaxed);
-	atomic_store_explicit(&by_pointer[p], q, memory_order_release);
+	atomic_store_explicit(&q->next_by_pointer, atomic_load(&shim_by_pointer[p]), memory_order_relaxed);
+	atomic_store_explicit(&shim_by_pointer[p], q, memory_order_release);
 	atomic_store_explicit(&q->next_by_number, atomic_load(&by_number[n]), memory_order_relaxed);
 	atomic_store_explicit(&by_number[n], q, memory_order_release);
 	atomic_fetch_add(&version, 1);
@@ -131,7 +127,7 @@ void shim_table_insert(struct shim_qp *q)
 
 void shim_table_remove(struct shim_qp *q)
 {
-	_Atomic(struct shim_qp *) *link = &by_pointer[pointer_bucket(atomic_load(&q->qp))];
+	_Atomic(struct shim_qp *) *link = &shim_by_pointer[shim_pointer_bucket(atomic_load(&q->qp))];
 
 	atomic_fetch_add(&version, 1);
 	while (atomic_load(link) && atomic_load(link) != q)
@@ -161,7 +157,7 @@ void shim_table_after_fork(void)
 	unsigned n = atomic_load(&used);
 
 	pthread_mutex_init(&shim_table_lock, NULL);
-	memset(by_pointer, 0, n ? sizeof(by_pointer) : 0);
+	memset(shim_by_pointer, 0, n ? sizeof(shim_by_pointer) : 0);
 	memset(by_number, 0, n ? sizeof(by_number) : 0);
 	atomic_store(&version, 0);
 	for (unsigned i = 0; i < n; i++) {

@@ -35,6 +35,8 @@ struct daemon {
 	struct daemon_counts counts;
 };
 
+static struct daemon *latest;
+
 static uint64_t now_ns(void)
 {
 	struct timespec t;
@@ -49,6 +51,13 @@ static void check(int ok, const char *what)
 		return;
 	perror(what);
 	abort();
+}
+
+/* A client that has waited for too long is gone; it comes again. */
+static bool answered(ssize_t sent, size_t bytes, const char *what)
+{
+	check(sent == (ssize_t)bytes || errno == EPIPE || errno == ECONNRESET, what);
+	return sent == (ssize_t)bytes;
 }
 
 static void write_rules(struct mfs_segment *s, const struct mfs_rule *rules, int n)
@@ -95,7 +104,7 @@ static void welcome(struct daemon *d, int fd, int memfd, int doorbell, int error
 		c->cmsg_len = CMSG_LEN(sizeof(descriptors));
 		memcpy(CMSG_DATA(c), descriptors, sizeof(descriptors));
 	}
-	check(sendmsg(fd, &m, MSG_NOSIGNAL) == sizeof(w), "welcome");
+	answered(sendmsg(fd, &m, MSG_NOSIGNAL), sizeof(w), "welcome");
 }
 
 static void give_segment(struct daemon *d, int fd)
@@ -149,7 +158,10 @@ static void serve_socket(struct daemon *d)
 		} else if (hello.kind == MFS_HELLO_NIC) {
 			struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = 0};
 
-			check(send(d->peer, &reply, sizeof(reply), MSG_NOSIGNAL) == sizeof(reply), "nic reply");
+			if (d->options.nics_unanswered)
+				d->options.nics_unanswered--;
+			else if (answered(send(d->peer, &reply, sizeof(reply), MSG_NOSIGNAL), sizeof(reply), "nic reply"))
+				d->counts.named++;
 		} else if (d->options.welcome_error) {
 			welcome(d, d->peer, -1, -1, d->options.welcome_error);
 		} else if (hello.minor > minor_of(d)) {
@@ -248,11 +260,19 @@ struct daemon *daemon_start(const struct daemon_options *options)
 	check(bind(d->listener, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(d->listener, 8) == 0,
 	      options->path);
 	check(pthread_create(&d->thread, NULL, run, d) == 0, "thread");
+	latest = options->major || options->welcome_error ? NULL : d;
 	return d;
+}
+
+bool daemon_has_named(void)
+{
+	return !latest || daemon_counts(latest).named;
 }
 
 void daemon_kill(struct daemon *d)
 {
+	if (latest == d)
+		latest = NULL;
 	atomic_store(&d->stop, 1);
 	pthread_join(d->thread, NULL);
 	close(d->listener);

@@ -21,14 +21,18 @@ struct daemon_options {
 	uint16_t older;		 /* by so many minor versions; as those did, it refuses whoever says a higher one */
 	int welcome_error;
 	bool grant_all;
+	int nics_unanswered; /* so many questions for a NIC's index get no answer */
 	uint8_t dscp[MFS_CLASSES_MAX];
 };
 
 struct daemon_counts {
-	uint64_t attached, submitted, granted, completed, cancelled, bypassed, submitted_bytes, requests;
+	uint64_t attached, submitted, granted, completed, cancelled, bypassed, submitted_bytes, requests, named;
 };
 
 struct daemon *daemon_start(const struct daemon_options *options);
+/* Whether the latest daemon that gives segments has named a NIC: a client on a loaded machine may have to ask twice. True
+ * where there is none. */
+bool daemon_has_named(void);
 void daemon_kill(struct daemon *d); /* as SIGKILL: the socket closes, the segment stays as it was */
 void daemon_pause(struct daemon *d, bool yes); /* as SIGSTOP */
 void daemon_grant(struct daemon *d, unsigned n);

@@ -1,5 +1,7 @@
 #include "shim_test.h"
 
+#include <mfs/api.h>
+
 const char *socket_path(void)
 {
 	return getenv("MFS_SOCKET");
@@ -13,6 +15,7 @@ struct rig *rig_open(int cqe)
 	r->context = ibv_open_device(list[0]);
 	ibv_free_device_list(list);
 	CHECK(r->context);
+	WAIT(!mfs_api() || daemon_has_named());
 	r->pd = ibv_alloc_pd(r->context);
 	r->cq = ibv_create_cq(r->context, cqe, NULL, NULL, 0);
 	r->mr = (ibv_reg_mr)(r->pd, r->buffer, sizeof(r->buffer), 0);
