@@ -14,14 +14,9 @@ from mooncake_adapter.metadata import Words
 from mooncake_adapter.network import nic_of
 from mooncake_adapter.once import Once
 from mooncake_adapter.scheduling import Scheduling
-from mooncake_adapter.session import Holder
+from mooncake_adapter.session import Holder, own_class
 
 ADAPTED = "_mfs_adapted"
-
-
-def own_class(classes: int) -> int:
-    """The class of the engine that the program made: the lowest before the scavenger, where anything may wait."""
-    return max(0, classes - 2)
 
 
 def quick(original: Any, method: Callable[..., int], reading: bool) -> Callable[..., int]:
@@ -75,7 +70,7 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type
             if session is None or len(arguments) < 4 or not all(isinstance(one, str) for one in arguments):
                 return int(original(self, *arguments))
             tcp = arguments[2] == "tcp" or bool(os.environ.get("MC_FORCE_TCP"))
-            lanes = Lanes(base, self, session, own_class(session.classes), once)
+            lanes = Lanes(base, self, session, own_class(session), once)
             result = lanes.initialize(self, name, arguments, tcp)
             if result == 0:
                 scheduling = Scheduling(base, self, session, words, lanes, once)

@@ -64,6 +64,7 @@ class Scheduling:
 
     def __init__(self, base: Any, engine: Any, session: Session, words: Words, lanes: Lanes, once: Once) -> None:
         self._base, self._session, self._words, self._lanes, self._once = base, session, words, lanes, once
+        self._piece_bytes = getattr(session, "piece_bytes", PIECE_BYTES)
         self.nic = 0
         self._pending: dict[int, Pending] = {}
         self._synthetic = SYNTHETIC
@@ -127,16 +128,16 @@ class Scheduling:
 
     def _whole(self, call: Call) -> Metadata | None:
         """The metadata of a call that is one message; None when it has to be cut."""
-        if call.size_bytes > PIECE_BYTES or hasattr(call.addresses, "owners") or self._words.told_by_address():
+        if call.size_bytes > self._piece_bytes or hasattr(call.addresses, "owners") or self._words.told_by_address():
             return None
         return self._words.current()
 
     def _pieces(self, call: Call) -> list[Piece]:
         owners = getattr(call.addresses, "owners", None)
         if owners is None:
-            return cut(call.addresses, call.peer_addresses, call.lengths, self._words.of)
+            return cut(call.addresses, call.peer_addresses, call.lengths, self._words.of, self._piece_bytes)
         by_address = dict(zip(call.addresses, owners, strict=True))
-        return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__)
+        return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__, self._piece_bytes)
 
     def _route(self, engine: Any, call: Call, wire_class: int | None) -> tuple[Any, str]:
         return self._lanes.route(call.peer, wire_class, call.peer_addresses[0]) or (engine, call.peer)

@@ -15,6 +15,8 @@ else:
     Session = Any  # imported when it is opened: without its native part engines run on, unscheduled
 
 STAGE_REUSE, STAGE_P2D, STAGE_BACKGROUND = 1, 3, 4
+READ_CLASS = 1
+"""Of a store's reads, as the daemon's classes are."""
 
 
 class Task(Protocol):
@@ -45,6 +47,19 @@ class Batch(Protocol):
 def open_session() -> Session:
     """The session of this process. ImportError where mfsd's client is missing."""
     return cast(Session, importlib.import_module("mfsd.client").Session.open())
+
+
+def own_class(session: Session) -> int:
+    """The class of the engine that the program made: of last stages whose size nobody knows where the program marks
+    them itself, else the lowest before the scavenger, where anything may wait."""
+    class_of = getattr(session, "class_of", None)
+    return max(0, session.classes - 2) if class_of is None else int(class_of(STAGE_P2D))
+
+
+def read_class(session: Session) -> int:
+    """The class of the store's own client."""
+    class_of = getattr(session, "class_of", None)
+    return min(READ_CLASS, session.classes - 1) if class_of is None else int(class_of(STAGE_REUSE))
 
 
 class Holder:

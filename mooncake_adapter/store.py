@@ -18,7 +18,7 @@ from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.network import nic_of
 from mooncake_adapter.once import Once
 from mooncake_adapter.permits import Budget, permitted
-from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session
+from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
 
 READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
 WRITES = re.compile(r"(batch_)?(put|upsert|pub)(_|$)")
@@ -28,7 +28,6 @@ SPLIT = frozenset(
     for kind in ("get_into", "get_into_multi_buffers", "put_from", "put_from_multi_buffers", "upsert_from")
 )
 """Calls whose lists run parallel to their keys, one answer a key: they can be cut by request."""
-READ_CLASS = 1
 SIZES, KEYS = ("sizes", "all_sizes", "size", "metadata_size"), ("keys", "base_keys", "key", "arg0")
 CONTENTS = ("value", "values", "tensor", "tensors_list", "parts")
 POINTERS = ("buffer_ptrs", "all_buffer_ptrs", "buffer_ptr")
@@ -258,16 +257,16 @@ def adapted_store(base: type, holder: Holder, words: Words, once: Once) -> type:
         session = holder.get()
         if session is None:
             return int(original_class.setup(self, *arguments, **keywords))
-        read_class = min(READ_CLASS, session.classes - 1)
+        wire_class = read_class(session)
         first = arguments[0] if arguments else None
         given = first if isinstance(first, dict) else {**dict(zip(SETUP, arguments, strict=False)), **keywords}
         protocol, host = str(given.get("protocol", "tcp")), str(given.get("local_hostname", ""))
-        with _setting_up, session.lane(read_class):
+        with _setting_up, session.lane(wire_class):
             before = marking.listening_ports() if protocol == "tcp" else set()
             result = int(original_class.setup(self, *arguments, **keywords))
             new = marking.listening_ports() - before if protocol == "tcp" else set()
         if result == 0:
-            dscp = marking.dscp_of(session.dscp, read_class)
+            dscp = marking.dscp_of(session.dscp, wire_class)
             if dscp is not None and new:
                 marking.mark_listening(new, dscp)
             nic = nic_of(session, str(given.get("rdma_devices", "")), host, protocol == "tcp")

@@ -7,15 +7,19 @@ import shutil
 import stat
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from mfsd.policy.marks import Marks
 
 LIBRARY = Path(__file__).with_name("libmfs_shim.so")
 NCCL_DEFAULT_PLUGIN = "libnccl-profiler.so"
 DEFAULT_SOCKET = "/run/mfs/mfsd.sock"
-MODES = ("enforce", "observe", "off")
+MODES = ("enforce", "observe", "mark", "off")
 ELFCLASS64, PT_INTERP = 2, 3
 OWN_ERROR, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127  # what env(1) and shells exit with
 
@@ -62,11 +66,55 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
     where = shutil.which(command)
     if where is not None and (reason := unreachable(Path(where))):
         found.append(f"{where} {reason}; it will run unscheduled")
-    if mode != "off" and not Path(socket).is_socket():
+    if mode not in ("off", "mark") and not Path(socket).is_socket():
         found.append(
             f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
         )
     return found
+
+
+def _profiles(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell: the profiles of the policy file. In the middle of a command line there is no place for an error."""
+    from mfsd.fabric.policy import PolicyError, load_profiles
+
+    try:
+        return [name for name in load_profiles(context.params.get("policy_file")) if name.startswith(incomplete)]
+    except PolicyError:
+        return []
+
+
+def marks_by(policy: str | None, policy_file: Path | None, sizes: Sequence[str], rules: Path | None) -> Marks:
+    """What is marked: by a policy, else as the environment says already. ValueError, in one line."""
+    from nccl_shim import mark  # the other modes read no files
+
+    if policy is not None:
+        return mark.marks_for(policy, policy_file, sizes, rules)
+    if text := os.environ.get("MFS_MARK"):
+        return mark.inherited(text)
+    raise ValueError(
+        "--mode mark needs --policy NAME, the profile that switches and hosts have; mfsctl switch policy lists them"
+    )
+
+
+def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str:
+    """Sets what else COMMAND finds in its environment; what was set, in one line."""
+    names = ["LD_PRELOAD", "MFS_MODE"]
+    plugin = mode != "off"
+    if marks is None:
+        names.append("MFS_SOCKET")
+    else:
+        from nccl_shim.mark import environment_of, names_communicators
+
+        added = environment_of(marks, os.environ)
+        os.environ.update(added)
+        names += added
+        plugin = names_communicators(marks)
+    if plugin:
+        if (other := other_profiler(os.environ)) is None:
+            os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
+        else:
+            say(f"{other}: left alone; NCCL's traffic is scheduled, but not told apart by communicator and batch")
+    return " ".join(f"{name}={os.environ[name]}" for name in names)
 
 
 @click.command(
@@ -79,7 +127,8 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
 @click.option(
     "--mode",
     type=click.Choice(MODES),
-    help="enforce: work requests wait for permits. observe: they are counted, never held. off: the shim does nothing. "
+    help="enforce: work requests wait for permits. observe: they are counted, never held. mark: no daemon; each "
+    "transfer travels in the class of its stage and size, and nothing waits. off: the shim does nothing. "
     "Taken from MFS_MODE if not given, else enforce. The daemon may lower it, never raise it.",
 )
 @click.option(
@@ -87,10 +136,45 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
     metavar="PATH",
     help=f"The daemon's socket. Taken from MFS_SOCKET if not given, else {DEFAULT_SOCKET}.",
 )
+@click.option(
+    "--policy",
+    metavar="NAME",
+    shell_complete=_profiles,
+    help="For --mode mark: the profile of the fabric policy whose classes are used (mfsctl switch policy lists them). "
+    "Not needed where MFS_MARK is set already.",
+)
+@click.option(
+    "--policy-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For --mode mark: the policy file with that profile; left out: the one that comes with MFS.",
+)
+@click.option(
+    "--sizes",
+    multiple=True,
+    metavar="STAGE=SIZE,...",
+    help="For --mode mark: up to which sizes transfers of a stage (reuse, p2d) go in its higher classes, for example "
+    "reuse=1mib,16mib. May be given for each stage; left out: one class for a stage, whatever the size.",
+)
+@click.option(
+    "--rules",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For --mode mark: a configuration file of mfsd, whose [[rule]] entries go before the built-in ones.",
+)
 @click.option("--quiet", is_flag=True, help="Say nothing, and let the shim say nothing either (MFS_LOG=quiet).")
 @click.version_option(package_name="mfsd")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, ...]) -> None:
+def main(
+    mode: str | None,
+    socket: str | None,
+    policy: str | None,
+    policy_file: Path | None,
+    sizes: tuple[str, ...],
+    rules: Path | None,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> None:
     """Run COMMAND so that its RDMA traffic is scheduled by this node's mfsd.
 
     It preloads libmfs_shim.so (LD_PRELOAD, in front of what is there), sets MFS_MODE and MFS_SOCKET, and names the same
@@ -98,9 +182,14 @@ def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, 
     all of it. Nothing else changes: without a daemon the program runs as it would alone, and is scheduled as
     soon as one starts.
 
+    With --mode mark there is no daemon, and no socket is opened: the shim gives each queue pair the DSCP of what it is
+    for, adapters choose a lane for each transfer by its stage and size, and libraries that the shim does not see get
+    their traffic class by their own variables (NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS and the like), unless those are set.
+
     \b
     mfs-run -- vllm serve MODEL --kv-transfer-config ...
     mfs-run --mode observe -- ib_write_bw -d mlx5_0 HOST
+    mfs-run --mode mark --policy rocev2-lossy-ecn -- vllm serve MODEL ...
     mfs-soft-roce -- mfs-run -- python3 worker.py       (no RDMA hardware)
 
     See what the daemon makes of it with: mfsctl status. The exit status is that of COMMAND; 125: mfs-run itself failed,
@@ -125,17 +214,25 @@ def main(mode: str | None, socket: str | None, quiet: bool, command: tuple[str, 
             err=True,
         )
         sys.exit(OWN_ERROR)
+    marks: Marks | None = None
+    given = {"--policy": policy, "--policy-file": policy_file, "--sizes": sizes, "--rules": rules}
+    try:
+        if mode == "mark":
+            marks = marks_by(policy, policy_file, sizes, rules)
+        elif unused := [name for name, value in given.items() if value]:
+            raise ValueError(f"{unused[0]}: only --mode mark has a use for it; this is --mode {mode}")
+        if marks is not None and policy is None and (unused := [name for name, value in given.items() if value]):
+            raise ValueError(f"{unused[0]}: needs --policy; without it MFS_MARK is taken as it is")
+    except ValueError as error:
+        click.echo(f"mfs-run: {error}", err=True)
+        sys.exit(OWN_ERROR)
     os.environ["LD_PRELOAD"] = preload(LIBRARY, os.environ.get("LD_PRELOAD"))
     os.environ["MFS_MODE"] = mode
-    os.environ["MFS_SOCKET"] = str(Path.cwd() / socket)
+    if marks is None:
+        os.environ["MFS_SOCKET"] = str(Path.cwd() / socket)
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
-    profiler = other_profiler(os.environ) if mode != "off" else "MFS_MODE=off"
-    if profiler is None:
-        os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
-    elif mode != "off":
-        say(f"{profiler}: left alone; NCCL's traffic is scheduled, but not told apart by communicator and batch")
-    say(f"LD_PRELOAD={os.environ['LD_PRELOAD']} MFS_MODE={mode} MFS_SOCKET={os.environ['MFS_SOCKET']}")
+    say(_prepared(mode, marks, say))
     for warning in warnings(command[0], socket, mode):
         say(f"warning: {warning}")
     try:

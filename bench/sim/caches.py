@@ -132,6 +132,8 @@ def owners(cluster: Cluster, held: Sequence[Held], unit: int, rng: random.Random
                 nics = tuple(range(server, server + max(model.server_gpus, len(nics))))
         of_nics[nics] = of_nics.get(nics, 0) + one.tokens
     total = sum(of_nics.values())
+    if not total:  # blocks beyond the end of the prompt have no tokens
+        return {}, 0
     shares: dict[int, float] = {}
     for nics, tokens in of_nics.items():
         for nic in nics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -131,7 +132,13 @@ def owner_host(request: Request) -> int:
     return request.owners[0][0] if request.owners else 0
 
 
-def batch_command(batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: float) -> str:
+ClassesOf = Callable[[Request], tuple[int, int]]
+"""The classes of a request's load and of its last stage, where nobody schedules."""
+
+
+def batch_command(
+    batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: float, classes_of: ClassesOf = lambda _: (0, 0)
+) -> str:
     """What prefill.c reads. Deadlines are given on this machine's CLOCK_MONOTONIC; `zero_ns` is second 0."""
     compute_ns = scale.ns(batch.layers * (batch.attention_s + batch.experts_s) + wire_s)
     sent, arrives = batch.dispatch_bytes[rank], batch.dispatch_bytes[1 - rank]
@@ -142,7 +149,8 @@ def batch_command(batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: f
     )
     lines = [
         f"{p.request.number} {zero_ns + scale.ns(p.request.deadline_s)} {scale.ns(p.request.budget_s)} "
-        f"{PREFILL_HOSTS + p.request.decode} {owner_host(p.request)} {p.fetch_bytes} {p.push_bytes}"
+        f"{PREFILL_HOSTS + p.request.decode} {owner_host(p.request)} {p.fetch_bytes} {p.push_bytes} "
+        + " ".join(map(str, classes_of(p.request)))
         for p in batch.parts[rank]
     ]
     return "\n".join([head, *lines])

@@ -14,6 +14,7 @@ from bench.sim.cluster import Cluster, Request
 from bench.testbed.batches import Batch, Unit, batch_command, rank_host, shipped_bytes
 from bench.testbed.daemons import Daemons
 from bench.testbed.hosts import Hosts, PortSample
+from bench.testbed.marks import classes_of
 from bench.testbed.modes import Mode
 from bench.testbed.processes import LegError, Switchboard, Worker
 from bench.testbed.scale import Scale
@@ -76,6 +77,7 @@ class Leg:
         self.scenario, self.cluster, self.scale = scenario, cluster, scale
         self.workers: list[Worker] = []
         self._cleanup = ExitStack()
+        self._classes_of = classes_of(mode, scenario, cluster)
         self._units = [Unit(cluster, scale, u) for u in range(UNITS)]
         self._served: dict[int, Served] = {}
         self._collectives: dict[int, list[list[int]]] = {}
@@ -285,7 +287,9 @@ class Leg:
         self._collectives[batch.number] = []
         wire_s = unit.wire_s(batch)
         for rank in range(RANKS):
-            self.workers[rank_host(unit.number, rank)].tell(batch_command(batch, rank, self.scale, zero_ns, wire_s))
+            self.workers[rank_host(unit.number, rank)].tell(
+                batch_command(batch, rank, self.scale, zero_ns, wire_s, self._classes_of)
+            )
 
     def _heard(self, index: int, text: str, zero_ns: int) -> int:
         """Takes in what a worker says; answers how many requests are served by it."""

@@ -44,20 +44,32 @@ def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
     }
 
 
+T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+"""Student's t for two-sided 95 %, by degrees of freedom from 1 on; more have that of the last."""
+
+
 class Spread(msgspec.Struct, frozen=True):
     """A figure over the seeds: mean and standard deviation."""
 
     mean: float
     deviation: float
+    count: int = 1
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval of the mean. 0 where one seed says nothing about it."""
+        if self.count < 2:
+            return 0.0
+        return T_95[min(self.count - 2, len(T_95) - 1)] * self.deviation / math.sqrt(self.count)
 
     def show(self, digits: int = 0, factor: float = 1.0, sign: bool = False) -> str:
-        """Such as 12.3±0.4, the figure times `factor`."""
+        """Such as 12.3±0.4: the figure times `factor`, and half of its 95 % interval."""
         text = f"{self.mean * factor:{'+' if sign else ''}.{digits}f}"
-        return text + (f"±{self.deviation * factor:.{digits}f}" if self.deviation else "")
+        return text + (f"±{self.half * factor:.{digits}f}" if self.half else "")
 
 
 def pick(result: Result, figure: str) -> float:

@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 
 from bench.sim.cluster import ConfigError
+from mfsd.policy.marks import divided
 
 CLASSES = 8
+BY_SIZE = divided(CLASSES, background=False)
+"""Classes of the mode that marks by stage and size: nothing here is background traffic."""
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +23,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     policy: dict[str, Any] | None = None
     """The [policy] table of the daemons; None: no daemon."""
     coordinator: bool = False
+    by_size: bool = False
+    """Whether whoever posts a transfer marks it by its size, too; nobody is asked."""
     apart: bool = True
     """Whether classes travel apart; if not, each stage has one lane, and all lanes one class."""
 
@@ -33,6 +38,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
             return [self.collective_class]
         if self.scheduled and self.apart:
             return list(range(CLASSES))
+        if self.by_size:
+            return list(BY_SIZE.reuse if stage == 1 else BY_SIZE.p2d)
         return [self.reuse_class if stage == 1 else self.p2d_class]
 
 
@@ -41,6 +48,14 @@ MODES = {
     for mode in (
         Mode(name="fifo", says="no scheduler: one queue for all", collective_class=CLASSES - 1),
         Mode(name="dscp", says="a fixed priority for each stage on the wire", reuse_class=2, p2d_class=3),
+        Mode(
+            name="dscp-size",
+            says="a priority on the wire by stage and size, as mfs-run --mode mark gives; no daemon",
+            collective_class=BY_SIZE.collective,
+            reuse_class=BY_SIZE.reuse[-1],
+            p2d_class=BY_SIZE.p2d[-1],
+            by_size=True,
+        ),
         Mode(
             name="static",
             says="stage order in host queue and on the wire, deadlines among stage 3; no coordinator",
@@ -52,19 +67,19 @@ MODES = {
 }
 
 
-WIRE_ONLY = "dscp"
-"""The mode that is nothing without classes on the wire."""
+WIRE_ONLY = ("dscp", "dscp-size")
+"""Modes that are nothing without classes on the wire."""
 
 
 def parse_modes(text: str | None, lanes: bool = True) -> list[Mode]:
     """Modes of a list such as fifo,mfs, each once; None: all. Raises ConfigError naming what there is."""
     if text is None:
-        text = ",".join(name for name in MODES if lanes or name != WIRE_ONLY)
+        text = ",".join(name for name in MODES if lanes or name not in WIRE_ONLY)
     names = list(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in MODES:
             raise ConfigError(f"--modes {text}: {name!r} is none of {', '.join(MODES)}")
-        if name == WIRE_ONLY and not lanes:
+        if name in WIRE_ONLY and not lanes:
             raise ConfigError(f"--modes {text}: {name!r} is priorities on the wire, which --no-lanes takes away")
     return [MODES[name] if lanes else on_one_lane(MODES[name]) for name in names]
 

@@ -57,6 +57,10 @@ def meanings(mode: Mode) -> dict[int, str]:
             6: "KV pushes",
             7: "what cannot be in time, and what nobody waits for",
         }
+    if mode.by_size:
+        loads = dict.fromkeys(mode.lanes(1), "KV fetches; the smaller, the higher the class")
+        pushes = dict.fromkeys(mode.lanes(3), "KV pushes; the smaller, the higher the class")
+        return {mode.collective_class: "collectives", **loads, **pushes}
     found: dict[int, list[str]] = {}
     for k, words in (
         (mode.collective_class, "collectives"),

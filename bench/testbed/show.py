@@ -28,7 +28,7 @@ def line(result: Result) -> str:
     """A leg that has just ended."""
     bypassed = result["permits"].get("bypassed", 0)
     return (
-        f"  {result['mode']:7} seed {result['seed']}: {result['requests']} requests, "
+        f"  {result['mode']:9} seed {result['seed']}: {result['requests']} requests, "
         f"TTFT {result['ttft_s']['mean'] * 1e3:.0f} ms, "
         f"{result['slo_attainment']:.0%} in time, CCT {result['cct_s']['mean'] * 1e3:.1f} ms"
         + (f"; {bypassed} messages went without a permit" if bypassed else "")
@@ -56,18 +56,18 @@ COLUMNS = (
 
 
 def changes_against(modes: Sequence[Mode]) -> str:
-    return f"± over the seeds; changes against {modes[0].name}, seed by seed"
+    return f"± 95 % interval; changes against {modes[0].name}, seed by seed"
 
 
 def cells(results: Sequence[Result], mode: Mode, base: str) -> list[str]:
-    """A mode's figures, as COLUMNS names them. Mean over the seeds ± standard deviation; changes against mode `base`,
-    seed by seed."""
+    """A mode's figures, as COLUMNS names them. Mean over the seeds ± half of its 95 % interval; changes against mode
+    `base`, seed by seed."""
     name, first = mode.name, mode.name == base
     share = over_seeds(results, name, "mfs_cpu_s").mean / (over_seeds(results, name, "workers_cpu_s").mean or 1)
     return [
         name,
         over_seeds(results, name, "ttft_s.mean").show(0, 1e3),
-        f"{over_seeds(results, name, 'ttft_s.p99').mean * 1e3:.0f}",
+        over_seeds(results, name, "ttft_s.p99").show(0, 1e3),
         "" if first else change(results, name, base, "ttft_s.mean").show(0, 100, sign=True),
         over_seeds(results, name, "slo_attainment").show(0, 100),
         "" if first else difference(results, name, base, "slo_attainment").show(0, 100, sign=True),

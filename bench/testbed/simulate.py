@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from bench.sim import policies
 from bench.sim.engine import Simulation
 from bench.sim.point import measure
+from bench.sim.policies.dscp import DscpBySize
+from bench.testbed.marks import marks_of
 from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
@@ -14,6 +17,7 @@ from bench.testbed.scenario import Scenario, cluster_of, requests_of
 POLICIES = {
     "fifo": ("fs", 0),
     "dscp": ("dscp", 0),
+    "dscp-size": ("dscp-size", 0),
     "static": ("mfs", 8),
     "paper": ("paper-defaults", 8),
     "mfs": ("mfs", 8),
@@ -34,7 +38,10 @@ def simulated(scenario: Scenario, scale: Scale, mode: str) -> dict[str, Any]:
     policy, fabric_classes = POLICIES[mode]
     parameters = {name: value for name, value in (MODES[mode].policy or {}).items() if name != "variant"}
     cluster = cluster_of(scenario, fabric_classes, parameters)
-    simulation = Simulation(cluster, requests_of(scenario, cluster), policies.find(policy))
+    factory: policies.Factory = policies.find(policy)
+    if MODES[mode].by_size:
+        factory = partial(DscpBySize, marks=marks_of(scenario))
+    simulation = Simulation(cluster, requests_of(scenario, cluster), factory)
     simulation.run()
     result = measure(simulation, 0)
     for figure in ("ttft_s", "cct_s", "earliness_s"):

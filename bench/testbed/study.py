@@ -1,8 +1,9 @@
 """python -m bench.testbed.study: measures what docs/testbed.md shows, and writes it there.
 
-Both workloads in every mode over five seeds, beside the simulator, and the overhead at a low load: about 45 minutes.
-Run it on a machine with nothing else to do. Results go to docs/testbed-results.json (finished legs meanwhile to
-build/testbed); `--from-results` only writes the page.
+What docs/testbed-plan.json says (bench.testbed.plan wrote it before): both workloads in every mode over ten seeds,
+beside the simulator, and the overhead at a low load: about two hours. Run it once, on a machine with nothing else to
+do. Results go to docs/testbed-results.json (finished legs meanwhile to build/testbed); `--from-results` only writes the
+page, `--trial` only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from bench.testbed.build import PROGRAM, BuildError
 from bench.testbed.command import run
 from bench.testbed.measure import Result, change, difference, machine, over_seeds
 from bench.testbed.modes import MODES
+from bench.testbed.plan import RECORD, Plan, load_plan, measured_gain
 from bench.testbed.processes import LegError
-from bench.testbed.rounds import ResultFile, parse_seeds
+from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
-from bench.testbed.scenario import RATES, WORKLOADS, Scenario
 from bench.testbed.show import picture
 from bench.testbed.simulate import simulated
 from mfsd.playground.cage import CageError, run_caged
@@ -34,32 +35,37 @@ from mfsd.playground.cage import CageError, run_caged
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, RESULTS, PICTURE = DOCS / "testbed.md", DOCS / "testbed-results.json", DOCS / "testbed.png"
 BEGIN, END = "<!-- written by bench.testbed.study -->", "<!-- end -->"
-# The issue's bars: mean TTFT and CCT against fifo.
+TRIAL_SEEDS, TRIAL_S = [1], 2.0
+# Of runs before there was a plan: mean TTFT and CCT against fifo.
 BARS = {"conversation": (-0.20, -0.30), "agent": (-0.30, -0.40)}
 
 
-def measure(console: Console, seeds: list[int], duration_s: float) -> dict[str, Any]:
-    scale = Scale()
+def measure(console: Console, plan: Plan, trial: bool) -> dict[str, Any]:
+    scale, seeds = plan.scale, TRIAL_SEEDS if trial else plan.run_seeds
+    modes = [MODES[name] for name in plan.modes]
+    duration_s = TRIAL_S if trial else next(iter(plan.workloads.values())).scenario.duration_s * scale.time
     found: dict[str, Any] = {
         "machine": machine(),
         "day": time.strftime("%Y-%m-%d"),
         "scale": msgspec.to_builtins(scale),
         "duration_s": duration_s,
+        "plan": msgspec.to_builtins(plan),
         "workloads": {},
     }
-    for workload in WORKLOADS:
-        scenario = Scenario(workload=workload, rate=RATES[workload], duration_s=duration_s / scale.time)
+    for workload, part in plan.workloads.items():
+        scenario = msgspec.structs.replace(part.scenario, duration_s=duration_s / scale.time)
         file = ResultFile(PROGRAM.with_name(f"{workload}.json"), scenario, scale)
-        legs = run(console, scenario, scale, list(MODES.values()), seeds, file)
+        legs = run(console, scenario, scale, modes, seeds, file)
         rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
         found["workloads"][workload] = {
             "scenario": msgspec.to_builtins(scenario),
             "results": file.results,
-            "simulated": [simulated(r, scale, mode) for r in rounds for mode in MODES],
+            "simulated": [simulated(r, scale, mode) for r in rounds for mode in plan.modes],
         }
         if workload == "conversation":
-            picture(PICTURE, sorted(legs, key=lambda leg: list(MODES).index(leg.mode)), scale)
-    low = Scenario(rate=RATES["conversation"], duration_s=duration_s / scale.time)
+            drawn = PROGRAM.with_name(PICTURE.name) if trial else PICTURE
+            picture(drawn, sorted(legs, key=lambda leg: plan.modes.index(leg.mode)), scale)
+    low = msgspec.structs.replace(plan.workloads["conversation"].scenario, duration_s=duration_s / scale.time)
     file = ResultFile(PROGRAM.with_name("overhead.json"), low, scale)
     found["overhead"] = overhead.measure(console, low, scale, seeds, file)
     return found
@@ -75,12 +81,29 @@ def page(found: dict[str, Any]) -> str:
         "",
     ]
     for workload, part in found["workloads"].items():
-        lines += _workload(workload, part)
-    lines += ["### Overhead at a low load", "", *overhead.sentences(found["overhead"]), "", END]
+        lines += _workload(workload, part, _bars_planned(found, workload, part["results"]))
+    lines += ["### Overhead at a low load", "", *overhead.sentences(found["overhead"]), ""]
+    lines += [overhead.at_real_rates(found["overhead"]["ttft"], found["workloads"]["conversation"]["results"]), "", END]
     return "\n".join(lines)
 
 
-def _workload(workload: str, part: dict[str, Any]) -> list[str]:
+def _bars_planned(found: dict[str, Any], workload: str, results: list[Result]) -> list[str] | None:
+    """What was to be shown, as it was recorded before; None for a run that had no plan."""
+    if "plan" not in found:
+        return None
+    rows = []
+    for bar in msgspec.convert(found["plan"], Plan).workloads[workload].bars:
+        gain = measured_gain(results, bar.figure, bar.base)
+        unit = "points of requests in time" if bar.figure == "slo_attainment" else f"% of {bar.figure}"
+        wanted = "" if bar.wanted is None else f"{bar.wanted * 100:+.1f}"
+        rows.append(
+            f"| {unit} against `{bar.base}` | {bar.expected * 100:+.1f}±{bar.half * 100:.1f} | {wanted} | "
+            f"{gain.show(1, 100, sign=True)} | {bar.verdict(gain)} |"
+        )
+    return ["| `mfs` | expected | asked for | measured | |", "|---|---|---|---|---|", *rows]
+
+
+def _workload(workload: str, part: dict[str, Any], planned_bars: list[str] | None) -> list[str]:
     results: list[Result] = part["results"]
     expected: list[Result] = part["simulated"]
     seeds = sorted({r["seed"] for r in results})
@@ -89,34 +112,33 @@ def _workload(workload: str, part: dict[str, Any]) -> list[str]:
         "",
         f"{part['scenario']['rate']:g} requests/s per GPU (load {over_seeds(results, 'fifo', 'load').mean:.2f} of what "
         f"the GPUs can compute), {len(seeds)} seeds of {results[0]['requests']} requests, isolated TTFT "
-        f"{over_seeds(results, 'fifo', 'isolated_s').mean * 1e3:.0f} ms. Mean ± standard deviation over the seeds; "
-        "changes against `fifo`, seed by seed. In brackets: the simulator.",
+        f"{over_seeds(results, 'fifo', 'isolated_s').mean * 1e3:.0f} ms. Mean ± half of its 95 % interval over the "
+        "seeds; changes against `fifo`, seed by seed. In brackets: the simulator.",
         "",
-        "| mode | TTFT, ms | change, % | p99, ms | in time, % | points | CCT, ms | change, % | early, ms | CPU, % |",
+        "| mode | TTFT, ms | change, % | p99, ms | change, % | in time, % | points | CCT, ms | change, % | early, ms |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for mode in MODES:
+    for mode in [name for name in MODES if any(r["mode"] == name for r in results)]:
         first = mode == "fifo"
 
         def beside(figure: str, factor: float, digits: int, mode: str = mode) -> str:
             here, there = over_seeds(results, mode, figure), over_seeds(expected, mode, figure).mean
             return f"{here.show(digits, factor)} ({there * factor:.{digits}f})"
 
-        share = over_seeds(results, mode, "mfs_cpu_s").mean / over_seeds(results, mode, "workers_cpu_s").mean
         cells = [
             f"`{mode}`",
             beside("ttft_s.mean", 1e3, 0),
             "" if first else change(results, mode, "fifo", "ttft_s.mean").show(0, 100, sign=True),
             over_seeds(results, mode, "ttft_s.p99").show(0, 1e3),
+            "" if first else change(results, mode, "fifo", "ttft_s.p99").show(0, 100, sign=True),
             beside("slo_attainment", 100, 0),
             "" if first else difference(results, mode, "fifo", "slo_attainment").show(0, 100, sign=True),
             beside("cct_s.mean", 1e3, 1),
             "" if first else change(results, mode, "fifo", "cct_s.mean").show(0, 100, sign=True),
             over_seeds(results, mode, "earliness_s.non_negative_mean").show(0, 1e3),
-            f"{share * 100:.0f}" if share else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, "", *_bars(workload, results), ""]
+    return [*lines, "", *(planned_bars or _bars(workload, results)), ""]
 
 
 def _bars(workload: str, results: list[Result]) -> list[str]:
@@ -148,26 +170,32 @@ def write_page(found: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.option("--seed", default="1,2,3,4,5", show_default=True)
-@click.option("--duration", default=30.0, show_default=True, help="Seconds in which requests arrive, each leg.")
+@click.option("--trial", is_flag=True, help="One seed, two seconds a leg: does everything run? The page stays.")
 @click.option("--from-results", is_flag=True, help=f"Only write the page from {RESULTS.name}.")
-def main(seed: str, duration: float, from_results: bool) -> None:
-    """Measures both workloads in every mode beside the simulator, and writes docs/testbed.md's figures."""
+def main(trial: bool, from_results: bool) -> None:
+    """Measures what docs/testbed-plan.json says, beside the simulator, and writes docs/testbed.md's figures."""
     console = Console()
+    if from_results:
+        write_page(json.loads(RESULTS.read_text()))
+        return
+    try:
+        plan = load_plan()
+    except (OSError, msgspec.MsgspecError) as error:
+        sys.exit(f"study: {RECORD}: {error}; write it first: python -m bench.testbed.plan")
 
     def inside() -> int:
         try:
-            found = measure(console, parse_seeds(seed), duration)
+            found = measure(console, plan, trial)
         except (LegError, BuildError, ConfigError, OSError) as error:
             print(f"study: {error}", file=sys.stderr)
             return 2
+        if trial:
+            console.print(page(found), highlight=False, markup=False)
+            return 0
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         write_page(found)
         return 0
 
-    if from_results:
-        write_page(json.loads(RESULTS.read_text()))
-        return
     try:
         sys.exit(run_caged(inside))
     except CageError as error:

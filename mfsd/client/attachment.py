@@ -134,3 +134,18 @@ class Attachment:
         if what != self._said:
             log.info("%s", what)
         self._said = what
+
+
+class Unattached(Attachment):
+    """Of a process that asks no daemon: none is looked for, no socket is opened, no thread is started."""
+
+    def __init__(self) -> None: ...  # there is nothing to keep
+
+    def client(self) -> Client | None:
+        return None
+
+    def try_now(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def forked(self) -> None: ...

@@ -52,7 +52,12 @@ class Session:
     def open(cls, *, socket_path: str | None = None, process: str | None = None, mode: Mode = Mode.ENFORCE) -> Session:
         """Attaches, or goes on without a daemon until there is one. `socket_path` None: `$MFS_SOCKET`, else
         `/run/mfs/mfsd.sock`; `process`: the name that `mfsctl status` shows; `mode`: the most that is allowed, OBSERVE
-        counts and never waits. Under the shim all three are the shim's."""
+        counts and never waits. Under the shim all three are the shim's. Under `mfs-run --mode mark` no daemon is looked
+        for: what is submitted is permitted at once, in the class of its stage and size."""
+        from mfsd.client.marked import MarkedSession, marks_of_environment
+
+        if (marks := marks_of_environment()) is not None:
+            return MarkedSession(Shim.find(), marks)
         session = cls(Shim.find(), socket_path, process, mode)
         session._attachment.try_now()
         return session

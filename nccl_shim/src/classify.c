@@ -192,6 +192,16 @@ int shim_rules_load(struct mfs_client *client)
 	return n;
 }
 
+/* Rules that stay, with the DSCP of MFS_CLASSES_MAX classes: see mark.c. */
+void shim_rules_set(const struct mfs_rule *given, int count, const uint8_t *dscp)
+{
+	pthread_mutex_lock(&rules_lock);
+	memcpy(rules, given, (size_t)count * sizeof(*rules));
+	memcpy(class_dscp, dscp, sizeof(class_dscp));
+	rules_count = count;
+	pthread_mutex_unlock(&rules_lock);
+}
+
 bool shim_rules_changed(struct mfs_client *client)
 {
 	struct mfs_segment *segment = mfs_client_segment(client);

@@ -6,7 +6,7 @@
  *
  * post_recv stays the provider's: receives put no bytes on the wire, wait for nobody and are not ordered against sends.
  */
-#include "shim.h"
+#include "mark.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +84,8 @@ bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool chan
 {
 	struct shim_cq *record = NULL;
 
+	if (shim_marking())
+		return false; /* completions are nobody's business then */
 	pthread_mutex_lock(&shim_table_lock);
 	for (unsigned i = 0; i < sizeof(cq_pool) / sizeof(cq_pool[0]) && !record; i++)
 		if (!atomic_load(&cq_pool[i].cq))
@@ -187,7 +189,7 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	struct shim_context *c = NULL;
 	struct verbs_context *v;
 
-	if (context->ops.post_send == shim_post_send)
+	if (context->ops.post_send == shim_post_send || (shim_marking() && shim_context_find(context)))
 		return; /* opened by another copy of libibverbs that shares this object */
 	pthread_mutex_lock(&shim_table_lock);
 	for (unsigned i = 0; i < POOL && !c; i++)
@@ -212,21 +214,23 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	c->lane = shim_lane_now();
 	atomic_store(&c->context, context);
 	CHAIN_ADD(c, &context_bucket[bucket_of(context, BUCKETS)]);
-	context->ops.poll_cq = shim_poll_cq;
-	context->ops.post_send = shim_post_send;
-	if (c->bind_mw)
-		context->ops.bind_mw = shim_bind_mw;
+	if (!shim_marking()) {
+		context->ops.poll_cq = shim_poll_cq;
+		context->ops.post_send = shim_post_send;
+		if (c->bind_mw)
+			context->ops.bind_mw = shim_bind_mw;
+	}
 	v = verbs_get_ctx_op(context, create_qp_ex);
 	if (v) {
 		c->create_qp_ex = v->create_qp_ex;
 		v->create_qp_ex = create_qp_ex;
 	}
-	v = verbs_get_ctx_op(context, create_cq_ex);
+	v = shim_marking() ? NULL : verbs_get_ctx_op(context, create_cq_ex);
 	if (v) {
 		c->create_cq_ex = v->create_cq_ex;
 		v->create_cq_ex = create_cq_ex;
 	}
-	v = verbs_get_ctx_op(context, alloc_parent_domain);
+	v = shim_marking() ? NULL : verbs_get_ctx_op(context, alloc_parent_domain);
 	if (v) {
 		c->alloc_parent_domain = v->alloc_parent_domain;
 		v->alloc_parent_domain = alloc_parent_domain;

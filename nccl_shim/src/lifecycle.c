@@ -4,6 +4,7 @@
  * milliseconds whether the daemon lives and whether anything was held too long; otherwise it looks four times a second.
  */
 #define _GNU_SOURCE
+#include "mark.h"
 #include "owner.h"
 #include "symbols.h"
 
@@ -49,9 +50,11 @@ enum mfs_mode shim_mode(void)
 		mode = MFS_MODE_OFF;
 	} else if (text && !strcmp(text, "observe")) {
 		mode = MFS_MODE_OBSERVE;
+	} else if (text && !strcmp(text, "mark")) {
+		mode = shim_mark_load() ? MFS_MODE_OBSERVE : MFS_MODE_OFF;
 	} else if (text && *text && strcmp(text, "enforce")) {
 		mode = MFS_MODE_OFF;
-		shim_log(SHIM_REASON_MODE, "MFS_MODE=%s is not one of off, observe, enforce: taken as off", text);
+		shim_log(SHIM_REASON_MODE, "MFS_MODE=%s is not one of off, mark, observe, enforce: taken as off", text);
 	}
 	atomic_store(&shim.mode, mode + 1);
 	return mode;
@@ -389,7 +392,9 @@ void shim_start(struct shim_context *context)
 	pthread_mutex_lock(&attach_lock);
 	if (!fork_watched)
 		fork_watched = pthread_atfork(NULL, NULL, after_fork) == 0;
-	if (!started) {
+	if (shim_marking()) { /* there is nobody to attach to, and nothing to look after */
+		started = true;
+	} else if (!started) {
 		started = true;
 		thread_runs = fork_watched;
 		socket_path_read();

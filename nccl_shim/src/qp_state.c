@@ -1,4 +1,5 @@
 /* What happens to a queue pair between its creation and its destruction: another daemon, an error, another state. */
+#include "mark.h"
 #include "owner.h"
 
 #include <string.h>
@@ -147,7 +148,7 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 	if (state == IBV_QPS_RTR) {
 		note_peer(q, attr, mask);
 		if (mask & IBV_QP_AV && attr->ah_attr.is_global && q->dscp != MFS_DSCP_KEEP &&
-		    atomic_load(&shim.enforcing)) {
+		    (atomic_load(&shim.enforcing) || shim_marking())) {
 			changed = *attr;
 			changed.ah_attr.grh.traffic_class =
 				(uint8_t)(q->dscp << 2 | (changed.ah_attr.grh.traffic_class & 3));

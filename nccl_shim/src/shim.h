@@ -168,6 +168,7 @@ bool shim_classify(struct shim_qp *q);
 void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr);
 void shim_communicator_at_connect(struct shim_qp *q);
 int shim_rules_load(struct mfs_client *client);
+void shim_rules_set(const struct mfs_rule *given, int count, const uint8_t *dscp);
 bool shim_rules_changed(struct mfs_client *client);
 void shim_rules_after_fork(void);
 

@@ -27,7 +27,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.text",
         "nccl_shim",
     },
-    "mfsd.client": {"mfsd._native"},
+    "mfsd.client": {"mfsd._native", "mfsd.policy"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
     "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
@@ -43,7 +43,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.policy",
         "mfsd.proto",
     },
-    "nccl_shim": set(),
+    "nccl_shim": {"mfsd.fabric", "mfsd.node", "mfsd.policy"},
     "mooncake_adapter": {"mfsd._native", "mfsd.client"},
     "bench": {
         "mooncake_adapter",

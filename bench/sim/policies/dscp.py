@@ -9,12 +9,13 @@ favour."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.sim.network import SharedNetwork
 from bench.sim.policies import Policy, pack, register
+from mfsd.policy.marks import Marks, divided
+from mfsd.policy.words import Stage
 
 if TYPE_CHECKING:
     from bench.sim.cluster import Cluster, Request
@@ -65,21 +66,26 @@ class Dscp(Marked):
         return min({2: 0, 1: 1, 3: 2}[flow.stage], self.last)
 
 
+def by_size(classes: int, known: Iterable[tuple[Cluster, Request]]) -> Marks:
+    """Classes by stage and size as programs mark them themselves, with no background traffic; edges at quantiles of the
+    sizes of these requests."""
+    stages, of = divided(classes, background=False).by_stage(), list(known)
+    sizes = {
+        stage: tuple(round(edge) for edge in edges((size(*one) for one in of), len(stages[stage])))
+        for stage, size in ((Stage.REUSE, load_bytes), (Stage.P2D, last_stage_bytes))
+    }
+    return Marks((None,) * classes, stages, sizes)
+
+
 @register("dscp-size")
 class DscpBySize(Marked):
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, marks: Marks | None = None) -> None:
         super().__init__(simulation)
         classes = simulation.cluster.config.fabric_classes or CLASSES
-        self.lowest = classes - 1
-        self.for_loads = max(1, classes // 2)
-        known = [(state.cluster, state.request) for state in simulation.states]
-        self.load_edges = edges((load_bytes(*one) for one in known), self.for_loads)
-        self.last_edges = edges((last_stage_bytes(*one) for one in known), max(1, classes - 1 - self.for_loads))
+        self.marks = marks or by_size(classes, ((state.cluster, state.request) for state in simulation.states))
 
     def mark(self, flow: Flow) -> int:
         if flow.stage == 2 or flow.state is None:
-            return 0
-        one = flow.state.cluster, flow.state.request
-        if flow.stage == 1:
-            return min(1 + bisect_left(self.load_edges, load_bytes(*one)), self.lowest)
-        return min(1 + self.for_loads + bisect_left(self.last_edges, last_stage_bytes(*one)), self.lowest)
+            return self.marks.wire_class(Stage.COLLECTIVE)
+        size = load_bytes if flow.stage == 1 else last_stage_bytes
+        return self.marks.wire_class(flow.stage, round(size(flow.state.cluster, flow.state.request)))

@@ -177,7 +177,7 @@ void gate_submit(struct message *message)
 	struct mfs_task task;
 
 	if (!settings.scheduled) {
-		verbs_post(message, settings.fixed_class[message->stage]);
+		verbs_post(message, request->fixed_class[message->stage]);
 		return;
 	}
 	client = session_now();

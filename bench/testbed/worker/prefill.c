@@ -164,7 +164,8 @@ void prefill_collective_received(uint32_t of_phase, uint64_t bytes)
 }
 
 /* NUMBER LAYERS ATTENTION EXPERTS SEND RECEIVE SEND RECEIVE DEADLINE COMPUTE REQUESTS, then for each request a line
- * NUMBER DEADLINE BUDGET DECODE OWNER FETCH PUSH. Bytes are of one layer, times nanoseconds. */
+ * NUMBER DEADLINE BUDGET DECODE OWNER FETCH PUSH FETCH_CLASS PUSH_CLASS. Bytes are of one layer, times nanoseconds; the
+ * classes are for when nobody schedules. */
 void prefill_batch(char *words)
 {
 	char *line = strchr(words, '\n');
@@ -184,9 +185,10 @@ void prefill_batch(char *words)
 		struct request *request = calloc(1, sizeof(*request));
 
 		if (!request || !line ||
-		    sscanf(line + 1, "%u %" SCNu64 " %" SCNu64 " %u %u %" SCNu64 " %" SCNu64, &request->number,
+		    sscanf(line + 1, "%u %" SCNu64 " %" SCNu64 " %u %u %" SCNu64 " %" SCNu64 " %u %u", &request->number,
 			   &request->deadline_ns, &request->budget_ns, &request->decode, &request->owner,
-			   &request->fetch_bytes, &request->push_bytes) != 7)
+			   &request->fetch_bytes, &request->push_bytes, &request->fixed_class[STAGE_REUSE],
+			   &request->fixed_class[STAGE_P2D]) != 9)
 			fail("request %u of batch %" PRIu64 " cannot be read", i, batch.number);
 		request->batch = &batch;
 		batch.request[i] = request;

@@ -64,6 +64,7 @@ struct request {
 	uint64_t deadline_ns, budget_ns;
 	uint64_t fetch_bytes, push_bytes; /* of one layer */
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
+	unsigned fixed_class[4]; /* by stage, when nobody schedules */
 	uint32_t number, decode, owner; /* hosts: where its KV goes, and whose pool has what it reuses */
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 };
@@ -85,7 +86,7 @@ struct settings {
 	unsigned pool[POOLS_MAX], pools; /* hosts that own cached blocks */
 	unsigned peer_rank; /* the other rank of the unit */
 	unsigned dscp[CLASSES_MAX];
-	unsigned fixed_class[4]; /* by stage, when nobody schedules */
+	unsigned fixed_class[4]; /* by stage, of what is no request's, or when all travels in one lane */
 	uint32_t message_bytes;
 	bool scheduled; /* ask MFS */
 	bool one_lane; /* all travels in its stage's fixed class, whatever class is permitted: nothing is kept apart */

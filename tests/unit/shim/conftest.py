@@ -17,7 +17,7 @@ SHIM = ROOT / "nccl_shim/libmfs_shim.so"
 CALLERS = ("libnccl.so.2", "mooncake/store.so", "mooncake/engine.so", "libother.so")
 PROGRAMS = (
     *("shim_hold", "shim_fault", "shim_daemon", "shim_threads", "shim_cq_ex"),
-    *("shim_trace", "shim_roles", "shim_metadata", "shim_profiler"),
+    *("shim_trace", "shim_roles", "shim_metadata", "shim_profiler", "shim_mark"),
 )
 TIMEOUT_S = 600
 """Only ends a test that hangs."""

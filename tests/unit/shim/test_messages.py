@@ -37,7 +37,7 @@ def test_quiet(native: Native, test: str) -> None:
 
 def test_a_wrong_mode_is_named_and_taken_as_off(native: Native) -> None:
     said = lines(native, "shim_daemon", "no_daemon", MFS_MODE="enforced")
-    assert said == ["mfs: MFS_MODE=enforced is not one of off, observe, enforce: taken as off"]
+    assert said == ["mfs: MFS_MODE=enforced is not one of off, mark, observe, enforce: taken as off"]
 
 
 def test_off_does_nothing(native: Native) -> None:

@@ -92,7 +92,7 @@ def test_exit_codes() -> None:
     assert run("--", "/etc/passwd").returncode == 126
     wrong = run("--", "true", MFS_MODE="fast")
     assert wrong.returncode == 125
-    assert "MFS_MODE=fast is not one of enforce, observe, off" in wrong.stderr
+    assert "MFS_MODE=fast is not one of enforce, observe, mark, off" in wrong.stderr
     assert run("--mode", "fast", "--", "true").returncode == 2
 
 

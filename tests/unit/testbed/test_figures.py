@@ -9,8 +9,9 @@ import pytest
 from bench.testbed.demo import verdict
 from bench.testbed.hosts import PortSample
 from bench.testbed.leg import LegResult, Served
-from bench.testbed.measure import chance_of_fewer, change, difference, only_one_met, over_seeds, result_of
-from bench.testbed.overhead import Found, costs, sentences
+from bench.testbed.measure import Spread, chance_of_fewer, change, difference, only_one_met, over_seeds, result_of
+from bench.testbed.overhead import Found, at_real_rates, costs, per_message_and_at_rest, sentences
+from bench.testbed.plan import Bar, bars_of
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario
 from bench.testbed.show import shares
@@ -104,3 +105,41 @@ def test_shares_of_a_link_are_rates_between_samples() -> None:
         PortSample(3 * 10**9, [500_000, 10**6] + [0] * 6),
     ]
     assert [(at, rates[:2]) for at, rates in shares(samples, scale)] == [(1.0, [0.5, 0.0]), (3.0, [0.0, 0.5])]
+
+
+def test_an_interval_is_of_the_mean() -> None:
+    spread = Spread.of([1.0, 2.0, 3.0])
+    assert spread.half == pytest.approx(4.30 / 3**0.5) and spread.show(1) == "2.0±2.5"
+    assert Spread.of([2.0]).half == 0.0 and Spread.of([2.0]).show(1) == "2.0"
+    assert Spread(0.0, 1.0, 500).half == pytest.approx(2.10 / 500**0.5)
+
+
+def test_what_is_claimed_is_what_the_simulator_is_sure_of_and_an_open_interval_is_said() -> None:
+    base = [(1, 100, 3), (2, 100, 2), (3, 100, 3)]
+    results = [result("fifo", seed, [late] * 4) for seed, late, _ in [(1, 350, 0), (2, 360, 0), (3, 340, 0)]]
+    results += [result("mfs", seed, [first] * n + [400] * (4 - n)) for seed, first, n in base]
+    results += [
+        result(mode, seed, [100, 100, 100, 400]) for mode in ("dscp", "dscp-size", "static") for seed, *_ in base
+    ]
+    bars = {(bar.figure, bar.base): bar for bar in bars_of(results)}
+    assert bars["slo_attainment", "dscp"].wanted is None, "-8 points of 75: nobody knows"
+    over_fifo = bars["slo_attainment", "fifo"]
+    assert over_fifo.wanted == pytest.approx(over_fifo.expected / 2) and over_fifo.expected > 0.5
+    assert bars["ttft_s.mean", "fifo"].wanted is not None and bars["ttft_s.mean", "fifo"].expected < 0
+    assert over_fifo.verdict(Spread(0.6, 0.1, 10)) == "holds"
+    assert over_fifo.verdict(Spread(0.6, 2.0, 10)) == "open"
+    assert over_fifo.verdict(Spread(0.2, 0.01, 10)) == "**missed**"
+    assert bars["slo_attainment", "dscp"].verdict(Spread(0.2, 0.01, 10)) == "nothing claimed"
+    faster = Bar("ttft_s.mean", "fifo", -0.3, 0.02, -0.15)
+    assert faster.verdict(Spread(-0.2, 0.01, 10)) == "holds" and faster.verdict(Spread(-0.1, 0.01, 10)) == "**missed**"
+
+
+def test_cost_at_real_rates_is_that_of_messages() -> None:
+    def of(messages: int, cpu_s: float) -> dict[str, Any]:
+        return {"mode": "mfs", "wall_s": 10.0, "mfs_cpu_s": cpu_s, "permits": {"submitted": messages}}
+
+    low, high = [of(100, 0.11)], [of(1100, 0.21), {"mode": "dscp"}]
+    assert per_message_and_at_rest(low, high) == (pytest.approx(1e-4), pytest.approx(0.01))
+    said = at_real_rates(low, high)
+    assert "100 us of a core of this machine" in said and "10.0 ms a second at rest" in said
+    assert "6 % at 50 Gbit/s" in said

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.sim.cluster import ConfigError
+from bench.sim.policies.dscp import last_stage_bytes, load_bytes
 from bench.sim.workload import TraceError
 from bench.testbed.batches import Unit, batch_command, shipped_bytes
 from bench.testbed.daemons import DEFAULTS, STALE_AFTER, stretched
+from bench.testbed.marks import PLANNING_SEEDS, classes_of, marks_of
 from bench.testbed.modes import MODES, parse_modes, rotated
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import MESSAGE_CLUSTER_BYTES, Scale, parse_rate
@@ -166,7 +170,7 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: parse_rate("300"), "--link 300: write a number and kbit"),
         (lambda: Scale(link_bits_per_s=1e3), "--link 0.001mbit: use 1mbit"),
         (lambda: Scale(time=0), "--time-scale 0: use"),
-        (lambda: parse_modes("fifo,fast"), "'fast' is none of fifo, dscp, static, paper, mfs"),
+        (lambda: parse_modes("fifo,fast"), "'fast' is none of fifo, dscp, dscp-size, static, paper, mfs"),
         (lambda: parse_seeds("1,two"), "--seed 1,two: use whole numbers"),
         (lambda: Scenario(rate=0), "--rate 0: must be above 0"),
         (lambda: Scenario(duration_s=float("nan")), "--duration nan"),
@@ -198,15 +202,33 @@ def test_every_mode_has_every_place_in_turn() -> None:
 def test_only_scheduled_modes_have_lanes_to_choose_from() -> None:
     for mode in MODES.values():
         for stage in (1, 3):
-            assert len(mode.lanes(stage)) == (8 if mode.scheduled else 1)
+            assert len(mode.lanes(stage)) == (8 if mode.scheduled else {1: 4, 3: 3}[stage] if mode.by_size else 1)
         assert mode.lanes(2) == [mode.collective_class]
     assert {MODES["fifo"].lanes(stage)[0] for stage in (1, 2, 3)} == {7}
     assert len({MODES["dscp"].lanes(stage)[0] for stage in (1, 2, 3)}) == 3
 
 
+def test_marks_by_size_are_known_before_the_requests_are() -> None:
+    """The same for every seed; each class has its share of another seed's transfers, small ones in the high ones."""
+    scenario = Scenario(workload="conversation", rate=2.0, duration_s=13)
+    marks = marks_of(scenario)
+    assert marks == marks_of(msgspec.structs.replace(scenario, seed=7))
+    assert 1 not in PLANNING_SEEDS and len(PLANNING_SEEDS) == 10
+    mode, cluster = MODES["dscp-size"], cluster_of(scenario)
+    classes = classes_of(mode, scenario, cluster)
+    requests = requests_of(scenario, cluster)
+    for stage, which, size in ((1, 0, load_bytes), (3, 1, last_stage_bytes)):
+        moved = sorted((size(cluster, r), classes(r)[which]) for r in requests if size(cluster, r) > 0)
+        assert [k for _, k in moved] == sorted(k for _, k in moved)
+        counts = Counter(k for _, k in moved)
+        assert list(counts) == mode.lanes(stage)
+        assert min(counts.values()) > len(moved) / len(counts) / 3
+    assert {MODES["dscp"].p2d_class} == {classes_of(MODES["dscp"], scenario, cluster)(r)[1] for r in requests}
+
+
 def test_without_lanes_every_stage_of_every_mode_has_the_same_class() -> None:
     modes = parse_modes(None, lanes=False)
-    assert [mode.name for mode in modes] == [name for name in MODES if name != "dscp"]
+    assert [mode.name for mode in modes] == [name for name in MODES if not name.startswith("dscp")]
     for mode in modes:
         assert not mode.apart and {tuple(mode.lanes(stage)) for stage in (1, 2, 3)} == {(7,)}
         assert (mode.policy, mode.coordinator) == (MODES[mode.name].policy, MODES[mode.name].coordinator)

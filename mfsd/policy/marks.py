@@ -1,0 +1,107 @@
+"""Marking without a daemon: which class a transfer travels in, by its stage and its size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mfsd.policy.words import Stage
+
+CLASSES_MAX: Final = 8
+RULES_MAX: Final = 64
+"""As MFS_RULES_MAX in csrc/include/mfs/abi.h."""
+ROLES: Final = ("any", "nccl-data", "nccl-cts", "nccl-flush", "kv", "bulk")
+SIZED: Final = (Stage.REUSE, Stage.P2D)
+"""Stages whose transfers are told apart by size."""
+
+
+class MarkRule(NamedTuple):
+    """Queue pairs that get a DSCP when they are connected. Empty and None match everything; the first rule that matches
+    wins."""
+
+    library: str = ""
+    process: str = ""
+    communicator: str = ""
+    peer: str = ""
+    """A network, as 10.1.0.0/16."""
+    role: str = "any"
+    dscp: int | None = None
+    """None leaves what the program has set."""
+
+
+class Marks(NamedTuple):
+    """What programs go by that mark their transfers themselves."""
+
+    dscp: tuple[int | None, ...]
+    """Of each class on the wire, the highest first."""
+    stages: Mapping[Stage, tuple[int, ...]]
+    """Classes of each stage, the highest first; the smaller a transfer, the higher its class."""
+    sizes: Mapping[Stage, tuple[int, ...]]
+    """Bytes up to which a transfer goes in all but the last of its stage's classes."""
+    rules: tuple[MarkRule, ...] = ()
+
+    def wire_class(self, stage: int, size_bytes: int | None = None) -> int:
+        """The class of a transfer; of an unknown size: the last that the stage has. A stage that is not named here goes
+        as background does."""
+        known = Stage(stage) if stage in self.stages else Stage.BACKGROUND
+        classes, edges = self.stages[known], self.sizes.get(known, ())
+        if size_bytes is None:
+            return classes[len(edges)]
+        return classes[sum(size_bytes > edge for edge in edges)]
+
+
+class StageClasses(NamedTuple):
+    """How the classes of a fabric are divided among stages, without a daemon."""
+
+    collective: int
+    reuse: tuple[int, ...]
+    p2d: tuple[int, ...]
+    background: int
+
+    def by_stage(self) -> dict[Stage, tuple[int, ...]]:
+        return {
+            Stage.CONTROL: (self.collective,),
+            Stage.REUSE: self.reuse,
+            Stage.COLLECTIVE: (self.collective,),
+            Stage.P2D: self.p2d,
+            Stage.BACKGROUND: (self.background,),
+        }
+
+
+def divided(classes: int, *, background: bool = True) -> StageClasses:
+    """The highest class is the collectives'. Of those below it loads have the upper half, one more if they are odd, and
+    last stages the lower half. `background`: the lowest is kept for what nobody waits for, where there are three; else
+    it is the last stages', too."""
+    if not 1 <= classes <= CLASSES_MAX:
+        raise ValueError(f"classes is {classes}: use 1 to {CLASSES_MAX}")
+    lowest = classes - 1
+    apart = background and classes >= 3
+    between = tuple(range(1, lowest if apart else classes)) or (lowest,)
+    loads = (len(between) + 1) // 2
+    return StageClasses(0, between[:loads], between[loads:] or between, lowest)
+
+
+def checked(marks: Marks) -> Marks:
+    """The same, if it can be used. ValueError names what cannot be."""
+    count = len(marks.dscp)
+    if not 1 <= count <= CLASSES_MAX:
+        raise ValueError(f"dscp names {count} classes: use 1 to {CLASSES_MAX}")
+    if Stage.BACKGROUND not in marks.stages:
+        raise ValueError("stages: background is missing; name its class")
+    for stage, classes in marks.stages.items():
+        if not classes or classes[-1] >= count or list(classes) != sorted(set(classes)):
+            raise ValueError(f"stages: {stage.name.lower()} has classes {list(classes)}: use rising ones below {count}")
+    for stage, edges in marks.sizes.items():
+        name = stage.name.lower()
+        if stage not in SIZED or stage not in marks.stages:
+            raise ValueError(f"sizes: {name} has none; use reuse or p2d")
+        if list(edges) != sorted(set(edges)) or (edges and edges[0] < 1):
+            raise ValueError(f"sizes: {name} has {list(edges)}: use rising sizes above 0")
+        if len(edges) >= len(marks.stages[stage]):
+            raise ValueError(
+                f"sizes: {name} has {len(edges)} of them for {len(marks.stages[stage])} classes; "
+                f"use at most {len(marks.stages[stage]) - 1}"
+            )
+    if len(marks.rules) > RULES_MAX:
+        raise ValueError(f"{len(marks.rules)} rules: use at most {RULES_MAX}")
+    return marks

@@ -1,0 +1,112 @@
+"""``mfs-run --mode mark``: from a policy to marks, and to the variables of libraries that the shim cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mfsd.fabric.policy import PolicyError, Profile, fold_classes, load_profile, mark_dscps
+from mfsd.node.config import RuleConfig, WireConfig
+from mfsd.node.config_file import ConfigError, load
+from mfsd.node.rules import BUILT_IN, dscp_of
+from mfsd.node.values import SizeBytes
+from mfsd.policy.mark_text import mark_text, parse_marks
+from mfsd.policy.marks import SIZED, MarkRule, Marks, checked, divided
+from mfsd.policy.words import Stage
+
+COLLECTIVE_VARIABLES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "UCCL_IB_TC", "MORI_RDMA_TC")
+KV_VARIABLES = ("MC_IB_TC", "UCX_IB_TRAFFIC_CLASS", "MORI_IO_TC")
+"""What libraries read the class of all their queue pairs from. For those that the shim sees its rules go first."""
+ECN_CAPABLE = 2
+"""ECT(0), in the two bits of a traffic class below the DSCP: as UCX's default of 106 has it."""
+
+
+class MarkError(ValueError):
+    """Marks that cannot be used. One line."""
+
+
+def marks_for(policy: str, policy_file: Path | None, sizes: Sequence[str], rules_file: Path | None) -> Marks:
+    """What is marked by this profile of a fabric policy. MarkError."""
+    try:
+        profile = load_profile(policy, policy_file)
+        config = load(rules_file) if rules_file is not None else None
+    except (PolicyError, ConfigError) as error:
+        raise MarkError(str(error)) from error
+    marks = of_profile(profile, sizes)
+    own = [_own_rule(rule, config.wire, marks) for rule in config.rule] if config else []
+    built_in = [_built_in_rule(rule, marks) for rule in BUILT_IN]
+    return _checked(marks._replace(rules=(*own, *built_in)))
+
+
+def of_profile(profile: Profile, sizes: Sequence[str] = ()) -> Marks:
+    """The profile's classes by stage and size, without rules. The lanes have the numbers and DSCPs of a daemon's, so
+    that a node that marks and one that has a daemon already understand each other. MarkError."""
+    fold = fold_classes(profile)
+    lanes = [fold.index(fabric_class) for fabric_class in sorted(set(fold))]
+    by_stage = divided(len(lanes)).by_stage()
+    stages = {stage: tuple(lanes[one] for one in classes) for stage, classes in by_stage.items()}
+    return _checked(Marks(mark_dscps(profile), stages, dict(map(_sizes, sizes))))
+
+
+def inherited(text: str) -> Marks:
+    """Those that the environment has already. MarkError."""
+    try:
+        return parse_marks(text)
+    except ValueError as error:
+        raise MarkError(f"MFS_MARK: {error}; unset it and give --policy") from error
+
+
+def environment_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
+    """What mode mark sets: the marks, and the class of each library that has a variable for it, unless that is set."""
+    found = {"MFS_MARK": mark_text(marks)}
+    for names, stage in ((COLLECTIVE_VARIABLES, Stage.COLLECTIVE), (KV_VARIABLES, Stage.P2D)):
+        dscp = marks.dscp[marks.wire_class(stage)]
+        if dscp is not None:
+            found |= {name: str(dscp << 2 | ECN_CAPABLE) for name in names if not before.get(name)}
+    return found
+
+
+def names_communicators(marks: Marks) -> bool:
+    """Whether the shim has to be NCCL's profiler plugin."""
+    return any(rule.communicator for rule in marks.rules)
+
+
+def _checked(marks: Marks) -> Marks:
+    try:
+        return checked(marks)
+    except ValueError as error:
+        raise MarkError(f"--sizes: {error}") from error
+
+
+def _sizes(text: str) -> tuple[Stage, tuple[int, ...]]:
+    name, equals, values = text.partition("=")
+    stages = {stage.name.lower(): stage for stage in SIZED}
+    if name not in stages or not equals:
+        raise MarkError(f"--sizes {text}: write {' or '.join(stages)}, =, and sizes, for example reuse=1mib,16mib")
+    try:
+        return stages[name], tuple(int(SizeBytes.parse(one)) for one in values.split(","))
+    except ValueError as error:
+        raise MarkError(f"--sizes {text}: {error}") from error
+
+
+def _own_rule(rule: RuleConfig, wire: WireConfig, marks: Marks) -> MarkRule:
+    """Of a configuration file. Without a DSCP or class of its own: by its stage, if it would be held; else as it is."""
+    dscp = dscp_of(rule, wire)
+    if dscp is None and rule.action == "hold":
+        dscp = _of_stage(rule, marks)
+    return _rule(rule, dscp)
+
+
+def _built_in_rule(rule: RuleConfig, marks: Marks) -> MarkRule:
+    """What no rule knows keeps what it has."""
+    anything = not (rule.library or rule.process or rule.communicator or rule.peer) and rule.role == "any"
+    return _rule(rule, None if anything else _of_stage(rule, marks))
+
+
+def _of_stage(rule: RuleConfig, marks: Marks) -> int | None:
+    return marks.dscp[marks.wire_class(Stage[rule.stage.upper()])]
+
+
+def _rule(rule: RuleConfig, dscp: int | None) -> MarkRule:
+    peer = str(rule.peer) if rule.peer is not None else ""
+    return MarkRule(rule.library, rule.process, rule.communicator, peer, rule.role, dscp)

@@ -1,0 +1,114 @@
+"""mfs-run --mode mark: what it makes of a policy, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mfsd.fabric.policy import load_profile, mark_dscps
+from mfsd.policy import Stage
+from mfsd.policy.mark_text import parse_marks
+from nccl_shim.mark import COLLECTIVE_VARIABLES, KV_VARIABLES, of_profile
+from nccl_shim.run import LIBRARY
+from tests.unit.shim.test_run import environment_of, run
+
+
+@pytest.mark.parametrize("policy", ["rocev2-2-lossless", "rocev2-lossy-ecn", "paper-k8"])
+def test_lanes_are_numbered_as_a_daemons_are_and_carry_the_same(policy: str) -> None:
+    profile = load_profile(policy)
+    marks = of_profile(profile)
+    assert marks.dscp == mark_dscps(profile)
+    by_stage = [marks.dscp[marks.wire_class(stage)] for stage in (Stage.COLLECTIVE, Stage.REUSE, Stage.P2D)]
+    ranks = [[c.dscp for c in profile.classes].index(dscp) for dscp in by_stage if dscp is not None]
+    assert ranks == sorted(ranks) and ranks[0] == 0
+    lowest = marks.dscp[marks.wire_class(Stage.BACKGROUND)]
+    assert lowest == profile.classes[-1].dscp and lowest not in by_stage, "the lowest class is background's alone"
+
+
+def test_a_lossless_fabric_carries_kv_in_its_lossless_classes() -> None:
+    profile = load_profile("rocev2-2-lossless")
+    marks = of_profile(profile)
+    lossless = {c.dscp for c in profile.classes if c.lossless}
+    assert {marks.dscp[k] for stage in (Stage.REUSE, Stage.P2D) for k in marks.stages[stage]} <= lossless
+
+
+def test_the_environment_of_a_program_that_marks() -> None:
+    seen = environment_of("--mode", "mark", "--policy", "rocev2-lossy-ecn")
+    assert seen["LD_PRELOAD"] == str(LIBRARY) and seen["MFS_MODE"] == "mark"
+    assert "MFS_SOCKET" not in seen and "NCCL_PROFILER_PLUGIN" not in seen
+    assert {seen[name] for name in COLLECTIVE_VARIABLES} == {str(46 << 2 | 2)}
+    assert {seen[name] for name in KV_VARIABLES} == {str(26 << 2 | 2)}
+    rules = parse_marks(seen["MFS_MARK"]).rules
+    assert {rule.role: rule.dscp for rule in rules if rule.role != "any"} == dict.fromkeys(
+        ("nccl-cts", "nccl-flush", "nccl-data"), 46
+    )
+    assert {rule.library: rule.dscp for rule in rules if rule.library.endswith(".so")} == {
+        "engine.so": 26,
+        "store.so": 34,
+    }
+    assert rules[-1].dscp is None, "what no rule knows keeps its class"
+
+
+def test_classes_that_are_set_by_hand_stay() -> None:
+    seen = environment_of("--mode", "mark", "--policy", "paper-k8", NCCL_IB_TC="106", MC_IB_TC="")
+    assert (seen["NCCL_IB_TC"], seen["MC_IB_TC"]) == ("106", str(24 << 2 | 2))
+
+
+def test_rules_of_a_configuration_go_before_the_built_in_ones(tmp_path: Path) -> None:
+    file = tmp_path / "mfsd.toml"
+    file.write_text(
+        "[wire]\ndscp = [9, 8]\n"
+        '[[rule]]\nlibrary = "libucp"\nprocess = "decode"\naction = "hold"\nstage = "p2d"\n'
+        '[[rule]]\ncommunicator = "expert, 0"\naction = "pass"\nclass = 1\n'
+        '[[rule]]\npeer = "10.9.0.0/16"\naction = "pass"\n'
+    )
+    seen = environment_of("--mode", "mark", "--policy", "paper-k8", "--rules", str(file))
+    marks = parse_marks(seen["MFS_MARK"])
+    first, second, third = marks.rules[:3]
+    assert (first.library, first.process, first.dscp) == ("libucp", "decode", marks.dscp[marks.wire_class(Stage.P2D)])
+    assert (second.communicator, second.dscp) == ("expert, 0", 8)
+    assert (third.peer, third.dscp) == ("10.9.0.0/16", None), "left alone"
+    assert seen["NCCL_PROFILER_PLUGIN"] == str(LIBRARY), "NCCL tells whose a queue pair is"
+
+
+def test_marks_of_the_environment_are_taken_as_they_are() -> None:
+    outer = environment_of("--mode", "mark", "--policy", "paper-k8", "--sizes", "reuse=1mib")
+    inner = environment_of(MFS_MODE="mark", MFS_MARK=outer["MFS_MARK"])
+    assert inner["MFS_MARK"] == outer["MFS_MARK"] and "sizes=reuse:1048576;" in inner["MFS_MARK"]
+
+
+def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
+    done = run("--mode", "mark", "--policy", "paper-k8", "--", "true")
+    assert "MFS_MODE=mark MFS_MARK=dscp=56," in done.stderr and "NCCL_IB_TC=226" in done.stderr
+    assert "warning" not in done.stderr and "MFS_SOCKET" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--mode", "mark"], "--mode mark needs --policy NAME"),
+        (["--mode", "mark", "--policy", "mine"], "profiles.mine: no such profile; there are rocev2-2-lossless,"),
+        (["--mode", "mark", "--policy", "paper-k8", "--sizes", "1mib"], "write reuse or p2d, =, and sizes"),
+        (["--mode", "mark", "--policy", "paper-k8", "--sizes", "collective=1mib"], "write reuse or p2d, =, and sizes"),
+        (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=1"], "--sizes p2d=1: not a size"),
+        (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=2mib,1mib"], "use rising sizes above 0"),
+        (["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"], "1 classes; use at most 0"),
+        (["--mode", "observe", "--policy", "paper-k8"], "--policy: only --mode mark has a use for it"),
+        (["--sizes", "reuse=1mib"], "--sizes: only --mode mark has a use for it; this is --mode enforce"),
+        (["--mode", "mark", "--policy", "paper-k8", "--rules", "RULES"], "rule[0].action"),
+        (["--mode", "mark", "--policy", "mine", "--policy-file", "RULES"], "rule: unknown field"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_remedy(tmp_path: Path, options: list[str], why: str) -> None:
+    (tmp_path / "rules.toml").write_text('[[rule]]\naction = "wait"\n')
+    done = run(*[str(tmp_path / "rules.toml") if word == "RULES" else word for word in options], "--", "true")
+    assert done.returncode == 125 and why in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_variable_that_is_wrong_is_named() -> None:
+    done = run("--mode", "mark", "--", "true", MFS_MARK="dscp=99")
+    assert done.returncode == 125
+    assert done.stderr == ("mfs-run: MFS_MARK: '99' is not a whole number from 0 to 63; unset it and give --policy\n")
+    done = run("--mode", "mark", "--sizes", "reuse=1mib", "--", "true", MFS_MARK="dscp=1;stages=background:0")
+    assert "--sizes: needs --policy; without it MFS_MARK is taken as it is" in done.stderr
