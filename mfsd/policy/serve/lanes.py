@@ -50,13 +50,15 @@ def merge(
     yield from slow[j:]
 
 
-def charged(weight: float, fast_tokens: float, slow_tokens: float, fast: float, slow: float) -> tuple[float, float]:
-    """What both lanes have been served after a step of `fast` and `slow` tokens. A lane that idled lent its share: it
-    does not get it back in one go, so that the lanes are never further apart than a step."""
-    fast_tokens, slow_tokens = fast_tokens + fast, slow_tokens + slow
-    if fast == 0:
+def charged(
+    weight: float, served: tuple[float, float], step: tuple[float, float], waits: tuple[bool, bool]
+) -> tuple[float, float]:
+    """What both lanes, fast and slow, have been served after a step of so many tokens. A lane where nobody waited lent
+    its share: it does not get it back in one go."""
+    fast_tokens, slow_tokens = served[0] + step[0], served[1] + step[1]
+    if not waits[0]:
         fast_tokens = max(fast_tokens, slow_tokens * weight)
-    if slow == 0:
+    if not waits[1]:
         slow_tokens = max(slow_tokens, fast_tokens / weight)
     least = min(fast_tokens / weight, slow_tokens)
     return fast_tokens - least * weight, slow_tokens - least

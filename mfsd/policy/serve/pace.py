@@ -21,6 +21,7 @@ SCALE: Final = (1.0, 1e-3, 1e-3, 1e-2, 1e-5, 1e-6)
 """Brings all terms near 1, so that the fit is well conditioned."""
 _SPREAD: Final = 1e4
 """Variance of a coefficient before anything was seen: all is learned from the first steps."""
+_LEAST: Final = 1e-12
 SHORTEST_S: Final = 1e-6
 
 
@@ -71,16 +72,19 @@ def learn(pace: Pace, observed: Iterable[Observed], forget: float = 1.0) -> Pace
 
 
 def _learn(piece: Piece, x: tuple[float, ...], seconds: float, forget: float) -> Piece:
-    """One step of recursive least squares, weighted by 1 / seconds: relative errors count, as margins are shares."""
+    """One step of recursive least squares, weighted by 1 / seconds: relative errors count, as margins are shares. The
+    past is forgotten only in the direction that this step says something about (directional forgetting): engines see
+    the same kind of step for hours, and what they knew of others must not fade."""
     n, inverse = TERMS, piece.inverse
     x = tuple(value / seconds for value in x)
     px = [sum(inverse[i * n + j] * x[j] for j in range(n)) for i in range(n)]
-    # Without new evidence forgetting would blow up what is unknown: it stops where the start was.
-    keep = forget if sum(inverse[i * (n + 1)] for i in range(n)) < n * _SPREAD else 1.0
-    whole = keep + sum(a * b for a, b in zip(x, px, strict=True))
+    seen = sum(a * b for a, b in zip(x, px, strict=True))
+    if seen <= _LEAST:
+        return piece
     error = 1.0 - sum(a * b for a, b in zip(piece.terms, x, strict=True))
-    terms = tuple(term + p * error / whole for term, p in zip(piece.terms, px, strict=True))
-    after = tuple((inverse[i * n + j] - px[i] * px[j] / whole) / keep for i in range(n) for j in range(n))
+    terms = tuple(term + p * error / (1.0 + seen) for term, p in zip(piece.terms, px, strict=True))
+    share = (forget - (1.0 - forget) / seen) / (forget * (1.0 + seen))
+    after = tuple(inverse[i * n + j] - share * px[i] * px[j] for i in range(n) for j in range(n))
     return Piece(terms, after, piece.steps + 1)
 
 

@@ -160,7 +160,9 @@ def charged(config: ServeConfig, book: Book, requests: Sequence[Request], chosen
     if config.policy is Policy.TWO_LANE:
         fast = sum(c.tokens for c in chosen if _is_fast(c.request, now))
         slow = sum(c.tokens for c in chosen) - fast
-        pair = lanes.charged(config.lane_weight, book.fast_tokens, book.slow_tokens, fast, slow)
+        lanes_of = [_is_fast(r, now) for r in requests]
+        waits = (any(lanes_of), not all(lanes_of))
+        pair = lanes.charged(config.lane_weight, (book.fast_tokens, book.slow_tokens), (fast, slow), waits)
         return msgspec.structs.replace(book, fast_tokens=pair[0], slow_tokens=pair[1])
     if config.policy not in FAIR or config.policy is Policy.LOTTERY:
         return book
