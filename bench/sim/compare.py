@@ -65,7 +65,7 @@ class Results:
         return self.rows[key]
 
     def of_seeds(self, point: Point, policy: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        return [self.of(msgspec.structs.replace(point, policy=policy, seed=seed)) for seed in seeds]
+        return [self.of(msgspec.structs.replace(points.under(point, policy), seed=seed)) for seed in seeds]
 
     def knee(self, base: Point, name: str, seeds: int = 1) -> float:
         """The rate at which `nocont` meets 90 % on seeds of its own, kept beside the points."""

@@ -37,6 +37,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int = 512
 
 
+def under(point: Point, name: str) -> Point:
+    """The point under a policy, or under POLICY+SCHEDULER."""
+    policy, plus, scheduler = name.rpartition("+")
+    if plus and scheduler in serve.SCHEDULERS:
+        return msgspec.structs.replace(point, policy=policy, scheduler=scheduler)
+    return msgspec.structs.replace(point, policy=name)
+
+
 def workload_rows(point: Point, workload: str, count: int, total_rate: float, number: int = 0) -> list[Row]:
     """The rows of the `number`th model with arrival times; generated workloads are preceded by a history that fills
     the caches."""

@@ -14,7 +14,7 @@ from bench.sim.batching import FirstComeFirstServed
 from bench.sim.cluster import Cluster, Config
 from bench.sim.compare import Results
 from bench.sim.engine import Simulation
-from bench.sim.point import Point, prepare, run
+from bench.sim.point import Point, prepare, run, under
 from bench.sim.states import Batch
 from mfsd.policy.serve import Policy, ServeConfig
 
@@ -129,3 +129,13 @@ def test_files_from_before_there_were_schedulers_are_continued(tmp_path: Path, m
     ran.clear()
     Results(study).of(point)
     assert not ran
+
+
+def test_a_study_names_a_scheduler_behind_its_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (under(BASE, "mfs+fit").policy, under(BASE, "mfs+fit").scheduler) == ("mfs", "fit")
+    assert under(BASE, "./a+b.py").policy == "./a+b.py" and under(BASE, "./a+b.py").scheduler == "fcfs"
+    small = msgspec.structs.replace(BASE, requests=20, warmup=5)
+    plain, fit = (Results(tmp_path / "s.jsonl").of_seeds(small, name, [3])[0] for name in ("mfs", "mfs+fit"))
+    assert (plain["scheduler"], fit["scheduler"]) == ("fcfs", "fit")
+    assert command.main(["study", str(tmp_path / "s.jsonl"), "--policy", "mfs+lifo"]) == 2
+    assert "mfs+lifo" in capsys.readouterr().err
