@@ -20,6 +20,9 @@ class RequestScheduler(Protocol):
 
     def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]: ...
 
+    def computed(self, unit: int, now: float) -> None:
+        """The unit has computed what was planned for it last."""
+
 
 class FirstComeFirstServed:
     """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into
@@ -36,6 +39,9 @@ class FirstComeFirstServed:
             chosen.append((state, take))
             left -= take
         return chosen
+
+    def computed(self, unit: int, now: float) -> None:
+        """What batches took says nothing of who came first."""
 
 
 def batches_before(waiting_tokens: Sequence[int], budget_tokens: int) -> list[int]:

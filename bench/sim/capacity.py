@@ -11,7 +11,7 @@ import msgspec
 
 from bench.sim.cluster import ConfigError
 from bench.sim.compare import Results, half_width
-from bench.sim.point import Point
+from bench.sim.point import Point, under
 
 TARGET = 0.9
 HIGHEST = 1.25  # times the knee: at that `nocont` itself meets no more than the target
@@ -36,7 +36,7 @@ def capacity(results: Results, point: Point, policy: str, seed: int, knee: float
     low, high = 0.0, HIGHEST
     for _ in range(STEPS):
         load = (low + high) / 2
-        tried = msgspec.structs.replace(point, policy=policy, seed=seed, rate=round(load * knee, 4))
+        tried = msgspec.structs.replace(under(point, policy), seed=seed, rate=round(load * knee, 4))
         try:
             met = results.of(tried)["slo_attainment"] >= TARGET
         except ConfigError:  # more than the GPUs can compute of this seed's requests

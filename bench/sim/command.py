@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench.sim import generators, policies, sweep
+from bench.sim import generators, policies, serve, sweep
 from bench.sim.cluster import CACHES, DECODE_CHOICES, FETCH, Config, ConfigError
 from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
@@ -30,6 +30,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
 EXAMPLES = """
 examples:
   python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
+  python -m bench sim --policy mfs --scheduler fcfs,fit --rate 0.2 --gpus 384 --requests 300 --warmup 100
   python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
   python -m bench sim --model dbrx,qwen3-coder --workload qwen-a,qwen-b --fabric fat-tree --gpus 256
   python -m bench sim figure 10 --quick
@@ -98,6 +99,13 @@ def parser() -> argparse.ArgumentParser:
         default="fs,static,paper,mfs,nocont",
         metavar="A,B",
         help=f"of {', '.join(policies.names())}",
+    )
+    run.add_argument(
+        "--scheduler",
+        default="fcfs",
+        metavar="A,B",
+        help="which queued requests form a unit's next batch: "
+        + "; ".join(f"{name}: {what}" for name, (what, _) in serve.SCHEDULERS.items()),
     )
     run.add_argument("--seed", default="1", metavar="S[,S...]", help="the same seed gives the same result (default 1)")
     run.add_argument(
@@ -279,6 +287,9 @@ def points_of(options: argparse.Namespace) -> list[Point]:
     chosen = list(dict.fromkeys(options.policy.split(",")))
     for name in chosen:
         policies.find(name)
+    schedulers = list(dict.fromkeys(options.scheduler.split(",")))
+    for name in schedulers:
+        serve.config_of(name)
     base = Point(
         config=configuration(options),
         workload=options.trace or options.workload or "qwen-a",
@@ -287,18 +298,20 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         warmup=options.warmup,
     )
     return [
-        msgspec.structs.replace(base, policy=name, rate=rate, seed=seed)
+        msgspec.structs.replace(base, policy=name, scheduler=scheduler, rate=rate, seed=seed)
         for rate in numbers(options.rate, "--rate", float)
         for seed in numbers(options.seed, "--seed", int)
         for name in chosen
+        for scheduler in schedulers
     ]
 
 
 def show(results: list[sweep.Result]) -> None:
-    table = Table("policy", "rate", "seed", "SLO met", "TTFT mean", "p99", "CCT mean", "load", "CPU")
+    table = Table("policy", "scheduler", "rate", "seed", "SLO met", "TTFT mean", "p99", "CCT mean", "load", "CPU")
     for r in results:
         table.add_row(
             r["policy"],
+            r.get("scheduler", "fcfs"),
             f"{r['rate']:g}",
             str(r["seed"]),
             f"{r['slo_attainment']:.1%}",
@@ -313,7 +326,7 @@ def show(results: list[sweep.Result]) -> None:
 
 def progress(done: int, total: int, result: sweep.Result) -> None:
     print(
-        f"[{done}/{total}] {result['policy']} rate {result['rate']:g} seed {result['seed']}: "
+        f"[{done}/{total}] {result['policy']} {result['scheduler']} rate {result['rate']:g} seed {result['seed']}: "
         f"{result['slo_attainment']:.1%} met, "
         f"mean TTFT {result['ttft_s']['mean'] * 1e3:.1f} ms ({result['wall_s']:.1f} s)",
         file=sys.stderr,

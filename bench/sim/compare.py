@@ -55,6 +55,8 @@ class Results:
     def of(self, point: Point) -> dict[str, Any]:
         """The point's result, now or from an earlier run."""
         described = msgspec.to_builtins(point)
+        if point.scheduler == "fcfs":
+            del described["scheduler"]  # as files from before there were others have it
         key = json.dumps(described, sort_keys=True)
         if key not in self.rows:
             self.rows[key] = {"point": described, "revision": self.revision, **points.run(point)}
@@ -63,7 +65,7 @@ class Results:
         return self.rows[key]
 
     def of_seeds(self, point: Point, policy: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        return [self.of(msgspec.structs.replace(point, policy=policy, seed=seed)) for seed in seeds]
+        return [self.of(msgspec.structs.replace(points.under(point, policy), seed=seed)) for seed in seeds]
 
     def knee(self, base: Point, name: str, seeds: int = 1) -> float:
         """The rate at which `nocont` meets 90 % on seeds of its own, kept beside the points."""

@@ -335,6 +335,7 @@ class Simulation:
         batch.step = ENDED
         unit = batch.unit
         self.running[unit] = None
+        self.scheduler.computed(unit, self.now)
         for chunk in batch.chunks:
             state = chunk.state
             if state.done_tokens < state.request.new_tokens:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench.sim import generators, policies
+from bench.sim import generators, policies, serve
 from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
 from bench.sim.generators import HISTORY
@@ -30,10 +30,19 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = "qwen-a"  # a generator's name or a trace file
     arrivals: str = "poisson"  # poisson, or trace: the recorded times, stretched to the rate
     policy: str = "mfs"
+    scheduler: str = "fcfs"  # which queued requests form the next batch, see bench.sim.serve
     rate: float = 0.1  # requests/s per prefill GPU
     seed: int = 1
     requests: int = 1024
     warmup: int = 512
+
+
+def under(point: Point, name: str) -> Point:
+    """The point under a policy, or under POLICY+SCHEDULER."""
+    policy, plus, scheduler = name.rpartition("+")
+    if plus and scheduler in serve.SCHEDULERS:
+        return msgspec.structs.replace(point, policy=policy, scheduler=scheduler)
+    return msgspec.structs.replace(point, policy=name)
 
 
 def workload_rows(point: Point, workload: str, count: int, total_rate: float, number: int = 0) -> list[Row]:
@@ -90,7 +99,7 @@ def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
 def prepare(point: Point) -> tuple[Cluster, list[Request]]:
     """The cluster and its requests in the order of their arrival; several models get equal numbers of them."""
     # No policy has a say in them: one comparison after the other finds them ready.
-    cluster, requests = _prepared(msgspec.json.encode(msgspec.structs.replace(point, policy="")))
+    cluster, requests = _prepared(msgspec.json.encode(msgspec.structs.replace(point, policy="", scheduler="")))
     return cluster, [msgspec.structs.replace(request) for request in requests]
 
 
@@ -130,11 +139,12 @@ def run(point: Point) -> dict[str, Any]:
             f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
             f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
-    simulation = Simulation(cluster, requests, factory)
+    simulation = Simulation(cluster, requests, factory, serve.scheduler(point.scheduler, cluster))
     simulation.run()
     result = measure(simulation, point.warmup)
     return {
         "policy": point.policy,
+        "scheduler": point.scheduler,
         "rate": point.rate,
         "seed": point.seed,
         "requests": point.requests,

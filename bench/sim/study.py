@@ -18,9 +18,9 @@ import msgspec
 
 from bench.sim import policies
 from bench.sim.capacity import Capacity, capacity, compare_capacity
-from bench.sim.cluster import FETCH, ConfigError
+from bench.sim.cluster import FETCH, Config, ConfigError
 from bench.sim.compare import Comparison, Results, compare
-from bench.sim.point import Point
+from bench.sim.point import Point, under
 from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, load_of, named
 
 POLICIES = (
@@ -178,7 +178,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("file", type=Path)
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
-    p.add_argument("--policy", default=POLICIES, metavar="A,B")
+    p.add_argument(
+        "--policy",
+        default=POLICIES,
+        metavar="A,B",
+        help="mfs+fit: policy mfs, and units that form batches by --scheduler fit of python -m bench sim",
+    )
     p.add_argument("--against", default="static", metavar="A", help="what the others are held against (default static)")
     p.add_argument("--model", default="dbrx", help="of settings that name none of their own (default dbrx)")
     p.add_argument("--workload", default="qwen-a", help="of settings that name none of their own (default qwen-a)")
@@ -218,7 +223,7 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     named(options.setting)
     for name in [options.against, *options.policy.split(",")]:
-        policies.find(name)
+        policies.find(under(Point(config=Config()), name).policy)
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
     data = study(options)

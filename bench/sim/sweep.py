@@ -17,14 +17,14 @@ Result = dict[str, Any]
 Report = Callable[[int, int, Result], None]
 
 
-def identity(point: Point) -> tuple[str, float, int]:
-    return (point.policy, point.rate, point.seed)
+def identity(point: Point) -> tuple[str, str, float, int]:
+    return (point.policy, point.scheduler, point.rate, point.seed)
 
 
 def common(points_: Sequence[Point]) -> dict[str, Any]:
-    """What all points of a file share: everything but policy, rate and seed."""
+    """What all points of a file share: everything but policy, scheduler, rate and seed."""
     shared: dict[str, Any] = msgspec.to_builtins(points_[0])
-    for key in ("policy", "rate", "seed"):
+    for key in ("policy", "scheduler", "rate", "seed"):
         del shared[key]
     return shared
 
@@ -59,7 +59,8 @@ def run(sweep: Sequence[Point], path: Path | None, report: Report, engine: str =
     """Runs what is missing. KeyboardInterrupt passes through after the finished points are on disk."""
     config = common(sweep)
     results = load(path, config)
-    done = {(r["policy"], r["rate"], r["seed"]) for r in results}
+    # Files from before there were schedulers hold first come first served.
+    done = {(r["policy"], r.get("scheduler", "fcfs"), r["rate"], r["seed"]) for r in results}
     missing = [p for p in sweep if identity(p) not in done]
     runner = _ray if engine == "ray" else _local
     for result in runner(missing):

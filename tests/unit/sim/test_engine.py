@@ -318,6 +318,10 @@ def test_a_request_scheduler_of_ones_own_forms_the_batches() -> None:
                 [] if chosen is None else [(chosen, min(budget_tokens, chosen.request.new_tokens - chosen.done_tokens))]
             )
 
+        def computed(self, unit: int, now: float) -> None:
+            ended.append(unit)
+
+    ended: list[int] = []
     cluster, requests = prepare(point(rate=0.2))
     sizes: dict[str, list[int]] = {"first come": [], "one by one": []}
     for name, scheduler in (("first come", None), ("one by one", OneByOne())):
@@ -328,6 +332,7 @@ def test_a_request_scheduler_of_ones_own_forms_the_batches() -> None:
         simulation.run()
         assert all(state.finish_s > 0 for state in simulation.states)
     assert max(sizes["one by one"]) == 1 < max(sizes["first come"])
+    assert len(ended) == len(sizes["one by one"]), "it is told of every batch that ends"
 
 
 def test_knobs_that_make_contention_do() -> None:

@@ -1,0 +1,166 @@
+"""Every number the request tier depends on, with its range and default.
+
+Times in this package are seconds as floats on the engine's own clock, as engines stamp them; mfsd.policy's network side
+counts nanoseconds. No field is ever infinite or NaN, so that everything can be written as JSON and read back to the
+bit.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+DAY_S = 86_400.0
+
+
+class Policy(str, Enum):
+    """The pool: in which order waiting prompts are looked at (H-MAS appendix C.2; hybrid is QoServe's, fit ours)."""
+
+    FCFS = "fcfs"
+    EDF = "edf"
+    LLF = "llf"
+    SJF = "sjf"
+    SRTF = "srtf"
+    SRPF = "srpf"
+    HYBRID = "hybrid"
+    FIT = "fit"
+    TWO_LANE = "two-lane"
+    WFQ = "wfq"
+    STRIDE = "stride"
+    LOTTERY = "lottery"
+    CFS = "cfs"
+    RR = "rr"
+    MLFQ = "mlfq"
+    LAS = "las"
+    PRIORITY = "priority"
+
+
+class Relegation(str, Enum):
+    """Who is set aside because somebody will be late in any case."""
+
+    NONE = "none"
+    LOST = "lost"
+    """Whoever cannot be in time even alone (QoServe algorithm 1, WILL_VIOLATE)."""
+    PROJECTION = "projection"
+    """Those, and as few others as let the rest of the queue be in time (Moore and Hodgson)."""
+
+
+class Preemption(str, Enum):
+    """Whether a prompt that has begun may be passed over for a step; decodes never are for a prompt."""
+
+    OFF = "off"
+    SELECTIVE = "selective"
+    """When its slack outlasts the step (QoServe 3.4)."""
+    ALWAYS = "always"
+
+
+class TokenDeadline(str, Enum):
+    """When the next token of a request is due whose first one came late."""
+
+    PAPER = "paper"
+    """QoServe Eq 2 as written: it stays late for ever."""
+    RENEWED = "renewed"
+    """Counted from the end of its prefill, as QoServe's artifact does."""
+
+
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Raises ValueError on construction (msgspec.ValidationError with the field's path when decoded) naming the field,
+    its value and what is allowed."""
+
+    policy: Policy = Policy.FIT
+    cut_prompts: bool = True
+    """Whether a prompt may be cut where the budget ends; otherwise only one that alone exceeds it is."""
+    step_tokens: int = 8192
+    """Tokens of one step at most, decodes included (vLLM: max_num_batched_tokens)."""
+    requests_max: int = 1024
+    """Requests that hold KV at once (vLLM: max_num_seqs)."""
+    ranks: int = 1
+    """Data-parallel attention ranks that step together; a request lives on one of them."""
+
+    ttft_unknown_s: float = 600.0
+    """When the first token of a request without any SLO is due after its arrival."""
+    decode_step_s: float = 0.03
+    """Time of one decode step where nothing is measured yet."""
+    token_deadline: TokenDeadline = TokenDeadline.RENEWED
+
+    pace_margin: float = 1.1
+    """Estimates of step times are multiplied by it: too long costs little, too short costs deadlines."""
+    pace_forget: float = 0.998
+    """Weight of the past in the step-time fit, per step."""
+
+    chunk_min: int = 128
+    chunk_max: int = 8192
+    chunk_block: int = 64
+    """Chunks are multiples of it, unless they end the prompt."""
+    chunk_tight: int = 512
+    """A chunk at most, while little KV is free."""
+    kv_tight_tokens: int = 32_000
+    """Free KV below which that holds (QoServe's artifact: free tokens / 32 below 1,000)."""
+
+    alpha_low_s: float = 0.001
+    """Seconds that each token still to compute counts in the hybrid key, at low load (QoServe 3.6)."""
+    alpha_high_s: float = 0.008
+    load_low: float = 0.5
+    """Queued seconds over the tightest budget up to which alpha is low; from load_high on it is high."""
+    load_high: float = 1.5
+
+    relegation: Relegation = Relegation.LOST
+    drop_budget: float = 0.05
+    """Share of the active requests that may be set aside at once, by requests and network together."""
+    readmission_margin: float = 0.05
+    """Share of its remaining time that a relegated request must have to spare before it comes back."""
+    overdue_budgets: float = 4.0
+    """Budgets after its deadline from which a request is overdue."""
+    overdue_every: int = 10
+    """Each so many steps begin with those that are overdue, so that nobody starves."""
+    preemption: Preemption = Preemption.SELECTIVE
+    skips_max: int = 64
+    """Requests that a step passes over for want of time or memory before it stops looking."""
+
+    queue_first_s: float = 2.0
+    """Attained service up to which a program is in the first of the queues; each further one doubles it."""
+    queues: int = 8
+    starvation_ratio: float = 8.0
+    """Waiting over service from which a call goes to the first queue (Agentix: beta)."""
+    lane_weight: float = 4.0
+    """Tokens of the fast lane for each of the slow one."""
+    lottery_seed: int = 1
+
+    kv_margin: float = 0.1
+    """Share of the KV memory that admissions leave free (H-MAS: delta)."""
+    regulate: bool = False
+    """Whether decode tokens and concurrency follow utilisation; they stay at their maxima otherwise."""
+    band_low: float = 0.75
+    band_high: float = 0.92
+    step_target_s: float = 0.1
+    decode_tokens_min: int = 8
+    decode_tokens_gain: float = 512.0
+    requests_min: int = 4
+    requests_gain: float = 8.0
+    regulate_window: int = 32
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:  # written so that NaN fails
+                raise ValueError(f"{name} is {value}: use {low:g} to {high:g}")
+        for lower, upper in _RISING:
+            if getattr(self, lower) > getattr(self, upper):
+                raise ValueError(f"{lower} is {getattr(self, lower)}: use at most {upper}, {getattr(self, upper)}")
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("step_tokens", 1, 1 << 24), ("requests_max", 1, 1 << 20), ("ranks", 1, 4096),
+    ("ttft_unknown_s", 0.001, DAY_S), ("decode_step_s", 1e-6, 60), ("pace_margin", 0.1, 10), ("pace_forget", 0.9, 1),
+    ("chunk_min", 1, 1 << 24), ("chunk_max", 1, 1 << 24), ("chunk_block", 1, 1 << 16), ("chunk_tight", 1, 1 << 24),
+    ("kv_tight_tokens", 0, 1 << 40), ("alpha_low_s", 0, 10), ("alpha_high_s", 0, 10), ("load_low", 0, 1e6),
+    ("load_high", 0, 1e6), ("drop_budget", 0, 1), ("readmission_margin", 0, 1), ("overdue_budgets", 0, 1e6),
+    ("overdue_every", 1, 1 << 20), ("skips_max", 0, 1 << 20), ("queue_first_s", 1e-6, DAY_S), ("queues", 1, 64),
+    ("starvation_ratio", 0.001, 1e9), ("lane_weight", 0.01, 1000), ("lottery_seed", 0, 1 << 62), ("kv_margin", 0, 0.9),
+    ("band_low", 0, 10), ("band_high", 0, 10), ("step_target_s", 1e-6, DAY_S), ("decode_tokens_min", 1, 1 << 24),
+    ("decode_tokens_gain", 0, 1e9), ("requests_min", 1, 1 << 20), ("requests_gain", 0, 1e9),
+    ("regulate_window", 1, 1 << 16),
+)  # fmt: skip
+_RISING = (("alpha_low_s", "alpha_high_s"), ("load_low", "load_high"), ("chunk_min", "chunk_max"),
+           ("band_low", "band_high"))  # fmt: skip

@@ -1,0 +1,75 @@
+"""When the tokens of a request are due (QoServe 3.2, Eq 1-3), and how what a user asked for is read."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from mfsd.policy.serve.config import DAY_S, ServeConfig, TokenDeadline
+from mfsd.policy.serve.view import Request
+
+
+class Slo(NamedTuple):
+    """What is left of an SLO after it was read, and what was wrong with it."""
+
+    seconds: float | None
+    complaint: str = ""
+
+
+def read_slo(name: str, value: object, at_least_s: float = 0.0) -> Slo:
+    """An SLO from outside: anything but a number of seconds above 0 and below a day counts as none, and says why. One
+    below `at_least_s`, such as a decode step for the time between tokens, is taken as that."""
+    if value is None:
+        return Slo(None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Slo(None, f"{name} is {value!r:.40}: use seconds as a number; the request has no such deadline")
+    if not math.isfinite(value) or not 0 < value < DAY_S:
+        return Slo(
+            None, f"{name} is {value}: use seconds above 0 and below {DAY_S:g}; the request has no such deadline"
+        )
+    if value < at_least_s:
+        return Slo(at_least_s, f"{name} is {value}: nothing is faster than {at_least_s:g} s here, which is used")
+    return Slo(float(value))
+
+
+def prefill_due_s(
+    config: ServeConfig,
+    arrival_s: float,
+    ttft_s: float | None,
+    ttlt_s: float | None,
+    output_tokens: float = 0.0,
+    decode_step_s: float | None = None,
+) -> float:
+    """When the prefill must have ended: Eq 1 for interactive requests; for those with a deadline for the whole, Eq 3
+    less what decoding the expected output takes; the earlier of both."""
+    due = []
+    if ttft_s is not None:
+        due.append(arrival_s + ttft_s)
+    if ttlt_s is not None:
+        pace = config.decode_step_s if decode_step_s is None else decode_step_s
+        due.append(max(arrival_s, arrival_s + ttlt_s - output_tokens * pace))
+    return min(due) if due else arrival_s + config.ttft_unknown_s
+
+
+def next_token_due_s(config: ServeConfig, request: Request) -> float | None:
+    """When the next token of a decode is due: Eq 2, or counted from the end of a prefill that was late. With a deadline
+    for the whole, each token has its even share of what is left. None: no deadline at all."""
+    produced = request.num_output_tokens
+    due: float | None = None
+    if request.tbt_s is not None:
+        first = request.due_s
+        if config.token_deadline is TokenDeadline.RENEWED and request.first_token_s is not None:
+            first = max(first, request.first_token_s)
+        due = first + produced * request.tbt_s
+    if request.ttlt_s is not None:
+        since = request.due_s if request.first_token_s is None else request.first_token_s
+        whole = request.arrival_s + request.ttlt_s
+        expected = max(request.output_tokens, produced + 1.0)
+        share = since + (whole - since) * (produced + 1.0) / expected
+        due = share if due is None else min(due, share)
+    return due
+
+
+def overdue_s(config: ServeConfig, request: Request) -> float:
+    """From when on a request is overdue: some of its budgets after its deadline."""
+    return request.due_s + config.overdue_budgets * max(0.0, request.due_s - request.arrival_s)

@@ -1,0 +1,127 @@
+"""Filling a step: requests in order, as long as nobody who is in it already becomes late.
+
+QoServe's algorithm 1 (lines 10-23) fills up to a chunk that minds the decodes' slack. `fit` minds in the same walk the
+deadlines of the prompts that end in this step: a request, or a piece of it, joins only while none of them becomes late,
+by the step's own estimate. Orders alone change little where a queue fits one budget; who shares a step does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from mfsd.policy.serve.chunk import largest
+from mfsd.policy.serve.config import ServeConfig
+from mfsd.policy.serve.pace import SCALE, SHORTEST_S, SPLIT_TOKENS, Pace
+from mfsd.policy.serve.view import Request, StepLoad
+
+
+class Chosen(NamedTuple):
+    request: Request
+    tokens: int
+    rank: int
+
+
+class Step:
+    """The step so far: what is in it, and how long it would take with one chunk more."""
+
+    def __init__(self, pace: Pace, ranks: int, margin: float, decodes: Sequence[Request] = ()) -> None:
+        self._pace, self._margin = pace, margin
+        self._tokens = [0] * ranks
+        self._pairs = [0.0] * ranks
+        self._decodes = len(decodes)
+        self._context = sum(r.num_computed_tokens for r in decodes)
+        self._prefill = self._busiest = 0
+        self._most_pairs = 0.0
+        self._pieces = [self._constants(piece) for piece in self._ordered()]
+
+    def _ordered(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        small, large = self._pace.small, self._pace.large
+        if small.steps == 0:
+            small = large
+        if large.steps == 0:
+            large = small
+        return small.terms, large.terms
+
+    def _constants(self, terms: tuple[float, ...]) -> tuple[float, float, float, float]:
+        """The estimate as (fixed, per token, per token of the busiest rank, per pair)."""
+        fixed = terms[0] + (terms[1] * SCALE[1] + terms[3] * SCALE[3]) * self._decodes
+        fixed += terms[4] * SCALE[4] * self._context
+        return (fixed, terms[1] * SCALE[1], terms[2] * SCALE[2], terms[5] * SCALE[5])
+
+    def rank_for(self, request: Request) -> int:
+        """Where it is; the one with the fewest tokens where that is open."""
+        return request.rank if request.rank >= 0 else self._tokens.index(min(self._tokens))
+
+    def seconds_with(self, tokens: int, context: int, rank: int) -> float:
+        """Estimate with a chunk of so many tokens after so many, margin included."""
+        prefill = self._prefill + tokens
+        busiest = max(self._busiest, self._tokens[rank] + tokens)
+        pairs = max(self._most_pairs, self._pairs[rank] + tokens * (context + tokens / 2))
+        fixed, each, busy, pair = self._pieces[prefill + self._decodes > SPLIT_TOKENS]
+        return self._margin * max(SHORTEST_S, fixed + each * prefill + busy * busiest + pair * pairs)
+
+    def add(self, tokens: int, context: int, rank: int) -> None:
+        self._prefill += tokens
+        self._tokens[rank] += tokens
+        self._pairs[rank] += tokens * (context + tokens / 2)
+        self._busiest = max(self._busiest, self._tokens[rank])
+        self._most_pairs = max(self._most_pairs, self._pairs[rank])
+
+    def load(self) -> StepLoad:
+        return StepLoad(self._prefill, self._busiest, self._decodes, self._context, self._most_pairs)
+
+    def seconds(self) -> float:
+        return self.seconds_with(0, 0, 0)
+
+
+def fill(
+    config: ServeConfig,
+    order: Iterable[Request],
+    step: Step,
+    budget_tokens: int,
+    now_s: float,
+    admit: Callable[[Request], bool],
+    limit_s: float | None,
+    minds: bool,
+) -> list[Chosen]:
+    """Chosen prompts, first in order first. limit_s: when the step must have ended for the decodes in it; minds:
+    whether deadlines limit who joins. The first one always gets chunk_min tokens, whoever becomes late by it."""
+    chosen: list[Chosen] = []
+    left, skipped = budget_tokens, 0
+    for request in order:
+        if left <= 0 or skipped > config.skips_max:
+            break
+        need = request.prefill_left
+        if not config.cut_prompts and need > left and (chosen or need <= budget_tokens):
+            break
+        if not admit(request):
+            skipped += 1
+            continue
+        take, rank, context = min(need, left), step.rank_for(request), request.num_computed_tokens
+        if minds and limit_s is not None and now_s + step.seconds_with(take, context, rank) > limit_s:
+            take = _piece(config, step, request, take, rank, limit_s - now_s, first=not chosen)
+            if take == 0:
+                skipped += 1
+                continue
+        step.add(take, context, rank)
+        chosen.append(Chosen(request, take, rank))
+        left -= take
+        if minds and take == need and now_s + step.seconds() <= request.due_s:
+            limit_s = request.due_s if limit_s is None else min(limit_s, request.due_s)
+    return chosen
+
+
+def _piece(config: ServeConfig, step: Step, request: Request, most: int, rank: int, room_s: float, first: bool) -> int:
+    """The largest piece that fits the time; 0 when not even a block does."""
+    context = request.num_computed_tokens
+
+    def fits(tokens: int) -> bool:
+        return step.seconds_with(tokens, context, rank) <= room_s
+
+    if first:
+        least = min(config.chunk_min, most)
+        return largest(least, most, config.chunk_block, fits) if least < most else most
+    if not config.cut_prompts or most <= config.chunk_block or not fits(config.chunk_block):
+        return 0
+    return largest(config.chunk_block, most, config.chunk_block, fits)

@@ -1,0 +1,207 @@
+"""The one entry: what an engine computes in its next step, from what it sees, remembers, is told and the time.
+
+`plan_step` asks in this order: pace, regulate, deadlines and decodes, pool, relegate, preemption and overdue ones,
+fence, chunk, fit. Equal arguments give an equal plan, on any machine: a recorded view can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from mfsd.policy.serve import pool
+from mfsd.policy.serve.chunk import chunk_tokens
+from mfsd.policy.serve.config import Policy, Preemption, Relegation, ServeConfig
+from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
+from mfsd.policy.serve.fence import Fence
+from mfsd.policy.serve.fit import Step, fill
+from mfsd.policy.serve.pace import Pace, learn, prefill_s_per_token
+from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
+from mfsd.policy.serve.relegate import SetAside, set_aside
+from mfsd.policy.serve.view import Request, Scheduled, StepLoad, StepPlan, StepView
+
+_number = attrgetter("request_id")
+
+
+class ServeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes from step to step. A fresh one is right for an engine that just started; `pace` may be a
+    profile's."""
+
+    step: int = 0
+    pace: Pace = Pace()
+    book: pool.Book = pool.Book()
+    regulation: Regulation | None = None
+    relegated: tuple[int, ...] = ()
+
+
+class _Decodes(NamedTuple):
+    kept: list[Request]
+    paused: list[Request]
+    limit_s: float | None
+    """When the first token among the kept ones is due."""
+
+
+def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: float) -> tuple[StepPlan, ServeState]:
+    """The plan of the next step, and the state to give with the view after it."""
+    pace = learn(state.pace, view.observed, config.pace_forget)
+    regulation = _regulation(view, state, config)
+    running = sorted(view.running, key=_number)
+    decodes = _decodes(config, [r for r in running if r.prefill_left <= 0], regulation)
+    begun = [r for r in running if r.prefill_left > 0]
+    queue = sorted([*begun, *view.waiting], key=_number)
+    now = pool.Now(
+        state.step,
+        prefill_s_per_token(pace, config.step_tokens, config.ranks),
+        _decode_step_s(config, pace),
+        view.lane_cut_s,
+    )
+    book = pool.rebuilt(state.book, config.policy)
+    order = pool.order(config, book, queue, now)
+    active = len(queue) + len(running) - len(begun)
+    by_due = order if isinstance(order, list) and config.policy in (Policy.EDF, Policy.FIT) else None
+    aside = _aside(config, queue, by_due, active, now, now_s, state, view)
+
+    step = Step(pace, config.ranks, config.pace_margin, decodes.kept)
+    room = max(0, config.step_tokens - len(decodes.kept))
+    first = _first(config, state.step, queue, begun, aside, step, room, now, now_s)
+    minds = config.policy is Policy.FIT
+    chunk = _chunk(config, view, decodes, step, queue, room, minds, now_s)
+    fence = Fence(config, running, view.kv_tokens, int(regulation.requests) if regulation else config.requests_max)
+    chosen = fill(config, _arranged(first, order, aside), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
+
+    computing = {c.request.request_id for c in chosen}
+    plan = StepPlan(
+        scheduled=(
+            *(Scheduled(r.request_id, 1, r.rank) for r in decodes.kept),
+            *(Scheduled(c.request.request_id, c.tokens, c.rank) for c in chosen),
+        ),
+        paused=tuple(sorted([*map(_number, decodes.paused), *(set(map(_number, begun)) - computing)])),
+        held=tuple(fence.refused),
+        lost=tuple(sorted(aside.lost)),
+        relegated=tuple(sorted(aside.relegated)),
+        drop_budget=aside.drop_budget,
+        chunk_tokens=chunk,
+        load=step.load(),
+        step_s=step.seconds(),
+        decode_tokens=int(regulation.decode_tokens) if regulation else config.requests_max,
+        requests_max=int(regulation.requests) if regulation else config.requests_max,
+    )
+    after = ServeState(
+        step=state.step + 1,
+        pace=pace,
+        book=pool.charged(config, book, queue, chosen, now),
+        regulation=regulation,
+        relegated=plan.relegated,
+    )
+    return plan, after
+
+
+def _regulation(view: StepView, state: ServeState, config: ServeConfig) -> Regulation | None:
+    if not config.regulate:
+        return None
+    took = view.observed[-1].seconds if view.observed else None
+    used = utilisation(config, view.kv_used_tokens, view.kv_tokens, took)
+    return regulated(config, state.regulation or initial(config), used)
+
+
+def _decodes(config: ServeConfig, decodes: list[Request], regulation: Regulation | None) -> _Decodes:
+    """All decodes run; under a cap those with the most slack pause, their KV kept."""
+    if not decodes:
+        return _Decodes([], [], None)
+    due = {r.request_id: next_token_due_s(config, r) for r in decodes}
+    cap = min(config.step_tokens, int(regulation.decode_tokens) if regulation else config.requests_max)
+    paused: list[Request] = []
+    if len(decodes) > cap:
+        hasty = sorted(decodes, key=lambda r: (_late_last(due[r.request_id]), r.request_id))
+        decodes, paused = hasty[:cap], hasty[cap:]
+    limits = [at for r in decodes if (at := due[r.request_id]) is not None]
+    return _Decodes(decodes, paused, min(limits, default=None))
+
+
+def _late_last(due_s: float | None) -> tuple[bool, float]:
+    return (due_s is None, due_s or 0.0)
+
+
+def _decode_step_s(config: ServeConfig, pace: Pace) -> float:
+    return pace.step_s(StepLoad(decodes=1)) if pace.small.steps else config.decode_step_s
+
+
+def _aside(
+    config: ServeConfig,
+    queue: list[Request],
+    by_due: list[Request] | None,
+    active: int,
+    now: pool.Now,
+    now_s: float,
+    state: ServeState,
+    view: StepView,
+) -> SetAside:
+    if by_due is None and config.relegation is Relegation.PROJECTION:
+        by_due = pool.by_key(queue, [r.due_s for r in queue])
+    each = now.prefill_s_per_token
+    return set_aside(config, by_due or queue, active, each, now_s, state.relegated, view.pruned)
+
+
+def _first(
+    config: ServeConfig,
+    number: int,
+    queue: Sequence[Request],
+    begun: Sequence[Request],
+    aside: SetAside,
+    step: Step,
+    room: int,
+    now: pool.Now,
+    now_s: float,
+) -> list[Request]:
+    """Who goes before the order: prompts that may not be passed over, and at some steps whoever is overdue. First come
+    first served alone starves nobody."""
+    first: list[Request] = []
+    if number % config.overdue_every == 0 and (config.policy is not Policy.FCFS or aside.lost or aside.relegated):
+        late = [r for r in queue if r.due_s < now_s and overdue_s(config, r) < now_s]
+        first += sorted(late, key=lambda r: (r.due_s, r.request_id))
+    if config.preemption is Preemption.ALWAYS or not begun:
+        return first
+    if config.preemption is Preemption.OFF:
+        return first + [r for r in begun if r not in first]
+    whole_s = step.seconds_with(room, 0, 0)
+    for r in sorted(begun, key=lambda r: (r.due_s, r.request_id)):
+        slack_s = r.due_s - now_s - r.prefill_left * now.prefill_s_per_token
+        if 0 <= slack_s < whole_s and r not in first:
+            first.append(r)
+    return first
+
+
+def _chunk(
+    config: ServeConfig,
+    view: StepView,
+    decodes: _Decodes,
+    step: Step,
+    queue: Sequence[Request],
+    room: int,
+    minds: bool,
+    now_s: float,
+) -> int:
+    """`fit` holds each request against the decodes' deadlines itself, with its own context; others share a chunk."""
+    free = None if view.kv_tokens is None else view.kv_tokens - view.kv_used_tokens
+    slack_s = None if minds or decodes.limit_s is None else decodes.limit_s - now_s
+    context = max((r.num_computed_tokens for r in queue), default=0) if slack_s is not None else 0
+    return chunk_tokens(config, room, slack_s, free, lambda tokens: step.seconds_with(tokens, context, 0))
+
+
+def _arranged(first: list[Request], order: Iterable[Request], aside: SetAside) -> Iterator[Request]:
+    """The walk: those first, then the order without those set aside, then these."""
+    done = {r.request_id for r in first}
+    last = aside.lost | aside.relegated
+    later: list[Request] = []
+    yield from first
+    for request in order:
+        if request.request_id in done:
+            continue
+        if request.request_id in last:
+            later.append(request)
+        else:
+            yield request
+    yield from later

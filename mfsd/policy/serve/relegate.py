@@ -1,0 +1,97 @@
+"""Who is set aside: requests that are lost in any case, and as few others as let the rest be in time.
+
+QoServe 3.4 relegates whoever will be late itself. The projection asks the queue in the order of deadlines instead:
+where somebody would be late, the longest request of the least important ones so far goes (Moore and Hodgson's rule,
+which leaves the fewest late), while the drop budget lasts. The network's pruned requests are of the same budget.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from mfsd.policy.serve.config import Relegation, ServeConfig
+from mfsd.policy.serve.view import Request
+
+_PPM = 1_000_000
+
+
+class SetAside(NamedTuple):
+    lost: frozenset[int]
+    """Cannot be in time even alone: cost no budget."""
+    relegated: frozenset[int]
+    drop_budget: int
+
+
+NOBODY = SetAside(frozenset(), frozenset(), 0)
+
+
+def drop_budget(config: ServeConfig, active_requests: int) -> int:
+    """The share of the active ones, rounded up: as for the network's pruning (mfsd.policy.pruning)."""
+    return -(-active_requests * round(config.drop_budget * _PPM) // _PPM)
+
+
+def set_aside(
+    config: ServeConfig,
+    waiting: Sequence[Request],
+    active_requests: int,
+    prefill_s_per_token: float,
+    now_s: float,
+    before: Collection[int] = (),
+    pruned: Collection[int] = (),
+) -> SetAside:
+    """waiting: those that may be set aside, by deadline (equal ones by number). A prompt that has begun is not: what
+    was spent on it would be lost."""
+    if config.relegation is Relegation.NONE:
+        return NOBODY
+    each, budget = prefill_s_per_token, drop_budget(config, active_requests)
+    lost = frozenset(
+        [
+            r.request_id
+            for r in waiting
+            if now_s + (r.num_prompt_tokens - r.num_computed_tokens) * each > r.due_s
+            and r.num_computed_tokens <= r.num_cached_tokens
+        ]
+    )
+    if config.relegation is Relegation.LOST:
+        return SetAside(lost, frozenset(), budget)
+    gone = set(pruned)
+    relegated = gone & {r.request_id for r in waiting} if gone else set()
+    relegated = set(sorted(relegated - lost)[:budget])
+    _project(config, waiting, lost, relegated, budget, each, now_s, frozenset(before))
+    return SetAside(lost, frozenset(relegated), budget)
+
+
+def _project(
+    config: ServeConfig,
+    waiting: Sequence[Request],
+    lost: frozenset[int],
+    relegated: set[int],
+    budget: int,
+    each: float,
+    now_s: float,
+    before: frozenset[int],
+) -> None:
+    """Adds to `relegated`."""
+    skip = lost | relegated
+    pool: list[tuple[int, int, int]] = []  # importance, -tokens, -number: whom to take first
+    end_s = now_s
+    push, pop = heapq.heappush, heapq.heappop
+    for r in waiting:
+        number = r.request_id
+        if number in skip:
+            continue
+        tokens, due_s = r.num_prompt_tokens - r.num_computed_tokens, r.due_s
+        if number in before and len(relegated) < budget:
+            kept = config.readmission_margin * max(0.0, due_s - now_s)
+            if end_s + tokens * each > due_s - kept:
+                relegated.add(number)
+                continue
+        end_s += tokens * each
+        if r.num_computed_tokens <= r.num_cached_tokens:
+            push(pool, (r.importance, -tokens, -number))
+        while end_s > due_s and pool and len(relegated) < budget:
+            _, longest, victim = pop(pool)
+            relegated.add(-victim)
+            end_s += longest * each
