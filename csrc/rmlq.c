@@ -268,7 +268,8 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 	default:
 		pick->in_flight = 1;
 		pick->tier = flow->tier;
-		pick->level = flow->stage == MFS_STAGE_P2D ? flow->level + 1 : 0;
+		if (flow->stage == MFS_STAGE_P2D && q->policy.variant == MFS_VARIANT_PAPER)
+			pick->level = flow->level + 1;
 		pick->wire_class = flow->wire_class;
 		return;
 	}

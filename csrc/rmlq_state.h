@@ -309,7 +309,7 @@ static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum reque
 	record_clear(request);
 	request->kind = kind;
 	request->tier = tier;
-	request->level = (uint8_t)q->policy.levels;
+	request->level = q->policy.variant == MFS_VARIANT_PAPER ? (uint8_t)q->policy.levels : 0;
 	request->deadline_ns = MFS_TIME_MAX;
 	request->timer_ns = MFS_TIME_NEVER;
 	return r;

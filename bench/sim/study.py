@@ -25,7 +25,7 @@ from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, load_of, named
 
 POLICIES = (
     "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
-    "mfs-rli,mfs-mlu,mfs-red,mfs-prune,mfs-class0,mfs-rank,mfs-collective-first"
+    "mfs-rli,mfs-red,mfs-prune,mfs-class0,mfs-rank,mfs-collective-first"
 )
 REFERENCES = ("static", "alone", "nocont")
 FOUR = ("fs", "sjf", "edf", "karuna")  # what the paper compares with

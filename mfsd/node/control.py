@@ -323,7 +323,7 @@ class TaskStatus(Struct, frozen=True):
     wire_class: int
     tier: Literal["critical", "early", "last", "scavenger"]
     level: int | None
-    """Of the last stage: 1 is the most urgent."""
+    """Of the last stage in variant paper: 1 is the most urgent."""
     rli: int | None
     """Of the early stages; None also where its batch is not known."""
     rank: int | None

@@ -132,7 +132,7 @@ def status_of(seen: Seen, now_ns: int) -> TaskStatus:
         size_bytes=look.bytes,
         wire_class=look.wire_class,
         tier=tier.name.lower(),  # type: ignore[arg-type]  # the literal spells the names
-        level=look.level if look.stage == Stage.P2D and look.queued else None,
+        level=look.level or None if look.stage == Stage.P2D and look.queued else None,
         rli=look.rli if early and look.rli < RLI_UNKNOWN else None,
         rank=None if look.rank == RANK_NONE else look.rank,
         request_id=look.request_id or None,
@@ -221,37 +221,21 @@ def _last_stage(
 ) -> None:
     facts |= {"bytes_left": flow.remaining_bytes, "bytes_tail": flow.tail_bytes, "budget_ns": flow.budget_ns}
     if flow.deadline_ns == NO_DEADLINE:
-        reasons.append("Its request has no deadline, so it stays at the lowest level.")
+        reasons.append("Its request has no deadline, so it goes after those that have one.")
         return
-    rate = effective_rate_bytes_per_s(nic.rate_bytes_per_s, nic.rho, config.rho_max)
-    mlu = minimal_link_utilization(flow.remaining_bytes, flow.deadline_ns, now_ns, rate)
-    falling = thresholds(config)
     laxity = laxity_ns(config, flow, now_ns)
     facts |= {
-        "mlu": mlu if math.isfinite(mlu) else None,
         "deadline_ns": flow.deadline_ns - now_ns,
-        "effective_rate_bytes_per_s": rate,
-        "thresholds": " ".join(f"{q:.4g}" for q in falling),
         "laxity_ns": laxity,
         "compute_left_ns": max(0, flow.compute_end_ns - now_ns),
     }
     left = flow.deadline_ns - now_ns
-    if left > 0:
-        reasons.append(
-            f"MLU {mlu:.4g} = {_size(flow.remaining_bytes)} still to ship / ({_time(left)} to the deadline x "
-            f"{_rate(nic.rate_bytes_per_s)} x (1 - rho {nic.rho:.2f}))."
-        )
-    else:
+    if left <= 0:
         reasons.append(f"Its deadline passed {_time(-left)} ago with {_size(flow.remaining_bytes)} still to ship.")
-    level = decision.level
-    above = f" < Q_{level - 1} = {falling[level - 2]:.4g}" if level > 1 else ""
-    below = f"Q_{level} = {falling[level - 1]:.4g} <= " if level <= len(falling) else ""
-    if below or above:
-        reasons.append(f"Level {level} of {config.levels}: reached when {below}MLU{above}; a level is never lost.")
-    if level > 1 and not flow.computing and not decision.infeasible and not flow.pruned:
-        at_ns = crossing_ns(flow.remaining_bytes, flow.deadline_ns, rate, falling[level - 2])
-        if at_ns > now_ns:
-            reasons.append(f"Level {level - 1} comes in {_time(at_ns - now_ns)} if nothing of it is served until then.")
+    elif config.variant is Variant.MFS:
+        reasons.append(f"{_size(flow.remaining_bytes)} still to ship, {_time(left)} to the deadline.")
+    if config.variant is Variant.PAPER:
+        _level(config, flow, decision, nic, now_ns, reasons, facts)
     if flow.computing:
         reasons.append(
             f"Its batch computes for another {_time(flow.compute_end_ns - now_ns)}: it is promoted at layer boundaries."
@@ -291,6 +275,40 @@ def _last_stage(
                 f"Class 0 is closed to it: the unit that would wait has {_time(nic.unit_slack_ns or 0)} to spare, less "
                 "than it needs to let all of this request go first."
             )
+
+
+def _level(
+    config: PolicyConfig,
+    flow: Flow,
+    decision: Decision,
+    nic: NicFacts,
+    now_ns: int,
+    reasons: list[str],
+    facts: dict[str, int | float | str | bool | None],
+) -> None:
+    """Why a last stage of variant paper has its level."""
+    rate = effective_rate_bytes_per_s(nic.rate_bytes_per_s, nic.rho, config.rho_max)
+    mlu = minimal_link_utilization(flow.remaining_bytes, flow.deadline_ns, now_ns, rate)
+    falling = thresholds(config)
+    facts |= {
+        "mlu": mlu if math.isfinite(mlu) else None,
+        "effective_rate_bytes_per_s": rate,
+        "thresholds": " ".join(f"{q:.4g}" for q in falling),
+    }
+    if flow.deadline_ns > now_ns:
+        reasons.append(
+            f"MLU {mlu:.4g} = {_size(flow.remaining_bytes)} still to ship / ({_time(flow.deadline_ns - now_ns)} to the "
+            f"deadline x {_rate(nic.rate_bytes_per_s)} x (1 - rho {nic.rho:.2f}))."
+        )
+    level = decision.level
+    above = f" < Q_{level - 1} = {falling[level - 2]:.4g}" if level > 1 else ""
+    below = f"Q_{level} = {falling[level - 1]:.4g} <= " if level <= len(falling) else ""
+    if below or above:
+        reasons.append(f"Level {level} of {config.levels}: reached when {below}MLU{above}; a level is never lost.")
+    if level > 1 and not flow.computing and not decision.infeasible and not flow.pruned:
+        at_ns = crossing_ns(flow.remaining_bytes, flow.deadline_ns, rate, falling[level - 2])
+        if at_ns > now_ns:
+            reasons.append(f"Level {level - 1} comes in {_time(at_ns - now_ns)} if nothing of it is served until then.")
 
 
 def _early_stage(

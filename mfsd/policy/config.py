@@ -40,14 +40,13 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     classes: int = 8
     """K: priorities on the wire, 2..8; 0 is highest."""
     levels: int = 8
-    """Levels of last-stage flows in the host's queue, 1..8 (paper: P_1..P_K); they order variant paper
-    only (variant mfs reports them)."""
+    """Variant paper: levels of last-stage flows in the host's queue, 2..8 (paper: P_1..P_K)."""
     threshold_base: float = 4.0
-    """E > 1: ratio of neighbouring thresholds (paper 4.3)."""
+    """Variant paper: E > 1, the ratio of neighbouring thresholds (paper 4.3)."""
     threshold_top: float = 0.5
-    """U in (0, 1]: Q_1, the MLU from which a flow is at level 1 (paper 4.3)."""
+    """Variant paper: U in (0, 1], Q_1, the MLU from which a flow is at level 1 (paper 4.3)."""
     rho_max: float = 0.95
-    """The measured load is clipped to this, 0 <= rho_max < 1, so that MLU stays finite (design)."""
+    """Variant paper: the measured load is clipped to this, 0 <= rho_max < 1, so that MLU stays finite (design)."""
     load_time_constant_ns: int = 10_000_000
     """Time constant of the moving average that measures load (design)."""
     promotion_interval_ns: int = 1_000_000

@@ -54,17 +54,17 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Where a last-stage flow stands. A smaller level is more urgent. Other stages keep `initial`, but reuse without a
-    batch, too, may be infeasible."""
+    """Where a last-stage flow stands. Other stages keep `initial`; reuse without a batch, too, may be infeasible."""
 
     level: int
+    """Variant paper: the smaller the more urgent. Variant mfs has none: 0."""
     critical: bool = False
     infeasible: bool = False
 
 
 def initial(config: PolicyConfig) -> Decision:
-    """As low as can be: a flow starts at the last level and is promoted (paper 4.2)."""
-    return Decision(config.levels)
+    """As low as can be: in variant paper a flow starts at the last level and is promoted (paper 4.2)."""
+    return Decision(config.levels if config.variant is Variant.PAPER else 0)
 
 
 NEAR_GUARDS: Final = 3
@@ -143,9 +143,10 @@ def look(
     laxity = laxity_ns(config, flow, now_ns)
     needed = int(flow.budget_ns * config.readmission_margin) if last.infeasible else 0
     infeasible = laxity < needed
-    rate = effective_rate_bytes_per_s(flow.rate_bytes_per_s, rho, config.rho_max)
-    level = level_at(now_ns, flow.remaining_bytes, flow.deadline_ns, rate, thresholds(config))
-    level = min(last.level, level)
+    level = last.level
+    if level > 1:
+        rate = effective_rate_bytes_per_s(flow.rate_bytes_per_s, rho, config.rho_max)
+        level = min(level, level_at(now_ns, flow.remaining_bytes, flow.deadline_ns, rate, thresholds(config)))
     if config.variant is Variant.PAPER:
         critical = level == 1
     else:

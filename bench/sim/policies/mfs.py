@@ -39,7 +39,6 @@ CONFIGS = {
     "paper": rules.PolicyConfig(variant=rules.Variant.PAPER, threshold_top=1.0, load_time_constant_ns=NS),
     "paper-defaults": rules.PolicyConfig(variant=rules.Variant.PAPER),
     "mfs-rli": DEFAULT,
-    "mfs-mlu": msgspec.structs.replace(DEFAULT, levels=1),
     "mfs-red": DEFAULT,
     "mfs-prune": msgspec.structs.replace(DEFAULT, drop_budget=0.0),
     "mfs-class0": msgspec.structs.replace(DEFAULT, critical_laxity_share=0.0),

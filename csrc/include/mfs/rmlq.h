@@ -66,9 +66,9 @@ struct mfs_policy {
 	enum mfs_variant variant;
 	enum mfs_early_order early_order; /* variant mfs; the paper's is by rank */
 	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
-	uint32_t levels;		  /* last-stage levels, 1..MFS_LEVELS_MAX */
+	uint32_t levels;		  /* of last stages in variant paper, 2..MFS_LEVELS_MAX; mfs has none */
 	double threshold[MFS_LEVELS_MAX]; /* Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
-	double rho_max;			  /* clip of the measured load, 0.95 */
+	double rho_max;			  /* paper: clip of the measured load, 0.95 */
 	double critical_laxity_share; /* mfs: class 0 only with less laxity than this share of the budget, 0.05; with less
 				       * than MFS_NEAR_GUARDS times it a last stage travels a class above the others */
 	double readmission_share; /* a lost request comes back with this share of its budget to spare, 0.05 */
@@ -111,7 +111,7 @@ struct mfs_pick {
 	uint64_t bytes;	    /* not completed yet */
 	uint32_t rli;	    /* early tier, else 0 */
 	uint8_t tier;	    /* enum mfs_tier */
-	uint8_t level;	    /* last stage: 1..levels; else 0 */
+	uint8_t level;	    /* last stage of variant paper: 1..levels; else 0 */
 	uint8_t wire_class; /* 0..classes-1 */
 	uint8_t in_flight;  /* 1: picked already */
 	uint16_t destination;

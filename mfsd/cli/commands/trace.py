@@ -42,7 +42,7 @@ def trace(path: Path, form: Form, task: str | None, limit: int) -> None:
     TASK    client, slot and generation: names a task until it ends
     CLASS   priority on the wire, 0 highest
     TIER    critical, early, last, scavenger: the order on this host
-    LEVEL   of last stages, 1 most urgent
+    LEVEL   of last stages in variant paper, 1 most urgent
     RLI     of early stages: layers until it is needed
     RANK    of its batch, 0 first
     """

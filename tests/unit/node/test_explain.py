@@ -54,7 +54,7 @@ def around(**changed: Any) -> Surroundings:
 
 
 def last(**changed: Any) -> Seen:
-    """0.1 GB to ship in 1 s over 0.8 GB/s: MLU 0.125, which is Q_2; level 2."""
+    """0.1 GB to ship in 1 s over 0.8 GB/s: MLU 0.125, which is Q_2; level 2 of variant paper."""
     fields: dict[str, Any] = {
         "request_id": 41,
         "batch_id": 7,
@@ -76,10 +76,13 @@ def test_mlu_with_its_numbers() -> None:
     said = text(last())
     assert "Task 3:17:5 of vllm on mlx5_0: p2d, 1 MiB, request 41, batch 7; waiting for 12 ms." in said
     assert "Tier last, after early stages, by deadline: class 1 of 8 on the wire" in said
-    assert "level 2 of 8, after early stages" in text(last(), config=PolicyConfig(variant=Variant.PAPER))
-    assert "MLU 0.125 = 95.37 MiB still to ship / (1 s to the deadline x 8 Gbit/s x (1 - rho 0.20))" in said
-    assert "Q_2 = 0.125 <= MLU < Q_1 = 0.5" in said
-    assert "Level 1 comes in 750 ms" in said  # 1 s - 0.1 GB / (0.5 x 0.8 GB/s)
+    assert "95.37 MiB still to ship, 1 s to the deadline" in said
+    assert "MLU" not in said
+    paper = text(last(), config=PolicyConfig(variant=Variant.PAPER))
+    assert "level 2 of 8, after early stages" in paper
+    assert "MLU 0.125 = 95.37 MiB still to ship / (1 s to the deadline x 8 Gbit/s x (1 - rho 0.20))" in paper
+    assert "Q_2 = 0.125 <= MLU < Q_1 = 0.5" in paper
+    assert "Level 1 comes in 750 ms" in paper  # 1 s - 0.1 GB / (0.5 x 0.8 GB/s)
     assert "Laxity 900 ms: with the port to itself it would be done in 100 ms" in said
     assert "Class 0 opens below a laxity of 100 ms (5% of budget)" in said
     assert "The window is full: 2 MiB of 2 MiB are in flight" in said
@@ -87,10 +90,12 @@ def test_mlu_with_its_numbers() -> None:
 
 def test_the_facts_are_numbers() -> None:
     facts = explain(CONFIG, last(), (), around(red_ns=NOW + 5 * S), NOW).facts
-    assert facts["mlu"] == pytest.approx(0.125)
     assert facts["laxity_ns"] == 9 * S // 10
     assert facts["deadline_ns"] == S
     assert facts["red_ns"] == 5 * S
+    assert not {"mlu", "thresholds"} & facts.keys()
+    facts = explain(PolicyConfig(variant=Variant.PAPER), last(), (), around(), NOW).facts
+    assert facts["mlu"] == pytest.approx(0.125)
     assert facts["thresholds"] == "0.5 0.125 0.03125 0.007812 0.001953 0.0004883 0.0001221"
 
 
@@ -110,7 +115,8 @@ def test_a_lost_request() -> None:
 
 
 def test_a_deadline_that_has_passed() -> None:
-    reply = explain(CONFIG, last(request_deadline_ns=NOW - S, lost=True), (), around(), NOW)
+    config = PolicyConfig(variant=Variant.PAPER)
+    reply = explain(config, last(request_deadline_ns=NOW - S, lost=True), (), around(), NOW)
     assert reply.facts["mlu"] is None
     assert any("deadline passed 1 s ago" in reason for reason in reply.reasons)
 

@@ -106,25 +106,48 @@ def test_nothing_changes_before_the_next_look(
 
 
 def test_the_next_look_finds_something() -> None:
-    config = PolicyConfig(levels=3)
+    config = PolicyConfig()
     flow = p2d()
     found = []
     decision, now = look(config, flow, initial(config), 0), 0
     while (due := next_look_ns(config, flow, decision, now)) is not None:
         after = look(config, flow, decision, due)
         assert after != decision
-        found.append((due, after.level, after.critical, after.infeasible))
+        found.append((due, after.critical, after.infeasible))
         decision, now = after, due
     assert found == [
+        (85 * MS + 1, True, False),  # laxity below 5 % of the budget
+        (90 * MS + 1, True, True),  # too late
+    ]
+
+
+def test_the_next_look_of_the_paper_finds_a_level() -> None:
+    config = PolicyConfig(variant=Variant.PAPER, levels=3)
+    decision, now, found = initial(config), 0, []
+    while (due := next_look_ns(config, p2d(), decision, now)) is not None:
+        decision, now = look(config, p2d(), decision, due), due
+        found.append((due, decision.level, decision.critical, decision.infeasible))
+    assert found == [
         (20 * MS, 2, False, False),  # MLU 0.125: 80 ms left for 10 ms of bytes
-        (80 * MS, 1, False, False),  # MLU 0.5
-        (85 * MS + 1, 1, True, False),  # laxity below 5 % of the budget
+        (80 * MS, 1, True, False),  # MLU 0.5
         (90 * MS + 1, 1, True, True),  # too late
     ]
 
 
+@given(flows, moments, rhos, slacks)
+def test_in_mfs_there_are_no_levels_and_measured_load_decides_nothing(
+    flow: Flow, now: int, rho: float, slack: int | None
+) -> None:
+    config = PolicyConfig()
+    decision = look(config, flow, initial(config), now, rho, slack)
+    assert decision.level == 0
+    for other in (config, PolicyConfig(levels=2, threshold_top=0.05, threshold_base=8.0, rho_max=0.0)):
+        assert look(other, flow, initial(other), now, 0.0, slack) == decision
+        assert next_look_ns(other, flow, decision, now, 0.0) == next_look_ns(config, flow, decision, now, rho)
+
+
 def test_looks_are_at_least_an_interval_apart() -> None:
-    config = PolicyConfig(levels=3, promotion_interval_ns=30 * MS)
+    config = PolicyConfig(variant=Variant.PAPER, levels=3, promotion_interval_ns=30 * MS)
     assert next_look_ns(config, p2d(), initial(config), 0) == 30 * MS
 
 
@@ -214,4 +237,4 @@ def test_flows_that_wait_for_events_have_no_timer(flow: Flow) -> None:
 @given(configs, moments, rhos)
 def test_only_last_stages_with_a_deadline_are_promoted(config: PolicyConfig, now: int, rho: float) -> None:
     for flow in (p2d(stage=Stage.REUSE), p2d(stage=Stage.BACKGROUND), p2d(deadline_ns=NO_DEADLINE)):
-        assert look(config, flow, initial(config), now, rho) == Decision(config.levels)
+        assert look(config, flow, initial(config), now, rho) == initial(config)

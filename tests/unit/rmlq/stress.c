@@ -73,7 +73,7 @@ static void check_place(struct known *flow)
 	MUST(a.in_flight == flow->in_flight && a.wire_class < 5 && a.destination == name(flow->destination));
 	if (flow->in_flight || flow->stage != MFS_STAGE_P2D || a.tier == MFS_TIER_SCAVENGER)
 		return;
-	MUST(a.level >= 1 && a.level <= flow->best_level);
+	MUST(paper ? a.level >= 1 && a.level <= flow->best_level : a.level == 0);
 	flow->best_level = a.level;
 	if (!paper && a.tier == MFS_TIER_LAST)
 		return; /* a critical one that is lost stands here until it can make it again */
