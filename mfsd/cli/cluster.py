@@ -97,7 +97,13 @@ def advice(problems: Sequence[str]) -> str:
 
 
 def ask_one(
-    address: str, tls: TlsFiles | None, batches_max: int, timeout_s: float = ANSWER_S
+    address: str,
+    tls: TlsFiles | None,
+    batches_max: int,
+    timeout_s: float = ANSWER_S,
+    *,
+    history_max: int = 0,
+    batch_id: int = 0,
 ) -> tuple[pb.StatusReply | None, str]:
     """The status of the coordinator there, and why there is none."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said once, by us
@@ -122,6 +128,7 @@ def ask_one(
             response_deserializer=pb.StatusReply.FromString,
         )
         try:
-            return call(pb.StatusRequest(batches_max=batches_max), timeout=timeout_s), ""
+            asked = pb.StatusRequest(batches_max=batches_max, history_max=history_max, batch_id=batch_id)
+            return call(asked, timeout=timeout_s), ""
         except grpc.RpcError as error:
             return None, " ".join((error.details() or error.code().name).split())

@@ -7,6 +7,7 @@ without an answer it shows that it knows nothing.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import threading
@@ -14,10 +15,15 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mfsd.cli import cluster_page
+from mfsd.cli.ask_nodes import CannotAsk, NodeAnswer, asking, read
 from mfsd.cli.cluster import ask_one
 from mfsd.cli.plain import plain
+from mfsd.coordinator.asking import NotAsked
+from mfsd.coordinator.history import INTERVALS
+from mfsd.node.control import WhyRequest, encode
 from mfsd.observe import coordinator_metrics
-from mfsd.observe.web import Answer, Making, in_loop, serve
+from mfsd.observe.web import Answer, Making, Query, in_loop, serve
 
 if TYPE_CHECKING:
     from mfsd.coordinator.service import Service
@@ -27,43 +33,110 @@ PAGE_BATCHES = 200
 """Shown on the page; mfsctl coordinator status shows all."""
 LEADER_S = 2.0
 KEPT_S = 0.9
-"""A page asks every second; several pages that are open ask the leader once."""
+"""A page asks every second; for several pages that are open there is one status."""
+ANSWERS_S = 2.0
+"""For all nodes to answer what a request did."""
 
 
-class LeaderView:
-    """The leader's status, asked by the threads of the page of one that stands by."""
+class View:
+    """The leader's status, one for all that look within a second: this coordinator's own, or the leader's, which the
+    threads of the page of one that stands by ask."""
 
-    def __init__(self, service: Service) -> None:
-        self._tls = service.settings.tls
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._own = in_loop(lambda: service.seen(PAGE_BATCHES, INTERVALS), loop)
         self._lock = threading.Lock()
-        self._kept: tuple[float, str, pb.StatusReply | None] = (0.0, "", None)
+        self._kept: tuple[float, pb.StatusReply, str] | None = None
 
-    def of(self, leader: str) -> pb.StatusReply | None:
+    def now(self) -> tuple[pb.StatusReply, str]:
+        """And the address of the one that stands by and shows it."""
         with self._lock:
-            at_s, asked, reply = self._kept
-            if asked != leader or time.monotonic() - at_s > KEPT_S:
-                reply, _ = ask_one(leader, self._tls, PAGE_BATCHES, LEADER_S)
-                self._kept = (time.monotonic(), leader, reply)
-            return reply
+            if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
+                shown, by = self._own(), ""
+                if elsewhere(shown):
+                    found, _ = ask_one(
+                        shown.leader, self._service.settings.tls, PAGE_BATCHES, LEADER_S, history_max=INTERVALS
+                    )
+                    if found is not None and found.leads:
+                        shown, by = found, shown.address
+                self._kept = (time.monotonic(), shown, by)
+            return self._kept[1:]
+
+    def with_requests(self, batch_id: int) -> pb.StatusReply:
+        """With the requests of one batch."""
+        own = in_loop(lambda: self._service.seen(1, 0, batch_id), self._loop)()
+        if elsewhere(own):
+            found, _ = ask_one(own.leader, self._service.settings.tls, 1, LEADER_S, batch_id=batch_id)
+            return own if found is None else found
+        return own
+
+    def asked(self, request: WhyRequest) -> tuple[int, list[NodeAnswer], str]:
+        """Of all nodes: how many were asked, what they say, and why nobody could be asked."""
+        own = in_loop(lambda: self._service.seen(1), self._loop)()
+        try:
+            if elsewhere(own):
+                with asking(own.leader, self._service.settings.tls, encode(request), "", ANSWERS_S) as replies:
+                    found = list(replies)
+            else:
+                found = asyncio.run_coroutine_threadsafe(self._ask(request), self._loop).result(2 * ANSWERS_S)
+        except (CannotAsk, NotAsked) as error:
+            return 0, [], str(error)
+        except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
+            raise TimeoutError from None
+        return sum(reply.asked for reply in found), [read(reply) for reply in found if reply.node], ""
+
+    async def _ask(self, request: WhyRequest) -> list[pb.AskReply]:
+        from mfsd.proto import mfs_pb2 as pb
+
+        found: list[pb.AskReply] = []
+
+        async def collect() -> None:
+            question = pb.AskRequest(request=encode(request))
+            async with contextlib.aclosing(self._service.questions.ask(question)) as replies:
+                async for reply in replies:
+                    found.append(reply)  # noqa: PERF401  # what has come by the time that it is over counts
+
+        with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+            await asyncio.wait_for(collect(), ANSWERS_S)
+        return found
+
+
+def elsewhere(own: pb.StatusReply) -> bool:
+    """Whether another coordinator is said to lead."""
+    return not own.leads and bool(own.leader) and own.leader != own.address
 
 
 def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Making]:
     """By path. To be called by other threads than the loop's."""
-    seen = in_loop(lambda: service.seen(PAGE_BATCHES), loop)
     bare = in_loop(lambda: service.seen(1), loop)
-    leader = LeaderView(service)
+    leader = View(service, loop)
 
-    def status() -> Answer:
-        own = seen()
-        shown, by = own, ""
-        if not own.leads and own.leader and own.leader != own.address:
-            found = leader.of(own.leader)
-            if found is not None and found.leads:
-                shown, by = found, own.address
-        fields: dict[str, Any] = {**plain(shown, texts=True), "seen_by": by}
-        return Answer("200 OK", "application/json", json.dumps(fields).encode())
+    def status(_: Query) -> Answer:
+        shown, by = leader.now()
+        return _json({**plain(shown, texts=True), "seen_by": by})
 
-    def health() -> Answer:
+    def view(query: Query) -> Answer:
+        shown, by = leader.now()
+        return _json(cluster_page.view(shown, by, history="history" in query, ports_known=query.get("ports", "")))
+
+    def port(query: Query) -> Answer:
+        return _found(cluster_page.port(leader.now()[0], query.get("name", "")), "no daemon has a port of this name")
+
+    def batch(query: Query) -> Answer:
+        number = _number(query)
+        if number is None:
+            return NO_NUMBER
+        found = cluster_page.batch(leader.with_requests(number), number)
+        return _found(found, "this batch is not in the order: it has ended, or was never reported")
+
+    def request(query: Query) -> Answer:
+        number = _number(query)
+        if number is None:
+            return NO_NUMBER
+        return _json(cluster_page.life(number, *leader.asked(WhyRequest(number, "request", layers=True))))
+
+    def health(_: Query) -> Answer:
         own = bare()
         if own.leads:
             return Answer("200 OK", "text/plain", f"ok: leads, term {own.term}\n".encode())
@@ -71,14 +144,38 @@ def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Maki
             return Answer("200 OK", "text/plain", f"ok: stands by, {own.leader} leads\n".encode())
         return Answer("503 Service Unavailable", "text/plain", b"no leader is known: look at etcd\n")
 
-    def metrics() -> Answer:
+    def metrics(_: Query) -> Answer:
         return Answer("200 OK", coordinator_metrics.CONTENT_TYPE, coordinator_metrics.text(plain(bare())))
 
-    return {"/status.json": status, "/healthz": health, "/metrics": metrics}
+    return {
+        "/view.json": view,
+        "/port.json": port,
+        "/batch.json": batch,
+        "/request.json": request,
+        "/status.json": status,
+        "/healthz": health,
+        "/metrics": metrics,
+    }
+
+
+def _number(query: Query) -> int | None:
+    text = query.get("id", "")
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**64 else None
+
+
+def _json(fields: dict[str, Any], status: str = "200 OK") -> Answer:
+    return Answer(status, "application/json", json.dumps(fields, separators=(",", ":")).encode())
+
+
+def _found(fields: dict[str, Any] | None, otherwise: str) -> Answer:
+    return _json({"problem": otherwise}, "404 Not Found") if fields is None else _json(fields)
+
+
+NO_NUMBER = _json({"problem": "id must be a number above 0, such as ?id=4711"}, "400 Bad Request")
 
 
 @contextlib.contextmanager
 def web(host: str, port: int, service: Service) -> Iterator[int]:
     """Serves while it is entered, in the loop that runs now; the port. OSError when it cannot listen."""
-    with serve(host, port, lambda: b"{}", answers(service, asyncio.get_running_loop())) as served:
+    with serve(host, port, answers(service, asyncio.get_running_loop())) as served:
         yield served

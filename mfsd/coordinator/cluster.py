@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from mfsd.coordinator.history import History
 from mfsd.coordinator.planner import Change, Planner, new_planner
-from mfsd.coordinator.ports import PortTable, RoutingHistory
+from mfsd.coordinator.ports import IDLE, PortTable, RoutingHistory, Use, moved
 from mfsd.coordinator.state import (
     Active,
     BatchReport,
@@ -42,8 +43,11 @@ LATE_TICK_NS = 2_000_000_000
 
 
 class Cluster:
-    def __init__(self, policy: PolicyConfig, rate_default_bytes_per_s: int, grace_ns: int) -> None:
-        """grace_ns: how long the batches of a lost daemon stay."""
+    def __init__(
+        self, policy: PolicyConfig, rate_default_bytes_per_s: int, grace_ns: int, past: History | None = None
+    ) -> None:
+        """grace_ns: how long the batches of a lost daemon stay. past: what is remembered of former leaders."""
+        self.past = past or History()
         self.policy = policy
         self.grace_ns = grace_ns
         self.ports = PortTable(rate_default_bytes_per_s)
@@ -177,9 +181,25 @@ class Cluster:
         if not self.ports.load(port, rho):
             self.oddities["load that is negative or not a number: ignored"] += 1
 
-    def judged(self, request_id: int, met: bool, now_ns: int) -> None:
+    def used(self, port: int, use: Use) -> None:
+        self.ports.ports[port].use = use if use.total() else IDLE
+
+    def judged(self, name: str, request_id: int, met: bool, now_ns: int) -> None:
         """A request has ended at a node."""
-        self.attainment.judge(request_id, met, self._time(now_ns))
+        counted = self.attainment.judge(request_id, met, self._time(now_ns))
+        if counted is not None:
+            self.past.judged(request_id, met, counted, name)
+
+    def remember(self, now_ns: int) -> None:
+        """Notes how things are for the history. To be called a few times in each of its intervals."""
+        interval = self.past.at(self._time(now_ns))
+        through = moved(self.ports.ports)
+        interval.batches, interval.requests = len(self.batches), len(self._owner)
+        interval.nodes = sum(node.connected for node in self.nodes.values())
+        interval.bytes_per_s = through.classes
+        interval.unscheduled_bytes_per_s, interval.passed_bytes_per_s = through.unscheduled, through.passed
+        interval.busiest_permille = through.busiest_permille
+        self.past.given_up(len(self._pruned), len(self._infeasible), self._now_ns)
 
     def odd(self, name: str, batch_id: int, reason: str) -> None:
         """A report that cannot be read: nothing changes, and the daemon is told."""
@@ -230,6 +250,24 @@ class Cluster:
     def infeasible(self) -> list[tuple[int, int]]:
         """Batch, request."""
         return sorted(self._owner[number] for number in self._infeasible)
+
+    def requests_of(self, batch_id: int) -> list[tuple[int, int | None, int, int, int]]:
+        """Of one batch, the first to be late first: request, deadline, bytes still to move, and the port on which that
+        takes longest, and how long."""
+        active = self.batches.get(batch_id)
+        merged: dict[int, tuple[int | None, dict[int, int]]] = {}
+        for told in active.told.values() if active is not None else ():
+            for request_id, (deadline_ns, demands) in told.requests.items():
+                before_ns, sizes = merged.get(request_id, (None, {}))
+                for port, size in demands.items():
+                    sizes[port] = sizes.get(port, 0) + size
+                known = [d for d in (before_ns, deadline_ns) if d is not None]
+                merged[request_id] = (min(known) if known else None, sizes)
+        found = []
+        for request_id, (deadline_ns, sizes) in merged.items():
+            longest = max(((self.ports.time_ns(p, size), p) for p, size in sizes.items()), default=(0, -1))
+            found.append((request_id, deadline_ns, sum(sizes.values()), longest[1], longest[0]))
+        return sorted(found, key=lambda row: (row[1] is None, row[1] or 0, row[0]))
 
     def requests_active(self) -> int:
         return len(self._owner)
@@ -413,6 +451,8 @@ class Cluster:
         for number in change.restored:
             if self._acquit(number):
                 self._judged(*self._owner[number])
+        if change.pruned or change.infeasible:
+            self.past.given_up(len(self._pruned), len(self._infeasible), self._now_ns)
 
     def _acquit(self, number: int) -> bool:
         """The request is no longer pruned or infeasible, if it was."""

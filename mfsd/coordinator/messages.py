@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mfsd.coordinator.cluster import Cluster
-from mfsd.coordinator.ports import PortTable
+from mfsd.coordinator.history import INTERVAL_NS, INTERVALS, History, Interval, Missed
+from mfsd.coordinator.ports import CLASSES_MAX, IDLE, PortTable, Use
 from mfsd.coordinator.state import BatchReport, Delta, RequestReport
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import NAME_LENGTH_MAX, is_name
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     Ports = Iterable[pb.Port]
 else:
     Ports = Any
+
+
+PERMILLE_MAX = 60_000
+REQUESTS_SHOWN = 200
 
 
 def demands(row: pb.Batch | pb.Request | pb.Routing, ports: Sequence[int]) -> dict[int, int]:
@@ -73,8 +80,57 @@ def order(delta: Delta, term: int, ports: PortTable) -> bytes:
 
 
 def attainment(cluster: Cluster) -> pb.Attainment:
-    counts = cluster.attainment.counts(cluster.now_ns)
-    return pb.Attainment(**counts._asdict(), window_ns=cluster.attainment.window_ns)
+    """What is recent comes from the history where that knows more: from a former leader."""
+    counts, window_ns = cluster.attainment.counts(cluster.now_ns), cluster.attainment.window_ns
+    past = cluster.past.recent(window_ns, cluster.now_ns)
+    if past.met + past.missed > counts.recent_met + counts.recent_missed:
+        counts = counts._replace(recent_met=past.met, recent_missed=past.missed)
+    return pb.Attainment(**counts._asdict(), window_ns=window_ns)
+
+
+def used(row: pb.Load) -> Use:
+    """What a daemon tells of a port; numbers that no port can have are cut."""
+    own = row.used
+    permille = tuple(min(value, PERMILLE_MAX) for value in own.permille[:CLASSES_MAX])
+    return Use(permille, min(own.unscheduled_permille, PERMILLE_MAX), min(own.passed_permille, PERMILLE_MAX))
+
+
+def fill_history(reply: pb.StatusReply, past: History, intervals_max: int, now_ns: int) -> None:
+    if not intervals_max:
+        return
+    reply.history.interval_ns = INTERVAL_NS
+    for age_ns, interval in past.latest(intervals_max, now_ns):
+        reply.history.intervals.add(age_ns=age_ns, **msgspec.structs.asdict(interval))
+    for missed in reversed(past.missed):
+        if now_ns - missed.at_ns > INTERVALS * INTERVAL_NS:
+            break
+        reply.missed.add(request_id=missed.request_id, age_ns=max(0, now_ns - missed.at_ns), node=missed.node)
+
+
+def follow_history(past: History, reply: pb.StatusReply, now_ns: int) -> None:
+    """Takes over what the leader remembers."""
+    past.follow(
+        (reply.address, reply.term),
+        [(row.age_ns, _interval(row)) for row in reply.history.intervals],
+        [Missed(now_ns - row.age_ns, row.request_id, row.node) for row in reply.missed],
+        now_ns,
+    )
+
+
+def _interval(row: pb.Interval) -> Interval:
+    found = Interval(bytes_per_s=list(row.bytes_per_s))
+    for name in Interval.__struct_fields__:
+        if name != "bytes_per_s":
+            setattr(found, name, getattr(row, name))
+    return found
+
+
+def fill_requests(reply: pb.StatusReply, cluster: Cluster, batch_id: int) -> None:
+    for request_id, deadline_ns, size, port, port_ns in cluster.requests_of(batch_id)[:REQUESTS_SHOWN]:
+        row = reply.requests.add(request_id=request_id, size_bytes=size, port_ns=port_ns)
+        row.port = cluster.ports.ports[port].name if port >= 0 else ""
+        if deadline_ns is not None:
+            row.budget_left_ns = deadline_ns - cluster.now_ns
 
 
 def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> None:
@@ -104,7 +160,10 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
         row = reply.nodes.add(node=node.name, connected=node.connected, batches=len(node.batches))
         for number in node.ports:
             port = cluster.ports.ports[number]
-            row.ports.add(name=port.name, rate_bytes_per_s=port.rate_bytes_per_s, rho=port.rho)
+            told = row.ports.add(name=port.name, rate_bytes_per_s=port.rate_bytes_per_s, rho=port.rho)
+            if port.use is not IDLE:
+                told.used.permille.extend(port.use.permille)
+                told.used.unscheduled_permille, told.used.passed_permille = port.use.unscheduled, port.use.passed
 
 
 def _pruned(batch_id: int, request_id: int, for_batch: int, port: int, ports: PortTable) -> pb.Pruned:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -22,6 +23,22 @@ class PortsExhausted(ValueError):
     """More ports than a cluster can have."""
 
 
+class Use(NamedTuple):
+    """What was really used of a port of late, in thousandths of its rate."""
+
+    permille: tuple[int, ...] = ()
+    """By class."""
+    unscheduled: int = 0
+    passed: int = 0
+
+    def total(self) -> int:
+        return sum(self.permille) + self.unscheduled + self.passed
+
+
+IDLE = Use()
+CLASSES_MAX = 8
+
+
 class Port(Struct):
     name: str
     rate_bytes_per_s: int
@@ -29,6 +46,7 @@ class Port(Struct):
     """Its own daemon has told the rate."""
     rho: float = 0.0
     """Measured by its daemon; shown, and not used in the estimate, because it counts the batches' own bytes."""
+    use: Use = IDLE
 
 
 class PortTable:
@@ -80,6 +98,32 @@ class PortTable:
             return False
         self.ports[number].rho = rho
         return True
+
+
+class Moved(NamedTuple):
+    """Through all ports, in bytes per second."""
+
+    classes: list[int]
+    unscheduled: int
+    passed: int
+    busiest_permille: int
+
+
+def moved(ports: Iterable[Port]) -> Moved:
+    """What all ports together moved of late. What never waits is counted in both directions and taken once."""
+    classes, unscheduled, passed, busiest = [0] * CLASSES_MAX, 0, 0, 0
+    for port in ports:
+        use = port.use
+        if use is IDLE:
+            continue
+        for c, permille in enumerate(use.permille[:CLASSES_MAX]):
+            if permille:
+                classes[c] += permille * port.rate_bytes_per_s
+        if port.name.endswith("/out"):
+            unscheduled += use.unscheduled * port.rate_bytes_per_s
+        passed += use.passed * port.rate_bytes_per_s
+        busiest = max(busiest, use.total())
+    return Moved([c // 1000 for c in classes], unscheduled // 1000, passed // 1000, busiest)
 
 
 class RoutingHistory:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mfsd.coordinator.election import Alone, Election, Electorate, Logger
 from mfsd.coordinator.etcd import Etcd
+from mfsd.coordinator.following import follow
 from mfsd.coordinator.service import Service, new_server
 from mfsd.coordinator.settings import Settings
 from mfsd.proto.certificates import Certificates
@@ -69,8 +70,11 @@ async def run(
     tasks = [
         asyncio.create_task(service.beat(), name="beat"),
         asyncio.create_task(service.tick(), name="tick"),
+        asyncio.create_task(service.remember(), name="remember"),
         asyncio.create_task(electorate.run(service.role_changed), name="election"),
     ]
+    if settings.etcd:
+        tasks.append(asyncio.create_task(follow(service), name="follow"))
     if notifier.watchdog_interval_s is not None:
         tasks.append(asyncio.create_task(_watchdog(notifier, notifier.watchdog_interval_s)))
     stopping = asyncio.create_task(stop.wait())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -17,8 +17,10 @@ import grpc.aio
 import msgspec
 
 from mfsd.coordinator import messages
+from mfsd.coordinator.asking import NotAsked, Questions
 from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Electorate, Logger, Role
+from mfsd.coordinator.history import History
 from mfsd.coordinator.identity import identity_problem
 from mfsd.coordinator.ports import PortsExhausted
 from mfsd.coordinator.settings import Settings
@@ -39,6 +41,8 @@ HELLO_S = 5.0
 SILENT_HEARTBEATS = 3
 SILENT_MIN_NS = 1_000_000_000
 """A daemon that says nothing for so many heartbeats, and so long, is taken for lost."""
+REMEMBER_S = 5.0
+"""Between two looks for the history."""
 
 Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
 
@@ -108,6 +112,9 @@ class Service:
         self.sessions: dict[str, Session] = {}
         self.cluster: Cluster | None = None
         """None while another leads."""
+        self.past = History()
+        """The last hour, also while another leads."""
+        self.questions = Questions(lambda: [s for s in self.sessions.values() if s.welcomed_term])
 
     # ---- roles -----------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class Service:
         if role.leads:
             self._log.info("leads", term=role.term, authority=role.authority)
             settings = self.settings
-            self.cluster = Cluster(settings.policy, settings.rate_default_bytes_per_s, settings.grace_ns)
+            self.cluster = Cluster(settings.policy, settings.rate_default_bytes_per_s, settings.grace_ns, self.past)
         else:
             if self.cluster is not None or role.leader:
                 self._log.info("stands-by", leader=role.leader or "unknown", term=role.term)
@@ -129,6 +136,7 @@ class Service:
         heartbeat_ns = self.settings.heartbeat_ns
         session.welcomed_term = session.unanswered = 0
         session.control.clear()
+        self.questions.left(session.node)
         if self.cluster is not None and self._electorate.valid():
             try:
                 ports = {port.name: port.rate_bytes_per_s for port in session.hello.ports}
@@ -142,6 +150,7 @@ class Service:
             session.welcomed_term = role.term
             welcome = pb.Welcome(protocol=PROTOCOL, authority=role.authority, term=role.term, heartbeat_ns=heartbeat_ns)
             session.send(pb.ToNode(welcome=welcome))
+            self.questions.joined(session)
         else:
             session.send(self._standby())
 
@@ -225,6 +234,7 @@ class Service:
     def _remove(self, session: Session) -> None:
         if self.sessions.get(session.node) is session:
             del self.sessions[session.node]
+            self.questions.left(session.node)
             if self.cluster is not None:
                 self.cluster.disconnect(session.node, self._clock_ns())
                 self._ticks_wanted.set()
@@ -246,6 +256,8 @@ class Service:
             elif kind == "echo":
                 session.lag_ns = max(0, session.heard_ns - message.echo.stamp_ns)
                 session.epoch_applied = message.echo.epoch
+            elif kind == "answer" and self.sessions.get(session.node) is session:
+                self.questions.answered(session.node, message.answer)
 
     def _number_ports(self, session: Session, ports: messages.Ports) -> None:
         assert self.cluster is not None
@@ -286,13 +298,15 @@ class Service:
         for load in report.loads:
             if load.port < len(session.ports):
                 cluster.load(session.ports[load.port], load.rho)
+                if load.HasField("used"):
+                    cluster.used(session.ports[load.port], messages.used(load))
         for routed in report.routed:
             try:
                 cluster.history.observe(routed.unit, session.node, messages.demands(routed, session.ports))
             except ValueError:
                 cluster.oddities["routing history that cannot be read: ignored"] += 1
         for judged in report.judged:
-            cluster.judged(judged.request_id, judged.met, now_ns)
+            cluster.judged(session.node, judged.request_id, judged.met, now_ns)
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
             yield
@@ -347,6 +361,13 @@ class Service:
                     cluster.tick(self._clock_ns())
                     self._wake(cluster)
 
+    async def remember(self) -> None:
+        """Keeps the history, for as long as the service runs."""
+        while True:
+            if self.cluster is not None and self.cluster.nodes:
+                self.cluster.remember(self._clock_ns())
+            await asyncio.sleep(REMEMBER_S)
+
     async def beat(self) -> None:
         """Heartbeats, for as long as the service runs."""
         while True:
@@ -380,10 +401,22 @@ class Service:
     # ---- operators -------------------------------------------------------------------------------
 
     async def status(self, request: pb.StatusRequest, _context: object) -> pb.StatusReply:
-        return self.seen(request.batches_max)
+        return self.seen(request.batches_max, request.history_max, request.batch_id)
 
-    def seen(self, batches_max: int) -> pb.StatusReply:
-        """What operators are shown; at most so many batches, 0: all."""
+    async def ask(
+        self, request: pb.AskRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.AskReply]:
+        """Passes a question on to the daemons."""
+        if self.cluster is None or not self._electorate.valid():
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator does not lead; ask the leader")
+        try:
+            async for reply in self.questions.ask(request):
+                yield reply
+        except NotAsked as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    def seen(self, batches_max: int, history_max: int = 0, batch_id: int = 0) -> pb.StatusReply:
+        """What operators are shown: at most so many batches (0: all) and intervals, and the requests of one batch."""
         role = self._electorate.role
         now_ns = self._clock_ns()
         reply = pb.StatusReply(
@@ -395,9 +428,12 @@ class Service:
             term=role.term,
             uptime_ns=now_ns - self._started_ns,
         )
+        messages.fill_history(reply, self.past, history_max, now_ns)
         if self.cluster is not None:
             self.cluster.look(now_ns)
             messages.fill_status(reply, self.cluster, batches_max)
+            if batch_id:
+                messages.fill_requests(reply, self.cluster, batch_id)
             for row in reply.nodes:
                 session = self.sessions.get(row.node)
                 if session is not None:
@@ -409,6 +445,20 @@ class Service:
                     waiting = self.cluster.epoch if row.node in self.cluster.dirty else session.epoch_sent
                     row.epochs_behind = max(0, waiting - session.epoch_applied)
         return reply
+
+    @property
+    def role(self) -> Role:
+        return self._electorate.role
+
+    def leader_elsewhere(self) -> str:
+        """Address of another coordinator that leads as far as this one knows."""
+        leader = self._electorate.role.leader
+        return leader if self.cluster is None and leader != self.settings.advertise else ""
+
+    def take_history(self, reply: pb.StatusReply) -> None:
+        """What the leader remembers, for the time when this one leads."""
+        if self.cluster is None and reply.leads:
+            messages.follow_history(self.past, reply, self._clock_ns())
 
     def reconfigure(self, new: Settings) -> None:
         """Takes over what can change in a living coordinator."""
@@ -448,6 +498,11 @@ def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger)
             service.status,
             request_deserializer=pb.StatusRequest.FromString,
             response_serializer=pb.StatusReply.SerializeToString,
+        ),
+        "Ask": grpc.unary_stream_rpc_method_handler(
+            service.ask,
+            request_deserializer=pb.AskRequest.FromString,
+            response_serializer=pb.AskReply.SerializeToString,
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

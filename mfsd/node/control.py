@@ -71,6 +71,8 @@ class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
     """any: a request of this number goes before a process."""
     slowest: bool = False
     """Instead: what waits longest."""
+    layers: bool = False
+    """Its request's stages by layer."""
     version: int = VERSION
 
 
@@ -94,6 +96,19 @@ class RecordRequest(Struct, frozen=True, tag_field="request", tag="record"):
     version: int = VERSION
 
 
+class FlowsRequest(Struct, frozen=True, tag_field="request", tag="flows"):
+    """Flows as they end, for as long as somebody waits for them. Only through a coordinator: on the node itself a
+    recording tells more."""
+
+    stages: list[str] = []
+    """Empty conditions match everything."""
+    request_id: int = 0
+    port: str = ""
+    process: str = ""
+    slow_s: float = 0.0
+    version: int = VERSION
+
+
 Request = (
     StatusRequest
     | RulesRequest
@@ -105,6 +120,7 @@ Request = (
     | ConfigRequest
     | RequestsRequest
     | RecordRequest
+    | FlowsRequest
 )
 
 # ---- replies -------------------------------------------------------------------------------------
@@ -377,6 +393,10 @@ class StageBytes(Struct, frozen=True):
     """Sent without a permit."""
     dropped_bytes: int
     """Cancelled, or its program ended."""
+    first_ago_s: float | None = None
+    """Since it was first asked for."""
+    last_ago_s: float | None = None
+    """Since something of it was complete last; None: nothing is yet."""
 
 
 class RequestStatus(Struct, frozen=True):
@@ -489,6 +509,38 @@ class RecordEvents(Struct, frozen=True, tag_field="reply", tag="events"):
     last: bool = False
 
 
+class Flow(Struct, frozen=True):
+    """One task that has ended. None: not known, since it began before the recording."""
+
+    ended_ns: int
+    """On the daemon's CLOCK_MONOTONIC."""
+    node: str
+    process: str
+    nic: str
+    incoming: bool
+    stage: str
+    size_bytes: int
+    request_id: int | None
+    batch_id: int | None
+    layer: int
+    wire_class: int | None
+    """None: it had no permit."""
+    waited_s: float | None
+    took_s: float | None
+    """From the permit to the end."""
+    end: str
+    late_s: float | None
+    """Above 0: it ended after its deadline."""
+
+
+class FlowsReply(Struct, frozen=True, tag_field="reply", tag="flows"):
+    flows: list[Flow]
+    lost: int
+    """Since the beginning: events that came faster than they were read, and flows that were too many for an answer."""
+    realtime_offset_ns: int
+    """To be added to `ended_ns` for CLOCK_REALTIME."""
+
+
 class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
     code: Literal["malformed", "version", "denied", "config", "failed", "not-found"]
     message: str
@@ -506,6 +558,7 @@ Reply = (
     | RequestsReply
     | RecordStarted
     | RecordEvents
+    | FlowsReply
     | ErrorReply
 )
 

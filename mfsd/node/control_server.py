@@ -15,6 +15,7 @@ from mfsd.node.control import (
     ErrorReply,
     ExplainReply,
     ExplainRequest,
+    FlowsRequest,
     ModeReply,
     ModeRequest,
     ProtocolError,
@@ -157,6 +158,8 @@ class ControlServer:
     def _answer(self, request: Request, may_change: bool) -> Reply:
         if isinstance(request, (ModeRequest, ReloadRequest)) and not may_change:
             return ErrorReply("denied", "only root and the daemon's user may change it; use sudo")
+        if isinstance(request, FlowsRequest):
+            return ErrorReply("denied", "flows are told through a coordinator; here, record events")
         try:
             if isinstance(request, ModeRequest):
                 return self._target.switch_mode(request)

@@ -57,6 +57,7 @@ from mfsd.node.memory import bytes_for, clients_that_fit, memory_limit_bytes
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
+from mfsd.node.questions import Questions
 from mfsd.node.recorder import Recorder, Recording
 from mfsd.node.requests import Client, Requests
 from mfsd.node.schema import keys
@@ -170,6 +171,10 @@ class Daemon:
         self._recorder = Recorder(
             arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
         )
+        if link is not None:
+            link.questions = Questions(
+                node_name(config.cluster), self, self._recorder, _native.EVENT_BYTES, link.answer
+            )
         self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
         await self._control.start()

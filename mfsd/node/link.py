@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, Listener, Logger, PortDemand
+from mfsd.node.link_words import (
+    BatchSummary,
+    Identity,
+    LinkSettings,
+    Listener,
+    Logger,
+    PortDemand,
+    PortUse,
+    Questions,
+)
 
 if TYPE_CHECKING:
     from mfsd.node.link_stream import LinkStream
@@ -65,13 +74,22 @@ class Link:
         self._wake = asyncio.Event()
         self.beat: Callable[[], None] = lambda: None
         """Called with each heartbeat of the leader: what is to be looked at now and then."""
+        self.questions: Questions | None = None
+        """Who answers operators' questions."""
 
     async def run(self) -> None:
         """Serves until cancelled. TlsError when the certificates cannot be used."""
         from mfsd.node.link_stream import LinkStream
 
         self._stream = LinkStream(
-            self._settings, self._state, self._listener, self._log, self._wake, self._clock_ns, self.beat
+            self._settings,
+            self._state,
+            self._listener,
+            self._log,
+            self._wake,
+            self._clock_ns,
+            self.beat,
+            self.questions,
         )
         await self._stream.run()
 
@@ -100,6 +118,17 @@ class Link:
         self._state.load(port, rho)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
+
+    def port_use(self, port: str, use: PortUse) -> None:
+        """What was really used of it."""
+        self._state.use(port, use)
+        if self._stream is not None:
+            self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
+
+    def answer(self, question_id: int, reply: bytes, last: bool) -> None:
+        """Of a question that `asked` was told of; lost when the leader that asked is gone."""
+        self._state.answer(question_id, reply, last)
+        self._wake.set()
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         """Bytes that the collectives of one batch of `unit` moved: the history that estimates later batches."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mfsd.node.link_words import BatchSummary, Identity, OrderChange, PortDemand
+from mfsd.node.link_words import BatchSummary, Identity, OrderChange, PortDemand, PortUse
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     DEMANDS_PER_REPORT_MAX,
@@ -27,6 +27,10 @@ BUDGET_MAX_NS = 2**62
 
 
 SAID_MAX = 1_024
+ANSWERS_MAX = 64
+"""Answers that wait to be told; what comes faster than the stream goes is lost, the oldest first."""
+USE_MAX = 60.0
+"""Sixty times a port's rate: its rate is wrong, and the number only has to fit."""
 JUDGED_MAX = 4_096
 """Ends of requests that are kept for a coordinator that is out of reach: the latest."""
 
@@ -43,6 +47,10 @@ class _Verdict(NamedTuple):
     for_batch: int
     port: str
     infeasible: bool = False
+
+
+def _permille(share: float) -> int:
+    return round(1000 * min(max(0.0, share), USE_MAX))
 
 
 def _sentence(why: _Verdict) -> str:
@@ -63,6 +71,8 @@ class LinkState:
         self._updated: dict[int, None] = {}
         self._departed: dict[int, None] = {}
         self._loads_changed: set[str] = set()
+        self._uses: dict[str, PortUse] = {}
+        self._answers: deque[pb.Answer] = deque(maxlen=ANSWERS_MAX)
         self._routed: list[tuple[str, Sequence[PortDemand]]] = []
         self._judged: deque[tuple[int, bool]] = deque(maxlen=JUDGED_MAX)
         self._numbers: dict[str, int] = {}
@@ -122,6 +132,17 @@ class LinkState:
             self._loads[port] = rho
             self._loads_changed.add(port)
 
+    def use(self, port: str, use: PortUse) -> None:
+        self._uses[port] = use
+        self._loads_changed.add(port)
+
+    def answer(self, question_id: int, reply: bytes, last: bool) -> None:
+        self._answers.append(pb.Answer(id=question_id, reply=reply, last=last))
+
+    def next_answer(self) -> pb.FromNode | None:
+        """The next that has not been told."""
+        return pb.FromNode(answer=self._answers.popleft()) if self._answers else None
+
     def judged(self, request_id: int, met: bool) -> None:
         self._judged.append((request_id, met))
 
@@ -141,6 +162,7 @@ class LinkState:
             epoch=self._identity.epoch,
             authority=self.authority,
             term=self.term,
+            answers=True,
         )
         for number, (name, rate) in enumerate(self._ports.items()):
             hello.ports.add(number=number, name=name, rate_bytes_per_s=rate)
@@ -152,7 +174,8 @@ class LinkState:
         self._arrived = dict.fromkeys(self._batches)
         self._updated.clear()
         self._departed.clear()
-        self._loads_changed = set(self._loads)
+        self._loads_changed = {*self._loads, *self._uses}
+        self._answers.clear()  # whoever asked, asked another leader
 
     def report(self, now_ns: int) -> pb.FromNode | None:
         """The next report of what has not been told; None when nothing is left. Large ones are cut."""
@@ -173,11 +196,14 @@ class LinkState:
                     self._updated.pop(batch_id, None)
                 room -= self._encode(self._batches[batch_id], told.add(), report, now_ns)
         for port in sorted(self._loads_changed):
-            report.loads.add(port=self._number(port, report), rho=self._loads[port])
+            row = report.loads.add(port=self._number(port, report), rho=self._loads.get(port, 0.0))
+            if (use := self._uses.get(port)) is not None:
+                row.used.permille.extend(map(_permille, use.classes))
+                row.used.unscheduled_permille = _permille(use.unscheduled)
+                row.used.passed_permille = _permille(use.passed)
         self._loads_changed.clear()
         for unit, demands in self._routed:
-            row = report.routed.add(unit=unit)
-            self._encode_demands(demands, row, report)
+            self._encode_demands(demands, report.routed.add(unit=unit), report)
         self._routed.clear()
         for request_id, met in self._judged:
             report.judged.add(request_id=request_id, met=met)

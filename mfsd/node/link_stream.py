@@ -13,7 +13,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from mfsd.node.link_state import LinkState
-from mfsd.node.link_words import LinkSettings, Listener, Logger
+from mfsd.node.link_words import LinkSettings, Listener, Logger, Questions
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.call import Call, CallEnded, ClosedAtOnce, HandshakeFailed, WrongName
 from mfsd.proto.certificates import Certificates, client_context
@@ -69,8 +69,10 @@ class LinkStream:
         wake: asyncio.Event,
         clock_ns: Callable[[], int],
         beat: Callable[[], None] = lambda: None,
+        questions: Questions | None = None,
     ) -> None:
         """beat: called with each heartbeat of the leader."""
+        self._questions = questions
         self._settings = settings
         self._state = state
         self._listener = listener
@@ -169,6 +171,8 @@ class LinkStream:
         finally:
             for task in tasks:
                 task.cancel()
+            if self._questions is not None:
+                self._questions.forgotten()
             await asyncio.gather(*tasks, return_exceptions=True)
             await call.close()
 
@@ -204,6 +208,8 @@ class LinkStream:
                             echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                             call.put(pb.FromNode(echo=echo).SerializeToString())
                         self._beat()
+                case "question":
+                    self._question(message.question)
                 case "refusal":
                     replaced = message.refusal.code == pb.Refusal.REPLACED
                     raise _Ended(f"refused: {message.refusal.reason}", REPLACED_WAIT_S if replaced else 0.0)
@@ -218,6 +224,8 @@ class LinkStream:
         for task in tasks:
             task.cancel()
         tasks.clear()
+        if self._questions is not None:
+            self._questions.forgotten()
         tasks.append(asyncio.create_task(self._write(call)))
         self.connected, self.leader, self.problem, self._logged = True, address, "", ""
         self._check_ttl(welcome.heartbeat_ns)
@@ -255,6 +263,14 @@ class LinkStream:
             self._log.warning("batch-refused", batch=refused.batch_id, reason=refused.reason)
         self._listener.order(change)
 
+    def _question(self, question: pb.Question) -> None:
+        if self._questions is None:
+            return
+        if question.end:
+            self._questions.unasked(question.id)
+        else:
+            self._questions.asked(question.id, question.request)
+
     async def _write(self, call: Call) -> None:
         """Tells everything once, then what changes. Returns when the call has ended: reading tells why."""
         self._state.start_snapshot()
@@ -268,7 +284,10 @@ class LinkStream:
                 if snapshot:
                     await call.write(self._state.end_snapshot().SerializeToString())
                     snapshot = False
-                await self._wake.wait()
+                if (answer := self._state.next_answer()) is not None:
+                    await call.write(answer.SerializeToString())  # one, and reports again
+                else:
+                    await self._wake.wait()
 
     async def _expire(self) -> None:
         while True:

@@ -27,6 +27,20 @@ class RequestSummary(Struct, frozen=True):
     """What this node posts for it, at both ends of each flow. Other nodes' posts are theirs to report."""
 
 
+class PortUse(Struct, frozen=True):
+    """What was really used of a port of late, as shares of its rate."""
+
+    classes: tuple[float, ...] = ()
+    unscheduled: float = 0.0
+    passed: float = 0.0
+
+    def differs(self, other: PortUse, step: float) -> bool:
+        mine, theirs = ((*use.classes, use.unscheduled, use.passed) for use in (self, other))
+        if len(self.classes) != len(other.classes):
+            return True
+        return any(abs(a - b) >= step or (a == 0.0) != (b == 0.0) for a, b in zip(mine, theirs, strict=True))
+
+
 class BatchSummary(Struct, frozen=True):
     batch_id: int
     unit: str
@@ -60,6 +74,17 @@ class Listener(Protocol):
 
     def order_lost(self) -> None:
         """Nobody has confirmed the order for the time to live: order locally by RED, prune nothing."""
+
+
+class Questions(Protocol):
+    """What operators ask through the leader."""
+
+    def asked(self, question_id: int, request: bytes) -> None: ...
+    def unasked(self, question_id: int) -> None:
+        """Nobody waits for (more of) its answer."""
+
+    def forgotten(self) -> None:
+        """No question is open any more: the leader is gone."""
 
 
 class Logger(Protocol):

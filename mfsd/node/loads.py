@@ -1,30 +1,49 @@
-"""Tells the coordinator how loaded this node's ports are, also while no batch changes."""
+"""Tells the coordinator how loaded this node's ports are and by what they are used, also while no batch changes."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mfsd._native import Direction, NicFacts
 from mfsd.node.addresses import PortNames
+from mfsd.node.link_words import PortUse
+
+if TYPE_CHECKING:
+    from mfsd._native import NicStats
 
 INTERVAL_NS = 1_000_000_000
 """A port's load is told this often at most."""
 STEP = 0.02
 """And only when it has moved by so much of the port's rate."""
+LOOKS = 6
+"""What was used is counted over as many looks: a task counts when it is complete, and one may take seconds."""
 
 
 class Facts(Protocol):
     """The part of the arbiter that is needed here."""
 
     def facts(self, nic: int, direction: int) -> NicFacts: ...
+    def nic_stats(self, index: int) -> NicStats: ...
 
 
 class Loads(Protocol):
     """The part of the link to the coordinator that is needed here."""
 
     def port_load(self, port: str, rho: float) -> None: ...
+    def port_use(self, port: str, use: PortUse) -> None: ...
+
+
+class _Counted(NamedTuple):
+    """Bytes through a NIC since the daemon started."""
+
+    at_ns: int
+    carried: tuple[tuple[int, ...], ...]
+    """By direction, then class."""
+    unscheduled: int
+    passed: int
 
 
 class LoadReports:
@@ -43,18 +62,48 @@ class LoadReports:
         self._reports = reports
         self._clock_ns = clock_ns
         self._told: dict[str, float] = {}
+        self._uses_told: dict[str, PortUse] = {}
+        self._counted: dict[int, deque[_Counted]] = {}
+        """By NIC, the last looks."""
         self._looked_ns = clock_ns() - INTERVAL_NS
 
     def look(self) -> None:
-        """Tells the loads that have moved since they were told. To be called now and then, such as with the leader's
-        heartbeats."""
+        """Tells the loads and uses that have moved since they were told. To be called now and then, such as with the
+        leader's heartbeats."""
         now_ns = self._clock_ns()
         if now_ns - self._looked_ns < INTERVAL_NS:
             return
         self._looked_ns = now_ns
         for nic, name in self._nic_names().items():
+            stats = self._facts.nic_stats(nic)
+            now = _Counted(
+                now_ns,
+                tuple(map(tuple, stats["carried_bytes"])),
+                stats["unscheduled_carried_bytes"],
+                stats["passed_bytes"],
+            )
+            looks = self._counted.setdefault(nic, deque(maxlen=LOOKS))
+            looks.append(now)
+            before = looks[0]
             for direction, way in ((Direction.OUT, "out"), (Direction.IN, "in")):
                 port, rho = f"{self._ports.own(name)}/{way}", self._facts.facts(nic, direction).rho
                 if abs(rho - self._told.get(port, 0.0)) >= STEP:
                     self._told[port] = rho
                     self._reports.port_load(port, rho)
+                use = _used(before, now, direction, stats["rate_bytes_per_s"])
+                if use.differs(self._uses_told.get(port, PortUse((0.0,) * len(use.classes))), STEP):
+                    self._uses_told[port] = use
+                    self._reports.port_use(port, use)
+
+
+def _used(before: _Counted, now: _Counted, direction: int, rate_bytes_per_s: int) -> PortUse:
+    """Between two looks. Nothing after the first of them."""
+    possible = (now.at_ns - before.at_ns) / 1e9 * rate_bytes_per_s
+    carried = zip(now.carried[direction], before.carried[direction], strict=True)
+    if possible <= 0:
+        return PortUse(tuple(0.0 for _ in carried))
+    return PortUse(
+        tuple((new - old) / possible for new, old in carried),
+        (now.unscheduled - before.unscheduled) / possible,
+        (now.passed - before.passed) / possible if direction == Direction.OUT else 0.0,
+    )

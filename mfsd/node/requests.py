@@ -128,7 +128,7 @@ class Requests:
     def _status(self, accounts: Sequence[Account], layers: bool, now_ns: int) -> RequestStatus:
         clients = [self._client(a.client_id) for a in accounts]
         deadline_ns = min((a.deadline_ns for a in accounts if a.deadline_ns), default=None)
-        stages = _stages([cell for a in accounts for cell in a.cells], layers)
+        stages = _stages([cell for a in accounts for cell in a.cells], layers, now_ns)
         return RequestStatus(
             request_id=accounts[0].request_id,
             batch_id=next((a.batch_id for a in accounts if a.batch_id), None),
@@ -167,18 +167,25 @@ def _outcome(accounts: Sequence[Account]) -> Literal["met", "missed"] | None:
     return "met" if _state(accounts) == "ended" and any(a.verdict == Verdict.MET for a in accounts) else None
 
 
-def _stages(cells: Sequence[AccountCell], layers: bool) -> list[StageBytes]:
-    sums: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0] * 5)
+def _stages(cells: Sequence[AccountCell], layers: bool, now_ns: int) -> list[StageBytes]:
+    rows: defaultdict[tuple[int, int], list[AccountCell]] = defaultdict(list)
     for cell in cells:
-        layer = cell.layer if layers else LEDGER_LAYER_REST
-        row = sums[cell.stage, layer]
-        for at, value in enumerate(
-            (cell.tasks, cell.submitted_bytes, cell.completed_bytes, cell.bypassed_bytes, cell.dropped_bytes)
-        ):
-            row[at] += value
+        rows[cell.stage, cell.layer if layers else LEDGER_LAYER_REST].append(cell)
     return [
         StageBytes(
-            STAGES[stage] if stage < len(STAGES) else str(stage), None if layer == LEDGER_LAYER_REST else layer, *row
+            STAGES[stage] if stage < len(STAGES) else str(stage),
+            None if layer == LEDGER_LAYER_REST else layer,
+            sum(c.tasks for c in row),
+            sum(c.submitted_bytes for c in row),
+            sum(c.completed_bytes for c in row),
+            sum(c.bypassed_bytes for c in row),
+            sum(c.dropped_bytes for c in row),
+            _ago_s(min((c.first_ns for c in row if c.first_ns), default=0), now_ns),
+            _ago_s(max(c.last_ns for c in row), now_ns),
         )
-        for (stage, layer), row in sorted(sums.items())
+        for (stage, layer), row in sorted(rows.items())
     ]
+
+
+def _ago_s(at_ns: int, now_ns: int) -> float | None:
+    return (now_ns - at_ns) / 1e9 if at_ns else None

@@ -144,7 +144,7 @@ class Why:
         if asked.slowest:
             return self._slowest()
         if asked.kind != "pid":
-            reply = self._of_request(asked.number)
+            reply = self._of_request(asked.number, asked.layers)
             if reply is not None:
                 return reply
         if asked.kind != "request":
@@ -174,11 +174,11 @@ class Why:
             return reply
         return self._of_tasks(f"task {subject.id} of {subject.process}", [subject], tasks, waits, None)
 
-    def _of_request(self, request_id: int) -> WhyReply | None:
+    def _of_request(self, request_id: int, layers: bool = False) -> WhyReply | None:
         tasks = self._tracer.everything()
         own = [s for s in tasks if s.look.request_id == request_id]
         waits = self._recent(lambda wait: wait.request_id == request_id)
-        status = next(iter(self._requests.reply(RequestsRequest(request_id, layers=False)).requests), None)
+        status = next(iter(self._requests.reply(RequestsRequest(request_id, layers=layers)).requests), None)
         if own:
             return self._of_tasks(f"request {request_id}", own, tasks, waits, status)
         if status is None:

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from mfsd.node.events import ENDS, OPEN_REASONS, Event, Kind
 from mfsd.node.status import STAGES
-from mfsd.observe.events import ENDS, OPEN_REASONS, Event, Kind
 from mfsd.observe.recording import Recorded
 
 FAILED_OPEN_THREAD = 1

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mfsd.node.control import RecordEvents, RecordRequest, RecordStarted
 from mfsd.node.control_client import Conversation, Refused, Unreachable
-from mfsd.observe.events import LAYOUT, Event, decode
+from mfsd.node.events import LAYOUT, Event, decode
 
 EVENTS_MAX = 2_000_000
 """Of one daemon, unless told otherwise: about 1 GB as JSON."""

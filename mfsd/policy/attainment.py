@@ -30,8 +30,9 @@ class Attainment:
         """Request -> when it was judged first, and whether it met its deadline; in the order of time."""
         self._met = self._missed = self._recent_met = 0
 
-    def judge(self, request_id: int, met: bool, now_ns: int) -> None:
-        """The end of a request, or of a part of it. now_ns: never less than before."""
+    def judge(self, request_id: int, met: bool, now_ns: int) -> tuple[int, bool] | None:
+        """The end of a request, or of a part of it. now_ns: never less than before. When it counts, and whether it was
+        counted as met until now; None: nothing has changed."""
         self._forget(now_ns)
         known = self._verdicts.get(request_id)
         if known is None:
@@ -41,11 +42,14 @@ class Attainment:
             self._met += met
             self._missed += not met
             self._recent_met += met
-        elif known[1] and not met:
-            self._verdicts[request_id] = (known[0], False)
-            self._met -= 1
-            self._recent_met -= 1
-            self._missed += 1
+            return now_ns, False
+        if not known[1] or met:
+            return None
+        self._verdicts[request_id] = (known[0], False)
+        self._met -= 1
+        self._recent_met -= 1
+        self._missed += 1
+        return known[0], True
 
     def counts(self, now_ns: int) -> Counts:
         self._forget(now_ns)

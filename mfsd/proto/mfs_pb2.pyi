@@ -8,17 +8,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("hello", "report", "echo")
+    __slots__ = ("hello", "report", "echo", "answer")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     echo: Echo
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ...) -> None: ...
+    answer: Answer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "protocol_oldest", "node", "version", "epoch", "ports", "authority", "term")
+    __slots__ = ("protocol", "protocol_oldest", "node", "version", "epoch", "ports", "authority", "term", "answers")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_OLDEST_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +29,7 @@ class Hello(_message.Message):
     PORTS_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     protocol_oldest: int
     node: str
@@ -35,7 +38,8 @@ class Hello(_message.Message):
     ports: _containers.RepeatedCompositeFieldContainer[Port]
     authority: str
     term: int
-    def __init__(self, protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+    answers: bool
+    def __init__(self, protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., answers: bool = ...) -> None: ...
 
 class Port(_message.Message):
     __slots__ = ("number", "name", "rate_bytes_per_s")
@@ -106,12 +110,24 @@ class Request(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., budget_left_ns: _Optional[int] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("port", "rho")
+    __slots__ = ("port", "rho", "used")
     PORT_FIELD_NUMBER: _ClassVar[int]
     RHO_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     port: int
     rho: float
-    def __init__(self, port: _Optional[int] = ..., rho: _Optional[float] = ...) -> None: ...
+    used: Used
+    def __init__(self, port: _Optional[int] = ..., rho: _Optional[float] = ..., used: _Optional[_Union[Used, _Mapping]] = ...) -> None: ...
+
+class Used(_message.Message):
+    __slots__ = ("permille", "unscheduled_permille", "passed_permille")
+    PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULED_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    PASSED_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    permille: _containers.RepeatedScalarFieldContainer[int]
+    unscheduled_permille: int
+    passed_permille: int
+    def __init__(self, permille: _Optional[_Iterable[int]] = ..., unscheduled_permille: _Optional[int] = ..., passed_permille: _Optional[int] = ...) -> None: ...
 
 class Routing(_message.Message):
     __slots__ = ("unit", "port", "size_bytes")
@@ -131,19 +147,31 @@ class Echo(_message.Message):
     epoch: int
     def __init__(self, stamp_ns: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class Answer(_message.Message):
+    __slots__ = ("id", "reply", "last")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    reply: bytes
+    last: bool
+    def __init__(self, id: _Optional[int] = ..., reply: _Optional[bytes] = ..., last: bool = ...) -> None: ...
+
 class ToNode(_message.Message):
-    __slots__ = ("welcome", "standby", "refusal", "order", "heartbeat")
+    __slots__ = ("welcome", "standby", "refusal", "order", "heartbeat", "question")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     standby: Standby
     refusal: Refusal
     order: Order
     heartbeat: Heartbeat
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    question: Question
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "authority", "term", "heartbeat_ns")
@@ -251,14 +279,28 @@ class Heartbeat(_message.Message):
     stamp_ns: int
     def __init__(self, term: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp_ns: _Optional[int] = ...) -> None: ...
 
+class Question(_message.Message):
+    __slots__ = ("id", "request", "end")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    request: bytes
+    end: bool
+    def __init__(self, id: _Optional[int] = ..., request: _Optional[bytes] = ..., end: bool = ...) -> None: ...
+
 class StatusRequest(_message.Message):
-    __slots__ = ("batches_max",)
+    __slots__ = ("batches_max", "history_max", "batch_id")
     BATCHES_MAX_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     batches_max: int
-    def __init__(self, batches_max: _Optional[int] = ...) -> None: ...
+    history_max: int
+    batch_id: int
+    def __init__(self, batches_max: _Optional[int] = ..., history_max: _Optional[int] = ..., batch_id: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible", "attainment")
+    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible", "attainment", "history", "missed", "requests")
     class OdditiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +328,9 @@ class StatusReply(_message.Message):
     CORE_FIELD_NUMBER: _ClassVar[int]
     INFEASIBLE_FIELD_NUMBER: _ClassVar[int]
     ATTAINMENT_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     address: str
     leads: bool
@@ -306,7 +351,94 @@ class StatusReply(_message.Message):
     core: str
     infeasible: _containers.RepeatedCompositeFieldContainer[Infeasible]
     attainment: Attainment
-    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ..., attainment: _Optional[_Union[Attainment, _Mapping]] = ...) -> None: ...
+    history: History
+    missed: _containers.RepeatedCompositeFieldContainer[Missed]
+    requests: _containers.RepeatedCompositeFieldContainer[RequestPlace]
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ..., attainment: _Optional[_Union[Attainment, _Mapping]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., missed: _Optional[_Iterable[_Union[Missed, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestPlace, _Mapping]]] = ...) -> None: ...
+
+class History(_message.Message):
+    __slots__ = ("interval_ns", "intervals")
+    INTERVAL_NS_FIELD_NUMBER: _ClassVar[int]
+    INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    interval_ns: int
+    intervals: _containers.RepeatedCompositeFieldContainer[Interval]
+    def __init__(self, interval_ns: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+
+class Interval(_message.Message):
+    __slots__ = ("age_ns", "met", "missed", "pruned", "infeasible", "batches", "requests", "nodes", "bytes_per_s", "unscheduled_bytes_per_s", "passed_bytes_per_s", "busiest_permille")
+    AGE_NS_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
+    INFEASIBLE_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PASSED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BUSIEST_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    age_ns: int
+    met: int
+    missed: int
+    pruned: int
+    infeasible: int
+    batches: int
+    requests: int
+    nodes: int
+    bytes_per_s: _containers.RepeatedScalarFieldContainer[int]
+    unscheduled_bytes_per_s: int
+    passed_bytes_per_s: int
+    busiest_permille: int
+    def __init__(self, age_ns: _Optional[int] = ..., met: _Optional[int] = ..., missed: _Optional[int] = ..., pruned: _Optional[int] = ..., infeasible: _Optional[int] = ..., batches: _Optional[int] = ..., requests: _Optional[int] = ..., nodes: _Optional[int] = ..., bytes_per_s: _Optional[_Iterable[int]] = ..., unscheduled_bytes_per_s: _Optional[int] = ..., passed_bytes_per_s: _Optional[int] = ..., busiest_permille: _Optional[int] = ...) -> None: ...
+
+class Missed(_message.Message):
+    __slots__ = ("request_id", "age_ns", "node")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    AGE_NS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    age_ns: int
+    node: str
+    def __init__(self, request_id: _Optional[int] = ..., age_ns: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+
+class RequestPlace(_message.Message):
+    __slots__ = ("request_id", "budget_left_ns", "size_bytes", "port", "port_ns")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_LEFT_NS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PORT_NS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    budget_left_ns: int
+    size_bytes: int
+    port: str
+    port_ns: int
+    def __init__(self, request_id: _Optional[int] = ..., budget_left_ns: _Optional[int] = ..., size_bytes: _Optional[int] = ..., port: _Optional[str] = ..., port_ns: _Optional[int] = ...) -> None: ...
+
+class AskRequest(_message.Message):
+    __slots__ = ("request", "node")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    request: bytes
+    node: str
+    def __init__(self, request: _Optional[bytes] = ..., node: _Optional[str] = ...) -> None: ...
+
+class AskReply(_message.Message):
+    __slots__ = ("node", "reply", "last", "problem", "asked", "lost")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reply: bytes
+    last: bool
+    problem: str
+    asked: int
+    lost: int
+    def __init__(self, node: _Optional[str] = ..., reply: _Optional[bytes] = ..., last: bool = ..., problem: _Optional[str] = ..., asked: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class Attainment(_message.Message):
     __slots__ = ("met", "missed", "recent_met", "recent_missed", "window_ns")
@@ -359,11 +491,13 @@ class Node(_message.Message):
     def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., connected: bool = ..., batches: _Optional[int] = ..., lag_ns: _Optional[int] = ..., silent_ns: _Optional[int] = ..., epochs_behind: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortStatus, _Mapping]]] = ...) -> None: ...
 
 class PortStatus(_message.Message):
-    __slots__ = ("name", "rate_bytes_per_s", "rho")
+    __slots__ = ("name", "rate_bytes_per_s", "rho", "used")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     RHO_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     name: str
     rate_bytes_per_s: int
     rho: float
-    def __init__(self, name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ..., rho: _Optional[float] = ...) -> None: ...
+    used: Used
+    def __init__(self, name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ..., rho: _Optional[float] = ..., used: _Optional[_Union[Used, _Mapping]] = ...) -> None: ...

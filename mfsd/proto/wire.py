@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 SERVICE = "mfs.v1.Coordinator"
 LINK = f"/{SERVICE}/Link"
 STATUS = f"/{SERVICE}/Status"
+ASK = f"/{SERVICE}/Ask"
 
 PROTOCOL = 1
 """Raised when an old field changes its meaning; adding fields does not raise it."""

@@ -19,9 +19,9 @@ import pytest
 from mfsd.client import Session, Stage
 from mfsd.node.control import RecordEvents, RecordRequest, RecordStarted
 from mfsd.node.control_client import Conversation, Refused
+from mfsd.node.events import LAYOUT, Kind, decode
 from mfsd.node.recorder import RECORDINGS_MAX
 from mfsd.observe import recording as recording_module
-from mfsd.observe.events import LAYOUT, Kind, decode
 from mfsd.observe.recording import Recordings
 from tests.conftest import SoftRoce
 from tests.integration.test_node_ctl import mfsctl

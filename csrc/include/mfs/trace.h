@@ -1,7 +1,7 @@
 /* Events of the arbiter for whoever records them: a bounded ring between the arbiter's thread and one reader.
  *
  * The arbiter writes only while a ring is attached, and never waits for its reader: what finds the ring full is lost and
- * counted. The layout of an event is read outside of this process (mfsd/observe/events.py): fields are only added in
+ * counted. The layout of an event is read outside of this process (mfsd/node/events.py): fields are only added in
  * reserved bytes, and MFS_EVENT_LAYOUT grows with each change of meaning.
  */
 #ifndef MFS_TRACE_H

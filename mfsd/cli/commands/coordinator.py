@@ -64,6 +64,7 @@ def status(address: str | None, config_file: Path | None, batches: int, form: Fo
     \b
     RED    until the batch's robust effective deadline, which decides its place
     LAG    round trip of the last heartbeat
+    USED   share of the port's rate that was really used of late, as the daemon at it counts
     LOAD   share of the port's rate taken by what goes first (rho)
     BEHIND decisions that the daemon has not confirmed yet
     """
@@ -134,13 +135,16 @@ def _show(reply: pb.StatusReply, form: Form) -> None:
 
 def _attainment(seen: pb.Attainment) -> list[str]:
     """Nothing, before a request with a deadline has ended."""
-    if not seen.met + seen.missed:
+    if not seen.met + seen.missed + seen.recent_met + seen.recent_missed:
         return []
-    line = f"{seen.met / (seen.met + seen.missed):.1%} of {seen.met + seen.missed} requests met their deadline"
+    ended = seen.met + seen.missed
+    since = f"{seen.met / ended:.1%} of {ended}" if ended else "none"
     recent = seen.recent_met + seen.recent_missed
-    if recent:
-        line += f"; {seen.recent_met / recent:.1%} of {recent} in the last {duration(seen.window_ns / 1e9)}"
-    return [line]
+    if not recent:
+        return [f"{since} requests met their deadline since this leader began"]
+    window = duration(seen.window_ns / 1e9)
+    lately = f"{seen.recent_met / recent:.1%} of {recent} requests met their deadline in the last {window}"
+    return [f"{lately}; {since} since this leader began"]
 
 
 BATCHES = (
@@ -168,7 +172,13 @@ NODES = (
     Column("VERSION", wide=True),
     Column("ADDRESS", wide=True),
 )
-PORTS = (Column("PORT", cut=True), Column("NODE", cut=True), Column("RATE", right=True), Column("LOAD", right=True))
+PORTS = (
+    Column("PORT", cut=True),
+    Column("NODE", cut=True),
+    Column("RATE", right=True),
+    Column("USED", right=True),
+    Column("LOAD", right=True),
+)
 
 
 def _batch(at: int, row: pb.BatchPlace) -> Row:
@@ -196,4 +206,5 @@ def _node(row: pb.Node) -> Row:
 
 
 def _port(node: str, port: pb.PortStatus) -> Row:
-    return [port.name, node, bit_rate(port.rate_bytes_per_s), share(port.rho)]
+    used = sum(port.used.permille) + port.used.unscheduled_permille + port.used.passed_permille
+    return [port.name, node, bit_rate(port.rate_bytes_per_s), share(used / 1000), share(port.rho)]

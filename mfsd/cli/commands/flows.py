@@ -13,11 +13,13 @@ import msgspec
 
 from mfsd.cli import complete
 from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
 from mfsd.cli.output import FORMS, Column, Form, table_lines, terminal_width
 from mfsd.node.address import control_beside
+from mfsd.node.control import Flow, FlowsReply, FlowsRequest
 from mfsd.node.control_client import Refused, Unreachable, default_control
+from mfsd.node.flows import Filter, Pairing
 from mfsd.node.values import DurationNs
-from mfsd.observe.flows import Filter, Flow, Pairing
 from mfsd.observe.format import byte_count, duration
 from mfsd.observe.recording import Recordings
 
@@ -51,7 +53,8 @@ Examples:
   mfsctl flows -f --stage p2d --slow 50ms     slow transfers of KV
   mfsctl flows -f --request 4711 -o wide
   mfsctl flows -f --port mlx5_0/in -o json    one object a line
-  mfsctl flows --socket /run/a.sock --socket /run/b.sock --node a
+  mfsctl flows --cluster -f --slow 50ms       of all nodes, through the coordinator
+  mfsctl flows --cluster --node gpu-7 --json
 """
 )
 @click.option("-f", "--follow", is_flag=True, help="Until Ctrl-C.")
@@ -68,7 +71,7 @@ Examples:
     help="Only of this request.",
 )
 @click.option("--port", default="", metavar="NIC[/out|/in]", shell_complete=complete.nics, help="Only through it.")
-@click.option("--node", default="", help="Only of daemons whose node's name has this.")
+@click.option("--node", default="", help="Only of nodes whose name has this.")
 @click.option("--process", default="", help="Only of programs whose name has this.")
 @click.option("--slow", default="", metavar="TIME", help="Only what took at least so long, waiting included: 50ms.")
 @click.option(
@@ -89,6 +92,19 @@ Examples:
     metavar="PATH",
     help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
 )
+@click.option("--cluster", is_flag=True, help="Of all nodes, through the coordinator that leads.")
+@click.option(
+    "--address",
+    metavar="HOST:PORT,...",
+    help="Coordinators to ask, with --cluster. Default: [cluster] coordinators of the configuration.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
+)
 @click.pass_context
 def flows(
     context: click.Context,
@@ -103,6 +119,9 @@ def flows(
     form: Form,
     as_json: bool,
     sockets: tuple[Path, ...],
+    cluster: bool,
+    address: str | None,
+    config_file: Path | None,
 ) -> None:
     """Show flows as they end: what asked for a permit, how long it waited, and how it ended.
 
@@ -118,6 +137,14 @@ def flows(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--slow") from None
     wanted = Filter(frozenset(stages), request_id or 0, port, node, process, slow_s)
+    if cluster and sockets:
+        raise click.UsageError("--cluster asks the coordinator and --socket a daemon: give one of them")
+    if (address or config_file) and not cluster:
+        raise click.UsageError("--address and --config say which coordinator to ask: give --cluster, too")
+    if cluster:
+        shown, lost = _of_cluster(wanted, form, None if follow else seconds, address, config_file)
+        _conclude(shown, lost, form, follow)
+        return
     try:
         recordings = Recordings([control_beside(path) for path in sockets] or [context.obj or default_control()])
     except Unreachable as error:
@@ -132,10 +159,53 @@ def flows(
             shown = _stream(recordings, wanted, form, end_s)
     finally:
         lost = sum(recorded.lost for recorded in recordings.stop())
+    _conclude(shown, lost, form, follow)
+
+
+def _conclude(shown: int, lost: int, form: Form, follow: bool) -> None:
     if not shown and form in ("table", "wide") and not follow:
         click.echo("No flow of these ended meanwhile; see -f, or mfsctl trace for those under way.", err=True)
     if lost:
         click.echo(f"mfsctl: {lost} events were lost: they came faster than they went", err=True)
+
+
+def _of_cluster(
+    wanted: Filter, form: Form, seconds: float | None, address: str | None, config_file: Path | None
+) -> tuple[int, int]:
+    """Prints what all nodes tell until the time has come, or Ctrl-C; how many flows, and how many events were lost."""
+    from mfsd.cli.ask_nodes import CannotAsk, NodeAnswers
+    from mfsd.node.config_file import ConfigError
+
+    request = FlowsRequest(sorted(wanted.stages), wanted.request_id, wanted.port, wanted.process, wanted.slow_s)
+    shown, lost = 0, dict[str, int]()
+    try:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            NodeAnswers(
+                address,
+                config_file or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None),
+                request,
+                wanted.node,
+                seconds,
+            ) as answers,
+        ):
+            for answer in answers:
+                if isinstance(answer.reply, FlowsReply):
+                    lost[answer.node] = answer.reply.lost
+                    for flow in answer.reply.flows:
+                        _print(flow, answer.reply.realtime_offset_ns, form, first=not shown)
+                        shown += 1
+                    sys.stdout.flush()
+                lost[""] = answer.lost
+                if answer.problem:
+                    click.echo(f"mfsctl: {answer.node}: {answer.problem}", err=True)
+    except ConfigError as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_BAD_CONFIG)
+    except CannotAsk as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+    return shown, sum(lost.values())
 
 
 def _stream(recordings: Recordings, wanted: Filter, form: Form, end_s: float | None) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from mfsd.node.control import RecordStarted
-from mfsd.observe.events import Kind, decode
+from mfsd.node.events import Kind, decode
 from mfsd.observe.perfetto import NotATrace, document, merge, read
 from mfsd.observe.recording import Recorded
 from tests.fuzz.inputs import BETWEEN, messages

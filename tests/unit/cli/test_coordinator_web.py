@@ -11,34 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mfsd.cli.coordinator_web import answers
 from mfsd.coordinator.service import Service
-from mfsd.coordinator.settings import Settings
 from mfsd.observe.web import Answer
-from mfsd.policy.config import PolicyConfig
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import SERVICE
+from tests.support.shown_cluster import Shown
 
 
-class Fake:
-    """As much of a coordinator as the page asks."""
-
-    def __init__(self, reply: pb.StatusReply) -> None:
-        self.reply = reply
-        self.settings = Settings(
-            listen="", advertise=reply.address, version="0", policy=PolicyConfig(), etcd=(), lease_ttl_s=1,
-            heartbeat_ns=1, grace_ns=1, rate_default_bytes_per_s=1, tls=None, etcd_tls=None,
-        )  # fmt: skip
-
-    def seen(self, batches_max: int) -> pb.StatusReply:
-        return self.reply
-
-    async def status(self, request: pb.StatusRequest, context: object) -> pb.StatusReply:
-        return self.reply
-
-
-def get(service: Fake, path: str) -> Answer:
+def get(service: Shown, path: str) -> Answer:
     async def ask() -> Answer:
         made = answers(cast(Service, service), asyncio.get_running_loop())
-        return await asyncio.to_thread(made[path])
+        return await asyncio.to_thread(made[path], {})
 
     return asyncio.run(ask())
 
@@ -51,7 +33,7 @@ def test_one_that_stands_by_shows_what_the_leader_sees() -> None:
         server = grpc.aio.server()
         port = server.add_insecure_port("127.0.0.1:0")
         address = f"127.0.0.1:{port}"
-        leader = Fake(pb.StatusReply(address=address, leader=address, **LEADER))
+        leader = Shown(pb.StatusReply(address=address, leader=address, **LEADER))
         leader.reply.nodes.add(node="node-a", connected=True)
         handler = grpc.unary_unary_rpc_method_handler(
             leader.status,
@@ -60,9 +42,9 @@ def test_one_that_stands_by_shows_what_the_leader_sees() -> None:
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Status": handler}),))
         await server.start()
-        standby = Fake(pb.StatusReply(address="own:1", leads=False, leader=address))
+        standby = Shown(pb.StatusReply(address="own:1", leads=False, leader=address))
         made = answers(cast(Service, standby), asyncio.get_running_loop())
-        shown = json.loads((await asyncio.to_thread(made["/status.json"])).body)
+        shown = json.loads((await asyncio.to_thread(made["/status.json"], {})).body)
         await server.stop(0)
         return cast("dict[str, Any]", shown)
 
@@ -71,13 +53,13 @@ def test_one_that_stands_by_shows_what_the_leader_sees() -> None:
 
 
 def test_without_a_leader_nothing_is_pretended() -> None:
-    shown = json.loads(get(Fake(pb.StatusReply(address="own:1", leader="127.0.0.1:1")), "/status.json").body)
+    shown = json.loads(get(Shown(pb.StatusReply(address="own:1", leader="127.0.0.1:1")), "/status.json").body)
     assert not shown["leads"] and shown["seen_by"] == "" and shown["nodes"] == []
 
 
 def test_health_says_whether_there_is_a_leader() -> None:
     answers = {
-        text: get(Fake(pb.StatusReply(**fields)), "/healthz")
+        text: get(Shown(pb.StatusReply(**fields)), "/healthz")
         for text, fields in {
             "ok: leads": {"leads": True, "term": 3},
             "ok: stands by, other:1 leads": {"leader": "other:1"},
@@ -93,7 +75,7 @@ def test_metrics_are_prometheus_own() -> None:
     reply.attainment.met, reply.attainment.missed = 9, 1
     node = reply.nodes.add(node="a", connected=True)
     node.ports.add(name="10.0.0.1/in", rate_bytes_per_s=1000, rho=0.5)
-    answer = get(Fake(reply), "/metrics")
+    answer = get(Shown(reply), "/metrics")
     samples = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(answer.body.decode())

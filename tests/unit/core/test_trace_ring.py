@@ -10,7 +10,7 @@ import pytest
 
 from mfsd import _native
 from mfsd._native import Client, RequestTold, Stage
-from mfsd.observe.events import Event, Kind, decode
+from mfsd.node.events import Event, Kind, decode
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]

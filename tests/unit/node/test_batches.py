@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,14 @@ from mfsd._native import RANK_NONE, BatchLook, DemandLook, Direction, NicFacts, 
 from mfsd.node.addresses import PortNames
 from mfsd.node.batches import Batches, Changed, OrderSource, Place
 from mfsd.node.collectives import Collectives
-from mfsd.node.link_words import BatchSummary, OrderChange, PortDemand
-from mfsd.node.loads import STEP, LoadReports
+from mfsd.node.link_words import BatchSummary, OrderChange, PortDemand, PortUse
+from mfsd.node.loads import LOOKS, STEP, LoadReports
 from mfsd.node.log import Log
 from mfsd.policy import Variant
 
 NOW = 10**12
 MS = 1_000_000
+RATE = 10**9
 
 
 def gid(last: int) -> bytes:
@@ -41,6 +43,8 @@ class Arbiter:
         self.gone: set[int] = set()
         self.calls = 0
         self.rho = 0.25
+        self.carried = [[0] * 8, [0] * 8]
+        self.unscheduled = self.passed = 0
         self.moved: dict[str, dict[int, int]] = defaultdict(dict)
         """Of each unit, by NIC, in stage 2."""
 
@@ -76,7 +80,15 @@ class Arbiter:
             self.batches[place] = look._replace(requests=changed)
 
     def facts(self, nic: int, direction: int) -> NicFacts:
-        return NicFacts(10**9, self.rho if direction == Direction.OUT else 0.5, None)
+        return NicFacts(RATE, self.rho if direction == Direction.OUT else 0.5, None)
+
+    def nic_stats(self, index: int) -> Any:
+        return {
+            "rate_bytes_per_s": RATE,
+            "carried_bytes": self.carried,
+            "unscheduled_carried_bytes": self.unscheduled,
+            "passed_bytes": self.passed,
+        }
 
     def ranks(self) -> dict[int, int | None]:
         return {b.batch_id: None if b.rank == RANK_NONE else b.rank for b in self.batches.values()}
@@ -90,6 +102,7 @@ class Link:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, object]] = []
+        self.uses: list[tuple[str, PortUse]] = []
 
     def arrived(self, batch: BatchSummary) -> None:
         self.said.append(("arrived", batch))
@@ -102,6 +115,9 @@ class Link:
 
     def port_load(self, port: str, rho: float) -> None:
         self.said.append((port, rho))
+
+    def port_use(self, port: str, use: PortUse) -> None:
+        self.uses.append((port, use))
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         self.said.append((f"routed {unit}", set(demands)))
@@ -349,3 +365,24 @@ def test_clients_that_end_meanwhile_do_no_harm(node) -> None:
     assert arbiter.pruned() == {2}
     batches.client_gone(1)
     batches.client_gone(1)
+
+
+def test_uses_are_told_by_class_when_they_have_moved(node) -> None:
+    arbiter, link, batches = node
+    seconds = iter(range(20))
+    loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: next(seconds) * 10**9)
+    loads.look()
+    assert link.uses == [], "one look tells nothing"
+    arbiter.carried[0][6] += RATE // 4
+    arbiter.unscheduled += RATE // 10
+    arbiter.passed += RATE // 20
+    loads.look()
+    (out_port, out), (in_port, inward) = link.uses
+    assert (out_port, out.classes[6], out.unscheduled, out.passed) == ("10.0.0.1/out", 0.25, 0.1, 0.05)
+    assert (in_port, inward.classes[6], inward.unscheduled, inward.passed) == ("10.0.0.1/in", 0.0, 0.1, 0.0)
+    for _ in range(LOOKS + 1):
+        loads.look()
+    assert all(use.classes[6] == use.unscheduled == 0.0 for _, use in link.uses[-2:]), "it is over, and that is told"
+    told = len(link.uses)
+    loads.look()
+    assert len(link.uses) == told

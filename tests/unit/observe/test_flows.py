@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mfsd.observe.events import Event, Kind
-from mfsd.observe.flows import Filter, Flow, Pairing
+from mfsd.node.events import Event, Kind
+from mfsd.node.flows import Filter, Flow, Pairing
 
 MS = 1_000_000
 NAMES = {1: "vllm"}, {0: "mlx5_0"}

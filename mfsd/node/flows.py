@@ -6,36 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from mfsd.node.control import Flow
+from mfsd.node.events import ENDS, Event, Kind
 from mfsd.node.status import STAGES
-from mfsd.observe.events import ENDS, Event, Kind
 
 OPEN_MAX = 65_536
 """Flows that are under way; older ones are forgotten."""
 _ENDINGS = {Kind.COMPLETE: "done", Kind.CANCEL: "cancelled", Kind.BYPASS: "bypassed", Kind.DROP: "dropped"}
-
-
-class Flow(Struct, frozen=True):
-    """One task that has ended. None: not known, since it began before the recording."""
-
-    ended_ns: int
-    """On the daemon's CLOCK_MONOTONIC."""
-    node: str
-    process: str
-    nic: str
-    incoming: bool
-    stage: str
-    size_bytes: int
-    request_id: int | None
-    batch_id: int | None
-    layer: int
-    wire_class: int | None
-    """None: it had no permit."""
-    waited_s: float | None
-    took_s: float | None
-    """From the permit to the end."""
-    end: str
-    late_s: float | None
-    """Above 0: it ended after its deadline."""
 
 
 class Filter(Struct, frozen=True):

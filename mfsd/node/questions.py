@@ -1,0 +1,119 @@
+"""Answers what operators ask through the coordinator: what a request waits for and has moved, and flows as they end.
+
+Only reading, and little of it at a time: few questions are open at once, and of flows that end faster than that only
+so many are looked at; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from mfsd.node.control import (
+    ErrorReply,
+    FlowsReply,
+    FlowsRequest,
+    ProtocolError,
+    Reply,
+    WhyReply,
+    WhyRequest,
+    decode_request,
+    encode,
+)
+from mfsd.node.events import decode
+from mfsd.node.flows import Filter, Pairing
+from mfsd.node.recorder import Recorder, Recording, TooMany, read_clocks
+from mfsd.text import one_line
+
+LOOK_S = 0.25
+FLOWS_MAX = 500
+"""In one answer: some 150 KB."""
+EVENTS_MAX = 4_096
+"""That are looked at in one look: some 10 ms of the daemon's loop."""
+
+
+class Target(Protocol):
+    """The part of the daemon that is needed here."""
+
+    def why(self, request: WhyRequest) -> WhyReply:
+        """LookupError: nothing is known of it."""
+
+
+class Questions:
+    """Owned by the daemon's loop."""
+
+    def __init__(
+        self,
+        node: str,
+        target: Target,
+        recorder: Recorder,
+        event_bytes: int,
+        answer: Callable[[int, bytes, bool], None],
+    ) -> None:
+        """answer: takes a question's number, one answer, and whether that is the last."""
+        self._node, self._target, self._recorder, self._event_bytes = node, target, recorder, event_bytes
+        self._answer = answer
+        self._open: dict[int, asyncio.Task[None]] = {}
+
+    def asked(self, question_id: int, request: bytes) -> None:
+        try:
+            found = self._now(question_id, request)
+        except ProtocolError as error:
+            found = ErrorReply(error.code, str(error))
+        except LookupError as error:
+            found = ErrorReply("not-found", one_line(str(error)))
+        except (TooMany, OSError) as error:
+            found = ErrorReply("failed", one_line(str(error)))
+        if found is not None:
+            self._answer(question_id, encode(found), True)
+
+    def unasked(self, question_id: int) -> None:
+        task = self._open.pop(question_id, None)
+        if task is not None:
+            task.cancel()
+
+    def forgotten(self) -> None:
+        for question_id in list(self._open):
+            self.unasked(question_id)
+
+    def _now(self, question_id: int, line: bytes) -> Reply | None:
+        """None: answers come later."""
+        match decode_request(line):
+            case WhyRequest() as request:
+                return self._target.why(request)
+            case FlowsRequest() as request:
+                self.unasked(question_id)
+                _, recording = self._recorder.start()
+                task = asyncio.get_running_loop().create_task(self._flows(question_id, request, recording))
+                self._open[question_id] = task
+                return None
+            case _:
+                return ErrorReply("denied", "this is not answered through a coordinator; ask on the node itself")
+
+    async def _flows(self, question_id: int, request: FlowsRequest, recording: Recording) -> None:
+        wanted = Filter(
+            frozenset(request.stages), request.request_id, request.port, "", request.process, request.slow_s
+        )
+        pairing, processes, nics = Pairing(self._node), dict[int, str](), dict[int, str]()
+        unread = 0
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                flows, looked, more = [], 0, True
+                while more:
+                    events = recording.take()
+                    more = recording.waiting
+                    processes.update(events.processes)
+                    nics.update(events.nics)
+                    room = (EVENTS_MAX - looked) * self._event_bytes
+                    unread += max(0, len(events.events) - room) // self._event_bytes
+                    part = decode(events.events[:room])
+                    looked += len(part)
+                    flows += [flow for flow in pairing.take(part, processes, nics) if wanted.wants(flow)]
+                unread += max(0, len(flows) - FLOWS_MAX)
+                monotonic_ns, realtime_ns, _ = read_clocks()
+                reply = FlowsReply(flows[:FLOWS_MAX], events.lost + unread, realtime_ns - monotonic_ns)
+                self._answer(question_id, encode(reply), False)
+        finally:
+            recording.close()
