@@ -7,6 +7,7 @@ what is special about its commands:
     <!-- show: 12 -->                     the page has the first lines only, then "..."
     <!-- cut: 100 -->                     and of each line so much
     <!-- moves -->                        only the first line of an answer is the same every time
+    <!-- moves: all -->                   not even that: only that there is one
     <!-- needs: gpu -->                   not run: takes what a test's machine need not have
     <!-- elsewhere: PATH -->              not run: that test does
 
@@ -93,13 +94,15 @@ def shapes(lines: list[str]) -> list[str]:
 def differs(step: Step, answered: list[str]) -> str:
     """In words, what the page says otherwise; empty when it is as the page says."""
     wanted, got = shapes([line for line in step.answer if line != REST]), shapes(answered)
+    if step.notes.get("moves") == "all":
+        return "" if got else f"$ {step.line}\n  answered nothing"
     if "moves" in step.notes:
         wanted, got = wanted[:1], got[:1]
     elif REST in step.answer:
         got = got[: len(wanted)]
     for want, have in itertools.zip_longest(wanted, got, fillvalue="(nothing)"):
         if want.endswith(REST):  # cut, perhaps within a word
-            want = want.removesuffix(REST).rpartition(" ")[0]
+            want = re.sub(r"[\w#]*$", "", want.removesuffix(REST))
             have = have[: len(want)]
         if want != have:
             return f"$ {step.line}\n  the page: {want}\n  answered: {have}\n  whole: " + "\n  ".join(answered[:40])

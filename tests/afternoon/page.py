@@ -18,6 +18,7 @@ SOURCES = ("README.md", "docs/guide.md", "docs/operations.md")
 """Whose commands are all in the page."""
 INSTALLED = "mkdir -p ~/afternoon"
 """The command before which everything is installed."""
+INSTALLS = ("csrc", "mfsd", "nccl_shim", "mooncake_adapter", "docs/man", "setup.py", "pyproject.toml")
 CLUSTER = "mfsctl playground --load &"
 """The command with which the second half begins."""
 WHEELS = ROOT / "build" / "afternoon-wheels"
@@ -63,14 +64,18 @@ def first_half(steps: list[Step]) -> list[Step]:
     return steps[: [step.line for step in steps].index(CLUSTER)]
 
 
+def tracked(*under: str) -> bytes:
+    """Names of files, with a zero behind each; those that are to be deleted left out."""
+    command = ("git", "ls-files", "-z", "--deduplicate", "--", *under)
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    return b"".join(name + b"\0" for name in names.split(b"\0") if name and (ROOT / os.fsdecode(name)).exists())
+
+
 def archive() -> Path:
     """Where the environment is kept that was installed of these very sources."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     digest = hashlib.sha256()
-    for name in sorted(filter(None, names)):
-        if not name.startswith((b"docs/", b"tests/", b"bench/", b"deploy/")) or name.startswith(b"docs/man/"):
-            file = ROOT / os.fsdecode(name)
-            digest.update(name + b"\0" + (file.read_bytes() if file.is_file() else b""))
+    for name in sorted(filter(None, tracked(*INSTALLS).split(b"\0"))):
+        digest.update(name + b"\0" + (ROOT / os.fsdecode(name)).read_bytes())
     return ROOT / "build" / f"afternoon-{digest.hexdigest()[:16]}.tar"
 
 
@@ -96,7 +101,7 @@ def checkout(folder: Path) -> Path:
     """The tracked files as they are now, as somebody has them who has just cloned the project."""
     made = folder / "mfs"
     made.mkdir()
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    names = tracked()
     archive = ("tar", "--null", "--no-recursion", "-cf", "-", "-T", "-")
     packed = subprocess.run(archive, cwd=ROOT, input=names, capture_output=True, check=True).stdout
     subprocess.run(("tar", "-xf", "-", "--no-same-owner"), cwd=made, input=packed, check=True)

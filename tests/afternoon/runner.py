@@ -1,6 +1,6 @@
 """Runs the page's commands, one after the other, in a clean system.
 
-What `run:` may say: `until=TEXT` (a server: ready when it has said that; a line that ends with & goes on behind, another
+What `run:` may say: `until=TEXT` (a server: ready when it has said that; one with & at its end goes on behind, another
 is ended by Ctrl-C), `lines=N` (Ctrl-C after so many), `eventually=TEXT` (asked again until it says so), `exit=N`,
 `screen=COLUMNSxLINES` (a program of the whole screen, seen when `until` shows, then left with q), `seconds=N` (may take
 so long).
