@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz soak rdma-vm clean
+.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -80,9 +80,12 @@ sanitize: setup ## build and run the native parts under address, undefined and t
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
 
-FUZZ_SECONDS ?= 600
-fuzz: setup $(VENV)/fuzz-system ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+FU.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak_SECONDS ?= 600
+fuzz: setup $(VENV)/fuzz-system ## feed the parsers of foreign bytes for FU.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak_SECONDS each, by coverage
+	$(BIN)/python -m tests.fuzz --seconds $(FU.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak_SECONDS)
+
+afternoon: setup ## run docs/afternoon.md as it stands, in a clean system of namespaces (as root, three minutes)
+	$(BIN)/python -m tests.afternoon
 
 SOAK_SECONDS ?= 3600
 soak: setup ## move bytes for SOAK_SECONDS while daemons, coordinators, etcd and programs are killed at random
