@@ -27,9 +27,9 @@ from mfsd.playground.cage import CageError, run_caged
 
 EXAMPLES = """
 examples:
-  python -m bench testbed                                              # all modes, one seed, about six minutes
+  python -m bench testbed                                              # all modes, one seed, about seven minutes
   python -m bench testbed --modes fifo,mfs --duration 30 --seed 1,2,3 --workload agent
-  python -m bench testbed --modes fifo,dscp,static,paper,mfs --duration 60 --seed 1,2,3,4,5 --json out/testbed.json
+  python -m bench testbed --modes fifo,dscp-size,static,mfs --duration 60 --seed 1,2,3,4,5 --json out/testbed.json
   python -m bench testbed --simulate --json out/with-simulator.json    # beside what the simulator expects
   python -m bench testbed --overhead                                   # what MFS costs when nothing competes
 

@@ -119,8 +119,8 @@ def at_real_rates(low: Sequence[Result], high: Sequence[Result]) -> str:
         f"for one more message, on all nodes together, and {rest_s * 1e3:.1f} ms a second at rest. With the cluster's "
         f"messages of {MESSAGE_BYTES / 1e6:.0f} MB that is {each_s / MESSAGE_BYTES * 1e12:.1f} ms for each GB of KV: "
         f"of a core {shares}, if nothing became cheaper as messages come closer together. It does: most of it is "
-        "threads that wake up (46 us each here), and an arbiter that is awake answers in 0.6 us (`python -m bench micro "
-        "permit`)."
+        "threads that wake up (46 us each here), and an arbiter that is awake answers in 0.6 us (`python -m bench "
+        "micro permit`)."
     )
 
 

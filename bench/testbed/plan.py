@@ -57,7 +57,7 @@ class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         side = 1 if self.wanted > 0 else -1
         if side * measured.mean < side * self.wanted:
             return "**missed**"
-        return "holds" if side * measured.mean > measured.half else "open"
+        return "holds" if measured.count > 1 and side * measured.mean > measured.half else "open"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

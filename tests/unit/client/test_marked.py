@@ -55,7 +55,7 @@ def test_each_task_goes_at_once_in_the_class_of_its_stage_and_size(
         assert session.class_of(3) == 6
         assert session.fast_path() is None
         assert session.submit(-5, stage=99).wait() == 7, "what cannot be is unknown, and waits for nobody"
-        assert session.refused == {"size_bytes": 1, "stage": 1}
+        assert session.refused == {"size_bytes": 1}
     assert nobody_came(listener)
 
 

@@ -55,6 +55,21 @@ def test_a_variable(look: Any, checks: Checks, name: str, value: str, found: str
     assert found == "environment.clear" or f"{name}={value}" in findings[found].reason
 
 
+def test_a_program_that_marks_is_held_to_the_fabrics_classes(look: Any, checks: Checks) -> None:
+    of_the_policy = {"MFS_MODE": "mark", "MFS_MARK": "dscp=34,26,8;stages=background:2", "NCCL_IB_TC": "138"}
+    look.host.environ = of_the_policy
+    assert set(look(checks("environment"))) == {"environment.shim-marks"}
+    look.host.environ = of_the_policy | {"MFS_MARK": "dscp=34,26,9;stages=background:2"}
+    findings = look(checks("environment"))
+    assert set(findings) == {"environment.shim-marks", "environment.marks-other"}
+    assert findings["environment.marks-other"].reason == "DSCP 9 of MFS_MARK"
+    look.host.environ = of_the_policy | {"MFS_MARK": "dscp=99"}
+    findings = look(checks("environment"))
+    assert (
+        set(findings) == {"environment.marks"} and "'99' is not a whole number" in findings["environment.marks"].reason
+    )
+
+
 def test_nccls_own_file_counts_and_the_environment_goes_before_it(look: Any, checks: Checks) -> None:
     look.write("nccl.conf", "# a comment\nNCCL_IB_TC = 106")
     look.host.environ = {"NCCL_CONF_FILE": str(look.folder / "nccl.conf")}

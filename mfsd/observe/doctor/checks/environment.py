@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
+from mfsd.policy.mark_text import VARIABLE, parse_marks
 
 TITLE = "Environment"
 CLASS_SEEN = ("NCCL_IB_TC", "NCCL_IB_FIFO_TC", "MC_IB_TC")
@@ -34,6 +35,24 @@ SHIM_OBSERVES = Kind(
     "warn",
     "The shim only counts and times in this environment; nothing waits for a permit.",
     "unset MFS_MODE, or set it to enforce",
+)
+SHIM_MARKS = Kind(
+    "environment.shim-marks",
+    "warn",
+    "Programs mark their transfers themselves in this environment: no daemon is asked, and nothing waits for a permit.",
+    "as the first step of a roll-out this is right; unset MFS_MODE to have transfers scheduled",
+)
+MARKS_WRONG = Kind(
+    "environment.marks",
+    "fail",
+    "The shim marks nothing: what it is to mark cannot be read.",
+    "start the program with mfs-run --mode mark --policy NAME",
+)
+MARKS_OTHER = Kind(
+    "environment.marks-other",
+    "fail",
+    "Programs mark classes that the examined fabric policy does not have: they land in best effort.",
+    "give mfs-run and mfsctl the same --policy and --policy-file",
 )
 OTHER_SOCKET = Kind(
     "environment.other-socket",
@@ -98,6 +117,9 @@ def _nccl_files(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     owners = {d: c.name for c in host.profile.classes for d in (c.dscp, *c.also_dscp)}
+    if environ.get("MFS_MODE") == "mark":
+        yield from _marks(environ.get(VARIABLE, ""), owners)
+        return  # the variables are part of it, and what is set by hand stays by intent
     for names, kind in ((CLASS_SEEN, CLASS), (CLASS_UNSEEN, CLASS_BYPASSES)):
         for name in names:
             value = environ.get(name, "")
@@ -108,6 +130,17 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
             if number > 0:
                 dscp = number >> 2
                 yield kind(f"{name}={value}: DSCP {dscp}, class {owners.get(dscp, 'best effort')} of the policy", name)
+
+
+def _marks(text: str, owners: Mapping[int, str]) -> Iterator[Finding]:
+    try:
+        marks = parse_marks(text)
+    except ValueError as error:
+        yield MARKS_WRONG(f"{VARIABLE}: {error}", VARIABLE)
+        return
+    yield SHIM_MARKS(f"MFS_MODE=mark, {len(marks.rules)} rules", "MFS_MODE")
+    if unknown := sorted({dscp for dscp in marks.dscp if dscp is not None} - set(owners)):
+        yield MARKS_OTHER(f"DSCP {', '.join(map(str, unknown))} of {VARIABLE}", VARIABLE)
 
 
 def _shim(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
