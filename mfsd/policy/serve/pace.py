@@ -9,7 +9,7 @@ rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ SCALE: Final = (1.0, 1e-3, 1e-3, 1e-2, 1e-5, 1e-6)
 _SPREAD: Final = 1e4
 """Variance of a coefficient before anything was seen: all is learned from the first steps."""
 _LEAST: Final = 1e-12
+_LENGTHS: Final = (600, 2000)
 SHORTEST_S: Final = 1e-6
 
 
@@ -86,6 +87,20 @@ def _learn(piece: Piece, x: tuple[float, ...], seconds: float, forget: float) ->
     share = (forget - (1.0 - forget) / seen) / (forget * (1.0 + seen))
     after = tuple(inverse[i * n + j] - share * px[i] * px[j] for i in range(n) for j in range(n))
     return Piece(terms, after, piece.steps + 1)
+
+
+class Alone(NamedTuple):
+    """Time of a prompt that has the engine to itself: a step's fixed part, and what each token takes on one rank."""
+
+    fixed_s: float
+    per_token_s: float
+
+
+def alone(pace: Pace) -> Alone:
+    """The line through two prompts of some length."""
+    short, long = (pace.step_s(StepLoad(n, n, 0, 0, n * n / 2)) for n in _LENGTHS)
+    each = max(0.0, (long - short) / (_LENGTHS[1] - _LENGTHS[0]))
+    return Alone(max(0.0, short - each * _LENGTHS[0]), each)
 
 
 def prefill_s_per_token(pace: Pace, tokens: int, ranks: int) -> float:

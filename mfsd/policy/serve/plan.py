@@ -18,7 +18,7 @@ from mfsd.policy.serve.config import Policy, Preemption, Relegation, ServeConfig
 from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
 from mfsd.policy.serve.fence import Fence
 from mfsd.policy.serve.fit import Step, fill
-from mfsd.policy.serve.pace import Pace, learn, prefill_s_per_token
+from mfsd.policy.serve.pace import Pace, alone, learn, prefill_s_per_token
 from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
 from mfsd.policy.serve.relegate import SetAside, set_aside
 from mfsd.policy.serve.view import Request, Scheduled, StepLoad, StepPlan, StepView
@@ -62,7 +62,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     order = pool.order(config, book, queue, now)
     active = len(queue) + len(running) - len(begun)
     by_due = order if isinstance(order, list) and config.policy in (Policy.EDF, Policy.FIT) else None
-    aside = _aside(config, queue, by_due, active, now, now_s, state, view)
+    aside = _aside(config, queue, by_due, active, now, pace, now_s, state, view)
 
     step = Step(pace, config.ranks, config.pace_margin, decodes.kept)
     room = max(0, config.step_tokens - len(decodes.kept))
@@ -135,6 +135,7 @@ def _aside(
     by_due: list[Request] | None,
     active: int,
     now: pool.Now,
+    pace: Pace,
     now_s: float,
     state: ServeState,
     view: StepView,
@@ -142,7 +143,7 @@ def _aside(
     if by_due is None and config.relegation is Relegation.PROJECTION:
         by_due = pool.by_key(queue, [r.due_s for r in queue])
     each = now.prefill_s_per_token
-    return set_aside(config, by_due or queue, active, each, now_s, state.relegated, view.pruned)
+    return set_aside(config, by_due or queue, active, each, alone(pace), now_s, state.relegated, view.pruned)
 
 
 def _first(

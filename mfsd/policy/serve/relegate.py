@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from mfsd.policy.serve.config import Relegation, ServeConfig
+from mfsd.policy.serve.pace import Alone
 from mfsd.policy.serve.view import Request
 
 _PPM = 1_000_000
@@ -37,6 +38,7 @@ def set_aside(
     waiting: Sequence[Request],
     active_requests: int,
     prefill_s_per_token: float,
+    alone: Alone,
     now_s: float,
     before: Collection[int] = (),
     pruned: Collection[int] = (),
@@ -45,12 +47,13 @@ def set_aside(
     was spent on it would be lost."""
     if config.relegation is Relegation.NONE:
         return NOBODY
-    each, budget = prefill_s_per_token, drop_budget(config, active_requests)
+    budget = drop_budget(config, active_requests)
+    from_s, each = now_s + alone.fixed_s, alone.per_token_s
     lost = frozenset(
         [
             r.request_id
             for r in waiting
-            if now_s + (r.num_prompt_tokens - r.num_computed_tokens) * each > r.due_s
+            if from_s + (r.num_prompt_tokens - r.num_computed_tokens) * each > r.due_s
             and r.num_computed_tokens <= r.num_cached_tokens
         ]
     )
@@ -59,7 +62,7 @@ def set_aside(
     gone = set(pruned)
     relegated = gone & {r.request_id for r in waiting} if gone else set()
     relegated = set(sorted(relegated - lost)[:budget])
-    _project(config, waiting, lost, relegated, budget, each, now_s, frozenset(before))
+    _project(config, waiting, lost, relegated, budget, prefill_s_per_token, now_s, frozenset(before))
     return SetAside(lost, frozenset(relegated), budget)
 
 

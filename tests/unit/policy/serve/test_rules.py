@@ -35,11 +35,13 @@ from mfsd.policy.serve.deadlines import next_token_due_s
 from mfsd.policy.serve.fence import Fence
 from mfsd.policy.serve.fit import Chosen
 from mfsd.policy.serve.keys import alpha_s, hybrid
+from mfsd.policy.serve.pace import Alone, alone
 from mfsd.policy.serve.programs import queue_of
 from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
 from mfsd.policy.serve.relegate import drop_budget, set_aside
 
 CONFIG = ServeConfig()
+ALONE = Alone(0.0, 1.0)
 
 
 def request(number: int = 0, **changes: object) -> Request:
@@ -271,25 +273,35 @@ def test_the_projection_leaves_the_fewest_late(jobs: list[tuple[int, int]]) -> N
         len(kept) for size in range(len(queue) + 1) for kept in itertools.combinations(queue, size) if all_in_time(kept)
     )
     config = ServeConfig(relegation=Relegation.PROJECTION, drop_budget=1.0)
-    aside = set_aside(config, queue, len(queue), 1.0, 0.0)
+    aside = set_aside(config, queue, len(queue), 1.0, ALONE, 0.0)
     kept = tuple(r for r in queue if r.request_id not in aside.lost | aside.relegated)
     assert all_in_time(kept) and len(kept) == best
+
+
+def test_lost_is_who_is_late_with_the_engine_to_itself() -> None:
+    """On ranks that step together a prompt alone uses one: the others' share of the engine does not help it."""
+    loads = [StepLoad(n * r, n, 0, 0, n * n / 2) for n in (100, 600, 2000, 4000) for r in (1, 4)]
+    pace = learn(Pace(), [Observed(x, 0.01 + 1e-4 * x.busiest_tokens) for x in loads])
+    assert alone(pace) == pytest.approx((0.01, 1e-4), rel=0.02)
+    queue = [request(0, num_prompt_tokens=1000, due_s=0.12), request(1, num_prompt_tokens=1000, due_s=0.1)]
+    begun = request(2, num_prompt_tokens=2000, num_computed_tokens=1000, due_s=0.1)
+    assert set_aside(CONFIG, [*queue, begun], 3, 2.5e-5, alone(pace), 0.0).lost == {1}
 
 
 def test_the_least_important_go_first_and_the_network_shares_the_budget() -> None:
     queue = [request(n, num_prompt_tokens=10, due_s=25.0, importance=int(n != 2)) for n in range(4)]
     config = ServeConfig(relegation=Relegation.PROJECTION, drop_budget=0.5)
     assert drop_budget(config, 4) == 2
-    assert set_aside(config, queue, 4, 1.0, 0.0).relegated == {2, 3}
-    assert set_aside(config, queue, 4, 1.0, 0.0, pruned=(0, 1, 3)).relegated == {0, 1}
+    assert set_aside(config, queue, 4, 1.0, ALONE, 0.0).relegated == {2, 3}
+    assert set_aside(config, queue, 4, 1.0, ALONE, 0.0, pruned=(0, 1, 3)).relegated == {0, 1}
 
 
 def test_a_relegated_request_comes_back_with_a_margin_only() -> None:
     config = ServeConfig(relegation=Relegation.PROJECTION, drop_budget=1.0, readmission_margin=0.1)
     tight, easy = request(0, num_prompt_tokens=95, due_s=100.0), request(0, num_prompt_tokens=80, due_s=100.0)
-    assert set_aside(config, [tight], 1, 1.0, 0.0).relegated == frozenset()
-    assert set_aside(config, [tight], 1, 1.0, 0.0, before=[0]).relegated == {0}
-    assert set_aside(config, [easy], 1, 1.0, 0.0, before=[0]).relegated == frozenset()
+    assert set_aside(config, [tight], 1, 1.0, ALONE, 0.0).relegated == frozenset()
+    assert set_aside(config, [tight], 1, 1.0, ALONE, 0.0, before=[0]).relegated == {0}
+    assert set_aside(config, [easy], 1, 1.0, ALONE, 0.0, before=[0]).relegated == frozenset()
 
 
 # -- programs
