@@ -35,6 +35,14 @@ CACHES = {
 DECODE_CHOICES = {"load": "the worker with the fewest tokens", "random": "any worker"}
 
 
+class SloTier(msgspec.Struct, frozen=True):
+    """Requests whose deadlines are worth more or less than those of others."""
+
+    share: float  # of all requests
+    slo_factor: float
+    weight: int
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One cluster and the knobs that make or break contention. The same for every policy."""
 
@@ -52,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     copies: float = 1.0
     imbalance: float = 1.0
     slo_factor: float = 3.0
+    slo_tiers: list[SloTier] = []  # instead of one factor for all
     fabric_classes: int = 0
     batch_tokens: int = 8192
     fetch: str = "loaded"  # when reused KV is asked for, see FETCH
@@ -92,6 +101,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: use a number above 0")
         if not 0 <= self.hot_fraction <= 1:
             raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
+        if self.slo_tiers and abs(sum(tier.share for tier in self.slo_tiers) - 1) > 1e-9:
+            raise ConfigError(f"slo_tiers {self.slo_tiers}: shares must sum to 1")
         if self.fabric_classes not in (0, *range(2, 9)):
             raise ConfigError(f"--fabric-classes {self.fabric_classes}: use 2 to 8, or 0 for exact order on every link")
         if self.fabric not in ("nic-only", "fat-tree"):
@@ -143,6 +154,7 @@ class Request(msgspec.Struct):
     remote_tokens: int
     isolated_s: float = 0.0
     deadline_s: float = 0.0
+    weight: int = 1  # of its deadline
 
     @property
     def budget_s(self) -> float:

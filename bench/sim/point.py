@@ -165,6 +165,10 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
         [(s.finish_s - s.request.arrival_s, s.request.budget_s) for s in states],
         [d for posted, d in simulation.collective_s if begin <= posted <= end],
     )
+    if simulation.cluster.config.slo_tiers:
+        weights = [s.request.weight for s in states]
+        met = [s.finish_s - s.request.arrival_s <= s.request.budget_s * MET_SLACK for s in states]
+        result["weighted_attainment"] = round(sum(w for w, m in zip(weights, met, strict=True) if m) / sum(weights), 6)
     parts = simulation.cluster.parts
     if len(parts) > 1:
         result["models"] = {}

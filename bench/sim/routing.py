@@ -154,4 +154,10 @@ def _set_deadlines(cluster: Cluster, requests: Sequence[Request]) -> None:
         if key not in known:
             known[key] = cluster.isolated_s(request)
         request.isolated_s = known[key]
-        request.deadline_s = request.arrival_s + cluster.config.slo_factor * request.isolated_s
+        factor = cluster.config.slo_factor
+        if tiers := cluster.config.slo_tiers:
+            tier = random.Random(f"tier {cluster.seed} {cluster.number} {request.number}").choices(
+                tiers, [tier.share for tier in tiers]
+            )[0]
+            factor, request.weight = tier.slo_factor, tier.weight
+        request.deadline_s = request.arrival_s + factor * request.isolated_s

@@ -2,6 +2,7 @@
 
 stress: knobs that exaggerate (KV times 4 to 32, half of all prefixes on one NIC, caches that keep nothing they fetch).
 They say what an order does under contention, not how often there is any.
+tiers: two of them with requests whose deadlines differ in length and worth (`weighted_attainment` of a point).
 node: Llama3-8B inside one server whose eight GPUs share 100 or 200 Gbit/s, the KV of the model as it is; its caches,
 too, keep nothing they fetch.
 served: models as they are served: caches that keep what they fetch, decode workers chosen by load, KV as it is, and one
@@ -16,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bench.sim.cluster import Config, ConfigError
+from bench.sim.cluster import Config, ConfigError, SloTier
 from bench.sim.point import Point
 from bench.sim.profile import MODELS
 
@@ -34,6 +35,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     knee_seeds: int = 1  # on which `nocont` is held against its 90 %
 
 
+TIERS = [SloTier(0.25, 2.0, 4), SloTier(0.5, 3.0, 2), SloTier(0.25, 6.0, 1)]
 OWNERS: dict[str, Any] = {"cache": "first-owner", "decode_choice": "random"}
 
 
@@ -66,6 +68,10 @@ SETTINGS: dict[str, Setting] = {
     "node-conversation-25": _node("mooncake-conversation", 25.0),
     "node-qwen-a-25": _node("qwen-a", 25.0),
     "node-agent-25": _node("mooncake-agent", 25.0),
+}
+SETTINGS |= {
+    f"{name}-tiers": Setting(group="tiers", knobs={**SETTINGS[name].knobs, "slo_tiers": TIERS})
+    for name in ("fan-in", "bursts")
 }
 CHOSEN = "data/chosen.json"  # written by `choose`
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from mfsd.policy import (
     NO_DEADLINE,
-    Decision,
     Flow,
     PolicyConfig,
     Stage,

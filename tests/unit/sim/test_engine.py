@@ -72,7 +72,7 @@ def test_what_stays_in_a_server_uses_no_link() -> None:
 
 
 EVERY_POLICY = [(name, 0) for name in policies.names()]
-WITH_CLASSES = [(name, 4) for name in ("static", "karuna", "paper", "mfs")]
+WITH_CLASSES = [(name, 4) for name in ("static", "karuna", "paper", "mfs", "mfs-sent", "mfs-admitted")]
 
 
 @pytest.mark.parametrize(("policy", "classes"), EVERY_POLICY + WITH_CLASSES)
