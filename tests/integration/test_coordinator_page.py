@@ -73,7 +73,7 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
             "leader",
             "66.6 %",
             "1 of 3 missed",
-            "can be in time",
+            "would be late at node-b/in",
         ):
             assert word in page, word
 
