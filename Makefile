@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak rdma-vm clean
+.PHONY: help setup demo test e2e-vllm lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ dist: setup ## build sdist and wheel into dist/, check metadata, tags and config
 
 man: setup ## write the manual pages from the commands' help
 	$(BIN)/python -m mfsd.cli.manual docs/man
+
+screenshots: setup ## take the pictures of the coordinator's page in docs/ anew
+	MFS_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -q tests/unit/observe/test_web.py
 
 sanitize: setup ## build and run the native parts under address, undefined and thread sanitizers
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim

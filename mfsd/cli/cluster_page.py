@@ -31,6 +31,7 @@ Fields = dict[str, Any]
 
 def view(reply: pb.StatusReply, seen_by: str, *, history: bool, ports_known: str) -> Fields:
     """ports_known: the key of the ports whose names the page has."""
+    used = [[_used(port) for port in node.ports] for node in reply.nodes]
     shown: Fields = {
         "address": reply.address,
         "seen_by": seen_by,
@@ -43,15 +44,18 @@ def view(reply: pb.StatusReply, seen_by: str, *, history: bool, ports_known: str
         "requests_active": reply.requests_active,
         "drop_budget": reply.drop_budget,
         "attainment": _attainment(reply),
-        "verdict": verdict(reply),
+        "verdict": verdict(reply, used),
         "batches": _batches(reply),
         "given_up": _given_up(reply),
         "given_up_total": len(reply.pruned) + len(reply.infeasible),
         "missed": [
             {"request_id": str(m.request_id), "age_ns": m.age_ns, "node": m.node} for m in reply.missed[:MISSED]
         ],
-        "nodes": [_node(node) for node in sorted(reply.nodes, key=lambda node: node.connected)],
-        "ports": _ports(reply, ports_known),
+        "nodes": [
+            _node(node, max(mine, default=0))
+            for node, mine in sorted(zip(reply.nodes, used, strict=True), key=lambda pair: pair[0].connected)
+        ],
+        "ports": _ports(reply, used, ports_known),
     }
     if history:
         shown["history"] = _history(reply)
@@ -61,13 +65,14 @@ def view(reply: pb.StatusReply, seen_by: str, *, history: bool, ports_known: str
 # ---- the verdict ---------------------------------------------------------------------------------
 
 
-def verdict(reply: pb.StatusReply) -> Fields:
-    """Are requests in time, and if not, where and why: one line, and points with what to look at."""
+def verdict(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> Fields:
+    """Are requests in time, and if not, where and why: one line, and points with what to look at. used: of each node's
+    ports, in thousandths."""
     if not reply.leads:
         named = f"{reply.leader} is said to lead and does not answer" if reply.leader else "nobody leads"
         text = f"{named}: look at etcd and at the other coordinators; nodes order for themselves meanwhile"
         return {"state": "bad", "title": "No coordinator leads", "points": [_point("bad", text)]}
-    points = [*_of_nodes(reply), *_of_given_up(reply), *_of_missed(reply), *_of_ports(reply), *_of_reports(reply)]
+    points = [*_of_nodes(reply), *_of_given_up(reply), *_of_missed(reply), *_of_ports(reply, used), *_of_reports(reply)]
     seen = reply.attainment
     recent, window = seen.recent_met + seen.recent_missed, f"{seen.window_ns / 60e9:.0f} minutes"
     late, lost = len(reply.infeasible), any(point["severity"] == "bad" for point in points)
@@ -144,9 +149,14 @@ def _part(many: int, of: Sequence[object]) -> str:
     return "" if many == len(of) else f"{many} of them "
 
 
-def _of_ports(reply: pb.StatusReply) -> list[Fields]:
+def _of_ports(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> list[Fields]:
     busy = sorted(
-        ((_used(port), port) for node in reply.nodes for port in node.ports if _used(port) >= FULL_PERMILLE),
+        (
+            (permille, node.ports[at])
+            for node, mine in zip(reply.nodes, used, strict=True)
+            for at, permille in enumerate(mine)
+            if permille >= FULL_PERMILLE
+        ),
         key=lambda pair: -pair[0],
     )
     found = [
@@ -156,7 +166,7 @@ def _of_ports(reply: pb.StatusReply) -> list[Fields]:
     if len(busy) > PORTS_NAMED:
         more = len(busy) - PORTS_NAMED
         found.append(_point("warn", f"{more} more ports are full" if more > 1 else "one more port is full"))
-    loaded = [port for node in reply.nodes for port in node.ports if port.rho * 1000 > FULL_PERMILLE]
+    loaded = [port for node in reply.nodes for port in node.ports if port.rho > FULL_PERMILLE / 1000]
     found += [
         _point("warn", f"{port.name}: {port.rho:.0%} of it go first, little is left for KV", "port", port.name)
         for port in loaded[:PORTS_NAMED]
@@ -242,7 +252,7 @@ def _given_up(reply: pb.StatusReply) -> list[Fields]:
     return [*late, *pruned]
 
 
-def _node(node: pb.Node) -> Fields:
+def _node(node: pb.Node, busiest: int) -> Fields:
     return {
         "node": node.node,
         "connected": node.connected,
@@ -251,17 +261,21 @@ def _node(node: pb.Node) -> Fields:
         "lag_ns": node.lag_ns,
         "silent_ns": node.silent_ns,
         "epochs_behind": node.epochs_behind,
-        "used": max(map(_used, node.ports), default=0),
+        "used": busiest,
     }
 
 
-def _ports(reply: pb.StatusReply, known: str) -> Fields:
+def _ports(reply: pb.StatusReply, used: Sequence[Sequence[int]], known: str) -> Fields:
     """By node, then as the daemon names them, so that a port keeps its place. Names only where they are new; by class
     only the busiest."""
     rows = [(at, port) for at, node in enumerate(reply.nodes) for port in node.ports]
     names = [port.name for _, port in rows]
     key = f"{zlib.crc32(chr(0).join([*names, *(n.node for n in reply.nodes)]).encode()):08x}"
-    found: Fields = {"key": key, "used": [_used(port) for _, port in rows], "rho": [_permille(p.rho) for _, p in rows]}
+    found: Fields = {
+        "key": key,
+        "used": [permille for mine in used for permille in mine],
+        "rho": [_permille(p.rho) for _, p in rows],
+    }
     busiest = sorted(range(len(rows)), key=lambda at: -found["used"][at])[:PORTS_BY_CLASS]
     found["shares"] = {at: shares for at in busiest if any(shares := _eight_and_rest(rows[at][1].used))}
     if key != known:

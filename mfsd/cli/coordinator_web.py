@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ PAGE_BATCHES = 200
 LEADER_S = 2.0
 KEPT_S = 0.9
 """A page asks every second; for several pages that are open there is one status."""
+HISTORY_S = 4.0
+"""The history is longer than all the rest and changes less."""
 ANSWERS_S = 2.0
 """For all nodes to answer what a request did."""
 
@@ -45,23 +48,33 @@ class View:
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
         self._loop = loop
-        self._own = in_loop(lambda: service.seen(PAGE_BATCHES, INTERVALS), loop)
         self._lock = threading.Lock()
         self._kept: tuple[float, pb.StatusReply, str] | None = None
+        self._history_s = -math.inf
+        """When the history was taken that is kept."""
 
     def now(self) -> tuple[pb.StatusReply, str]:
         """And the address of the one that stands by and shows it."""
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
-                shown, by = self._own(), ""
-                if elsewhere(shown):
-                    found, _ = ask_one(
-                        shown.leader, self._service.settings.tls, PAGE_BATCHES, LEADER_S, history_max=INTERVALS
-                    )
-                    if found is not None and found.leads:
-                        shown, by = found, shown.address
+                fresh = time.monotonic() - self._history_s > HISTORY_S
+                shown, by = self._look(INTERVALS if fresh else 0)
+                if fresh or self._kept is None or self._kept[2] != by:
+                    self._history_s = time.monotonic() if fresh else -math.inf
+                else:
+                    shown.history.CopyFrom(self._kept[1].history)
+                    shown.missed.extend(self._kept[1].missed)
                 self._kept = (time.monotonic(), shown, by)
             return self._kept[1:]
+
+    def _look(self, history_max: int) -> tuple[pb.StatusReply, str]:
+        own = in_loop(lambda: self._service.seen(PAGE_BATCHES, history_max), self._loop)()
+        if elsewhere(own):
+            tls = self._service.settings.tls
+            found, _ = ask_one(own.leader, tls, PAGE_BATCHES, LEADER_S, history_max=history_max)
+            if found is not None and found.leads:
+                return found, own.address
+        return own, ""
 
     def with_requests(self, batch_id: int) -> pb.StatusReply:
         """With the requests of one batch."""

@@ -1,19 +1,24 @@
 """Operators' questions to daemons: the leader passes them on and the answers back, and reads neither.
 
-Answers wait in a queue of fixed size for whoever asked; what comes faster than it goes is lost and counted.
+So many bytes of answers wait for whoever asked; what comes faster than it goes is lost and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Protocol
 
 from mfsd.proto import mfs_pb2 as pb
 
 REQUEST_BYTES_MAX = 4_096
-OPEN_MAX = 32
-WAITING_MAX = 512
+OPEN_MAX = 16
+WAITING_BYTES_MAX = 2 << 20
+"""Of answers that one reader has not taken."""
+REPLY_BYTES_MAX = 512 << 10
+REPLY_BYTES = 64
+"""What an answer without content counts for."""
 
 
 class Daemon(Protocol):
@@ -33,16 +38,37 @@ class NotAsked(Exception):
 class _Question:
     def __init__(self, number: int, request: bytes, node: str) -> None:
         self.number, self.request, self.node = number, request, node
-        self.replies: asyncio.Queue[pb.AskReply] = asyncio.Queue(WAITING_MAX)
-        self.lost = 0
+        self._replies: deque[pb.AskReply] = deque()
+        self._bytes = self.lost = 0
+        self._come = asyncio.Event()
         self.open: set[str] = set()
         """Nodes that have more to say."""
 
     def put(self, reply: pb.AskReply) -> None:
-        if self.replies.full():
-            self.replies.get_nowait()
+        """The last answer of a node is never left out: who reads waits for it."""
+        size = REPLY_BYTES + len(reply.reply)
+        if self._bytes + size > WAITING_BYTES_MAX:
             self.lost += 1
-        self.replies.put_nowait(reply)
+            if not reply.last:
+                return
+            reply.ClearField("reply")
+            size = REPLY_BYTES
+        self._bytes += size
+        self._replies.append(reply)
+        self._come.set()
+
+    async def take(self) -> pb.AskReply:
+        while not self._replies:
+            self._come.clear()
+            await self._come.wait()
+        reply = self._replies.popleft()
+        self._bytes -= REPLY_BYTES + len(reply.reply)
+        reply.lost = self.lost
+        return reply
+
+    @property
+    def over(self) -> bool:
+        return not self.open and not self._replies
 
 
 class Questions:
@@ -65,10 +91,8 @@ class Questions:
             yield pb.AskReply(asked=len(daemons))
             for daemon in daemons:
                 self._pass_on(question, daemon)
-            while question.open or not question.replies.empty():
-                reply = await question.replies.get()
-                reply.lost = question.lost
-                yield reply
+            while not question.over:
+                yield await question.take()
         finally:
             del self._open[question.number]
             for daemon in self._daemons():
@@ -94,7 +118,10 @@ class Questions:
             return
         if answer.last:
             question.open.discard(node)
-        question.put(pb.AskReply(node=node, reply=answer.reply, last=answer.last))
+        if len(answer.reply) > REPLY_BYTES_MAX:
+            question.put(pb.AskReply(node=node, last=answer.last, problem="its answer is too long to be passed on"))
+        else:
+            question.put(pb.AskReply(node=node, reply=answer.reply, last=answer.last))
 
     def _pass_on(self, question: _Question, daemon: Daemon) -> None:
         if not daemon.hello.answers:

@@ -105,6 +105,8 @@ class Cluster:
             node.connected, node.synchronised, node.lost_ns = False, False, self._time(now_ns)
             self.dirty.discard(name)
             self._lost[name] = None
+            for number in node.ports:
+                self.ports.ports[number].use = IDLE  # nobody tells it any more
 
     def due_ns(self) -> int | None:
         """When `tick` has something to do next; None: not before something is reported or a daemon is lost.

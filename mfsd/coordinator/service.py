@@ -410,8 +410,9 @@ class Service:
         if self.cluster is None or not self._electorate.valid():
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this coordinator does not lead; ask the leader")
         try:
-            async for reply in self.questions.ask(request):
-                yield reply
+            async with contextlib.aclosing(self.questions.ask(request)) as replies:
+                async for reply in replies:
+                    yield reply
         except NotAsked as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 

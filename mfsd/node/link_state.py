@@ -27,7 +27,7 @@ BUDGET_MAX_NS = 2**62
 
 
 SAID_MAX = 1_024
-ANSWERS_MAX = 64
+ANSWERS_MAX = 16
 """Answers that wait to be told; what comes faster than the stream goes is lost, the oldest first."""
 USE_MAX = 60.0
 """Sixty times a port's rate: its rate is wrong, and the number only has to fit."""

@@ -27,8 +27,8 @@ from mfsd.node.recorder import Recorder, Recording, TooMany, read_clocks
 from mfsd.text import one_line
 
 LOOK_S = 0.25
-FLOWS_MAX = 500
-"""In one answer: some 150 KB."""
+FLOWS_MAX = 250
+"""In one answer: some 80 KB."""
 EVENTS_MAX = 4_096
 """That are looked at in one look: some 10 ms of the daemon's loop."""
 
@@ -86,6 +86,7 @@ class Questions:
                 self.unasked(question_id)
                 _, recording = self._recorder.start()
                 task = asyncio.get_running_loop().create_task(self._flows(question_id, request, recording))
+                task.add_done_callback(lambda _: recording.close())  # also of one that is ended before it has run
                 self._open[question_id] = task
                 return None
             case _:
@@ -97,23 +98,20 @@ class Questions:
         )
         pairing, processes, nics = Pairing(self._node), dict[int, str](), dict[int, str]()
         unread = 0
-        try:
-            while True:
-                await asyncio.sleep(LOOK_S)
-                flows, looked, more = [], 0, True
-                while more:
-                    events = recording.take()
-                    more = recording.waiting
-                    processes.update(events.processes)
-                    nics.update(events.nics)
-                    room = (EVENTS_MAX - looked) * self._event_bytes
-                    unread += max(0, len(events.events) - room) // self._event_bytes
-                    part = decode(events.events[:room])
-                    looked += len(part)
-                    flows += [flow for flow in pairing.take(part, processes, nics) if wanted.wants(flow)]
-                unread += max(0, len(flows) - FLOWS_MAX)
-                monotonic_ns, realtime_ns, _ = read_clocks()
-                reply = FlowsReply(flows[:FLOWS_MAX], events.lost + unread, realtime_ns - monotonic_ns)
-                self._answer(question_id, encode(reply), False)
-        finally:
-            recording.close()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            flows, looked, more = [], 0, True
+            while more:
+                events = recording.take()
+                more = recording.waiting
+                processes.update(events.processes)
+                nics.update(events.nics)
+                room = (EVENTS_MAX - looked) * self._event_bytes
+                unread += max(0, len(events.events) - room) // self._event_bytes
+                part = decode(events.events[:room])
+                looked += len(part)
+                flows += [flow for flow in pairing.take(part, processes, nics) if wanted.wants(flow)]
+            unread += max(0, len(flows) - FLOWS_MAX)
+            monotonic_ns, realtime_ns, _ = read_clocks()
+            reply = FlowsReply(flows[:FLOWS_MAX], events.lost + unread, realtime_ns - monotonic_ns)
+            self._answer(question_id, encode(reply), False)

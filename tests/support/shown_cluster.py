@@ -27,7 +27,6 @@ from mfsd.proto import mfs_pb2 as pb
 
 S = 1_000_000_000
 RATE = 50_000_000_000
-HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
 class Shown:
@@ -44,6 +43,7 @@ class Shown:
         shown.CopyFrom(self.reply)
         if not history_max:
             shown.ClearField("history")
+            shown.ClearField("missed")
         if not any(row.batch_id == batch_id for row in shown.batches):
             shown.ClearField("requests")
         return shown
@@ -90,11 +90,11 @@ def leader(**more: Any) -> pb.StatusReply:
     return reply
 
 
-def small() -> pb.StatusReply:
+def small(unit: str = "prefill-b") -> pb.StatusReply:
     """Two nodes with three ports, one of them full; two batches, one of them with requests that were given up."""
     reply = leader(batches_active=2, requests_active=9, drop_budget=3, ports=3)
     reply.batches.add(batch_id=2**64 - 1, unit="prefill-a", requests=4, red_left_ns=S // 4, nodes=["gpu-1", "gpu-2"])
-    reply.batches.add(batch_id=7, unit=HOSTILE, requests=5, red_left_ns=-S // 50, nodes=["gpu-1"])
+    reply.batches.add(batch_id=7, unit=unit, requests=5, red_left_ns=-S // 50, nodes=["gpu-1"])
     reply.infeasible.add(batch_id=7, request_id=98)
     reply.pruned.add(batch_id=7, request_id=99, for_batch=7, port="10.0.0.1/in")
     reply.requests.add(request_id=98, budget_left_ns=-S // 50, size_bytes=10**9, port="10.0.0.1/in", port_ns=S // 50)

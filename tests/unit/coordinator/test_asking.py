@@ -7,7 +7,14 @@ from contextlib import aclosing
 
 import pytest
 
-from mfsd.coordinator.asking import OPEN_MAX, REQUEST_BYTES_MAX, WAITING_MAX, NotAsked, Questions
+from mfsd.coordinator.asking import (
+    OPEN_MAX,
+    REPLY_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    WAITING_BYTES_MAX,
+    NotAsked,
+    Questions,
+)
 from mfsd.proto import mfs_pb2 as pb
 from tests.support.cluster import in_loop
 
@@ -75,9 +82,15 @@ async def test_nothing_grows_without_bound() -> None:
         await anext(questions.ask(pb.AskRequest(request=b"flows")))
     coming = asyncio.create_task(anext(asked[0]))
     await asyncio.sleep(0)
-    for number in range(WAITING_MAX + 10):
-        questions.answered("a", pb.Answer(id=daemons[0].heard[0].id, reply=str(number).encode()))
-    assert (await coming).lost == 10
+    part = b"x" * (REPLY_BYTES_MAX - 100)
+    count = WAITING_BYTES_MAX // REPLY_BYTES_MAX + 10
+    for _ in range(count):
+        questions.answered("a", answer(daemons[0], part, last=False))
+    questions.answered("a", answer(daemons[0], b"x" * (REPLY_BYTES_MAX + 1)))
+    seen = [await coming] + [reply async for reply in asked[0]]
+    assert sum(len(reply.reply) for reply in seen) <= WAITING_BYTES_MAX
+    assert sum(bool(reply.reply) for reply in seen) + seen[-1].lost == count
+    assert seen[-1].last and "too long" in seen[-1].problem, "the last word comes whatever was lost"
     for replies in asked:
         await replies.aclose()
     await anext(questions.ask(pb.AskRequest(request=b"flows")))

@@ -1,7 +1,7 @@
 """The coordinator's page, in a real browser: what is asked first is shown first, of three ports and of two thousand,
 wide and narrow, light and dark; nothing foreign is executed or fetched.
 
-With MFS_SCREENSHOTS=docs/screenshots the pictures of the documents are taken anew.
+`make screenshots` takes the pictures of the documents anew.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.support.shown_cluster import Shown, large, leader, lives, served, sma
 
 SHOWN = "document.querySelector('#nodes tbody tr td') && document.querySelector('#attainment line')"
 WIDE, NARROW, HEIGHT = 1280, 400, 900
+PICTURES = {(2048, WIDE, True): "page-2048-ports", (3, NARROW, False): "page-narrow"}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_what_is_asked_first_is_said_first(browser: Browser, few: str) -> None:
     assert "request 9223372036854775809 at gpu-1" in points
     assert "10.0.0.1/in is full: 99 % of it is used, most of it class 6" in points
     assert browser.evaluate("document.querySelector('#ports').getBoundingClientRect().bottom") < HEIGHT, "one screen"
-    picture(browser, "few-ports")
+    picture(browser, "page")
 
 
 def test_tables_have_whole_numbers_and_do_not_contradict(browser: Browser, few: str) -> None:
@@ -107,12 +108,13 @@ def test_tables_have_whole_numbers_and_do_not_contradict(browser: Browser, few: 
     assert (shown["given up"], shown["nodes"], shown["ports"]) == ("2", "2", "3")
 
 
-def test_what_programs_say_is_text(browser: Browser, few: str) -> None:
-    browser.open(few, WIDE, HEIGHT)
-    browser.until(SHOWN)
-    assert browser.evaluate("document.images.length") == 0
-    assert browser.evaluate("document.title").startswith("MFS: ")
-    assert "<img src=x" in browser.text("#batches")
+def test_what_programs_say_is_text(browser: Browser) -> None:
+    with served(Shown(small("<img src=x onerror=\"document.title='owned'\">"))) as url:
+        browser.open(url, WIDE, HEIGHT)
+        browser.until(SHOWN)
+        assert browser.evaluate("document.images.length") == 0
+        assert browser.evaluate("document.title").startswith("MFS: ")
+        assert "<img src=x" in browser.text("#batches") and "<img src=x" in browser.text("#points")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -130,7 +132,8 @@ def test_it_fits_every_width_and_can_be_read(
         for name in ("color", "backgroundColor")
     )
     assert (ink > 600 and paper < 120) if dark else (ink < 120 and paper > 600)
-    picture(browser, f"{'many' if ports > 3 else 'few'}-ports-{width}{'-dark' if dark else ''}")
+    if (ports, width, dark) in PICTURES:
+        picture(browser, PICTURES[ports, width, dark])
     assert not browser.problems
 
 
@@ -174,7 +177,7 @@ def test_a_click_on_a_request_shows_its_life(browser: Browser, few: str) -> None
     assert "p2d, layer 11: 60 MB, asked for after 430 ms, complete after 785 ms" in titles
     assert "deadline after 650 ms" in titles
     browser.evaluate("scrollTo(0, 0)")
-    picture(browser, "request")
+    picture(browser, "page-request")
     browser.click("#detail h2 a")
     browser.until("document.querySelector('#detail').hidden")
 
@@ -187,7 +190,6 @@ def test_a_life_is_found_by_number_and_fits_a_telephone(browser: Browser, few: s
     browser.click("#find button")
     browser.until("document.querySelector('#detail svg.life')")
     assert browser.evaluate("document.documentElement.scrollWidth") == NARROW
-    picture(browser, "request-400")
 
 
 def test_a_request_that_nobody_knows_is_said(browser: Browser, tmp_path: Path) -> None:
