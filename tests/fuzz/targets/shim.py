@@ -13,7 +13,7 @@ from tests.fuzz.inputs import BETWEEN, messages
 ROOT = Path(__file__).resolve().parents[3]
 NATIVE = ROOT / "tests/native"
 SHIM = ROOT / "nccl_shim/libmfs_shim.so"
-NAMES = ("MFS_MODE", "MFS_SOCKET", "MFS_LOG", "MLX5_SINGLE_THREADED", "NCCL_PROFILER_PLUGIN")
+NAMES = ("MFS_MODE", "MFS_SOCKET", "MFS_LOG", "MLX5_SINGLE_THREADED", "NCCL_PROFILER_PLUGIN", "MFS_MARK")
 LINES_MAX = 4
 """One for each reason to say anything."""
 RUN_S_MAX = 100.0
@@ -26,6 +26,8 @@ GOOD = tuple(
         (b"off", b"relative/mfsd.sock"),
         (b"", b"/" + b"x" * 200, b"loud"),
         (b"enforce", b"/dev/null", b"", b"", str(SHIM).encode()),
+        (b"mark", b"", b"", b"", b"", b"dscp=46,34,-,8;stages=background:3;sizes=p2d:1;rule=library:a%2Cb,dscp:11"),
+        (b"mark", b"", b"", b"", b"", b"dscp=46;rule=peer:fe80::/10,role:kv,dscp:8;rule=process:x,communicator:y"),
     )
 )
 
