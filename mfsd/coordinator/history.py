@@ -89,7 +89,7 @@ class History:
     def latest(self, count: int, now_ns: int) -> Iterator[tuple[int, Interval]]:
         """The last so many of the last hour, oldest first, each with the time since it began."""
         for number in sorted(self._ring)[-count:] if count else ():
-            age_ns = now_ns - number * INTERVAL_NS
+            age_ns = max(0, now_ns - number * INTERVAL_NS)  # the state's clock never runs back, others' may
             if age_ns < INTERVALS * INTERVAL_NS:
                 yield age_ns, self._ring[number]
 

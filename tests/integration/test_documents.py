@@ -31,6 +31,7 @@ ELSEWHERE = {
     "mfsctl playground": "tests/integration/test_playground.py",
     "mfsctl top": "tests/integration/test_top_screen.py",
     "mfsctl explain": "tests/integration/test_node_contexts.py",
+    "mfsctl flows --cluster": "tests/integration/test_coordinator_page.py",
     "mfsctl flows": "tests/integration/test_cli_output.py",
     "mfsctl status --request": "tests/integration/test_cli_output.py",
     "mfsctl host": "tests/integration/test_fabric_host.py",

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from mfsd.coordinator.asking import REPLY_BYTES_MAX
 from mfsd.coordinator.election import Alone
 from mfsd.coordinator.service import Service
 from mfsd.coordinator.settings import Settings
@@ -72,22 +73,30 @@ def _from_node() -> tuple[bytes, ...]:
         arrived=[_batch(1, 11, 12), _batch(2, 21, left_ns=-5)],
         updated=[_batch(1, 11)],
         departed=[2],
-        loads=[pb.Load(port=1, rho=0.5), pb.Load(port=9, rho=math.nan)],
+        loads=[
+            pb.Load(port=1, rho=0.5, used=pb.Used(permille=[500, 2**32 - 1] * 6, passed_permille=2**31)),
+            pb.Load(port=9, rho=math.nan),
+        ],
         routed=[pb.Routing(unit="prefill-0", port=[0, 2], size_bytes=[5, 2**63])],
     )
-    steps: list[list[pb.Hello | pb.Report | pb.Echo]] = [
+    asked = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n3", version="1", ports=ports, answers=True)
+    answer = pb.Answer(id=1, reply=b'{"reply":"flows"}')
+    steps: list[list[pb.Hello | pb.Report | pb.Echo | pb.Answer]] = [
         [hello, pb.Report(term=TERM, snapshot_end=True), full, pb.Report(term=TERM, departed=[1])],
         [hello, full, pb.Report(term=TERM, snapshot_end=True), pb.Echo(stamp_ns=5, epoch=2), full],
         [later, pb.Report(term=2**63 + 1, snapshot_end=True), full],
         [pb.Hello(protocol=9, protocol_oldest=9, node="n2")],
         [pb.Echo(stamp_ns=1), hello],
+        [asked, answer, pb.Answer(id=2, last=True), pb.Answer(id=1, reply=b"x" * 1000, last=True), answer],
     ]
     return tuple(BETWEEN.join(_envelope(step).SerializeToString() for step in story) for story in steps)
 
 
-def _envelope(message: pb.Hello | pb.Report | pb.Echo) -> pb.FromNode:
+def _envelope(message: pb.Hello | pb.Report | pb.Echo | pb.Answer) -> pb.FromNode:
     if isinstance(message, pb.Hello):
         return pb.FromNode(hello=message)
+    if isinstance(message, pb.Answer):
+        return pb.FromNode(answer=message)
     return pb.FromNode(report=message) if isinstance(message, pb.Report) else pb.FromNode(echo=message)
 
 
@@ -139,13 +148,17 @@ async def _tell_coordinator(data: bytes) -> None:
     assert (await asyncio.wait({waiting, read}, timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED))[0]
     read.cancel()
     leading = asyncio.create_task(electorate.run(service.role_changed))  # with a stream that stood by until now
+    asked = asyncio.create_task(_asked(service))
     streams = [honest, Stream(told), Stream(told[half:])]
     await asyncio.gather(*(asyncio.wait_for(service.link(None, stream), ANSWER_S) for stream in streams))  # type: ignore[arg-type]
     assert not leading.done(), leading.exception()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert service.cluster is not None
-    seen = service.seen(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    service.cluster.remember(2**60)
+    seen = service.seen(0, 360, 1)
     seen.SerializeToString()
     names = [node.node for node in seen.nodes] + [batch.unit for batch in seen.batches]
     for name in [*names, *(port.name for node in seen.nodes for port in node.ports)]:
@@ -162,6 +175,13 @@ async def _tell_coordinator(data: bytes) -> None:
     assert honest.sent and honest.sent[0].WhichOneof("kind") == "welcome"
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
+
+
+async def _asked(service: Service) -> None:
+    """An operator's question, open all the while."""
+    async with contextlib.aclosing(service.questions.ask(pb.AskRequest(request=b"?"))) as replies:
+        async for reply in replies:
+            assert len(reply.reply) <= REPLY_BYTES_MAX
 
 
 @contextlib.contextmanager
@@ -215,7 +235,10 @@ def _to_node() -> tuple[bytes, ...]:
     standby = pb.ToNode(standby=pb.Standby(leader="", authority="etcd-1", term=5, heartbeat_ns=S))
     other = pb.ToNode(standby=pb.Standby(leader="127.0.0.1:1", term=5))
     refusal = pb.ToNode(refusal=pb.Refusal(code=pb.Refusal.REPLACED, reason="another stream"))
+    question = pb.ToNode(question=pb.Question(id=3, request=b'{"request":"flows","version":1}'))
+    enough = pb.ToNode(question=pb.Question(id=3, end=True))
     stories = [
+        [welcome, question, order, enough, question],
         [welcome, order, beat, change],
         [standby, welcome, order, again, change, order],
         [welcome, other],
@@ -243,6 +266,22 @@ class Listener:
 
     def order_lost(self) -> None:
         pass
+
+
+class Asked:
+    """Remembers which questions are open."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+
+    def asked(self, question_id: int, request: bytes) -> None:
+        self.open.add(question_id)
+
+    def unasked(self, question_id: int) -> None:
+        self.open.discard(question_id)
+
+    def forgotten(self) -> None:
+        self.open.clear()
 
 
 class Call:
@@ -273,7 +312,7 @@ async def _tell_daemon(data: bytes) -> None:
     for batch_id in (1, 2):
         requests = (RequestSummary(batch_id * 10 + 1, S, (PortDemand("10.0.0.1/in", 1000),)),)
         assert state.put(BatchSummary(batch_id, "u", S, requests), 1) is None
-    stream = LinkStream(settings, state, Listener(), Lines(), asyncio.Event(), lambda: 2)
+    stream = LinkStream(settings, state, Listener(), Lines(), asyncio.Event(), lambda: 2, questions=Asked())
     tasks: list[asyncio.Task[None]] = []
     try:
         call = Call(messages(data)[:60])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mfsd.coordinator.cluster import Cluster
@@ -63,6 +63,7 @@ def test_a_time_without_intervals_is_a_gap() -> None:
     phase_ns=st.integers(0, INTERVAL_NS - 1),
     late_ns=st.lists(st.integers(0, S), min_size=1, max_size=20),
 )
+@example(phase_ns=4_500_000_000, late_ns=[0, 0, 0, 0, 0, S])
 def test_who_follows_has_each_interval_once(phase_ns: int, late_ns: list[int]) -> None:
     """However long each answer took, and wherever the leader's intervals begin on this clock."""
     leader, follower = History(), History()
