@@ -83,9 +83,9 @@ sanitize: setup ## build and run the native parts under address, undefined and t
 	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
 
-FU.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak_SECONDS ?= 600
-fuzz: setup $(VENV)/fuzz-system ## feed the parsers of foreign bytes for FU.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak_SECONDS each, by coverage
-	$(BIN)/python -m tests.fuzz --seconds $(FU.PHONY: help setup demo test e2e-vllm lint bench dist man sanitize fuzz afternoon soak_SECONDS)
+FUZZ_SECONDS ?= 600
+fuzz: setup $(VENV)/fuzz-system ## feed the parsers of foreign bytes for FUZZ_SECONDS each, by coverage
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 afternoon: setup ## run docs/afternoon.md as it stands, in a clean system of namespaces (as root, three minutes)
 	$(BIN)/python -m tests.afternoon

@@ -82,8 +82,9 @@ def read(text: str) -> Page:
 
 def shape(line: str) -> str:
     """The line without what moves."""
-    without = re.sub(r"[#\s]*#", " #", _MOVING.sub("#", _PYTHON.sub("#", _QUOTES.sub("", line))))
-    return " ".join("#" if word == "-" else word for word in without.split())
+    words = _MOVING.sub("#", _PYTHON.sub("#", _QUOTES.sub("", line))).split()
+    merged = itertools.groupby("#" if word == "-" else word for word in words)
+    return " ".join(word for key, same in merged for word in (["#"] if key == "#" else same))
 
 
 def shapes(lines: list[str]) -> list[str]:

@@ -94,10 +94,13 @@ class Runner:
             return self._server(step, line, ways)
         if "eventually" in ways:
             return eventually(lambda: self._has(step, line, ways), f"{ways['eventually']!r} of {line}", pause_s=0.2)
-        answered = self._run(step, line, ways)
-        if re.match(r"(export|unset|cd) ", line):
+        if exported := re.match(r"export (\w+)=", line):  # as the shell reads it now, once
+            (value,) = self._run(step, f'{line}; printf "%s" "${exported[1]}"', ways)
+            self.prelude.append(f"export {exported[1]}={shlex.quote(value)}")
+            return []
+        if re.match(r"(unset|cd) ", line):
             self.prelude.append(line)
-        return answered
+        return self._run(step, line, ways)
 
     def end(self) -> None:
         while self.behind:

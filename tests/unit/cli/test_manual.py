@@ -32,6 +32,11 @@ def paths(name: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
 COMMANDS = dict(found for name, command in PROGRAMS.items() for found in paths(name, command))
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_of_itself(name: str) -> None:
+    assert any(re.match(rf"\s*(sudo )?(/opt/mfs/bin/)?{name}\b", line) for line in COMMANDS[name]), name
+
+
 def essence(text: str) -> list[str]:
     """The words, without what another version of the command-line library would write differently."""
     kept = [line for line in text.splitlines() if not line.startswith(("[OPTIONS]", ".TH"))]

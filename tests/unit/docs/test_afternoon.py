@@ -44,6 +44,7 @@ def step(text: str = BLOCK) -> console.Step:
     [
         ["NIC   RATE", "mfs0  200 Mbit/s", "nothing waits"],
         ["NIC      RATE", "mfs0  1.5 Gbit/s", "mfs0     -", "", "nothing waits"],
+        ["NIC      RATE", "mfs0  1 s  -  3", "nothing waits"],
     ],
 )
 def test_numbers_and_the_count_of_rows_move(answered: list[str]) -> None:

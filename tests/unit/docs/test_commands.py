@@ -70,6 +70,31 @@ def test_the_program_accepts_it(page: str, line: str, monkeypatch: pytest.Monkey
         pytest.fail(f"{page}: {line}: {error.format_message()}")
 
 
+SET_BY_THE_SHELL = {"HOME", "PATH", "PWD", "USER"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_variables_are_set_before_they_are_used(page: str) -> None:
+    """A reader who types the lines of a page one after the other has them."""
+    known = set(SET_BY_THE_SHELL)
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        for line in block.splitlines():
+            used = set(re.findall(r"\$\{?([A-Z][A-Z_]+)", line))
+            assert used <= known, f"{page}: {line}: nothing before it sets {used - known}"
+            known |= set(re.findall(r"(?:^|export )([A-Z][A-Z_]+)=", line))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_are_written_before_they_are_read(page: str) -> None:
+    """The configuration of an example is made by a line above it, or is where it belongs."""
+    made = {"/etc/mfs/mfsd.toml"}
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        for line in block.splitlines():
+            read = set(re.findall(r"--config (\S+)", line))
+            assert read <= made, f"{page}: {line}: nothing before it writes {read - made}"
+            made |= set(re.findall(r" > (\S+)", line))
+
+
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 OTHERS = [
     (page, line.split("  ")[0].strip())

@@ -79,7 +79,7 @@ FOREIGN_DSCP = Kind(
     "daemon.foreign-dscp",
     "fail",
     "A rule writes a DSCP that the fabric policy does not know: switches treat those packets as best effort.",
-    "use the DSCPs of the policy, or give the policy that the switches run with --policy and --policy-file",
+    "use the DSCPs of the policy, or give the policy that the switches run with --profile and --policy-file",
 )
 ANSWERS = Kind("daemon.answers", "ok", "The daemon answers, lets this user attach, and enforces.")
 
