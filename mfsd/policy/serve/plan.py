@@ -167,7 +167,7 @@ def _first(
         return first
     if config.preemption is Preemption.OFF:
         return first + [r for r in begun if r not in first]
-    whole_s = step.seconds_with(room, 0, 0)
+    whole_s = step.seconds() + config.pace_margin * room * now.prefill_s_per_token  # spread over the ranks
     for r in sorted(begun, key=lambda r: (r.due_s, r.request_id)):
         slack_s = r.due_s - now_s - r.prefill_left * now.prefill_s_per_token
         if 0 <= slack_s < whole_s and r not in first:

@@ -86,13 +86,14 @@ def _project(
         if number in skip:
             continue
         tokens, due_s = r.num_prompt_tokens - r.num_computed_tokens, r.due_s
-        if number in before and len(relegated) < budget:
+        begun = r.num_computed_tokens > r.num_cached_tokens
+        if number in before and not begun and len(relegated) < budget:
             kept = config.readmission_margin * max(0.0, due_s - now_s)
             if end_s + tokens * each > due_s - kept:
                 relegated.add(number)
                 continue
         end_s += tokens * each
-        if r.num_computed_tokens <= r.num_cached_tokens:
+        if not begun:
             push(pool, (r.importance, -tokens, -number))
         while end_s > due_s and pool and len(relegated) < budget:
             _, longest, victim = pop(pool)

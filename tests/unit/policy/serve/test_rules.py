@@ -302,6 +302,8 @@ def test_a_relegated_request_comes_back_with_a_margin_only() -> None:
     assert set_aside(config, [tight], 1, 1.0, ALONE, 0.0).relegated == frozenset()
     assert set_aside(config, [tight], 1, 1.0, ALONE, 0.0, before=[0]).relegated == {0}
     assert set_aside(config, [easy], 1, 1.0, ALONE, 0.0, before=[0]).relegated == frozenset()
+    begun = msgspec.structs.replace(tight, num_prompt_tokens=96, num_computed_tokens=1)
+    assert set_aside(config, [begun], 1, 1.0, ALONE, 0.0, before=[0]).relegated == frozenset(), "was served"
 
 
 # -- programs
