@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mfsd.policy
 
-ALLOWED = {"__future__", "collections", "enum", "math", "msgspec", "typing"}
+ALLOWED = {"__future__", "collections", "enum", "heapq", "math", "msgspec", "typing"}
 
 
 def imports(path: Path) -> set[str]:
