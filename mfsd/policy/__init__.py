@@ -2,7 +2,7 @@
 state.
 
 Read in this order: words, config, estimate, urgency, flow, order, wire (one NIC); red, load, result,
-pruning, core (the cluster). Rules and invariants: docs/internals/policy.md.
+pruning, core (the cluster); on_time is a study. Rules and invariants: docs/internals/policy.md.
 """
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant

@@ -148,7 +148,7 @@ def test_a_place_is_explained(daemon: Daemon, engines: tuple[Engine, Engine]) ->
     assert (reply.ahead_tasks, reply.ahead_bytes) == (1, 200_000_000)
     assert reply.ahead[0].why == "tier early goes before last"
     text = mfsctl(daemon, "trace", "--explain", last.id.rpartition(":")[0]).stdout
-    assert "MLU" in text and "this node's own RED order" in text and "It waits for those before it." in text
+    assert "to the deadline" in text and "this node's own RED order" in text and "It waits for those before it." in text
     shown = json.loads(mfsctl(daemon, "trace", "--explain", last.id, "--json").stdout)
     assert shown["task"]["request_id"] == 31
     listed = mfsctl(daemon, "trace")

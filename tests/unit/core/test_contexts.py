@@ -27,9 +27,9 @@ Take = Callable[[Client, int], list[int]]
 Eventually = Callable[..., object]
 
 
-def filled(serve):
+def filled(serve, **options):
     """A server, a client whose window is full, and its NIC; so what is submitted waits."""
-    server = serve()
+    server = serve(**options)
     client = server.attach()
     nic = client.nic("rdma0", 0, RATE)
     first = client.submit(WINDOW, stage=Stage.BACKGROUND, nic=nic, asked=True)
@@ -50,8 +50,8 @@ def the_task(server, client: Client, eventually: Eventually):
     return eventually(lambda: (held(server, client) or [None])[0])
 
 
-def test_bytes_that_are_to_come_count_in_mlu(full, eventually: Eventually) -> None:
-    server, client, nic = full
+def test_bytes_that_are_to_come_count_in_mlu(serve, eventually: Eventually) -> None:
+    server, client, nic = filled(serve, policy=Policy(variant=Variant.PAPER))
     deadline_ns = time.monotonic_ns() + 1000 * S
     ahead = 1000 * RATE // 4  # MLU 0.25: between Q_2 and Q_1
     told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandTold(ahead, nic=nic),))
@@ -97,7 +97,7 @@ def test_a_request_is_promoted_by_time_though_nothing_happens(serve) -> None:
 
 def test_while_its_batch_computes_it_is_promoted_at_layer_boundaries(serve, eventually: Eventually) -> None:
     for attempt in itertools.count():  # beyond the crossing from the start: the machine was away until then
-        server, client, nic = filled(serve)
+        server, client, nic = filled(serve, policy=Policy(variant=Variant.PAPER))
         now_ns = time.monotonic_ns()
         crossing_ns = now_ns + (S << attempt) // 4
         deadline_ns = now_ns + 1000 * S

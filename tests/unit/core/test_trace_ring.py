@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from mfsd import _native
-from mfsd._native import Client, RequestTold, Stage
+from mfsd._native import Client, Policy, RequestTold, Stage, Variant
 from mfsd.node.events import Event, Kind, decode
 from tests.support.arbiter import Server
 
@@ -80,7 +80,7 @@ def test_an_event_says_in_which_direction_its_bytes_go(
 
 
 def test_promotion_and_pruning(serve: Callable[..., Server], take: Take, eventually: Eventually) -> None:
-    server = serve(window_bytes_min=1)
+    server = serve(window_bytes_min=1, policy=Policy(variant=Variant.PAPER))
     client = server.attach()
     nic = client.nic("slow", 0, 1000)
     take_first = client.submit(10**6, stage=Stage.P2D, nic=nic)
