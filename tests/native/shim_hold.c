@@ -1,6 +1,8 @@
 /* Held work requests: order, copies, slots, permits, bounds. */
 #include "shim_test.h"
 
+#include <fcntl.h>
+
 static void held_until_granted(void)
 {
 	struct daemon *d = hold_daemon();
@@ -425,6 +427,47 @@ static void mode_lowered(void)
 	WAIT((rig_poll(r, wc, 1), ibv_post_send(qp, &wr, &bad), daemon_counts(d).submitted >= 2));
 }
 
+/* Pages of anonymous memory that the process has in use. */
+static uint64_t pages_private(void)
+{
+	unsigned long resident = 0, shared = 0;
+	char text[256] = {0};
+	int file = open("/proc/self/statm", O_RDONLY); /* and no allocation */
+
+	CHECK(file >= 0 && read(file, text, sizeof(text) - 1) > 0);
+	close(file);
+	CHECK(sscanf(text, "%*u %lu %lu", &resident, &shared) == 2);
+	return resident - shared;
+}
+
+static void memory_goes_back(void)
+{
+	enum { N = 4096, ROUNDS = 3 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(2 * N);
+	struct ibv_qp *qp = rig_qp(r, N);
+	static struct ibv_wc wc[N];
+	uint64_t before, full;
+
+	memset(wc, 1, sizeof(wc));
+	rig_ready(qp);
+	for (int round = 0; round < ROUNDS; round++) {
+		before = pages_private();
+		rig_post_writes(r, qp, (uint64_t)round * N, N, IBV_SEND_SIGNALED);
+		CHECK(pages_private() > before + 200); /* each is a copy of more than 200 bytes */
+		WAIT(daemon_segment(d)->report.held_work_requests == N);
+		daemon_grant_all(d, true);
+		WAIT(daemon_segment(d)->report.held_work_requests == 0);
+		daemon_grant_all(d, false);
+		full = pages_private(); /* while completions are to come, all of it stays */
+		CHECK_EQUAL(fake_complete(qp, N), N);
+		rig_drain(r, wc, N);
+		for (unsigned i = 0; i < N; i++)
+			CHECK(wc[i].wr_id == (uint64_t)round * N + i);
+		WAIT(pages_private() < full - 200);
+	}
+}
+
 static void rules_change(void)
 {
 	struct daemon *d = hold_daemon();
@@ -460,6 +503,7 @@ int main(int argc, char **argv)
 		{"tasks_fit_the_rate", tasks_fit_the_rate},
 		{"observe", observe},
 		{"mode_lowered", mode_lowered},
+		{"memory_goes_back", memory_goes_back},
 		{"rules_change", rules_change},
 		{NULL, NULL},
 	};
