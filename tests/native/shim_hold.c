@@ -427,6 +427,31 @@ static void mode_lowered(void)
 	WAIT((rig_poll(r, wc, 1), ibv_post_send(qp, &wr, &bad), daemon_counts(d).submitted >= 2));
 }
 
+/* A program that looks for completions once a step: all that it posts in a step leaves in that step, though the daemon
+ * permits one task and learns of no completion. */
+static void polls_seldom(void)
+{
+	enum { STEPS = 4, N = 16 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, N);
+	struct ibv_wc wc[N];
+
+	rig_ready(qp);
+	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 20000000, __ATOMIC_RELAXED);
+	for (unsigned step = 0; step < STEPS; step++) {
+		rig_post_writes(r, qp, step * N, N, IBV_SEND_SIGNALED);
+		if (!step)
+			daemon_grant(d, 1);
+		WAIT(posted(qp) == (step + 1) * N);
+		CHECK_EQUAL(fake_complete(qp, N), N);
+		rig_drain(r, wc, N);
+		for (unsigned i = 0; i < N; i++)
+			CHECK_EQUAL(wc[i].wr_id, step * N + i);
+	}
+	WAIT(daemon_counts(d).completed == daemon_segment(d)->report.permits);
+}
+
 /* Pages of anonymous memory that the process has in use. */
 static uint64_t pages_private(void)
 {
@@ -503,6 +528,7 @@ int main(int argc, char **argv)
 		{"tasks_fit_the_rate", tasks_fit_the_rate},
 		{"observe", observe},
 		{"mode_lowered", mode_lowered},
+		{"polls_seldom", polls_seldom},
 		{"memory_goes_back", memory_goes_back},
 		{"rules_change", rules_change},
 		{NULL, NULL},
