@@ -29,6 +29,7 @@
 #define TURN_OTHERS 4
 #define TURN_RATE_UNKNOWN 1000000000 /* bytes a second, of a port that does not say */
 #define SOON_NS 5000000 /* the thread may look only so much later */
+#define TRIM_NS 1000000000 /* after a queue pair held something its memory goes back */
 #define ALL_NS 64000000 /* between two looks at queue pairs that hold nothing */
 
 static _Atomic(struct shim_qp *) newly_listed; /* pushed by whoever holds something first */
@@ -212,6 +213,7 @@ void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 			continue;
 		}
 		*link = q->next_listed;
+		atomic_store(&q->trim_at_ns, now_ns + TRIM_NS);
 		atomic_fetch_sub(&shim.listed, 1);
 		atomic_store(&q->listed, 0);
 		atomic_thread_fence(memory_order_seq_cst);
@@ -221,9 +223,14 @@ void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 	if (now_ns < all_at_ns)
 		return;
 	all_at_ns = now_ns + ALL_NS;
-	while ((q = shim_qp_each(&cursor)))
+	while ((q = shim_qp_each(&cursor))) {
+		uint64_t trim_at_ns = atomic_load(&q->trim_at_ns);
+
 		if (atomic_load(&q->poll_deferred))
 			shim_complete(q, 0);
+		if (unlikely(trim_at_ns && now_ns >= trim_at_ns) && !atomic_load(&q->listed) && shim_hold_trim(q))
+			atomic_store(&q->trim_at_ns, 0);
+	}
 }
 
 /* Records of the parent are not used again, so what they say of themselves does not matter. */

@@ -81,8 +81,8 @@ static never_inline int given_failed(struct shim_qp *q, const struct before *bef
 	return rc;
 }
 
-/* By shim_owner_enter, and of the stage that was posted last, as nearly all posts are: what post_now does, in half of the
- * instructions. */
+/* By shim_owner_enter, and of the stage that was posted last, as nearly all posts are: what post_now does, in two
+ * thirds of the instructions. */
 static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	const uint64_t stage = q->run_stage;

@@ -440,7 +440,7 @@ void shim_permits(void)
 			struct shim_qp *q = t->q;
 			uint64_t id = atomic_load_explicit(&t->id, memory_order_acquire);
 
-			if (id && id != permits[i].task_id)
+			if (!q || (id && id != permits[i].task_id)) /* a task of long ago; see shim_hold_trim */
 				continue;
 			permitted_set(q, t);
 			if (!queue_pairs || pump[queue_pairs - 1] != q)

@@ -38,6 +38,7 @@ void shim_qp_reset_counts(struct shim_qp *q)
 	atomic_store(&q->flight_since_ns, 0);
 	q->lost_ns = q->looked_flight_ns = q->stretch_ns = 0;
 	q->looked_ns = shim_now_ns();
+	atomic_store(&q->trim_at_ns, 0);
 	atomic_store(&q->retired, 0);
 	atomic_store(&q->poll_deferred, 0);
 	atomic_store(&q->held_since_ns, 0);
@@ -50,7 +51,8 @@ void shim_qp_reset_counts(struct shim_qp *q)
 	q->bytes_posted = q->bytes_marked = q->bytes_completed = q->completed_end = 0;
 	if (q->fifo) /* old numbers must not look published */
 		for (uint64_t i = 0; i <= q->ring_mask; i++)
-			atomic_store_explicit(&shim_held_at(q, i)->published, 0, memory_order_relaxed);
+			if (atomic_load_explicit(&shim_held_at(q, i)->published, memory_order_relaxed)) /* takes no memory */
+				atomic_store_explicit(&shim_held_at(q, i)->published, 0, memory_order_relaxed);
 }
 
 static uint32_t ring_size(uint32_t n)

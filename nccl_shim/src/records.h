@@ -217,6 +217,7 @@ struct shim_qp {
 	_Atomic uint64_t hold_until_ns; /* the first of its held work requests may not be held longer; 0: none says so */
 	_Atomic uint32_t listed;	/* among those that hold something; stays until the thread looks */
 	struct shim_qp *next_listed;
+	_Atomic uint64_t trim_at_ns; /* when the thread gives back memory that it held something in; 0: has done so */
 	_Atomic uint64_t stretch_ns; /* for which it has stood still since something of it was last under way; the thread's */
 	_Atomic uint64_t lost_ns, looked_ns, looked_flight_ns; /* the thread's account, see hold_budget.c; RESET clears it */
 	_Atomic uint32_t force;	  /* post everything held, without permits */

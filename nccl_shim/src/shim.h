@@ -180,6 +180,7 @@ bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint
 void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns);
 void shim_hold_void(struct shim_qp *q, uint64_t index);
 void shim_hold_drop(struct shim_qp *q);
+bool shim_hold_trim(struct shim_qp *q);
 bool shim_hold_names(struct shim_qp *q, uint32_t lkey);
 static inline struct shim_held *shim_held_at(const struct shim_qp *q, uint64_t index)
 {

@@ -206,13 +206,18 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 static struct ibv_qp *new_qp(struct ibv_context *context, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	struct fake_qp *f = calloc(1, sizeof(*f));
+	pthread_mutexattr_t recursive;
 
 	attr->cap.max_inline_data = attr->cap.max_inline_data > FAKE_PAYLOAD_MAX ? FAKE_PAYLOAD_MAX
 										   : attr->cap.max_inline_data;
 	f->attr = *attr;
 	f->sq = calloc(attr->cap.max_send_wr, sizeof(*f->sq));
 	f->log = calloc(LOG_MAX, sizeof(*f->log));
-	pthread_mutex_init(&f->lock, NULL);
+	/* recursive: a device lets its state be changed while a batch is built, though this one builds under its lock */
+	pthread_mutexattr_init(&recursive);
+	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&f->lock, &recursive);
+	pthread_mutexattr_destroy(&recursive);
 	f->qpx.qp_base = (struct ibv_qp){.context = context, .pd = pd, .qp_num = atomic_fetch_add(&numbers, 1),
 					 .qp_type = attr->qp_type, .send_cq = attr->send_cq,
 					 .recv_cq = attr->recv_cq, .state = IBV_QPS_RESET};

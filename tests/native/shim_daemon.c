@@ -128,6 +128,23 @@ static void device_named_late(void)
 	CHECK_EQUAL(daemon_counts(d).attached, 1);
 }
 
+/* The environment is read when the first device is opened, not on the shim's thread while the program may be changing it. */
+static void environment_is_read_once(void)
+{
+	char path[256];
+	struct daemon_options options = {.path = path, .rules = {hold_rule()}, .rules_count = 1,
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE};
+	struct daemon *d;
+
+	snprintf(path, sizeof(path), "%s", socket_path());
+	d = daemon_start(&options);
+	rig_open(64);
+	setenv("MFS_SOCKET", "/nowhere", 1);
+	daemon_kill(d);
+	d = daemon_start(&options);
+	WAIT(daemon_counts(d).named == 1);
+}
+
 static void daemon_restarts_often(void)
 {
 	struct rig *r = rig_open(64);
@@ -387,6 +404,7 @@ int main(int argc, char **argv)
 		{"daemon_hangs", daemon_hangs},
 		{"daemon_detaches", daemon_detaches},
 		{"daemon_comes_later", daemon_comes_later},
+		{"environment_is_read_once", environment_is_read_once},
 		{"device_named_late", device_named_late},
 		{"daemon_restarts_often", daemon_restarts_often},
 		{"other_version", other_version},

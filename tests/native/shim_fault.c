@@ -1,6 +1,10 @@
 /* Queue pairs that fail or go away, devices that refuse. */
 #include "shim_test.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
 static void check_flushed(struct rig *r, uint64_t first, int n)
 {
 	struct ibv_wc wc[64];
@@ -214,6 +218,126 @@ static void device_refuses_for_good(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
+/* A batch that the device builds, since its queue pair is not ready to send yet, while something begins to be held there. */
+static void held_while_a_batch_is_built(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *ex = rig_qp_ex(r, 16);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(ex);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = 7};
+	struct ibv_wc wc[2];
+	const struct fake_record *log;
+	unsigned n;
+
+	CHECK(rig_state(ex, IBV_QPS_INIT) == 0);
+	CHECK(ibv_modify_qp(ex, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_DEST_QPN) == 0);
+	ibv_wr_start(x);
+	x->wr_id = 1;
+	x->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_rdma_write(x, 1, 2);
+	ibv_wr_set_sge(x, r->mr->lkey, (uintptr_t)r->buffer, 8);
+	CHECK(rig_state(ex, IBV_QPS_RTS) == 0);
+	rig_post_writes(r, ex, 2, 1, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(ex), 0);
+	CHECK(ibv_wr_complete(x) == 0);
+	WAIT(posted(ex) == 2);
+	log = fake_log(ex, &n);
+	CHECK(log[0].wr_id == 1 && log[1].wr_id == 2);
+	fake_complete(ex, 2);
+	rig_drain(r, wc, 2);
+	CHECK(wc[0].wr_id == 1 && wc[1].wr_id == 2);
+	WAIT(daemon_segment(d)->report.held_work_requests == 0);
+}
+
+/* A permit that comes while its queue pair is reset lets nothing go that was posted since. */
+static void reset_against_a_permit(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct ibv_wc wc[1];
+	uint64_t submitted = 0;
+
+	for (unsigned round = 0; round < 300; round++) {
+		unsigned before;
+
+		rig_ready(qp);
+		rig_post_writes(r, qp, 1, 1, IBV_SEND_SIGNALED);
+		WAIT(daemon_counts(d).submitted == submitted + 1);
+		daemon_grant_last(d);
+		CHECK(rig_state(qp, IBV_QPS_RESET) == 0);
+		before = posted(qp);
+		rig_ready(qp);
+		rig_post_writes(r, qp, 2, 1, IBV_SEND_SIGNALED);
+		WAIT(daemon_counts(d).submitted == submitted + 2);
+		CHECK_EQUAL(posted(qp), before);
+		daemon_grant_last(d);
+		WAIT(posted(qp) == before + 1);
+		CHECK_EQUAL(fake_complete(qp, 1), 1);
+		rig_drain(r, wc, 1);
+		CHECK_EQUAL(wc[0].wr_id, 2);
+		CHECK(rig_state(qp, IBV_QPS_RESET) == 0);
+		submitted += 2;
+	}
+}
+
+/* What the device judges is posted behind a batch of another thread that is not complete yet. */
+static struct ibv_qp *unusual_qp;
+static struct rig *unusual_rig;
+static _Atomic bool unusual_begun;
+
+static void *post_unusual(void *answer)
+{
+	struct ibv_sge sge[5];
+	struct ibv_send_wr wr = rig_write(unusual_rig, &sge[0], 9, 8, 0), *bad = NULL;
+
+	for (int i = 1; i < 5; i++)
+		sge[i] = sge[0];
+	wr.num_sge = 5; /* more than it has */
+	atomic_store(&unusual_begun, true);
+	*(int *)answer = ibv_post_send(unusual_qp, &wr, &bad);
+	CHECK(bad == &wr);
+	return NULL;
+}
+
+static void unusual_behind_a_batch(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *ex = rig_qp_ex(r, 16);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(ex);
+	struct ibv_wc wc[1];
+	pthread_t thread;
+	int answer, alone;
+
+	unusual_rig = r;
+	unusual_qp = ex;
+	rig_ready(ex);
+	post_unusual(&alone); /* nothing is ahead of it */
+	CHECK(alone && alone != ENOMEM);
+	for (unsigned round = 0; round < 50; round++) {
+		atomic_store(&unusual_begun, false);
+		ibv_wr_start(x);
+		x->wr_id = round;
+		x->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_rdma_write(x, 1, 2);
+		ibv_wr_set_sge(x, r->mr->lkey, (uintptr_t)r->buffer, 8);
+		CHECK(pthread_create(&thread, NULL, post_unusual, &answer) == 0);
+		while (!atomic_load(&unusual_begun))
+			sched_yield();
+		for (int i = 0; i < 10; i++)
+			sched_yield();
+		CHECK(ibv_wr_complete(x) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+		CHECK_EQUAL(answer, alone);
+		CHECK_EQUAL(posted(ex), round + 1);
+		CHECK_EQUAL(fake_complete(ex, 1), 1);
+		rig_drain(r, wc, 1);
+	}
+	(void)d;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -225,6 +349,9 @@ int main(int argc, char **argv)
 		{"key_goes_away", key_goes_away},
 		{"device_has_no_room", device_has_no_room},
 		{"device_has_no_room_negative", device_has_no_room_negative},
+		{"held_while_a_batch_is_built", held_while_a_batch_is_built},
+		{"reset_against_a_permit", reset_against_a_permit},
+		{"unusual_behind_a_batch", unusual_behind_a_batch},
 		{"device_refuses", device_refuses},
 		{"device_refuses_for_good", device_refuses_for_good},
 		{NULL, NULL},

@@ -1,6 +1,8 @@
 /* Held work requests: order, copies, slots, permits, bounds. */
 #include "shim_test.h"
 
+#include <fcntl.h>
+
 static void held_until_granted(void)
 {
 	struct daemon *d = hold_daemon();
@@ -425,6 +427,72 @@ static void mode_lowered(void)
 	WAIT((rig_poll(r, wc, 1), ibv_post_send(qp, &wr, &bad), daemon_counts(d).submitted >= 2));
 }
 
+/* A program that looks for completions once a step: all that it posts in a step leaves in that step, though the daemon
+ * permits one task and learns of no completion. */
+static void polls_seldom(void)
+{
+	enum { STEPS = 4, N = 16 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, N);
+	struct ibv_wc wc[N];
+
+	rig_ready(qp);
+	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 20000000, __ATOMIC_RELAXED);
+	for (unsigned step = 0; step < STEPS; step++) {
+		rig_post_writes(r, qp, step * N, N, IBV_SEND_SIGNALED);
+		if (!step)
+			daemon_grant(d, 1);
+		WAIT(posted(qp) == (step + 1) * N);
+		CHECK_EQUAL(fake_complete(qp, N), N);
+		rig_drain(r, wc, N);
+		for (unsigned i = 0; i < N; i++)
+			CHECK_EQUAL(wc[i].wr_id, step * N + i);
+	}
+	WAIT(daemon_counts(d).completed == daemon_segment(d)->report.permits);
+}
+
+/* Pages of anonymous memory that the process has in use. */
+static uint64_t pages_private(void)
+{
+	unsigned long resident = 0, shared = 0;
+	char text[256] = {0};
+	int file = open("/proc/self/statm", O_RDONLY); /* and no allocation */
+
+	CHECK(file >= 0 && read(file, text, sizeof(text) - 1) > 0);
+	close(file);
+	CHECK(sscanf(text, "%*u %lu %lu", &resident, &shared) == 2);
+	return resident - shared;
+}
+
+static void memory_goes_back(void)
+{
+	enum { N = 4096, ROUNDS = 3 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(2 * N);
+	struct ibv_qp *qp = rig_qp(r, N);
+	static struct ibv_wc wc[N];
+	uint64_t before, full;
+
+	memset(wc, 1, sizeof(wc));
+	rig_ready(qp);
+	for (int round = 0; round < ROUNDS; round++) {
+		before = pages_private();
+		rig_post_writes(r, qp, (uint64_t)round * N, N, IBV_SEND_SIGNALED);
+		CHECK(pages_private() > before + 200); /* each is a copy of more than 200 bytes */
+		WAIT(daemon_segment(d)->report.held_work_requests == N);
+		daemon_grant_all(d, true);
+		WAIT(daemon_segment(d)->report.held_work_requests == 0);
+		daemon_grant_all(d, false);
+		full = pages_private(); /* while completions are to come, all of it stays */
+		CHECK_EQUAL(fake_complete(qp, N), N);
+		rig_drain(r, wc, N);
+		for (unsigned i = 0; i < N; i++)
+			CHECK(wc[i].wr_id == (uint64_t)round * N + i);
+		WAIT(pages_private() < full - 200);
+	}
+}
+
 static void rules_change(void)
 {
 	struct daemon *d = hold_daemon();
@@ -460,6 +528,8 @@ int main(int argc, char **argv)
 		{"tasks_fit_the_rate", tasks_fit_the_rate},
 		{"observe", observe},
 		{"mode_lowered", mode_lowered},
+		{"polls_seldom", polls_seldom},
+		{"memory_goes_back", memory_goes_back},
 		{"rules_change", rules_change},
 		{NULL, NULL},
 	};
