@@ -3,7 +3,7 @@
  * was told when it gets to it, and takes the credit back as soon as anything waits. How much is the arbiter's to say
  * (arbiter_credit.c); how much of it is in use only the client counts.
  *
- * A task that goes so has the class of one that is neither critical nor pruned. Where that depends on what the client
+ * A task that goes so has the class of one that is neither critical nor near nor pruned. Where that depends on what the client
  * does not know, it asks.
  */
 #include "client_state.h"
@@ -27,6 +27,13 @@ static unsigned class_of_reuse(const struct mfs_segment *segment, const struct m
 	return wire_class < header->class_reuse_least ? wire_class : header->class_reuse_least;
 }
 
+static bool due_soon(const struct mfs_segment *segment, const struct mfs_task *task)
+{
+	uint64_t soon_ns = atomic_load_explicit(&segment->header.soon_ns, memory_order_relaxed);
+
+	return soon_ns && task->deadline_ns && task->deadline_ns < client_clock_ns() + soon_ns;
+}
+
 static unsigned class_of(const struct mfs_segment *segment, const struct mfs_task *task)
 {
 	switch (task->stage) {
@@ -36,7 +43,7 @@ static unsigned class_of(const struct mfs_segment *segment, const struct mfs_tas
 	case MFS_STAGE_REUSE:
 		return class_of_reuse(segment, task);
 	case MFS_STAGE_P2D:
-		return segment->header.class_last;
+		return due_soon(segment, task) ? MFS_CLASS_ASK : segment->header.class_last;
 	default:
 		return segment->header.classes - 1;
 	}

@@ -1,5 +1,6 @@
 /* The reverse multi-level queue: its calls. Batches are in rmlq_early.c, requests in rmlq_last.c, closed destinations in
  * rmlq_parked.c. */
+#include "rmlq_lone.h"
 #include "rmlq_parked.h"
 
 #include <errno.h>
@@ -16,6 +17,8 @@ void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
 		.critical_laxity_share = 0.05,
 		.readmission_share = 0.05,
 		.promotion_interval_ns = 1000000,
+		.soon_ns = 500000000,
+		.short_load_ns = 32000000,
 	};
 	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++)
 		policy->threshold[i] = 0.5 / (double)(1u << (2 * i));
@@ -43,7 +46,8 @@ static bool policy_valid(const struct mfs_policy *policy)
 			return false;
 	return share(policy->rho_max) && policy->rho_max < 1.0 && share(policy->critical_laxity_share) &&
 	       share(policy->readmission_share) && policy->promotion_interval_ns >= 1 &&
-	       policy->promotion_interval_ns <= 3600000000000ULL;
+	       policy->promotion_interval_ns <= 3600000000000ULL && policy->soon_ns <= 3600000000000ULL &&
+	       policy->short_load_ns <= 3600000000000ULL;
 }
 
 static uint32_t *positions_lay(struct mfs_arena *arena, uint32_t nodes)
@@ -204,9 +208,10 @@ static uint32_t lesser(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* mfsd.policy.wire: in variant mfs collectives are alone on their class and last stages below all early ones;
+/* mfsd.policy.wire; `below`: how many classes below the first of its kind reuse goes. In variant mfs collectives are alone on their class and last stages below all early ones;
  * variant paper lets both share classes. */
-static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick, bool near)
+static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick, uint32_t below,
+			  bool near)
 {
 	uint32_t k = policy->classes;
 
@@ -218,28 +223,29 @@ static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const
 		return pick->tier != MFS_TIER_EARLY;
 	if (policy->variant == MFS_VARIANT_PAPER) {
 		if (pick->tier == MFS_TIER_EARLY)
-			return (uint8_t)(1 + lesser(pick->rli, k - 3));
+			return (uint8_t)(1 + lesser(below, k - 3));
 		return (uint8_t)lesser(pick->level > 2 ? pick->level - 1u : 1, k - 2);
 	}
 	if (pick->tier == MFS_TIER_LAST)
 		return (uint8_t)(k - (near && k >= MFS_NEAR_CLASSES ? 3 : 2));
 	if (stage != MFS_STAGE_REUSE || k < 5)
 		return k > 3;
-	return (uint8_t)(2 + lesser(pick->rli, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
+	return (uint8_t)(2 + lesser(below, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
 }
 
 uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli)
 {
-	const struct mfs_pick pick = {.tier = stage == MFS_STAGE_P2D ? MFS_TIER_LAST : MFS_TIER_EARLY, .rli = rli};
+	const struct mfs_pick pick = {.tier = stage == MFS_STAGE_P2D ? MFS_TIER_LAST : MFS_TIER_EARLY};
 
 	if (stage == MFS_STAGE_P2D && policy->variant == MFS_VARIANT_PAPER && policy->classes > 2)
 		return MFS_CLASS_ASK; /* it has that of its level */
-	return wire_class(policy, stage, &pick, false);
+	return wire_class(policy, stage, &pick, rli, false);
 }
 
 static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 {
 	const struct flow *flow = flow_at(q, i);
+	uint32_t below = 0;
 	bool near = false;
 
 	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes,
@@ -255,6 +261,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 			pick->tier = MFS_TIER_SCAVENGER;
 		else
 			pick->rli = early_rli(q, flow);
+		below = lone_is_sized(q, batch_at(q, b)) ? lone_step(q, batch_at(q, b)) : pick->rli;
 		break;
 	}
 	case MFS_FLOW_LAST:
@@ -273,7 +280,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 		pick->wire_class = flow->wire_class;
 		return;
 	}
-	pick->wire_class = wire_class(&q->policy, flow->stage, pick, near);
+	pick->wire_class = wire_class(&q->policy, flow->stage, pick, below, near);
 }
 
 /* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */

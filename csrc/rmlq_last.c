@@ -91,12 +91,29 @@ static int64_t guard_ns(const struct mfs_rmlq *q, const struct request *request)
 	return (int64_t)((double)(int64_t)request->budget_ns * q->policy.critical_laxity_share);
 }
 
+/* A lost request of variant mfs is due again this much after its deadline (mfsd.policy.order). */
+static uint64_t renewed_ns(const struct request *request)
+{
+	if (!request->budget_ns || request->budget_ns > (MFS_TIME_MAX - request->deadline_ns) / MFS_RENEWAL_BUDGETS)
+		return MFS_TIME_MAX;
+	return request->deadline_ns + MFS_RENEWAL_BUDGETS * request->budget_ns;
+}
+
+/* What orders last stages of variant mfs. */
+static uint64_t due_ns(const struct request *request)
+{
+	return request->lost ? renewed_ns(request) : request->deadline_ns;
+}
+
 bool last_near(const struct mfs_rmlq *q, uint32_t r)
 {
 	const struct request *request = request_at(q, r);
 
-	return q->policy.variant == MFS_VARIANT_MFS && request->tier == MFS_TIER_LAST && !request->lost &&
-	       request->deadline_ns != MFS_TIME_MAX && laxity_ns(q, request) < MFS_NEAR_GUARDS * guard_ns(q, request);
+	if (q->policy.variant != MFS_VARIANT_MFS || request->tier != MFS_TIER_LAST || request->deadline_ns == MFS_TIME_MAX)
+		return false;
+	if (q->policy.soon_ns && due_ns(request) < q->now_ns + q->policy.soon_ns)
+		return true;
+	return !request->lost && laxity_ns(q, request) < MFS_NEAR_GUARDS * guard_ns(q, request);
 }
 
 /* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most
@@ -169,14 +186,6 @@ void last_look(struct mfs_rmlq *q, uint32_t r)
 		timer_set(q, r, next);
 }
 
-/* A lost request of variant mfs is due again this much after its deadline (mfsd.policy.order). */
-static uint64_t renewed_ns(const struct request *request)
-{
-	if (!request->budget_ns || request->budget_ns > (MFS_TIME_MAX - request->deadline_ns) / MFS_RENEWAL_BUDGETS)
-		return MFS_TIME_MAX;
-	return request->deadline_ns + MFS_RENEWAL_BUDGETS * request->budget_ns;
-}
-
 /* The first half of the key in the request's tier. */
 static uint64_t request_high(const struct mfs_rmlq *q, const struct request *request)
 {
@@ -187,9 +196,7 @@ static uint64_t request_high(const struct mfs_rmlq *q, const struct request *req
 		return early_key(0, size_second(request->bytes_left, 0), 3);
 	if (request->tier == MFS_TIER_LAST && !mfs)
 		return request->deadline_ns | (uint64_t)request->level << 60;
-	if (request->tier == MFS_TIER_LAST && request->lost)
-		return renewed_ns(request);
-	return request->deadline_ns;
+	return request->tier == MFS_TIER_LAST ? due_ns(request) : request->deadline_ns;
 }
 
 /* Gives what waits for one destination its key; `s` is the request or a strand of it. */

@@ -32,4 +32,19 @@ static inline uint64_t lone_second(const struct mfs_rmlq *q, struct batch *batch
 	return size_second(batch->bytes_waiting, batch->rank) + ((uint64_t)(batch->late * LATE_SIZES) << 32);
 }
 
+/* Whether it is known how much a load without a batch is: of one flow alone nobody said what more comes. */
+static inline bool lone_is_sized(const struct mfs_rmlq *q, const struct batch *batch)
+{
+	return batch->record.part == BATCH_OF_REQUEST && q->policy.early_order == MFS_EARLY_SHORTEST &&
+	       q->policy.short_load_ns;
+}
+
+/* How many classes below the first one of loads its rest travels. */
+static inline uint32_t lone_step(const struct mfs_rmlq *q, const struct batch *batch)
+{
+	const uint64_t left_ns = transfer_ns(q, batch->bytes_waiting) << (lone_is_late(q, batch) ? LATE_SIZES : 0);
+
+	return (left_ns > q->policy.short_load_ns) + (left_ns > MFS_LOAD_STEP * q->policy.short_load_ns);
+}
+
 #endif

@@ -197,6 +197,8 @@ cdef extern from "mfs/rmlq.h" nogil:
         double critical_laxity_share
         double readmission_share
         uint64_t promotion_interval_ns
+        uint64_t soon_ns
+        uint64_t short_load_ns
     void mfs_policy_default(mfs_policy *policy, uint32_t classes)
     struct mfs_flow:
         uint64_t bytes

@@ -225,6 +225,8 @@ class Policy(NamedTuple):
     critical_laxity_share: float = 0.05
     readmission_share: float = 0.05
     promotion_interval_ns: int = 1_000_000
+    soon_ns: int = 500_000_000
+    short_load_ns: int = 32_000_000
 
 class ArbiterStats(TypedDict):
     loops: int

@@ -168,8 +168,9 @@ Rule = namedtuple(
 )
 Policy = namedtuple(
     "Policy",
-    "variant early_order classes levels threshold rho_max critical_laxity_share readmission_share promotion_interval_ns",
-    defaults=(0, 2, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000),
+    "variant early_order classes levels threshold rho_max critical_laxity_share readmission_share promotion_interval_ns"
+    " soon_ns short_load_ns",
+    defaults=(0, 2, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000, 500_000_000, 32_000_000),
 )
 
 
@@ -190,6 +191,8 @@ cdef int policy_read(mfs_policy *to, policy) except -1:
     to.critical_laxity_share = policy.critical_laxity_share
     to.readmission_share = policy.readmission_share
     to.promotion_interval_ns = policy.promotion_interval_ns
+    to.soon_ns = policy.soon_ns
+    to.short_load_ns = policy.short_load_ns
     return 0
 
 

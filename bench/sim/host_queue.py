@@ -40,6 +40,8 @@ def native(config: PolicyConfig) -> NativePolicy:
         threshold=thresholds(config),
         rho_max=config.rho_max,
         critical_laxity_share=config.critical_laxity_share,
+        soon_ns=config.soon_ns,
+        short_load_ns=config.short_load_ns,
         readmission_share=config.readmission_margin,
         promotion_interval_ns=config.promotion_interval_ns,
     )

@@ -59,7 +59,7 @@ MODES = {
         Mode(
             name="static",
             says="stage order in host queue and on the wire, deadlines among stage 3; no coordinator",
-            policy={"variant": "mfs", "levels": 1, "critical_laxity_share": 0.0, "drop_budget": 0.0},
+            policy={"variant": "mfs", "levels": 1, "critical_laxity_share": 0.0, "soon_ns": 0, "drop_budget": 0.0},
         ),
         Mode(name="paper", says="the paper's rule, with coordinator", policy={"variant": "paper"}, coordinator=True),
         Mode(name="mfs", says="MFS's default rule, with coordinator", policy={"variant": "mfs"}, coordinator=True),

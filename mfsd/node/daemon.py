@@ -463,6 +463,8 @@ def _new_arbiter(config: Config) -> Arbiter:
             threshold=thresholds(policy),
             rho_max=policy.rho_max,
             critical_laxity_share=policy.critical_laxity_share,
+            soon_ns=policy.soon_ns,
+            short_load_ns=policy.short_load_ns,
             readmission_share=policy.readmission_margin,
             promotion_interval_ns=policy.promotion_interval_ns,
         ),

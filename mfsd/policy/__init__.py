@@ -8,8 +8,8 @@ pruning, core (the cluster); on_time is a study. Rules and invariants: docs/inte
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.core import Core, ReferenceCore
 from mfsd.policy.estimate import Load
-from mfsd.policy.flow import Decision, Flow, initial, is_near, look, next_look_ns
-from mfsd.policy.order import Key, first_in_order, order_key, tier_of
+from mfsd.policy.flow import Decision, Flow, initial, look, next_look_ns
+from mfsd.policy.order import Key, first_in_order, is_near, load_step, order_key, tier_of
 from mfsd.policy.pruning import plan, sort_by_red
 from mfsd.policy.red import robust_effective_deadline
 from mfsd.policy.result import Batch, Place, Plan, Pruned, Request
@@ -38,6 +38,7 @@ __all__ = [
     "first_in_order",
     "initial",
     "is_near",
+    "load_step",
     "look",
     "next_look_ns",
     "order_key",

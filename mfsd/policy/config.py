@@ -54,6 +54,11 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     critical_laxity_share: float = 0.05
     """Variant mfs: class 0 needs a laxity below this share of the request's budget, and a class above other last
     stages one below three times it; 0 turns both off."""
+    soon_ns: int = 500_000_000
+    """Variant mfs: last stages that are due within this travel a class above the others, too; 0: none for that."""
+    short_load_ns: int = 32_000_000
+    """Variant mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to four
+    times as long in the second, others in the last; 0: all in the last."""
     early_order: EarlyOrder = EarlyOrder.SHORTEST
     """Variant mfs: who goes first among early-stage flows of equal RLI."""
     drop_budget: float = 0.05
@@ -81,6 +86,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _within("load_time_constant_ns", self.load_time_constant_ns, 1, 3_600_000_000_000)
         _within("promotion_interval_ns", self.promotion_interval_ns, 1, 3_600_000_000_000)
         _within("critical_laxity_share", self.critical_laxity_share, 0.0, 1.0)
+        _within("soon_ns", self.soon_ns, 0, 3_600_000_000_000)
+        _within("short_load_ns", self.short_load_ns, 0, 3_600_000_000_000)
         _within("drop_budget", self.drop_budget, 0.0, 1.0)
         _within("readmission_margin", self.readmission_margin, 0.0, 1.0)
 

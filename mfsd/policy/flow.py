@@ -7,8 +7,6 @@ can arm one timer per flow and never scans.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from mfsd.policy.config import PolicyConfig, Variant
@@ -47,6 +45,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     without_batch: bool = False
     """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so; its
     own where the request is not known. deadline_ns: when they must be there for the request to be in time."""
+    request_known: bool = True
+    """Else nobody can tell what more belongs to a load without a batch."""
     batch_running: bool = False
     """The batch has begun to compute: peers would stall with it."""
     pruned: bool = False
@@ -65,10 +65,6 @@ class Decision(msgspec.Struct, frozen=True):
 def initial(config: PolicyConfig) -> Decision:
     """As low as can be: in variant paper a flow starts at the last level and is promoted (paper 4.2)."""
     return Decision(config.levels if config.variant is Variant.PAPER else 0)
-
-
-NEAR_GUARDS: Final = 3
-"""Times the laxity that class 0 needs."""
 
 
 def laxity_ns(config: PolicyConfig, flow: Flow, now_ns: int) -> int:
@@ -91,17 +87,6 @@ def guard_ns(config: PolicyConfig, flow: Flow) -> int:
     """The laxity below which variant mfs may put the flow into class 0: a small share of its budget
     (design)."""
     return int(flow.budget_ns * config.critical_laxity_share)
-
-
-def is_near(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> bool:
-    """Variant mfs: a last stage with little to spare, though not so little that it would go first: on the wire it is
-    a class above the others, so that ports that know no deadlines send it before them (docs/simulation-studies.md)."""
-    return (
-        config.variant is Variant.MFS
-        and flow.deadline_ns != NO_DEADLINE
-        and not decision.infeasible
-        and laxity_ns(config, flow, now_ns) < NEAR_GUARDS * guard_ns(config, flow)
-    )
 
 
 def admits_to_class_0(config: PolicyConfig, flow: Flow, now_ns: int, unit_slack_ns: int | None) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
-from mfsd.policy.flow import Decision, Flow
+from mfsd.policy.estimate import transfer_ns
+from mfsd.policy.flow import Decision, Flow, guard_ns, laxity_ns
 from mfsd.policy.urgency import relative_layer_index
 from mfsd.policy.words import NO_DEADLINE, NO_RANK, Stage, Tier, known_stage
 
@@ -26,6 +27,12 @@ LATE_SIZES: Final = 2
 """How many size classes larger a load without a batch counts that comes too late: four times the bytes. Those in time
 go first among what is about as large, and the small ones that are lost do not wait for long
 (docs/simulation-studies.md)."""
+
+NEAR_GUARDS: Final = 3
+"""Times the laxity that class 0 needs, for a last stage to be near."""
+
+LOAD_STEP: Final = 4
+"""How many times as long a load of the next class may take."""
 
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
@@ -124,6 +131,27 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     # reuse that is set aside keeps its turn: when it is needed depends on a request that is not to be served now
     due = NO_DEADLINE if known_stage(flow.stage) is Stage.REUSE else flow.deadline_ns
     return (tier.value, 0, due, 0, flow.sequence)
+
+
+def is_near(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> bool:
+    """Variant mfs: a last stage that is due soon, lost ones by their renewed deadline, or has little to spare, though
+    not so little that it would go first: on the wire it is a class above the others, so that ports that know no
+    deadlines send it before them (docs/simulation-studies.md)."""
+    if config.variant is Variant.PAPER or flow.deadline_ns == NO_DEADLINE:
+        return False
+    if config.soon_ns and due_ns(config, flow, decision) < now_ns + config.soon_ns:
+        return True
+    return not decision.infeasible and laxity_ns(config, flow, now_ns) < NEAR_GUARDS * guard_ns(config, flow)
+
+
+def load_step(config: PolicyConfig, flow: Flow, decision: Decision) -> int | None:
+    """How many classes below the first one of loads reuse without a batch travels, by how long what is left of it takes
+    the port; one that comes too late counts as in the order, LATE_SIZES more. None: that is not known, or does not
+    count (the other orders)."""
+    if not (flow.without_batch and flow.request_known and by_size(config) and config.short_load_ns):
+        return None
+    left_ns = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s) << (LATE_SIZES if decision.infeasible else 0)
+    return (left_ns > config.short_load_ns) + (left_ns > LOAD_STEP * config.short_load_ns)
 
 
 def first_in_order(keys: Iterable[Key]) -> Key | None:

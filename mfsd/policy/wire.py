@@ -8,7 +8,7 @@ from mfsd.policy.config import Variant
 from mfsd.policy.words import Tier
 
 NEAR_CLASSES: Final = 6
-"""A fabric with fewer has no class to spare for last stages that are near."""
+"""A fabric with fewer has no class to spare for last stages that are near; one with more has several for loads."""
 
 
 def wire_class(
@@ -24,10 +24,10 @@ def wire_class(
     """The class 0..classes-1 (0 highest) that carries a message on the wire, for 2..8 classes.
 
     Variant mfs: critical last stage 0; collectives and control alone on 1; `reuse` (stage 1) on
-    2 + min(RLI, classes - 6); last stages that are not critical below all early stages, those that are `near` on
-    classes - 3, the others on classes - 2; scavenger classes - 1. Five classes: near ones join the others. Four: reuse
-    joins collectives. Three: so does class 0, since what may be deferred must stay below what may not. Two: what may
-    be deferred shares one class.
+    2 + min(RLI, classes - 6), of which loads without a batch tell their `load_step` in place of RLI; last stages that
+    are not critical below all early stages, those that are `near` on classes - 3, the others on classes - 2; scavenger
+    classes - 1. Five classes: near ones join the others. Four: reuse joins collectives. Three: so does class 0, since
+    what may be deferred must stay below what may not. Two: what may be deferred shares one class.
     Variant paper: early stages 1 + min(RLI, classes - 3); other last stages by level, level 2 on class 1 and
     so on, on classes 1..classes - 2. What does not fit folds into the lowest class of its kind.
     """

@@ -257,11 +257,12 @@ class Mfs(Policy):
             decision = rules.look(config, facts, rules.initial(config), self.now_ns())
         tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
         rli = max(0, facts.layer_target - layer) if tier == rules.Tier.EARLY and flow.stage == 1 else 0
+        step = rules.load_step(config, facts, decision) if tier == rules.Tier.EARLY else None
         near = tier == rules.Tier.LAST and flow.stage == 3 and rules.is_near(config, facts, decision, self.now_ns())
         flow.wire_class = rules.wire_class(
             config.classes,
             rules.Tier(tier),
-            rli,
+            rli if step is None else step,
             decision.level,
             reuse=flow.stage == 1,
             near=near,

@@ -205,7 +205,7 @@ struct mfs_segment_header {
 	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
 	uint64_t max_hold_ns;	 /* a transfer stands still for permits so long in all; then its tasks go without */
 	uint32_t classes;	 /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
-	/* of flows that are neither critical nor pruned; since minor 2 */
+	/* of flows that are neither critical nor near nor pruned; since minor 2 */
 	uint8_t class_reuse;	   /* stage 1 with RLI 0, one lower with each RLI ... */
 	uint8_t class_reuse_least; /* ... down to this one */
 	uint8_t class_last;	   /* stage 3; MFS_CLASS_ASK: it depends on more */
@@ -216,12 +216,15 @@ struct mfs_segment_header {
 	_Atomic uint32_t mode;	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
 	_Atomic uint8_t dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
 	_Atomic uint8_t apart; /* classes that the wire keeps apart from collectives, one bit each; since minor 2 */
-	uint8_t reserved1[39];
+	uint8_t reserved1[7];
+	/* a stage 3 flow that is due within this may have a better class than class_last; 0: none, or an older daemon */
+	_Atomic uint64_t soon_ns;
+	uint8_t reserved3[24];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* enum mfs_asleep */
 	uint8_t reserved2[60];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t grant_word; /* futex: grows by one with every batch of grants */
 	_Atomic uint32_t grant_waiters; /* client threads asleep on grant_word */
-	uint8_t reserved3[56];
+	uint8_t reserved4[56];
 };
 _Static_assert(sizeof(struct mfs_segment_header) == 256, "header: four cache lines");
 _Static_assert(offsetof(struct mfs_segment_header, heartbeat_ns) == 64, "constant part: one cache line");

@@ -73,9 +73,14 @@ struct mfs_policy {
 				       * than MFS_NEAR_GUARDS times it a last stage travels a class above the others */
 	double readmission_share; /* a lost request comes back with this share of its budget to spare, 0.05 */
 	uint64_t promotion_interval_ns; /* shortest time between two looks at one request's MLU, 1 ms */
+	uint64_t soon_ns; /* mfs: a last stage due within this does that, too, 500 ms; 0: none for that */
+	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, 32 ms, up to
+	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */
+	uint64_t short_load_ns;
 };
 
 #define MFS_NEAR_GUARDS 3
+#define MFS_LOAD_STEP 4u
 #define MFS_NEAR_CLASSES 6 /* a fabric with fewer has none to spare for them */
 
 /* The defaults for a fabric of `classes` classes: variant mfs, 8 levels, U = 0.5, E = 4. */

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy import Tier, Variant, wire_class
+from mfsd.policy import Decision, Flow, PolicyConfig, Tier, Variant, is_near, load_step, wire_class
 
 all_k = st.integers(2, 8)
 variants = st.sampled_from(Variant)
@@ -90,3 +90,44 @@ def test_what_is_near_is_a_class_up_where_there_is_one(k: int) -> None:
 def test_other_numbers_of_classes_are_refused(k: int) -> None:
     with pytest.raises(ValueError, match=f"classes is {k}: use 2 to 8"):
         wire_class(k, Tier.EARLY)
+
+
+MS = 1_000_000
+
+
+def load(left_ms: int, known: bool = True) -> Flow:
+    """Of so many milliseconds at 1 GB/s."""
+    return Flow(
+        stage=1,
+        sequence=0,
+        remaining_bytes=left_ms * MS,
+        rate_bytes_per_s=10**9,
+        without_batch=True,
+        request_known=known,
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "late", "step"), [(10, 0, 0), (11, 0, 1), (40, 0, 1), (41, 0, 2), (10, 1, 1), (11, 1, 2)]
+)
+def test_loads_have_classes_by_how_long_their_rest_takes(left_ms: int, late: bool, step: int) -> None:
+    config = PolicyConfig(short_load_ns=10 * MS)
+    assert load_step(config, load(left_ms), Decision(1, infeasible=late)) == step
+
+
+def test_a_load_of_which_the_size_is_not_known_has_no_class_by_size() -> None:
+    assert load_step(PolicyConfig(), load(1, known=False), Decision(1)) is None
+    assert load_step(PolicyConfig(short_load_ns=0), load(1), Decision(1)) is None
+    assert load_step(PolicyConfig(variant=Variant.PAPER), load(1), Decision(1)) is None
+
+
+def test_a_last_stage_is_near_that_is_due_soon_lost_ones_by_the_deadline_that_they_are_given() -> None:
+    config = PolicyConfig(soon_ns=100 * MS)
+    flow = Flow(
+        stage=3, sequence=0, remaining_bytes=0, rate_bytes_per_s=10**9, deadline_ns=1000 * MS, budget_ns=100 * MS
+    )
+    assert [is_near(config, flow, Decision(1), now_ms * MS) for now_ms in (900, 901)] == [False, True]
+    assert [is_near(config, flow, Decision(1, infeasible=True), now_ms * MS) for now_ms in (1300, 1301)] == [
+        False,
+        True,
+    ]

@@ -28,6 +28,8 @@ class Policy(ctypes.Structure):
         ("critical_laxity_share", c_double),
         ("readmission_share", c_double),
         ("promotion_interval_ns", c_uint64),
+        ("soon_ns", c_uint64),
+        ("short_load_ns", c_uint64),
     ]
 
 

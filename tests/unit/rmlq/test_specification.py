@@ -31,6 +31,7 @@ from mfsd.policy import (
     Variant,
     initial,
     is_near,
+    load_step,
     look,
     next_look_ns,
     order_key,
@@ -162,6 +163,7 @@ class Model:
             rank=batch.rank if batch else NO_RANK,
             deadline_ns=self.due(flow),
             without_batch=without_batch(flow),
+            request_known=not isinstance(flow.request, tuple),
             batch_running=batch is not None,
             pruned=request is not None and request.pruned,
         )
@@ -196,7 +198,9 @@ class Model:
         rli = rli_of(facts, layer_current) if tier is Tier.EARLY else 0
         reuse = flow.stage is Stage.REUSE
         near = tier is Tier.LAST and is_near(self.config, facts, decision, self.now)
-        wire = wire_class(self.config.classes, tier, rli, level, reuse=reuse, near=near, variant=self.config.variant)
+        step = load_step(self.config, facts, decision) if tier is Tier.EARLY else None
+        below = rli if step is None else step
+        wire = wire_class(self.config.classes, tier, below, level, reuse=reuse, near=near, variant=self.config.variant)
         return tier.value, level, wire
 
     # when requests are looked at
@@ -395,8 +399,10 @@ class Machine(RuleBasedStateMachine):
         base=st.sampled_from([2.0, 4.0, 3.7]),
         interval=st.sampled_from([1, 1000, MS]),
         rate=st.integers(0, 4),
+        soon=st.sampled_from([0, 300, 500 * MS]),
+        short=st.sampled_from([0, 20, 16 * MS]),
     )
-    def start(self, paper, order, classes, levels, share, readmission, top, base, interval, rate):
+    def start(self, paper, order, classes, levels, share, readmission, top, base, interval, rate, soon, short):
         config = PolicyConfig(
             variant=Variant.PAPER if paper else Variant.MFS,
             classes=classes,
@@ -405,6 +411,8 @@ class Machine(RuleBasedStateMachine):
             threshold_top=top,
             promotion_interval_ns=interval,
             critical_laxity_share=share,
+            soon_ns=soon,
+            short_load_ns=short,
             early_order=order,
             readmission_margin=readmission,
         )
@@ -415,6 +423,8 @@ class Machine(RuleBasedStateMachine):
             levels=levels,
             promotion_interval_ns=interval,
             critical_laxity_share=share,
+            soon_ns=soon,
+            short_load_ns=short,
             readmission_share=readmission,
         )
         for i, threshold in enumerate(thresholds(config)):
@@ -750,10 +760,10 @@ class Loads(Machine):
 
     rates = (10**9, 10**10, 10**11)
 
-    @initialize(rate=st.integers(0, 2))
-    def start(self, rate):
-        """In the one order that knows of late loads."""
-        Machine.start(self, False, EarlyOrder.SHORTEST, 8, 8, 0.05, 0.05, 0.5, 4.0, 1000, rate)
+    @initialize(rate=st.integers(0, 2), classes=st.integers(6, 8), short=st.sampled_from([0, 10, 60]))
+    def start(self, rate, classes, short):
+        """In the one order that knows of late loads and of their sizes."""
+        Machine.start(self, False, EarlyOrder.SHORTEST, classes, 8, 0.05, 0.05, 0.5, 4.0, 1000, rate, 0, short)
 
     @rule(step=st.integers(0, 100), flows=st.lists(loads, min_size=1, max_size=6))
     def submit(self, step, flows):
