@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mfsd.node.control import ErrorReply, FlowsRequest, ProtocolError, Reply, WhyRequest, decode_reply, encode
+from mfsd.node.control import (
+    ErrorReply,
+    FlowsRequest,
+    HealthRequest,
+    ProtocolError,
+    Reply,
+    WhyRequest,
+    decode_reply,
+    encode,
+)
 
 if TYPE_CHECKING:
     from mfsd.proto import mfs_pb2 as pb
@@ -33,7 +42,7 @@ class NodeAnswers:
         self,
         address: str | None,
         config_file: Path | None,
-        request: FlowsRequest | WhyRequest,
+        request: FlowsRequest | HealthRequest | WhyRequest,
         node: str = "",
         seconds: float | None = None,
     ) -> None:

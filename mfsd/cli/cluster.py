@@ -49,12 +49,15 @@ def tls_files(ca: str, certificate: str, key: str, server_name: str = "") -> Tls
 
 
 def cluster_access(addresses: str | None, config_file: Path | None) -> tuple[Sequence[str], TlsFiles | None]:
-    """Which coordinators to ask, and with which certificates. ConfigError."""
+    """Which coordinators to ask, and with which certificates: of this configuration, else of the daemon's where there
+    is one. ConfigError."""
+    from mfsd.cli.daemon import DEFAULT_CONFIG
     from mfsd.node.config import Config
     from mfsd.node.config_file import load
     from mfsd.node.options import addresses as parse_addresses
 
-    config = load(config_file) if config_file is not None else Config()
+    file = config_file or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
+    config = load(file) if file is not None else Config()
     own = config.cluster
     found: Sequence[str] = parse_addresses("--address", addresses) or own.coordinators or [DEFAULT_ADDRESS]
     return found, tls_files(own.ca, own.certificate, own.key, own.server_name)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,13 @@ from mfsd.cli.program import Program
 if TYPE_CHECKING:
     from mfsd.node.config import Config
     from mfsd.node.daemon import Daemon
+    from mfsd.node.health import Examined
     from mfsd.node.log import Log
     from mfsd.node.options import Options
 
 DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
+FINDINGS_MAX = 20
+"""Of the doctor, that are told to who asks all nodes."""
 EXIT_CANNOT_START = 1
 EXIT_BAD_CONFIG = 2
 
@@ -212,9 +216,9 @@ def _serve(options: Options, config: Config) -> int:
 
 
 def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractContextManager[object]]]:
-    """What the configuration asks to be served beside the sockets."""
+    """What the configuration asks to be served beside the sockets, and the doctor."""
     listen = config.metrics.listen
-    found: list[Callable[[Daemon], AbstractContextManager[object]]] = []
+    found: list[Callable[[Daemon], AbstractContextManager[object]]] = [_doctor(config)]
     if listen is not None:
         found.append(_metrics(listen, log))
     from mfsd.observe.spans import wanted
@@ -222,6 +226,34 @@ def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractCont
     if wanted(config.telemetry.otlp, os.environ):
         found.append(_spans(config, log))
     return found
+
+
+def _doctor(config: Config) -> Callable[[Daemon], AbstractContextManager[object]]:
+    @contextmanager
+    def doctor(daemon: Daemon) -> Iterator[None]:
+        daemon.examine = partial(_examined, config)
+        yield
+
+    return doctor
+
+
+def _examined(config: Config) -> Examined:
+    from mfsd.fabric.policy import DEFAULT_PROFILE, load_profile
+    from mfsd.node.config_file import control_path
+    from mfsd.node.control import HealthFinding
+    from mfsd.node.health import Examined
+    from mfsd.observe.doctor.examine import examine
+    from mfsd.observe.doctor.host import Host
+
+    socket_path = Path(config.socket.path)
+    profile = load_profile(DEFAULT_PROFILE, None)
+    report = examine(Host(socket_path, control_path(config.socket), DEFAULT_PROFILE, profile))
+    wrong = [
+        HealthFinding(found.severity, found.id, found.subject, found.reason, found.remedy)
+        for found in report.findings
+        if found.severity == "fail" or found.severity == "warn"
+    ]
+    return Examined(report.verdict, wrong[:FINDINGS_MAX])
 
 
 def _spans(config: Config, log: Log) -> Callable[[Daemon], AbstractContextManager[object]]:

@@ -153,6 +153,9 @@ def shipped_policy() -> str:
     return (resources.files("mfsd.fabric") / "switch_configs" / SHIPPED).read_text()
 
 
+DEFAULT_PROFILE = "rocev2-2-lossless"
+
+
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     """Every profile of a policy file, by name; the shipped file when `path` is None. Raises PolicyError."""
     label = str(path) if path else SHIPPED

@@ -109,6 +109,12 @@ class FlowsRequest(Struct, frozen=True, tag_field="request", tag="flows"):
     version: int = VERSION
 
 
+class HealthRequest(Struct, frozen=True, tag_field="request", tag="health"):
+    """What mfsctl doctor says on this node, and how its daemon is set. Only through a coordinator."""
+
+    version: int = VERSION
+
+
 Request = (
     StatusRequest
     | RulesRequest
@@ -121,6 +127,7 @@ Request = (
     | RequestsRequest
     | RecordRequest
     | FlowsRequest
+    | HealthRequest
 )
 
 # ---- replies -------------------------------------------------------------------------------------
@@ -541,6 +548,26 @@ class FlowsReply(Struct, frozen=True, tag_field="reply", tag="flows"):
     """To be added to `ended_ns` for CLOCK_REALTIME."""
 
 
+class HealthFinding(Struct, frozen=True):
+    """As mfsctl doctor has it (docs/doctor.md)."""
+
+    severity: Literal["fail", "warn"]
+    id: str
+    subject: str
+    reason: str
+    remedy: str
+
+
+class HealthReply(Struct, frozen=True, tag_field="reply", tag="health"):
+    daemon_version: str
+    mode: str
+    verdict: str
+    """Of the doctor: scheduled, not scheduled or cannot tell."""
+    findings: list[HealthFinding]
+    realtime_ns: int
+    """The node's CLOCK_REALTIME, read when this was sent."""
+
+
 class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
     code: Literal["malformed", "version", "denied", "config", "failed", "not-found"]
     message: str
@@ -559,6 +586,7 @@ Reply = (
     | RecordStarted
     | RecordEvents
     | FlowsReply
+    | HealthReply
     | ErrorReply
 )
 

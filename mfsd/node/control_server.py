@@ -16,6 +16,7 @@ from mfsd.node.control import (
     ExplainReply,
     ExplainRequest,
     FlowsRequest,
+    HealthRequest,
     ModeReply,
     ModeRequest,
     ProtocolError,
@@ -160,6 +161,8 @@ class ControlServer:
             return ErrorReply("denied", "only root and the daemon's user may change it; use sudo")
         if isinstance(request, FlowsRequest):
             return ErrorReply("denied", "flows are told through a coordinator; here, record events")
+        if isinstance(request, HealthRequest):
+            return ErrorReply("denied", "health is told through a coordinator; here, run mfsctl doctor")
         try:
             if isinstance(request, ModeRequest):
                 return self._target.switch_mode(request)

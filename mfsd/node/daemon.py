@@ -33,6 +33,7 @@ from mfsd.node.control import (
     DaemonStatus,
     ExplainReply,
     ExplainRequest,
+    HealthReply,
     ModeReply,
     ModeRequest,
     ProtocolError,
@@ -50,6 +51,7 @@ from mfsd.node.control import (
 )
 from mfsd.node.control_server import ControlServer
 from mfsd.node.effective import effective
+from mfsd.node.health import Examined, Health
 from mfsd.node.link import Link
 from mfsd.node.loads import LoadReports
 from mfsd.node.log import Log
@@ -101,6 +103,9 @@ class Daemon:
         self._stop = asyncio.Event()
         self._reported: set[int] = set()
         self._totals = Totals()
+        self.examine: Callable[[], Examined] = lambda: Examined("cannot tell", [])
+        """What the doctor says of this node."""
+        self._health = Health(lambda: self.examine())
         self.spans: Callable[[], dict[str, int]] | None = None
         """Counts of an exporter of spans, by outcome."""
 
@@ -327,6 +332,10 @@ class Daemon:
     def why(self, request: WhyRequest) -> WhyReply:
         """LookupError: nothing is known of it."""
         return self._why.answer(request)
+
+    async def health(self) -> HealthReply:
+        verdict, findings = await self._health.read()
+        return HealthReply(self._version, self._mode, verdict, findings, time.time_ns())
 
     def switch_mode(self, request: ModeRequest) -> ModeReply:
         before = self._mode

@@ -1,4 +1,5 @@
-"""Answers what operators ask through the coordinator: what a request waits for and has moved, and flows as they end.
+"""Answers what operators ask through the coordinator: what a request waits for and has moved, flows as they end, and
+what the doctor says.
 
 Only reading, and little of it at a time: few questions are open at once, and of flows that end faster than that only
 so many are looked at; the rest is counted.
@@ -14,6 +15,8 @@ from mfsd.node.control import (
     ErrorReply,
     FlowsReply,
     FlowsRequest,
+    HealthReply,
+    HealthRequest,
     ProtocolError,
     Reply,
     WhyReply,
@@ -38,6 +41,8 @@ class Target(Protocol):
 
     def why(self, request: WhyRequest) -> WhyReply:
         """LookupError: nothing is known of it."""
+
+    async def health(self) -> HealthReply: ...
 
 
 class Questions:
@@ -89,8 +94,20 @@ class Questions:
                 task.add_done_callback(lambda _: recording.close())  # also of one that is ended before it has run
                 self._open[question_id] = task
                 return None
+            case HealthRequest():
+                self.unasked(question_id)
+                self._open[question_id] = asyncio.get_running_loop().create_task(self._health(question_id))
+                return None
             case _:
                 return ErrorReply("denied", "this is not answered through a coordinator; ask on the node itself")
+
+    async def _health(self, question_id: int) -> None:
+        try:
+            reply: Reply = await self._target.health()
+        except Exception as error:  # of any check, and whoever asks shall know
+            reply = ErrorReply("failed", one_line(f"the doctor failed: {error}"))
+        self._open.pop(question_id, None)
+        self._answer(question_id, encode(reply), True)
 
     async def _flows(self, question_id: int, request: FlowsRequest, recording: Recording) -> None:
         wanted = Filter(

@@ -172,6 +172,13 @@ def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path,
             assert all(f["end"] == "done" and f["took_s"] >= 0 for f in seen[4:])
             assert {f["node"] for f in flows("--seconds", "3", "--json", "--node", "node-2")} == {"node-2"}
             assert {f["stage"] for f in flows("--seconds", "3", "--json", "--stage", "p2d")} == {"p2d"}
+            verdict = mfsctl(None, "cluster", "--address", coordinator.address, "--json")
+            assert verdict.returncode == 0, verdict.stderr
+            nodes = {n["node"]: n for n in json.loads(verdict.stdout)["nodes"]}
+            assert set(nodes) == {"node-1", "node-2"}
+            for one in nodes.values():
+                assert one["mode"] == "enforce" and one["doctor"] in ("scheduled", "not scheduled", "cannot tell")
+                assert abs(one["clock_s"]) < 30, "the same machine"
             nobody = mfsctl(None, "flows", "--cluster", "--address", coordinator.address, "--node", "node-9")
             assert nobody.returncode == 3 and "no node's name has node-9" in nobody.stderr
 

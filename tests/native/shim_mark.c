@@ -1,31 +1,12 @@
 /* Mode "mark": queue pairs get their DSCP from MFS_MARK, and nothing else of them is touched. argv: test, and for `rules`
  * the folder of the caller libraries. */
 #define _GNU_SOURCE
-#include "shim_test.h"
+#include "shim_callers.h"
 
-#include <dlfcn.h>
 #include <mfs/api.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-
-static const char *folder;
-
-static struct ibv_qp *create_by(struct rig *r, const char *library, uint32_t send, uint32_t receive)
-{
-	struct ibv_qp_init_attr attr = {.send_cq = r->cq, .recv_cq = r->cq, .qp_type = IBV_QPT_RC,
-					.cap = {.max_send_wr = send, .max_recv_wr = receive, .max_send_sge = 1}};
-	struct ibv_qp *(*create)(struct ibv_pd *, struct ibv_qp_init_attr *);
-	char path[512];
-	void *handle;
-
-	snprintf(path, sizeof(path), "%s/%s", folder, library);
-	handle = dlopen(path, RTLD_NOW);
-	CHECK(handle);
-	create = (struct ibv_qp * (*)(struct ibv_pd *, struct ibv_qp_init_attr *)) dlsym(handle, "call_create_qp");
-	CHECK(create);
-	return create(r->pd, &attr);
-}
 
 /* The class with which it is connected, after the program has asked for one of its own. */
 static unsigned connected(struct ibv_qp *qp, const char *gid, uint8_t traffic_class)

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from mfsd.cli.asking import ATTACH_SOCKET, EXIT_REFUSED
-from mfsd.cli.daemon import DEFAULT_CONFIG
+from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.plain import plain
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import (
@@ -71,14 +71,7 @@ Examples:
     metavar="FILE",
     help="Where to write. Default: mfs-bugreport-HOST-TIME.tar.gz.",
 )
-@click.option("--address", metavar="HOST:PORT,...", help="Coordinators to ask. Default: those of the configuration.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"The daemon's configuration: coordinators and certificates. Default: {DEFAULT_CONFIG} if it exists.",
-)
+@coordinator_options()
 @daemon_command
 def bugreport(path: Path, output: Path | None, address: str | None, config_file: Path | None) -> None:
     """Collect what helps to understand a problem into one archive.
@@ -186,20 +179,18 @@ def _devices(sysfs: Path = Path("/sys/class/infiniband")) -> str:
 
 
 def _doctor(path: Path) -> str:
-    from mfsd.fabric.policy import load_profile
+    from mfsd.fabric.policy import DEFAULT_PROFILE, load_profile
     from mfsd.observe.doctor.examine import examine
     from mfsd.observe.doctor.host import Host
 
-    name = "rocev2-2-lossless"
     attach = click.get_current_context().meta[ATTACH_SOCKET]
-    return _json(examine(Host(attach.absolute(), path.absolute(), name, load_profile(name))))
+    return _json(examine(Host(attach.absolute(), path.absolute(), DEFAULT_PROFILE, load_profile(DEFAULT_PROFILE))))
 
 
 def _leader(address: str | None, config_file: Path | None) -> str:
     from mfsd.cli.cluster import ask_leader, cluster_access
 
-    file = config_file or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
-    addresses, tls = cluster_access(address, file)
+    addresses, tls = cluster_access(address, config_file)
     reply, found = ask_leader(addresses, tls, 0)
     if reply is None:
         raise LookupError("; ".join(found))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 from msgspec import Struct
 
 from mfsd.cli.asking import EXIT_UNREACHABLE
-from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
+from mfsd.cli.coordinator_options import coordinator_options
+from mfsd.cli.daemon import EXIT_BAD_CONFIG
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
+from mfsd.node.control import HealthFinding, HealthReply, HealthRequest, encode
 from mfsd.observe.format import duration, share
 
 if TYPE_CHECKING:
     from mfsd.proto import mfs_pb2 as pb
+    from mfsd.proto.wire import TlsFiles
 
 EXIT_NOT_WELL = 1
 ATTAINMENT_LEAST = 0.9
@@ -24,6 +30,10 @@ REQUESTS_LEAST = 20
 """A share of fewer says little."""
 SILENT_S = 5.0
 LOAD_FULL = 0.95
+HEALTH_S = 10.0
+CLOCK_OFF_S = 0.5
+"""More than an answer takes."""
+NODES_NAMED = 3
 COLORS = {"fail": "red", "warn": "yellow", "ok": "green"}
 
 
@@ -42,6 +52,17 @@ class NodeLine(Struct, frozen=True):
     silent_s: float
     load: float
     """Of its busiest port (rho)."""
+    mode: str = ""
+    doctor: str = ""
+    """Its verdict: scheduled, not scheduled or cannot tell. Empty: nobody answered."""
+    clock_s: float | None = None
+    """Its wall clock less the one of this machine."""
+
+
+class Health(NamedTuple):
+    reply: HealthReply | None
+    problem: str = ""
+    clock_s: float = 0.0
 
 
 class ClusterReply(Struct, frozen=True):
@@ -64,45 +85,53 @@ Examples:
   mfsctl cluster --json | jq -r .verdict
 """
 )
-@click.option(
-    "--address",
-    metavar="HOST:PORT,...",
-    help="Coordinators to ask. Default: [cluster] coordinators of the configuration.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
-)
+@coordinator_options()
 @output_options
 def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
     """Say whether the cluster is well: one verdict over every coordinator and every node.
 
-    It asks each coordinator that is named, and the one that leads for all nodes: who is connected, who is silent,
-    how full ports are of what goes first, whether requests are in time, and what was odd. For one node, see
-    mfsctl doctor.
+    It asks each coordinator that is named, and through the one that leads all nodes: who is connected, who is silent,
+    what the doctor says there, whether modes, versions and clocks agree, how full ports are of what goes first, whether
+    requests are in time, and what was odd. For one node, see mfsctl doctor.
     """
     from mfsd.cli.cluster import advice, ask_leader, ask_one, cluster_access
     from mfsd.node.config_file import ConfigError
 
     try:
-        addresses, tls = cluster_access(address, config_file or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None))
+        addresses, tls = cluster_access(address, config_file)
     except ConfigError as error:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_BAD_CONFIG)
     answers = {one: ask_one(one, tls, 1) for one in addresses}
     leader, _ = ask_leader(addresses, tls, 1)
     silent = {one: problem for one, (reply, problem) in answers.items() if reply is None}
-    reply = judged(leader, len(addresses), silent, advice(list(silent.values())))
+    health = _health(leader.address, tls) if leader is not None and leader.leads and leader.nodes else {}
+    reply = judged(leader, len(addresses), silent, advice(list(silent.values())), health)
     if not printed(reply, form):
         _show(reply, form)
     sys.exit({"well": 0, "no answer": EXIT_UNREACHABLE}.get(reply.verdict, EXIT_NOT_WELL))
 
 
-def judged(leader: pb.StatusReply | None, asked: int, silent: dict[str, str], remedy: str) -> ClusterReply:
-    """The verdict. `silent`: coordinators that did not answer, and why."""
+def _health(leader: str, tls: TlsFiles | None) -> dict[str, Health]:
+    """Of each node that answers. One whose daemon is too old says so."""
+    from mfsd.cli.ask_nodes import CannotAsk, asking, read
+
+    found = dict[str, Health]()
+    try:
+        with asking(leader, tls, encode(HealthRequest()), "", HEALTH_S) as replies:
+            for answer in map(read, (reply for reply in replies if reply.node)):
+                reply = answer.reply if isinstance(answer.reply, HealthReply) else None
+                clock_s = (reply.realtime_ns - time.time_ns()) / 1e9 if reply is not None else 0.0
+                found[answer.node] = Health(reply, answer.problem, clock_s)
+    except CannotAsk as error:
+        found[leader] = Health(None, str(error))
+    return found
+
+
+def judged(
+    leader: pb.StatusReply | None, asked: int, silent: dict[str, str], remedy: str, health: dict[str, Health]
+) -> ClusterReply:
+    """The verdict. `silent`: coordinators that did not answer, and why; `health`: of nodes that were asked."""
     points = [
         Point("warn" if len(silent) < asked else "fail", one, f"does not answer: {problem}", remedy)
         for one, problem in silent.items()
@@ -115,6 +144,8 @@ def judged(leader: pb.StatusReply | None, asked: int, silent: dict[str, str], re
         return ClusterReply("no leader", [*points, Point("fail", leader.address, named, remedy)], [])
     for node in leader.nodes:
         points += _of_node(node)
+    points += _of_doctors(health)
+    points += _of_differences(leader, health)
     points += _of_requests(leader)
     points += [Point("warn", "reports", f"{why}: {n} times") for why, n in sorted(leader.oddities.items())]
     if not leader.nodes:
@@ -130,7 +161,7 @@ def judged(leader: pb.StatusReply | None, asked: int, silent: dict[str, str], re
     return ClusterReply(
         "not well" if bad else "well",
         sorted(points, key=lambda point: order.index(point.severity)),
-        [_line(node) for node in leader.nodes],
+        [_line(node, health.get(node.node, Health(None))) for node in leader.nodes],
     )
 
 
@@ -150,6 +181,58 @@ def _of_node(node: pb.Node) -> list[Point]:
     return found
 
 
+def _of_doctors(health: dict[str, Health]) -> list[Point]:
+    """What is wrong, once for all nodes that have it. Programs there run as if MFS were not; others are well."""
+    where = defaultdict[str, list[str]](list)
+    first = dict[str, HealthFinding]()
+    for node, one in health.items():
+        for finding in one.reply.findings if one.reply is not None else ():
+            if finding.severity == "fail" and node not in where[finding.id]:
+                where[finding.id].append(node)
+                first.setdefault(finding.id, finding)
+    found = [
+        Point(
+            "warn",
+            _named(where[key]),
+            f"mfsctl doctor fails: {key}: {finding.subject}{': ' if finding.subject else ''}{finding.reason}",
+            finding.remedy,
+        )
+        for key, finding in first.items()
+    ]
+    unasked = {node: one.problem for node, one in health.items() if one.reply is None}
+    found += [Point("warn", node, f"its doctor was not heard: {problem}") for node, problem in unasked.items()]
+    return found
+
+
+def _of_differences(leader: pb.StatusReply, health: dict[str, Health]) -> list[Point]:
+    """Nodes that run something else than others, or in another time."""
+    found = []
+    connected = [node for node in leader.nodes if node.connected]
+    for what, of, remedy in (
+        ("version", {node.node: node.version for node in connected}, "upgrade those that are behind"),
+        ("mode", {n: h.reply.mode for n, h in health.items() if h.reply}, "mfsctl mode enforce on the others"),
+    ):
+        nodes = defaultdict[str, list[str]](list)
+        for node, value in of.items():
+            nodes[value].append(node)
+        if len(nodes) > 1:
+            text = "; ".join(f"{value or 'none'} on {_named(names)}" for value, names in sorted(nodes.items()))
+            found.append(Point("warn", f"{what}s", text, remedy))
+    for node, one in health.items():
+        if one.reply is not None and abs(one.clock_s) > CLOCK_OFF_S:
+            side = "ahead of" if one.clock_s > 0 else "behind"
+            text = f"its wall clock is {duration(abs(one.clock_s))} {side} this machine's"
+            found.append(
+                Point("warn", node, text, "run chrony or systemd-timesyncd: logs and traces are compared by it")
+            )
+    return found
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = len(nodes) - NODES_NAMED
+    return ", ".join(nodes[:NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _of_requests(leader: pb.StatusReply) -> list[Point]:
     seen = leader.attainment
     recent = seen.recent_met + seen.recent_missed
@@ -162,7 +245,7 @@ def _of_requests(leader: pb.StatusReply) -> list[Point]:
     return [Point("warn", "requests", text, "mfsctl coordinator status; on a node mfsctl explain --slowest")]
 
 
-def _line(node: pb.Node) -> NodeLine:
+def _line(node: pb.Node, health: Health) -> NodeLine:
     return NodeLine(
         node.node,
         "connected" if node.connected else "lost",
@@ -170,16 +253,22 @@ def _line(node: pb.Node) -> NodeLine:
         node.batches,
         node.silent_ns / 1e9,
         max((port.rho for port in node.ports), default=0.0),
+        health.reply.mode if health.reply is not None else "",
+        health.reply.verdict if health.reply is not None else "",
+        health.clock_s if health.reply is not None else None,
     )
 
 
 NODES = (
     Column("NODE", cut=True),
     Column("STATE"),
+    Column("MODE"),
+    Column("DOCTOR"),
     Column("BATCHES", right=True),
     Column("SILENT", right=True),
     Column("BUSIEST PORT", right=True),
     Column("VERSION", wide=True),
+    Column("CLOCK", right=True, wide=True),
 )
 
 
@@ -200,10 +289,13 @@ def _show(reply: ClusterReply, form: Form) -> None:
             [
                 node.node,
                 node.state if node.state == "connected" else Cell(node.state, "red"),
+                node.mode or "-",
+                Cell(node.doctor, "yellow") if node.doctor == "not scheduled" else node.doctor or "-",
                 str(node.batches),
                 duration(node.silent_s),
                 share(node.load),
                 node.version,
+                "-" if node.clock_s is None else f"{node.clock_s:+.3f} s",
             ]
             for node in reply.nodes
         ]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mfsd.cli.asking import EXIT_UNREACHABLE
-from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
+from mfsd.cli.coordinator_options import coordinator_options
+from mfsd.cli.daemon import EXIT_BAD_CONFIG
 from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.plain import plain
 from mfsd.observe.format import bit_rate, duration, share
@@ -42,18 +43,7 @@ Examples:
   mfsctl coordinator status --json | jq '.pruned'
 """
 )
-@click.option(
-    "--address",
-    metavar="HOST:PORT,...",
-    help="Coordinators to ask. Default: [cluster] coordinators of the configuration.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
-)
+@coordinator_options()
 @click.option("--batches", default=BATCHES_SHOWN, show_default=True, type=click.IntRange(0), help="At most; 0: all.")
 @output_options
 def status(address: str | None, config_file: Path | None, batches: int, form: Form) -> None:
@@ -72,7 +62,7 @@ def status(address: str | None, config_file: Path | None, batches: int, form: Fo
     from mfsd.node.config_file import ConfigError
 
     try:
-        addresses, tls = cluster_access(address, config_file or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None))
+        addresses, tls = cluster_access(address, config_file)
     except ConfigError as error:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_BAD_CONFIG)

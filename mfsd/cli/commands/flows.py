@@ -13,7 +13,8 @@ import msgspec
 
 from mfsd.cli import complete
 from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
-from mfsd.cli.daemon import DEFAULT_CONFIG, EXIT_BAD_CONFIG
+from mfsd.cli.coordinator_options import coordinator_options
+from mfsd.cli.daemon import EXIT_BAD_CONFIG
 from mfsd.cli.output import FORMS, Column, Form, table_lines, terminal_width
 from mfsd.node.address import control_beside
 from mfsd.node.control import Flow, FlowsReply, FlowsRequest
@@ -93,18 +94,7 @@ Examples:
     help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
 )
 @click.option("--cluster", is_flag=True, help="Of all nodes, through the coordinator that leads.")
-@click.option(
-    "--address",
-    metavar="HOST:PORT,...",
-    help="Coordinators to ask, with --cluster. Default: [cluster] coordinators of the configuration.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
-)
+@coordinator_options(", with --cluster")
 @click.pass_context
 def flows(
     context: click.Context,
@@ -183,7 +173,7 @@ def _of_cluster(
             contextlib.suppress(KeyboardInterrupt),
             NodeAnswers(
                 address,
-                config_file or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None),
+                config_file,
                 request,
                 wanted.node,
                 seconds,

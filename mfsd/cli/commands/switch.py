@@ -18,7 +18,7 @@ from mfsd.fabric.diff import Change, diff_config
 from mfsd.fabric.findings import Finding, failed
 from mfsd.fabric.limits import ASICS, check_limits
 from mfsd.fabric.plan import Plan, check_port_names, headroom_bytes, make_plan, parse_ports
-from mfsd.fabric.policy import PolicyError, Profile, fold_classes, load_profile, load_profiles
+from mfsd.fabric.policy import DEFAULT_PROFILE, PolicyError, Profile, fold_classes, load_profile, load_profiles
 from mfsd.fabric.render import SYSTEMS, Rendered, render
 from mfsd.fabric.schema import check_schema
 
@@ -39,7 +39,7 @@ def policy_options(command: Command) -> Command:
         "--profile",
         "--policy",
         "policy",
-        default="rocev2-2-lossless",
+        default=DEFAULT_PROFILE,
         show_default=True,
         metavar="PROFILE",
         help="Profile of the policy file; mfsctl switch policy lists them.",

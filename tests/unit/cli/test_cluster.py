@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mfsd.cli.commands.cluster import judged
+from mfsd.cli.commands.cluster import Health, judged
+from mfsd.node.control import HealthFinding, HealthReply
 from mfsd.proto import mfs_pb2 as pb
 
 
@@ -19,7 +20,7 @@ def node(name: str = "a", connected: bool = True, silent_s: float = 0.0, rho: fl
 
 
 def subjects(reply: pb.StatusReply | None, silent: dict[str, str] | None = None) -> tuple[str, list[tuple[str, str]]]:
-    found = judged(reply, 2, silent or {}, "look")
+    found = judged(reply, 2, silent or {}, "look", {})
     return found.verdict, [(point.severity, point.subject) for point in found.points]
 
 
@@ -47,3 +48,43 @@ def test_without_a_leader() -> None:
     assert subjects(None, {"one:1": "refused", "two:1": "refused"})[0] == "no answer"
     verdict, points = subjects(pb.StatusReply(address="one:1", leader="two:1"), {"two:1": "refused"})
     assert verdict == "no leader" and ("fail", "one:1") in points
+
+
+def health(mode: str = "enforce", *failed: str, clock_s: float = 0.0) -> Health:
+    findings = [HealthFinding("fail", name, "mlx5_0", "what was read", "what to do") for name in failed]
+    findings.append(HealthFinding("warn", "limits.low", "", "only a warning", ""))
+    verdict = "not scheduled" if failed else "scheduled"
+    return Health(HealthReply("0.1.0", mode, verdict, findings, 0), clock_s=clock_s)
+
+
+def test_what_doctors_find_is_said_once_for_all_nodes() -> None:
+    names = [f"node-{n}" for n in range(5)]
+    found = judged(
+        leader(*map(node, names)), 1, {}, "", {name: health("enforce", "nic.trust", "devices.none") for name in names}
+    )
+    assert found.verdict == "well"
+    assert [(p.subject, p.reason, p.remedy) for p in found.points if p.severity == "warn"] == [
+        ("node-0, node-1, node-2 and 2 more", "mfsctl doctor fails: nic.trust: mlx5_0: what was read", "what to do"),
+        ("node-0, node-1, node-2 and 2 more", "mfsctl doctor fails: devices.none: mlx5_0: what was read", "what to do"),
+    ]
+    assert {(n.mode, n.doctor) for n in found.nodes} == {("enforce", "not scheduled")}
+
+
+def test_modes_versions_and_clocks_that_differ_are_said() -> None:
+    nodes = [node("a"), node("b"), node("c", connected=False)]
+    for one, version in zip(nodes, ("0.1.0", "0.2.0", "0.0.1"), strict=True):
+        one.version = version
+    found = judged(leader(*nodes), 1, {}, "", {"a": health(), "b": health("observe", clock_s=-61.0)})
+    said = {p.subject: p.reason for p in found.points if p.severity == "warn"}
+    assert said["versions"] == "0.1.0 on a; 0.2.0 on b", "who is lost is another matter"
+    assert said["modes"] == "enforce on a; observe on b"
+    assert said["b"].startswith("its wall clock is 1m 1s behind")
+    assert "a" not in said
+    assert [n.clock_s for n in found.nodes] == [0.0, -61.0, None]
+
+
+def test_a_node_that_cannot_be_asked_is_said_so() -> None:
+    found = judged(leader(node("a")), 1, {}, "", {"a": Health(None, "mfsd 0.0.9 is too old to answer")})
+    assert ("a", "its doctor was not heard: mfsd 0.0.9 is too old to answer") in {
+        (p.subject, p.reason) for p in found.points
+    }

@@ -8,6 +8,9 @@ from mfsd.node.control import (
     ErrorReply,
     FlowsReply,
     FlowsRequest,
+    HealthFinding,
+    HealthReply,
+    HealthRequest,
     ModeRequest,
     ReloadRequest,
     Reply,
@@ -19,6 +22,7 @@ from mfsd.node.control import (
     encode,
 )
 from mfsd.node.events import Event, Kind
+from mfsd.node.health import Examined, Health
 from mfsd.node.questions import EVENTS_MAX, FLOWS_MAX, Questions
 from mfsd.node.recorder import RECORDINGS_MAX, Recorder
 from tests.support.cluster import in_loop, until
@@ -54,10 +58,24 @@ class Source:
 class Target:
     """A daemon: itself and its names."""
 
+    def __init__(self) -> None:
+        self.examined = 0
+        self.doctor = Health(self._examine)
+
+    def _examine(self) -> Examined:
+        self.examined += 1
+        if self.examined > 1:
+            raise OSError("nobody examines twice")
+        return Examined("not scheduled", [HealthFinding("fail", "devices.none", "", "there is none", "buy one")])
+
     def why(self, request: WhyRequest) -> WhyReply:
         if request.number != 7:
             raise LookupError(f"{request.number}: no request is known")
         return WhyReply("request 7", "idle", ["It is."])
+
+    async def health(self) -> HealthReply:
+        verdict, findings = await self.doctor.read()
+        return HealthReply("0.1.0", "enforce", verdict, findings, 1)
 
     def processes(self) -> dict[int, str]:
         return {1: "engine"}
@@ -72,8 +90,9 @@ class Target:
 class Asked:
     def __init__(self) -> None:
         self.source, self.answers = Source(), list[tuple[int, Reply, bool]]()
-        recorder = Recorder(self.source, Target(), "node-a", 1, 1, EVENT_BYTES)
-        self.questions = Questions("node-a", Target(), recorder, EVENT_BYTES, self._answer)
+        self.target = Target()
+        recorder = Recorder(self.source, self.target, "node-a", 1, 1, EVENT_BYTES)
+        self.questions = Questions("node-a", self.target, recorder, EVENT_BYTES, self._answer)
 
     def _answer(self, number: int, reply: bytes, last: bool) -> None:
         self.answers.append((number, decode_reply(reply), last))
@@ -143,3 +162,23 @@ async def test_more_recordings_than_there_are_is_said() -> None:
     assert number == RECORDINGS_MAX and last and isinstance(reply, ErrorReply) and "recordings" in reply.message
     asked.questions.forgotten()
     await until(lambda: not asked.source.attached, "the end of the recordings")
+
+
+@in_loop
+async def test_many_who_ask_for_the_doctor_share_one_examination() -> None:
+    asked = Asked()
+    for number in range(5):
+        asked.ask(number, HealthRequest())
+    await until(lambda: len(asked.answers) == 5, "five answers")
+    assert {(type(reply), last) for _, reply, last in asked.answers} == {(HealthReply, True)}
+    assert asked.target.examined == 1
+
+
+@in_loop
+async def test_a_doctor_that_fails_is_said_so() -> None:
+    asked = Asked()
+    asked.target.examined = 1
+    asked.ask(3, HealthRequest())
+    await until(lambda: asked.answers, "an answer")
+    ((_, reply, last),) = asked.answers
+    assert last and isinstance(reply, ErrorReply) and "nobody examines twice" in reply.message

@@ -1,0 +1,35 @@
+"""How commands are told which coordinators to ask: by address, or by the daemon's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mfsd.cli.daemon import DEFAULT_CONFIG
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def coordinator_options(condition: str = "") -> Callable[[C], C]:
+    """Gives the command `--address` and `--config`; it is called with `address` and `config_file`, as `cluster_access`
+    takes them. `condition` ends what is said of the addresses, as ", with --cluster"."""
+
+    def give(command: C) -> C:
+        address = click.option(
+            "--address",
+            metavar="HOST:PORT,...",
+            help=f"Coordinators to ask{condition}. Default: [cluster] coordinators of the configuration.",
+        )
+        config = click.option(
+            "--config",
+            "config_file",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
+        )
+        return address(config(command))
+
+    return give
