@@ -290,12 +290,12 @@ void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX]);
 /* The held copy whose address is this completion's wr_id: its signal was the shim's own. */
 static inline struct shim_held *shim_forced(const struct shim_qp *q, uint64_t wr_id)
 {
-	uint64_t offset = wr_id - (uintptr_t)q->fifo;
+	uint64_t offset;
 
-	return atomic_load_explicit(&q->holds, memory_order_relaxed) && q->fifo && offset < q->fifo_bytes &&
-			       offset % q->fifo_stride == 0
-		       ? (struct shim_held *)(uintptr_t)wr_id
-		       : NULL;
+	if (!atomic_load_explicit(&q->holds, memory_order_acquire)) /* with it comes the queue */
+		return NULL;
+	offset = wr_id - (uintptr_t)q->fifo;
+	return q->fifo && offset < q->fifo_bytes && offset % q->fifo_stride == 0 ? (struct shim_held *)(uintptr_t)wr_id : NULL;
 }
 int shim_flushed(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 void shim_attend(void);
