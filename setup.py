@@ -37,6 +37,7 @@ class SharedLibrary(Extension):
         self.file_name = file_name
 
 
+CORE = ("queue", "client", "arbiter", "plan", "fluid")
 HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc/include").rglob("*.h"))
 
 
@@ -47,18 +48,18 @@ def sources(*patterns: str) -> list[str]:
 
 BINDING = Extension(
     "mfsd._native",
-    ["mfsd/_native.pyx", *sources("csrc/*.c")],
+    ["mfsd/_native.pyx", *sources(*(f"csrc/{folder}/*.c" for folder in CORE))],
     libraries=["m"],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
-    depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*.h")],
+    depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*/*.h")],
 )
 LIBRARIES = [
     SharedLibrary(
         "nccl_shim/libmfs_shim.so",
-        [*sources("nccl_shim/src/*.c", "csrc/client*.c")],
+        [*sources("nccl_shim/src/*.c", "csrc/client/*.c")],
         "nccl_shim/src/libmfs_shim.map",
         ["dl", "pthread"],
-        HEADERS + sources("nccl_shim/src/*.h", "csrc/client*.h"),
+        HEADERS + sources("nccl_shim/src/*.h", "csrc/client/*.h"),
     ),
     SharedLibrary(
         "mfsd/soft_roce/libmfs-rdmav34.so",

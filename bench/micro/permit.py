@@ -18,7 +18,7 @@ BLOCKS, ROUNDS, WAKES = 20, 2000, 200
 def build() -> str:
     BUILD.mkdir(parents=True, exist_ok=True)
     program = str(BUILD / "permit")
-    sources = [NATIVE / "permit.c", *sorted((ROOT / "csrc").glob("client*.c"))]
+    sources = [NATIVE / "permit.c", *sorted((ROOT / "csrc/client").glob("*.c"))]
     flags = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
     subprocess.run([compiler("cc", "gcc"), *flags, *map(str, sources), "-o", program], check=True)
     return program

@@ -58,8 +58,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def build() -> str:
     BUILD.mkdir(parents=True, exist_ok=True)
     program = str(BUILD / "permits")
-    included = ROOT / "csrc/arbiter.c"
-    sources = [NATIVE / "permits.c", *(path for path in sorted((ROOT / "csrc").glob("*.c")) if path != included)]
+    included = ROOT / "csrc/arbiter/arbiter.c"
+    core = (path for path in sorted((ROOT / "csrc").glob("*/*.c")) if path.parent.name != "soft_roce")
+    sources = [NATIVE / "permits.c", *(path for path in core if path != included)]
     flags = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
     command = [compiler("cc", "gcc"), *flags, *map(str, sources), "-o", program, "-lpthread", "-lm"]
     subprocess.run(command, check=True)

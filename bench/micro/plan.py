@@ -3,7 +3,7 @@ batches.
 
 Deadlines are spread over a horizon; the earliest batch departs, another arrives. The regime says how long the horizon
 is for the load: `feasible` prunes next to nobody, `slight` some, `heavy` all that the drop budget allows. Beside it:
-the same algorithm from scratch in C (`plan_walk.c`), and ReferenceCore at a size that it can carry.
+the same algorithm from scratch in C (`plan/walk.c`), and ReferenceCore at a size that it can carry.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def spread(ns: list[int]) -> dict[str, float]:
 
 
 def from_scratch(cluster: Cluster, batches: dict[int, Batch], pruned: int) -> dict[str, float]:
-    """ms of this thread's CPU for one event of `plan_walk.c` on these batches: sort and two walks alone, and with the
+    """ms of this thread's CPU for one event of `plan/walk.c` on these batches: sort and two walks alone, and with the
     literal readmission, a walk for each of the pruned."""
     folder = ROOT / "build/bench"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Speed of the reverse multi-level queue: submit + pick pairs per second on one core, 10^5 flows queued.
 
-Compiles `csrc/rmlq*.c` with `rmlq_load.c` and `rmlq_peers.cpp` into build/bench. The standard library's set
+Compiles `csrc/queue` with `rmlq_load.c` and `rmlq_peers.cpp` into build/bench. The standard library's set
 and priority queue sort the same arrivals in the same run by keys that never change; they cannot promote,
 cancel or move a batch.
 """
@@ -29,9 +29,9 @@ def build() -> Path:
     folder = ROOT / "build/bench"
     program = folder / "rmlq_load"
     here = Path(__file__).parent
-    c_sources = [*sorted((ROOT / "csrc").glob("rmlq*.c")), here / "rmlq_load.c"]
+    c_sources = [*sorted((ROOT / "csrc/queue").glob("*.c")), here / "rmlq_load.c"]
     peers = here / "rmlq_peers.cpp"
-    headers = [*(ROOT / "csrc").glob("*.h"), *(ROOT / "csrc/include").rglob("*.h")]
+    headers = [*(ROOT / "csrc").rglob("*.h")]
     newest = max(p.stat().st_mtime for p in [*c_sources, peers, *headers])
     if program.exists() and program.stat().st_mtime > newest:
         return program

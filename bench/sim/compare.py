@@ -20,7 +20,7 @@ CHOOSING_SEED = 1000  # this and those after it choose settings and rates; nothi
 STUDENT = (
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09
 )  # fmt: skip
-DECIDES = ("mfsd/policy", "csrc/rmlq*", "csrc/fluid*", "bench/sim")  # what a result depends on besides its point
+DECIDES = ("mfsd/policy", "csrc/queue", "csrc/fluid", "bench/sim")  # what a result depends on besides its point
 
 
 def revision() -> str:

@@ -1,11 +1,11 @@
-"""The production host queue (csrc/rmlq.c) under the simulator's clock: at every sending NIC it decides
+"""The production host queue (csrc/queue/rmlq.c) under the simulator's clock: at every sending NIC it decides
 which message goes next.
 
 A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers
 at once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel
-group move together), is posted when the windows of production have room for it (csrc/window.c: the NIC's own, and that
-of the NIC where it goes), keeps the wire class it was posted with, and meets other traffic in a fabric that knows only
-those classes. Collectives never wait."""
+group move together), is posted when the windows of production have room for it (csrc/queue/window.c: the NIC's
+own, and that of the NIC where it goes), keeps the wire class it was posted with, and meets other traffic in a fabric
+that knows only those classes. Collectives never wait."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class BuildError(Exception):
 
 def build_worker() -> Path:
     # The client functions of mfs/client.h are compiled in, as an engine's extension would.
-    sources = [*sorted(SOURCES.glob("*.c")), *sorted(CORE.glob("client*.c"))]
+    sources = [*sorted(SOURCES.glob("*.c")), *sorted(CORE.glob("client/*.c"))]
     includes = [CORE / "include", CORE]
     newest = max(f.stat().st_mtime for f in [*sources, *SOURCES.glob("*.h"), *CORE.rglob("*.h")])
     if PROGRAM.exists() and PROGRAM.stat().st_mtime >= newest:

@@ -1,6 +1,6 @@
 """Requests as this node sees them: what each has moved by stage and layer, and which met their deadlines.
 
-The arbiter keeps an account for each process and request (csrc/arbiter_ledger.c); here those of one request are put
+The arbiter keeps an account for each process and request (csrc/arbiter/ledger.c); here those of one request are put
 together, and the ends of requests are passed on to whoever listens: coordinator, span exporter.
 """
 

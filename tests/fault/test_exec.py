@@ -79,7 +79,7 @@ def test_a_set_user_id_program_does_not_attach(folder: Path, tmp_path: Path) -> 
     """Where secure execution holds, the environment is not believed: a socket that it names is another user's word."""
     source, program = tmp_path / "attaches.c", folder / "attaches"
     source.write_text(ATTACHES)
-    client = sorted((ROOT / "csrc").glob("client*.c"))
+    client = sorted((ROOT / "csrc/client").glob("*.c"))
     compiler = shutil.which("cc") or "gcc"
     include = f"-I{ROOT}/csrc/include"
     subprocess.run([compiler, "-std=gnu11", include, source, *client, "-o", program, "-lpthread"], check=True)

@@ -9,7 +9,7 @@
 static int socket_given;
 #define socket(family, kind, protocol) socket_given
 #define connect(fd, address, bytes) ((void)(address), 0)
-#include "../../csrc/client_attach.c"
+#include "../../csrc/client/attach.c"
 #undef socket
 #undef connect
 

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.native import core
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "fuzz"
 FLAGS = (
@@ -27,8 +29,8 @@ def sources(pattern: str, *without: str) -> tuple[Path, ...]:
 
 
 TARGETS = {
-    "segment": Target(sources("csrc/*.c", "arbiter.c", "arbiter_command.c"), (), 300),
-    "handshake": Target((*sources("csrc/client*.c", "client_attach.c"),), (), 200),
+    "segment": Target(tuple(core("arbiter/arbiter.c", "arbiter/command.c")), (), 300),
+    "handshake": Target(sources("csrc/client/*.c", "attach.c"), (), 200),
     "frames": Target(sources("csrc/soft_roce/*.c", "connection.c", "provider.c"), ("-libverbs",), 400),
     "datagrams": Target(sources("csrc/soft_roce/*.c", "provider.c"), ("-libverbs",), 300),
 }

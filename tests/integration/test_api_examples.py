@@ -32,7 +32,7 @@ def run(command: list[str], socket: Path) -> str:
 def compiled(tmp_path: Path) -> Path:
     (source,) = blocks("c")
     (tmp_path / "example.c").write_text(source)
-    clients = map(str, sorted((ROOT / "csrc").glob("client*.c")))
+    clients = map(str, sorted((ROOT / "csrc/client").glob("*.c")))
     program = tmp_path / "example"
     subprocess.run(["cc", *CFLAGS, str(tmp_path / "example.c"), *clients, "-o", str(program)], check=True)
     return program

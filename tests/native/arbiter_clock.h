@@ -1,6 +1,6 @@
 /* An arbiter under a clock of the test's: `now_ns`, which the test moves. Nothing depends on how fast this machine is.
  *
- * Includes arbiter.c and arbiter_command.c, so that turns can be taken and the clock be replaced; linked with all other files
+ * Includes arbiter.c and arbiter/command.c, so that turns can be taken and the clock be replaced; linked with all other files
  * of csrc. For programs of one source file.
  */
 #ifndef ARBITER_CLOCK_H
@@ -8,11 +8,11 @@
 
 #define _GNU_SOURCE
 #define arbiter_clock_ns arbiter_real_clock_ns
-#include "../../csrc/arbiter_command.c"
+#include "../../csrc/arbiter/command.c"
 #undef arbiter_clock_ns
 uint64_t arbiter_clock_ns(void);
 #undef _GNU_SOURCE
-#include "../../csrc/arbiter.c"
+#include "../../csrc/arbiter/arbiter.c"
 
 #include <stdio.h>
 

@@ -16,7 +16,7 @@ static long cores_count(int name)
 }
 #define sysconf cores_count
 #undef _GNU_SOURCE
-#include "../../csrc/arbiter.c"
+#include "../../csrc/arbiter/arbiter.c"
 #undef sysconf
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Numbers of requests and layers that somebody chose so that they share a bucket do not share one in a ledger whose salt he
  * does not know. */
-#include "../../csrc/arbiter_ledger.c"
+#include "../../csrc/arbiter/ledger.c"
 
 #include <stdio.h>
 

@@ -14,10 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
-    "arbiter": ("csrc/arbiter*.c", "csrc/arbiter_state.h"),
-    "fluid": ("csrc/fluid*.c", None),
-    "plan": ("csrc/plan*.c", None),
-    "rmlq": ("csrc/rmlq*.c", None),
+    "arbiter": ("csrc/arbiter/*.c", "csrc/arbiter/state.h"),
+    "fluid": ("csrc/fluid/*.c", None),
+    "plan": ("csrc/plan/*.c", None),
+    "queue": ("csrc/queue/*.c", None),
     "worker": ("bench/testbed/worker/*.c", "bench/testbed/worker/worker.h"),
 }
 """Files of a group, and the header whose first comment names them from above to below."""

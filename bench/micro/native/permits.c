@@ -7,7 +7,7 @@
  * are in it, and come oftener for one permit than in a daemon, since the clients' own work passes as well.
  */
 #define _GNU_SOURCE
-#include "../../../csrc/arbiter.c"
+#include "../../../csrc/arbiter/arbiter.c"
 
 #include <stdio.h>
 #include <sys/mman.h>

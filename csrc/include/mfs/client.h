@@ -72,7 +72,7 @@ bool mfs_client_hung_up(struct mfs_client *client);
 #define MFS_COOKIE_NONE ((void *)UINTPTR_MAX)
 
 /* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it. 1, for a task that
- * says at_once: it has its permit, on credit (client_credit.c), and mfs_client_permit answers its class; none will come.
+ * says at_once: it has its permit, on credit (client/credit.c), and mfs_client_permit answers its class; none will come.
  * -EINVAL more than MFS_TASK_BYTES_MAX; -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
 int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id);
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.native import core
+
 ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "tests/native"
 SANITIZERS = {"plain": (), "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")}
-INCLUDED = {"arbiter.c", "arbiter_command.c"}
+INCLUDED = ("arbiter/arbiter.c", "arbiter/command.c")
 RATE = 1e9
 SECONDS = 3.0
 KEPT = 0.9
@@ -33,9 +35,9 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     flags = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include", f"-I{ROOT}/csrc")
 
-    def compile_program(name: str, included: set[str] = INCLUDED) -> Path:
+    def compile_program(name: str, included: tuple[str, ...] = INCLUDED) -> Path:
         program = folder / name
-        sources = [str(path) for path in sorted((ROOT / "csrc").glob("*.c")) if path.name not in included]
+        sources = map(str, core(*included))
         command = [shutil.which("cc") or "gcc", *flags, *SANITIZERS[request.param], str(NATIVE / f"{name}.c"), *sources]
         done = subprocess.run([*command, "-o", str(program), "-lpthread", "-lm"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:3000]
@@ -133,4 +135,4 @@ def test_a_permit_goes_to_the_first_of_a_queue_pair(build: Callable[..., Path]) 
 
 
 def test_chosen_numbers_do_not_chain_in_the_ledger(build: Callable[..., Path]) -> None:
-    said(build("ledger_chains", {"arbiter_ledger.c"}))
+    said(build("ledger_chains", ("arbiter/ledger.c",)))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mfsd._native import Client, Stage
 from tests.support.arbiter import Server
+from tests.support.native import core
 
 ROOT = Path(__file__).parents[3]
 CLIENTS, THREADS, ASKS = 48, 6, 60
@@ -19,8 +20,7 @@ PATIENCE_NS = 30 * 10**9
 
 def test_who_is_looked_at_and_who_rings(tmp_path: Path) -> None:
     program = tmp_path / "arbiter_many"
-    left_out = ("arbiter.c", "arbiter_command.c")  # the program includes them
-    sources = [path for path in sorted((ROOT / "csrc").glob("*.c")) if path.name not in left_out]
+    sources = core("arbiter/arbiter.c", "arbiter/command.c")  # less what the program includes
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     command = ["cc", *flags, str(ROOT / "tests/native/arbiter_many.c"), *map(str, sources), "-o", str(program)]

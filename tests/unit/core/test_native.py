@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.native import core
+
 ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "tests/native"
 SANITIZERS = {
@@ -51,5 +53,5 @@ def test_rings(build) -> None:
 
 
 def test_arbiter_and_clients(build, tmp_path: Path) -> None:
-    program = build("core_stress", sorted((ROOT / "csrc").glob("*.c")))
+    program = build("core_stress", core())
     run(program, str(tmp_path / "s"), "1500")

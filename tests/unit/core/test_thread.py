@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mfsd._native import Arbiter
+from tests.support.native import core
 
 ROOT = Path(__file__).parents[3]
 STALE_AFTER_MS = 200
@@ -18,7 +19,7 @@ STALE_AFTER_MS = 200
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("thread") / "arbiter_thread"
-    sources = [path for path in sorted((ROOT / "csrc").glob("*.c")) if path.name != "arbiter.c"]
+    sources = core("arbiter/arbiter.c")
     flags = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
     command = ["cc", *flags, str(ROOT / "tests/native/arbiter_thread.c"), *map(str, sources), "-o", str(built)]
     subprocess.run([*command, "-lpthread", "-lm"], check=True)

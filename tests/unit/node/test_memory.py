@@ -26,7 +26,7 @@ def test_what_one_program_takes_is_not_less_than_reckoned(tmp_path: Path) -> Non
     """Its segment and the arbiter's private part, every page of them touched."""
     source = tmp_path / "size.c"
     source.write_text(
-        '#include "arbiter_state.h"\n#include <stdio.h>\n'
+        '#include "arbiter/state.h"\n#include <stdio.h>\n'
         'int main(void) { return printf("%zu\\n", sizeof(struct session)) < 0; }\n'
     )
     program = tmp_path / "size"

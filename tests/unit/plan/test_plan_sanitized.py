@@ -16,7 +16,7 @@ def build(program: Path, *defines: str) -> Path:
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler with sanitizers")
-    sources = [ROOT / "tests/unit/plan/plan_fuzz.c", *sorted((ROOT / "csrc").glob("plan*.c"))]
+    sources = [ROOT / "tests/unit/plan/plan_fuzz.c", *sorted((ROOT / "csrc/plan").glob("*.c"))]
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
     failing = [f"-D{name}=fuzz_{name}" for name in ("malloc", "calloc", "realloc")]
     command = [

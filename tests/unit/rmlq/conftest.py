@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SOURCES = sorted((ROOT / "csrc").glob("rmlq*.c"))
+SOURCES = sorted((ROOT / "csrc/queue").glob("*.c"))
 FLAGS = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *shlex.split(os.environ.get("CPPFLAGS", ""))]
 NEVER = 2**64 - 1
 

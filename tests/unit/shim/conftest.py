@@ -51,7 +51,7 @@ class Native:
         helpers = [self.folder / "shim_test.o", self.folder / "scripted_daemon.o"]
         for helper in helpers:
             cc(*self.sanitize, "-Werror", include, "-c", NATIVE / f"{helper.stem}.c", "-o", helper)
-        for client in sorted(ROOT.glob("csrc/client*.c")):  # an engine has a copy of its own
+        for client in sorted(ROOT.glob("csrc/client/*.c")):  # an engine has a copy of its own
             helpers.append(self.folder / f"engine_{client.stem}.o")
             cc(*self.sanitize, include, "-c", client, "-o", helpers[-1])
         for program in PROGRAMS:
@@ -70,7 +70,7 @@ class Native:
 
     def _build_shim(self, include: str) -> None:
         objects = []
-        for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), *sorted((ROOT / "csrc").glob("client*.c"))):
+        for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), *sorted((ROOT / "csrc/client").glob("*.c"))):
             # dlsym is asked by the sanitizer's runtime before its own memory is laid out
             early = source.stem in ("symbols", "interpose")
             objects.append(self.folder / f"{source.stem}.o")

@@ -1,4 +1,4 @@
-"""Rates of csrc/fluid.c against an independent solver, closed forms and the rules they must obey."""
+"""Rates of csrc/fluid/fluid.c against an independent solver, closed forms and the rules they must obey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""csrc/fluid.c against SimGrid, an independent and widely used network simulator (it has no strict
+"""csrc/fluid/fluid.c against SimGrid, an independent and widely used network simulator (it has no strict
 priority: one order)."""
 
 from __future__ import annotations

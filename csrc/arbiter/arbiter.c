@@ -1,0 +1,497 @@
+/* The arbiter's thread: takes turns over clients and NICs, spins while messages come fast, sleeps otherwise. */
+#define _GNU_SOURCE
+#include "watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FEW_CORES 4 /* up to so many, whoever spins keeps those he waits for from running */
+#define ARBITER_NICE (-20)
+#define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
+#define TIMERS_PER_DRAIN 10
+#define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
+#define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
+#define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb");
+#endif
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+/* Reads the rings of those who need not ring; and when a heartbeat is due, those of some others. */
+static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
+{
+	bool worked = false;
+
+	arbiter->resume_ns = MFS_TIME_NEVER;
+	for (uint32_t i = arbiter->actives; i-- > 0;) { /* one that is detached leaves its place to one that was read */
+		struct session *session = arbiter->active[i];
+
+		active_prefetch(arbiter, i);
+		worked |= session_drain(arbiter, session, whole ? LANES_ALL : active_lanes(session));
+		session->lane_next++;
+	}
+	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
+		return worked;
+	for (uint32_t i = arbiter->slice; i < arbiter->slice_end && i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+
+		if (session->active || session->state != MFS_SEGMENT_ACTIVE)
+			continue;
+		worked |= session_drain(arbiter, session, LANES_ALL);
+		if (session->state == MFS_SEGMENT_ACTIVE && session_unread(session))
+			active_add(arbiter, session);
+	}
+	return worked;
+}
+
+/* One turn over everything, over the rings only if `drain`. True when there was something to do. */
+static bool turn(struct mfs_arbiter *arbiter, bool drain)
+{
+	bool worked = false, asked;
+
+	arbiter->loops++;
+	arbiter->now_ns = arbiter_clock_ns();
+	arbiter->behind = false;
+	if (drain)
+		bells_look(arbiter);
+	/* From here on its bell is left alone: a command that comes later is for the next turn. */
+	asked = drain && atomic_load_explicit(&arbiter->command, memory_order_acquire);
+	if (asked)
+		bells_read(arbiter);
+	if (drain)
+		worked = rings_read(arbiter, asked || arbiter->told != MFS_AWAKE);
+	if (worked)
+		arbiter->told_ns = arbiter->now_ns;
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
+			way_grant(arbiter, i);
+	worked |= grants_end(arbiter);
+	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
+	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
+	if (asked && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
+		worked |= arbiter_command_run(arbiter);
+	if (worked)
+		heartbeats_hasten(arbiter);
+	credits_write(arbiter, heartbeats_write(arbiter));
+	if (drain)
+		actives_review(arbiter);
+	return worked;
+}
+
+/* True when a bell rang, false when the time came to look at something. */
+static bool sleep_until_event(struct mfs_arbiter *arbiter)
+{
+	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
+	struct timespec timeout;
+	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
+	uint64_t now_ns = arbiter_clock_ns();
+
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		if (way_at(arbiter, i)->look_ns < until_ns)
+			until_ns = way_at(arbiter, i)->look_ns;
+	if (arbiter->resume_ns < until_ns)
+		until_ns = arbiter->resume_ns;
+	if (until_ns <= now_ns)
+		return false;
+	timeout.tv_sec = (time_t)((until_ns - now_ns) / 1000000000u);
+	timeout.tv_nsec = (long)((until_ns - now_ns) % 1000000000u);
+	if (ppoll(&p, 1, until_ns == MFS_TIME_NEVER ? NULL : &timeout, NULL) <= 0)
+		return false;
+	bells_read(arbiter); /* one may be about idleness alone */
+	arbiter->wakeups++;
+	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		way_at(arbiter, i)->dirty |= way_at(arbiter, i)->waits;
+	return true;
+}
+
+/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps tell; but one
+ * that ends with a wake-up is as long as the wake-up takes, so a thread that slept would go on sleeping, however fast its
+ * clients were. The short spin after all work finds those. */
+static bool spin_pays(const struct mfs_arbiter *arbiter)
+{
+	uint64_t idle_ns = arbiter->now_ns - arbiter->worked_ns;
+
+	return idle_ns < arbiter->config.spin_ns &&
+	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
+}
+
+/* While the thread waits for a core everybody's held flows wait. Niceness alone does not help against programs of other
+ * sessions (autogroups), so where it never spins it is a real-time thread: it works in microseconds and sleeps. Where it
+ * spins it must not be one: whoever is pinned to that core would starve, and kernels before 6.12 stop a real-time thread that
+ * does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
+static void hurry(const struct mfs_arbiter *arbiter)
+{
+	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
+
+	if (arbiter->config.spin_ns || sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &lowest))
+		setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), ARBITER_NICE);
+}
+
+static void *arbiter_thread(void *argument)
+{
+	struct mfs_arbiter *arbiter = argument;
+	bool asleep = false; /* clients are told when to ring */
+	bool rest = false;   /* and not to for everything */
+	bool drain = true;
+	uint64_t bell_ns = 0;
+	unsigned timers = 0;
+
+	prctl(PR_SET_NAME, "mfs-arbiter");
+	hurry(arbiter);
+	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
+	while (!arbiter->stop) {
+		if (turn(arbiter, drain)) {
+			uint64_t gap_ns = arbiter->now_ns - arbiter->worked_ns;
+
+			if (gap_ns > 2 * arbiter->config.spin_ns)
+				gap_ns = 2 * arbiter->config.spin_ns;
+			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
+			arbiter->worked_ns = arbiter->now_ns;
+			if (asleep)
+				active_tell(arbiter, MFS_AWAKE);
+			asleep = false;
+			drain = true;
+		} else if (asleep && rest && arbiter->dormant) {
+			rest = false; /* all ring from here: one more turn for what was told before */
+			active_tell(arbiter, MFS_ASLEEP);
+			drain = true;
+		} else if (asleep) {
+			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
+			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
+			 * long as a slot may be torn. */
+			if (sleep_until_event(arbiter)) {
+				active_tell(arbiter, MFS_AWAKE);
+				asleep = false;
+				drain = true;
+				bell_ns = arbiter->now_ns;
+			} else {
+				if (!rest && !arbiter->dormant && at_rest(arbiter)) {
+					rest = true;
+					active_tell(arbiter, MFS_AT_REST);
+				}
+				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
+					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
+			}
+		} else if (spin_pays(arbiter)) {
+			cpu_relax();
+		} else {
+			rest = !arbiter->dormant && at_rest(arbiter);
+			active_tell(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
+			asleep = true;
+		}
+	}
+	return NULL;
+}
+
+/* ---- what the daemon asks for ------------------------------------------------------------------------------------ */
+
+static int watch(struct mfs_arbiter *arbiter, int fd, struct session *session)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = session};
+
+	return epoll_ctl(arbiter->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct session *session = argument;
+	int rc;
+
+	if (arbiter->sessions == MFS_CLIENTS_MAX)
+		return -EUSERS;
+	rc = watch(arbiter, session->doorbell, session);
+	if (rc < 0)
+		return rc;
+	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
+		heartbeats_due(arbiter, arbiter->load_read_ns = arbiter->now_ns);
+	arbiter->told_ns = arbiter->now_ns;
+	pthread_mutex_lock(&arbiter->beat_lock);
+	session_admit(arbiter, session);
+	active_add(arbiter, session);
+	pthread_cond_signal(&arbiter->beat_changed);
+	pthread_mutex_unlock(&arbiter->beat_lock);
+	return (int)session->client_id;
+}
+
+int mfs_arbiter_client_add(struct mfs_arbiter *arbiter, int *memfd, int *doorbell)
+{
+	struct session *session;
+	int rc = session_create(arbiter, &session, memfd, doorbell);
+
+	if (rc < 0)
+		return rc;
+	rc = arbiter_command(arbiter, run_client_add, session);
+	if (rc < 0) {
+		session_destroy(session);
+		close(*memfd);
+		close(*doorbell);
+	}
+	return rc;
+}
+
+struct client_argument {
+	uint32_t client_id;
+	struct session *session;
+};
+
+static int run_client_remove(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct client_argument *a = argument;
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		if (arbiter->session[i]->client_id != a->client_id)
+			continue;
+		a->session = arbiter->session[i];
+		session_detach(arbiter, a->session, -ESHUTDOWN);
+		epoll_ctl(arbiter->epoll, EPOLL_CTL_DEL, a->session->doorbell, NULL);
+		pthread_mutex_lock(&arbiter->beat_lock);
+		arbiter->session[i] = arbiter->session[--arbiter->sessions];
+		pthread_mutex_unlock(&arbiter->beat_lock);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+int mfs_arbiter_client_remove(struct mfs_arbiter *arbiter, uint32_t client_id)
+{
+	struct client_argument a = {.client_id = client_id};
+	int rc = arbiter_command(arbiter, run_client_remove, &a);
+
+	if (rc == 0)
+		session_destroy(a.session);
+	return rc;
+}
+
+struct nic_argument {
+	const char *name;
+	uint64_t guid;
+	uint64_t rate_bytes_per_s;
+	struct nic_parts parts;
+};
+
+static int run_nic(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct nic_argument *a = argument;
+
+	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
+}
+
+int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+{
+	struct nic_argument a = {.name = name, .guid = guid, .rate_bytes_per_s = rate_bytes_per_s};
+	struct mfs_window_config window = {.window_ns = arbiter->config.window_ns,
+					   .window_bytes_min = arbiter->config.window_bytes_min};
+	int rc;
+
+	if (strlen(name) >= sizeof(arbiter->nic[0].name))
+		return -ENAMETOOLONG;
+	rc = arbiter_command(arbiter, run_nic, &a);
+	if (rc != -ENOENT)
+		return rc;
+	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
+	rc = 0;
+	window.rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
+	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++) {
+		rc = mfs_rmlq_create(&arbiter->config.policy, window.rate_bytes_per_s, arbiter->config.tasks_max,
+				     &a.parts.queue[d]);
+		if (rc == 0)
+			rc = mfs_window_create(&window, &a.parts.window[d]);
+	}
+	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++)
+		mfs_rmlq_watch(a.parts.queue[d], watch_promoted, arbiter);
+	if (rc == 0)
+		rc = arbiter_command(arbiter, run_nic, &a);
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) { /* NULL, unless another thread has added the NIC meanwhile */
+		mfs_rmlq_destroy(a.parts.queue[d]);
+		mfs_window_destroy(a.parts.window[d]);
+	}
+	return rc;
+}
+
+struct rules_argument {
+	const struct mfs_rule *rules;
+	int n;
+};
+
+static int run_rules(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct rules_argument *a = argument;
+
+	memcpy(arbiter->rules, a->rules, (size_t)a->n * sizeof(*a->rules));
+	arbiter->rules_count = (uint32_t)a->n;
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		session_rules_write(arbiter, arbiter->session[i]);
+	return 0;
+}
+
+int mfs_arbiter_rules(struct mfs_arbiter *arbiter, const struct mfs_rule *rules, int n)
+{
+	struct rules_argument a = {.rules = rules, .n = n};
+
+	return n < 0 || n > MFS_RULES_MAX ? -EINVAL : arbiter_command(arbiter, run_rules, &a);
+}
+
+static uint32_t gate_mask(enum mfs_mode mode)
+{
+	return mode == MFS_MODE_ENFORCE ? ((1u << MFS_STAGES_MAX) - 1) & ~MFS_STAGES_UNSCHEDULED : 0;
+}
+
+static int run_mode(struct mfs_arbiter *arbiter, void *argument)
+{
+	arbiter->config.mode = *(enum mfs_mode *)argument;
+	arbiter->gate_mask = gate_mask(arbiter->config.mode);
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
+	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
+		nic_gates_write(arbiter, i);
+	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
+		struct way *way = way_at(arbiter, i);
+
+		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE; d++)
+			mfs_rmlq_destination_open(way->queue, (uint16_t)d);
+		way->dirty = true;
+	}
+	return 0;
+}
+
+int mfs_arbiter_mode(struct mfs_arbiter *arbiter, enum mfs_mode mode)
+{
+	return mode > MFS_MODE_ENFORCE ? -EINVAL : arbiter_command(arbiter, run_mode, &mode);
+}
+
+static int run_wire(struct mfs_arbiter *arbiter, void *argument)
+{
+	memcpy(arbiter->dscp, argument, sizeof(arbiter->dscp));
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		session_dscp_write(arbiter, arbiter->session[i]);
+	return 0;
+}
+
+int mfs_arbiter_wire(struct mfs_arbiter *arbiter, const uint8_t dscp[MFS_CLASSES_MAX])
+{
+	return arbiter_command(arbiter, run_wire, (void *)dscp);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbiter **result)
+{
+	struct mfs_arbiter *arbiter;
+	struct mfs_rmlq *probe;
+	int rc;
+
+	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
+	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->gate_max_ns == 0 ||
+	    config->load_time_constant_ns == 0 ||
+	    config->mode > MFS_MODE_ENFORCE)
+		return -EINVAL;
+	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
+	rc = mfs_rmlq_create(&config->policy, config->rate_default_bytes_per_s, config->tasks_max, &probe);
+	if (rc < 0)
+		return rc;
+	mfs_rmlq_destroy(probe);
+
+	arbiter = calloc(1, sizeof(*arbiter));
+	if (!arbiter)
+		return -ENOMEM;
+	arbiter->config = *config;
+	arbiter->gate_mask = gate_mask(config->mode);
+	arbiter->resume_ns = MFS_TIME_NEVER;
+	if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)
+		arbiter->config.spin_ns = 0;
+	arbiter->gap_ns = 2 * arbiter->config.spin_ns;
+	memset(arbiter->dscp, MFS_DSCP_KEEP, sizeof(arbiter->dscp));
+	pthread_mutex_init(&arbiter->control, NULL);
+	arbiter->epoll = epoll_create1(EPOLL_CLOEXEC);
+	arbiter->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	arbiter->notice = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (arbiter->epoll < 0 || arbiter->command_bell < 0 || arbiter->notice < 0 ||
+	    getrandom(&arbiter->key_secret, sizeof(arbiter->key_secret), 0) != sizeof(arbiter->key_secret)) {
+		rc = -errno;
+		mfs_arbiter_destroy(arbiter);
+		return rc;
+	}
+	rc = beater_init(arbiter);
+	if (rc == 0)
+		rc = watch_create(arbiter);
+	if (rc == 0)
+		rc = watch(arbiter, arbiter->command_bell, NULL);
+	if (rc < 0) {
+		mfs_arbiter_destroy(arbiter);
+		return rc;
+	}
+	*result = arbiter;
+	return 0;
+}
+
+int mfs_arbiter_start(struct mfs_arbiter *arbiter)
+{
+	sigset_t all, before;
+	int rc;
+
+	if (arbiter->running)
+		return -EALREADY;
+	sigfillset(&all); /* signals are for the interpreter's main thread */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = beater_start(arbiter);
+	if (rc == 0) {
+		rc = arbiter_thread_start(arbiter, &arbiter->thread, arbiter_thread);
+		if (rc < 0)
+			beater_stop(arbiter);
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	arbiter->running = rc == 0;
+	return rc;
+}
+
+static int run_stop(struct mfs_arbiter *arbiter, void *argument)
+{
+	(void)argument;
+	arbiter->stop = true;
+	return 0;
+}
+
+void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
+{
+	if (arbiter->running) {
+		arbiter_command(arbiter, run_stop, NULL);
+		pthread_join(arbiter->thread, NULL);
+		beater_stop(arbiter);
+	}
+	while (arbiter->sessions) {
+		struct session *session = arbiter->session[--arbiter->sessions];
+
+		session_detach(arbiter, session, -ESHUTDOWN);
+		session_destroy(session);
+	}
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		mfs_rmlq_destroy(way_at(arbiter, i)->queue), mfs_window_destroy(way_at(arbiter, i)->window);
+	if (arbiter->epoll >= 0)
+		close(arbiter->epoll);
+	if (arbiter->command_bell >= 0)
+		close(arbiter->command_bell);
+	if (arbiter->notice >= 0)
+		close(arbiter->notice);
+	watch_destroy(arbiter);
+	pthread_mutex_destroy(&arbiter->control);
+	free(arbiter);
+}

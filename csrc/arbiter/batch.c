@@ -1,0 +1,244 @@
+/* Batches: the daemon's copies, what the queues are told, ranks; and when the contexts of a client are read.
+ *
+ * A context is copied when a message says so, when a flow names its batch, and with every heartbeat. What it holds is
+ * clamped to what the queues can reckon with.
+ */
+#include "watch.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define LAYERS_MAX (1u << 16)
+
+/* What was left when the current layer began, less what has passed since, but not less than the layers after it take. */
+uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns)
+{
+	uint32_t layers_left = batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
+	uint64_t left_ns, least_ns, passed_ns = now_ns - batch->layer_ns;
+
+	if (layers_left == 0)
+		return 0;
+	left_ns = (uint64_t)((double)batch->compute_ns * layers_left / batch->layers);
+	least_ns = (uint64_t)((double)batch->compute_ns * (layers_left - 1) / batch->layers);
+	return left_ns > least_ns + passed_ns ? left_ns - passed_ns : least_ns;
+}
+
+/* The engine's own, else the first of its requests': what the unit has to spare is what its tightest request has. */
+static uint64_t batch_deadline_ns(const struct session *session, const struct batch *batch)
+{
+	uint64_t deadline_ns = batch->deadline_ns;
+
+	if (deadline_ns)
+		return deadline_ns;
+	for (uint32_t r = session->batch_request[batch - session->batch]; r; r = session->request[r - 1].next) {
+		uint64_t d = session->request[r - 1].deadline_ns;
+
+		if (d && (!deadline_ns || d < deadline_ns))
+			deadline_ns = d;
+	}
+	return deadline_ns;
+}
+
+static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t ways)
+{
+	struct mfs_batch_context context = {
+		.layer_current = batch->layer_current,
+		.layers = batch->layers,
+		.rank = batch->rank,
+		.pruned = batch->pruned,
+		.deadline_ns = ways ? batch_deadline_ns(session, batch) : 0,
+		.compute_left_ns = batch_compute_left_ns(batch, arbiter->now_ns),
+	};
+
+	for (; ways; ways &= ways - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(ways);
+		struct way *way = way_at(arbiter, i);
+
+		session->work_ns += WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
+		if (mfs_rmlq_batch(way->queue, batch->key, &context, arbiter->now_ns) == 0)
+			batch->told |= 1u << i;
+		way->dirty = true;
+	}
+}
+
+static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch)
+{
+	uint32_t slot = (uint32_t)(batch - session->batch);
+
+	watch_batch_end(arbiter, session, batch);
+	session->batches_known &= ~(1ull << slot);
+	for (uint32_t told = batch->told; told; told &= told - 1) {
+		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
+
+		mfs_rmlq_batch_end(way->queue, batch->key);
+		way->dirty = true;
+	}
+	memset(batch, 0, sizeof(*batch));
+	batch_notice(arbiter, session, slot, true);
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* A batch is there whole or not at all: one that is named by a flow before the messages about all of its requests were
+ * read would be judged without some of its bytes. They are in the segment since before the batch had its id. */
+static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	const struct mfs_segment *segment = session->segment;
+	uint32_t told = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed), read = 0;
+
+	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
+		const struct mfs_request *shared = &segment->request[r - 1];
+
+		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) == session->request[r - 1].id &&
+			atomic_load_explicit(&shared->version, memory_order_relaxed) == session->request[r - 1].version;
+	}
+	session->work_ns += WORK_REQUEST_NS * session->batch_requests[slot];
+	if (read >= told)
+		return;
+	session->work_ns += WORK_REQUEST_NS * MFS_REQUESTS_MAX / 4;
+	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
+		if (atomic_load_explicit(&segment->request[i].request_id, memory_order_acquire) != 0 &&
+		    atomic_load_explicit(&segment->request[i].batch, memory_order_relaxed) == slot)
+			request_refresh(arbiter, session, i);
+}
+
+/* Copies the context if it changed. */
+struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	struct mfs_batch *shared = &session->segment->batch[slot];
+	struct batch *batch = &session->batch[slot];
+	uint64_t id = atomic_load_explicit(&shared->batch_id, memory_order_acquire);
+	uint32_t version = atomic_load_explicit(&shared->version, memory_order_relaxed);
+	uint32_t layer = atomic_load_explicit(&shared->layer_current, memory_order_relaxed);
+	bool arrives = id != batch->id || version != batch->version;
+
+	if (!arrives && layer == batch->layer_current)
+		return batch;
+	if (session->work_ns > WORK_LATER_NS) /* with a later message, or with the next heartbeat */
+		return batch;
+	if (id == MFS_CONTEXT_CLAIMED)
+		id = 0;
+	if (arrives) {
+		if (batch->id)
+			batch_forget(arbiter, session, batch);
+		if (id == 0)
+			return batch;
+		batch->id = id;
+		batch->version = version;
+		batch->key = key_mix(session->key_salt, id);
+		batch->rank = MFS_RANK_NONE;
+		batch_requests_read(arbiter, session, slot);
+		session->batches_known |= 1ull << slot;
+	}
+	batch->layer_current = layer;
+	batch->layer_ns = arbiter->now_ns;
+	batch->layers = atomic_load_explicit(&shared->layers, memory_order_relaxed);
+	batch->deadline_ns = atomic_load_explicit(&shared->deadline_ns, memory_order_relaxed);
+	batch->compute_ns = atomic_load_explicit(&shared->compute_ns, memory_order_relaxed);
+	if (batch->layers > LAYERS_MAX)
+		batch->layers = 0;
+	if (batch->compute_ns > TIME_MAX_NS)
+		batch->compute_ns = 0;
+	if (batch->deadline_ns > TIME_MAX_NS)
+		batch->deadline_ns = 0;
+	batch_tell(arbiter, session, batch, batch->told);
+	watch_batch(arbiter, session, batch, arrives);
+	batch_notice(arbiter, session, slot, arrives);
+	return batch;
+}
+
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way)
+{
+	struct batch *batch = batch_refresh(arbiter, session, slot);
+
+	if (batch->id && !(batch->told >> way & 1))
+		batch_tell(arbiter, session, batch, 1u << way);
+	return batch->id ? batch->key : 0;
+}
+
+/* The unit's slack and the coordinator's summary depend on the requests. Not while the batch arrives or ends, when all of
+ * them come or go. */
+static void batches_retell(struct mfs_arbiter *arbiter, struct session *session)
+{
+	uint64_t stale = session->batches_stale & session->batches_known;
+
+	session->batches_stale = 0;
+	for (; stale; stale &= stale - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(stale);
+		struct batch *batch = batch_refresh(arbiter, session, slot);
+
+		if (!batch->id)
+			continue;
+		batch_tell(arbiter, session, batch, batch->told);
+		batch_notice(arbiter, session, slot, true);
+	}
+}
+
+/* A batch that is told again may be another by now, and then all of its requests are read: hence not before this one is
+ * linked, or it would be linked twice. */
+void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	const struct request *request = &session->request[slot];
+	bool arrived = request_read(arbiter, session, slot);
+	uint32_t version = request->version;
+
+	batches_retell(arbiter, session);
+	if (arrived && request->id && request->version == version)
+		watch_request(arbiter, session, request);
+}
+
+void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session)
+{
+	if (session->state != MFS_SEGMENT_ACTIVE)
+		return;
+	/* others are read when a message or a flow names them */
+	for (uint64_t known = session->batches_known; known; known &= known - 1)
+		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(known));
+}
+
+void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session)
+{
+	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
+		if (session->request[i].id)
+			request_forget(arbiter, session, i);
+	session->batches_stale = 0; /* nothing is read any more */
+	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
+		if (session->batch[i].id)
+			batch_forget(arbiter, session, &session->batch[i]);
+}
+
+/* ---- what the coordinator decides -------------------------------------------------------------------------------- */
+
+struct rank_argument {
+	uint64_t batch_id;
+	uint32_t client_id;
+	uint32_t rank;
+	bool pruned;
+};
+
+static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct rank_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+
+	if (!session || a->batch_id == 0 || session->state != MFS_SEGMENT_ACTIVE)
+		return -ENOENT;
+	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++) {
+		struct batch *batch = batch_refresh(arbiter, session, i);
+
+		if (batch->id != a->batch_id)
+			continue;
+		batch->rank = a->rank;
+		batch->pruned = a->pruned;
+		batch_tell(arbiter, session, batch, batch->told);
+		return 0;
+	}
+	return -ENOENT;
+}
+
+int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned)
+{
+	struct rank_argument a = {.batch_id = batch_id, .client_id = client_id, .rank = rank, .pruned = pruned};
+
+	return arbiter_command(arbiter, run_batch_rank, &a);
+}

@@ -1,0 +1,482 @@
+/* The arbiter's view of a NIC: what is in flight each way, whether held flows may go, which goes first. */
+#include "watch.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#define GRANTS_PER_LOOP 256
+#define COUNTER_ABSURD_BYTES (1ull << 44)
+#define AGED_SHARE 20 /* of the link: what goes beside collectives once a direction has been closed for as long as it may */
+
+void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
+		session_gate_write(arbiter, arbiter->session[i], index);
+}
+
+/* Who has no collectives need not ring when they end. */
+static void nic_bell_write(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	const struct gate *gate = &arbiter->nic[index].gate;
+
+	for (uint32_t m = 0; m < gate->members; m++)
+		session_gate_write(arbiter, gate->member[m], index);
+	/* The bell and the counters are a Dekker pair like arbiter_asleep: abi.h. */
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool waits)
+{
+	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
+	bool bell = false;
+
+	way_at(arbiter, index)->waits = waits;
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
+		bell |= nic->way[d].waits;
+	if (nic->bell == bell)
+		return;
+	nic->bell = bell;
+	nic_bell_write(arbiter, index / MFS_DIRECTIONS);
+}
+
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
+
+/* The table of destinations is there for all programs: each may use so many numbers of it. */
+static uint32_t destinations_each(const struct mfs_arbiter *arbiter)
+{
+	return (MFS_DESTINATIONS_MAX - 1) / (arbiter->sessions + 1);
+}
+
+static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer, bool own)
+{
+	struct mfs_window *window = way_at(arbiter, task->way)->window;
+	struct session *session = task->session;
+	uint64_t key = key_mix(session->key_salt, own ? 0 : peer);
+
+	task->own = own;
+	task->destination =
+		mfs_window_destination(window, key, own ? key : key_mix(arbiter->key_secret, peer), arbiter->now_ns);
+	task->placed = true;
+	if (mfs_window_destination_users(window, task->destination) == 1)
+		session->way[task->way].destinations++;
+}
+
+void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
+{
+	if (task->placed && mfs_window_destination_give(way_at(arbiter, task->way)->window, task->destination))
+		task->session->way[task->way].destinations--;
+	task->placed = false;
+}
+
+/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end,
+ * that names more peers than its part of the table, or that does not say where its tasks go, has a window of its own: it can fill
+ * that. */
+void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
+{
+	const struct session_way *share = &task->session->way[task->way];
+
+	place(arbiter, task, peer, !peer || session_suspect(arbiter, task->session, task->way));
+	if (task->own || share->destinations <= destinations_each(arbiter))
+		return;
+	nic_unplace(arbiter, task);
+	place(arbiter, task, 0, true);
+}
+
+static void flight_append(struct way *way, struct task *task)
+{
+	task->flight_next = NULL;
+	task->flight_prev = way->flight_last;
+	*(way->flight_last ? &way->flight_last->flight_next : &way->flight_first) = task;
+	way->flight_last = task;
+}
+
+static void flight_remove(struct way *way, struct task *task)
+{
+	*(task->flight_prev ? &task->flight_prev->flight_next : &way->flight_first) = task->flight_next;
+	*(task->flight_next ? &task->flight_next->flight_prev : &way->flight_last) = task->flight_prev;
+}
+
+/* The task's bytes are in the windows no more, and its destination may have room. */
+static void window_left(struct mfs_arbiter *arbiter, struct task *task)
+{
+	struct way *way = way_at(arbiter, task->way);
+	uint16_t next = task->destination;
+
+	task->counted = false;
+	way->in_flight_bytes -= task->bytes;
+	flight_remove(way, task);
+	arbiter->nic[task->way / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
+	do {
+		mfs_rmlq_destination_open(way->queue, next);
+		next = mfs_window_destination_next(way->window, next);
+	} while (next != task->destination);
+	way->dirty = true;
+}
+
+void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
+{
+	struct way *way = way_at(arbiter, task->way);
+	struct session_way *share = &task->session->way[task->way];
+
+	share->in_flight_tasks--;
+	share->in_flight_bytes -= task->bytes;
+	if (complete)
+		way->carried_bytes[task->wire_class] += task->bytes;
+	if (complete && task->stage == MFS_STAGE_REUSE && task->way % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
+		arbiter->nic[task->way / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
+	else if (complete && task->load)
+		way->load_bytes += task->bytes;
+	if (!task->counted)
+		return;
+	if (complete)
+		mfs_window_complete(way->window, &task->passage, arbiter->now_ns);
+	else
+		mfs_window_leave(way->window, &task->passage, false, arbiter->now_ns);
+	window_left(arbiter, task);
+}
+
+/* A task that has not ended by the time that its destination was given: the peer or the program is dead, or neither ever
+ * had the bytes. What was permitted first is due first, nearly; so the oldest are looked at, whatever else their program
+ * goes on doing. */
+static void way_write_off(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	struct way *way = way_at(arbiter, index);
+	struct task *next;
+
+	for (struct task *task = way->flight_first; task; task = next) {
+		next = task->flight_next;
+		if (arbiter->now_ns - task->passage.entered_ns < MFS_WINDOW_PATIENCE_NS)
+			return;
+		if (arbiter->now_ns < task->passage.due_ns)
+			continue;
+		task->session->way[index].overdue_ns = arbiter->now_ns;
+		watch_open(arbiter, task->session, MFS_OPEN_WRITTEN_OFF);
+		mfs_window_leave(way->window, &task->passage, true, arbiter->now_ns);
+		window_left(arbiter, task);
+	}
+}
+
+/* ---- grants ------------------------------------------------------------------------------------------------------ */
+
+/* Books a task that is in flight from now on. */
+void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
+{
+	uint32_t wire_class = pick->wire_class;
+	struct session *session = task->session;
+	struct nic *nic = &arbiter->nic[task->way / MFS_DIRECTIONS];
+	struct way *way = way_at(arbiter, task->way);
+	struct session_way *share = &session->way[task->way];
+
+	fifo_remove(session, task);
+	task->phase = TASK_IN_FLIGHT;
+	task->wire_class = (uint8_t)wire_class;
+	task->counted = true;
+	/* Where the paper's rules hold, rho counts what promotion has put first, too. */
+	task->load = pick->tier == MFS_TIER_CRITICAL && arbiter->config.policy.variant == MFS_VARIANT_PAPER;
+	session->held_bytes -= task->bytes;
+	session->grants++;
+	share->in_flight_tasks++;
+	share->in_flight_bytes += task->bytes;
+	arbiter->grants++;
+	flight_append(way, task);
+	way->in_flight_bytes += task->bytes;
+	nic->in_flight_class_bytes[wire_class] += task->bytes;
+	/* What went on credit is what the client says: no more of it is believed than the credit is. */
+	mfs_window_enter(way->window, task->destination,
+			 task->taken && task->bytes > mfs_window_bytes(way->window) / 2 ? mfs_window_bytes(way->window) / 2
+											  : task->bytes,
+			 arbiter->now_ns, &task->passage);
+	nic->granted_bytes[wire_class] += task->bytes;
+	nic->grants[wire_class]++;
+	if (!task->taken && arbiter->now_ns > task->submit_ns)
+		nic->wait_ns += arbiter->now_ns - task->submit_ns;
+	watch_permit(arbiter, task, pick);
+}
+
+void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
+{
+	arbiter->asked_ns = arbiter->now_ns;
+	credit_judged(arbiter, task, pick);
+	nic_taken(arbiter, task, pick);
+	session_grant(arbiter, task->session, (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
+		      pick->wire_class);
+}
+
+/* Whether NIC and switches hold the task back behind collectives by themselves, because it travels in a lower class. Then
+ * it need not wait here until they are done, and fills what they leave of the link. */
+static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick *pick)
+{
+	return ((struct task *)(uintptr_t)pick->cookie)->laned && class_apart(arbiter, pick->wire_class);
+}
+
+/* Collectives are counted where they are sent, and receive about what they send: while some are under way, both directions
+ * are theirs. False: the task has to wait for them. */
+static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, const struct mfs_pick *pick)
+{
+	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
+	struct way *way = way_at(arbiter, index);
+	uint64_t at_ns, promotion_ns;
+	bool closed;
+
+	if (pick->tier == MFS_TIER_CRITICAL || kept_apart(arbiter, pick))
+		return true;
+	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
+	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
+		way_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
+		nic->gate.read = false;
+		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
+	}
+	way_waits_set(arbiter, index, nic->gate.wire_bytes > 0.0);
+	if (!closed) {
+		way->closed_ns = 0;
+		return true;
+	}
+	if (pick->tier != MFS_TIER_SCAVENGER && gate_aged(arbiter, way, &at_ns)) {
+		way->aged_bytes += pick->bytes;
+		if (way->aged_bytes * AGED_SHARE * 1e9 >= (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
+			way->aged_bytes = 0.0;
+			way->closed_ns = arbiter->now_ns;
+		}
+		return true;
+	}
+	promotion_ns = mfs_rmlq_advance(way->queue, arbiter->now_ns);
+	way->look_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
+	if (way->look_ns <= arbiter->now_ns)
+		way->look_ns = arbiter->now_ns + 1;
+	return false;
+}
+
+/* The first task of the queue pair goes in the place of the one that was chosen, and in its class if that is the better. */
+static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_pick *pick)
+{
+	struct task *chosen = (struct task *)(uintptr_t)pick->cookie, *first = fifo_first(chosen->session, chosen);
+	uint8_t wire_class = pick->wire_class;
+
+	/* A queue pair has one peer: who says otherwise has no order. */
+	if (first->way == chosen->way && first->destination != chosen->destination)
+		return chosen;
+	/* of the queue of the other direction, perhaps */
+	if (first != chosen && mfs_rmlq_place(way_at(arbiter, first->way)->queue, first->handle, pick) == 0 &&
+	    wire_class < pick->wire_class)
+		pick->wire_class = wire_class;
+	return first;
+}
+
+void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
+{
+	struct way *way = way_at(arbiter, index);
+	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
+	struct mfs_pick pick, taken;
+	struct task *task;
+
+	way->dirty = false;
+	way->look_ns = MFS_TIME_NEVER;
+	for (unsigned n = 0; mfs_rmlq_peek(way->queue, arbiter->now_ns, &pick) == 0; n++) {
+		if (n == GRANTS_PER_LOOP) {
+			way->dirty = true;
+			return;
+		}
+		task = first_of_queue_pair(arbiter, &pick);
+		/* One that takes the other direction goes with what was chosen, whatever room there is there. */
+		if (enforce && task->way == index) {
+			enum mfs_room room = mfs_window_room(way->window, task->destination, task->bytes, arbiter->now_ns,
+							     &way->look_ns);
+
+			if (room == MFS_ROOM_NIC_FULL)
+				return;
+			if (room == MFS_ROOM_DESTINATION_FULL) {
+				mfs_rmlq_destination_close(way->queue, task->destination);
+				continue;
+			}
+		}
+		if (enforce && !beside_collectives(arbiter, index, &pick))
+			return;
+		mfs_rmlq_take(way_at(arbiter, task->way)->queue, task->handle, arbiter->now_ns, &taken);
+		nic_granted(arbiter, task, &pick);
+	}
+	way->closed_ns = 0;
+	way_waits_set(arbiter, index, false);
+}
+
+/* ---- load -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
+{
+	uint64_t sum = 0;
+
+	for (unsigned s = 0; s < MFS_STAGES_MAX; s++)
+		if (stages >> s & 1)
+			sum += atomic_load_explicit(&half->bytes[s], memory_order_relaxed);
+	return sum;
+}
+
+struct nic_moved {
+	uint64_t unscheduled, reuse, others; /* bytes */
+};
+
+/* A client's counters of completed bytes since they were last read: of stages that never wait, of stage 1, and of all that
+ * may wait. */
+static void counters_read(struct session *session, uint32_t index, struct nic_moved *nic_moved)
+{
+	const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
+	uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE),
+			    usage_sum(completed, ~MFS_STAGES_UNSCHEDULED)};
+	struct session_nic *last = &session->nic[index];
+
+	session->nics_counted &= ~(1u << index);
+	if (sums[0] != last->load_bytes || sums[2] != last->others_bytes)
+		session->nics_counted |= 1u << index;
+	if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
+		nic_moved->unscheduled += sums[0] - last->load_bytes;
+	if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
+		nic_moved->reuse += sums[1] - last->reuse_bytes;
+	if (sums[2] - last->others_bytes < COUNTER_ABSURD_BYTES)
+		nic_moved->others += sums[2] - last->others_bytes;
+	last->load_bytes = sums[0];
+	last->reuse_bytes = sums[1];
+	last->others_bytes = sums[2];
+}
+
+static uint64_t way_carried(const struct way *way)
+{
+	uint64_t sum = 0;
+
+	for (unsigned c = 0; c < MFS_CLASSES_MAX; c++)
+		sum += way->carried_bytes[c];
+	return sum;
+}
+
+/* How much of the link was really taken, for people: what tasks completed, by their direction; what never waits, in both;
+ * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
+ * end is heard of here, so those in flight are left out of the difference. */
+static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns, double weight)
+{
+	struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
+	uint64_t asked = way_carried(out) + way_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
+	uint64_t passed = 0;
+
+	nic->others_bytes += others;
+	nic->unscheduled_carried_bytes += unscheduled;
+	if (nic->others_bytes > asked + nic->passed_bytes)
+		passed = nic->others_bytes - asked - nic->passed_bytes;
+	nic->passed_bytes += passed;
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+		struct way *way = &nic->way[d];
+		uint64_t carried = way_carried(way);
+		uint64_t bytes = carried - way->measured_bytes + unscheduled + (d == MFS_DIRECTION_OUT ? passed : 0);
+
+		way->measured_bytes = carried;
+		way->used += weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) - way->used);
+	}
+}
+
+/* Those that have moved lately are read with every heartbeat, the others in their turn. */
+static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic_moved)
+{
+	uint32_t all = (1u << arbiter->nics) - 1;
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		struct session *session = arbiter->session[i];
+		bool turn = i >= arbiter->slice && i < arbiter->slice_end;
+
+		if (session->state == MFS_SEGMENT_ACTIVE)
+			for (uint32_t nics = turn ? all : session->nics_counted; nics; nics &= nics - 1)
+				counters_read(session, (uint32_t)__builtin_ctz(nics),
+					      &nic_moved[__builtin_ctz(nics)]);
+	}
+}
+
+/* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
+ * mfsd.policy's Load.observe: one long look and several short ones come to the same.
+ *
+ * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
+ * as far as no outgoing task of that stage says otherwise. */
+static void nic_loads_measure(struct mfs_arbiter *arbiter)
+{
+	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
+	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
+
+	struct nic_moved nic_moved[MFS_NICS_MAX] = {{0}};
+
+	if (elapsed_ns == 0)
+		return;
+	arbiter->load_read_ns = arbiter->now_ns;
+	all_counters_read(arbiter, nic_moved);
+	for (uint32_t i = 0; i < arbiter->nics; i++) {
+		struct nic *nic = &arbiter->nic[i];
+		struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
+		uint64_t unscheduled = nic_moved[i].unscheduled, reuse = nic_moved[i].reuse, reuse_out;
+
+		nic_use_measure(nic, unscheduled, nic_moved[i].others, elapsed_ns, weight);
+		reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
+		nic->reuse_out_bytes = 0;
+		out->load_bytes += reuse_out;
+		in->load_bytes += reuse - reuse_out;
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+			struct way *way = &nic->way[d];
+			double share = (double)(unscheduled + way->load_bytes) * 1e9 /
+				       ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
+
+			way->load_bytes = 0;
+			way->load += weight * ((share < 1.0 ? share : 1.0) - way->load);
+			mfs_rmlq_set_load(way->queue, way->load);
+		}
+	}
+}
+
+void nic_tick(struct mfs_arbiter *arbiter)
+{
+	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
+
+	nic_loads_measure(arbiter);
+	for (uint32_t i = 0; i < arbiter->nics; i++)
+		gate_tick(arbiter, i, elapsed_ns);
+	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+		way_write_off(arbiter, i);
+}
+
+int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
+		    struct nic_parts *parts)
+{
+	struct nic *nic;
+	uint32_t i;
+	int rc;
+
+	for (i = 0; i < arbiter->nics; i++)
+		if (!strcmp(arbiter->nic[i].name, name) && arbiter->nic[i].guid == guid)
+			break;
+	if (i == MFS_NICS_MAX)
+		return -ENOSPC;
+	nic = &arbiter->nic[i];
+	if (i == arbiter->nics) {
+		if (!parts->queue[0])
+			return -ENOENT;
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+			nic->way[d] = (struct way){.queue = parts->queue[d],
+						   .window = parts->window[d],
+						   .look_ns = MFS_TIME_NEVER};
+			parts->queue[d] = NULL;
+			parts->window[d] = NULL;
+		}
+		memcpy(nic->name, name, strlen(name) + 1);
+		nic->guid = guid;
+		nic->gate.busy_ns = arbiter->now_ns - arbiter->config.quiet_ns;
+		nic->gate.read_ns = nic->gate.pause_read_ns = arbiter->now_ns;
+		nic->rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
+		arbiter->nics++;
+	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
+		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+			rc = mfs_rmlq_set_rate(nic->way[d].queue, rate_bytes_per_s);
+			if (rc == 0)
+				rc = mfs_window_set_rate(nic->way[d].window, rate_bytes_per_s, arbiter->now_ns);
+			if (rc < 0)
+				return rc;
+			nic->way[d].dirty = true;
+		}
+		nic->rate_bytes_per_s = rate_bytes_per_s;
+	}
+	for (uint32_t j = 0; j < arbiter->sessions; j++)
+		session_nic_write(arbiter, arbiter->session[j], i);
+	return (int)i;
+}

@@ -1,0 +1,31 @@
+/* What the daemon's Python is told of: an eventfd rings, then it asks which batches came, went or changed. */
+#include "state.h"
+
+#include <unistd.h>
+
+#define LAYER_NOTICE_NS 100000000ull /* layer boundaries reach the daemon's Python this often at most */
+
+void arbiter_notice(struct mfs_arbiter *arbiter)
+{
+	uint64_t one = 1;
+
+	if (arbiter->noticed)
+		return;
+	arbiter->noticed = true;
+	arbiter->notice_ns = arbiter->now_ns;
+	if (write(arbiter->notice, &one, sizeof(one)) < 0)
+		arbiter->noticed = false; /* an eventfd that is full was rung */
+}
+
+/* An arrival or departure is told at once, a layer boundary with the next that is due. */
+void batch_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t batch, bool at_once)
+{
+	session->batches_changed |= 1ull << batch;
+	if (at_once || arbiter->now_ns - arbiter->notice_ns >= LAYER_NOTICE_NS)
+		arbiter_notice(arbiter);
+}
+
+int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter)
+{
+	return arbiter->notice;
+}

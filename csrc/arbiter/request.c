@@ -1,0 +1,299 @@
+/* Requests and the bytes that they will move: the daemon's copies, what the queues are told, pruning.
+ *
+ * Whatever a segment holds is clamped to what the queues can reckon with; a chain of demands is as long as it may be and no
+ * longer, and a demand that belongs to another request ends it. So garbage costs its writer its own order and nobody
+ * anything else. Batches are told of their requests in batch.c.
+ */
+#include "watch.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static uint32_t *bucket_of(struct session *session, uint64_t id)
+{
+	return &session->request_bucket[key_mix(session->key_salt, id) % REQUEST_BUCKETS];
+}
+
+uint32_t request_find(const struct session *session, uint64_t request_id)
+{
+	uint32_t r = *bucket_of((struct session *)session, request_id);
+
+	while (r && session->request[r - 1].id != request_id)
+		r = session->request[r - 1].hash_next;
+	return r;
+}
+
+static void request_link(struct session *session, uint32_t slot)
+{
+	struct request *request = &session->request[slot];
+	uint32_t *bucket = bucket_of(session, request->id);
+
+	request->hash_next = *bucket;
+	*bucket = slot + 1;
+	request->next = request->prev = 0;
+	if (request->batch == MFS_NONE_U32)
+		return;
+	request->next = session->batch_request[request->batch];
+	if (request->next)
+		session->request[request->next - 1].prev = slot + 1;
+	session->batch_request[request->batch] = slot + 1;
+	session->batch_requests[request->batch]++;
+}
+
+static void request_unlink(struct session *session, uint32_t slot)
+{
+	struct request *request = &session->request[slot];
+	uint32_t *link = bucket_of(session, request->id);
+
+	while (*link != slot + 1)
+		link = &session->request[*link - 1].hash_next;
+	*link = request->hash_next;
+	if (request->batch != MFS_NONE_U32)
+		session->batch_requests[request->batch]--;
+	if (request->next)
+		session->request[request->next - 1].prev = request->prev;
+	if (request->prev)
+		session->request[request->prev - 1].next = request->next;
+	else if (request->batch != MFS_NONE_U32)
+		session->batch_request[request->batch] = request->next;
+}
+
+/* Its batch is told again, once what happens to its requests is done. */
+static void batch_stale(struct session *session, uint32_t slot)
+{
+	if (slot != MFS_NONE_U32)
+		session->batches_stale |= 1ull << slot;
+}
+
+void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	struct request *request = &session->request[slot];
+	uint32_t d = request->demand;
+
+	batch_stale(session, request->batch);
+	watch_request_end(arbiter, session, request);
+	for (uint32_t told = request->told | request->pruned_told; told; told &= told - 1) {
+		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
+
+		mfs_rmlq_request_end(way->queue, request->key);
+		way->dirty = true;
+	}
+	while (d) {
+		struct demand *demand = &session->demand[d - 1];
+
+		d = demand->next;
+		memset(demand, 0, sizeof(*demand));
+	}
+	request_unlink(session, slot);
+	memset(request, 0, sizeof(*request));
+}
+
+/* A request that ended and whose message is still on its way keeps no demand from those that came after it. */
+static void demand_release(struct mfs_arbiter *arbiter, struct session *session, uint32_t owner)
+{
+	const struct request *request = &session->request[owner - 1];
+	struct mfs_request *shared = &session->segment->request[owner - 1];
+
+	if (atomic_load_explicit(&shared->request_id, memory_order_acquire) != request->id ||
+	    atomic_load_explicit(&shared->version, memory_order_relaxed) != request->version)
+		request_forget(arbiter, session, owner - 1);
+}
+
+static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	struct request *request = &session->request[slot];
+	uint32_t next = atomic_load_explicit(&session->segment->request[slot].demand, memory_order_relaxed);
+	uint32_t *link = &request->demand;
+
+	while (next && next <= MFS_DEMANDS_MAX && request->demands < MFS_REQUEST_DEMANDS_MAX) {
+		struct mfs_demand *shared = &session->segment->demand[next - 1];
+		struct demand *demand = &session->demand[next - 1];
+		uint64_t peer[2] = {atomic_load_explicit(&shared->peer[0], memory_order_relaxed),
+				    atomic_load_explicit(&shared->peer[1], memory_order_relaxed)};
+		uint8_t nic;
+
+		if (atomic_load_explicit(&shared->request, memory_order_relaxed) != slot + 1)
+			return;
+		if (demand->owner && demand->owner != slot + 1)
+			demand_release(arbiter, session, demand->owner);
+		if (demand->owner)
+			return;
+		demand->bytes = atomic_load_explicit(&shared->bytes, memory_order_relaxed);
+		demand->layer = atomic_load_explicit(&shared->layer, memory_order_relaxed);
+		demand->stage = atomic_load_explicit(&shared->stage, memory_order_relaxed);
+		nic = atomic_load_explicit(&shared->nic, memory_order_relaxed);
+		demand->way = (uint8_t)way_of(nic % MFS_NICS_MAX, atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
+		memcpy(demand->peer, peer, sizeof(peer));
+		if (demand->bytes > MFS_FLOW_BYTES_MAX || nic >= arbiter->nics)
+			demand->bytes = 0;
+		demand->bytes_left = demand->bytes;
+		demand->owner = slot + 1;
+		demand->next = 0;
+		*link = next;
+		link = &demand->next;
+		request->demands++;
+		next = atomic_load_explicit(&shared->next, memory_order_relaxed);
+	}
+}
+
+/* Last-stage bytes that take each way, and the part that exists only once the last layer is computed. */
+static void request_tell(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
+{
+	uint32_t layers = 0, ways = 0;
+	uint64_t ahead[WAYS_MAX] = {0}, tail[WAYS_MAX] = {0};
+
+	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
+		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers, memory_order_relaxed);
+	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
+		const struct demand *demand = &session->demand[d - 1];
+
+		if (demand->stage != MFS_STAGE_P2D || !demand->bytes)
+			continue;
+		ways |= 1u << demand->way;
+		ahead[demand->way] += demand->bytes;
+		if (layers && demand->layer + 1u >= layers)
+			tail[demand->way] += demand->bytes;
+	}
+	for (; ways; ways &= ways - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(ways);
+		struct way *way = way_at(arbiter, i);
+		struct mfs_request_context context = {
+			.deadline_ns = request->deadline_ns,
+			.budget_ns = request->budget_ns,
+			.bytes_ahead = ahead[i] < MFS_FLOW_BYTES_MAX ? ahead[i] : MFS_FLOW_BYTES_MAX,
+			.bytes_tail = tail[i],
+		};
+
+		if (mfs_rmlq_request(way->queue, request->key, &context, arbiter->now_ns) == 0)
+			request->told |= 1u << i;
+		way->dirty = true;
+	}
+}
+
+bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	struct mfs_request *shared = &session->segment->request[slot];
+	struct request *request = &session->request[slot];
+	uint64_t id = atomic_load_explicit(&shared->request_id, memory_order_acquire);
+	uint32_t version = atomic_load_explicit(&shared->version, memory_order_relaxed);
+
+	if (id == request->id && (id == 0 || version == request->version))
+		return false;
+	if (request->id)
+		request_forget(arbiter, session, slot);
+	if (id == 0 || id == MFS_CONTEXT_CLAIMED)
+		return false;
+	*request = (struct request){
+		.id = id,
+		.key = key_mix(session->key_salt, id),
+		.version = version,
+		.program_id = atomic_load_explicit(&shared->program_id, memory_order_relaxed),
+		.deadline_ns = atomic_load_explicit(&shared->deadline_ns, memory_order_relaxed),
+		.budget_ns = atomic_load_explicit(&shared->budget_ns, memory_order_relaxed),
+		.batch = atomic_load_explicit(&shared->batch, memory_order_relaxed),
+		.value = atomic_load_explicit(&shared->value, memory_order_relaxed),
+		.flags = atomic_load_explicit(&shared->flags, memory_order_relaxed),
+	};
+	if (request->deadline_ns > TIME_MAX_NS)
+		request->deadline_ns = 0;
+	if (request->budget_ns > TIME_MAX_NS)
+		request->budget_ns = 0;
+	if (request->batch >= MFS_BATCHES_MAX)
+		request->batch = MFS_NONE_U32;
+	atomic_store_explicit(&shared->judgement, 0, memory_order_relaxed);
+	request_link(session, slot);
+	demands_copy(arbiter, session, slot);
+	session->work_ns += WORK_REQUEST_NS + WORK_DEMAND_NS * request->demands;
+	request_tell(arbiter, session, request);
+	batch_stale(session, request->batch);
+	return true;
+}
+
+static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t i)
+{
+	struct way *way = way_at(arbiter, i);
+
+	if (mfs_rmlq_prune(way->queue, request->key) == 0)
+		request->pruned_told |= 1u << i;
+	way->dirty = true;
+}
+
+/* A last-stage flow of the request came to a way for which none was told, or that was not there when it was pruned. */
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way)
+{
+	struct request *request = &session->request[slot];
+	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns, .budget_ns = request->budget_ns};
+
+	if (!(request->told >> way & 1) &&
+	    mfs_rmlq_request(way_at(arbiter, way)->queue, request->key, &context, arbiter->now_ns) == 0)
+		request->told |= 1u << way;
+	if (request->pruned && !(request->pruned_told >> way & 1))
+		request_prune_at(arbiter, request, way);
+}
+
+/* Takes the task's bytes off what its request has told: off its own layer's first, then off the same stage's. */
+void request_completed(struct session *session, const struct task *task)
+{
+	struct request *request = &session->request[task->request - 1];
+	uint64_t bytes = task->bytes;
+
+	if (request->id != task->request_id)
+		return;
+	for (unsigned pass = 0; pass < 2; pass++)
+		for (uint32_t d = request->demand; d && bytes; d = session->demand[d - 1].next) {
+			struct demand *demand = &session->demand[d - 1];
+			uint64_t part = bytes < demand->bytes_left ? bytes : demand->bytes_left;
+
+			if (demand->stage != task->stage || demand->way != task->way ||
+			    (pass == 0 && demand->layer != task->layer))
+				continue;
+			demand->bytes_left -= part;
+			bytes -= part;
+		}
+}
+
+/* ---- what the coordinator decides -------------------------------------------------------------------------------- */
+
+struct prune_argument {
+	uint64_t request_id;
+	uint32_t client_id;
+	bool pruned;
+};
+
+static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct prune_argument *a = argument;
+	struct session *session = session_find(arbiter, a->client_id);
+	uint32_t r = session && a->request_id ? request_find(session, a->request_id) : 0;
+	struct request *request;
+
+	if (!r)
+		return -ENOENT;
+	request = &session->request[r - 1];
+	if (request->pruned == a->pruned)
+		return 0;
+	request->pruned = a->pruned;
+	watch_prune(arbiter, session, request);
+	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
+		if (a->pruned) {
+			request_prune_at(arbiter, request, i);
+		} else if (request->pruned_told >> i & 1) {
+			mfs_rmlq_unprune(way_at(arbiter, i)->queue, request->key);
+			way_at(arbiter, i)->dirty = true;
+		}
+	}
+	if (!a->pruned)
+		request->pruned_told = 0;
+	atomic_store_explicit(&session->segment->request[r - 1].judgement, a->pruned ? MFS_REQUEST_PRUNED : 0,
+			      memory_order_relaxed);
+	return 0;
+}
+
+int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned)
+{
+	struct prune_argument a = {.request_id = request_id, .client_id = client_id, .pruned = pruned};
+
+	return arbiter_command(arbiter, run_request_prune, &a);
+}

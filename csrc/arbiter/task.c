@@ -1,0 +1,361 @@
+/* What clients say of their tasks, and how tasks end.
+ *
+ * Whatever a client writes is copied, then checked; the first thing that no correct client can write detaches that
+ * client and nobody else. What depends on another thread's progress (a finished task named twice, a lost message) is
+ * counted and ignored instead.
+ */
+#include "watch.h"
+
+#include <errno.h>
+
+#define CREDIBLE_NS 60000000000ull /* a client's time this far back is not believed */
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool complete)
+{
+	if (task->handle)
+		mfs_rmlq_cancel(way_at(arbiter, task->way)->queue, task->handle);
+	if (task->phase == TASK_IN_FLIGHT) {
+		nic_released(arbiter, task, complete);
+	} else {
+		fifo_remove(task->session, task);
+		task->session->held_bytes -= task->bytes;
+	}
+	nic_unplace(arbiter, task);
+	task->phase = TASK_FREE;
+	way_at(arbiter, task->way)->dirty = true;
+}
+
+/* What its program told of its end, or would have. */
+static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how, uint64_t end_ns)
+{
+	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
+
+	if (gone && task->handle) {
+		mfs_rmlq_complete(way_at(arbiter, task->way)->queue, task->handle, UINT64_MAX);
+		task->handle = 0;
+	}
+	if (gone && task->request)
+		request_completed(task->session, task);
+	watch_end(arbiter, task, how, end_ns > task->submit_ns ? end_ns : task->submit_ns);
+	task_drop(arbiter, task, gone);
+}
+
+/* Nobody will tell its end. */
+static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
+{
+	watch_end(arbiter, task, WATCH_DROP, arbiter->now_ns);
+	task_drop(arbiter, task, false);
+}
+
+void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason)
+{
+	struct mfs_segment *segment = session->segment;
+
+	if (session->state != MFS_SEGMENT_ACTIVE)
+		return;
+	session->state = MFS_SEGMENT_DETACHED;
+	session->detach_reason = reason;
+	if (reason != -ESHUTDOWN)
+		watch_open(arbiter, session, MFS_OPEN_GIVEN_UP);
+	for (unsigned i = 0; i < MFS_TASKS_MAX; i++)
+		if (session->task[i].phase != TASK_FREE)
+			task_lose(arbiter, &session->task[i]);
+	session_contexts_forget(arbiter, session);
+	gate_forget(arbiter, session);
+	credit_forget(arbiter, session);
+	active_remove(arbiter, session);
+	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
+	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
+		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
+	session->announce = true; /* whoever waits for a grant shall look at the state */
+	session_announce(session);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* When it was sent, as far as that can be believed. */
+static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_message *message)
+{
+	return arbiter->now_ns - message->submit_ns < CREDIBLE_NS ? message->submit_ns : arbiter->now_ns;
+}
+
+_Static_assert(MFS_TASK_BYTES_MAX <= MFS_FLOW_BYTES_MAX, "the queue takes every task");
+
+static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	uint32_t slot = (uint32_t)message->task;
+
+	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->wire_class >= arbiter->config.policy.classes ||
+	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
+		return -EBADMSG;
+
+	struct task *task = &session->task[slot];
+	uint32_t generation = (uint32_t)(message->task >> 32);
+
+	session->submits++;
+	/* A slot is reused only when its task was ended, but lanes are read in any order (tests/model/slots.pml). */
+	if ((int32_t)(generation - task->generation) < 0) { /* ended long ago */
+		watch_late(arbiter, message->request_id);
+		return 0;
+	}
+	if (task->phase != TASK_FREE) { /* its end is still on its way */
+		if (generation == task->generation)
+			return -EBADMSG;
+		if (task->phase == TASK_IN_FLIGHT)
+			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns); /* what had its permit has most likely gone */
+		else
+			task_lose(arbiter, task);
+	}
+	task->generation = generation;
+
+	bool over = task->ended_generation == generation;
+
+	if (over) {
+		task->ended_generation = 0;
+		if (!(message->flags & MFS_TASK_TAKEN)) {
+			watch_late(arbiter, message->request_id);
+			return 0;
+		}
+	}
+	task->way = (uint8_t)way_of(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
+	task->request = message->request_id ? request_find(session, message->request_id) : 0;
+	task->deadline_ns = message->deadline_ns;
+	task->batch = message->batch;
+	if (task->request) { /* what the task does not say, its request has said */
+		const struct request *request = &session->request[task->request - 1];
+
+		if (task->deadline_ns == 0)
+			task->deadline_ns = request->deadline_ns;
+		if (task->batch == MFS_NONE_U32)
+			task->batch = request->batch;
+		if (message->stage == MFS_STAGE_P2D)
+			request_submitted(arbiter, session, task->request - 1, task->way);
+	}
+
+	task->session = session;
+	nic_place(arbiter, task, message->peer);
+
+	struct way *way = way_at(arbiter, task->way);
+	struct mfs_flow flow = {
+		.bytes = message->bytes,
+		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
+		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->way) : 0,
+		.deadline_ns = task->deadline_ns,
+		.cookie = (uintptr_t)task,
+		.layer = message->layer,
+		.stage = message->stage,
+		.destination = task->destination,
+	};
+
+	task->bytes = message->bytes;
+	task->submit_ns = sent_ns(arbiter, message);
+	task->taken = message->flags & MFS_TASK_TAKEN;
+	task->request_id = message->request_id;
+	task->layer = message->layer;
+	task->stage = message->stage;
+	task->phase = TASK_WAITING;
+	task->laned = message->flags & MFS_TASK_LANED;
+	task->fifo = 0;
+	session->held_bytes += task->bytes;
+	credit_used(arbiter, session, task->way);
+	way->dirty = true;
+	watch_submit(arbiter, task);
+	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
+	bool full = mfs_rmlq_submit(way->queue, &flow, arbiter->now_ns, &task->handle) < 0;
+
+	if (full) {
+		task->handle = 0; /* better now than never */
+		watch_full(arbiter, task);
+	}
+	if (task->taken) {
+		session->taken++;
+		mfs_rmlq_take(way->queue, task->handle, arbiter->now_ns, &pick);
+		credit_judged(arbiter, task, &pick);
+		pick.wire_class = message->wire_class;
+		nic_taken(arbiter, task, &pick);
+		if (over)
+			task_end(arbiter, task, task->ended_how, task->ended_ns);
+	} else if (full) {
+		nic_granted(arbiter, task, &pick);
+	} else {
+		fifo_add(session, task, message->queue ? (uint32_t)message->nic << 24 | message->queue : 0);
+	}
+	return 0;
+}
+
+static int task_finish(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	uint32_t slot = (uint32_t)message->task;
+
+	if (slot >= MFS_TASKS_MAX)
+		return -EBADMSG;
+
+	struct task *task = &session->task[slot];
+	int32_t ahead = (int32_t)((uint32_t)(message->task >> 32) - task->generation);
+
+	if (ahead == 0 && task->phase == TASK_FREE) {
+		session->bad_messages++; /* ended twice */
+		return 0;
+	}
+	if (message->kind == MFS_MESSAGE_COMPLETE)
+		session->completes++;
+	else
+		session->cancels++;
+
+	enum watch_end how = message->kind == MFS_MESSAGE_COMPLETE  ? WATCH_COMPLETE
+			     : message->flags & MFS_TASK_BYPASSED   ? WATCH_BYPASS
+								    : WATCH_CANCEL;
+
+	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation))) {
+		task->ended_generation = (uint32_t)(message->task >> 32);
+		task->ended_ns = sent_ns(arbiter, message);
+		task->ended_how = (uint8_t)how;
+	}
+	if (ahead == 0)
+		task_end(arbiter, task, how, sent_ns(arbiter, message));
+	return 0;
+}
+
+/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other lanes, and
+ * nobody is in a hurry to read them. So it is heeded when all lanes are empty. */
+static bool batch_ends(struct session *session, uint32_t slot)
+{
+	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
+
+	if (!session->batch[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
+		return false;
+	session->batches_ending |= 1ull << slot;
+	return session->ending = true;
+}
+
+static bool request_ends(struct session *session, uint32_t slot)
+{
+	uint64_t id = atomic_load_explicit(&session->segment->request[slot].request_id, memory_order_relaxed);
+
+	if (!session->request[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
+		return false;
+	session->requests_ending[slot / 64] |= 1ull << slot % 64;
+	return session->ending = true;
+}
+
+static void ends_heed(struct mfs_arbiter *arbiter, struct session *session)
+{
+	session->ending = false;
+	for (uint32_t word = 0; word < MFS_REQUESTS_MAX / 64; word++)
+		for (uint64_t *bits = &session->requests_ending[word]; *bits; *bits &= *bits - 1)
+			request_refresh(arbiter, session, word * 64 + (uint32_t)__builtin_ctzll(*bits));
+	for (; session->batches_ending; session->batches_ending &= session->batches_ending - 1)
+		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(session->batches_ending));
+}
+
+static int message_apply(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	switch (message->kind) {
+	case MFS_MESSAGE_SUBMIT:
+		return task_submit(arbiter, session, message);
+	case MFS_MESSAGE_COMPLETE:
+	case MFS_MESSAGE_CANCEL:
+		return task_finish(arbiter, session, message);
+	case MFS_MESSAGE_BATCH:
+		if (message->batch >= MFS_BATCHES_MAX)
+			return -EBADMSG;
+		if (!batch_ends(session, message->batch))
+			batch_refresh(arbiter, session, message->batch);
+		return 0;
+	case MFS_MESSAGE_REQUEST:
+		if (message->task >= MFS_REQUESTS_MAX)
+			return -EBADMSG;
+		if (!request_ends(session, (uint32_t)message->task))
+			request_refresh(arbiter, session, (uint32_t)message->task);
+		return 0;
+	default:
+		return -EBADMSG;
+	}
+}
+
+/* What a client's contexts cost is the client's to choose: one message may have a thousand requests read again. Each may take
+ * a quarter of the thread's time for it; who has taken more is heard later, and the others now. */
+#define WORK_SHARE 4
+#define WORK_NS_MAX 1000000ull
+
+static bool session_owes(struct mfs_arbiter *arbiter, struct session *session)
+{
+	uint64_t forgiven_ns = (arbiter->now_ns - session->work_read_ns) / WORK_SHARE;
+
+	session->work_read_ns = arbiter->now_ns;
+	session->work_ns -= forgiven_ns < session->work_ns ? forgiven_ns : session->work_ns;
+	if (session->work_ns <= WORK_NS_MAX)
+		return false;
+	forgiven_ns = arbiter->now_ns + (session->work_ns - WORK_NS_MAX) * WORK_SHARE + 1;
+	if (forgiven_ns < arbiter->resume_ns)
+		arbiter->resume_ns = forgiven_ns;
+	return true;
+}
+
+static int messages_take(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes)
+{
+	struct mfs_segment *segment = session->segment;
+	int n;
+
+	if (session->message_next < session->message_end)
+		return 0;
+	if (session->ending)
+		lanes = LANES_ALL;
+	n = mfs_some_lanes_pop(&session->reader, lanes, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS,
+			       session->message, MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	session->read_whole = lanes == LANES_ALL && n < MESSAGES_PER_TURN;
+	session->message_next = 0;
+	session->message_end = n > 0 ? (uint32_t)n : 0;
+	if (n > 0) {
+		arbiter->messages += (uint64_t)n;
+		active_add(arbiter, session);
+	}
+	arbiter->behind |= n == MESSAGES_PER_TURN;
+	return n < 0 ? n : 0;
+}
+
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes)
+{
+	bool worked = false;
+	int rc;
+
+	if (session->state != MFS_SEGMENT_ACTIVE || session_owes(arbiter, session))
+		return false;
+	rc = messages_take(arbiter, session, lanes);
+	while (rc >= 0 && session->message_next < session->message_end) {
+		worked = true;
+		rc = message_apply(arbiter, session, &session->message[session->message_next++]);
+		if (rc < 0)
+			session->bad_messages++;
+		else
+			rc = session->failed;
+		if (rc >= 0 && session->work_ns > WORK_NS_MAX && session_owes(arbiter, session))
+			return true;
+	}
+	if (rc < 0) {
+		session_detach(arbiter, session, rc);
+		return true;
+	}
+	if (session->ending && session->read_whole)
+		ends_heed(arbiter, session);
+	return worked;
+}
+
+bool grants_end(struct mfs_arbiter *arbiter)
+{
+	bool fails = false;
+
+	for (uint32_t i = 0; i < arbiter->announcings; i++) {
+		struct session *session = arbiter->announcing[i];
+
+		if (session->failed && session->state == MFS_SEGMENT_ACTIVE) {
+			session_detach(arbiter, session, session->failed);
+			fails = true;
+		}
+		session_announce(session);
+	}
+	arbiter->announcings = 0;
+	return fails;
+}

@@ -1,0 +1,59 @@
+/* Submit and wait in one: what a synchronous sender does for each of its messages. */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+
+/* A spinning arbiter answers within two microseconds, one that is being woken within the longer bound; after that sleep
+ * costs no more than it saves. */
+#define SPIN_AWAKE_NS 5000
+#define SPIN_WAKING_NS 40000
+#define LOOKS_PER_CLOCK 64
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
+{
+	struct mfs_segment *segment = client->segment;
+	struct mfs_task asking = *task;
+	uint32_t gate;
+	bool waking;
+	int rc;
+
+	*task_id = 0;
+	if (task->nic >= MFS_NICS_MAX || !segment->nic[task->nic].name[0])
+		return -ENODEV;
+	gate = atomic_load_explicit(&segment->gate[task->nic].word, memory_order_acquire);
+	if (!(gate >> (task->stage < MFS_STAGES_MAX ? task->stage : MFS_STAGES_MAX - 1) & 1))
+		return -EALREADY;
+	waking = atomic_load_explicit(&segment->header.arbiter_asleep, memory_order_relaxed);
+	asking.at_once = true;
+	rc = mfs_client_submit(client, &asking, MFS_COOKIE_NONE, task_id);
+	if (rc < 0) {
+		*task_id = 0;
+		return rc;
+	}
+	if (rc > 0)
+		return mfs_client_permit(client, *task_id);
+	/* Where cores are few the arbiter may need this one: then it is never woken and waited for at once. */
+	if (!waking || !client->few_cores) {
+		uint64_t until_ns = client_clock_ns() + (waking ? SPIN_WAKING_NS : SPIN_AWAKE_NS);
+
+		do {
+			for (unsigned look = 0; look < LOOKS_PER_CLOCK; look++) {
+				rc = mfs_client_permit(client, *task_id);
+				if (rc != -EAGAIN)
+					return rc;
+				relax();
+			}
+		} while (client_clock_ns() < until_ns);
+	}
+	return mfs_client_permit_wait(client, *task_id, timeout_ns);
+}

@@ -1,0 +1,343 @@
+/* A task's life at the client: submit, complete, cancel; and the messages that tell of it.
+ *
+ * Tasks live in a fixed table. `state` of a slot is generation << 32 | phase; every step of a task's life is one
+ * compare-and-swap on it, so that of two threads that finish, cancel or grant the same task exactly one wins:
+ *
+ *   FREE -submit-> WAITING -permit-> GRANTED -complete, cancel-> FREE
+ *                     `---------------cancel, complete-----------^
+ *
+ * A task that goes on credit (credit.c) is GRANTED from the start.
+ *
+ * What finds the ring full is remembered in the phase and in a bitmap, and sent by a later call; its slot stays taken
+ * until then, so no message is ever lost.
+ */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <mfs/ring.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The lane of this thread. Static TLS: no allocation on first use. */
+struct own {
+	uint64_t serial; /* of the client whose lane it is */
+	uint32_t lane;
+};
+static __thread volatile struct own own __attribute__((tls_model("initial-exec")));
+
+/* ---- state ------------------------------------------------------------------------------------------------------- */
+
+struct mfs_segment *mfs_client_segment(struct mfs_client *client)
+{
+	return client->segment;
+}
+
+uint32_t mfs_client_minor(const struct mfs_client *client)
+{
+	return client->minor;
+}
+
+bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
+{
+	const struct mfs_segment_header *header = &client->segment->header;
+	uint64_t heartbeat_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
+
+	return atomic_load_explicit(&header->state, memory_order_relaxed) == MFS_SEGMENT_ACTIVE &&
+	       (int64_t)(now_ns - heartbeat_ns) < (int64_t)client->stale_after_ns;
+}
+
+/* ---- messages to the arbiter ------------------------------------------------------------------------------------- */
+
+/* A dormant arbiter has written its heartbeat ahead. Whoever needs it to act does not take that for life: from now on it
+ * is as old as this call, until the arbiter writes the next. */
+static void heartbeat_doubt(struct mfs_segment_header *header)
+{
+	uint64_t now_ns = client_clock_ns();
+	uint64_t ahead_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
+
+	if ((int64_t)(ahead_ns - now_ns) > 0) /* fails when the arbiter has just written another: it lives */
+		atomic_compare_exchange_strong_explicit(&header->heartbeat_ns, &ahead_ns, now_ns, memory_order_relaxed,
+							memory_order_relaxed);
+}
+
+/* Call after what the arbiter should see was stored. The fence and the arbiter's own are a Dekker pair: abi.h. */
+void client_doorbell_ring(struct mfs_client *client, bool urgent)
+{
+	_Atomic uint32_t *asleep = &client->segment->header.arbiter_asleep;
+
+	atomic_thread_fence(memory_order_seq_cst);
+
+	uint32_t how = atomic_load_explicit(asleep, memory_order_acquire); /* sees the heartbeat that came before */
+
+	if (__builtin_expect(how == MFS_AWAKE, 1) || (how == MFS_AT_REST && !urgent))
+		return;
+	heartbeat_doubt(&client->segment->header);
+	if (atomic_exchange_explicit(asleep, MFS_AWAKE, memory_order_relaxed)) {
+		uint64_t one = 1;
+		int saved = errno;
+
+		syscall(SYS_write, client->doorbell, &one, sizeof(one));
+		errno = saved;
+	}
+}
+
+/* Gives this thread a lane to itself: the one it had, a free one, or that of a thread that has ended. */
+static uint32_t lane_acquire(struct mfs_client *client)
+{
+	uint32_t tid = (uint32_t)syscall(SYS_gettid);
+	uint32_t found = MFS_LANE_SHARED;
+	int saved = errno;
+
+	for (uint32_t lane = 0; lane < MFS_LANE_SHARED && found == MFS_LANE_SHARED; lane++)
+		if (atomic_load_explicit(&client->lane[lane].owner, memory_order_relaxed) == tid)
+			found = lane;
+	for (uint32_t lane = 0; lane < MFS_LANE_SHARED && found == MFS_LANE_SHARED; lane++) {
+		uint32_t owner = atomic_load_explicit(&client->lane[lane].owner, memory_order_relaxed);
+
+		if ((owner == 0 || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
+		    atomic_compare_exchange_strong_explicit(&client->lane[lane].owner, &owner, tid, memory_order_acquire,
+							    memory_order_relaxed))
+			found = lane;
+	}
+	errno = saved;
+	if (found != MFS_LANE_SHARED)
+		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found], MFS_LANE_SLOTS);
+	own.lane = found;
+	own.serial = client->serial;
+	return found;
+}
+
+static inline uint32_t lane_own(struct mfs_client *client)
+{
+	return __builtin_expect(own.serial == client->serial, 1) ? own.lane : lane_acquire(client);
+}
+
+bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent)
+{
+	struct mfs_segment *segment = client->segment;
+	uint32_t lane = lane_own(client);
+	unsigned sent = 0;
+
+	if (lane != MFS_LANE_SHARED && !client->lane[lane].sending) {
+		client->lane[lane].sending = 1;
+		atomic_signal_fence(memory_order_seq_cst);
+		sent = mfs_mpsc_push_owned(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
+		atomic_signal_fence(memory_order_seq_cst);
+		client->lane[lane].sending = 0;
+	}
+	if (!sent) {
+		lane = MFS_LANE_SHARED;
+		sent = mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
+	}
+	if (!sent)
+		return false;
+	client_doorbell_ring(client, urgent || mfs_mpsc_crowded(&segment->submit[lane], MFS_LANE_SLOTS));
+	return true;
+}
+
+static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase phase)
+{
+	struct mfs_message message = {
+		.task = task_id,
+		.submit_ns = client_clock_ns(),
+		.batch = MFS_NONE_U32,
+		.kind = phase == PHASE_OWES_COMPLETE ? MFS_MESSAGE_COMPLETE : MFS_MESSAGE_CANCEL,
+		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
+	};
+
+	return client_message_send(client, &message, false); /* where something waits every message rings */
+}
+
+static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
+{
+	_Atomic uint64_t *free_head = &client->lane[lane].free_head;
+	uint64_t head = atomic_load_explicit(free_head, memory_order_acquire);
+
+	for (;;) {
+		uint32_t top = (uint32_t)head;
+
+		if (top == 0)
+			return MFS_NONE_U32;
+
+		uint64_t next = atomic_load_explicit(&client->task[top - 1].next_free, memory_order_relaxed);
+
+		if (atomic_compare_exchange_weak_explicit(free_head, &head, ((head >> 32) + 1) << 32 | next,
+							  memory_order_acquire, memory_order_acquire))
+			return top - 1;
+	}
+}
+
+static uint32_t slot_take(struct mfs_client *client)
+{
+	uint32_t first = lane_own(client);
+
+	for (uint32_t i = 0; i < MFS_LANES; i++) {
+		uint32_t slot = lane_slot_take(client, (first + i) % MFS_LANES);
+
+		if (slot != MFS_NONE_U32)
+			return slot;
+	}
+	return MFS_NONE_U32;
+}
+
+static void slot_give(struct mfs_client *client, uint32_t slot)
+{
+	_Atomic uint64_t *free_head = &client->lane[task_lane(slot)].free_head;
+	uint64_t head = atomic_load_explicit(free_head, memory_order_relaxed);
+
+	do {
+		atomic_store_explicit(&client->task[slot].next_free, (uint32_t)head, memory_order_relaxed);
+	} while (!atomic_compare_exchange_weak_explicit(free_head, &head, ((head >> 32) + 1) << 32 | (slot + 1),
+							memory_order_release, memory_order_relaxed));
+}
+
+/* Takes each bit of the map and sends what it stands for; what the ring has no room for is put back. */
+static bool owed_slots_flush(struct mfs_client *client, _Atomic uint64_t *map, uint32_t words,
+			     bool (*send)(struct mfs_client *, uint32_t))
+{
+	for (uint32_t word = 0; word < words; word++) {
+		uint64_t bits = atomic_load_explicit(&map[word], memory_order_relaxed);
+
+		for (; bits; bits &= bits - 1) {
+			uint64_t bit = bits & -bits;
+
+			if (!(atomic_fetch_and_explicit(&map[word], ~bit, memory_order_acquire) & bit))
+				continue;
+			atomic_fetch_sub_explicit(&client->owed, 1, memory_order_relaxed);
+			if (!send(client, word * MFS_WORD_BITS + (uint32_t)__builtin_ctzll(bit))) {
+				if (!(atomic_fetch_or_explicit(&map[word], bit, memory_order_release) & bit))
+					atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
+				return false;
+			}
+		}
+	}
+	return true;
+}
+
+/* Sends what found the ring full. Any thread may; each bit is taken by one. */
+void client_owed_flush(struct mfs_client *client)
+{
+	if (!owed_slots_flush(client, &client->owed_batches, 1, client_batch_send) ||
+	    !owed_slots_flush(client, client->owed_requests, MFS_REQUESTS_MAX / MFS_WORD_BITS, client_request_send))
+		return;
+	for (uint32_t word = 0; word < MFS_TASKS_MAX / MFS_WORD_BITS; word++) {
+		uint64_t bits = atomic_load_explicit(&client->owed_tasks[word], memory_order_relaxed);
+
+		for (; bits; bits &= bits - 1) {
+			uint64_t bit = bits & -bits;
+			uint32_t slot = word * MFS_WORD_BITS + (uint32_t)__builtin_ctzll(bit);
+
+			if (!(atomic_fetch_and_explicit(&client->owed_tasks[word], ~bit, memory_order_acquire) & bit))
+				continue;
+
+			uint64_t state = atomic_load_explicit(&client->task[slot].state, memory_order_relaxed);
+
+			if (!finish_send(client, (state >> 32) << 32 | slot, (enum phase)(uint32_t)state)) {
+				atomic_fetch_or_explicit(&client->owed_tasks[word], bit, memory_order_release);
+				return;
+			}
+			atomic_fetch_sub_explicit(&client->owed, 1, memory_order_relaxed);
+			atomic_store_explicit(&client->task[slot].state, state & ~0xffffffffull, memory_order_relaxed);
+			slot_give(client, slot);
+		}
+	}
+}
+
+/* ---- tasks --------------------------------------------------------------------------------------------------------- */
+
+int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id)
+{
+	uint64_t now_ns = client_clock_ns();
+
+	if (task->bytes > MFS_TASK_BYTES_MAX)
+		return -EINVAL;
+	if (!mfs_client_alive(client, now_ns))
+		return -ENOTCONN;
+	client_owed_check(client);
+
+	uint32_t slot = slot_take(client);
+
+	if (slot == MFS_NONE_U32)
+		return -EAGAIN;
+
+	int taken = task->at_once ? credit_take(client, task) : -EAGAIN;
+	struct task_slot *entry = &client->task[slot];
+	uint64_t generation = (atomic_load_explicit(&entry->state, memory_order_relaxed) >> 32) + 1;
+	bool grouped = client->minor >= MINOR_GROUPS; /* earlier daemons take the whole word for bytes */
+	struct mfs_message message = {
+		.task = generation << 32 | slot,
+		.bytes = task->bytes,
+		.queue = grouped ? task->queue & MFS_TASK_QUEUE_MAX : 0,
+		.request_id = task->request_id,
+		.deadline_ns = task->deadline_ns,
+		.submit_ns = now_ns,
+		.batch = task->batch,
+		.layer = task->layer,
+		.kind = MFS_MESSAGE_SUBMIT,
+		.stage = task->stage,
+		.nic = task->nic,
+		.role = task->role,
+		.flags = (uint8_t)((task->laned ? MFS_TASK_LANED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
+				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
+		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
+		.peer = grouped ? task->peer : 0,
+	};
+	uint64_t phase = taken >= 0 ? PHASE_GRANTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;
+
+	atomic_store_explicit(&entry->cookie, cookie, memory_order_relaxed);
+	entry->way = taken >= 0 ? task->nic * MFS_DIRECTIONS + (uint32_t)task->incoming : MFS_NONE_U32;
+	entry->bytes = task->bytes;
+	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
+	atomic_store_explicit(&entry->state, generation << 32 | phase, memory_order_release);
+	if (taken < 0)
+		waiting_add(client, slot, 1);
+	if (client_message_send(client, &message, taken < 0))
+		return taken >= 0;
+	if (taken < 0)
+		waiting_add(client, slot, -1u);
+	else
+		credit_give(client, entry->way, entry->bytes);
+	atomic_store_explicit(&entry->state, generation << 32 | PHASE_FREE, memory_order_relaxed);
+	slot_give(client, slot);
+	return -EAGAIN;
+}
+static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase owes)
+{
+	uint32_t slot = (uint32_t)task_id;
+	uint64_t generation = (task_id >> 32) << 32;
+
+	if (slot >= MFS_TASKS_MAX)
+		return;
+	client_owed_check(client);
+
+	struct task_slot *entry = &client->task[slot];
+	uint64_t state = atomic_load_explicit(&entry->state, memory_order_relaxed);
+
+	do {
+		if (state != (generation | PHASE_WAITING) && (state & ~CLASS_MASK) != (generation | PHASE_GRANTED))
+			return; /* finished before */
+	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes, memory_order_acq_rel,
+							memory_order_relaxed));
+	if ((uint32_t)state == PHASE_WAITING)
+		waiting_add(client, slot, -1u);
+	if (entry->way != MFS_NONE_U32)
+		credit_give(client, entry->way, entry->bytes);
+	if (finish_send(client, task_id, owes)) {
+		atomic_store_explicit(&entry->state, generation | PHASE_FREE, memory_order_relaxed);
+		slot_give(client, slot);
+		return;
+	}
+	atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
+	atomic_fetch_or_explicit(&client->owed_tasks[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS, memory_order_release);
+}
+
+void mfs_client_complete(struct mfs_client *client, uint64_t task_id)
+{
+	task_finish(client, task_id, PHASE_OWES_COMPLETE);
+}
+
+void mfs_client_cancel(struct mfs_client *client, uint64_t task_id, bool bypassed)
+{
+	task_finish(client, task_id, bypassed ? PHASE_OWES_BYPASS : PHASE_OWES_CANCEL);
+}

@@ -1,0 +1,544 @@
+/* Early stages: batches and, in them, control, collective and reuse flows.
+ *
+ * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays
+ * as it is and only the batch moves among the others. Inside a batch and destination the groups by layer form two heaps:
+ * `ahead` (RLI > 0, or the batch is not told) by layer, and `due` (RLI 0) by arrival. */
+#include "group.h"
+#include "lone.h"
+#include "parked.h"
+#include "strand.h"
+
+static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t next = fifo->head, prev = 0;
+
+	while (next && flow_at(q, next)->arrival < flow->arrival) {
+		prev = next;
+		next = flow_at(q, next)->next;
+	}
+	flow->prev = prev;
+	flow->next = next;
+	if (prev) {
+		flow_at(q, prev)->next = i;
+		flow_at(q, prev)->next_arrival = flow->arrival;
+	} else {
+		fifo->head = i;
+	}
+	if (next) {
+		flow_at(q, next)->prev = i;
+		flow->next_arrival = flow_at(q, next)->arrival;
+	} else {
+		fifo->tail = i;
+	}
+}
+
+static uint32_t group_rli(const struct batch *batch, const struct group *group)
+{
+	if (!batch->told)
+		return MFS_RLI_UNKNOWN + group->layer;
+	return group->layer > batch->layer_current ? group->layer - batch->layer_current : 0;
+}
+
+/* The first flow of a strand, 0 if it has none. */
+static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand)
+{
+	uint32_t group;
+
+	if (strand->urgent[0].head)
+		return strand->urgent[0].head;
+	if (strand->urgent[1].head)
+		return strand->urgent[1].head;
+	group = strand->due ? strand->due : strand->ahead;
+	return group ? group_at(q, group)->fifo.head : 0;
+}
+
+/* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
+static inline uint64_t batch_second(const struct mfs_rmlq *q, struct batch *batch)
+{
+	if (q->policy.early_order != MFS_EARLY_SHORTEST)
+		return batch->rank;
+	if (batch->told)
+		return size_second(batch->bytes_waiting, batch->rank);
+	if (batch_is_lone(batch))
+		return lone_second(q, batch);
+	return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
+}
+
+/* Gives the strand the key of its first flow. */
+static void strand_place(struct mfs_rmlq *q, const struct batch *batch, uint32_t s)
+{
+	const struct batch *strand = batch_at(q, s);
+	uint32_t rli = 0, stage = strand->urgent[0].head ? 0 : 1, head = strand->urgent[stage].head;
+	uint64_t arrival;
+
+	if (head) {
+		arrival = flow_at(q, head)->arrival;
+	} else {
+		uint32_t g = strand->due ? strand->due : strand->ahead;
+		const struct group *group = group_at(q, g);
+
+		if (!g) {
+			node_remove(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination);
+			return;
+		}
+		head = group->fifo.head;
+		arrival = group->head_arrival;
+		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
+		stage = 2;
+	}
+	node_set(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination, early_key(rli, batch->second, stage),
+		 arrival, head);
+}
+
+/* Gives all that the batch has waiting its place. */
+static void batch_place(struct mfs_rmlq *q, uint32_t b)
+{
+	struct batch *batch = batch_at(q, b);
+
+	batch->second = batch_second(q, batch);
+	strand_place(q, batch, b);
+	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
+		strand_place(q, batch, s);
+}
+
+/* The batch has other bytes, which may move all of it; `head`: the strand has another first flow. */
+static inline void batch_place_at(struct mfs_rmlq *q, uint32_t b, uint32_t s, bool head)
+{
+	struct batch *batch = batch_at(q, b);
+	uint64_t second = batch_second(q, batch);
+
+	if (second == batch->second) {
+		if (head)
+			strand_place(q, batch, s);
+	} else if (batch->strands) {
+		batch_place(q, b);
+	} else {
+		batch->second = second;
+		strand_place(q, batch, b);
+	}
+}
+
+/* Bytes more or (as two's complement) fewer of a waiting flow. */
+static void bytes_count(struct mfs_rmlq *q, const struct flow *flow, uint64_t bytes)
+{
+	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
+
+	batch_at(q, b)->bytes_waiting += bytes;
+}
+
+/* Whether the key of the flow's batch depends on bytes that changed. */
+static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
+{
+	const struct batch *batch = batch_at(q, b);
+
+	return q->policy.early_order == MFS_EARLY_SHORTEST && (batch->told || batch_is_lone(batch));
+}
+
+static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
+{
+	uint32_t b;
+
+	if (!key)
+		return MFS_BATCH_UNNAMED;
+	b = mfs_slab_find(&q->batch, key, part);
+	if (!b) {
+		b = mfs_slab_take(&q->batch, key, part); /* there is one for every flow and for those told */
+		record_clear(batch_at(q, b));
+		batch_at(q, b)->rank = MFS_RANK_NONE;
+	}
+	return b;
+}
+
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key)
+{
+	return batch_take(q, key, 0);
+}
+
+void early_batch_release(struct mfs_rmlq *q, uint32_t b)
+{
+	const struct batch *batch = batch_at(q, b);
+
+	if (!batch->told && batch_strand_empty(batch) && !batch->strands && !batch->members && b != MFS_BATCH_UNNAMED)
+		mfs_slab_give(&q->batch, b);
+}
+
+void early_member_add(struct mfs_rmlq *q, uint32_t b, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	struct batch *batch = batch_at(q, b);
+
+	request->batch = b;
+	request->member_prev = 0;
+	request->member_next = batch->members;
+	if (batch->members)
+		request_at(q, batch->members)->member_prev = r;
+	batch->members = r;
+}
+
+void early_member_remove(struct mfs_rmlq *q, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	uint32_t b = request->batch;
+
+	if (!b)
+		return;
+	if (request->member_next)
+		request_at(q, request->member_next)->member_prev = request->member_prev;
+	if (request->member_prev)
+		request_at(q, request->member_prev)->member_next = request->member_next;
+	else
+		batch_at(q, b)->members = request->member_next;
+	request->batch = 0;
+	early_batch_release(q, b);
+}
+
+void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
+{
+	struct flow *flow = flow_at(q, i);
+	uint64_t batch_key = told->batch;
+	uint32_t b, g, s, part = 0;
+	bool head;
+
+	flow->state = MFS_FLOW_EARLY;
+	if (flow->stage != MFS_STAGE_REUSE) {
+		struct mfs_fifo *fifo;
+
+		b = early_batch(q, batch_key);
+		s = batch_strand_make(q, b, flow_destination(flow));
+		fifo = &batch_at(q, s)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+		head = !fifo->head;
+		flow->owner = b;
+		fifo_append(q, fifo, i, flow);
+		bytes_count(q, flow, flow->bytes);
+		if (head || bytes_matter(q, b))
+			batch_place_at(q, b, s, head);
+		return;
+	}
+	if (!batch_key) {
+		batch_key = flow->record.key ? flow->record.key : i;
+		part = flow->record.key ? BATCH_OF_REQUEST : BATCH_OF_FLOW;
+	}
+	g = group_find(q, batch_key, part, flow->layer, flow_destination(flow));
+	if (g) {
+		flow->owner = g;
+		fifo_append(q, &group_at(q, g)->fifo, i, flow);
+		bytes_count(q, flow, flow->bytes);
+		b = group_at(q, g)->batch;
+		if (part)
+			lone_need(q, b, told->deadline_ns);
+		if (bytes_matter(q, b))
+			batch_place_at(q, b, group_at(q, g)->strand, false);
+		return;
+	}
+	b = batch_take(q, batch_key, part);
+	if (part)
+		lone_need(q, b, told->deadline_ns);
+	s = batch_strand_make(q, b, flow_destination(flow));
+	g = group_make(q, b, s, flow->layer);
+	flow->owner = g;
+	fifo_append(q, &group_at(q, g)->fifo, i, flow);
+	group_at(q, g)->head_arrival = flow->arrival;
+	bytes_count(q, flow, flow->bytes);
+	group_insert(q, g);
+	head = strand_head(q, batch_at(q, s)) == i;
+	if (head || bytes_matter(q, b))
+		batch_place_at(q, b, s, head);
+}
+
+/* Takes a waiting flow out of its batch. The batch may be forgotten with it unless `keep`. */
+static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t b = flow->owner, s;
+	bool head;
+
+	bytes_count(q, flow, -flow->bytes);
+	if (flow->stage != MFS_STAGE_REUSE) {
+		struct mfs_fifo *fifo;
+
+		s = batch_strand_find(q, b, flow_destination(flow));
+		fifo = &batch_at(q, s)->urgent[flow->stage == MFS_STAGE_COLLECTIVE];
+		head = fifo->head == i;
+		fifo_remove(q, fifo, flow);
+	} else {
+		uint32_t g = flow->owner;
+		struct group *group = group_at(q, g);
+
+		b = group->batch;
+		s = group->strand;
+		head = group->fifo.head == i;
+		fifo_remove(q, &group->fifo, flow);
+		if (!group->fifo.head) {
+			group_remove(q, g);
+			mfs_slab_give(&q->group, g);
+		} else if (head) {
+			group_head_set(q, g, flow->next_arrival);
+		}
+	}
+	if (!head && !bytes_matter(q, b))
+		return;
+	batch_place_at(q, b, s, head);
+	if (!batch_strand_empty(batch_at(q, s)))
+		return;
+	if (s != b)
+		batch_strand_release(q, s);
+	if (!keep)
+		early_batch_release(q, b);
+}
+
+void early_remove(struct mfs_rmlq *q, uint32_t i)
+{
+	early_detach(q, i, false);
+}
+
+void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes)
+{
+	const struct flow *flow = flow_at(q, i);
+	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
+
+	bytes_count(q, flow, -bytes);
+	if (bytes_matter(q, b))
+		batch_place_at(q, b, b, false);
+}
+
+uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
+{
+	const struct group *group;
+
+	if (flow->stage != MFS_STAGE_REUSE)
+		return 0;
+	group = group_at(q, flow->owner);
+	return group_rli(batch_at(q, group->batch), group);
+}
+
+/* ---- flows that stand alone in the scavenger
+ * -------------------------------------------------------------------- */
+
+static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum request_kind kind)
+{
+	struct flow *flow = flow_at(q, i);
+	uint32_t r = request_take(q, 0, kind, MFS_TIER_SCAVENGER); /* there is one for every flow */
+	struct request *request = request_at(q, r);
+
+	request->fifo.head = request->fifo.tail = i;
+	request->destination = flow_destination(flow);
+	flow->state = MFS_FLOW_ALONE;
+	flow->owner = r;
+	node_set(q, MFS_TIER_SCAVENGER, r, flow_destination(flow), deadline_ns, flow->arrival, i);
+	return r;
+}
+
+void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns)
+{
+	alone(q, i, deadline_ns, REQUEST_BACKGROUND);
+}
+
+/* Takes the flow's own record away. Its batch, if it was set aside, is left for the caller to release. */
+static uint32_t alone_detach(struct mfs_rmlq *q, uint32_t r)
+{
+	struct request *request = request_at(q, r);
+	uint32_t b = request->batch;
+
+	node_remove(q, MFS_TIER_SCAVENGER, r, request->destination);
+	if (request->kind == REQUEST_ASIDE) {
+		if (request->aside_next)
+			request_at(q, request->aside_next)->aside_prev = request->aside_prev;
+		if (request->aside_prev)
+			request_at(q, request->aside_prev)->aside_next = request->aside_next;
+		else
+			request_at(q, request->aside_of)->aside = request->aside_next;
+		if (request->member_next)
+			request_at(q, request->member_next)->member_prev = request->member_prev;
+		if (request->member_prev)
+			request_at(q, request->member_prev)->member_next = request->member_next;
+		else
+			batch_at(q, b)->members = request->member_next;
+	}
+	mfs_slab_give(&q->request, r);
+	return b;
+}
+
+void early_alone_remove(struct mfs_rmlq *q, uint32_t i)
+{
+	uint32_t b = alone_detach(q, flow_at(q, i)->owner);
+
+	if (b)
+		early_batch_release(q, b);
+}
+
+bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
+{
+	uint32_t r;
+
+	if (!q->pruned_requests || !request)
+		return false;
+	if (q->policy.variant == MFS_VARIANT_MFS && batch_at(q, b)->told)
+		return false;
+	r = mfs_slab_find(&q->request, request, 0);
+	return r && request_at(q, r)->pruned;
+}
+
+/* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would
+ * come. So is lateness, which time brings: it only sets back, so that who is first and in time is rightly first. */
+uint32_t early_head(struct mfs_rmlq *q)
+{
+	const struct mfs_heap_entry *entry;
+
+	while ((entry = node_first(q, MFS_TIER_EARLY))) {
+		const struct batch *strand = batch_at(q, entry->node - q->node_batch);
+		uint32_t b = strand->strand_of ? strand->strand_of : entry->node - q->node_batch;
+		const struct batch *batch = batch_at(q, b);
+		uint32_t i, r, of;
+		struct flow *flow;
+		struct request *request;
+
+		if (__builtin_expect(batch_is_lone(batch), 0) && !batch->late && lone_is_late(q, batch)) {
+			batch_place(q, b);
+			continue;
+		}
+		i = strand_head(q, strand);
+		flow = flow_at(q, i);
+		if (flow->stage != MFS_STAGE_REUSE || !early_demoted(q, flow->record.key, b))
+			return i;
+		early_detach(q, i, true);
+		r = alone(q, i, MFS_TIME_MAX, REQUEST_ASIDE);
+		early_member_add(q, b, r);
+		of = mfs_slab_find(&q->request, flow->record.key, 0);
+		request = request_at(q, r);
+		request->aside_of = of;
+		request->aside_next = request_at(q, of)->aside;
+		if (request->aside_next)
+			request_at(q, request->aside_next)->aside_prev = r;
+		request_at(q, of)->aside = r;
+	}
+	return 0;
+}
+
+/* Back to its group, at its place by arrival: it left as the head, so few are before it. */
+static void aside_return(struct mfs_rmlq *q, uint32_t r)
+{
+	uint32_t i = request_at(q, r)->fifo.head;
+	uint32_t b = alone_detach(q, r);
+	struct flow *flow = flow_at(q, i);
+	const struct mfs_record *of = &batch_at(q, b)->record;
+	uint32_t g = group_find(q, of->key, of->part, flow->layer, flow_destination(flow));
+	bool made = !g;
+
+	if (made)
+		g = group_make(q, b, batch_strand_make(q, b, flow_destination(flow)), flow->layer);
+	flow->state = MFS_FLOW_EARLY;
+	flow->owner = g;
+	fifo_insert_in_order(q, &group_at(q, g)->fifo, i);
+	bytes_count(q, flow, flow->bytes);
+	if (made) {
+		group_at(q, g)->head_arrival = flow->arrival;
+		group_insert(q, g);
+	} else if (group_at(q, g)->fifo.head == i) {
+		group_head_set(q, g, flow->arrival);
+	}
+	batch_place(q, b);
+}
+
+void early_return(struct mfs_rmlq *q, uint32_t r)
+{
+	while (request_at(q, r)->aside)
+		aside_return(q, request_at(q, r)->aside);
+}
+
+void early_rate(struct mfs_rmlq *q)
+{
+	for (uint32_t b = 1; b <= q->batch.used; b++)
+		if (batch_at(q, b)->record.key && batch_at(q, b)->late) /* not one that was given back */
+			batch_place(q, b);
+}
+
+/* ---- what is known of a batch
+ * ----------------------------------------------------------------------------------- */
+
+static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
+{
+	const struct batch *batch = batch_at(q, b);
+
+	if (!batch->told || batch->pruned || !batch->deadline_ns) {
+		mfs_heap_remove(&q->slack, b);
+		mfs_heap_remove(&q->deadline, b);
+		return;
+	}
+	/* differences of times below 2^60, shifted to sort as unsigned */
+	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b, 0);
+	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b, 0);
+}
+
+/* Moves the groups whose layer has come. */
+static void strand_come_due(struct mfs_rmlq *q, uint32_t s)
+{
+	const struct batch *strand = batch_at(q, s);
+	const struct batch *batch = strand->strand_of ? batch_at(q, strand->strand_of) : strand;
+
+	while (strand->ahead && group_at(q, strand->ahead)->layer <= batch->layer_current) {
+		uint32_t g = strand->ahead;
+
+		group_remove(q, g);
+		group_insert(q, g);
+	}
+}
+
+/* The batch does not run any more. */
+static void strand_end_due(struct mfs_rmlq *q, uint32_t s)
+{
+	const struct batch *strand = batch_at(q, s);
+
+	while (strand->due) {
+		uint32_t g = strand->due;
+
+		group_remove(q, g);
+		group_insert(q, g);
+	}
+}
+
+void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
+{
+	struct batch *batch = batch_at(q, b);
+	uint32_t layer = context->layer_current < UINT16_MAX ? context->layer_current : UINT16_MAX;
+	uint32_t r;
+
+	if (!batch->told || layer > batch->layer_current)
+		batch->layer_current = (uint16_t)layer;
+	batch->told = true;
+	batch->rank = context->rank;
+	batch->pruned = context->pruned != 0;
+	batch->deadline_ns = context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
+	batch->compute_end_ns = 0;
+	if (context->compute_left_ns)
+		batch->compute_end_ns = context->compute_left_ns < MFS_TIME_MAX - q->now_ns
+						? q->now_ns + context->compute_left_ns
+						: MFS_TIME_MAX;
+	batch_slack_place(q, b);
+	strand_come_due(q, b);
+	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
+		strand_come_due(q, s);
+	/* it runs now: what was set aside while it did not, comes back */
+	for (r = q->policy.variant == MFS_VARIANT_MFS ? batch->members : 0; r;) {
+		uint32_t next = request_at(q, r)->member_next;
+
+		if (request_at(q, r)->kind == REQUEST_ASIDE)
+			aside_return(q, r);
+		r = next;
+	}
+	batch_place(q, b);
+}
+
+void early_end(struct mfs_rmlq *q, uint32_t b)
+{
+	struct batch *batch = batch_at(q, b);
+
+	batch->told = batch->pruned = false;
+	batch->rank = MFS_RANK_NONE;
+	batch->deadline_ns = batch->compute_end_ns = 0;
+	batch_slack_place(q, b);
+	strand_end_due(q, b);
+	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
+		strand_end_due(q, s);
+	batch_place(q, b);
+}

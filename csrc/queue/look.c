@@ -1,0 +1,75 @@
+/* Why a flow stands where it does: reads the queue for explanations, decides nothing. */
+#include "state.h"
+
+#include <errno.h>
+
+int mfs_rmlq_look(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_look *look)
+{
+	const struct request *request = NULL;
+	const struct batch *batch = NULL;
+	const struct flow *flow;
+	struct mfs_pick place;
+	uint32_t r = 0;
+
+	mfs_rmlq_advance(q, now_ns);
+	if (mfs_rmlq_place(q, handle, &place))
+		return -ENOENT;
+	flow = flow_at(q, (uint32_t)handle);
+	*look = (struct mfs_rmlq_look){ .place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE };
+	switch (flow->state) {
+	case MFS_FLOW_EARLY:
+		batch = batch_at(q, flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner);
+		break;
+	case MFS_FLOW_LAST:
+	case MFS_FLOW_ALONE:
+		r = flow->owner;
+		break;
+	default:
+		r = flow->stage == MFS_STAGE_P2D ? flow->owner : 0;
+	}
+	if (r) {
+		request = request_at(q, r);
+		if (request->batch)
+			batch = batch_at(q, request->batch);
+		if (request->kind == REQUEST_ASIDE)
+			request = request_at(q, request->aside_of);
+	} else if (flow->record.key) {
+		r = mfs_slab_find(&q->request, flow->record.key, 0);
+		request = r ? request_at(q, r) : NULL;
+	}
+	if (batch) {
+		look->batch_told = batch->told;
+		look->batch_pruned = batch->pruned;
+		look->rank = batch->told ? batch->rank : MFS_RANK_NONE;
+		look->compute_end_ns = batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
+	}
+	if (request) {
+		look->deadline_ns = request->deadline_ns == MFS_TIME_MAX ? 0 : request->deadline_ns;
+		look->budget_ns = request->budget_ns;
+		look->bytes_left = request->bytes_left;
+		look->bytes_ahead = request->bytes_ahead;
+		look->bytes_tail = request->bytes_tail;
+		look->level = request->level;
+		look->critical = request->critical;
+		look->lost = request->lost;
+		look->pruned = request->pruned;
+	}
+	return 0;
+}
+
+void mfs_rmlq_facts(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_rmlq_facts *facts)
+{
+	mfs_rmlq_advance(q, now_ns);
+	*facts = (struct mfs_rmlq_facts){
+		.rate_bytes_per_s = q->rate_bytes_per_s,
+		.rho = q->rho,
+		.unit_slack_ns = last_unit_slack_ns(q),
+	};
+}
+
+void mfs_rmlq_watch(struct mfs_rmlq *q, void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
+		    void *context)
+{
+	q->promoted = promoted;
+	q->promoted_context = context;
+}

@@ -1,0 +1,666 @@
+/* The reverse multi-level queue: its calls. Batches are in early.c, requests in last.c, closed destinations in
+ * parked.c. */
+#include "lone.h"
+#include "parked.h"
+
+#include <errno.h>
+#include <math.h>
+
+void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
+{
+	*policy = (struct mfs_policy){
+		.variant = MFS_VARIANT_MFS,
+		.early_order = MFS_EARLY_SHORTEST,
+		.classes = classes,
+		.levels = MFS_LEVELS_MAX,
+		.rho_max = 0.95,
+		.critical_laxity_share = 0.05,
+		.readmission_share = 0.05,
+		.promotion_interval_ns = 1000000,
+		.soon_ns = 500000000,
+		.short_load_ns = 32000000,
+	};
+	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++)
+		policy->threshold[i] = 0.5 / (double)(1u << (2 * i));
+}
+
+static bool share(double x)
+{
+	return x >= 0.0 && x <= 1.0; /* false for what is not a number */
+}
+
+static bool policy_valid(const struct mfs_policy *policy)
+{
+	if (policy->variant != MFS_VARIANT_MFS && policy->variant != MFS_VARIANT_PAPER)
+		return false;
+	if ((unsigned)policy->early_order > MFS_EARLY_SHORTEST)
+		return false;
+	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX)
+		return false;
+	if (policy->levels < (policy->variant == MFS_VARIANT_PAPER ? 2 : 1) ||
+	    policy->levels > MFS_LEVELS_MAX)
+		return false;
+	for (uint32_t i = 0; i + 1 < policy->levels; i++)
+		if (!(policy->threshold[i] > 0.0 && policy->threshold[i] <= 1.0) ||
+		    (i && !(policy->threshold[i] < policy->threshold[i - 1])))
+			return false;
+	return share(policy->rho_max) && policy->rho_max < 1.0 && share(policy->critical_laxity_share) &&
+	       share(policy->readmission_share) && policy->promotion_interval_ns >= 1 &&
+	       policy->promotion_interval_ns <= 3600000000000ULL && policy->soon_ns <= 3600000000000ULL &&
+	       policy->short_load_ns <= 3600000000000ULL;
+}
+
+static uint32_t *positions_lay(struct mfs_arena *arena, uint32_t nodes)
+{
+	return mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(uint32_t));
+}
+
+static void heap_lay(struct mfs_heap *heap, struct mfs_arena *arena, uint32_t nodes, uint32_t *position)
+{
+	heap->entry = mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(*heap->entry));
+	heap->position = position;
+}
+
+/* All tables of a queue; run once to count and once to cut them out. */
+static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
+{
+	/* As many as were told; and of those that have flows at most two for each: a strand with its last flow, and its
+	 * owner, which had one of its own when the strand was made. A batch may also be there for a last-stage flow */
+	const uint32_t requests = 3 * flows_max, batches = 3 * flows_max + MFS_BATCH_UNNAMED;
+	const uint32_t nodes = requests + 1 + batches;
+	uint32_t *position;
+
+	q->flows_max = flows_max;
+	q->node_batch = requests + 1;
+	q->node_parked = nodes + 1;
+	mfs_slab_lay(&q->flow, arena, sizeof(struct flow), flows_max, 0);
+	mfs_slab_lay(&q->group, arena, sizeof(struct group), flows_max, flows_max);
+	mfs_slab_lay(&q->batch, arena, sizeof(struct batch), batches, 2 * flows_max);
+	mfs_slab_lay(&q->request, arena, sizeof(struct request), requests, 2 * flows_max);
+	position = positions_lay(arena, nodes + MFS_TIERS * MFS_DESTINATIONS_MAX);
+	/* what stands in for parked nodes takes the room of one of them */
+	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
+		heap_lay(&q->tier[tier], arena, tier == MFS_TIER_EARLY ? batches : requests, position);
+	heap_lay(&q->timer, arena, requests, positions_lay(arena, requests));
+	heap_lay(&q->slack, arena, batches, positions_lay(arena, batches));
+	heap_lay(&q->deadline, arena, batches, positions_lay(arena, batches));
+	q->destination = mfs_arena_take(arena, MFS_DESTINATIONS_MAX * sizeof(*q->destination));
+	q->park = mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(*q->park));
+}
+
+int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
+		    struct mfs_rmlq **queue)
+{
+	struct mfs_arena arena = { 0 };
+	struct mfs_rmlq counted, *q;
+
+	if (!policy_valid(policy) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX || !flows_max ||
+	    flows_max > MFS_FLOWS_MAX)
+		return -EINVAL;
+	mfs_arena_take(&arena, sizeof(*q));
+	lay(&counted, &arena, flows_max);
+	if (!mfs_arena_map(&arena))
+		return -ENOMEM;
+	q = mfs_arena_take(&arena, sizeof(*q));
+	lay(q, &arena, flows_max);
+	q->memory_bytes = arena.used;
+	q->policy = *policy;
+	if (policy->variant == MFS_VARIANT_PAPER)
+		q->policy.early_order = MFS_EARLY_RANK;
+	q->rate_bytes_per_s = rate_bytes_per_s;
+	mfs_slab_take(&q->batch, 0, 0);
+	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
+	last_rates(q);
+	*queue = q;
+	return 0;
+}
+
+void mfs_rmlq_destroy(struct mfs_rmlq *q)
+{
+	if (q)
+		mfs_arena_unmap(q, q->memory_bytes);
+}
+
+/* Time never goes back: a caller's older clock reading counts as the newest one. */
+static void now(struct mfs_rmlq *q, uint64_t now_ns)
+{
+	if (now_ns > q->now_ns)
+		q->now_ns = now_ns < MFS_TIME_MAX ? now_ns : MFS_TIME_MAX;
+}
+
+static mfs_flow_handle handle_of(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (uint64_t)flow_at(q, i)->record.part << 32 | i;
+}
+
+/* The flow's record, 0 when the handle's flow is gone. */
+static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
+{
+	uint32_t i = (uint32_t)handle;
+
+	if (!i || i > q->flow.used || flow_at(q, i)->record.part != handle >> 32 ||
+	    flow_at(q, i)->state == MFS_FLOW_FREE)
+		return 0;
+	return i;
+}
+
+int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t now_ns, mfs_flow_handle *handle)
+{
+	uint32_t i;
+	struct flow *flow;
+
+	if (told->bytes > MFS_FLOW_BYTES_MAX || told->destination >= MFS_DESTINATIONS_MAX)
+		return -EINVAL;
+	i = mfs_slab_take(&q->flow, 0, 0);
+	if (!i)
+		return -ENOSPC;
+	now(q, now_ns);
+	flow = flow_at(q, i);
+	record_clear(flow);
+	if (++flow->record.part == 0) /* a generation of its own for every use */
+		flow->record.part = 1;
+	flow->record.key = told->request;
+	flow->cookie = told->cookie;
+	flow->bytes = told->bytes;
+	flow->arrival = q->arrivals++;
+	flow->layer = told->layer;
+	flow->stage = told->stage <= MFS_STAGE_BACKGROUND ? told->stage : MFS_STAGE_BACKGROUND;
+	flow->record.chain = told->destination;
+	q->waiting++;
+	q->destination[told->destination].waiting++;
+	if (flow->stage == MFS_STAGE_BACKGROUND) {
+		early_alone(q, i,
+			    told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns
+										  : MFS_TIME_MAX);
+	} else if (flow->stage == MFS_STAGE_P2D) {
+		last_submit(q, i, told);
+	} else {
+		early_submit(q, i, told);
+	}
+	*handle = handle_of(q, i);
+	return 0;
+}
+
+/* Critical requests have keys of the early tier, the shortest goes first; else they are before all of it. */
+static bool critical_among_early(const struct mfs_rmlq *q)
+{
+	return q->policy.variant == MFS_VARIANT_MFS && q->policy.early_order == MFS_EARLY_SHORTEST;
+}
+
+/* The first flow in order, 0 if nothing waits that may go. */
+static uint32_t first(struct mfs_rmlq *q)
+{
+	const uint32_t i = early_head(q);
+	const struct mfs_heap_entry *entry = node_first(q, MFS_TIER_CRITICAL);
+
+	if (!entry || (i && critical_among_early(q) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
+		if (i)
+			return i;
+		entry = node_first(q, MFS_TIER_LAST);
+		if (!entry)
+			entry = node_first(q, MFS_TIER_SCAVENGER);
+	}
+	return entry ? request_at(q, entry->node)->fifo.head : 0;
+}
+
+static uint32_t lesser(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* mfsd.policy.wire; `below`: how many classes below the first of its kind reuse goes. In variant mfs collectives are alone on their class and last stages below all early ones;
+ * variant paper lets both share classes. */
+static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick, uint32_t below,
+			  bool near)
+{
+	uint32_t k = policy->classes;
+
+	if (pick->tier == MFS_TIER_CRITICAL)
+		return 0;
+	if (pick->tier == MFS_TIER_SCAVENGER)
+		return (uint8_t)(k - 1);
+	if (k == 2)
+		return pick->tier != MFS_TIER_EARLY;
+	if (policy->variant == MFS_VARIANT_PAPER) {
+		if (pick->tier == MFS_TIER_EARLY)
+			return (uint8_t)(1 + lesser(below, k - 3));
+		return (uint8_t)lesser(pick->level > 2 ? pick->level - 1u : 1, k - 2);
+	}
+	if (pick->tier == MFS_TIER_LAST)
+		return (uint8_t)(k - (near && k >= MFS_NEAR_CLASSES ? 3 : 2));
+	if (stage != MFS_STAGE_REUSE || k < 5)
+		return k > 3;
+	return (uint8_t)(2 + lesser(below, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
+}
+
+uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli)
+{
+	const struct mfs_pick pick = {.tier = stage == MFS_STAGE_P2D ? MFS_TIER_LAST : MFS_TIER_EARLY};
+
+	if (stage == MFS_STAGE_P2D && policy->variant == MFS_VARIANT_PAPER && policy->classes > 2)
+		return MFS_CLASS_ASK; /* it has that of its level */
+	return wire_class(policy, stage, &pick, rli, false);
+}
+
+static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
+{
+	const struct flow *flow = flow_at(q, i);
+	uint32_t below = 0;
+	bool near = false;
+
+	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes,
+				   .destination = flow_destination(flow) };
+	switch (flow->state) {
+	case MFS_FLOW_EARLY: {
+		uint32_t b = flow->owner;
+
+		if (flow->stage == MFS_STAGE_REUSE)
+			b = group_at(q, b)->batch;
+		pick->tier = MFS_TIER_EARLY;
+		if (flow->stage == MFS_STAGE_REUSE && early_demoted(q, flow->record.key, b))
+			pick->tier = MFS_TIER_SCAVENGER;
+		else
+			pick->rli = early_rli(q, flow);
+		below = lone_is_sized(q, batch_at(q, b)) ? lone_step(q, batch_at(q, b)) : pick->rli;
+		break;
+	}
+	case MFS_FLOW_LAST:
+		pick->tier = request_at(q, flow->owner)->tier;
+		pick->level = request_at(q, flow->owner)->level;
+		near = last_near(q, flow->owner);
+		break;
+	case MFS_FLOW_ALONE:
+		pick->tier = MFS_TIER_SCAVENGER;
+		break;
+	default:
+		pick->in_flight = 1;
+		pick->tier = flow->tier;
+		if (flow->stage == MFS_STAGE_P2D && q->policy.variant == MFS_VARIANT_PAPER)
+			pick->level = flow->level + 1;
+		pick->wire_class = flow->wire_class;
+		return;
+	}
+	pick->wire_class = wire_class(&q->policy, flow->stage, pick, below, near);
+}
+
+/* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */
+static void unqueue(struct mfs_rmlq *q, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+
+	q->waiting--;
+	q->destination[flow_destination(flow)].waiting--;
+	if (flow->state == MFS_FLOW_LAST) {
+		last_remove(q, i);
+		return;
+	}
+	if (flow->state == MFS_FLOW_EARLY)
+		early_remove(q, i);
+	else
+		early_alone_remove(q, i);
+	flow->owner = 0;
+}
+
+/* The records of the node that is first now are fetched while the caller works on the flow it got. */
+static void prefetch_first(const struct mfs_rmlq *q)
+{
+	for (unsigned tier = 0; tier < MFS_TIERS; tier++) {
+		const struct mfs_heap_entry *entry = q->tier[tier].entry;
+
+		if (!q->tier[tier].n)
+			continue;
+		__builtin_prefetch(flow_at(q, entry->hint));
+		if (entry->node >= q->node_parked)
+			return;
+		if (entry->node > q->node_batch) { /* batches are few: this one is in the cache */
+			const struct batch *batch = batch_at(q, entry->node - q->node_batch);
+
+			__builtin_prefetch(group_at(q, batch->due ? batch->due : batch->ahead));
+		} else {
+			__builtin_prefetch(request_at(q, entry->node));
+		}
+		return;
+	}
+}
+
+int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
+{
+	uint32_t i;
+
+	mfs_rmlq_advance(q, now_ns);
+	i = first(q);
+	if (!i)
+		return -EAGAIN;
+	describe(q, i, pick);
+	return 0;
+}
+
+/* The waiting flow that was described is in flight from now on. */
+static void fly(struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
+{
+	struct flow *flow = flow_at(q, i);
+
+	unqueue(q, i);
+	flow->state = MFS_FLOW_FLIGHT;
+	flow->tier = pick->tier & 3;
+	flow->wire_class = pick->wire_class & 7;
+	flow->level = (pick->level - 1) & 7;
+	q->in_flight_tasks++;
+	q->in_flight_bytes += flow->bytes;
+	pick->in_flight = 1;
+}
+
+int mfs_rmlq_pick(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
+{
+	int rc = mfs_rmlq_peek(q, now_ns, pick);
+
+	if (rc)
+		return rc;
+	fly(q, (uint32_t)pick->handle, pick);
+	prefetch_first(q);
+	return 0;
+}
+
+int mfs_rmlq_take(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_pick *pick)
+{
+	uint32_t i = flow_of(q, handle);
+
+	mfs_rmlq_advance(q, now_ns);
+	if (!i || flow_at(q, i)->state == MFS_FLOW_FLIGHT)
+		return -ENOENT;
+	describe(q, i, pick);
+	fly(q, i, pick);
+	return 0;
+}
+
+int mfs_rmlq_place(struct mfs_rmlq *q, mfs_flow_handle handle, struct mfs_pick *pick)
+{
+	uint32_t i = flow_of(q, handle);
+
+	if (!i)
+		return -ENOENT;
+	describe(q, i, pick);
+	return 0;
+}
+
+int mfs_rmlq_promote(struct mfs_rmlq *q, mfs_flow_handle handle, uint32_t level)
+{
+	uint32_t i = flow_of(q, handle), r;
+	struct request *request;
+
+	if (!i)
+		return -ENOENT;
+	if (flow_at(q, i)->stage != MFS_STAGE_P2D || level > q->policy.levels)
+		return -EINVAL;
+	r = flow_at(q, i)->owner;
+	request = request_at(q, r);
+	if (q->policy.variant == MFS_VARIANT_PAPER && level == 1)
+		level = MFS_LEVEL_CRITICAL; /* the paper's class 0 is level 1 */
+	if (request->critical || (level != MFS_LEVEL_CRITICAL && level >= request->level))
+		return 0;
+	if (level == MFS_LEVEL_CRITICAL) {
+		request->critical = true;
+		if (q->policy.variant == MFS_VARIANT_PAPER)
+			request->level = 1;
+	} else {
+		request->level = (uint8_t)level;
+	}
+	last_promoted(q, request);
+	last_place(q, r);
+	return 1;
+}
+
+static void forget(struct mfs_rmlq *q, uint32_t i)
+{
+	struct flow *flow = flow_at(q, i);
+
+	if (flow->state == MFS_FLOW_FLIGHT) {
+		q->in_flight_tasks--;
+		q->in_flight_bytes -= flow->bytes;
+	} else {
+		unqueue(q, i);
+	}
+	if (flow->stage == MFS_STAGE_P2D)
+		last_forget(q, i);
+	flow->state = MFS_FLOW_FREE;
+	flow->record.key = 0;
+	mfs_slab_give(&q->flow, i);
+}
+
+int mfs_rmlq_complete(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t bytes)
+{
+	uint32_t i = flow_of(q, handle);
+	struct flow *flow;
+
+	if (!i)
+		return -ENOENT;
+	flow = flow_at(q, i);
+	if (bytes < flow->bytes) {
+		if (flow->state == MFS_FLOW_EARLY)
+			early_shrink(q, i, bytes);
+		flow->bytes -= bytes;
+		if (flow->state == MFS_FLOW_FLIGHT)
+			q->in_flight_bytes -= bytes;
+		if (flow->stage == MFS_STAGE_P2D)
+			last_shrink(q, flow->owner, bytes);
+		return 0;
+	}
+	forget(q, i);
+	return 1;
+}
+
+int mfs_rmlq_cancel(struct mfs_rmlq *q, mfs_flow_handle handle)
+{
+	uint32_t i = flow_of(q, handle);
+
+	if (!i)
+		return -ENOENT;
+	forget(q, i);
+	return 0;
+}
+
+int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_context *context, uint64_t now_ns)
+{
+	uint32_t b;
+
+	if (!key)
+		return -EINVAL;
+	b = mfs_slab_find(&q->batch, key, 0);
+	if (!b || !batch_at(q, b)->told) {
+		if (q->batches_told == q->flows_max)
+			return -ENOSPC;
+		b = early_batch(q, key);
+		q->batches_told++;
+	}
+	now(q, now_ns);
+	early_tell(q, b, context);
+	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
+		if (request_at(q, r)->kind == REQUEST_LAST) {
+			last_look(q, r);
+			last_place(q, r);
+		}
+	return 0;
+}
+
+int mfs_rmlq_batch_end(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t b = key ? mfs_slab_find(&q->batch, key, 0) : 0;
+
+	if (!b || !batch_at(q, b)->told)
+		return -ENOENT;
+	early_end(q, b);
+	q->batches_told--;
+	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
+		if (request_at(q, r)->kind == REQUEST_LAST) {
+			last_look(q, r);
+			last_place(q, r);
+		}
+	early_batch_release(q, b);
+	return 0;
+}
+
+/* The record of a request that is told or pruned: it stays without flows, so these are counted. */
+static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
+{
+	if (!key)
+		return -EINVAL;
+	*r = mfs_slab_find(&q->request, key, 0);
+	if (*r && (request_at(q, *r)->told || request_at(q, *r)->pruned))
+		return 0;
+	if (q->requests_told == q->flows_max)
+		return -ENOSPC;
+	q->requests_told++;
+	*r = last_request(q, key);
+	return 0;
+}
+
+int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_context *context,
+		     uint64_t now_ns)
+{
+	struct request *request;
+	uint32_t r;
+	int rc = context->bytes_ahead > MFS_FLOW_BYTES_MAX ? -EINVAL : request_keep(q, key, &r);
+
+	if (rc)
+		return rc;
+	now(q, now_ns);
+	request = request_at(q, r);
+	request->told = true;
+	if (context->deadline_ns) {
+		request->deadline_ns =
+			context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
+		if (!context->budget_ns && !request->budget_ns && request->deadline_ns > q->now_ns)
+			request->budget_ns = request->deadline_ns - q->now_ns;
+	}
+	if (context->budget_ns)
+		request->budget_ns = context->budget_ns < MFS_TIME_MAX ? context->budget_ns : MFS_TIME_MAX;
+	request->bytes_left += context->bytes_ahead - request->bytes_ahead;
+	request->bytes_ahead = context->bytes_ahead;
+	request->bytes_tail = context->bytes_tail;
+	if (request_waits(request)) {
+		last_look(q, r);
+		last_place(q, r);
+	}
+	return 0;
+}
+
+static void unprune(struct mfs_rmlq *q, uint32_t r)
+{
+	if (!request_at(q, r)->pruned)
+		return;
+	request_at(q, r)->pruned = false;
+	q->pruned_requests--;
+	early_return(q, r);
+	last_place(q, r);
+}
+
+int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
+
+	if (!r || !(request_at(q, r)->told || request_at(q, r)->pruned))
+		return -ENOENT;
+	unprune(q, r);
+	request_at(q, r)->told = false;
+	last_shrink(q, r, request_at(q, r)->bytes_ahead);
+	request_at(q, r)->bytes_ahead = 0;
+	q->requests_told--;
+	last_request_release(q, r);
+	return 0;
+}
+
+int mfs_rmlq_prune(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r;
+	int rc = request_keep(q, key, &r);
+
+	if (rc)
+		return rc;
+	if (!request_at(q, r)->pruned) {
+		request_at(q, r)->pruned = true;
+		q->pruned_requests++;
+		last_place(q, r);
+	}
+	return 0;
+}
+
+int mfs_rmlq_unprune(struct mfs_rmlq *q, uint64_t key)
+{
+	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
+
+	if (!r || !request_at(q, r)->pruned)
+		return -ENOENT;
+	unprune(q, r);
+	if (!request_at(q, r)->told) {
+		q->requests_told--;
+		last_request_release(q, r);
+	}
+	return 0;
+}
+
+int mfs_rmlq_set_load(struct mfs_rmlq *q, double rho)
+{
+	if (isnan(rho))
+		return -EINVAL;
+	q->rho = rho < 0.0 ? 0.0 : rho > q->policy.rho_max ? q->policy.rho_max : rho;
+	last_rates(q);
+	return 0;
+}
+
+int mfs_rmlq_set_rate(struct mfs_rmlq *q, uint64_t rate_bytes_per_s)
+{
+	if (!rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX)
+		return -EINVAL;
+	q->rate_bytes_per_s = rate_bytes_per_s;
+	last_rates(q);
+	early_rate(q);
+	return 0;
+}
+
+uint64_t mfs_rmlq_advance(struct mfs_rmlq *q, uint64_t now_ns)
+{
+	now(q, now_ns);
+	last_advance(q);
+	return q->timer.n ? q->timer.entry[0].high : MFS_TIME_NEVER;
+}
+
+uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *q)
+{
+	return q->waiting;
+}
+
+void mfs_rmlq_stats_begin(const struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
+{
+	*stats = (struct mfs_rmlq_stats){
+		.in_flight_bytes = q->in_flight_bytes,
+		.in_flight_tasks = q->in_flight_tasks,
+		.promotions = q->promotions,
+		.looks = q->looks,
+		.requests = q->request.live - q->request_strands,
+		.batches = q->batch.live - 1 - q->batch_strands,
+	};
+}
+
+uint32_t mfs_rmlq_stats_add(struct mfs_rmlq *q, uint32_t first, uint32_t n, struct mfs_rmlq_stats *stats)
+{
+	uint32_t end = n < q->flow.used - first ? first + n : q->flow.used;
+
+	if (first >= q->flow.used)
+		return 0;
+	for (uint32_t i = first + 1; i <= end; i++) { /* record 0 is none */
+		struct mfs_pick pick;
+
+		if (flow_at(q, i)->state == MFS_FLOW_FREE || flow_at(q, i)->state == MFS_FLOW_FLIGHT)
+			continue;
+		describe(q, i, &pick);
+		stats->waiting_bytes[pick.wire_class] += pick.bytes;
+		stats->waiting_tasks[pick.wire_class]++;
+	}
+	return end < q->flow.used ? end : 0;
+}
+
+void mfs_rmlq_stats(struct mfs_rmlq *q, struct mfs_rmlq_stats *stats)
+{
+	mfs_rmlq_stats_begin(q, stats);
+	mfs_rmlq_stats_add(q, 0, UINT32_MAX, stats);
+}

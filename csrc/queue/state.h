@@ -1,0 +1,318 @@
+/* The inside of the reverse multi-level queue, shared by its C files. See docs/internals/rmlq.md.
+ *
+ * Every heap entry is a node: what a request (its FIFO of last-stage flows, or one flow that stands alone in the
+ * scavenger) or a batch (its early-stage flows) has for one destination. The node's key is the key of its first flow.
+ * The record of a request or batch, its owner, is itself the node of one destination; for each further one it has a
+ * strand, a record with flows and place only. */
+#ifndef MFS_RMLQ_STATE_H
+#define MFS_RMLQ_STATE_H
+
+#include <mfs/rmlq.h>
+
+#include <string.h>
+
+#include "../base/heap.h"
+#include "../base/pairing.h"
+#include "../base/slab.h"
+
+#define MFS_TIERS	  4
+#define NS_PER_S	  1000000000ULL
+#define MFS_TIME_MAX	  ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
+#define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0: its control and collectives */
+#define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch, */
+#define BATCH_OF_FLOW	  2u		     /* or the index of a reuse flow of which not even that is known */
+#define BATCH_UNNAMED	  3u		     /* in strands of MFS_BATCH_UNNAMED, which has no key */
+
+enum mfs_flow_state {
+	MFS_FLOW_FREE,
+	MFS_FLOW_EARLY,	 /* waits in its batch: in a group by layer, or urgent (control, collective) */
+	MFS_FLOW_LAST,	 /* waits in its request */
+	MFS_FLOW_ALONE,	 /* waits in a record of its own: background, or reuse of a pruned request */
+	MFS_FLOW_FLIGHT, /* picked */
+};
+
+struct mfs_fifo {
+	uint32_t head, tail;
+};
+
+struct flow { /* key: the request's; part: generation, 0 before the first use; chain, free for it: destination */
+	struct mfs_record record;
+	uint64_t cookie;
+	uint64_t bytes; /* not completed */
+	uint64_t arrival;
+	uint32_t next, prev; /* in its FIFO */
+	/* EARLY: group, or batch when urgent; LAST, ALONE: request; FLIGHT: request of p2d, else 0. Never a strand */
+	uint32_t owner;
+	uint16_t layer;
+	uint8_t stage; /* enum mfs_stage, unknown ones as background */
+	uint8_t state;
+	uint64_t next_arrival : 56; /* of `next`: when this one leaves, that one's record need not be read */
+	uint64_t tier : 2, wire_class : 3,
+		level : 3; /* as granted, in flight; level of the last stage less one */
+};
+_Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
+
+/* The reuse flows of one batch, layer and destination, in one of two pairing heaps of the batch's record or strand
+ * for that destination. Key: the batch's, with layer and destination as second part, so that a flow finds its group
+ * without a look at the batch. */
+struct group {
+	struct mfs_record record;
+	uint64_t head_arrival; /* of the first flow */
+	struct pairing_links links;
+	struct mfs_fifo fifo;
+	uint32_t batch;
+	uint32_t strand; /* or the batch */
+	uint16_t layer;
+	bool due;
+	uint8_t reserved[9];
+};
+_Static_assert(sizeof(struct group) == 64, "a group is one cache line");
+
+struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
+	struct mfs_record record;
+	/* of its destination */
+	struct mfs_fifo urgent[2]; /* control, collective */
+	uint32_t due;		   /* groups whose layer has come, by arrival of their heads */
+	uint32_t ahead;		   /* the others, by layer */
+	/* of all destinations, unused in a strand */
+	uint32_t rank;
+	uint16_t layer_current;
+	bool told, pruned;
+	uint64_t compute_end_ns; /* 0: unknown or none */
+	uint32_t members; /* chain of requests and lone reuse flows */
+	uint32_t strand_of; /* 0: it is none */
+	/* seldom below */
+	uint64_t deadline_ns; /* 0: none */
+	uint64_t bytes_waiting; /* of all its early flows */
+	uint64_t needed_ns;	/* of one without a batch: when they must be there; 0: nobody said */
+	uint64_t second;	/* that its keys were made with */
+	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
+	uint16_t destination;	/* any, where it has no flows of its own */
+	bool late;		/* its key says that they cannot be any more */
+	uint8_t reserved[17];
+};
+_Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
+_Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
+
+enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE, REQUEST_STRAND };
+
+struct request {
+	struct mfs_record record;
+	struct mfs_fifo fifo; /* waiting flows to its destination */
+	uint32_t flows;	      /* waiting ones to all destinations, and those in flight */
+	uint32_t batch;	      /* 0: none */
+	uint64_t deadline_ns; /* MFS_TIME_MAX: none */
+	uint64_t bytes_left;  /* of those flows, not completed, and ahead */
+	uint64_t timer_ns;    /* when it will be looked at; MFS_TIME_NEVER: no timer */
+	uint8_t tier, level, kind;
+	bool critical, lost;
+	bool told : 1, pruned : 1, looked : 1, split : 1; /* split: it has strands */
+	uint16_t destination; /* any, where its FIFO is empty */
+	/* seldom below */
+	uint64_t budget_ns;
+	uint64_t bytes_ahead;
+	uint64_t bytes_tail;
+	uint32_t member_next, member_prev; /* chain of the batch */
+	uint32_t aside;			   /* pruned: chain of its reuse flows that stand alone */
+	uint32_t aside_next, aside_prev;   /* in that chain */
+	uint32_t aside_of;		   /* the pruned request */
+	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
+	uint8_t reserved[4];
+};
+_Static_assert(sizeof(struct request) == 128, "a request is two cache lines");
+_Static_assert(offsetof(struct request, budget_ns) == 64, "what a submit and a pick need is one cache line");
+
+struct destination {
+	uint32_t waiting; /* flows */
+	bool closed;
+	uint32_t parked[MFS_TIERS]; /* root of a pairing heap of nodes; see parked.h */
+};
+
+struct parked {
+	uint64_t high, low; /* key */
+	struct pairing_links links;
+	uint32_t hint;
+};
+_Static_assert(sizeof(struct parked) == 32, "two in a cache line");
+
+struct mfs_rmlq {
+	struct mfs_policy policy;
+	struct mfs_heap tier[MFS_TIERS]; /* nodes; they share `position` */
+	struct mfs_heap timer;		 /* requests by the time of their next look */
+	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
+	uint32_t node_parked;		 /* from here on: what is parked of a destination and tier */
+	uint32_t waiting;
+	uint32_t apart; /* closed destinations and parked nodes */
+	struct destination *destination;
+	struct parked *park; /* by node */
+	uint32_t pruned_requests;
+	uint64_t now_ns;
+	uint64_t arrivals;
+	struct mfs_slab flow, group, batch, request;
+	uint64_t rate_bytes_per_s;
+	double rho;
+	double crossing_rate[MFS_LEVELS_MAX]; /* B (1 - rho) Q_i, bytes/s */
+	struct mfs_heap slack;		      /* told batches by deadline - compute end */
+	struct mfs_heap deadline;	      /* told batches by deadline */
+	uint32_t flows_max, requests_told, batches_told;
+	uint32_t request_strands, batch_strands;
+	uint64_t in_flight_bytes, promotions, looks;
+	uint32_t in_flight_tasks;
+	void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical); /* NULL: nobody asks */
+	void *promoted_context;
+	size_t memory_bytes; /* of the mapping that starts with this */
+};
+
+static inline struct flow *flow_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct flow *)mfs_slab_at(&q->flow, i);
+}
+
+static inline uint16_t flow_destination(const struct flow *flow)
+{
+	return (uint16_t)flow->record.chain;
+}
+
+static inline struct group *group_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct group *)mfs_slab_at(&q->group, i);
+}
+
+static inline struct batch *batch_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct batch *)mfs_slab_at(&q->batch, i);
+}
+
+static inline struct request *request_at(const struct mfs_rmlq *q, uint32_t i)
+{
+	return (struct request *)mfs_slab_at(&q->request, i);
+}
+
+/* The second half of a strand's key. The owners' are below 4. */
+static inline uint32_t strand_part(uint32_t owner_part, uint16_t destination)
+{
+	return (uint32_t)destination << 3 | 4 | owner_part;
+}
+
+static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i, struct flow *flow)
+{
+	flow->next = 0;
+	flow->prev = fifo->tail;
+	if (fifo->tail) {
+		struct flow *tail = flow_at(q, fifo->tail);
+
+		tail->next = i;
+		tail->next_arrival = flow->arrival;
+	} else {
+		fifo->head = i;
+	}
+	fifo->tail = i;
+}
+
+static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, const struct flow *flow)
+{
+	if (flow->prev) {
+		struct flow *prev = flow_at(q, flow->prev);
+
+		prev->next = flow->next;
+		prev->next_arrival = flow->next_arrival;
+	} else {
+		fifo->head = flow->next;
+	}
+	if (flow->next)
+		flow_at(q, flow->next)->prev = flow->prev;
+	else
+		fifo->tail = flow->prev;
+}
+
+/* How long the bytes take alone at the port's rate, rounded up; at most MFS_TIME_MAX. */
+static inline uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
+{
+	unsigned __int128 ns = (unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1;
+
+	if (ns >> 64)
+		ns /= q->rate_bytes_per_s;
+	else /* below 17 GiB: one division of a machine word */
+		ns = (uint64_t)ns / q->rate_bytes_per_s;
+	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
+}
+
+/* What orders early flows of equal RLI (mfsd.policy.order_key): the size of what the batch has waiting in the high
+ * bits, of equal ones the rank. A size is the power of two of the KiB: 0 below one, n for 2^(n-1) to 2^n - 1. */
+#define SIZE_NONE 63u /* of what does not run: it has no claim to go before what does */
+
+static inline uint64_t size_second(uint64_t bytes, uint32_t rank)
+{
+	uint64_t kib = bytes >> 10; /* below 2^54 */
+
+	return (uint64_t)(kib ? 64 - __builtin_clzll(kib) : 0) << 32 | rank;
+}
+
+/* The key of the early heap: RLI (17 bits and a carry), second (6 and 32), stage (2). */
+static inline uint64_t early_key(uint64_t rli, uint64_t second, uint32_t stage)
+{
+	return rli << 40 | second << 2 | stage;
+}
+
+/* early.c: batches */
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes the record */
+void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
+void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
+void early_member_remove(struct mfs_rmlq *q, uint32_t request);
+void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
+void early_remove(struct mfs_rmlq *q, uint32_t i);
+void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes); /* of a waiting flow have arrived */
+uint32_t
+early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
+uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);
+bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t batch);
+void early_return(struct mfs_rmlq *q, uint32_t request); /* all flows that were set aside for it */
+void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns); /* a background flow */
+void early_alone_remove(struct mfs_rmlq *q, uint32_t i);
+void early_rate(struct mfs_rmlq *q); /* the port has another rate: what was late may not be */
+void early_tell(struct mfs_rmlq *q, uint32_t batch, const struct mfs_batch_context *context);
+void early_end(struct mfs_rmlq *q, uint32_t batch);
+
+/* last.c: requests */
+void last_rates(struct mfs_rmlq *q);
+uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
+void last_request_release(struct mfs_rmlq *q, uint32_t request);
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
+void last_remove(struct mfs_rmlq *q, uint32_t i);      /* out of the waiting set */
+void last_shrink(struct mfs_rmlq *q, uint32_t request, uint64_t bytes); /* have arrived */
+void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any more */
+void last_promoted(struct mfs_rmlq *q, const struct request *request); /* counts it, tells who watches */
+void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
+void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
+void last_advance(struct mfs_rmlq *q);
+int64_t last_unit_slack_ns(const struct mfs_rmlq *q);
+bool last_near(const struct mfs_rmlq *q, uint32_t request); /* it has little to spare: one class up on the wire */
+
+/* Zero behind the record's head; its size is known here, so that this is a few stores. */
+#define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))
+
+/* Whether a last-stage flow of it waits. */
+static inline bool request_waits(const struct request *request)
+{
+	return request->fifo.head || request->split;
+}
+
+/* A new request's record, 0 when there is none. */
+static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum request_kind kind,
+				    enum mfs_tier tier)
+{
+	uint32_t r = mfs_slab_take(&q->request, key, 0);
+	struct request *request = request_at(q, r);
+
+	if (!r)
+		return 0;
+	record_clear(request);
+	request->kind = kind;
+	request->tier = tier;
+	request->level = q->policy.variant == MFS_VARIANT_PAPER ? (uint8_t)q->policy.levels : 0;
+	request->deadline_ns = MFS_TIME_MAX;
+	request->timer_ns = MFS_TIME_NEVER;
+	return r;
+}
+
+#endif

@@ -1,0 +1,517 @@
+/* The windows of one direction of a NIC. See mfs/window.h; the reasoning is in docs/internals/window.md. */
+#include <mfs/window.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/arena.h"
+
+#define NS_PER_S 1e9
+#define HEADERS_SHARE 0.95 /* of the rate is payload: a link is never taken to be faster than it is */
+#define DRAIN_SHARE_LEAST 0.05
+#define CHARGE_NS 2e6	/* one task has the NIC for no longer, whatever size it claims */
+#define PATIENCE_NS_MAX 1000000000ull
+#define IDLE_NS 1000000000ull /* what was found by trial is forgotten after so long without a task */
+#define PAUSE_NS 2000000ull   /* a pause of the sender that a trial does not bear */
+#define BEYOND 1.5
+#define TRIAL_TASKS 4
+#define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
+#define REST_TRIALS 32	/* after both a smaller and a larger window were worse */
+#define GROWTH_MAX 64	/* a destination's window, in windows of the NIC */
+
+/* A trial changes the window, lets what entered before pass (settle), and compares the rate with the one before. */
+enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
+
+struct destination {
+	uint64_t key;
+	uint32_t chain; /* next of the same bucket, or next free */
+	uint32_t pairs; /* first of its pairs; 0: free */
+	uint64_t in_flight_bytes;
+	uint64_t window_bytes;
+	uint64_t idle_ns; /* when it was last left empty */
+	uint32_t in_flight_tasks;
+	uint32_t tasks;	      /* completed in this trial */
+	uint64_t bytes;	      /* completed in this trial */
+	uint64_t begun_ns;
+	uint64_t least_ns; /* the quickest task of this trial */
+	double rate, rate_before;
+	double share; /* of the NIC that its bytes take while they go out: what waits beyond lets others by */
+	uint64_t window_before;
+	uint64_t patience_ns;
+	uint8_t phase, rest;
+	bool limited; /* something waited for this window in this trial */
+};
+
+/* What one program sends to one destination. */
+struct pair {
+	uint64_t key;
+	uint32_t chain; /* next of the same bucket, or next free */
+	uint32_t destination; /* 0: free */
+	uint32_t next;	       /* of the same destination, in a ring */
+	uint32_t users;
+	uint32_t newer, older; /* among those that nobody uses, by when they were given back */
+	uint32_t in_flight_tasks;
+};
+
+struct mfs_window {
+	struct mfs_window_config config;
+	uint64_t window_bytes;
+	uint64_t charge_max;
+	double drain;	 /* bytes a nanosecond */
+	double owed;	 /* bytes that the NIC had to send at owed_ns */
+	uint64_t owed_ns;
+	uint64_t in_flight_bytes;
+	uint32_t pairs_used, pairs_free, destinations_used, destinations_free;
+	uint32_t newest, oldest; /* pairs that nobody uses */
+	uint32_t *pair_bucket, *destination_bucket;
+	struct pair *pair;
+	struct destination *destination;
+	size_t memory_bytes;
+};
+
+#define BUCKETS (MFS_DESTINATIONS_MAX / 2)
+
+/* ---- the tables ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t bucket_of(uint64_t key)
+{
+	return (uint32_t)(key * 0x9e3779b97f4a7c15ull >> 32) % BUCKETS;
+}
+
+static void unused_add(struct mfs_window *w, uint32_t i)
+{
+	struct pair *p = &w->pair[i];
+
+	p->newer = 0;
+	p->older = w->newest;
+	*(w->newest ? &w->pair[w->newest].newer : &w->oldest) = i;
+	w->newest = i;
+}
+
+static void unused_remove(struct mfs_window *w, uint32_t i)
+{
+	struct pair *p = &w->pair[i];
+
+	*(p->newer ? &w->pair[p->newer].older : &w->newest) = p->older;
+	*(p->older ? &w->pair[p->older].newer : &w->oldest) = p->newer;
+}
+
+static void destination_forget(struct mfs_window *w, uint32_t i)
+{
+	uint32_t *link = &w->destination_bucket[bucket_of(w->destination[i].key)];
+
+	while (*link != i)
+		link = &w->destination[*link].chain;
+	*link = w->destination[i].chain;
+	w->destination[i].pairs = 0;
+	w->destination[i].chain = w->destinations_free;
+	w->destinations_free = i;
+}
+
+static void pair_forget(struct mfs_window *w, uint32_t i)
+{
+	struct pair *p = &w->pair[i];
+	struct destination *d = &w->destination[p->destination];
+	uint32_t *link = &w->pair_bucket[bucket_of(p->key)], before = i;
+
+	unused_remove(w, i);
+	while (*link != i)
+		link = &w->pair[*link].chain;
+	*link = p->chain;
+	while (w->pair[before].next != i)
+		before = w->pair[before].next;
+	w->pair[before].next = p->next;
+	d->pairs = before;
+	if (before == i)
+		destination_forget(w, p->destination);
+	p->destination = 0;
+	p->chain = w->pairs_free;
+	w->pairs_free = i;
+}
+
+static void begin(const struct mfs_window *w, struct destination *d)
+{
+	d->window_bytes = w->window_bytes;
+	d->rate = 0.0;
+	d->share = 1.0;
+	d->patience_ns = MFS_WINDOW_PATIENCE_NS;
+	d->phase = WATCH;
+	d->rest = 0;
+}
+
+static void trial_begin(struct destination *d, uint64_t now_ns)
+{
+	d->begun_ns = now_ns;
+	d->bytes = 0;
+	d->tasks = 0;
+	d->least_ns = UINT64_MAX;
+	d->limited = false;
+}
+
+/* There is one for every pair. */
+static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uint64_t now_ns)
+{
+	uint32_t *bucket = &w->destination_bucket[bucket_of(key)], i;
+
+	for (i = *bucket; i; i = w->destination[i].chain)
+		if (w->destination[i].key == key)
+			return i;
+	i = w->destinations_free;
+	if (i)
+		w->destinations_free = w->destination[i].chain;
+	else
+		i = ++w->destinations_used;
+	w->destination[i] = (struct destination){.key = key, .chain = *bucket, .idle_ns = now_ns};
+	*bucket = i;
+	begin(w, &w->destination[i]);
+	trial_begin(&w->destination[i], now_ns);
+	return i;
+}
+
+static uint32_t pair_make(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
+{
+	uint32_t *bucket = &w->pair_bucket[bucket_of(key)], i, destination;
+	struct destination *d;
+
+	if (!w->pairs_free && w->pairs_used == MFS_DESTINATIONS_MAX - 1) {
+		if (!w->oldest)
+			return MFS_DESTINATION_SHARED;
+		pair_forget(w, w->oldest);
+	}
+	i = w->pairs_free;
+	if (i)
+		w->pairs_free = w->pair[i].chain;
+	else
+		i = ++w->pairs_used;
+	destination = destination_find_or_make(w, destination_key, now_ns);
+	d = &w->destination[destination];
+	w->pair[i] = (struct pair){.key = key, .chain = *bucket, .destination = destination, .next = i};
+	*bucket = i;
+	if (d->pairs) {
+		w->pair[i].next = w->pair[d->pairs].next;
+		w->pair[d->pairs].next = i;
+	}
+	d->pairs = i;
+	return i;
+}
+
+uint16_t mfs_window_destination(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
+{
+	uint32_t i;
+
+	for (i = w->pair_bucket[bucket_of(key)]; i; i = w->pair[i].chain)
+		if (w->pair[i].key == key)
+			break;
+	if (!i)
+		i = pair_make(w, key, destination_key, now_ns);
+	else if (w->pair[i].users == 0)
+		unused_remove(w, i);
+	if (i != MFS_DESTINATION_SHARED)
+		w->pair[i].users++;
+	return (uint16_t)i;
+}
+
+bool mfs_window_destination_give(struct mfs_window *w, uint16_t i)
+{
+	if (i == MFS_DESTINATION_SHARED || --w->pair[i].users)
+		return false;
+	unused_add(w, i);
+	return true;
+}
+
+uint32_t mfs_window_destination_users(const struct mfs_window *w, uint16_t i)
+{
+	return w->pair[i].users;
+}
+
+uint16_t mfs_window_destination_next(const struct mfs_window *w, uint16_t i)
+{
+	return (uint16_t)w->pair[i].next;
+}
+
+/* ---- the destination's window ---------------------------------------------------------------------------------------- */
+
+static uint64_t window_least(const struct mfs_window *w)
+{
+	return w->config.window_bytes_min < w->window_bytes ? w->config.window_bytes_min / 2 : w->window_bytes / 2;
+}
+
+/* Even the quickest task took far more than what the NIC's own window explains: it waited for something beyond. */
+static bool waits_beyond(const struct mfs_window *w, const struct destination *d)
+{
+	double own_ns = ((double)w->window_bytes + (double)d->bytes / d->tasks) / (w->drain > 0 ? w->drain : 1);
+
+	return (double)d->least_ns > BEYOND * own_ns;
+}
+
+static void try_window(struct destination *d, uint64_t window_bytes, enum phase settle)
+{
+	d->window_bytes = window_bytes;
+	d->phase = (uint8_t)settle;
+}
+
+static void try_less(const struct mfs_window *w, struct destination *d, double rate)
+{
+	uint64_t least = window_least(w), half = d->window_bytes / 2 > least ? d->window_bytes / 2 : least;
+
+	if (half >= d->window_bytes)
+		return;
+	d->window_before = d->window_bytes;
+	d->rate_before = rate;
+	try_window(d, half, SETTLE_LESS);
+}
+
+/* A smaller window that completes as fast as a larger one leaves more of the order to the queue. Where it does not, time
+ * passes that is no queue (a program that seldom looks for completions), and a larger window may complete faster. */
+static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_ns)
+{
+	double rate = now_ns > d->begun_ns ? (double)d->bytes / (double)(now_ns - d->begun_ns) : 0.0;
+	bool waits = d->limited && waits_beyond(w, d);
+
+	if (d->phase != WATCH && !d->limited) { /* too little was asked for to tell */
+		d->window_bytes = d->window_before;
+		d->phase = WATCH;
+	}
+	switch ((enum phase)d->phase) {
+	case WATCH:
+		if (d->rest)
+			d->rest--;
+		else if (waits)
+			try_less(w, d, rate);
+		else if (d->window_bytes < w->window_bytes && !waits_beyond(w, d))
+			d->window_bytes = d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
+		break;
+	case SETTLE_LESS:
+		d->phase = LESS;
+		break;
+	case LESS:
+		if (rate >= 0.9 * d->rate_before) {
+			d->phase = WATCH;
+		} else if (d->window_before < w->window_bytes * GROWTH_MAX) {
+			try_window(d, d->window_before * 2, SETTLE_MORE);
+		} else {
+			d->window_bytes = d->window_before;
+			d->phase = WATCH;
+			d->rest = REST_TRIALS;
+		}
+		break;
+	case SETTLE_MORE:
+		d->phase = MORE;
+		break;
+	case MORE:
+		if (rate < 1.2 * d->rate_before) {
+			d->window_bytes = d->window_before;
+			d->rest = REST_TRIALS;
+		}
+		d->phase = WATCH;
+	}
+	d->rate = rate;
+	d->share = waits && rate < w->drain ? rate / w->drain : 1.0;
+	trial_begin(d, now_ns);
+}
+
+/* ---- the NIC's window ------------------------------------------------------------------------------------------------ */
+
+static double backlog(struct mfs_window *w, uint64_t now_ns)
+{
+	if (now_ns > w->owed_ns) {
+		w->owed -= (double)(now_ns - w->owed_ns) * w->drain;
+		w->owed_ns = now_ns;
+	}
+	if (w->owed > (double)w->in_flight_bytes)
+		w->owed = (double)w->in_flight_bytes;
+	if (w->owed < 1.0)
+		w->owed = 0.0;
+	return w->owed;
+}
+
+enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns, uint64_t *at_ns)
+{
+	struct destination *d = &w->destination[w->pair[i].destination];
+	double owed, room;
+
+	if (d->in_flight_tasks && d->in_flight_bytes + bytes > d->window_bytes) {
+		d->limited = true;
+		if (w->pair[i].in_flight_tasks)
+			return MFS_ROOM_DESTINATION_FULL;
+	}
+	owed = backlog(w, now_ns);
+	/* What is larger than the window goes behind a full one: the link need not fall silent for it. */
+	room = bytes <= w->window_bytes ? (double)(w->window_bytes - bytes) : (double)w->window_bytes;
+	if (owed <= room)
+		return MFS_ROOM;
+	*at_ns = now_ns + (uint64_t)((owed - room) / w->drain) + 1;
+	return MFS_ROOM_NIC_FULL;
+}
+
+void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns, struct mfs_passage *passage)
+{
+	struct destination *d = &w->destination[w->pair[i].destination];
+	double rate = d->rate > 0.0 && d->rate < w->drain ? d->rate : w->drain;
+
+	bytes = bytes < w->charge_max ? bytes : w->charge_max;
+	if (!d->in_flight_tasks) {
+		if (now_ns - d->idle_ns > IDLE_NS)
+			begin(w, d);
+		if (now_ns - d->idle_ns > PAUSE_NS) {
+			if (d->phase != WATCH)
+				d->window_bytes = d->window_before;
+			d->phase = WATCH;
+			trial_begin(d, now_ns);
+		}
+	}
+	w->owed = backlog(w, now_ns) + (double)bytes * d->share;
+	w->in_flight_bytes += bytes;
+	d->in_flight_bytes += bytes;
+	d->in_flight_tasks++;
+	w->pair[i].in_flight_tasks++;
+	*passage = (struct mfs_passage){
+		.entered_ns = now_ns,
+		.due_ns = now_ns + d->patience_ns + (uint64_t)(4.0 * (double)d->in_flight_bytes / rate),
+		.bytes = bytes,
+		.destination = i,
+	};
+}
+
+static void out(struct mfs_window *w, struct destination *d, const struct mfs_passage *passage, uint64_t now_ns)
+{
+	w->in_flight_bytes -= passage->bytes;
+	w->pair[passage->destination].in_flight_tasks--;
+	d->in_flight_bytes -= passage->bytes;
+	if (--d->in_flight_tasks == 0)
+		d->idle_ns = now_ns;
+}
+
+void mfs_window_complete(struct mfs_window *w, const struct mfs_passage *passage, uint64_t now_ns)
+{
+	struct destination *d = &w->destination[w->pair[passage->destination].destination];
+	uint64_t took_ns = now_ns > passage->entered_ns ? now_ns - passage->entered_ns : 0;
+
+	out(w, d, passage, now_ns);
+	if (d->patience_ns > MFS_WINDOW_PATIENCE_NS)
+		d->patience_ns /= 2;
+	d->bytes += passage->bytes;
+	d->tasks++;
+	if (took_ns < d->least_ns)
+		d->least_ns = took_ns;
+	if (d->tasks >= TRIAL_TASKS && d->bytes >= TRIAL_WINDOWS * d->window_bytes)
+		trial_end(w, d, now_ns);
+}
+
+void mfs_window_leave(struct mfs_window *w, const struct mfs_passage *passage, bool overdue, uint64_t now_ns)
+{
+	struct destination *d = &w->destination[w->pair[passage->destination].destination];
+
+	out(w, d, passage, now_ns);
+	if (!overdue)
+		return;
+	d->share = 0.0;
+	if (d->patience_ns < PATIENCE_NS_MAX)
+		d->patience_ns *= 2;
+}
+
+/* ---- creation and settings ------------------------------------------------------------------------------------------- */
+
+static void sizes_set(struct mfs_window *w)
+{
+	double rate = (double)w->config.rate_bytes_per_s, window = rate * (double)w->config.window_ns / NS_PER_S;
+	double charge = rate * CHARGE_NS / NS_PER_S;
+
+	w->window_bytes = window < 1e15 ? (uint64_t)window : (uint64_t)1e15;
+	if (w->window_bytes < w->config.window_bytes_min)
+		w->window_bytes = w->config.window_bytes_min;
+	w->charge_max = charge < 1e15 ? (uint64_t)charge : (uint64_t)1e15;
+	if (w->charge_max < w->window_bytes)
+		w->charge_max = w->window_bytes;
+	w->drain = rate * HEADERS_SHARE / NS_PER_S;
+}
+
+int mfs_window_create(const struct mfs_window_config *config, struct mfs_window **result)
+{
+	struct mfs_arena arena = {0};
+	struct mfs_window *w = NULL;
+
+	if (!config->rate_bytes_per_s || !config->window_bytes_min || config->rate_bytes_per_s > MFS_FLOW_BYTES_MAX << 8)
+		return -EINVAL;
+	for (unsigned pass = 0; pass < 2; pass++) {
+		w = mfs_arena_take(&arena, sizeof(*w));
+		struct destination *destination = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*destination));
+		struct pair *pair = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*pair));
+		uint32_t *buckets = mfs_arena_take(&arena, 2 * BUCKETS * sizeof(*buckets));
+
+		if (pass == 0) {
+			size_t bytes = arena.used;
+
+			if (!mfs_arena_map(&arena))
+				return -ENOMEM;
+			((struct mfs_window *)arena.base)->memory_bytes = bytes;
+			continue;
+		}
+		w->destination = destination;
+		w->pair = pair;
+		w->pair_bucket = buckets;
+		w->destination_bucket = buckets + BUCKETS;
+	}
+	w->config = *config;
+	sizes_set(w);
+	begin(w, &w->destination[MFS_DESTINATION_SHARED]);
+	trial_begin(&w->destination[MFS_DESTINATION_SHARED], 0);
+	*result = w;
+	return 0;
+}
+
+void mfs_window_destroy(struct mfs_window *w)
+{
+	if (w)
+		mfs_arena_unmap(w, w->memory_bytes);
+}
+
+int mfs_window_set_rate(struct mfs_window *w, uint64_t rate_bytes_per_s, uint64_t now_ns)
+{
+	if (!rate_bytes_per_s || rate_bytes_per_s > MFS_FLOW_BYTES_MAX << 8)
+		return -EINVAL;
+	backlog(w, now_ns);
+	w->config.rate_bytes_per_s = rate_bytes_per_s;
+	sizes_set(w);
+	for (uint32_t i = 0; i <= w->destinations_used; i++)
+		begin(w, &w->destination[i]);
+	return 0;
+}
+
+void mfs_window_set_drain(struct mfs_window *w, double bytes_per_s, uint64_t now_ns)
+{
+	double rate = (double)w->config.rate_bytes_per_s;
+
+	backlog(w, now_ns);
+	if (!(bytes_per_s > DRAIN_SHARE_LEAST * rate))
+		bytes_per_s = DRAIN_SHARE_LEAST * rate;
+	w->drain = (bytes_per_s < rate ? bytes_per_s : rate) * HEADERS_SHARE / NS_PER_S;
+}
+
+uint64_t mfs_window_bytes(const struct mfs_window *w)
+{
+	return w->window_bytes;
+}
+
+uint64_t mfs_window_backlog(struct mfs_window *w, uint64_t now_ns)
+{
+	return (uint64_t)backlog(w, now_ns);
+}
+
+uint64_t mfs_window_in_flight(const struct mfs_window *w)
+{
+	return w->in_flight_bytes;
+}
+
+void mfs_window_look(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *look)
+{
+	const struct destination *d = &w->destination[w->pair[i].destination];
+
+	*look = (struct mfs_destination_window){
+		.key = d->key,
+		.window_bytes = d->window_bytes,
+		.in_flight_bytes = d->in_flight_bytes,
+		.rate_bytes_per_s = (uint64_t)(d->rate * NS_PER_S),
+	};
+}
