@@ -1,13 +1,13 @@
 # ---- arbiter ---------------------------------------------------------------------------------------------------------
 
-DemandLook = namedtuple("DemandLook", "bytes bytes_left peer layer stage nic direction")
-RequestLook = namedtuple("RequestLook", "request_id program_id deadline_ns budget_ns value flags pruned demands")
-BatchLook = namedtuple(
-    "BatchLook",
+DemandSnapshot = namedtuple("DemandSnapshot", "bytes bytes_left peer layer stage nic direction")
+RequestSnapshot = namedtuple("RequestSnapshot", "request_id program_id deadline_ns budget_ns value flags pruned demands")
+BatchSnapshot = namedtuple(
+    "BatchSnapshot",
     "client_id slot batch_id deadline_ns compute_left_ns layers layer_current rank pruned requests",
 )
-TaskLook = namedtuple(
-    "TaskLook",
+TaskSnapshot = namedtuple(
+    "TaskSnapshot",
     "task bytes submit_ns request_id batch_id deadline_ns in_flight layer stage nic direction wire_class queued tier rli arrival "
     "rank batch_told batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail level "
     "critical lost pruned",
@@ -15,9 +15,9 @@ TaskLook = namedtuple(
 NicFacts = namedtuple("NicFacts", "rate_bytes_per_s rho unit_slack_ns")
 
 
-cdef task_look_write(const mfs_task_look *t):
-    cdef const mfs_rmlq_look *why = &t.why
-    return TaskLook(
+cdef task_snapshot_write(const mfs_task_snapshot *t):
+    cdef const mfs_rmlq_snapshot *why = &t.why
+    return TaskSnapshot(
         t.task, t.bytes, t.submit_ns, t.request_id, t.batch_id, t.deadline_ns, bool(t.in_flight), t.layer, t.stage,
         t.nic, t.direction, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
         bool(why.batch_told), bool(why.batch_pruned), why.compute_end_ns, why.deadline_ns, why.budget_ns,
@@ -26,8 +26,8 @@ cdef task_look_write(const mfs_task_look *t):
     )
 
 
-CommunicatorLook = namedtuple(
-    "CommunicatorLook",
+CommunicatorSnapshot = namedtuple(
+    "CommunicatorSnapshot",
     "id name rank ranks operations operation_bytes work_requests batch_bytes sent_bytes batch layer",
 )
 
@@ -35,13 +35,13 @@ CommunicatorLook = namedtuple(
 cdef class BatchRoom:
     """Where the arbiter writes one batch. Not on the stack; pages that are not written cost nothing."""
 
-    cdef mfs_batch_look batch
-    cdef mfs_request_look *requests
-    cdef mfs_demand_look *demands
+    cdef mfs_batch_snapshot batch
+    cdef mfs_request_snapshot *requests
+    cdef mfs_demand_snapshot *demands
 
     def __cinit__(self):
-        self.requests = <mfs_request_look *>malloc(MFS_REQUESTS_MAX * sizeof(mfs_request_look))
-        self.demands = <mfs_demand_look *>malloc(MFS_DEMANDS_MAX * sizeof(mfs_demand_look))
+        self.requests = <mfs_request_snapshot *>malloc(MFS_REQUESTS_MAX * sizeof(mfs_request_snapshot))
+        self.demands = <mfs_demand_snapshot *>malloc(MFS_DEMANDS_MAX * sizeof(mfs_demand_snapshot))
         if self.requests is NULL or self.demands is NULL:
             raise MemoryError
 
@@ -50,25 +50,25 @@ cdef class BatchRoom:
         free(self.demands)
 
     cdef look(self, uint32_t client_id, uint32_t slot):
-        cdef mfs_batch_look *b = &self.batch
-        cdef mfs_request_look *r
-        cdef mfs_demand_look *demand = self.demands
+        cdef mfs_batch_snapshot *b = &self.batch
+        cdef mfs_request_snapshot *r
+        cdef mfs_demand_snapshot *demand = self.demands
         cdef uint32_t i, j
         requests = []
         for i in range(b.requests):
             r = &self.requests[i]
             demands = []
             for j in range(r.demands):
-                demands.append(DemandLook(
+                demands.append(DemandSnapshot(
                     demand.bytes, demand.bytes_left, (<const char *>demand.peer)[:16], demand.layer, demand.stage,
                     demand.nic, demand.direction,
                 ))
                 demand += 1
-            requests.append(RequestLook(
+            requests.append(RequestSnapshot(
                 r.request_id, r.program_id, r.deadline_ns, r.budget_ns, r.value, r.flags, bool(r.pruned),
                 tuple(demands),
             ))
-        return BatchLook(
+        return BatchSnapshot(
             client_id, slot, b.batch_id, b.deadline_ns, b.compute_left_ns, b.layers, b.layer_current, b.rank,
             bool(b.pruned), tuple(requests),
         )
@@ -254,12 +254,12 @@ cdef class Arbiter:
                 found.append((change.client_id, change.slot, look))
         return found
 
-    def batch_look(self, uint32_t client_id, uint32_t slot):
+    def batch_snapshot(self, uint32_t client_id, uint32_t slot):
         cdef BatchRoom room = BatchRoom()
         cdef mfs_arbiter *arbiter = self.enter()
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_batch_look(arbiter, client_id, slot, &room.batch, room.requests, room.demands)
+            rc = mfs_arbiter_batch_snapshot(arbiter, client_id, slot, &room.batch, room.requests, room.demands)
         self.leave(0)
         if rc == -ENOENT:
             return None
@@ -270,7 +270,7 @@ cdef class Arbiter:
         cdef mfs_arbiter *arbiter
         cdef uint32_t slot = 0
         cdef int rc
-        cdef mfs_task_look *t = <mfs_task_look *>malloc(1024 * sizeof(mfs_task_look))
+        cdef mfs_task_snapshot *t = <mfs_task_snapshot *>malloc(1024 * sizeof(mfs_task_snapshot))
         if t is NULL:
             raise MemoryError
         found = []
@@ -280,7 +280,7 @@ cdef class Arbiter:
                 with nogil:
                     rc = mfs_arbiter_tasks(arbiter, client_id, slot, t, 1024, &slot)
                 self.leave(rc)
-                found += [task_look_write(&t[i]) for i in range(rc)]
+                found += [task_snapshot_write(&t[i]) for i in range(rc)]
         finally:
             free(t)
         return found
@@ -423,13 +423,13 @@ cdef class Arbiter:
 
     def communicators(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_communicator_look looks[MFS_COMMUNICATORS_MAX]
+        cdef mfs_communicator_snapshot looks[MFS_COMMUNICATORS_MAX]
         cdef int rc
         with nogil:
             rc = mfs_arbiter_communicators(arbiter, client_id, looks)
         self.leave(rc)
         return [
-            CommunicatorLook(
+            CommunicatorSnapshot(
                 looks[i].id, name_read(looks[i].name, 32), looks[i].rank, looks[i].ranks, looks[i].operations,
                 looks[i].operation_bytes, looks[i].work_requests, looks[i].batch_bytes,
                 numbers_u64(looks[i].bytes, MFS_OPERATIONS_MAX),

@@ -1,15 +1,15 @@
 # ---- client ----------------------------------------------------------------------------------------------------------
 
-DemandTold = namedtuple("DemandTold", "bytes peer layer stage nic direction", defaults=(b"", 0, MFS_STAGE_P2D, 0, 0))
-RequestTold = namedtuple(
-    "RequestTold", "request_id program_id deadline_ns budget_ns value flags demands", defaults=(0, 0, 0, 0, 0, ())
+DemandInfo = namedtuple("DemandInfo", "bytes peer layer stage nic direction", defaults=(b"", 0, MFS_STAGE_P2D, 0, 0))
+RequestInfo = namedtuple(
+    "RequestInfo", "request_id program_id deadline_ns budget_ns value flags demands", defaults=(0, 0, 0, 0, 0, ())
 )
 
 
-cdef int demand_read(mfs_demand_told *to, told) except -1:
+cdef int demand_read(mfs_demand_info *to, told) except -1:
     if len(told.peer) not in (0, 16):
         raise ValueError(f"demand.peer: {len(told.peer)} bytes, a GID has 16")
-    memset(to, 0, sizeof(mfs_demand_told))
+    memset(to, 0, sizeof(mfs_demand_info))
     to.bytes = told.bytes
     memcpy(to.peer, <const char *><bytes>told.peer, len(told.peer))
     to.layer = told.layer
@@ -21,15 +21,15 @@ cdef int demand_read(mfs_demand_told *to, told) except -1:
 
 cdef class Told:
     """Requests and their demands as the native client reads them."""
-    cdef mfs_request_told *requests
-    cdef mfs_demand_told *demands
+    cdef mfs_request_info *requests
+    cdef mfs_demand_info *demands
     cdef uint32_t count
 
     def __init__(self, requests):
         cdef size_t d = 0
         self.count = len(requests)
-        self.requests = <mfs_request_told *>calloc(len(requests) + 1, sizeof(mfs_request_told))
-        self.demands = <mfs_demand_told *>calloc(sum(len(r.demands) for r in requests) + 1, sizeof(mfs_demand_told))
+        self.requests = <mfs_request_info *>calloc(len(requests) + 1, sizeof(mfs_request_info))
+        self.demands = <mfs_demand_info *>calloc(sum(len(r.demands) for r in requests) + 1, sizeof(mfs_demand_info))
         if self.requests is NULL or self.demands is NULL:
             raise MemoryError
         for i, told in enumerate(requests):
@@ -177,7 +177,7 @@ cdef class Client:
         return check(rc)
 
     def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
-               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False, bint laned=False,
+               uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False, bint class_marked=False,
                bint incoming=False, uint32_t peer=0, uint32_t queue=0):
         cdef mfs_task task
         cdef uint64_t task_id = 0
@@ -190,7 +190,7 @@ cdef class Client:
         task.stage = stage
         task.nic = nic
         task.role = role
-        task.laned = laned
+        task.class_marked = class_marked
         task.incoming = incoming
         task.at_once = asked
         task.peer = peer
@@ -199,7 +199,7 @@ cdef class Client:
         return task_id
 
     def ask(self, uint64_t size_bytes, uint8_t stage, uint8_t nic, uint64_t request_id, uint64_t deadline_ns, batch,
-            uint16_t layer, bint laned, bint incoming, uint64_t timeout_ns, int otherwise, uint32_t peer=0):
+            uint16_t layer, bint class_marked, bint incoming, uint64_t timeout_ns, int otherwise, uint32_t peer=0):
         cdef Permit permit = Permit.__new__(Permit)
         cdef int wire_class
         memset(&permit.task, 0, sizeof(mfs_task))
@@ -211,7 +211,7 @@ cdef class Client:
         permit.task.stage = stage
         permit.task.nic = nic
         permit.task.peer = peer
-        permit.task.laned = laned
+        permit.task.class_marked = class_marked
         permit.task.incoming = incoming
         wire_class = client_ask(self, &permit.task, mfs_native_now_ns(), timeout_ns, otherwise, &permit.task_id)
         if wire_class < 0:
@@ -277,7 +277,7 @@ cdef class Client:
     def batch_begin_with(self, uint64_t batch_id, uint32_t layers, requests, uint64_t deadline_ns=0,
                          uint64_t compute_ns=0):
         cdef mfs_client *client = self.here()
-        cdef mfs_batch_told told
+        cdef mfs_batch_info told
         cdef uint32_t slots[MFS_REQUESTS_MAX]
         cdef Told read
         if len(requests) > MFS_REQUESTS_MAX:

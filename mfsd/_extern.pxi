@@ -61,7 +61,7 @@ cdef extern from * nogil:
 cdef extern from "mfs/abi.h" nogil:
     enum:
         MFS_ABI_MAJOR, MFS_ABI_MINOR, MFS_NICS_MAX, MFS_STAGES_MAX, MFS_CLASSES_MAX, MFS_ROLES_MAX, MFS_TASKS_MAX, MFS_DIRECTIONS
-        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_COMMUNICATORS_MAX, MFS_OPERATIONS_MAX, MFS_DSCP_KEEP, MFS_LANES, MFS_LANE_SLOTS, MFS_LANE_SHARED, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
+        MFS_BATCHES_MAX, MFS_RULES_MAX, MFS_COMMUNICATORS_MAX, MFS_OPERATIONS_MAX, MFS_DSCP_KEEP, MFS_SUBMIT_RINGS, MFS_SUBMIT_SLOTS, MFS_SUBMIT_SHARED, MFS_GRANT_SLOTS, MFS_QUARANTINE_MAX
         MFS_STAGE_CONTROL, MFS_STAGE_REUSE, MFS_STAGE_COLLECTIVE, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND
         MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
         MFS_SEGMENT_ACTIVE, MFS_SEGMENT_DETACHED, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL
@@ -173,7 +173,7 @@ cdef extern from "mfs/window.h" nogil:
     uint64_t mfs_window_bytes(const mfs_window *window)
     uint64_t mfs_window_in_flight(const mfs_window *window)
     uint64_t mfs_window_backlog(mfs_window *window, uint64_t now_ns)
-    void mfs_window_look(const mfs_window *window, uint16_t destination, mfs_destination_window *look)
+    void mfs_window_snapshot(const mfs_window *window, uint16_t destination, mfs_destination_window *look)
 
 
 cdef extern from "mfs/rmlq.h" nogil:
@@ -231,7 +231,7 @@ cdef extern from "mfs/rmlq.h" nogil:
         uint64_t budget_ns
         uint64_t bytes_ahead
         uint64_t bytes_tail
-    struct mfs_rmlq_look:
+    struct mfs_rmlq_snapshot:
         mfs_pick place
         uint64_t arrival
         uint32_t rank
@@ -312,7 +312,7 @@ cdef extern from "mfs/arbiter.h" nogil:
     struct mfs_change:
         uint32_t client_id
         uint32_t slot
-    struct mfs_batch_look:
+    struct mfs_batch_snapshot:
         uint64_t batch_id
         uint64_t deadline_ns
         uint64_t compute_left_ns
@@ -322,7 +322,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint32_t pruned
         uint32_t requests
         uint32_t demands
-    struct mfs_request_look:
+    struct mfs_request_snapshot:
         uint64_t request_id
         uint64_t program_id
         uint64_t deadline_ns
@@ -331,7 +331,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint32_t flags
         uint32_t pruned
         uint32_t demands
-    struct mfs_demand_look:
+    struct mfs_demand_snapshot:
         uint64_t bytes
         uint64_t bytes_left
         uint8_t *peer
@@ -339,7 +339,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint8_t stage
         uint8_t nic
         uint8_t direction
-    struct mfs_task_look:
+    struct mfs_task_snapshot:
         uint64_t task
         uint64_t bytes
         uint64_t submit_ns
@@ -353,7 +353,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint8_t direction
         uint8_t wire_class
         uint8_t queued
-        mfs_rmlq_look why
+        mfs_rmlq_snapshot why
     struct mfs_nic_stats_t "mfs_nic_stats":
         char *name
         uint64_t guid
@@ -396,7 +396,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t bypassed_hold
         uint64_t bypassed_stale
         uint64_t hold_ns
-    struct mfs_communicator_look:
+    struct mfs_communicator_snapshot:
         uint64_t id
         char *name
         uint32_t rank
@@ -408,7 +408,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t *bytes
         uint32_t batch
         uint32_t layer
-    int mfs_arbiter_communicators(mfs_arbiter *arbiter, uint32_t client_id, mfs_communicator_look *looks)
+    int mfs_arbiter_communicators(mfs_arbiter *arbiter, uint32_t client_id, mfs_communicator_snapshot *looks)
     struct mfs_arbiter_stats_t "mfs_arbiter_stats":
         uint64_t loops
         uint64_t wakeups
@@ -428,12 +428,12 @@ cdef extern from "mfs/arbiter.h" nogil:
     int mfs_arbiter_batch_rank(mfs_arbiter *arbiter, uint32_t client, uint64_t batch, uint32_t rank, int pruned)
     int mfs_arbiter_wire(mfs_arbiter *arbiter, const uint8_t *dscp)
     int mfs_arbiter_notice_fd(const mfs_arbiter *arbiter)
-    int mfs_arbiter_changed(mfs_arbiter *arbiter, mfs_change *change, mfs_batch_look *batch,
-                            mfs_request_look *requests, mfs_demand_look *demands)
-    int mfs_arbiter_batch_look(mfs_arbiter *arbiter, uint32_t client, uint32_t slot, mfs_batch_look *batch,
-                               mfs_request_look *requests, mfs_demand_look *demands)
+    int mfs_arbiter_changed(mfs_arbiter *arbiter, mfs_change *change, mfs_batch_snapshot *batch,
+                            mfs_request_snapshot *requests, mfs_demand_snapshot *demands)
+    int mfs_arbiter_batch_snapshot(mfs_arbiter *arbiter, uint32_t client, uint32_t slot, mfs_batch_snapshot *batch,
+                               mfs_request_snapshot *requests, mfs_demand_snapshot *demands)
     int mfs_arbiter_request_prune(mfs_arbiter *arbiter, uint32_t client, uint64_t request, int pruned)
-    int mfs_arbiter_tasks(mfs_arbiter *arbiter, uint32_t client, uint32_t first, mfs_task_look *tasks, int n,
+    int mfs_arbiter_tasks(mfs_arbiter *arbiter, uint32_t client, uint32_t first, mfs_task_snapshot *tasks, int n,
                           uint32_t *next)
     int mfs_arbiter_facts(mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, mfs_rmlq_facts *facts)
     int mfs_arbiter_stats_read "mfs_arbiter_stats"(mfs_arbiter *arbiter, mfs_arbiter_stats_t *stats)
@@ -458,7 +458,7 @@ cdef extern from "mfs/client.h" nogil:
         uint8_t stage
         uint8_t nic
         uint8_t role
-        bint laned
+        bint class_marked
         bint incoming
         bint at_once
         uint32_t peer
@@ -467,28 +467,28 @@ cdef extern from "mfs/client.h" nogil:
         uint64_t task_id
         void *cookie
         uint32_t wire_class
-    struct mfs_demand_told:
+    struct mfs_demand_info:
         uint64_t bytes
         uint8_t *peer
         uint16_t layer
         uint8_t stage
         uint8_t nic
         uint8_t direction
-    struct mfs_request_told:
+    struct mfs_request_info:
         uint64_t request_id
         uint64_t program_id
         uint64_t deadline_ns
         uint64_t budget_ns
         uint32_t value
         uint32_t flags
-        const mfs_demand_told *demands
+        const mfs_demand_info *demands
         uint32_t demands_count
-    struct mfs_batch_told:
+    struct mfs_batch_info:
         uint64_t batch_id
         uint32_t layers
         uint64_t deadline_ns
         uint64_t compute_ns
-        const mfs_request_told *requests
+        const mfs_request_info *requests
         uint32_t requests_count
         uint32_t *request_slots
     void *MFS_COOKIE_NONE
@@ -500,8 +500,8 @@ cdef extern from "mfs/client.h" nogil:
     int mfs_client_permit(mfs_client *client, uint64_t task_id)
     int mfs_client_permit_wait(mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
     int mfs_client_ask(mfs_client *client, const mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
-    int mfs_client_batch_begin_with(mfs_client *client, const mfs_batch_told *told)
-    int mfs_client_request_begin(mfs_client *client, const mfs_request_told *told, uint32_t batch)
+    int mfs_client_batch_begin_with(mfs_client *client, const mfs_batch_info *told)
+    int mfs_client_request_begin(mfs_client *client, const mfs_request_info *told, uint32_t batch)
     int mfs_client_request_end(mfs_client *client, uint32_t request)
     uint32_t mfs_client_request_judgement(mfs_client *client, uint32_t request)
     int mfs_client_nic(mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)

@@ -27,8 +27,8 @@ cdef class Settled:
 @cython.auto_pickle(False)
 cdef class Course:
     cdef int nic
-    cdef bint laned_out
-    cdef bint laned_in
+    cdef bint class_marked_out
+    cdef bint class_marked_in
     cdef dict lanes
     cdef uint32_t peer
     cdef uint64_t until_ns
@@ -73,7 +73,7 @@ cdef class FastPath:
             if told is None:
                 return None
             course = Course.__new__(Course)
-            course.nic, course.laned_out, course.laned_in, course.lanes, name = told
+            course.nic, course.class_marked_out, course.class_marked_in, course.lanes, name = told
             course.peer = self.peer_of(name)
             course.version = version
             course.until_ns = now_ns + self.course_ns
@@ -128,7 +128,7 @@ cdef class FastPath:
                 return UNTOUCHED
             memset(&task, 0, sizeof(task))
             task.bytes = size_bytes
-            task.laned = course.laned_in if reading else course.laned_out
+            task.class_marked = course.class_marked_in if reading else course.class_marked_out
             task.incoming = reading
             task.peer = course.peer
             self.tell(&task, client, reading)

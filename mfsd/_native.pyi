@@ -37,10 +37,10 @@ STAGES_MAX: Final[int]
 DSCP_KEEP: Final[int]
 LEVELS_MAX: Final[int]
 QUARANTINE_MAX: Final[int]
-LANES: Final[int]
-LANE_SHARED: Final[int]
-LANE_SLOTS: Final[int]
-LANE_BYTES: Final[int]
+SUBMIT_RINGS: Final[int]
+SUBMIT_SHARED: Final[int]
+SUBMIT_SLOTS: Final[int]
+SUBMIT_RING_BYTES: Final[int]
 GRANT_SLOTS: Final[int]
 MESSAGE_BYTES: Final[int]
 SUBMIT_SLOT_BYTES: Final[int]
@@ -293,7 +293,7 @@ class ClientStats(TypedDict):
     bypassed_stale: int
     hold_ns: int
 
-class CommunicatorLook(NamedTuple):
+class CommunicatorSnapshot(NamedTuple):
     """What a client's NCCL profiler plugin says of a communicator (struct mfs_communicator)."""
 
     id: int
@@ -312,7 +312,7 @@ class CommunicatorLook(NamedTuple):
     """Slot of the latest send."""
     layer: int
 
-class DemandLook(NamedTuple):
+class DemandSnapshot(NamedTuple):
     """The daemon's copy of a demand; `bytes_left` is what was told less what was completed."""
 
     bytes: int
@@ -324,7 +324,7 @@ class DemandLook(NamedTuple):
     nic: int
     direction: int
 
-class RequestLook(NamedTuple):
+class RequestSnapshot(NamedTuple):
     """The daemon's copy of a request. 0: none, unknown, not told."""
 
     request_id: int
@@ -334,9 +334,9 @@ class RequestLook(NamedTuple):
     value: int
     flags: int
     pruned: bool
-    demands: tuple[DemandLook, ...]
+    demands: tuple[DemandSnapshot, ...]
 
-class BatchLook(NamedTuple):
+class BatchSnapshot(NamedTuple):
     """The daemon's copy of a batch. `compute_left_ns` is from the moment of the look."""
 
     client_id: int
@@ -350,10 +350,10 @@ class BatchLook(NamedTuple):
     rank: int
     """RANK_NONE: none."""
     pruned: bool
-    requests: tuple[RequestLook, ...]
+    requests: tuple[RequestSnapshot, ...]
 
-class TaskLook(NamedTuple):
-    """A task and the facts that decide its place: arbiter.h, struct mfs_task_look and mfs_rmlq_look."""
+class TaskSnapshot(NamedTuple):
+    """A task and the facts that decide its place: arbiter.h, struct mfs_task_snapshot and mfs_rmlq_snapshot."""
 
     task: int
     bytes: int
@@ -525,14 +525,14 @@ class Arbiter:
     def notice_fd(self) -> int:
         """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""
 
-    def changed(self) -> list[tuple[int, int, BatchLook | None]]:
+    def changed(self) -> list[tuple[int, int, BatchSnapshot | None]]:
         """Client id and slot of the batches that arrived, changed or ended since the last call, and each as it is now:
         None when no batch is there any more."""
 
-    def batch_look(self, client_id: int, slot: int) -> BatchLook | None:
+    def batch_snapshot(self, client_id: int, slot: int) -> BatchSnapshot | None:
         """None: no batch is there (any more)."""
 
-    def tasks(self, client_id: int) -> list[TaskLook]:
+    def tasks(self, client_id: int) -> list[TaskSnapshot]:
         """The client's tasks that wait or are in flight. ENOENT: no such client."""
 
     def facts(self, nic: int, direction: int) -> NicFacts:
@@ -566,12 +566,12 @@ class Arbiter:
     def client_stats(self, client_id: int) -> ClientStats:
         """ENOENT: no such client."""
 
-    def communicators(self, client_id: int) -> list[CommunicatorLook]:
+    def communicators(self, client_id: int) -> list[CommunicatorSnapshot]:
         """NCCL's, as the client reports them. ENOENT: no such client."""
 
 # ---- client ----------------------------------------------------------------------------------------------------------
 
-class DemandTold(NamedTuple):
+class DemandInfo(NamedTuple):
     """Bytes of one stage and layer between a NIC of this node and a port elsewhere; `peer` is a GID or empty."""
 
     bytes: int
@@ -581,8 +581,8 @@ class DemandTold(NamedTuple):
     nic: int = 0
     direction: int = 0
 
-class RequestTold(NamedTuple):
-    """What an engine tells of a request: client.h, struct mfs_request_told. 0: none, unknown, not told."""
+class RequestInfo(NamedTuple):
+    """What an engine tells of a request: client.h, struct mfs_request_info. 0: none, unknown, not told."""
 
     request_id: int
     program_id: int = 0
@@ -590,7 +590,7 @@ class RequestTold(NamedTuple):
     budget_ns: int = 0
     value: int = 0
     flags: int = 0
-    demands: tuple[DemandTold, ...] = ()
+    demands: tuple[DemandInfo, ...] = ()
 
 class Open(IntEnum):
     """Why a task goes without a permit: enum mfs_open."""
@@ -669,17 +669,17 @@ class Client:
         layer: int = 0,
         role: int = 0,
         asked: bool = False,
-        laned: bool = False,
+        class_marked: bool = False,
         incoming: bool = False,
         peer: int = 0,
         queue: int = 0,
     ) -> int:
         """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
 
-        `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`. `laned`: it
-        will go out on the lane of the permitted class, so it need not wait for collectives where the wire has classes.
-        `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the link only. `peer`:
-        `peer_hash` of the port that it goes to, 0: unknown; `queue`: the queue pair, 0: none. EINVAL: 2**40 bytes or
+        `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`.
+        `class_marked`: it will go out on the lane of the permitted class, so it need not wait for collectives where the
+        wire has classes. `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the link
+        only. `peer`: `peer_hash` of the port that it goes to, 0: unknown; `queue`: the queue pair, 0: none. EINVAL: 2**40 bytes or
         more.
         """
 
@@ -698,7 +698,7 @@ class Client:
         deadline_ns: int,
         batch: int | None,
         layer: int,
-        laned: bool,
+        class_marked: bool,
         incoming: bool,
         timeout_ns: int,
         otherwise: int,
@@ -724,7 +724,7 @@ class Client:
 
     def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
     def batch_begin_with(
-        self, batch_id: int, layers: int, requests: Sequence[RequestTold], deadline_ns: int = 0, compute_ns: int = 0
+        self, batch_id: int, layers: int, requests: Sequence[RequestInfo], deadline_ns: int = 0, compute_ns: int = 0
     ) -> tuple[int, list[int]]:
         """Slots of the batch and of its requests. ENOSPC: there are too many, and nothing was begun; EINVAL: an id
         of 0, or more than REQUEST_DEMANDS_MAX demands of one request."""
@@ -733,7 +733,7 @@ class Client:
     def batch_end(self, batch: int) -> None:
         """Ends its requests too. ENOENT: it has ended already."""
 
-    def request_begin(self, request: RequestTold, batch: int | None = None) -> int:
+    def request_begin(self, request: RequestInfo, batch: int | None = None) -> int:
         """The slot of a request that comes later than its batch, or has none. Errors as `batch_begin_with`."""
 
     def request_end(self, request: int) -> None:
@@ -776,9 +776,9 @@ class FastPath:
     the lane of its class, the library's own method, the completion.
 
     Decisions are the owner's: `course` says what holds for the calls to a peer (the session's number of the NIC,
-    whether writes and whether reads are laned, by class the lane or None for the engine itself, the name of the port
-    that they go to), and is asked again after `course_ns` and after `changed`. A lane is the engine and the peer's name
-    there.
+    whether writes and whether reads are marked with their class, by class the lane or None for the engine itself, the
+    name of the port that they go to), and is asked again after `course_ns` and after `changed`. A lane is the engine
+    and the peer's name there.
     """
 
     def __init__(

@@ -72,5 +72,5 @@ cdef class Window:
 
     def look(self, uint16_t destination):
         cdef mfs_destination_window look
-        mfs_window_look(self.window, destination, &look)
+        mfs_window_snapshot(self.window, destination, &look)
         return DestinationWindow(look.key, look.window_bytes, look.in_flight_bytes, look.rate_bytes_per_s)

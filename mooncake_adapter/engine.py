@@ -12,9 +12,9 @@ from mooncake_adapter.calls import READ, SHAPES, Shape, read
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Words
 from mooncake_adapter.network import nic_of
-from mooncake_adapter.once import Once
 from mooncake_adapter.scheduling import Scheduling
 from mooncake_adapter.session import Holder, own_class
+from mooncake_adapter.warn_once import WarnOnce
 
 ADAPTED = "_mfs_adapted"
 
@@ -37,7 +37,7 @@ def devices_of(engine: Any, base: Any, choice: str) -> str:
         return choice
 
 
-def adapted_engine(base: type, holder: Holder, words: Words, once: Once) -> type:
+def adapted_engine(base: type, holder: Holder, words: Words, once: WarnOnce) -> type:
     """The subclass of this TransferEngine."""
 
     def scheduling_of(self: Any) -> Scheduling | None:

@@ -20,8 +20,8 @@ import msgspec
 
 from mooncake_adapter import marking
 from mooncake_adapter.directory import Directory, LanePorts, ask, join, split
-from mooncake_adapter.once import Once
 from mooncake_adapter.session import Session
+from mooncake_adapter.warn_once import WarnOnce
 
 P2P = "P2PHANDSHAKE"
 OPEN_TRIES, OPEN_PAUSE_S = 100, 0.05
@@ -66,7 +66,7 @@ class Setting:
 class Lanes:
     """The lanes of one engine."""
 
-    def __init__(self, base: type, engine: Any, session: Session, wire_class: int, once: Once) -> None:
+    def __init__(self, base: type, engine: Any, session: Session, wire_class: int, once: WarnOnce) -> None:
         """``wire_class`` is that of the program's own engine."""
         self._base, self._engine = base, weakref.ref(engine)
         self._session, self._once = session, once
@@ -297,7 +297,7 @@ class Lanes:
         marking.mark_connected(port, {str(one) for one in hosts}, dscp)
 
 
-def _work(wanted: queue.SimpleQueue[Callable[[], None] | None], once: Once) -> None:
+def _work(wanted: queue.SimpleQueue[Callable[[], None] | None], once: WarnOnce) -> None:
     while (work := wanted.get()) is not None:
         try:
             work()

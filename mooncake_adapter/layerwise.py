@@ -21,8 +21,8 @@ import msgspec
 
 from mooncake_adapter.blocks import Owned
 from mooncake_adapter.metadata import Metadata, request_number
-from mooncake_adapter.once import LOG, Once
-from mooncake_adapter.vllm_told import Chunk
+from mooncake_adapter.vllm_requests import Chunk
+from mooncake_adapter.warn_once import LOG, WarnOnce
 
 WRITERS = 16
 """Layers that wait for a permit at once: more urgent ones shall not queue for a thread behind them."""
@@ -106,7 +106,7 @@ class Pushes:
         block_tokens: int,
         metadata_of: Callable[[str, int], Metadata],
         computing: Callable[[], int],
-        once: Once,
+        once: WarnOnce,
     ) -> None:
         """`metadata_of` answers for a request's name and a layer; `computing` says which layer the step has reached."""
         self._worker, self._block_tokens, self._once = worker, block_tokens, once
@@ -138,7 +138,7 @@ class Pushes:
         block_tokens: int,
         metadata_of: Callable[[str, int], Metadata],
         computing: Callable[[], int],
-        once: Once,
+        once: WarnOnce,
     ) -> Pushes | None:
         """None, with a warning, where the inner connector does not allow it: its KV then goes at the prompt's end."""
         worker = getattr(connector, "connector_worker", None)

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
-from mooncake_adapter.once import Once
 from mooncake_adapter.session import Batch
+from mooncake_adapter.warn_once import WarnOnce
 
 STAGES = range(8)
 LAYERS_MAX = 0xFFFF
@@ -46,7 +46,7 @@ def request_number(name: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
 
 
-def checked(metadata: Metadata, once: Once, now_ns: int | None = None) -> Metadata:
+def checked(metadata: Metadata, once: WarnOnce, now_ns: int | None = None) -> Metadata:
     """The same with every impossible field taken as unknown; one warning per kind."""
     request_id, stage, layer, deadline_ns, batch = metadata
     if not isinstance(request_id, int) or not 0 <= request_id <= U64:
@@ -146,7 +146,7 @@ class Finder(Protocol):
 class Words:
     """The metadata of a process: the context of the running code, and the ranges."""
 
-    def __init__(self, once: Once) -> None:
+    def __init__(self, once: WarnOnce) -> None:
         self._once = once
         self.context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
         self.ranges = Ranges()

@@ -12,8 +12,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from mooncake_adapter.once import Once
 from mooncake_adapter.slo import ttft_ms
+from mooncake_adapter.warn_once import WarnOnce
 
 HEADERS = {b"x-qos-class": "qos", b"x-tenant": "tenant", b"x-session-id": "session"}
 TTFT = b"x-slo-ttft-ms"
@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def told(headers: list[tuple[bytes, bytes]], once: Once) -> dict[str, Any]:
+def told(headers: list[tuple[bytes, bytes]], once: WarnOnce) -> dict[str, Any]:
     """What the headers say, by the names that the body uses."""
     words: dict[str, Any] = {}
     for name, value in headers:
@@ -53,7 +53,7 @@ class SloHeaders:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._once = Once()
+        self._once = WarnOnce()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         words = told(scope["headers"], self._once) if scope["type"] == "http" and scope["method"] == "POST" else {}

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Any
 
-from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import Leave, Session, Task
+from mooncake_adapter.warn_once import LOG, WarnOnce
 
 TIMEOUT_S = 30.0
 """Mooncake's own, where MC_TRANSFER_TIMEOUT is not set."""
@@ -61,7 +61,7 @@ class Unscheduled:
     def cancel(self) -> None: ...
 
 
-def submitted(session: Session, once: Once, size_bytes: int, **metadata: Any) -> Task:
+def submitted(session: Session, once: WarnOnce, size_bytes: int, **metadata: Any) -> Task:
     """Session.submit that does not raise: what it cannot do goes unscheduled, with one warning."""
     if LOG.isEnabledFor(logging.DEBUG):
         _say(size_bytes, metadata)
@@ -71,7 +71,7 @@ def submitted(session: Session, once: Once, size_bytes: int, **metadata: Any) ->
         return _unscheduled(session, once, error)
 
 
-def permitted(session: Session, once: Once, budget: Budget, size_bytes: int, **metadata: Any) -> Leave | None:
+def permitted(session: Session, once: WarnOnce, budget: Budget, size_bytes: int, **metadata: Any) -> Leave | None:
     """Session.permit that does not raise, likewise; sleeps until the message may go. None: nothing is scheduled."""
     began_s = time.monotonic()
     if LOG.isEnabledFor(logging.DEBUG):
@@ -85,10 +85,10 @@ def permitted(session: Session, once: Once, budget: Budget, size_bytes: int, **m
 
 
 def _say(size_bytes: int, metadata: dict[str, Any]) -> None:
-    shown = " ".join(f"{k}={v}" for k, v in metadata.items() if k not in ("batch", "laned", "incoming"))
+    shown = " ".join(f"{k}={v}" for k, v in metadata.items() if k not in ("batch", "class_marked", "incoming"))
     LOG.debug("message bytes=%d %s", size_bytes, shown)
 
 
-def _unscheduled(session: Session, once: Once, error: Exception) -> Unscheduled:
+def _unscheduled(session: Session, once: WarnOnce, error: Exception) -> Unscheduled:
     once.warn("submit", "a transfer could not be submitted (%s: %s); it goes unscheduled", type(error).__name__, error)
     return Unscheduled(max(0, session.classes - 2))

@@ -8,9 +8,9 @@ from types import ModuleType
 
 from mooncake_adapter.engine import ADAPTED, adapted_engine
 from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.once import Once
 from mooncake_adapter.session import Batch, Holder
 from mooncake_adapter.store import adapted_store
+from mooncake_adapter.warn_once import WarnOnce
 
 CLASSES = {
     "mooncake.engine": ("TransferEngine", adapted_engine),
@@ -23,7 +23,7 @@ class Process:
     """Everything that the adapters of one process share."""
 
     def __init__(self, holder: Holder | None = None) -> None:
-        self.once = Once()
+        self.once = WarnOnce()
         self.holder = holder or Holder(once=self.once)
         self.words = Words(self.once)
         os.register_at_fork(after_in_child=self.holder.forget)

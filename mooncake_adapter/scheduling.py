@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from mooncake_adapter.calls import READ, Call
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.permits import TIMEOUT_PARTS, Budget, hold_max_s, permitted, submitted, transfer_timeout_s
 from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Leave, Session, Task
+from mooncake_adapter.warn_once import LOG, WarnOnce
 
 if TYPE_CHECKING:
     from mfsd._native import FastPath
@@ -31,7 +31,7 @@ POLL_S = 50e-6
 SPINS = 20
 DEFERRED_MAX = 32
 Course = tuple[int, bool, bool, dict[int, tuple[Any, str] | None], str]
-"""The session's number of the NIC; whether writes, and whether reads, are laned; by class the lane or None (the
+"""The session's number of the NIC; whether writes, and whether reads, are class_marked; by class the lane or None (the
 program's own engine), where it is known; the peer's host."""
 DONE, PENDING, FAILED = 1, 0, -1
 """What transfer_check_status answers."""
@@ -62,7 +62,7 @@ class Pending:
 class Scheduling:
     """The calls of one engine. Errors of MFS never reach the caller: the call then goes as it would without."""
 
-    def __init__(self, base: Any, engine: Any, session: Session, words: Words, lanes: Lanes, once: Once) -> None:
+    def __init__(self, base: Any, engine: Any, session: Session, words: Words, lanes: Lanes, once: WarnOnce) -> None:
         self._base, self._session, self._words, self._lanes, self._once = base, session, words, lanes, once
         self._piece_bytes = getattr(session, "piece_bytes", PIECE_BYTES)
         self.nic = 0
@@ -114,7 +114,7 @@ class Scheduling:
             "batch": batch,
             "layer": layer,
             "peer": host_of(call.peer),
-            "laned": self._lanes.marked(call.peer, call.operation == READ),
+            "class_marked": self._lanes.marked(call.peer, call.operation == READ),
             "incoming": call.operation == READ,
         }
 

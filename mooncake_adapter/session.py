@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from mooncake_adapter.once import Once
+from mooncake_adapter.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from mfsd.client import Session as Session
@@ -65,9 +65,9 @@ def read_class(session: Session) -> int:
 class Holder:
     """Opens the session at its first use, once, and again in a forked child; never raises."""
 
-    def __init__(self, opener: Callable[[], Session] = open_session, once: Once | None = None) -> None:
+    def __init__(self, opener: Callable[[], Session] = open_session, once: WarnOnce | None = None) -> None:
         self._opener = opener
-        self._once = once or Once()
+        self._once = once or WarnOnce()
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._tried = False

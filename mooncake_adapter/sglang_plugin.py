@@ -14,8 +14,8 @@ from typing import Any
 from mooncake_adapter.blocks import Blocks, Region
 from mooncake_adapter.hook import install
 from mooncake_adapter.metadata import Metadata, Words, request_number
-from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Defaults, monotonic_ns, promise_of
+from mooncake_adapter.warn_once import WarnOnce
 
 MANAGER = "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -28,7 +28,7 @@ ROOMS_MAX = 65536
 class Rooms:
     """What is known of each transfer, which SGLang calls a room."""
 
-    def __init__(self, words: Words, once: Once) -> None:
+    def __init__(self, words: Words, once: WarnOnce) -> None:
         self._once = once
         self._pages = Blocks()
         self._told: dict[int, Metadata] = {}
@@ -76,7 +76,7 @@ def _layers(known: Any, rows: int) -> list[int]:
     return [index % max(1, count) for index in range(rows)]
 
 
-def hooks(rooms: Rooms, once: Once) -> list[tuple[str, Any, str]]:
+def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
     """Target, function and kind of every hook; none of them lets an error of its own out."""
 
     def safe(function: Any) -> Any:
@@ -101,7 +101,7 @@ def hooks(rooms: Rooms, once: Once) -> list[tuple[str, Any, str]]:
     ]
 
 
-def judged(version: str, once: Once) -> bool:
+def judged(version: str, once: WarnOnce) -> bool:
     """Whether this SGLang's interfaces are those that were tested; warns once where they are not."""
     if ".".join(version.split(".")[:2]) in TESTED_INTERFACES:
         return True

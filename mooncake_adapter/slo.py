@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mooncake_adapter.once import Once
+from mooncake_adapter.warn_once import WarnOnce
 
 TTFT_KEYS = ("ttft_slo_ms", "slo_ttft_ms")
 TTFT_MS_MAX = 24 * 3600 * 1000.0
@@ -54,7 +54,7 @@ def monotonic_ns(unix_ns: int) -> int:
     return 0 if unix_ns == 0 else max(1, unix_ns - time.time_ns() + time.monotonic_ns())
 
 
-def ttft_ms(value: Any, once: Once) -> float | None:
+def ttft_ms(value: Any, once: WarnOnce) -> float | None:
     """The objective in milliseconds; None with one warning where the value cannot be one."""
     if value is None:
         return None
@@ -82,7 +82,7 @@ def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
     return ""
 
 
-def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: Once) -> Promise:
+def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: WarnOnce) -> Promise:
     """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
     told = [source for source in sources if isinstance(source, Mapping)]
     told += [source["mfs"] for source in told if isinstance(source.get("mfs"), Mapping)]
@@ -96,7 +96,7 @@ def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: Onc
     return Promise(objective, qos, _text(told, "tenant"), _text(told, "session", "session_id", "program_id"))
 
 
-def defaults_of(config: Any, once: Once) -> Defaults:
+def defaults_of(config: Any, once: WarnOnce) -> Defaults:
     """The configured defaults; what cannot be read is reported with its path, and none hold."""
     if config is None:
         return Defaults()

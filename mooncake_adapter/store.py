@@ -16,9 +16,9 @@ from mooncake_adapter import marking
 from mooncake_adapter.lanes import shim_present
 from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.network import nic_of
-from mooncake_adapter.once import Once
 from mooncake_adapter.permits import Budget, permitted
 from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
+from mooncake_adapter.warn_once import WarnOnce
 
 READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
 WRITES = re.compile(r"(batch_)?(put|upsert|pub)(_|$)")
@@ -72,7 +72,7 @@ def first_pointer(pointers: Any) -> int:
 class Stored:
     """What the adapter keeps for one store."""
 
-    def __init__(self, base: Any, session: Session, words: Words, once: Once, nic: int) -> None:
+    def __init__(self, base: Any, session: Session, words: Words, once: WarnOnce, nic: int) -> None:
         self._base, self._session, self._words, self._once, self._nic = base, session, words, once, nic
         self._lock = threading.Lock()
         self._buffers: dict[int, int] = {}
@@ -157,7 +157,7 @@ class Stored:
             batch=metadata.batch,
             layer=metadata.layer,
             incoming=stage == STAGE_REUSE,
-            laned=client is not own,  # reads carry the collectives' own class
+            class_marked=client is not own,  # reads carry the collectives' own class
         )
         try:
             return original(client, *arguments, **keywords)
@@ -198,7 +198,7 @@ def writer_setup(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[
     return (), {**kept, "global_segment_size": 0}
 
 
-def adapted_store(base: type, holder: Holder, words: Words, once: Once) -> type:
+def adapted_store(base: type, holder: Holder, words: Words, once: WarnOnce) -> type:
     """The subclass of this MooncakeDistributedStore."""
     original_class: Any = base
 

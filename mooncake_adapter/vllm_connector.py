@@ -30,7 +30,7 @@ from mooncake_adapter.metadata import request_number
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_told import Chunk, Load, Requests, judged
+from mooncake_adapter.vllm_requests import Chunk, Load, Requests, judged
 from mooncake_adapter.vllm_worker import Steps, layer_number
 
 INHERITED = (

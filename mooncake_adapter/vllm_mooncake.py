@@ -11,13 +11,13 @@ from typing import Any
 from mooncake_adapter.blocks import Owned
 from mooncake_adapter.layerwise import Pushes, Span
 from mooncake_adapter.metadata import Metadata, request_number
-from mooncake_adapter.once import Once
 from mooncake_adapter.vllm_worker import Steps
+from mooncake_adapter.warn_once import WarnOnce
 
 BUILD, WORKER = "_build_transfer_params", "connector_worker"
 
 
-def tell_owners(connector: Any, steps: Steps, once: Once, pushes: Pushes | None = None) -> bool:
+def tell_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes | None = None) -> bool:
     """Makes the connector's worker build transfers whose pointers know their owners, without what was pushed; False
     where it cannot be done."""
     worker = getattr(connector, WORKER, None)

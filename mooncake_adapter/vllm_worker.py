@@ -11,10 +11,10 @@ from mfsd.client import Flow, Request
 from mooncake_adapter.blocks import Blocks, Region
 from mooncake_adapter.layerwise import Pushes
 from mooncake_adapter.metadata import Metadata, Words, request_number
-from mooncake_adapter.once import LOG, Once
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
 from mooncake_adapter.slo import monotonic_ns
-from mooncake_adapter.vllm_told import Chunk, Load, Told
+from mooncake_adapter.vllm_requests import Chunk, Load, Told
+from mooncake_adapter.warn_once import LOG, WarnOnce
 
 KEPT = 0.8
 """Of the time and the tokens of earlier steps, when one more has ended."""
@@ -42,7 +42,7 @@ def regions_of(caches: Mapping[str, Any]) -> list[Region]:
 class Steps:
     """The steps of one worker."""
 
-    def __init__(self, session: Session, words: Words, once: Once, unit: str) -> None:
+    def __init__(self, session: Session, words: Words, once: WarnOnce, unit: str) -> None:
         """``unit`` names the prefill unit in the cluster."""
         self._session, self._words, self._once, self._unit = session, words, once, unit
         self.blocks = Blocks()

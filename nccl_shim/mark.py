@@ -12,7 +12,7 @@ from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.values import SizeBytes
 from mfsd.policy.mark_text import mark_text, parse_marks
 from mfsd.policy.marks import SIZED, MarkRule, Marks, checked, divided
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 COLLECTIVE_VARIABLES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "UCCL_IB_TC", "MORI_RDMA_TC")
 KV_VARIABLES = ("MC_IB_TC", "UCX_IB_TRAFFIC_CLASS", "MORI_IO_TC")

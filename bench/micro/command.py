@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import bench.micro
-from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 HELPERS = (
     *("command", "daemon", "paired", "coordinator_leader", "coordinator_load"),
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     if hasattr(module, "prepare"):
         module.prepare(options)
     try:
-        return run_caged(lambda: measure(module, options))
-    except CageError as error:
+        return run_sandboxed(lambda: measure(module, options))
+    except SandboxError as error:
         print(f"bench micro {options.name}: cannot make hosts: {error}", file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ from bench.micro.daemon import ROOT
 from bench.ports import free_port
 from mfsd.children import python_module
 from mfsd.node.link import Link
-from mfsd.node.link_words import Identity, LinkSettings, OrderChange
+from mfsd.node.link_interface import Identity, LinkSettings, OrderChange
 
 STREAMS = 64
 BATCHES = 10_000

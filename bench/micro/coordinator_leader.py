@@ -29,8 +29,8 @@ from mfsd.coordinator.process import GC_THRESHOLDS
 from mfsd.coordinator.service import Service, Session, new_server
 from mfsd.coordinator.settings import Settings
 from mfsd.coordinator.turns import PAUSE_S
+from mfsd.node.link_interface import BatchSummary, Identity
 from mfsd.node.link_state import LinkState
-from mfsd.node.link_words import BatchSummary, Identity
 from mfsd.proto import mfs_pb2 as pb
 
 EVENT_NS = 33_000

@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple
 
 from mfsd.coordinator.cluster import Cluster
-from mfsd.node.link_words import BatchSummary, PortDemand, RequestSummary
+from mfsd.node.link_interface import BatchSummary, PortDemand, RequestSummary
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.load import Loads
 from mfsd.policy.pruning import plan

@@ -2,7 +2,7 @@
 
 The hosts and their switch are the testbed's: network namespaces around a bridge. NICs and switch ports are shaped (HTB,
 with eight strict priorities by DSCP). They lose nothing, as fabrics for RDMA do: queues are longer than what
-connections may have on their way. Everything vanishes with the cage that it runs in.
+connections may have on their way. Everything vanishes with the sandbox that it runs in.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def shaper(device: str, bits_per_s: float, dscp: list[int]) -> list[str]:
 
 
 class Rig:
-    """Hosts and what runs on them. Use as a context manager, in a cage; `leg` begins a measurement."""
+    """Hosts and what runs on them. Use as a context manager, in a sandbox; `leg` begins a measurement."""
 
     def __init__(self, names: list[str], rate_bits_per_s: float) -> None:
         self.hosts = LosslessHosts(names, rate_bits_per_s)

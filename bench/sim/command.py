@@ -24,7 +24,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "choose": "bench.sim.choose",
     "study": "bench.sim.study",
     "sensitivity": "bench.sim.sensitivity",
-    "reach": "bench.sim.reach",
+    "optimality-gap": "bench.sim.optimality_gap",
     "linearity": "bench.sim.linearity",
 }
 EXAMPLES = """
@@ -37,7 +37,7 @@ examples:
   python -m bench sim choose out/choose.jsonl
   python -m bench sim study out/study.jsonl --setting contended
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
-  python -m bench sim reach --setting hot
+  python -m bench sim optimality-gap --setting hot
   python -m bench sim linearity
 
 A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of

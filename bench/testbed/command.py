@@ -23,7 +23,7 @@ from bench.testbed.rounds import Moment, ResultFile, parse_seeds, run_rounds
 from bench.testbed.scale import Scale, parse_rate
 from bench.testbed.scenario import RATES, WORKLOADS, Scenario
 from bench.testbed.simulate import not_simulated, simulated
-from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 EXAMPLES = """
 examples:
@@ -162,7 +162,7 @@ def main(arguments: list[str]) -> int:
         def inside() -> int:
             try:
                 if lack := missing():
-                    raise CageError(lack)
+                    raise SandboxError(lack)
                 if options.overhead:
                     return overhead.run(console, scenario, scale, seeds, ResultFile(options.json, scenario, scale))
                 file = ResultFile(options.json, scenario, scale)
@@ -179,7 +179,7 @@ def main(arguments: list[str]) -> int:
                     file.content["simulated"] = [simulated(r, scale, m.name) for r in rounds for m in modes]
                     file.save()
                     show.cross_check(console, file.results, file.content["simulated"], modes)
-            except (ConfigError, TraceError, LegError, BuildError, CageError, OSError) as error:
+            except (ConfigError, TraceError, LegError, BuildError, SandboxError, OSError) as error:
                 print(f"bench testbed: {error}", file=sys.stderr)
                 return 2
             except KeyboardInterrupt:
@@ -187,7 +187,7 @@ def main(arguments: list[str]) -> int:
                 return 130
             return 0
 
-        return run_caged(inside)
-    except (ConfigError, CageError) as error:
+        return run_sandboxed(inside)
+    except (ConfigError, SandboxError) as error:
         print(f"bench testbed: {error}", file=sys.stderr)
         return 2

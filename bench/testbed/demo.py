@@ -33,7 +33,7 @@ from bench.testbed.processes import LegError
 from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, SIGNALS, Scenario
-from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 MODES = "fifo,dscp,mfs"
 MODES_ON_ONE_LANE = "fifo,static,mfs"
@@ -167,8 +167,8 @@ def main(json_file: Path, picture: Path, no_lanes: bool, signals: str) -> None:
     """
     console = Console()
     try:
-        sys.exit(run_caged(lambda: serve(console, json_file, picture, not no_lanes, signals)))
-    except CageError as error:
+        sys.exit(run_sandboxed(lambda: serve(console, json_file, picture, not no_lanes, signals)))
+    except SandboxError as error:
         console.print(f"This machine cannot make hosts of its own: {error}.", highlight=False)
         console.print("Instead: two programs on one software device of 1 Gbit/s (as root you would see the cluster).")
     command = [sys.executable, "-m", "bench.demo", "--json", str(json_file), "--picture", str(picture)]

@@ -13,7 +13,7 @@ from bench.testbed.batches import ClassesOf
 from bench.testbed.modes import CLASSES, Mode
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 from mfsd.policy.marks import Marks
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 PLANNING_SEEDS = range(1001, 1011)
 """On which the scenario, its bars and these edges are fixed, in the simulator alone; the testbed is run on others."""

@@ -24,7 +24,7 @@ from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, WORKLOADS, Scenario
 from bench.testbed.simulate import simulated
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 RECORD = Path(__file__).resolve().parents[2] / "docs" / "testbed-plan.json"
 RUN_SEEDS = list(range(1, 11))

@@ -44,7 +44,7 @@ def run_rounds(
     watch: tuple[str, ...] = (),
 ) -> None:
     """Interleaves the modes: their order rotates from round to round, so that a drift of the machine hits all alike.
-    `keep` gets every leg's figures as soon as it has ended. Must run in a cage (mfsd.playground.cage)."""
+    `keep` gets every leg's figures as soon as it has ended. Must run in a sandbox (mfsd.playground.sandbox)."""
     program = build_worker()
     legs = len(seeds) * len(modes)
     done = 0

@@ -30,7 +30,7 @@ from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
 from bench.testbed.show import picture
 from bench.testbed.simulate import simulated
-from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, RESULTS, PICTURE = DOCS / "testbed.md", DOCS / "testbed-results.json", DOCS / "testbed.png"
@@ -197,8 +197,8 @@ def main(trial: bool, from_results: bool) -> None:
         return 0
 
     try:
-        sys.exit(run_caged(inside))
-    except CageError as error:
+        sys.exit(run_sandboxed(inside))
+    except SandboxError as error:
         sys.exit(f"study: {error}")
 
 

@@ -9,7 +9,7 @@
  * ended between its message and the bell, or within a message, has rung for nobody: with every heartbeat some of those who
  * are left out are read all the same.
  *
- * Of a client that is looked at only the lanes that gave messages lately are, and one more each time.
+ * Of a client that is looked at only the rings that gave messages lately are, and one more each time.
  */
 #include "state.h"
 
@@ -31,9 +31,9 @@ bool session_unread(const struct session *session)
 {
 	if (session->message_next < session->message_end)
 		return true;
-	for (uint32_t lane = 0; lane < MFS_LANES; lane++)
-		if (atomic_load_explicit(&session->segment->submit[lane].tail, memory_order_relaxed) !=
-		    session->reader.lane[lane].head)
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
+		if (atomic_load_explicit(&session->segment->submit[ring].tail, memory_order_relaxed) !=
+		    session->reader.ring[ring].head)
 			return true;
 	return false;
 }
@@ -45,7 +45,7 @@ void active_add(struct mfs_arbiter *arbiter, struct session *session)
 		return;
 	arbiter->active[arbiter->actives++] = session;
 	session->active = arbiter->actives;
-	session->lanes = LANES_ALL;
+	session->rings = RINGS_ALL;
 	asleep_write(session, arbiter->told);
 }
 
@@ -84,7 +84,7 @@ void actives_review(struct mfs_arbiter *arbiter)
 	for (uint32_t i = arbiter->actives; i-- > 0;) {
 		struct session *session = arbiter->active[i];
 
-		session->lanes = session->reader.heard;
+		session->rings = session->reader.heard;
 		session->reader.heard = 0;
 		session->leaving = leaving < few && leaves(arbiter, session);
 		if (!session->leaving)
@@ -115,16 +115,16 @@ void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place)
 		const struct session *far = arbiter->active[place - FAR];
 
 		__builtin_prefetch(far);
-		__builtin_prefetch(&far->lane_next);
+		__builtin_prefetch(&far->ring_next);
 	}
 	if (place >= NEAR) {
 		struct session *near = arbiter->active[place - NEAR];
 
-		for (uint32_t lanes = active_lanes(near); lanes; lanes &= lanes - 1) {
-			uint32_t lane = (uint32_t)__builtin_ctz(lanes);
+		for (uint32_t rings = active_rings(near); rings; rings &= rings - 1) {
+			uint32_t ring = (uint32_t)__builtin_ctz(rings);
 
-			__builtin_prefetch(&near->segment->submit_slot[lane][near->reader.lane[lane].head % MFS_LANE_SLOTS]);
-			__builtin_prefetch(&near->segment->submit[lane].head, 1);
+			__builtin_prefetch(&near->segment->submit_slot[ring][near->reader.ring[ring].head % MFS_SUBMIT_SLOTS]);
+			__builtin_prefetch(&near->segment->submit[ring].head, 1);
 		}
 	}
 }

@@ -45,8 +45,8 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 		struct session *session = arbiter->active[i];
 
 		active_prefetch(arbiter, i);
-		worked |= session_drain(arbiter, session, whole ? LANES_ALL : active_lanes(session));
-		session->lane_next++;
+		worked |= session_drain(arbiter, session, whole ? RINGS_ALL : active_rings(session));
+		session->ring_next++;
 	}
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
 		return worked;
@@ -55,7 +55,7 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 
 		if (session->active || session->state != MFS_SEGMENT_ACTIVE)
 			continue;
-		worked |= session_drain(arbiter, session, LANES_ALL);
+		worked |= session_drain(arbiter, session, RINGS_ALL);
 		if (session->state == MFS_SEGMENT_ACTIVE && session_unread(session))
 			active_add(arbiter, session);
 	}
@@ -80,9 +80,9 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 		worked = rings_read(arbiter, asked || arbiter->told != MFS_AWAKE);
 	if (worked)
 		arbiter->told_ns = arbiter->now_ns;
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		if (way_at(arbiter, i)->dirty || arbiter->now_ns >= way_at(arbiter, i)->look_ns)
-			way_grant(arbiter, i);
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		if (direction_at(arbiter, i)->dirty || arbiter->now_ns >= direction_at(arbiter, i)->look_ns)
+			direction_grant(arbiter, i);
 	worked |= grants_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
 	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
@@ -104,9 +104,9 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
 	uint64_t now_ns = arbiter_clock_ns();
 
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		if (way_at(arbiter, i)->look_ns < until_ns)
-			until_ns = way_at(arbiter, i)->look_ns;
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		if (direction_at(arbiter, i)->look_ns < until_ns)
+			until_ns = direction_at(arbiter, i)->look_ns;
 	if (arbiter->resume_ns < until_ns)
 		until_ns = arbiter->resume_ns;
 	if (until_ns <= now_ns)
@@ -118,8 +118,8 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	bells_read(arbiter); /* one may be about idleness alone */
 	arbiter->wakeups++;
 	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		way_at(arbiter, i)->dirty |= way_at(arbiter, i)->waits;
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		direction_at(arbiter, i)->dirty |= direction_at(arbiter, i)->waits;
 	return true;
 }
 
@@ -363,12 +363,12 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
 	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
 		nic_gates_write(arbiter, i);
-	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
-		struct way *way = way_at(arbiter, i);
+	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
+		struct direction *direction = direction_at(arbiter, i);
 
 		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE; d++)
-			mfs_rmlq_destination_open(way->queue, (uint16_t)d);
-		way->dirty = true;
+			mfs_rmlq_destination_open(direction->queue, (uint16_t)d);
+		direction->dirty = true;
 	}
 	return 0;
 }
@@ -483,8 +483,8 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		session_detach(arbiter, session, -ESHUTDOWN);
 		session_destroy(session);
 	}
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		mfs_rmlq_destroy(way_at(arbiter, i)->queue), mfs_window_destroy(way_at(arbiter, i)->window);
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		mfs_rmlq_destroy(direction_at(arbiter, i)->queue), mfs_window_destroy(direction_at(arbiter, i)->window);
 	if (arbiter->epoll >= 0)
 		close(arbiter->epoll);
 	if (arbiter->command_bell >= 0)

@@ -39,25 +39,25 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 	return deadline_ns;
 }
 
-static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t ways)
+static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t directions)
 {
 	struct mfs_batch_context context = {
 		.layer_current = batch->layer_current,
 		.layers = batch->layers,
 		.rank = batch->rank,
 		.pruned = batch->pruned,
-		.deadline_ns = ways ? batch_deadline_ns(session, batch) : 0,
+		.deadline_ns = directions ? batch_deadline_ns(session, batch) : 0,
 		.compute_left_ns = batch_compute_left_ns(batch, arbiter->now_ns),
 	};
 
-	for (; ways; ways &= ways - 1) {
-		uint32_t i = (uint32_t)__builtin_ctz(ways);
-		struct way *way = way_at(arbiter, i);
+	for (; directions; directions &= directions - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(directions);
+		struct direction *direction = direction_at(arbiter, i);
 
 		session->work_ns += WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
-		if (mfs_rmlq_batch(way->queue, batch->key, &context, arbiter->now_ns) == 0)
+		if (mfs_rmlq_batch(direction->queue, batch->key, &context, arbiter->now_ns) == 0)
 			batch->told |= 1u << i;
-		way->dirty = true;
+		direction->dirty = true;
 	}
 }
 
@@ -68,10 +68,10 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 	watch_batch_end(arbiter, session, batch);
 	session->batches_known &= ~(1ull << slot);
 	for (uint32_t told = batch->told; told; told &= told - 1) {
-		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
+		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(told));
 
-		mfs_rmlq_batch_end(way->queue, batch->key);
-		way->dirty = true;
+		mfs_rmlq_batch_end(direction->queue, batch->key);
+		direction->dirty = true;
 	}
 	memset(batch, 0, sizeof(*batch));
 	batch_notice(arbiter, session, slot, true);
@@ -147,12 +147,12 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 	return batch;
 }
 
-uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way)
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction)
 {
 	struct batch *batch = batch_refresh(arbiter, session, slot);
 
-	if (batch->id && !(batch->told >> way & 1))
-		batch_tell(arbiter, session, batch, 1u << way);
+	if (batch->id && !(batch->told >> direction & 1))
+		batch_tell(arbiter, session, batch, 1u << direction);
 	return batch->id ? batch->key : 0;
 }
 

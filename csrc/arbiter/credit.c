@@ -1,7 +1,7 @@
 /* Credit, the arbiter's side (the client's: client/credit.c): what each client may have in flight without asking.
  *
- * There is some while nothing waits for a way: then every permit would be given at once, in the order of asking. All
- * clients that have used the way lately get half of the window together, so that with what was permitted one and a half
+ * There is some while nothing waits for a direction: then every permit would be given at once, in the order of asking. All
+ * clients that have used the direction lately get half of the window together, so that with what was permitted one and a half
  * windows are in flight at most; the others ask for their first. So giving and taking costs as much as those are many, and
  * where they are many it is not given again before that is a small part of what the thread has done meanwhile.
  * What does not travel apart from collectives has none while there are any: whoever asks learns when they are through.
@@ -17,89 +17,89 @@
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
 {
-	const struct session_way *share = &session->way[index];
+	const struct session_direction *share = &session->direction[index];
 	const struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 
 	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE || session_suspect(arbiter, session, index) ||
 	    (share->judged_ns && arbiter->now_ns - share->judged_ns < JUDGED_NS))
 		return 0;
-	return mfs_window_bytes(nic->way[0].window) / 2 / nic->way[index % MFS_DIRECTIONS].holders;
+	return mfs_window_bytes(nic->direction[0].window) / 2 / nic->direction[index % MFS_DIRECTIONS].holders;
 }
 
 static void credit_write(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
 	bool silent = arbiter->now_ns - arbiter->nic[index / MFS_DIRECTIONS].gate.busy_ns > SILENT_NS;
 	struct mfs_gate *gate = &session->segment->gate[index / MFS_DIRECTIONS];
-	struct session_way *share = &session->way[index];
-	uint64_t laned = way_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0, any = silent ? laned : 0;
+	struct session_direction *share = &session->direction[index];
+	uint64_t class_marked = direction_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0, any = silent ? class_marked : 0;
 
-	if (share->credit_laned != laned)
-		atomic_store_explicit(&gate->credit_laned[index % MFS_DIRECTIONS], laned, memory_order_relaxed);
+	if (share->credit_class_marked != class_marked)
+		atomic_store_explicit(&gate->credit_class_marked[index % MFS_DIRECTIONS], class_marked, memory_order_relaxed);
 	if (share->credit != any)
 		atomic_store_explicit(&gate->credit[index % MFS_DIRECTIONS], any, memory_order_relaxed);
-	share->credit_laned = laned;
+	share->credit_class_marked = class_marked;
 	share->credit = any;
 }
 
 void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
-	struct session_way *share = &session->way[index];
-	struct way *way = way_at(arbiter, index);
+	struct session_direction *share = &session->direction[index];
+	struct direction *direction = direction_at(arbiter, index);
 
 	share->used_ns = arbiter->now_ns;
 	if (share->holder)
 		return;
-	arbiter->holder[index][way->holders++] = session; /* it gets some with the next heartbeat, when all shares are written */
-	share->holder = way->holders;
+	arbiter->holder[index][direction->holders++] = session; /* it gets some with the next heartbeat, when all shares are written */
+	share->holder = direction->holders;
 }
 
 static void holder_remove(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
-	struct session_way *share = &session->way[index];
-	struct way *way = way_at(arbiter, index);
+	struct session_direction *share = &session->direction[index];
+	struct direction *direction = direction_at(arbiter, index);
 	struct session *last;
 
 	if (!share->holder)
 		return;
-	last = arbiter->holder[index][--way->holders];
+	last = arbiter->holder[index][--direction->holders];
 	arbiter->holder[index][share->holder - 1] = last;
-	last->way[index].holder = share->holder;
+	last->direction[index].holder = share->holder;
 	share->holder = 0;
 	credit_write(arbiter, session, index);
 }
 
 void credit_forget(struct mfs_arbiter *arbiter, struct session *session)
 {
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
 		holder_remove(arbiter, session, i);
 }
 
-static void way_credits_write(struct mfs_arbiter *arbiter, uint32_t index)
+static void direction_credits_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
-	for (uint32_t i = way_at(arbiter, index)->holders; i-- > 0;) {
+	for (uint32_t i = direction_at(arbiter, index)->holders; i-- > 0;) {
 		struct session *session = arbiter->holder[index][i];
 
-		if (arbiter->now_ns - session->way[index].used_ns >= USED_NS)
+		if (arbiter->now_ns - session->direction[index].used_ns >= USED_NS)
 			holder_remove(arbiter, session, index);
 	}
-	for (uint32_t i = 0; i < way_at(arbiter, index)->holders; i++)
+	for (uint32_t i = 0; i < direction_at(arbiter, index)->holders; i++)
 		credit_write(arbiter, arbiter->holder[index][i], index);
 }
 
 void credits_write(struct mfs_arbiter *arbiter, bool all)
 {
-	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
-		struct way *way = way_at(arbiter, i);
-		bool open = arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(way->queue) == 0;
+	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
+		struct direction *direction = direction_at(arbiter, i);
+		bool open = arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(direction->queue) == 0;
 
-		if (!way->open && arbiter->now_ns - way->shut_ns < SHUT_NS * way->holders)
+		if (!direction->open && arbiter->now_ns - direction->shut_ns < SHUT_NS * direction->holders)
 			open = false;
-		if (!all && open == way->open)
+		if (!all && open == direction->open)
 			continue;
-		if (way->open && !open)
-			way->shut_ns = arbiter->now_ns;
-		way->open = open;
-		way_credits_write(arbiter, i);
+		if (direction->open && !open)
+			direction->shut_ns = arbiter->now_ns;
+		direction->open = open;
+		direction_credits_write(arbiter, i);
 	}
 }
 
@@ -107,8 +107,8 @@ bool at_rest(const struct mfs_arbiter *arbiter)
 {
 	if (arbiter->now_ns - arbiter->asked_ns < REST_NS)
 		return false;
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		if (mfs_rmlq_waiting(arbiter->nic[i / MFS_DIRECTIONS].way[i % MFS_DIRECTIONS].queue))
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		if (mfs_rmlq_waiting(arbiter->nic[i / MFS_DIRECTIONS].direction[i % MFS_DIRECTIONS].queue))
 			return false;
 	return true;
 }
@@ -122,6 +122,6 @@ void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const s
 
 	if (pick->tier != MFS_TIER_CRITICAL && !demoted && !near)
 		return;
-	task->session->way[task->way].judged_ns = arbiter->now_ns;
-	credit_write(arbiter, task->session, task->way);
+	task->session->direction[task->direction].judged_ns = arbiter->now_ns;
+	credit_write(arbiter, task->session, task->direction);
 }

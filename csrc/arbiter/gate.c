@@ -183,14 +183,14 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 	return true;
 }
 
-bool gate_aged(struct mfs_arbiter *arbiter, struct way *way, uint64_t *at_ns)
+bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_t *at_ns)
 {
-	if (!way->closed_ns)
-		way->closed_ns = arbiter->now_ns;
-	if (arbiter->now_ns - way->closed_ns >= arbiter->config.gate_max_ns)
+	if (!direction->closed_ns)
+		direction->closed_ns = arbiter->now_ns;
+	if (arbiter->now_ns - direction->closed_ns >= arbiter->config.gate_max_ns)
 		return true;
-	if (way->closed_ns + arbiter->config.gate_max_ns < *at_ns)
-		*at_ns = way->closed_ns + arbiter->config.gate_max_ns;
+	if (direction->closed_ns + arbiter->config.gate_max_ns < *at_ns)
+		*at_ns = direction->closed_ns + arbiter->config.gate_max_ns;
 	return false;
 }
 
@@ -206,5 +206,5 @@ void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns)
 		gate->rate += weight * ((double)gate->moved_bytes * 1e9 / (double)elapsed_ns - gate->rate);
 	gate->moved_bytes = 0;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-		mfs_window_set_drain(nic->way[d].window, (double)nic->rate_bytes_per_s - gate->rate, arbiter->now_ns);
+		mfs_window_set_drain(nic->direction[d].window, (double)nic->rate_bytes_per_s - gate->rate, arbiter->now_ns);
 }

@@ -30,8 +30,8 @@ static bool session_silent(const struct session *session)
 
 static bool idle(struct mfs_arbiter *arbiter)
 {
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		if (mfs_window_in_flight(way_at(arbiter, i)->window) || mfs_rmlq_waiting(way_at(arbiter, i)->queue))
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		if (mfs_window_in_flight(direction_at(arbiter, i)->window) || mfs_rmlq_waiting(direction_at(arbiter, i)->queue))
 			return false;
 	return true;
 }

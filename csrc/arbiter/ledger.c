@@ -295,7 +295,7 @@ bool ledger_finish(struct ledger *ledger, uint32_t c, enum ledger_end how, uint6
 	return row_close(ledger, row);
 }
 
-void ledger_told(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns)
+void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns)
 {
 	struct row *row = row_use(ledger, client_id, request_id, now_ns);
 
@@ -340,7 +340,7 @@ bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 
-int ledger_look(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
+int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
 		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next)
 {
 	uint32_t end = first + MFS_LEDGER_ROWS_PER_LOOK < ledger->rows_used ? first + MFS_LEDGER_ROWS_PER_LOOK

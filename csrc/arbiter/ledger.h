@@ -22,13 +22,13 @@ void ledger_late(struct ledger *ledger);
 /* The task is over. True: a finished request is there to be taken. */
 bool ledger_finish(struct ledger *ledger, uint32_t cell, enum ledger_end how, uint64_t bytes, uint64_t now_ns);
 
-void ledger_told(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns);
+void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns);
 void ledger_batch(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t batch_id);
 void ledger_pruned(struct ledger *ledger, uint32_t client_id, uint64_t request_id);
 /* judged: false when its program has ended before it. True as above. */
 bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool judged, uint64_t now_ns);
 
-int ledger_look(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
+int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
 		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next);
 bool ledger_any(const struct ledger *ledger); /* finished requests are there to be taken; from any thread */
 int ledger_take(struct ledger *ledger, struct mfs_finished *finished, int n);

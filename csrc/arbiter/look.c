@@ -57,14 +57,14 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	memcpy(stats->name, nic->name, sizeof(stats->name));
 	stats->guid = nic->guid;
 	stats->rate_bytes_per_s = nic->rate_bytes_per_s;
-	stats->window_bytes = mfs_window_bytes(nic->way[0].window);
+	stats->window_bytes = mfs_window_bytes(nic->direction[0].window);
 	stats->unscheduled_in_flight_bytes = nic->gate.pending_bytes;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-		mfs_rmlq_stats_begin(nic->way[d].queue, &queue);
-		stats->in_flight_bytes[d] = nic->way[d].in_flight_bytes;
-		stats->load[d] = nic->way[d].load;
-		stats->used[d] = nic->way[d].used;
-		memcpy(stats->carried_bytes[d], nic->way[d].carried_bytes, sizeof(stats->carried_bytes[d]));
+		mfs_rmlq_stats_begin(nic->direction[d].queue, &queue);
+		stats->in_flight_bytes[d] = nic->direction[d].in_flight_bytes;
+		stats->load[d] = nic->direction[d].load;
+		stats->used[d] = nic->direction[d].used;
+		memcpy(stats->carried_bytes[d], nic->direction[d].carried_bytes, sizeof(stats->carried_bytes[d]));
 		stats->promotions += queue.promotions;
 	}
 	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
@@ -77,7 +77,7 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 }
 
 struct held_argument {
-	uint32_t way, next;
+	uint32_t direction, next;
 	struct mfs_rmlq_stats queue;
 };
 
@@ -85,7 +85,7 @@ static int run_held(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct held_argument *a = argument;
 
-	a->next = mfs_rmlq_stats_add(way_at(arbiter, a->way)->queue, a->next, FLOWS_PER_LOOK, &a->queue);
+	a->next = mfs_rmlq_stats_add(direction_at(arbiter, a->direction)->queue, a->next, FLOWS_PER_LOOK, &a->queue);
 	return 0;
 }
 
@@ -97,7 +97,7 @@ int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_
 	int rc = arbiter_command(arbiter, run_nic_stats, &a);
 
 	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++) {
-		struct held_argument held = {.way = way_of(nic, d)};
+		struct held_argument held = {.direction = direction_index(nic, d)};
 
 		do
 			rc = arbiter_command(arbiter, run_held, &held);
@@ -144,13 +144,13 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 		.bypassed_stale = atomic_load_explicit(&report->bypassed_stale, memory_order_relaxed),
 		.hold_ns = atomic_load_explicit(&report->hold_ns, memory_order_relaxed),
 	};
-	for (unsigned lane = 0; lane < MFS_LANES; lane++)
-		stats->torn_slots += session->reader.lane[lane].torn_slots;
+	for (unsigned ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
+		stats->torn_slots += session->reader.ring[ring].torn_slots;
 	for (unsigned r = 0; r < MFS_ROLES_MAX; r++)
 		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-			stats->in_flight_bytes += session->way[way_of(i, d)].in_flight_bytes;
+			stats->in_flight_bytes += session->direction[direction_index(i, d)].in_flight_bytes;
 		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
 			stats->posted_bytes[s] += mfs_usage_posted(session->segment, i, s);
 			stats->completed_bytes[s] += mfs_usage_completed(session->segment, i, s);
@@ -169,7 +169,7 @@ int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, st
 
 struct communicators_argument {
 	uint32_t client_id;
-	struct mfs_communicator_look *looks;
+	struct mfs_communicator_snapshot *looks;
 };
 
 static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
@@ -182,7 +182,7 @@ static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
 		return -ENOENT;
 	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++) {
 		struct mfs_communicator *from = &session->segment->communicator[i];
-		struct mfs_communicator_look *to = &a->looks[found];
+		struct mfs_communicator_snapshot *to = &a->looks[found];
 		uint64_t id = atomic_load_explicit(&from->id, memory_order_acquire);
 
 		if (!id)
@@ -205,7 +205,7 @@ static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
 	return found;
 }
 
-int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_look *looks)
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *looks)
 {
 	struct communicators_argument a = {.client_id = client_id, .looks = looks};
 
@@ -214,17 +214,17 @@ int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, s
 
 /* ---- contexts ---------------------------------------------------------------------------------------------------- */
 
-struct batch_look_argument {
+struct batch_snapshot_argument {
 	uint32_t client_id, slot;
-	struct mfs_batch_look *batch;
-	struct mfs_request_look *requests;
-	struct mfs_demand_look *demands;
+	struct mfs_batch_snapshot *batch;
+	struct mfs_request_snapshot *requests;
+	struct mfs_demand_snapshot *demands;
 };
 
-static void request_copy(const struct session *session, const struct request *request, struct mfs_request_look *to,
-			 struct mfs_demand_look *demands)
+static void request_copy(const struct session *session, const struct request *request, struct mfs_request_snapshot *to,
+			 struct mfs_demand_snapshot *demands)
 {
-	*to = (struct mfs_request_look){
+	*to = (struct mfs_request_snapshot){
 		.request_id = request->id,
 		.program_id = request->program_id,
 		.deadline_ns = request->deadline_ns,
@@ -235,26 +235,26 @@ static void request_copy(const struct session *session, const struct request *re
 	};
 	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
 		const struct demand *demand = &session->demand[d - 1];
-		struct mfs_demand_look *copy = &demands[to->demands++];
+		struct mfs_demand_snapshot *copy = &demands[to->demands++];
 
-		*copy = (struct mfs_demand_look){
+		*copy = (struct mfs_demand_snapshot){
 			.bytes = demand->bytes,
 			.bytes_left = demand->bytes_left,
 			.layer = demand->layer,
 			.stage = demand->stage,
-			.nic = demand->way / MFS_DIRECTIONS,
-			.direction = demand->way % MFS_DIRECTIONS,
+			.nic = demand->direction / MFS_DIRECTIONS,
+			.direction = demand->direction % MFS_DIRECTIONS,
 		};
 		memcpy(copy->peer, demand->peer, sizeof(copy->peer));
 	}
 }
 
 static void batch_copy(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t slot,
-		       const struct batch_look_argument *a)
+		       const struct batch_snapshot_argument *a)
 {
 	const struct batch *batch = &session->batch[slot];
 
-	*a->batch = (struct mfs_batch_look){
+	*a->batch = (struct mfs_batch_snapshot){
 		.batch_id = batch->id,
 		.deadline_ns = batch->deadline_ns,
 		.compute_left_ns = batch_compute_left_ns(batch, arbiter->now_ns),
@@ -264,16 +264,16 @@ static void batch_copy(const struct mfs_arbiter *arbiter, const struct session *
 		.pruned = batch->pruned,
 	};
 	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
-		struct mfs_request_look *to = &a->requests[a->batch->requests++];
+		struct mfs_request_snapshot *to = &a->requests[a->batch->requests++];
 
 		request_copy(session, &session->request[r - 1], to, &a->demands[a->batch->demands]);
 		a->batch->demands += to->demands;
 	}
 }
 
-static int run_batch_look(struct mfs_arbiter *arbiter, void *argument)
+static int run_batch_snapshot(struct mfs_arbiter *arbiter, void *argument)
 {
-	const struct batch_look_argument *a = argument;
+	const struct batch_snapshot_argument *a = argument;
 	const struct session *session = session_find(arbiter, a->client_id);
 
 	if (!session || !session->batch[a->slot].id)
@@ -282,17 +282,17 @@ static int run_batch_look(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
-int mfs_arbiter_batch_look(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_look *batch,
-			   struct mfs_request_look *requests, struct mfs_demand_look *demands)
+int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_snapshot *batch,
+			   struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands)
 {
-	struct batch_look_argument a = {client_id, slot, batch, requests, demands};
+	struct batch_snapshot_argument a = {client_id, slot, batch, requests, demands};
 
-	return slot >= MFS_BATCHES_MAX ? -ENOENT : arbiter_command(arbiter, run_batch_look, &a);
+	return slot >= MFS_BATCHES_MAX ? -ENOENT : arbiter_command(arbiter, run_batch_snapshot, &a);
 }
 
 static int run_changed(struct mfs_arbiter *arbiter, void *argument)
 {
-	struct batch_look_argument *a = argument;
+	struct batch_snapshot_argument *a = argument;
 	struct session *first = NULL;
 	int changed = 0;
 
@@ -313,10 +313,10 @@ static int run_changed(struct mfs_arbiter *arbiter, void *argument)
 	return changed;
 }
 
-int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_look *batch,
-			struct mfs_request_look *requests, struct mfs_demand_look *demands)
+int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_snapshot *batch,
+			struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands)
 {
-	struct batch_look_argument a = {.batch = batch, .requests = requests, .demands = demands};
+	struct batch_snapshot_argument a = {.batch = batch, .requests = requests, .demands = demands};
 	int changed = arbiter_command(arbiter, run_changed, &a);
 
 	*change = (struct mfs_change){.client_id = a.client_id, .slot = a.slot};
@@ -327,15 +327,15 @@ int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, 
 
 struct tasks_argument {
 	uint32_t client_id, first;
-	struct mfs_task_look *tasks;
+	struct mfs_task_snapshot *tasks;
 	int n;
 	uint32_t *next;
 };
 
 static void task_copy(struct mfs_arbiter *arbiter, const struct session *session, const struct task *task,
-		      struct mfs_task_look *to)
+		      struct mfs_task_snapshot *to)
 {
-	*to = (struct mfs_task_look){
+	*to = (struct mfs_task_snapshot){
 		.task = (uint64_t)task->generation << 32 | (uint32_t)(task - session->task),
 		.bytes = task->bytes,
 		.submit_ns = task->submit_ns,
@@ -345,12 +345,12 @@ static void task_copy(struct mfs_arbiter *arbiter, const struct session *session
 		.in_flight = task->phase == TASK_IN_FLIGHT,
 		.layer = task->layer,
 		.stage = task->stage,
-		.nic = task->way / MFS_DIRECTIONS,
-		.direction = task->way % MFS_DIRECTIONS,
+		.nic = task->direction / MFS_DIRECTIONS,
+		.direction = task->direction % MFS_DIRECTIONS,
 		.wire_class = task->wire_class,
 		.why.rank = MFS_RANK_NONE,
 	};
-	if (task->handle && mfs_rmlq_look(way_at(arbiter, task->way)->queue, task->handle, arbiter->now_ns, &to->why) == 0) {
+	if (task->handle && mfs_rmlq_snapshot(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &to->why) == 0) {
 		to->queued = 1;
 		to->wire_class = to->why.place.wire_class;
 	}
@@ -375,7 +375,7 @@ static int run_tasks(struct mfs_arbiter *arbiter, void *argument)
 	return found;
 }
 
-int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_look *tasks, int n,
+int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_snapshot *tasks, int n,
 		      uint32_t *next)
 {
 	struct tasks_argument a = {client_id, first, tasks, n, next};
@@ -395,7 +395,7 @@ static int run_facts(struct mfs_arbiter *arbiter, void *argument)
 
 	if (a->nic >= arbiter->nics || a->direction >= MFS_DIRECTIONS)
 		return -ENOENT;
-	mfs_rmlq_facts(arbiter->nic[a->nic].way[a->direction].queue, arbiter->now_ns, a->facts);
+	mfs_rmlq_facts(arbiter->nic[a->nic].direction[a->direction].queue, arbiter->now_ns, a->facts);
 	return 0;
 }
 

@@ -1,4 +1,4 @@
-/* The arbiter's view of a NIC: what is in flight each way, whether held flows may go, which goes first. */
+/* The arbiter's view of a NIC: what is in flight each direction, whether held flows may go, which goes first. */
 #include "watch.h"
 
 #include <errno.h>
@@ -26,14 +26,14 @@ static void nic_bell_write(struct mfs_arbiter *arbiter, uint32_t index)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-static void way_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool waits)
+static void direction_waits_set(struct mfs_arbiter *arbiter, uint32_t index, bool waits)
 {
 	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 	bool bell = false;
 
-	way_at(arbiter, index)->waits = waits;
+	direction_at(arbiter, index)->waits = waits;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-		bell |= nic->way[d].waits;
+		bell |= nic->direction[d].waits;
 	if (nic->bell == bell)
 		return;
 	nic->bell = bell;
@@ -50,7 +50,7 @@ static uint32_t destinations_each(const struct mfs_arbiter *arbiter)
 
 static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer, bool own)
 {
-	struct mfs_window *window = way_at(arbiter, task->way)->window;
+	struct mfs_window *window = direction_at(arbiter, task->direction)->window;
 	struct session *session = task->session;
 	uint64_t key = key_mix(session->key_salt, own ? 0 : peer);
 
@@ -59,13 +59,13 @@ static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer,
 		mfs_window_destination(window, key, own ? key : key_mix(arbiter->key_secret, peer), arbiter->now_ns);
 	task->placed = true;
 	if (mfs_window_destination_users(window, task->destination) == 1)
-		session->way[task->way].destinations++;
+		session->direction[task->direction].destinations++;
 }
 
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
 {
-	if (task->placed && mfs_window_destination_give(way_at(arbiter, task->way)->window, task->destination))
-		task->session->way[task->way].destinations--;
+	if (task->placed && mfs_window_destination_give(direction_at(arbiter, task->direction)->window, task->destination))
+		task->session->direction[task->direction].destinations--;
 	task->placed = false;
 }
 
@@ -74,85 +74,85 @@ void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
  * that. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
 {
-	const struct session_way *share = &task->session->way[task->way];
+	const struct session_direction *share = &task->session->direction[task->direction];
 
-	place(arbiter, task, peer, !peer || session_suspect(arbiter, task->session, task->way));
+	place(arbiter, task, peer, !peer || session_suspect(arbiter, task->session, task->direction));
 	if (task->own || share->destinations <= destinations_each(arbiter))
 		return;
 	nic_unplace(arbiter, task);
 	place(arbiter, task, 0, true);
 }
 
-static void flight_append(struct way *way, struct task *task)
+static void flight_append(struct direction *direction, struct task *task)
 {
 	task->flight_next = NULL;
-	task->flight_prev = way->flight_last;
-	*(way->flight_last ? &way->flight_last->flight_next : &way->flight_first) = task;
-	way->flight_last = task;
+	task->flight_prev = direction->flight_last;
+	*(direction->flight_last ? &direction->flight_last->flight_next : &direction->flight_first) = task;
+	direction->flight_last = task;
 }
 
-static void flight_remove(struct way *way, struct task *task)
+static void flight_remove(struct direction *direction, struct task *task)
 {
-	*(task->flight_prev ? &task->flight_prev->flight_next : &way->flight_first) = task->flight_next;
-	*(task->flight_next ? &task->flight_next->flight_prev : &way->flight_last) = task->flight_prev;
+	*(task->flight_prev ? &task->flight_prev->flight_next : &direction->flight_first) = task->flight_next;
+	*(task->flight_next ? &task->flight_next->flight_prev : &direction->flight_last) = task->flight_prev;
 }
 
 /* The task's bytes are in the windows no more, and its destination may have room. */
 static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 {
-	struct way *way = way_at(arbiter, task->way);
+	struct direction *direction = direction_at(arbiter, task->direction);
 	uint16_t next = task->destination;
 
 	task->counted = false;
-	way->in_flight_bytes -= task->bytes;
-	flight_remove(way, task);
-	arbiter->nic[task->way / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
+	direction->in_flight_bytes -= task->bytes;
+	flight_remove(direction, task);
+	arbiter->nic[task->direction / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
 	do {
-		mfs_rmlq_destination_open(way->queue, next);
-		next = mfs_window_destination_next(way->window, next);
+		mfs_rmlq_destination_open(direction->queue, next);
+		next = mfs_window_destination_next(direction->window, next);
 	} while (next != task->destination);
-	way->dirty = true;
+	direction->dirty = true;
 }
 
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
-	struct way *way = way_at(arbiter, task->way);
-	struct session_way *share = &task->session->way[task->way];
+	struct direction *direction = direction_at(arbiter, task->direction);
+	struct session_direction *share = &task->session->direction[task->direction];
 
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
 	if (complete)
-		way->carried_bytes[task->wire_class] += task->bytes;
-	if (complete && task->stage == MFS_STAGE_REUSE && task->way % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
-		arbiter->nic[task->way / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
+		direction->carried_bytes[task->wire_class] += task->bytes;
+	if (complete && task->stage == MFS_STAGE_REUSE && task->direction % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
+		arbiter->nic[task->direction / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
 	else if (complete && task->load)
-		way->load_bytes += task->bytes;
+		direction->load_bytes += task->bytes;
 	if (!task->counted)
 		return;
 	if (complete)
-		mfs_window_complete(way->window, &task->passage, arbiter->now_ns);
+		mfs_window_complete(direction->window, &task->passage, arbiter->now_ns);
 	else
-		mfs_window_leave(way->window, &task->passage, false, arbiter->now_ns);
+		mfs_window_leave(direction->window, &task->passage, false, arbiter->now_ns);
 	window_left(arbiter, task);
 }
 
 /* A task that has not ended by the time that its destination was given: the peer or the program is dead, or neither ever
  * had the bytes. What was permitted first is due first, nearly; so the oldest are looked at, whatever else their program
  * goes on doing. */
-static void way_write_off(struct mfs_arbiter *arbiter, uint32_t index)
+static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 {
-	struct way *way = way_at(arbiter, index);
+	struct direction *direction = direction_at(arbiter, index);
 	struct task *next;
 
-	for (struct task *task = way->flight_first; task; task = next) {
+	for (struct task *task = direction->flight_first; task; task = next) {
 		next = task->flight_next;
 		if (arbiter->now_ns - task->passage.entered_ns < MFS_WINDOW_PATIENCE_NS)
 			return;
 		if (arbiter->now_ns < task->passage.due_ns)
 			continue;
-		task->session->way[index].overdue_ns = arbiter->now_ns;
+		task->session->direction[index].overdue_ns = arbiter->now_ns;
 		watch_open(arbiter, task->session, MFS_OPEN_WRITTEN_OFF);
-		mfs_window_leave(way->window, &task->passage, true, arbiter->now_ns);
+		mfs_window_leave(direction->window, &task->passage, true, arbiter->now_ns);
 		window_left(arbiter, task);
 	}
 }
@@ -164,9 +164,9 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 {
 	uint32_t wire_class = pick->wire_class;
 	struct session *session = task->session;
-	struct nic *nic = &arbiter->nic[task->way / MFS_DIRECTIONS];
-	struct way *way = way_at(arbiter, task->way);
-	struct session_way *share = &session->way[task->way];
+	struct nic *nic = &arbiter->nic[task->direction / MFS_DIRECTIONS];
+	struct direction *direction = direction_at(arbiter, task->direction);
+	struct session_direction *share = &session->direction[task->direction];
 
 	fifo_remove(session, task);
 	task->phase = TASK_IN_FLIGHT;
@@ -179,12 +179,12 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	share->in_flight_tasks++;
 	share->in_flight_bytes += task->bytes;
 	arbiter->grants++;
-	flight_append(way, task);
-	way->in_flight_bytes += task->bytes;
+	flight_append(direction, task);
+	direction->in_flight_bytes += task->bytes;
 	nic->in_flight_class_bytes[wire_class] += task->bytes;
 	/* What went on credit is what the client says: no more of it is believed than the credit is. */
-	mfs_window_enter(way->window, task->destination,
-			 task->taken && task->bytes > mfs_window_bytes(way->window) / 2 ? mfs_window_bytes(way->window) / 2
+	mfs_window_enter(direction->window, task->destination,
+			 task->taken && task->bytes > mfs_window_bytes(direction->window) / 2 ? mfs_window_bytes(direction->window) / 2
 											  : task->bytes,
 			 arbiter->now_ns, &task->passage);
 	nic->granted_bytes[wire_class] += task->bytes;
@@ -207,7 +207,7 @@ void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mf
  * it need not wait here until they are done, and fills what they leave of the link. */
 static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick *pick)
 {
-	return ((struct task *)(uintptr_t)pick->cookie)->laned && class_apart(arbiter, pick->wire_class);
+	return ((struct task *)(uintptr_t)pick->cookie)->class_marked && class_apart(arbiter, pick->wire_class);
 }
 
 /* Collectives are counted where they are sent, and receive about what they send: while some are under way, both directions
@@ -215,7 +215,7 @@ static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick 
 static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, const struct mfs_pick *pick)
 {
 	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
-	struct way *way = way_at(arbiter, index);
+	struct direction *direction = direction_at(arbiter, index);
 	uint64_t at_ns, promotion_ns;
 	bool closed;
 
@@ -223,27 +223,27 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
-		way_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
+		direction_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
 		nic->gate.read = false;
 		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	}
-	way_waits_set(arbiter, index, nic->gate.wire_bytes > 0.0);
+	direction_waits_set(arbiter, index, nic->gate.wire_bytes > 0.0);
 	if (!closed) {
-		way->closed_ns = 0;
+		direction->closed_ns = 0;
 		return true;
 	}
-	if (pick->tier != MFS_TIER_SCAVENGER && gate_aged(arbiter, way, &at_ns)) {
-		way->aged_bytes += pick->bytes;
-		if (way->aged_bytes * AGED_SHARE * 1e9 >= (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
-			way->aged_bytes = 0.0;
-			way->closed_ns = arbiter->now_ns;
+	if (pick->tier != MFS_TIER_SCAVENGER && gate_aged(arbiter, direction, &at_ns)) {
+		direction->aged_bytes += pick->bytes;
+		if (direction->aged_bytes * AGED_SHARE * 1e9 >= (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
+			direction->aged_bytes = 0.0;
+			direction->closed_ns = arbiter->now_ns;
 		}
 		return true;
 	}
-	promotion_ns = mfs_rmlq_advance(way->queue, arbiter->now_ns);
-	way->look_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
-	if (way->look_ns <= arbiter->now_ns)
-		way->look_ns = arbiter->now_ns + 1;
+	promotion_ns = mfs_rmlq_advance(direction->queue, arbiter->now_ns);
+	direction->look_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
+	if (direction->look_ns <= arbiter->now_ns)
+		direction->look_ns = arbiter->now_ns + 1;
 	return false;
 }
 
@@ -254,49 +254,49 @@ static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_
 	uint8_t wire_class = pick->wire_class;
 
 	/* A queue pair has one peer: who says otherwise has no order. */
-	if (first->way == chosen->way && first->destination != chosen->destination)
+	if (first->direction == chosen->direction && first->destination != chosen->destination)
 		return chosen;
 	/* of the queue of the other direction, perhaps */
-	if (first != chosen && mfs_rmlq_place(way_at(arbiter, first->way)->queue, first->handle, pick) == 0 &&
+	if (first != chosen && mfs_rmlq_place(direction_at(arbiter, first->direction)->queue, first->handle, pick) == 0 &&
 	    wire_class < pick->wire_class)
 		pick->wire_class = wire_class;
 	return first;
 }
 
-void way_grant(struct mfs_arbiter *arbiter, uint32_t index)
+void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 {
-	struct way *way = way_at(arbiter, index);
+	struct direction *direction = direction_at(arbiter, index);
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
 	struct mfs_pick pick, taken;
 	struct task *task;
 
-	way->dirty = false;
-	way->look_ns = MFS_TIME_NEVER;
-	for (unsigned n = 0; mfs_rmlq_peek(way->queue, arbiter->now_ns, &pick) == 0; n++) {
+	direction->dirty = false;
+	direction->look_ns = MFS_TIME_NEVER;
+	for (unsigned n = 0; mfs_rmlq_peek(direction->queue, arbiter->now_ns, &pick) == 0; n++) {
 		if (n == GRANTS_PER_LOOP) {
-			way->dirty = true;
+			direction->dirty = true;
 			return;
 		}
 		task = first_of_queue_pair(arbiter, &pick);
 		/* One that takes the other direction goes with what was chosen, whatever room there is there. */
-		if (enforce && task->way == index) {
-			enum mfs_room room = mfs_window_room(way->window, task->destination, task->bytes, arbiter->now_ns,
-							     &way->look_ns);
+		if (enforce && task->direction == index) {
+			enum mfs_room room = mfs_window_room(direction->window, task->destination, task->bytes, arbiter->now_ns,
+							     &direction->look_ns);
 
 			if (room == MFS_ROOM_NIC_FULL)
 				return;
 			if (room == MFS_ROOM_DESTINATION_FULL) {
-				mfs_rmlq_destination_close(way->queue, task->destination);
+				mfs_rmlq_destination_close(direction->queue, task->destination);
 				continue;
 			}
 		}
 		if (enforce && !beside_collectives(arbiter, index, &pick))
 			return;
-		mfs_rmlq_take(way_at(arbiter, task->way)->queue, task->handle, arbiter->now_ns, &taken);
+		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &taken);
 		nic_granted(arbiter, task, &pick);
 	}
-	way->closed_ns = 0;
-	way_waits_set(arbiter, index, false);
+	direction->closed_ns = 0;
+	direction_waits_set(arbiter, index, false);
 }
 
 /* ---- load -------------------------------------------------------------------------------------------------------- */
@@ -338,12 +338,12 @@ static void counters_read(struct session *session, uint32_t index, struct nic_mo
 	last->others_bytes = sums[2];
 }
 
-static uint64_t way_carried(const struct way *way)
+static uint64_t direction_carried(const struct direction *direction)
 {
 	uint64_t sum = 0;
 
 	for (unsigned c = 0; c < MFS_CLASSES_MAX; c++)
-		sum += way->carried_bytes[c];
+		sum += direction->carried_bytes[c];
 	return sum;
 }
 
@@ -352,8 +352,8 @@ static uint64_t way_carried(const struct way *way)
  * end is heard of here, so those in flight are left out of the difference. */
 static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns, double weight)
 {
-	struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
-	uint64_t asked = way_carried(out) + way_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
+	struct direction *out = &nic->direction[MFS_DIRECTION_OUT], *in = &nic->direction[MFS_DIRECTION_IN];
+	uint64_t asked = direction_carried(out) + direction_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
 	uint64_t passed = 0;
 
 	nic->others_bytes += others;
@@ -362,12 +362,12 @@ static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t othe
 		passed = nic->others_bytes - asked - nic->passed_bytes;
 	nic->passed_bytes += passed;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-		struct way *way = &nic->way[d];
-		uint64_t carried = way_carried(way);
-		uint64_t bytes = carried - way->measured_bytes + unscheduled + (d == MFS_DIRECTION_OUT ? passed : 0);
+		struct direction *direction = &nic->direction[d];
+		uint64_t carried = direction_carried(direction);
+		uint64_t bytes = carried - direction->measured_bytes + unscheduled + (d == MFS_DIRECTION_OUT ? passed : 0);
 
-		way->measured_bytes = carried;
-		way->used += weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) - way->used);
+		direction->measured_bytes = carried;
+		direction->used += weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) - direction->used);
 	}
 }
 
@@ -405,7 +405,7 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	all_counters_read(arbiter, nic_moved);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct nic *nic = &arbiter->nic[i];
-		struct way *out = &nic->way[MFS_DIRECTION_OUT], *in = &nic->way[MFS_DIRECTION_IN];
+		struct direction *out = &nic->direction[MFS_DIRECTION_OUT], *in = &nic->direction[MFS_DIRECTION_IN];
 		uint64_t unscheduled = nic_moved[i].unscheduled, reuse = nic_moved[i].reuse, reuse_out;
 
 		nic_use_measure(nic, unscheduled, nic_moved[i].others, elapsed_ns, weight);
@@ -414,13 +414,13 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 		out->load_bytes += reuse_out;
 		in->load_bytes += reuse - reuse_out;
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-			struct way *way = &nic->way[d];
-			double share = (double)(unscheduled + way->load_bytes) * 1e9 /
+			struct direction *direction = &nic->direction[d];
+			double share = (double)(unscheduled + direction->load_bytes) * 1e9 /
 				       ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
 
-			way->load_bytes = 0;
-			way->load += weight * ((share < 1.0 ? share : 1.0) - way->load);
-			mfs_rmlq_set_load(way->queue, way->load);
+			direction->load_bytes = 0;
+			direction->load += weight * ((share < 1.0 ? share : 1.0) - direction->load);
+			mfs_rmlq_set_load(direction->queue, direction->load);
 		}
 	}
 }
@@ -432,8 +432,8 @@ void nic_tick(struct mfs_arbiter *arbiter)
 	nic_loads_measure(arbiter);
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		gate_tick(arbiter, i, elapsed_ns);
-	for (uint32_t i = 0; i < ways_count(arbiter); i++)
-		way_write_off(arbiter, i);
+	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+		direction_write_off(arbiter, i);
 }
 
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
@@ -453,7 +453,7 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		if (!parts->queue[0])
 			return -ENOENT;
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-			nic->way[d] = (struct way){.queue = parts->queue[d],
+			nic->direction[d] = (struct direction){.queue = parts->queue[d],
 						   .window = parts->window[d],
 						   .look_ns = MFS_TIME_NEVER};
 			parts->queue[d] = NULL;
@@ -467,12 +467,12 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		arbiter->nics++;
 	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-			rc = mfs_rmlq_set_rate(nic->way[d].queue, rate_bytes_per_s);
+			rc = mfs_rmlq_set_rate(nic->direction[d].queue, rate_bytes_per_s);
 			if (rc == 0)
-				rc = mfs_window_set_rate(nic->way[d].window, rate_bytes_per_s, arbiter->now_ns);
+				rc = mfs_window_set_rate(nic->direction[d].window, rate_bytes_per_s, arbiter->now_ns);
 			if (rc < 0)
 				return rc;
-			nic->way[d].dirty = true;
+			nic->direction[d].dirty = true;
 		}
 		nic->rate_bytes_per_s = rate_bytes_per_s;
 	}

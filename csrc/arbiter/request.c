@@ -75,10 +75,10 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 	batch_stale(session, request->batch);
 	watch_request_end(arbiter, session, request);
 	for (uint32_t told = request->told | request->pruned_told; told; told &= told - 1) {
-		struct way *way = way_at(arbiter, (uint32_t)__builtin_ctz(told));
+		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(told));
 
-		mfs_rmlq_request_end(way->queue, request->key);
-		way->dirty = true;
+		mfs_rmlq_request_end(direction->queue, request->key);
+		direction->dirty = true;
 	}
 	while (d) {
 		struct demand *demand = &session->demand[d - 1];
@@ -124,7 +124,7 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 		demand->layer = atomic_load_explicit(&shared->layer, memory_order_relaxed);
 		demand->stage = atomic_load_explicit(&shared->stage, memory_order_relaxed);
 		nic = atomic_load_explicit(&shared->nic, memory_order_relaxed);
-		demand->way = (uint8_t)way_of(nic % MFS_NICS_MAX, atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
+		demand->direction = (uint8_t)direction_index(nic % MFS_NICS_MAX, atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
 		memcpy(demand->peer, peer, sizeof(peer));
 		if (demand->bytes > MFS_FLOW_BYTES_MAX || nic >= arbiter->nics)
 			demand->bytes = 0;
@@ -138,11 +138,11 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 	}
 }
 
-/* Last-stage bytes that take each way, and the part that exists only once the last layer is computed. */
+/* Last-stage bytes that take each direction, and the part that exists only once the last layer is computed. */
 static void request_tell(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
 {
-	uint32_t layers = 0, ways = 0;
-	uint64_t ahead[WAYS_MAX] = {0}, tail[WAYS_MAX] = {0};
+	uint32_t layers = 0, directions = 0;
+	uint64_t ahead[DIRECTIONS_MAX] = {0}, tail[DIRECTIONS_MAX] = {0};
 
 	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
 		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers, memory_order_relaxed);
@@ -151,14 +151,14 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 
 		if (demand->stage != MFS_STAGE_P2D || !demand->bytes)
 			continue;
-		ways |= 1u << demand->way;
-		ahead[demand->way] += demand->bytes;
+		directions |= 1u << demand->direction;
+		ahead[demand->direction] += demand->bytes;
 		if (layers && demand->layer + 1u >= layers)
-			tail[demand->way] += demand->bytes;
+			tail[demand->direction] += demand->bytes;
 	}
-	for (; ways; ways &= ways - 1) {
-		uint32_t i = (uint32_t)__builtin_ctz(ways);
-		struct way *way = way_at(arbiter, i);
+	for (; directions; directions &= directions - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(directions);
+		struct direction *direction = direction_at(arbiter, i);
 		struct mfs_request_context context = {
 			.deadline_ns = request->deadline_ns,
 			.budget_ns = request->budget_ns,
@@ -166,9 +166,9 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 			.bytes_tail = tail[i],
 		};
 
-		if (mfs_rmlq_request(way->queue, request->key, &context, arbiter->now_ns) == 0)
+		if (mfs_rmlq_request(direction->queue, request->key, &context, arbiter->now_ns) == 0)
 			request->told |= 1u << i;
-		way->dirty = true;
+		direction->dirty = true;
 	}
 }
 
@@ -213,24 +213,24 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 
 static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t i)
 {
-	struct way *way = way_at(arbiter, i);
+	struct direction *direction = direction_at(arbiter, i);
 
-	if (mfs_rmlq_prune(way->queue, request->key) == 0)
+	if (mfs_rmlq_prune(direction->queue, request->key) == 0)
 		request->pruned_told |= 1u << i;
-	way->dirty = true;
+	direction->dirty = true;
 }
 
-/* A last-stage flow of the request came to a way for which none was told, or that was not there when it was pruned. */
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way)
+/* A last-stage flow of the request came to a direction for which none was told, or that was not there when it was pruned. */
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction)
 {
 	struct request *request = &session->request[slot];
 	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns, .budget_ns = request->budget_ns};
 
-	if (!(request->told >> way & 1) &&
-	    mfs_rmlq_request(way_at(arbiter, way)->queue, request->key, &context, arbiter->now_ns) == 0)
-		request->told |= 1u << way;
-	if (request->pruned && !(request->pruned_told >> way & 1))
-		request_prune_at(arbiter, request, way);
+	if (!(request->told >> direction & 1) &&
+	    mfs_rmlq_request(direction_at(arbiter, direction)->queue, request->key, &context, arbiter->now_ns) == 0)
+		request->told |= 1u << direction;
+	if (request->pruned && !(request->pruned_told >> direction & 1))
+		request_prune_at(arbiter, request, direction);
 }
 
 /* Takes the task's bytes off what its request has told: off its own layer's first, then off the same stage's. */
@@ -246,7 +246,7 @@ void request_completed(struct session *session, const struct task *task)
 			struct demand *demand = &session->demand[d - 1];
 			uint64_t part = bytes < demand->bytes_left ? bytes : demand->bytes_left;
 
-			if (demand->stage != task->stage || demand->way != task->way ||
+			if (demand->stage != task->stage || demand->direction != task->direction ||
 			    (pass == 0 && demand->layer != task->layer))
 				continue;
 			demand->bytes_left -= part;
@@ -276,12 +276,12 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 		return 0;
 	request->pruned = a->pruned;
 	watch_prune(arbiter, session, request);
-	for (uint32_t i = 0; i < ways_count(arbiter); i++) {
+	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		if (a->pruned) {
 			request_prune_at(arbiter, request, i);
 		} else if (request->pruned_told >> i & 1) {
-			mfs_rmlq_unprune(way_at(arbiter, i)->queue, request->key);
-			way_at(arbiter, i)->dirty = true;
+			mfs_rmlq_unprune(direction_at(arbiter, i)->queue, request->key);
+			direction_at(arbiter, i)->dirty = true;
 		}
 	}
 	if (!a->pruned)

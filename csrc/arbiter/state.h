@@ -52,9 +52,9 @@ struct task {
 	uint16_t layer;
 	uint8_t stage;
 	uint8_t phase; /* enum task_phase */
-	uint8_t way;
+	uint8_t direction;
 	uint8_t wire_class; /* when in flight */
-	bool laned;	    /* goes out on the lane of its class */
+	bool class_marked;	    /* goes out on the lane of its class */
 	bool counted;	    /* when in flight: its bytes are in the windows, as `passage` says */
 	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
 	bool taken;	    /* went on credit */
@@ -79,7 +79,7 @@ struct batch {
 	uint32_t layer_current;
 	uint32_t rank;
 	bool pruned;
-	uint32_t told; /* ways whose queue knows it, one bit each */
+	uint32_t told; /* directions whose queue knows it, one bit each */
 };
 
 /* The daemon's copy of a request. Slots of it and of its demands are those of the segment, plus one in links. */
@@ -97,8 +97,8 @@ struct request {
 	uint32_t demands;	  /* length of the chain */
 	uint32_t next, prev;	  /* of the same batch */
 	uint32_t hash_next;	  /* of the same bucket */
-	uint32_t told;		  /* ways whose queue knows it, one bit each */
-	uint32_t pruned_told;	  /* ways whose queue knows that it is pruned */
+	uint32_t told;		  /* directions whose queue knows it, one bit each */
+	uint32_t pruned_told;	  /* directions whose queue knows that it is pruned */
 	bool pruned;
 };
 
@@ -110,12 +110,12 @@ struct demand {
 	uint32_t next;
 	uint16_t layer;
 	uint8_t stage;
-	uint8_t way;
+	uint8_t direction;
 };
 
 #define REQUEST_BUCKETS 1024u
 #define FIFO_BUCKETS 1024u
-#define LANES_ALL ((1u << MFS_LANES) - 1)
+#define RINGS_ALL ((1u << MFS_SUBMIT_RINGS) - 1)
 #define MESSAGES_PER_TURN 64 /* of one client, so that a busy one cannot keep the others waiting */
 
 /* One client on one NIC. */
@@ -131,17 +131,17 @@ struct session_nic {
 	bool member;	      /* its collectives are read for each grant */
 };
 
-#define WAYS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
-_Static_assert(WAYS_MAX <= 32, "contexts keep one bit a way in a word");
+#define DIRECTIONS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
+_Static_assert(DIRECTIONS_MAX <= 32, "contexts keep one bit a direction in a word");
 
-/* What one client was granted on one way. */
-struct session_way {
+/* What one client was granted on one direction. */
+struct session_direction {
 	uint32_t in_flight_tasks;
 	uint64_t in_flight_bytes;
 	uint64_t judged_ns;   /* its last critical or pruned flow; 0: none yet */
 	uint64_t overdue_ns;  /* when a task of it was last written off; 0: never */
 	uint32_t destinations; /* numbers of the table that its tasks use */
-	uint64_t credit, credit_laned; /* as written in its segment */
+	uint64_t credit, credit_class_marked; /* as written in its segment */
 	uint64_t used_ns;     /* when a task of it was last submitted there */
 	uint32_t holder;      /* place in the table of those that have used it lately, plus one; 0: it has not */
 };
@@ -162,18 +162,18 @@ struct session {
 	int doorbell;
 	bool announce; /* grants were pushed since the last futex wake */
 	bool leaving;  /* it may be looked at no more: being found out */
-	bool read_whole; /* all lanes were looked at when its messages were last taken */
+	bool read_whole; /* all rings were looked at when its messages were last taken */
 	uint32_t active; /* place among those that are looked at in each turn, plus one; 0: it has to ring */
-	uint32_t lanes, lane_next; /* that gave messages lately, one bit each; the other one to look at next */
+	uint32_t rings, ring_next; /* that gave messages lately, one bit each; the other one to look at next */
 	uint32_t nics_counted; /* where its counters of bytes have moved lately, one bit each */
 	uint64_t heard_ns; /* when a message of it was last read, or its bell heard */
-	struct mfs_lanes_reader reader;
+	struct mfs_submit_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;
 	uint64_t submits, grants, taken, completes, cancels, bad_messages;
 	uint64_t held_bytes;
 	struct session_nic nic[MFS_NICS_MAX];
-	struct session_way way[WAYS_MAX];
+	struct session_direction direction[DIRECTIONS_MAX];
 	uint64_t batches_known;	  /* those with an id, one bit each */
 	uint64_t batches_stale;	  /* requests came or went since the queues were told, one bit each */
 	uint64_t batches_changed; /* since the daemon's Python looked, one bit each */
@@ -198,7 +198,7 @@ struct session {
 
 /* One direction of a NIC's link. The link is full duplex: what is read waits for nothing that is written, nor the
  * reverse. */
-struct way {
+struct direction {
 	struct mfs_rmlq *queue;
 	struct mfs_window *window;
 	struct task *flight_first, *flight_last;
@@ -211,7 +211,7 @@ struct way {
 	bool dirty;	     /* something changed that may allow a grant */
 	bool waits;	     /* its first flow waits for collectives to end */
 	bool open;	     /* nothing waits: clients have credit */
-	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this way */
+	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this direction */
 	double load;
 	uint64_t carried_bytes[MFS_CLASSES_MAX]; /* completed by tasks, by class */
 	uint64_t measured_bytes; /* of these, when the use was last measured */
@@ -240,7 +240,7 @@ struct nic {
 	char name[32];
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	struct way way[MFS_DIRECTIONS];
+	struct direction direction[MFS_DIRECTIONS];
 	uint64_t in_flight_class_bytes[MFS_CLASSES_MAX];
 	uint64_t granted_bytes[MFS_CLASSES_MAX];
 	uint64_t grants[MFS_CLASSES_MAX];
@@ -283,7 +283,7 @@ struct mfs_arbiter {
 	uint32_t slice, slice_end; /* of the table of sessions: whom this heartbeat looks at though they have not rung */
 	struct session *announcing[MFS_CLIENTS_MAX]; /* those with permits that nobody was woken for yet */
 	uint32_t announcings;
-	struct session *holder[WAYS_MAX][MFS_CLIENTS_MAX]; /* those that have used a way lately */
+	struct session *holder[DIRECTIONS_MAX][MFS_CLIENTS_MAX]; /* those that have used a direction lately */
 	struct nic nic[MFS_NICS_MAX];
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
@@ -321,18 +321,18 @@ static inline bool class_apart(const struct mfs_arbiter *arbiter, uint32_t wire_
 	return own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
 }
 
-/* A way's number is that of its NIC and its direction. */
-static inline uint32_t way_of(uint32_t nic, uint32_t direction)
+/* A direction's number is that of its NIC and its direction. */
+static inline uint32_t direction_index(uint32_t nic, uint32_t direction)
 {
 	return nic * MFS_DIRECTIONS + direction;
 }
 
-static inline struct way *way_at(struct mfs_arbiter *arbiter, uint32_t way)
+static inline struct direction *direction_at(struct mfs_arbiter *arbiter, uint32_t direction)
 {
-	return &arbiter->nic[way / MFS_DIRECTIONS].way[way % MFS_DIRECTIONS];
+	return &arbiter->nic[direction / MFS_DIRECTIONS].direction[direction % MFS_DIRECTIONS];
 }
 
-static inline uint32_t ways_count(const struct mfs_arbiter *arbiter)
+static inline uint32_t directions_count(const struct mfs_arbiter *arbiter)
 {
 	return arbiter->nics * MFS_DIRECTIONS;
 }
@@ -340,9 +340,9 @@ static inline uint32_t ways_count(const struct mfs_arbiter *arbiter)
 #define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
 
 /* A task of the client did not end in time there, lately. */
-static inline bool session_suspect(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t way)
+static inline bool session_suspect(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t direction)
 {
-	return session->way[way].overdue_ns && arbiter->now_ns - session->way[way].overdue_ns < SUSPECT_NS;
+	return session->direction[direction].overdue_ns && arbiter->now_ns - session->direction[direction].overdue_ns < SUSPECT_NS;
 }
 
 /* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
@@ -356,10 +356,10 @@ static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 	return x ? x : 1;
 }
 
-/* The lanes of it that are looked at in a turn, one bit each. */
-static inline uint32_t active_lanes(const struct session *session)
+/* The rings of it that are looked at in a turn, one bit each. */
+static inline uint32_t active_rings(const struct session *session)
 {
-	return session->lanes | 1u << session->lane_next % MFS_LANES;
+	return session->rings | 1u << session->ring_next % MFS_SUBMIT_RINGS;
 }
 
 /* What contexts cost to read and to tell the queues, roughly: clients are held to a share of the thread's time. */
@@ -397,9 +397,9 @@ void session_rules_write(const struct mfs_arbiter *arbiter, struct session *sess
 void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session);
 
 /* credit.c */
-void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t way); /* by a task of it */
+void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t direction); /* by a task of it */
 void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
-/* Gives clients credit where nothing waits and takes it where something does: on all ways, or where that changed. */
+/* Gives clients credit where nothing waits and takes it where something does: on all directions, or where that changed. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
 bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and nobody has asked for a while */
 /* Looks whether a flow that may go has a class which its client could not have known. */
@@ -424,8 +424,8 @@ struct task *fifo_first(struct session *session, struct task *task); /* of its q
 /* gate.c */
 /* Whether collectives hold back what does not travel apart from them. Then `at_ns` is when that may have changed. */
 bool gate_closed(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t *at_ns);
-/* Whether the way has been closed for as long as it may be. */
-bool gate_aged(struct mfs_arbiter *arbiter, struct way *way, uint64_t *at_ns);
+/* Whether the direction has been closed for as long as it may be. */
+bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_t *at_ns);
 void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
 void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
 
@@ -438,7 +438,7 @@ struct nic_parts {
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
 		    struct nic_parts *parts);
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
-void way_grant(struct mfs_arbiter *arbiter, uint32_t way); /* grants what may go now, and sets look_ns */
+void direction_grant(struct mfs_arbiter *arbiter, uint32_t direction); /* grants what may go now, and sets look_ns */
 /* The destination of a task that comes from the client; `peer` 0: unknown. Given back when the task has ended. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer);
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task);
@@ -452,21 +452,21 @@ uint32_t request_find(const struct session *session, uint64_t request_id); /* sl
 /* Copies the request if it changed; true: it is there and was not before. Batches that lose or gain one become stale. */
 bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
 void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction);
 void request_completed(struct session *session, const struct task *task);
 
 /* batch.c */
 struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
-/* The batch of a flow that is submitted to the way, known to its queue; 0: none. */
-uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t way);
+/* The batch of a flow that is submitted to the direction, known to its queue; 0: none. */
+uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction);
 uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns);
 void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
 void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *session);
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* task.c */
-/* True: it had messages. Looks at `lanes`, one bit each. */
-bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes);
+/* True: it had messages. Looks at `rings`, one bit each. */
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings);
 /* The turn's grants are out: wakes who waits for them, detaches clients that failed. True: it did the latter. */
 bool grants_end(struct mfs_arbiter *arbiter);
 /* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */

@@ -15,7 +15,7 @@
 static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	if (task->handle)
-		mfs_rmlq_cancel(way_at(arbiter, task->way)->queue, task->handle);
+		mfs_rmlq_cancel(direction_at(arbiter, task->direction)->queue, task->handle);
 	if (task->phase == TASK_IN_FLIGHT) {
 		nic_released(arbiter, task, complete);
 	} else {
@@ -24,7 +24,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	}
 	nic_unplace(arbiter, task);
 	task->phase = TASK_FREE;
-	way_at(arbiter, task->way)->dirty = true;
+	direction_at(arbiter, task->direction)->dirty = true;
 }
 
 /* What its program told of its end, or would have. */
@@ -33,7 +33,7 @@ static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_
 	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
 
 	if (gone && task->handle) {
-		mfs_rmlq_complete(way_at(arbiter, task->way)->queue, task->handle, UINT64_MAX);
+		mfs_rmlq_complete(direction_at(arbiter, task->direction)->queue, task->handle, UINT64_MAX);
 		task->handle = 0;
 	}
 	if (gone && task->request)
@@ -95,7 +95,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	uint32_t generation = (uint32_t)(message->task >> 32);
 
 	session->submits++;
-	/* A slot is reused only when its task was ended, but lanes are read in any order (tests/model/slots.pml). */
+	/* A slot is reused only when its task was ended, but rings are read in any order (tests/model/slots.pml). */
 	if ((int32_t)(generation - task->generation) < 0) { /* ended long ago */
 		watch_late(arbiter, message->request_id);
 		return 0;
@@ -119,7 +119,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 			return 0;
 		}
 	}
-	task->way = (uint8_t)way_of(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
+	task->direction = (uint8_t)direction_index(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
 	task->deadline_ns = message->deadline_ns;
 	task->batch = message->batch;
@@ -131,17 +131,17 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		if (task->batch == MFS_NONE_U32)
 			task->batch = request->batch;
 		if (message->stage == MFS_STAGE_P2D)
-			request_submitted(arbiter, session, task->request - 1, task->way);
+			request_submitted(arbiter, session, task->request - 1, task->direction);
 	}
 
 	task->session = session;
 	nic_place(arbiter, task, message->peer);
 
-	struct way *way = way_at(arbiter, task->way);
+	struct direction *direction = direction_at(arbiter, task->direction);
 	struct mfs_flow flow = {
 		.bytes = message->bytes,
 		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
-		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->way) : 0,
+		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->direction) : 0,
 		.deadline_ns = task->deadline_ns,
 		.cookie = (uintptr_t)task,
 		.layer = message->layer,
@@ -156,14 +156,14 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->layer = message->layer;
 	task->stage = message->stage;
 	task->phase = TASK_WAITING;
-	task->laned = message->flags & MFS_TASK_LANED;
+	task->class_marked = message->flags & MFS_TASK_CLASS_MARKED;
 	task->fifo = 0;
 	session->held_bytes += task->bytes;
-	credit_used(arbiter, session, task->way);
-	way->dirty = true;
+	credit_used(arbiter, session, task->direction);
+	direction->dirty = true;
 	watch_submit(arbiter, task);
 	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
-	bool full = mfs_rmlq_submit(way->queue, &flow, arbiter->now_ns, &task->handle) < 0;
+	bool full = mfs_rmlq_submit(direction->queue, &flow, arbiter->now_ns, &task->handle) < 0;
 
 	if (full) {
 		task->handle = 0; /* better now than never */
@@ -171,7 +171,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	}
 	if (task->taken) {
 		session->taken++;
-		mfs_rmlq_take(way->queue, task->handle, arbiter->now_ns, &pick);
+		mfs_rmlq_take(direction->queue, task->handle, arbiter->now_ns, &pick);
 		credit_judged(arbiter, task, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
@@ -218,8 +218,8 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	return 0;
 }
 
-/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other lanes, and
- * nobody is in a hurry to read them. So it is heeded when all lanes are empty. */
+/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings, and
+ * nobody is in a hurry to read them. So it is heeded when all rings are empty. */
 static bool batch_ends(struct session *session, uint32_t slot)
 {
 	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
@@ -294,7 +294,7 @@ static bool session_owes(struct mfs_arbiter *arbiter, struct session *session)
 	return true;
 }
 
-static int messages_take(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes)
+static int messages_take(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings)
 {
 	struct mfs_segment *segment = session->segment;
 	int n;
@@ -302,10 +302,10 @@ static int messages_take(struct mfs_arbiter *arbiter, struct session *session, u
 	if (session->message_next < session->message_end)
 		return 0;
 	if (session->ending)
-		lanes = LANES_ALL;
-	n = mfs_some_lanes_pop(&session->reader, lanes, segment->submit, segment->submit_slot[0], MFS_LANE_SLOTS,
+		rings = RINGS_ALL;
+	n = mfs_submit_pop_some(&session->reader, rings, segment->submit, segment->submit_slot[0], MFS_SUBMIT_SLOTS,
 			       session->message, MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
-	session->read_whole = lanes == LANES_ALL && n < MESSAGES_PER_TURN;
+	session->read_whole = rings == RINGS_ALL && n < MESSAGES_PER_TURN;
 	session->message_next = 0;
 	session->message_end = n > 0 ? (uint32_t)n : 0;
 	if (n > 0) {
@@ -316,14 +316,14 @@ static int messages_take(struct mfs_arbiter *arbiter, struct session *session, u
 	return n < 0 ? n : 0;
 }
 
-bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t lanes)
+bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings)
 {
 	bool worked = false;
 	int rc;
 
 	if (session->state != MFS_SEGMENT_ACTIVE || session_owes(arbiter, session))
 		return false;
-	rc = messages_take(arbiter, session, lanes);
+	rc = messages_take(arbiter, session, rings);
 	while (rc >= 0 && session->message_next < session->message_end) {
 		worked = true;
 		rc = message_apply(arbiter, session, &session->message[session->message_next++]);

@@ -53,7 +53,7 @@ void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_e
 		.layer = task->layer,
 		.kind = (uint8_t)kind,
 		.stage = task->stage,
-		.way = task->way,
+		.direction = task->direction,
 		.wire_class = pick ? pick->wire_class : task->wire_class,
 		.level = pick ? pick->level : 0,
 		.tier = pick ? pick->tier : 0,

@@ -44,11 +44,11 @@ void watch_request(struct mfs_arbiter *arbiter, const struct session *session, c
 {
 	uint64_t budget_us = request->budget_ns / 1000;
 
-	ledger_told(arbiter->watch->ledger, session->client_id, request->id, request->deadline_ns, arbiter->now_ns);
+	ledger_announced(arbiter->watch->ledger, session->client_id, request->id, request->deadline_ns, arbiter->now_ns);
 	if (batch_id_of(session, request))
 		ledger_batch(arbiter->watch->ledger, session->client_id, request->id, batch_id_of(session, request));
 	if (watch_recorded(arbiter))
-		trace_request(arbiter, session, request, MFS_EVENT_REQUEST_TOLD,
+		trace_request(arbiter, session, request, MFS_EVENT_REQUEST_ANNOUNCED,
 			      budget_us < UINT32_MAX ? (uint32_t)budget_us : UINT32_MAX);
 }
 
@@ -94,7 +94,7 @@ static int run_accounts(struct mfs_arbiter *arbiter, void *argument)
 {
 	const struct accounts_argument *a = argument;
 
-	return ledger_look(arbiter->watch->ledger, a->request_id, a->first, a->accounts, a->n, a->cells, a->cells_max, a->next);
+	return ledger_read(arbiter->watch->ledger, a->request_id, a->first, a->accounts, a->n, a->cells, a->cells_max, a->next);
 }
 
 int mfs_arbiter_accounts(struct mfs_arbiter *arbiter, uint64_t request_id, uint32_t first, struct mfs_account *accounts,

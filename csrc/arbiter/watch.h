@@ -73,7 +73,7 @@ static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *tas
 		trace_task(arbiter, task, kind[how], NULL, end_ns);
 }
 
-/* A task of a request whose end was read before its beginning: the two came by different lanes. */
+/* A task of a request whose end was read before its beginning: the two came by different rings. */
 static inline void watch_late(struct mfs_arbiter *arbiter, uint64_t request_id)
 {
 	if (request_id)

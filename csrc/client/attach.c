@@ -126,7 +126,7 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 static size_t segment_known_bytes(uint32_t minor)
 {
 	return minor < MINOR_REQUESTS	       ? offsetof(struct mfs_segment, request)
-	       : minor < MFS_USAGE_LANES_MINOR ? offsetof(struct mfs_segment, posted_lane)
+	       : minor < MFS_USAGE_SHARDS_MINOR ? offsetof(struct mfs_segment, posted_shard)
 					       : sizeof(struct mfs_segment);
 }
 
@@ -267,12 +267,12 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	client->epoch = (uint32_t)client->segment->header.epoch;
 	client->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
 	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
-		bool last = i + 1 == MFS_TASKS_MAX || task_lane(i + 1) != task_lane(i);
+		bool last = i + 1 == MFS_TASKS_MAX || task_ring(i + 1) != task_ring(i);
 
 		atomic_init(&client->task[i].next_free, last ? 0 : i + 2);
 	}
-	for (uint32_t lane = 0; lane < MFS_LANES; lane++)
-		atomic_init(&client->lane[lane].free_head, lane * (MFS_TASKS_MAX / MFS_LANES) + 1);
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
+		atomic_init(&client->ring[ring].free_head, ring * (MFS_TASKS_MAX / MFS_SUBMIT_RINGS) + 1);
 	*result = client;
 	return 0;
 }

@@ -19,10 +19,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The lane of this thread. Static TLS: no allocation on first use. */
+/* The ring of this thread. Static TLS: no allocation on first use. */
 struct own {
-	uint64_t serial; /* of the client whose lane it is */
-	uint32_t lane;
+	uint64_t serial; /* of the client whose ring it is */
+	uint32_t ring;
 };
 static __thread volatile struct own own __attribute__((tls_model("initial-exec")));
 
@@ -82,57 +82,57 @@ void client_doorbell_ring(struct mfs_client *client, bool urgent)
 	}
 }
 
-/* Gives this thread a lane to itself: the one it had, a free one, or that of a thread that has ended. */
-static uint32_t lane_acquire(struct mfs_client *client)
+/* Gives this thread a ring to itself: the one it had, a free one, or that of a thread that has ended. */
+static uint32_t ring_acquire(struct mfs_client *client)
 {
 	uint32_t tid = (uint32_t)syscall(SYS_gettid);
-	uint32_t found = MFS_LANE_SHARED;
+	uint32_t found = MFS_SUBMIT_SHARED;
 	int saved = errno;
 
-	for (uint32_t lane = 0; lane < MFS_LANE_SHARED && found == MFS_LANE_SHARED; lane++)
-		if (atomic_load_explicit(&client->lane[lane].owner, memory_order_relaxed) == tid)
-			found = lane;
-	for (uint32_t lane = 0; lane < MFS_LANE_SHARED && found == MFS_LANE_SHARED; lane++) {
-		uint32_t owner = atomic_load_explicit(&client->lane[lane].owner, memory_order_relaxed);
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_SHARED && found == MFS_SUBMIT_SHARED; ring++)
+		if (atomic_load_explicit(&client->ring[ring].owner, memory_order_relaxed) == tid)
+			found = ring;
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_SHARED && found == MFS_SUBMIT_SHARED; ring++) {
+		uint32_t owner = atomic_load_explicit(&client->ring[ring].owner, memory_order_relaxed);
 
 		if ((owner == 0 || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
-		    atomic_compare_exchange_strong_explicit(&client->lane[lane].owner, &owner, tid, memory_order_acquire,
+		    atomic_compare_exchange_strong_explicit(&client->ring[ring].owner, &owner, tid, memory_order_acquire,
 							    memory_order_relaxed))
-			found = lane;
+			found = ring;
 	}
 	errno = saved;
-	if (found != MFS_LANE_SHARED)
-		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found], MFS_LANE_SLOTS);
-	own.lane = found;
+	if (found != MFS_SUBMIT_SHARED)
+		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found], MFS_SUBMIT_SLOTS);
+	own.ring = found;
 	own.serial = client->serial;
 	return found;
 }
 
-static inline uint32_t lane_own(struct mfs_client *client)
+static inline uint32_t ring_own(struct mfs_client *client)
 {
-	return __builtin_expect(own.serial == client->serial, 1) ? own.lane : lane_acquire(client);
+	return __builtin_expect(own.serial == client->serial, 1) ? own.ring : ring_acquire(client);
 }
 
 bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent)
 {
 	struct mfs_segment *segment = client->segment;
-	uint32_t lane = lane_own(client);
+	uint32_t ring = ring_own(client);
 	unsigned sent = 0;
 
-	if (lane != MFS_LANE_SHARED && !client->lane[lane].sending) {
-		client->lane[lane].sending = 1;
+	if (ring != MFS_SUBMIT_SHARED && !client->ring[ring].sending) {
+		client->ring[ring].sending = 1;
 		atomic_signal_fence(memory_order_seq_cst);
-		sent = mfs_mpsc_push_owned(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
+		sent = mfs_mpsc_push_owned(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, message, 1);
 		atomic_signal_fence(memory_order_seq_cst);
-		client->lane[lane].sending = 0;
+		client->ring[ring].sending = 0;
 	}
 	if (!sent) {
-		lane = MFS_LANE_SHARED;
-		sent = mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, message, 1);
+		ring = MFS_SUBMIT_SHARED;
+		sent = mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, message, 1);
 	}
 	if (!sent)
 		return false;
-	client_doorbell_ring(client, urgent || mfs_mpsc_crowded(&segment->submit[lane], MFS_LANE_SLOTS));
+	client_doorbell_ring(client, urgent || mfs_mpsc_crowded(&segment->submit[ring], MFS_SUBMIT_SLOTS));
 	return true;
 }
 
@@ -149,9 +149,9 @@ static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase 
 	return client_message_send(client, &message, false); /* where something waits every message rings */
 }
 
-static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
+static uint32_t ring_slot_take(struct mfs_client *client, uint32_t ring)
 {
-	_Atomic uint64_t *free_head = &client->lane[lane].free_head;
+	_Atomic uint64_t *free_head = &client->ring[ring].free_head;
 	uint64_t head = atomic_load_explicit(free_head, memory_order_acquire);
 
 	for (;;) {
@@ -170,10 +170,10 @@ static uint32_t lane_slot_take(struct mfs_client *client, uint32_t lane)
 
 static uint32_t slot_take(struct mfs_client *client)
 {
-	uint32_t first = lane_own(client);
+	uint32_t first = ring_own(client);
 
-	for (uint32_t i = 0; i < MFS_LANES; i++) {
-		uint32_t slot = lane_slot_take(client, (first + i) % MFS_LANES);
+	for (uint32_t i = 0; i < MFS_SUBMIT_RINGS; i++) {
+		uint32_t slot = ring_slot_take(client, (first + i) % MFS_SUBMIT_RINGS);
 
 		if (slot != MFS_NONE_U32)
 			return slot;
@@ -183,7 +183,7 @@ static uint32_t slot_take(struct mfs_client *client)
 
 static void slot_give(struct mfs_client *client, uint32_t slot)
 {
-	_Atomic uint64_t *free_head = &client->lane[task_lane(slot)].free_head;
+	_Atomic uint64_t *free_head = &client->ring[task_ring(slot)].free_head;
 	uint64_t head = atomic_load_explicit(free_head, memory_order_relaxed);
 
 	do {
@@ -278,7 +278,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.stage = task->stage,
 		.nic = task->nic,
 		.role = task->role,
-		.flags = (uint8_t)((task->laned ? MFS_TASK_LANED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
+		.flags = (uint8_t)((task->class_marked ? MFS_TASK_CLASS_MARKED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
 				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
 		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
 		.peer = grouped ? task->peer : 0,
@@ -286,7 +286,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	uint64_t phase = taken >= 0 ? PHASE_GRANTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;
 
 	atomic_store_explicit(&entry->cookie, cookie, memory_order_relaxed);
-	entry->way = taken >= 0 ? task->nic * MFS_DIRECTIONS + (uint32_t)task->incoming : MFS_NONE_U32;
+	entry->direction = taken >= 0 ? task->nic * MFS_DIRECTIONS + (uint32_t)task->incoming : MFS_NONE_U32;
 	entry->bytes = task->bytes;
 	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
 	atomic_store_explicit(&entry->state, generation << 32 | phase, memory_order_release);
@@ -297,7 +297,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	if (taken < 0)
 		waiting_add(client, slot, -1u);
 	else
-		credit_give(client, entry->way, entry->bytes);
+		credit_give(client, entry->direction, entry->bytes);
 	atomic_store_explicit(&entry->state, generation << 32 | PHASE_FREE, memory_order_relaxed);
 	slot_give(client, slot);
 	return -EAGAIN;
@@ -321,8 +321,8 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 							memory_order_relaxed));
 	if ((uint32_t)state == PHASE_WAITING)
 		waiting_add(client, slot, -1u);
-	if (entry->way != MFS_NONE_U32)
-		credit_give(client, entry->way, entry->bytes);
+	if (entry->direction != MFS_NONE_U32)
+		credit_give(client, entry->direction, entry->bytes);
 	if (finish_send(client, task_id, owes)) {
 		atomic_store_explicit(&entry->state, generation | PHASE_FREE, memory_order_relaxed);
 		slot_give(client, slot);

@@ -97,7 +97,7 @@ static void demands_free(struct mfs_client *client, uint32_t request)
 	atomic_store_explicit(&segment->request[request].demand, 0, memory_order_relaxed);
 }
 
-static int demands_write(struct mfs_client *client, uint32_t request, const struct mfs_demand_told *told, uint32_t count)
+static int demands_write(struct mfs_client *client, uint32_t request, const struct mfs_demand_info *told, uint32_t count)
 {
 	_Atomic uint32_t *link = &client->segment->request[request].demand;
 
@@ -126,7 +126,7 @@ static int demands_write(struct mfs_client *client, uint32_t request, const stru
 	return 0;
 }
 
-int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_told *told, uint32_t batch)
+int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *told, uint32_t batch)
 {
 	if (told->request_id == 0 || told->request_id == MFS_CONTEXT_CLAIMED || told->demands_count > MFS_REQUEST_DEMANDS_MAX ||
 	    (batch != MFS_NONE_U32 && batch >= MFS_BATCHES_MAX))
@@ -195,7 +195,7 @@ static void requests_end(struct mfs_client *client, uint32_t batch)
 			mfs_client_request_end(client, i);
 }
 
-int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_told *told)
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *told)
 {
 	if (told->batch_id == 0 || told->batch_id == MFS_CONTEXT_CLAIMED)
 		return -EINVAL;
@@ -234,7 +234,7 @@ int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batc
 int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
 			   uint64_t compute_ns)
 {
-	const struct mfs_batch_told told = {
+	const struct mfs_batch_info told = {
 		.batch_id = batch_id, .layers = layers, .deadline_ns = deadline_ns, .compute_ns = compute_ns};
 
 	return mfs_client_batch_begin_with(client, &told);
@@ -246,8 +246,8 @@ int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t l
 		return -EINVAL;
 	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current, memory_order_relaxed);
 	/* The arbiter reads the context with every submit and every heartbeat; a message is due only for what waits already. */
-	for (uint32_t lane = 0; lane < MFS_LANES; lane++) {
-		if (atomic_load_explicit(&client->lane[lane].waiting, memory_order_relaxed)) {
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++) {
+		if (atomic_load_explicit(&client->ring[ring].waiting, memory_order_relaxed)) {
 			batch_tell(client, batch);
 			break;
 		}

@@ -53,23 +53,23 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 {
 	struct mfs_segment *segment = client->segment;
 	const struct mfs_gate *gate = &segment->gate[task->nic % MFS_NICS_MAX];
-	unsigned way = task->nic * MFS_DIRECTIONS + task->incoming, wire_class;
+	unsigned direction = task->nic * MFS_DIRECTIONS + task->incoming, wire_class;
 	uint64_t credit;
 
-	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX || !atomic_load_explicit(&gate->credit_laned[task->incoming], memory_order_relaxed))
+	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX || !atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed))
 		return -EAGAIN;
 	wire_class = class_of(segment, task);
 	if (wire_class >= segment->header.classes)
 		return -EAGAIN;
-	if (task->laned && atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
-		credit = atomic_load_explicit(&gate->credit_laned[task->incoming], memory_order_relaxed);
+	if (task->class_marked && atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
+		credit = atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed);
 	else if (!collectives_in_flight(segment, task->nic))
 		credit = atomic_load_explicit(&gate->credit[task->incoming], memory_order_relaxed);
 	else
 		return -EAGAIN;
 	/* As with the window: whatever is left of it lets one more go, however large. */
-	if (atomic_fetch_add_explicit(&client->taken_bytes[way], task->bytes, memory_order_relaxed) < credit)
+	if (atomic_fetch_add_explicit(&client->taken_bytes[direction], task->bytes, memory_order_relaxed) < credit)
 		return (int)wire_class;
-	credit_give(client, way, task->bytes);
+	credit_give(client, direction, task->bytes);
 	return -EAGAIN;
 }

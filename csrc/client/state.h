@@ -44,12 +44,12 @@ struct task_slot {
 	_Atomic(void *) cookie; /* stored before state turns WAITING, stable until the task ends */
 	_Atomic uint32_t next_free;
 	/* written before the state, read by whoever ends the task */
-	uint32_t way;	/* whose credit it took, MFS_NONE_U32: none */
+	uint32_t direction;	/* whose credit it took, MFS_NONE_U32: none */
 	uint64_t bytes; /* of that credit */
 };
 
-/* A lane's own part of the task table, and whose lane it is. Slots return to the lane they came from. */
-struct lane {
+/* A ring's own part of the task table, and whose ring it is. Slots return to the ring they came from. */
+struct ring {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head; /* a stack: slot + 1 or 0 low, a tag against ABA high */
 	_Atomic uint32_t waiting;			     /* its tasks in PHASE_WAITING */
 	_Atomic uint32_t owner;				     /* thread id, 0: none */
@@ -58,9 +58,9 @@ struct lane {
 	volatile uint32_t sending;
 };
 
-static inline uint32_t task_lane(uint32_t slot)
+static inline uint32_t task_ring(uint32_t slot)
 {
-	return slot / (MFS_TASKS_MAX / MFS_LANES);
+	return slot / (MFS_TASKS_MAX / MFS_SUBMIT_RINGS);
 }
 
 struct mfs_client {
@@ -80,14 +80,14 @@ struct mfs_client {
 	_Atomic uint64_t owed_batches;
 	_Atomic uint64_t owed_requests[MFS_REQUESTS_MAX / MFS_WORD_BITS];
 	_Atomic uint64_t owed_tasks[MFS_TASKS_MAX / MFS_WORD_BITS];
-	struct lane lane[MFS_LANES];
+	struct ring ring[MFS_SUBMIT_RINGS];
 	struct task_slot task[MFS_TASKS_MAX];
 };
 
-/* Counts the tasks of a lane that wait. */
+/* Counts the tasks of a ring that wait. */
 static inline void waiting_add(struct mfs_client *client, uint32_t slot, uint32_t change)
 {
-	atomic_fetch_add_explicit(&client->lane[task_lane(slot)].waiting, change, memory_order_relaxed);
+	atomic_fetch_add_explicit(&client->ring[task_ring(slot)].waiting, change, memory_order_relaxed);
 }
 
 /* client.c */
@@ -107,9 +107,9 @@ static inline void client_owed_check(struct mfs_client *client)
 /* The class in which the task may go without a permit, or -EAGAIN. On success credit_give is owed. */
 int credit_take(struct mfs_client *client, const struct mfs_task *task);
 
-static inline void credit_give(struct mfs_client *client, uint32_t way, uint64_t bytes)
+static inline void credit_give(struct mfs_client *client, uint32_t direction, uint64_t bytes)
 {
-	atomic_fetch_sub_explicit(&client->taken_bytes[way], bytes, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&client->taken_bytes[direction], bytes, memory_order_relaxed);
 }
 
 /* context.c: says that the slot changed; false: the rings are full. */

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-int mfs_rmlq_look(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_look *look)
+int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *look)
 {
 	const struct request *request = NULL;
 	const struct batch *batch = NULL;
@@ -15,7 +15,7 @@ int mfs_rmlq_look(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, s
 	if (mfs_rmlq_place(q, handle, &place))
 		return -ENOENT;
 	flow = flow_at(q, (uint32_t)handle);
-	*look = (struct mfs_rmlq_look){ .place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE };
+	*look = (struct mfs_rmlq_snapshot){ .place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE };
 	switch (flow->state) {
 	case MFS_FLOW_EARLY:
 		batch = batch_at(q, flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner);

@@ -504,7 +504,7 @@ uint64_t mfs_window_in_flight(const struct mfs_window *w)
 	return w->in_flight_bytes;
 }
 
-void mfs_window_look(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *look)
+void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *look)
 {
 	const struct destination *d = &w->destination[w->pair[i].destination];
 

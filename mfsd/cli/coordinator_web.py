@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from mfsd.cli import cluster_page
 from mfsd.cli.ask_nodes import CannotAsk, NodeAnswer, asking, read
 from mfsd.cli.cluster import ask_one
-from mfsd.cli.plain import plain
-from mfsd.coordinator.asking import NotAsked
+from mfsd.cli.message_json import plain
 from mfsd.coordinator.history import INTERVALS
+from mfsd.coordinator.relay import NotAsked
 from mfsd.node.control import WhyRequest, encode
 from mfsd.observe import coordinator_metrics
 from mfsd.observe.web import Answer, Making, Query, in_loop, serve

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.asking import ATTACH_SOCKET
 from mfsd.cli.commands.bugreport import bugreport
 from mfsd.cli.commands.cluster import cluster
 from mfsd.cli.commands.completion import completion
@@ -26,6 +25,7 @@ from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
 from mfsd.cli.commands.top import top
 from mfsd.cli.commands.trace import trace
+from mfsd.cli.daemon_call import ATTACH_SOCKET
 from mfsd.cli.program import ProgramGroup
 from mfsd.node.address import control_beside
 from mfsd.node.control_client import default_control, default_socket

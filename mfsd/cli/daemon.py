@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mfsd.cli.asking import plain_error
+from mfsd.cli.daemon_call import plain_error
 from mfsd.cli.program import Program
 
 if TYPE_CHECKING:

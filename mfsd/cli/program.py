@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mfsd.cli.asking import ATTACH_SOCKET
+from mfsd.cli.daemon_call import ATTACH_SOCKET
 from mfsd.node.address import control_beside
 
 EXIT_PIPE = 141

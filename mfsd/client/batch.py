@@ -6,7 +6,7 @@ import errno
 import threading
 from types import TracebackType
 
-from mfsd._native import REQUESTS_MAX, Client, Judgement, RequestTold
+from mfsd._native import REQUESTS_MAX, Client, Judgement, RequestInfo
 from mfsd.client.checking import Checker
 
 
@@ -18,7 +18,7 @@ class Batch:
         self,
         batch_id: int,
         layers: int,
-        requests: tuple[RequestTold, ...],
+        requests: tuple[RequestInfo, ...],
         compute_ns: int,
         deadline_ns: int,
         checker: Checker,
@@ -116,7 +116,7 @@ class Batch:
                 return
 
 
-def _on(request: RequestTold, native_nic: dict[int, int]) -> RequestTold:
+def _on(request: RequestInfo, native_nic: dict[int, int]) -> RequestInfo:
     return request._replace(
         demands=tuple(d._replace(nic=native_nic.get(d.nic, d.nic)) for d in request.demands),
     )

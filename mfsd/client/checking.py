@@ -8,8 +8,8 @@ import logging
 import threading
 from functools import lru_cache
 
-from mfsd._native import NICS_MAX, DemandTold, Direction, RequestTold, peer_hash
-from mfsd.client.words import Flow, Request
+from mfsd._native import NICS_MAX, DemandInfo, Direction, RequestInfo, peer_hash
+from mfsd.client.types import Flow, Request
 
 log = logging.getLogger("mfsd.client")
 
@@ -92,8 +92,8 @@ class Checker:
 
     # ---- requests --------------------------------------------------------------------------------
 
-    def flow(self, flow: Flow) -> DemandTold:
-        return DemandTold(
+    def flow(self, flow: Flow) -> DemandInfo:
+        return DemandInfo(
             bytes=self.size_bytes(flow.size_bytes),
             peer=self.peer(flow.peer),
             layer=self.layer(flow.layer),
@@ -102,14 +102,14 @@ class Checker:
             direction=Direction.IN if flow.incoming else Direction.OUT,
         )
 
-    def request(self, request: Request, merged_to: int) -> RequestTold | None:
+    def request(self, request: Request, merged_to: int) -> RequestInfo | None:
         """None: it has no number by which it could be known."""
         request_id = self.request_id(request.request_id)
         if request_id == 0:
             if request.request_id == 0:
                 self.refuse("request_id", 0, "use a number from 1 to 2**64 - 2")
             return None
-        return RequestTold(
+        return RequestInfo(
             request_id=request_id,
             program_id=self.whole("program_id", request.program_id, U64_MAX, "use 0 to 2**64 - 1"),
             deadline_ns=self.deadline_ns(request.deadline_ns),
@@ -118,12 +118,12 @@ class Checker:
         )
 
 
-def merge(demands: list[DemandTold], most: int) -> tuple[DemandTold, ...]:
+def merge(demands: list[DemandInfo], most: int) -> tuple[DemandInfo, ...]:
     """At most `most` demands, by taking layers together where there are more; the last layer counts for P2D, since a
     part cannot leave before it is made, and the first for all others, since a part may be needed then."""
     if len(demands) <= most:
         return tuple(demands)
-    by_port: dict[tuple[bytes, int, int, int], DemandTold] = {}
+    by_port: dict[tuple[bytes, int, int, int], DemandInfo] = {}
     for d in demands:
         key = (d.peer, d.stage, d.nic, d.direction)
         other = by_port.get(key)

@@ -17,7 +17,7 @@ from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
-from mfsd.client.words import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
+from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
 
 NIC_NAME_BYTES_MAX = 31
 FOREVER_NS = 2**63
@@ -178,15 +178,15 @@ class Session:
         layer: int = 0,
         peer: str | bytes = "",
         incoming: bool = False,
-        laned: bool = False,
+        class_marked: bool = False,
     ) -> Task:
         """Asks for leave to send bytes of one message, or of several that go together. Does not sleep.
 
         What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
         them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
-        come here (an RDMA READ), and wait for that direction of the link only. `laned`: they will carry the DSCP of a
-        class below the collectives', so that they need not wait here until those are through. `peer`: the address, the
-        GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not hold up what
+        come here (an RDMA READ), and wait for that direction of the link only. `class_marked`: they will carry the DSCP
+        of a class below the collectives', so that they need not wait here until those are through. `peer`: the
+        address, the GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not hold up what
         goes elsewhere.
         """
         check = self._checker
@@ -213,7 +213,7 @@ class Session:
                         layer=layer,
                         asked=True,
                         incoming=incoming,
-                        laned=laned,
+                        class_marked=class_marked,
                         peer=where,
                     )
                 except OSError as error:  # daemon gone, ring or table full: it goes without a permit
@@ -231,7 +231,7 @@ class Session:
         batch: Batch | None = None,
         layer: int = 0,
         peer: str | bytes = "",
-        laned: bool = False,
+        class_marked: bool = False,
         incoming: bool = False,
         timeout_s: float | None = None,
     ) -> Task | Permit | None:
@@ -241,7 +241,17 @@ class Session:
             if size_bytes <= FLOW_BYTES_MAX and request_id <= ID_MAX and deadline_ns <= TIME_MAX_NS:
                 timeout_ns = FOREVER_NS if timeout_s is None else int(timeout_s * 1e9)
                 return self.ask(
-                    size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, laned, incoming, timeout_ns
+                    size_bytes,
+                    stage,
+                    nic,
+                    request_id,
+                    deadline_ns,
+                    batch,
+                    layer,
+                    peer,
+                    class_marked,
+                    incoming,
+                    timeout_ns,
                 )
         if self._attachment.client() is None or not self._enforces:
             return None
@@ -254,7 +264,7 @@ class Session:
             batch=batch,
             layer=layer,
             peer=peer,
-            laned=laned,
+            class_marked=class_marked,
             incoming=incoming,
         )
         task.wait(timeout_s)
@@ -270,7 +280,7 @@ class Session:
         batch: Batch | None,
         layer: int,
         peer: str | bytes,
-        laned: bool,
+        class_marked: bool,
         incoming: bool,
         timeout_ns: int,
         /,
@@ -290,7 +300,7 @@ class Session:
             deadline_ns,
             None if batch is None else self._slot_of(batch, client),
             layer,
-            laned,
+            class_marked,
             incoming,
             timeout_ns,
             self._settled.open_class,

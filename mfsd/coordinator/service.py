@@ -17,12 +17,12 @@ import grpc.aio
 import msgspec
 
 from mfsd.coordinator import messages
-from mfsd.coordinator.asking import NotAsked, Questions
 from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Electorate, Logger, Role
 from mfsd.coordinator.history import History
 from mfsd.coordinator.identity import identity_problem
 from mfsd.coordinator.ports import PortsExhausted
+from mfsd.coordinator.relay import NotAsked, Questions
 from mfsd.coordinator.settings import Settings
 from mfsd.coordinator.turns import Turns
 from mfsd.proto import mfs_pb2 as pb

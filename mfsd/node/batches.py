@@ -18,17 +18,17 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from mfsd._native import RANK_NONE, BatchLook, RequestLook, Stage
+from mfsd._native import RANK_NONE, BatchSnapshot, RequestSnapshot, Stage
 from mfsd.node.addresses import PortNames
 from mfsd.node.collectives import Collectives
-from mfsd.node.link_words import BatchSummary, OrderChange, PortDemand, RequestSummary
+from mfsd.node.link_interface import BatchSummary, OrderChange, PortDemand, RequestSummary
 from mfsd.node.log import Log
 from mfsd.node.order import local_ranks, red_ns
 from mfsd.policy import Variant
 
 Place = tuple[int, int]
 """(client id, slot) of a batch in one process."""
-Changed = tuple[int, int, BatchLook | None]
+Changed = tuple[int, int, BatchSnapshot | None]
 """A place and what is there now; None: nothing any more."""
 
 
@@ -85,7 +85,7 @@ class Batches:
         self._clock_ns = clock_ns
         self._also_noticed = noticed
         self._reports: Reports | None = None
-        self._looks: dict[Place, BatchLook] = {}
+        self._looks: dict[Place, BatchSnapshot] = {}
         self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
         self._told: dict[Place, int] = {}
         """Ranks that the arbiter has been told."""
@@ -127,7 +127,7 @@ class Batches:
         """So many batches have a rank."""
         return len(self._order())
 
-    def looks(self) -> Sequence[BatchLook]:
+    def looks(self) -> Sequence[BatchSnapshot]:
         """Every batch of every process, as last seen."""
         return list(self._looks.values())
 
@@ -154,7 +154,7 @@ class Batches:
         touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
         self._tell(touched, whole=False)
 
-    def _put(self, place: Place, look: BatchLook | None) -> Iterator[int]:
+    def _put(self, place: Place, look: BatchSnapshot | None) -> Iterator[int]:
         """Answers which batches changed: the one that is there, and one that was there before."""
         before = self._looks.get(place)
         if before is not None and (look is None or look.batch_id != before.batch_id):
@@ -193,7 +193,7 @@ class Batches:
 
     # ---- to the coordinator ----------------------------------------------------------------------
 
-    def _report(self, batch_id: int, members: Sequence[BatchLook], known: bool) -> None:
+    def _report(self, batch_id: int, members: Sequence[BatchSnapshot], known: bool) -> None:
         if self._reports is None:
             return
         if not any(look.requests for look in members):
@@ -221,10 +221,10 @@ class Batches:
             for way in ("out", "in")
         ]
 
-    def summary(self, batch_id: int, members: Sequence[BatchLook]) -> BatchSummary:
+    def summary(self, batch_id: int, members: Sequence[BatchSnapshot]) -> BatchSummary:
         """What is left of the batch in all of this node's processes."""
         now_ns = self._clock_ns()
-        requests: dict[int, list[RequestLook]] = {}
+        requests: dict[int, list[RequestSnapshot]] = {}
         for look in members:
             for request in look.requests:
                 requests.setdefault(request.request_id, []).append(request)
@@ -236,7 +236,7 @@ class Batches:
             collectives=self._demands([p for parts in requests.values() for p in parts], collectives=True),
         )
 
-    def _request(self, request_id: int, parts: Sequence[RequestLook], now_ns: int) -> RequestSummary:
+    def _request(self, request_id: int, parts: Sequence[RequestSnapshot], now_ns: int) -> RequestSummary:
         deadline_ns = min((p.deadline_ns for p in parts if p.deadline_ns), default=None)
         return RequestSummary(
             request_id,
@@ -244,7 +244,7 @@ class Batches:
             self._demands(parts, collectives=False),
         )
 
-    def _demands(self, parts: Sequence[RequestLook], *, collectives: bool) -> tuple[PortDemand, ...]:
+    def _demands(self, parts: Sequence[RequestSnapshot], *, collectives: bool) -> tuple[PortDemand, ...]:
         size: defaultdict[str, int] = defaultdict(int)
         names = self._nic_names()
         for part in parts:
@@ -294,7 +294,7 @@ class Batches:
                 self._contexts.batch_rank(place[0], look.batch_id, rank)
                 self._told[place] = rank
 
-    def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchLook]) -> None:
+    def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchSnapshot]) -> None:
         """Variant mfs leaves infeasible requests to the queue: it serves what it finds lost after those that can make
         it, and knows better, since layers that are done are sent while later ones compute."""
         scavenged = self._pruned | self._infeasible if self._variant is Variant.PAPER else self._pruned

@@ -23,7 +23,7 @@ class Kind(IntEnum):
     BATCH_BEGIN = 8
     BATCH_LAYER = 9
     BATCH_END = 10
-    REQUEST_TOLD = 11
+    REQUEST_ANNOUNCED = 11
     REQUEST_BATCH = 12
     REQUEST_PRUNED = 13
     REQUEST_ENDED = 14
@@ -51,19 +51,19 @@ class Event(NamedTuple):
     kind: int
     """:class:`Kind`, or a number of a later version."""
     stage: int
-    way: int
+    direction: int
     wire_class: int
     level: int
     tier: int
 
     @property
     def nic(self) -> int:
-        return self.way >> 1
+        return self.direction >> 1
 
     @property
     def incoming(self) -> bool:
         """Its bytes come to this node: it waits for that direction of the NIC."""
-        return bool(self.way & 1)
+        return bool(self.direction & 1)
 
 
 _LAYOUT = struct.Struct("=QQQQQQIIHBBBBBB")

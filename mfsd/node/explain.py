@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from mfsd._native import RANK_NONE, NicFacts, TaskLook
+from mfsd._native import RANK_NONE, NicFacts, TaskSnapshot
 from mfsd.node.control import Ahead, ExplainReply, TaskStatus
 from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
 from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
 from mfsd.policy.flow import admits_to_class_0, guard_ns, initial, laxity_ns
 from mfsd.policy.flow import look as look_at
 from mfsd.policy.order import LATE_SIZES, NO_SIZE, by_size, due_ns, order_key, size_class, tier_of
+from mfsd.policy.types import known_stage
 from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
-from mfsd.policy.words import known_stage
 
 AHEAD_SHOWN = 10
 CRITICAL_STAGE = 3
@@ -29,19 +29,19 @@ RLI_UNKNOWN = 1 << 16
 class Seen(Struct, frozen=True):
     """A task as the arbiter showed it, and whose it is."""
 
-    look: TaskLook
+    state: TaskSnapshot
     client_id: int
     process: str
     nic: str
 
     @property
     def id(self) -> str:
-        return f"{self.client_id}:{self.look.task & 0xFFFFFFFF}:{self.look.task >> 32}"
+        return f"{self.client_id}:{self.state.task & 0xFFFFFFFF}:{self.state.task >> 32}"
 
     @property
-    def way(self) -> tuple[int, int]:
+    def direction(self) -> tuple[int, int]:
         """NIC and direction: what waits in one queue."""
-        return self.look.nic, self.look.direction
+        return self.state.nic, self.state.direction
 
 
 class Surroundings(Struct, frozen=True):
@@ -68,78 +68,78 @@ def stalls_of(tasks: Iterable[Seen]) -> Stall:
     """Of all tasks that wait for one NIC."""
     found: Counter[tuple[int, int, int]] = Counter()
     for seen in tasks:
-        if seen.look.queued and not seen.look.in_flight and known_stage(seen.look.stage) is not Stage.P2D:
-            found[_stall_key(seen)] += seen.look.bytes
+        if seen.state.queued and not seen.state.in_flight and known_stage(seen.state.stage) is not Stage.P2D:
+            found[_stall_key(seen)] += seen.state.bytes
     return found
 
 
-def _without_batch(look: TaskLook) -> bool:
+def _without_batch(state: TaskSnapshot) -> bool:
     """Reuse that is fetched while its request still queues."""
-    return look.stage == Stage.REUSE and not look.batch_id
+    return state.stage == Stage.REUSE and not state.batch_id
 
 
 def _stall_key(seen: Seen) -> tuple[int, int, int]:
-    look = seen.look
-    return (seen.client_id, look.batch_id, (look.request_id or ~look.task) if _without_batch(look) else 0)
+    state = seen.state
+    return (seen.client_id, state.batch_id, (state.request_id or ~state.task) if _without_batch(state) else 0)
 
 
 def flow_of(
     config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None
 ) -> tuple[Flow, Decision]:
     """The task in the policy's words; without `stalls` an early task stands for its batch alone."""
-    look = seen.look
-    last = look.stage == Stage.P2D
-    stall = (stalls or {}).get(_stall_key(seen), look.bytes)
-    deadline_ns = (look.request_deadline_ns if last else look.deadline_ns) or NO_DEADLINE
+    state = seen.state
+    last = state.stage == Stage.P2D
+    stall = (stalls or {}).get(_stall_key(seen), state.bytes)
+    deadline_ns = (state.request_deadline_ns if last else state.deadline_ns) or NO_DEADLINE
     flow = Flow(
-        stage=look.stage,
-        sequence=look.arrival,
-        remaining_bytes=look.bytes_left if last else stall,
+        stage=state.stage,
+        sequence=state.arrival,
+        remaining_bytes=state.bytes_left if last else stall,
         rate_bytes_per_s=facts.rate_bytes_per_s,
-        layer_target=look.layer,
-        rank=NO_RANK if look.rank == RANK_NONE else look.rank,
+        layer_target=state.layer,
+        rank=NO_RANK if state.rank == RANK_NONE else state.rank,
         deadline_ns=deadline_ns,
-        budget_ns=look.budget_ns,
-        computing=look.compute_end_ns > now_ns,
-        compute_end_ns=look.compute_end_ns,
-        tail_bytes=look.bytes_tail,
-        without_batch=_without_batch(look),
-        batch_running=look.batch_told,
-        pruned=look.pruned or look.batch_pruned,
+        budget_ns=state.budget_ns,
+        computing=state.compute_end_ns > now_ns,
+        compute_end_ns=state.compute_end_ns,
+        tail_bytes=state.bytes_tail,
+        without_batch=_without_batch(state),
+        batch_running=state.batch_told,
+        pruned=state.pruned or state.batch_pruned,
     )
     if flow.without_batch:
         return flow, look_at(config, flow, initial(config), now_ns)
-    return flow, Decision(look.level, look.critical, look.lost)
+    return flow, Decision(state.level, state.critical, state.lost)
 
 
 def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> Key:
     """Its place in the order; the smallest goes first."""
     flow, decision = flow_of(config, seen, facts, now_ns, stalls)
-    return order_key(config, flow, decision, layer_current=seen.look.layer - seen.look.rli)
+    return order_key(config, flow, decision, layer_current=seen.state.layer - seen.state.rli)
 
 
 def status_of(seen: Seen, now_ns: int) -> TaskStatus:
     """The task's line in a trace."""
-    look = seen.look
-    tier = Tier(look.tier) if look.queued else Tier.SCAVENGER
+    state = seen.state
+    tier = Tier(state.tier) if state.queued else Tier.SCAVENGER
     early = tier is Tier.EARLY
     return TaskStatus(
         id=seen.id,
         process=seen.process,
         nic=seen.nic,
-        stage=known_stage(look.stage).name.lower(),
-        state="in-flight" if look.in_flight else "held",
-        size_bytes=look.bytes,
-        wire_class=look.wire_class,
+        stage=known_stage(state.stage).name.lower(),
+        state="in-flight" if state.in_flight else "held",
+        size_bytes=state.bytes,
+        wire_class=state.wire_class,
         tier=tier.name.lower(),  # type: ignore[arg-type]  # the literal spells the names
-        level=look.level or None if look.stage == Stage.P2D and look.queued else None,
-        rli=look.rli if early and look.rli < RLI_UNKNOWN else None,
-        rank=None if look.rank == RANK_NONE else look.rank,
-        request_id=look.request_id or None,
-        batch_id=look.batch_id or None,
-        layer=look.layer,
-        pruned=look.pruned or look.batch_pruned,
-        waited_s=max(0, now_ns - look.submit_ns) / 1e9,
+        level=state.level or None if state.stage == Stage.P2D and state.queued else None,
+        rli=state.rli if early and state.rli < RLI_UNKNOWN else None,
+        rank=None if state.rank == RANK_NONE else state.rank,
+        request_id=state.request_id or None,
+        batch_id=state.batch_id or None,
+        layer=state.layer,
+        pruned=state.pruned or state.batch_pruned,
+        waited_s=max(0, now_ns - state.submit_ns) / 1e9,
     )
 
 
@@ -159,10 +159,10 @@ def explain(
         "red_ns": None if around.red_ns is None else around.red_ns - now_ns,
         "pruned": flow.pruned,
     }
-    if not subject.look.queued:
+    if not subject.state.queued:
         reasons.append("It found the daemon's queue full and was permitted at once, from the scavenger's class.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
-    tier = tier_of(config, flow, decision) if not subject.look.in_flight else Tier(subject.look.tier)
+    tier = tier_of(config, flow, decision) if not subject.state.in_flight else Tier(subject.state.tier)
     reasons.append(_place(config, subject, tier))
     if known_stage(flow.stage) is Stage.P2D:
         _last_stage(config, flow, decision, around.facts, now_ns, reasons, facts)
@@ -176,7 +176,7 @@ def explain(
         reasons.append(_pruned(config, subject, flow, around))
     elif around.why_pruned and known_stage(flow.stage) is Stage.P2D:
         reasons.append(f"The coordinator has given its request up: {around.why_pruned}.")
-    if subject.look.in_flight:
+    if subject.state.in_flight:
         reasons.append("It has its permit and is on its way: nothing is ahead of it, and its class stays.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
     return _with_ahead(config, subject, others, stalls, around, now_ns, reasons, facts)
@@ -186,24 +186,24 @@ def explain(
 
 
 def _what(subject: Seen, now_ns: int) -> str:
-    look = subject.look
-    parts = [f"{known_stage(look.stage).name.lower()}, {_size(look.bytes)}"]
-    if look.request_id:
-        parts.append(f"request {look.request_id}")
-    if look.batch_id:
-        parts.append(f"batch {look.batch_id}")
-    state = "in flight" if look.in_flight else f"waiting for {_time(max(0, now_ns - look.submit_ns))}"
-    return f"Task {subject.id} of {subject.process} on {subject.nic}: {', '.join(parts)}; {state}."
+    state = subject.state
+    parts = [f"{known_stage(state.stage).name.lower()}, {_size(state.bytes)}"]
+    if state.request_id:
+        parts.append(f"request {state.request_id}")
+    if state.batch_id:
+        parts.append(f"batch {state.batch_id}")
+    phase = "in flight" if state.in_flight else f"waiting for {_time(max(0, now_ns - state.submit_ns))}"
+    return f"Task {subject.id} of {subject.process} on {subject.nic}: {', '.join(parts)}; {phase}."
 
 
 def _place(config: PolicyConfig, subject: Seen, tier: Tier) -> str:
-    where = f"class {subject.look.wire_class} of {config.classes} on the wire"
+    where = f"class {subject.state.wire_class} of {config.classes} on the wire"
     return {
         Tier.CRITICAL: f"Tier critical, among the early stages, the first of its size: {where}."
         if by_size(config)
         else f"Tier critical, which goes before everything: {where}.",
         Tier.EARLY: f"Tier early, before last stages: {where}.",
-        Tier.LAST: f"Tier last, level {subject.look.level} of {config.levels}, after early stages: {where}."
+        Tier.LAST: f"Tier last, level {subject.state.level} of {config.levels}, after early stages: {where}."
         if config.variant is Variant.PAPER
         else f"Tier last, after early stages, by deadline: {where}.",
         Tier.SCAVENGER: f"Tier scavenger, when nothing else waits: {where}.",
@@ -320,7 +320,7 @@ def _early_stage(
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> None:
-    rli = subject.look.rli
+    rli = subject.state.rli
     if known_stage(flow.stage) is not Stage.REUSE:
         reasons.append("Collectives and control block the layer that runs now: RLI 0.")
         facts["rli"] = 0
@@ -392,12 +392,12 @@ def _with_ahead(
         (
             (key_of(config, o, around.facts, now_ns, stalls), o)
             for o in others
-            if o.look.queued and not o.look.in_flight
+            if o.state.queued and not o.state.in_flight
         ),
         key=lambda pair: pair[0],
     )
     ahead = [(k, o) for k, o in keyed if k < key]
-    size = bytes_ahead(key, ((k, o.look.bytes) for k, o in keyed))
+    size = bytes_ahead(key, ((k, o.state.bytes) for k, o in keyed))
     if ahead:
         takes = _time(transfer_ns(size, around.facts.rate_bytes_per_s))
         reasons.append(f"{len(ahead)} tasks with {_size(size)} go before it: {takes} at the port's rate.")
@@ -405,7 +405,7 @@ def _with_ahead(
         reasons.append("It is the next to go.")
     reasons.append(_waits_for(subject, around, first=not ahead))
     shown = [
-        Ahead(o.id, known_stage(o.look.stage).name.lower(), o.look.bytes, why_before(config, k, key))
+        Ahead(o.id, known_stage(o.state.stage).name.lower(), o.state.bytes, why_before(config, k, key))
         for k, o in ahead[:AHEAD_SHOWN]
     ]
     return ExplainReply(status_of(subject, now_ns), facts, reasons, shown, len(ahead), size)
@@ -457,11 +457,11 @@ def _or_none(value: int, none: int) -> str:
 
 
 def _waits_for(subject: Seen, around: Surroundings, first: bool) -> str:
-    if around.unscheduled_bytes and subject.look.tier != Tier.CRITICAL:
+    if around.unscheduled_bytes and subject.state.tier != Tier.CRITICAL:
         return f"Collectives are under way ({_size(around.unscheduled_bytes)}): only critical tasks go now."
     if not first:
         return "It waits for those before it."
-    if around.in_flight_bytes and around.in_flight_bytes + subject.look.bytes > around.window_bytes:
+    if around.in_flight_bytes and around.in_flight_bytes + subject.state.bytes > around.window_bytes:
         return f"The window is full: {_size(around.in_flight_bytes)} of {_size(around.window_bytes)} are in flight."
     return "The NIC's window has room: it goes as soon as its destination's has."
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mfsd.node.link_words import (
+from mfsd.node.link_interface import (
     BatchSummary,
     Identity,
     LinkSettings,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mfsd.node.link_words import BatchSummary, Identity, OrderChange, PortDemand, PortUse
+from mfsd.node.link_interface import BatchSummary, Identity, OrderChange, PortDemand, PortUse
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     DEMANDS_PER_REPORT_MAX,

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
+from mfsd.node.link_interface import LinkSettings, Listener, Logger, Questions
 from mfsd.node.link_state import LinkState
-from mfsd.node.link_words import LinkSettings, Listener, Logger, Questions
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.call import Call, CallEnded, ClosedAtOnce, HandshakeFailed, WrongName
 from mfsd.proto.certificates import Certificates, client_context

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mfsd._native import Direction, NicFacts
 from mfsd.node.addresses import PortNames
-from mfsd.node.link_words import PortUse
+from mfsd.node.link_interface import PortUse
 
 if TYPE_CHECKING:
     from mfsd._native import NicStats

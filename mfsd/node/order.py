@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mfsd._native import BatchLook
+from mfsd._native import BatchSnapshot
 from mfsd.policy.red import robust_effective_deadline
 
 
-def red_ns(members: Sequence[BatchLook]) -> int | None:
+def red_ns(members: Sequence[BatchSnapshot]) -> int | None:
     """RED of a batch as its processes tell it: the engine's own where it has told one, else from the deadlines of its
     requests. None: nothing about it is due."""
     told = [look.deadline_ns for look in members if look.deadline_ns]

@@ -13,7 +13,7 @@ from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.session import Session
 
 if TYPE_CHECKING:
-    from mfsd._native import Arbiter, ClientStats, CommunicatorLook, NicStats
+    from mfsd._native import Arbiter, ClientStats, CommunicatorSnapshot, NicStats
 
 ROLES = tuple(role.name.lower().replace("_", "-") for role in Role)
 OPERATIONS = ("other", "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce", "all-to-all", "send")
@@ -22,7 +22,7 @@ STAGES = tuple(stage.name.lower() for stage in Stage)
 
 
 def client_status(
-    session: Session, stats: ClientStats, communicators: Sequence[CommunicatorLook], now_s: float, unit: str = ""
+    session: Session, stats: ClientStats, communicators: Sequence[CommunicatorSnapshot], now_s: float, unit: str = ""
 ) -> ClientStatus:
     detached = stats["detach_reason"] != 0
     return ClientStatus(
@@ -56,7 +56,7 @@ def client_status(
     )
 
 
-def _communicator_status(look: CommunicatorLook) -> CommunicatorStatus:
+def _communicator_status(look: CommunicatorSnapshot) -> CommunicatorStatus:
     return CommunicatorStatus(
         id=f"{look.id:016x}",
         name=look.name,

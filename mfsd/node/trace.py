@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from mfsd._native import Arbiter, NicFacts, TaskLook
+from mfsd._native import Arbiter, NicFacts, TaskSnapshot
 from mfsd.node.batches import Batches
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.explain import Seen, Surroundings, explain, key_of, status_of
@@ -42,12 +42,12 @@ class Tracer:
     def trace(self, request: TraceRequest) -> TraceReply:
         now_ns = time.monotonic_ns()
         seen = self.everything()
-        facts = {way: self._arbiter.facts(*way) for way in {s.way for s in seen}}
+        facts = {direction: self._arbiter.facts(*direction) for direction in {s.direction for s in seen}}
         seen.sort(
             key=lambda s: (
-                s.way,
-                not s.look.in_flight,
-                key_of(self._policy, s, facts[s.way], now_ns) if not s.look.in_flight else (s.look.submit_ns,),
+                s.direction,
+                not s.state.in_flight,
+                key_of(self._policy, s, facts[s.direction], now_ns) if not s.state.in_flight else (s.state.submit_ns,),
             )
         )
         return TraceReply([status_of(s, now_ns) for s in seen[: min(max(0, request.limit), TASKS_MAX)]], len(seen))
@@ -60,18 +60,18 @@ class Tracer:
     def explain_one(self, subject: Seen, tasks: Sequence[Seen]) -> ExplainReply:
         """`tasks`: all that were seen."""
         now_ns = time.monotonic_ns()
-        look = subject.look
-        nic = self._arbiter.nic_stats(look.nic)
+        state = subject.state
+        nic = self._arbiter.nic_stats(state.nic)
         around = Surroundings(
-            facts=self._arbiter.facts(*subject.way),
+            facts=self._arbiter.facts(*subject.direction),
             window_bytes=nic["window_bytes"],
-            in_flight_bytes=nic["in_flight_bytes"][look.direction],
+            in_flight_bytes=nic["in_flight_bytes"][state.direction],
             unscheduled_bytes=nic["unscheduled_in_flight_bytes"],
             order=self._order(),
-            red_ns=self._batches.red_ns(look.batch_id) if look.batch_id else None,
-            why_pruned=self._why_pruned(look.request_id) if look.request_id else None,
+            red_ns=self._batches.red_ns(state.batch_id) if state.batch_id else None,
+            why_pruned=self._why_pruned(state.request_id) if state.request_id else None,
         )
-        others = [s for s in tasks if s.way == subject.way and s.id != subject.id]
+        others = [s for s in tasks if s.direction == subject.direction and s.id != subject.id]
         return explain(self._policy, subject, others, around, now_ns)
 
     def _order(self) -> str:
@@ -80,8 +80,8 @@ class Tracer:
             return f"the coordinator (term {source.term}, epoch {source.epoch})"
         return "this node's own RED order"
 
-    def facts(self, way: tuple[int, int]) -> NicFacts:
-        return self._arbiter.facts(*way)
+    def facts(self, direction: tuple[int, int]) -> NicFacts:
+        return self._arbiter.facts(*direction)
 
     def waiting(self) -> int:
         """Tasks that wait, over all NICs."""
@@ -96,11 +96,11 @@ class Tracer:
         return [s for client_id in list(self._clients()) for s in self._of(client_id)]
 
     def _of(self, client_id: int) -> list[Seen]:
-        found: list[TaskLook] = []
+        found: list[TaskSnapshot] = []
         with contextlib.suppress(OSError):  # it has ended meanwhile
             found = self._arbiter.tasks(client_id)
         process, names = self._clients()[client_id].process, self._nic_names()
-        return [Seen(look, client_id, process, names.get(look.nic, str(look.nic))) for look in found]
+        return [Seen(task, client_id, process, names.get(task.nic, str(task.nic))) for task in found]
 
     def _find(self, task: str) -> Seen:
         numbers = task.split(":")
@@ -110,8 +110,8 @@ class Tracer:
         if client_id not in self._clients():
             raise LookupError(f"task {task}: no client {client_id} is attached; see mfsctl trace")
         for seen in self._of(client_id):
-            if seen.look.task & 0xFFFFFFFF == slot:
-                if len(numbers) == 2 or seen.look.task >> 32 == int(numbers[2]):
+            if seen.state.task & 0xFFFFFFFF == slot:
+                if len(numbers) == 2 or seen.state.task >> 32 == int(numbers[2]):
                     return seen
                 break
         raise LookupError(

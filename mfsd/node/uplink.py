@@ -9,7 +9,7 @@ from pathlib import Path
 from mfsd.node.addresses import PortNames
 from mfsd.node.config import ClusterConfig, NicConfig
 from mfsd.node.link import Link
-from mfsd.node.link_words import Identity, LinkSettings, Listener, Logger
+from mfsd.node.link_interface import Identity, LinkSettings, Listener, Logger
 from mfsd.proto.wire import TlsFiles
 
 

@@ -21,7 +21,7 @@ from mfsd.node.requests import Requests
 from mfsd.node.trace import Tracer
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.estimate import transfer_ns
-from mfsd.policy.words import known_stage
+from mfsd.policy.types import known_stage
 
 SAMPLE_S = 0.25
 SAMPLED_TASKS_MAX = 500
@@ -108,25 +108,25 @@ class Why:
         return self._clock_ns() - at_ns > REMEMBERED_S * 1e9
 
     def _looked(self, now_ns: int) -> list[_Wait]:
-        ways: defaultdict[tuple[int, int], list[Seen]] = defaultdict(list)
+        directions: defaultdict[tuple[int, int], list[Seen]] = defaultdict(list)
         for seen in self._tracer.everything():
-            if seen.look.queued and not seen.look.in_flight:
-                ways[seen.way].append(seen)
+            if seen.state.queued and not seen.state.in_flight:
+                directions[seen.direction].append(seen)
         found: dict[tuple[int, int], _Wait] = {}
-        for way, waiting in ways.items():
-            facts = self._tracer.facts(way)
+        for direction, waiting in directions.items():
+            facts = self._tracer.facts(direction)
             keyed = sorted(((key_of(self._policy, s, facts, now_ns), s) for s in waiting), key=lambda pair: pair[0])
-            ahead = itertools.accumulate((s.look.bytes for _, s in keyed), initial=0)
+            ahead = itertools.accumulate((s.state.bytes for _, s in keyed), initial=0)
             for at, ((key, seen), bytes_ahead) in enumerate(zip(keyed, ahead, strict=False)):
-                look, first = seen.look, keyed[0]
+                state, first = seen.state, keyed[0]
                 wait = _Wait(
                     now_ns,
                     seen.client_id,
-                    look.request_id,
+                    state.request_id,
                     seen.id,
-                    known_stage(look.stage).name.lower(),
-                    look.bytes,
-                    max(0, now_ns - look.submit_ns),
+                    known_stage(state.stage).name.lower(),
+                    state.bytes,
+                    max(0, now_ns - state.submit_ns),
                     at,
                     bytes_ahead,
                     _named(first[1]) if at else "",
@@ -159,8 +159,8 @@ class Why:
 
     def _slowest(self) -> WhyReply:
         tasks = self._tracer.everything()
-        waiting = [s for s in tasks if not s.look.in_flight]
-        subject = min(waiting or tasks, key=lambda s: s.look.submit_ns, default=None)
+        waiting = [s for s in tasks if not s.state.in_flight]
+        subject = min(waiting or tasks, key=lambda s: s.state.submit_ns, default=None)
         waits = sorted(self._recent(lambda wait: True), key=lambda wait: -wait.waited_ns)
         if subject is None and not waits:
             return WhyReply(
@@ -169,14 +169,14 @@ class Why:
         if subject is None:
             reasons = ["Nothing waits or is in flight now."]
             return WhyReply("the slowest", "ended", reasons, seen=self._seen(waits))
-        request_id = subject.look.request_id
+        request_id = subject.state.request_id
         if request_id and (reply := self._of_request(request_id)) is not None:
             return reply
         return self._of_tasks(f"task {subject.id} of {subject.process}", [subject], tasks, waits, None)
 
     def _of_request(self, request_id: int, layers: bool = False) -> WhyReply | None:
         tasks = self._tracer.everything()
-        own = [s for s in tasks if s.look.request_id == request_id]
+        own = [s for s in tasks if s.state.request_id == request_id]
         waits = self._recent(lambda wait: wait.request_id == request_id)
         status = next(iter(self._requests.reply(RequestsRequest(request_id, layers=layers)).requests), None)
         if own:
@@ -225,22 +225,22 @@ class Why:
         waits: Sequence[_Wait],
         status: RequestStatus | None,
     ) -> WhyReply:
-        waiting = [s for s in own if not s.look.in_flight]
-        subject = min(waiting or own, key=lambda s: s.look.submit_ns)
+        waiting = [s for s in own if not s.state.in_flight]
+        subject = min(waiting or own, key=lambda s: s.state.submit_ns)
         explained: ExplainReply = self._tracer.explain_one(subject, tasks)
-        waiting_bytes, flying = sum(s.look.bytes for s in waiting), len(own) - len(waiting)
+        waiting_bytes, flying = sum(s.state.bytes for s in waiting), len(own) - len(waiting)
         wait = f"{_tasks(len(waiting))} with {shown_size(waiting_bytes)} {'waits' if len(waiting) == 1 else 'wait'}"
         reasons = [f"{wait if waiting else 'Nothing of it waits'}, {_tasks(flying)} in flight."]
         reasons.append("The one that waits longest:" if waiting else "The one that is under way longest:")
         reasons += explained.reasons
-        look = subject.look
+        state = subject.state
         return WhyReply(
             about,
             "waiting" if waiting else "in-flight",
             reasons,
             task=explained,
             request=status,
-            cluster=self._cluster(look.request_id, look.batch_id or None, look.pruned or look.batch_pruned),
+            cluster=self._cluster(state.request_id, state.batch_id or None, state.pruned or state.batch_pruned),
             seen=self._seen(waits),
         )
 
@@ -329,8 +329,8 @@ class Why:
 
 
 def _named(seen: Seen) -> str:
-    request = f", request {seen.look.request_id}" if seen.look.request_id else ""
-    return f"{known_stage(seen.look.stage).name.lower()} of {seen.process}{request}"
+    request = f", request {seen.state.request_id}" if seen.state.request_id else ""
+    return f"{known_stage(seen.state.stage).name.lower()} of {seen.process}{request}"
 
 
 def _tasks(n: int) -> str:

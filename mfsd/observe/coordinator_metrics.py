@@ -20,7 +20,7 @@ _GAUGES = (
 
 
 def families(status: dict[str, Any]) -> Iterator[Metric]:
-    """`status`: the fields of a StatusReply of mfs.proto, as :func:`mfsd.cli.plain.plain` gives them."""
+    """`status`: the fields of a StatusReply of mfs.proto, as :func:`mfsd.cli.message_json.plain` gives them."""
     info = InfoMetricFamily("mfs_coordinator", "Version and address of this coordinator.")
     info.add_metric([], {"version": status["version"], "address": status["address"]})
     yield info

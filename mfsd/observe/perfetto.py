@@ -197,7 +197,7 @@ class _Process:
         for (client, request), steps in by_request.items():
             track = {"cat": "request", "id2": {"local": f"{client}-{request}"}}
             name = f"request {request}"
-            told = [e for e in steps if e.kind == Kind.REQUEST_TOLD]
+            told = [e for e in steps if e.kind == Kind.REQUEST_ANNOUNCED]
             done = [e.time_ns for e in steps if e.kind in (Kind.COMPLETE, Kind.BYPASS)]
             ended = [e.time_ns for e in steps if e.kind == Kind.REQUEST_ENDED]
             deadline_ns = next((e.deadline_ns for e in steps if e.deadline_ns), 0)
@@ -279,20 +279,20 @@ class _Process:
             key = e.client_id, e.task
             if e.kind == Kind.SUBMIT:
                 state[key] = None
-                waiting[e.way] += e.bytes
+                waiting[e.direction] += e.bytes
             elif key not in state or (e.kind != Kind.PERMIT and e.kind not in ENDS):
                 continue
             elif e.kind == Kind.PERMIT:
                 state[key] = e.wire_class
-                waiting[e.way] -= e.bytes
-                flying[e.way][e.wire_class] += e.bytes
+                waiting[e.direction] -= e.bytes
+                flying[e.direction][e.wire_class] += e.bytes
             elif (wire_class := state.pop(key)) is None:
-                waiting[e.way] -= e.bytes
+                waiting[e.direction] -= e.bytes
             else:
-                flying[e.way][wire_class] -= e.bytes
+                flying[e.direction][wire_class] -= e.bytes
             name = f"{self._nic(e.nic)} {_DIRECTIONS[e.incoming]}"
-            yield {**self._at(e.time_ns, "C", f"{name} waiting"), "args": {"bytes": waiting[e.way]}}
-            by_class = {f"class {c}": n for c, n in sorted(flying[e.way].items())}
+            yield {**self._at(e.time_ns, "C", f"{name} waiting"), "args": {"bytes": waiting[e.direction]}}
+            by_class = {f"class {c}": n for c, n in sorted(flying[e.direction].items())}
             if by_class:
                 yield {**self._at(e.time_ns, "C", f"{name} permitted"), "args": by_class}
 

@@ -1,6 +1,6 @@
 """The playground itself: builds the nodes, starts what runs on them, and starts again what ends.
 
-Runs as the first process of a cage; what it makes vanishes with it.
+Runs as the first process of a sandbox; what it makes vanishes with it.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Cluster:
         )
 
     def _others(self) -> list[_Part]:
-        """The doors in the cage's wall, and the load."""
+        """The doors in the sandbox's wall, and the load."""
         doors = list(doors_inside(self._folder, len(self._state.coordinators)))
         relay = python_module("mfsd.playground.relay")
         for path, target in doors:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from mfsd.children import python_module
-from mfsd.playground.cage import CageError, run_caged
 from mfsd.playground.cluster import Cluster, Options, doors_inside, layout
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 from mfsd.playground.state import PlaygroundError, State, own_folder, publish
 
 EXIT_FAILED = 1
@@ -44,8 +44,8 @@ def run(options: Options, ready: Callable[[State], None], say: Callable[[str], N
             return 0
 
         try:
-            return run_caged(inside, told)
-        except CageError as error:
+            return run_sandboxed(inside, told)
+        except SandboxError as error:
             raise PlaygroundError(f"cannot make nodes: {error}") from error
 
 
@@ -59,7 +59,7 @@ def _doors(folder: Path, coordinators: int) -> Iterator[list[int]]:
             ports.append(listener.getsockname()[1])
             descriptors.append(listener.fileno())
             command += [str(listener.fileno()), str(path)]
-        # In a session of its own: Ctrl-C ends the cage first, and the relay with us.
+        # In a session of its own: Ctrl-C ends the sandbox first, and the relay with us.
         relay = subprocess.Popen(command, pass_fds=descriptors, start_new_session=True)
         try:
             yield ports

@@ -1,4 +1,4 @@
-"""Nodes as network namespaces around one bridge. Made inside of a cage, so nothing here is taken down again."""
+"""Nodes as network namespaces around one bridge. Made inside of a sandbox, so nothing here is taken down again."""
 
 from __future__ import annotations
 

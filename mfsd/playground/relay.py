@@ -1,4 +1,4 @@
-"""Carries connections across the wall of the cage: from a listening socket to an address, bytes both ways.
+"""Carries connections across the wall of the sandbox: from a listening socket to an address, bytes both ways.
 
 A network namespace cannot be reached from outside, but a unix socket in a folder that both sides see can. So one relay
 listens on this machine's loopback and connects to such sockets, and one inside listens there and connects on.
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-from mfsd.playground.cage import die_with_parent
+from mfsd.playground.sandbox import die_with_parent
 
 CHUNK_BYTES = 65_536
 

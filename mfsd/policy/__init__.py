@@ -13,8 +13,8 @@ from mfsd.policy.order import Key, first_in_order, is_near, load_step, order_key
 from mfsd.policy.pruning import plan, sort_by_red
 from mfsd.policy.red import robust_effective_deadline
 from mfsd.policy.result import Batch, Place, Plan, Pruned, Request
+from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, Tier
 from mfsd.policy.wire import wire_class
-from mfsd.policy.words import NO_DEADLINE, NO_RANK, Stage, Tier
 
 __all__ = [
     "NO_DEADLINE",

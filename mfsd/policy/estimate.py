@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from mfsd.policy.config import PolicyConfig, Variant
-from mfsd.policy.words import NS_PER_S, Tier
+from mfsd.policy.types import NS_PER_S, Tier
 
 
 def transfer_ns(size_bytes: int, rate_bytes_per_s: int) -> int:

@@ -11,8 +11,8 @@ import msgspec
 
 from mfsd.policy.config import PolicyConfig, Variant
 from mfsd.policy.estimate import effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
+from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, known_stage
 from mfsd.policy.urgency import crossing_ns, level_at, thresholds
-from mfsd.policy.words import NO_DEADLINE, NO_RANK, Stage, known_stage
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mfsd.policy.marks import CLASSES_MAX, ROLES, MarkRule, Marks, checked
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 VARIABLE: Final = "MFS_MARK"
 PLAIN: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:"

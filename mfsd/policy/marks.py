@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 CLASSES_MAX: Final = 8
 RULES_MAX: Final = 64

@@ -11,8 +11,8 @@ from typing import Final
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.flow import Decision, Flow, guard_ns, laxity_ns
+from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, Tier, known_stage
 from mfsd.policy.urgency import relative_layer_index
-from mfsd.policy.words import NO_DEADLINE, NO_RANK, Stage, Tier, known_stage
 
 Key = tuple[int, int, int, int, int]
 """(tier, first, second, stage order, sequence). The smallest goes first; sequence makes each unique."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mfsd.policy.config import PolicyConfig
-from mfsd.policy.words import NO_DEADLINE, NS_PER_S
+from mfsd.policy.types import NO_DEADLINE, NS_PER_S
 
 
 def relative_layer_index(layer_target: int, layer_current: int) -> int:

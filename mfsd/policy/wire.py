@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mfsd.policy.config import Variant
-from mfsd.policy.words import Tier
+from mfsd.policy.types import Tier
 
 NEAR_CLASSES: Final = 6
 """A fabric with fewer has no class to spare for last stages that are near; one with more has several for loads."""

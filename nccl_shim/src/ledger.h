@@ -54,8 +54,8 @@ static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before,
 {
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 
-	if (alone && likely(q->posted_lane))
-		shim_count_alone(&q->posted_lane->bytes[now->stage], now->bytes - bytes_before);
+	if (alone && likely(q->posted_shard))
+		shim_count_alone(&q->posted_shard->bytes[now->stage], now->bytes - bytes_before);
 	else
 		shim_count(&usage->posted.bytes[now->stage], now->bytes - bytes_before);
 	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||

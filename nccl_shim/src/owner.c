@@ -19,7 +19,7 @@ __thread uint32_t shim_plain_id __attribute__((tls_model("initial-exec"))) = SHI
 
 static _Atomic uint32_t usable; /* threads can be made to pass a barrier */
 static _Atomic uint32_t threads; /* ids given out */
-static _Atomic uint32_t lane_thread[MFS_USAGE_LANES]; /* the system's number of whose lane it is; 0: none */
+static _Atomic uint32_t lane_thread[MFS_USAGE_SHARDS]; /* the system's number of whose lane it is; 0: none */
 
 /* Once, before the first queue pair is made. */
 void shim_owner_start(void)
@@ -110,10 +110,10 @@ static int lane_claim(void)
 	uint32_t tid = (uint32_t)syscall(SYS_gettid), owner;
 	int saved = errno, found = -1;
 
-	for (int i = 0; i < MFS_USAGE_LANES && found < 0; i++)
+	for (int i = 0; i < MFS_USAGE_SHARDS && found < 0; i++)
 		if (atomic_load(&lane_thread[i]) == tid)
 			found = i;
-	for (int i = 0; i < MFS_USAGE_LANES && found < 0; i++) {
+	for (int i = 0; i < MFS_USAGE_SHARDS && found < 0; i++) {
 		owner = atomic_load(&lane_thread[i]);
 		if ((!owner || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
 		    atomic_compare_exchange_strong(&lane_thread[i], &owner, tid))
@@ -126,13 +126,13 @@ static int lane_claim(void)
 static void lane_set(struct shim_qp *q, int lane)
 {
 	q->lane_given = lane;
-	q->posted_lane = lane >= 0 && q->posted_lanes ? &q->posted_lanes[lane] : NULL;
+	q->posted_shard = lane >= 0 && q->posted_shards ? &q->posted_shards[lane] : NULL;
 }
 
 /* Flag set, or nobody knows the queue pair yet: the counters are elsewhere from now on. */
-void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes)
+void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_shard *lanes)
 {
-	q->posted_lanes = lanes;
+	q->posted_shards = lanes;
 	lane_set(q, q->lane_given);
 }
 

@@ -14,7 +14,7 @@
  *  - A thread that ends leaves `inside` at 0, so its queue pairs can be taken; its id is not used again. One that was
  *    cancelled while posting stays inside, as it would have kept the flag.
  *  - A signal handler that finds its own thread inside waits for the flag, as it would without all this.
- *  - Its thread counts what it posts in a lane of counters that it has alone (mfs_usage_lane), while there are any: a lane
+ *  - Its thread counts what it posts in a lane of counters that it has alone (mfs_usage_shard), while there are any: a lane
  *    whose thread has ended is taken over.
  *  - Without membarrier (Linux before 4.14) nothing is given, nor is a queue pair whose completions are not accounted.
  */
@@ -35,7 +35,7 @@ bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns);
 void shim_owner_give(struct shim_qp *q);
 void shim_owner_share(struct shim_qp *q);
 void shim_owner_forget(struct shim_qp *q);
-void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_lane *lanes);
+void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_shard *lanes);
 void shim_owner_after_fork(void);
 
 /* True when the queue pair is this thread's, which then leaves by shim_owner_exit. Such a queue pair does not hold. */

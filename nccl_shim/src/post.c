@@ -106,7 +106,7 @@ static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct 
 			atomic_store_explicit(&q->signal_head, head + 1, memory_order_release);
 		}
 	}
-	shim_count_alone(&q->posted_lane->bytes[stage], bytes - q->bytes_posted);
+	shim_count_alone(&q->posted_shard->bytes[stage], bytes - q->bytes_posted);
 	q->bytes_posted = bytes;
 	rc = q->post_send(qp, wr, &before.at);
 	if (unlikely(rc)) {
@@ -353,7 +353,7 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 	if (unlikely(!q || atomic_load_explicit(&shim_ranges, memory_order_relaxed) ||
 		     !shim_owner_enter_as(q, shim_plain_id)))
 		return post_any(qp, wr, bad);
-	if (likely(q->run_stage == atomic_load_explicit(&q->stage, memory_order_relaxed) && q->posted_lane &&
+	if (likely(q->run_stage == atomic_load_explicit(&q->stage, memory_order_relaxed) && q->posted_shard &&
 		   !atomic_load_explicit(&q->broken, memory_order_relaxed)))
 		return post_given(q, qp, wr, bad);
 	shim_owner_exit(q);

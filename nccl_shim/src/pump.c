@@ -168,7 +168,7 @@ static bool submit(struct shim_qp *q, struct shim_task *t)
 		return true;
 	}
 	task.nic = (uint8_t)nic;
-	task.laned = !t->incoming && apart(q);
+	task.class_marked = !t->incoming && apart(q);
 	t->bypass = 0;
 	rc = mfs_client_submit(q->client, &task, t, &id);
 	if (rc >= 0) {

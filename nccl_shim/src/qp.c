@@ -110,7 +110,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
 	atomic_store(&q->usage, &shim_detached.usage);
-	shim_owner_lanes(q, shim_detached.posted_lane);
+	shim_owner_lanes(q, shim_detached.posted_shard);
 	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
 	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
 		      shim_mode() == MFS_MODE_ENFORCE;
@@ -166,7 +166,7 @@ static void forget(struct shim_qp *q)
 	q->report = &shim_detached.report;
 	atomic_store(&q->gate, &shim_detached.gate);
 	atomic_store(&q->usage, &shim_detached.usage);
-	shim_owner_lanes(q, shim_detached.posted_lane);
+	shim_owner_lanes(q, shim_detached.posted_shard);
 }
 
 static void give_back(struct shim_qp *q)

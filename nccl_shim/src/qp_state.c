@@ -45,14 +45,14 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 			q->report = &shim_detached.report;
 			atomic_store(&q->gate, &shim_detached.gate);
 			atomic_store(&q->usage, &shim_detached.usage);
-			shim_owner_lanes(q, shim_detached.posted_lane);
+			shim_owner_lanes(q, shim_detached.posted_shard);
 		} else {
 			segment = mfs_client_segment(client);
 			q->report = &segment->report;
 			q->quantum_bytes = quantum_bytes(segment->nic[nic].rate_bytes_per_s);
 			atomic_store(&q->gate, &segment->gate[nic].word);
 			atomic_store(&q->usage, &segment->usage[nic]);
-			shim_owner_lanes(q, mfs_client_minor(client) < MFS_USAGE_LANES_MINOR ? NULL : segment->posted_lane[nic]);
+			shim_owner_lanes(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR ? NULL : segment->posted_shard[nic]);
 			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1, memory_order_relaxed);
 			shim_in_flight(q, in_flight);
 			for (int i = 0; i < MFS_STAGES_MAX; i++)

@@ -181,8 +181,8 @@ struct shim_qp {
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
 	/* owner side: where the thread that it is given to counts alone, in the lane of that thread; see owner.h */
-	struct mfs_usage_lane *posted_lanes; /* NULL: the daemon knows none */
-	struct mfs_usage_lane *posted_lane;  /* NULL: it is given to none, or that has no lane */
+	struct mfs_usage_shard *posted_shards; /* NULL: the daemon knows none */
+	struct mfs_usage_shard *posted_shard;  /* NULL: it is given to none, or that has no lane */
 	int lane_given;			     /* -1: none */
 	struct shim_held *fifo; /* NULL unless it holds */
 

@@ -16,7 +16,7 @@
 struct shim_detached {
 	_Atomic uint32_t gate;
 	struct mfs_usage usage;
-	struct mfs_usage_lane posted_lane[MFS_USAGE_LANES];
+	struct mfs_usage_shard posted_shard[MFS_USAGE_SHARDS];
 	struct mfs_client_report report;
 };
 extern struct shim_detached shim_detached;

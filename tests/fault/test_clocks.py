@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from mfsd.node.link import Link
-from mfsd.node.link_words import Identity, LinkSettings
+from mfsd.node.link_interface import Identity, LinkSettings
 from tests.support.cluster import Coordinator, Node, in_loop, until
 
 DAYS_NS = 100 * 24 * 3600 * 10**9

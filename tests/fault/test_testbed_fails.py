@@ -16,7 +16,7 @@ from bench.testbed.leg import Leg
 from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
-from mfsd.playground.cage import run_caged
+from mfsd.playground.sandbox import run_sandboxed
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.slow]
 
@@ -54,7 +54,7 @@ def coordinator_dies(leg: Leg) -> list[tuple[float, Callable[[], None]]]:
 def served_with(folder: Path, events: Callable[[Leg], list[tuple[float, Callable[[], None]]]]) -> dict[str, int]:
     """What the workers counted, once every request and byte is accounted for."""
     result = folder / "served.json"
-    assert run_caged(lambda: serve(result, events)) == 0
+    assert run_sandboxed(lambda: serve(result, events)) == 0
     served, statistics = json.loads(result.read_text())
     cluster = cluster_of(SCENARIO)
     expected = {str(r.number): shipped_bytes(cluster, SCALE, r) for r in requests_of(SCENARIO, cluster)}

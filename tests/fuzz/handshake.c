@@ -216,7 +216,7 @@ static void act(struct input *in, struct mfs_client *client, uint64_t *task)
 		uint64_t how = take(in, 1);
 
 		t.at_once = how & 2;
-		t.laned = how & 4;
+		t.class_marked = how & 4;
 		t.incoming = how & 8;
 		t.stage = how & 16 ? MFS_STAGE_REUSE : MFS_STAGE_P2D;
 		t.batch = how & 32 ? (uint32_t)(how >> 6) : MFS_NONE_U32;
@@ -248,9 +248,9 @@ static void act(struct input *in, struct mfs_client *client, uint64_t *task)
 		classify(in, client);
 		break;
 	case 8: {
-		struct mfs_demand_told demands[4] = {{.bytes = 100}, {.bytes = 200}, {.bytes = 300}, {.bytes = 400}};
-		struct mfs_request_told request = {.request_id = take(in, 1) + 1, .demands = demands, .demands_count = 4};
-		struct mfs_batch_told batch = {.batch_id = take(in, 1) + 1, .layers = 4, .requests = &request,
+		struct mfs_demand_info demands[4] = {{.bytes = 100}, {.bytes = 200}, {.bytes = 300}, {.bytes = 400}};
+		struct mfs_request_info request = {.request_id = take(in, 1) + 1, .demands = demands, .demands_count = 4};
+		struct mfs_batch_info batch = {.batch_id = take(in, 1) + 1, .layers = 4, .requests = &request,
 					       .requests_count = 1};
 
 		mfs_client_batch_begin_with(client, &batch);

@@ -17,7 +17,7 @@ static struct program victim, hostile;
 static void message(struct input *in)
 {
 	struct mfs_segment *segment = hostile.session->segment;
-	unsigned shape = (unsigned)take(in, 1), lane = (unsigned)take(in, 1) % MFS_LANES;
+	unsigned shape = (unsigned)take(in, 1), lane = (unsigned)take(in, 1) % MFS_SUBMIT_RINGS;
 	struct mfs_message m;
 	uint64_t *words = (uint64_t *)&m;
 
@@ -46,11 +46,11 @@ static void message(struct input *in)
 			.layer = (uint16_t)take(in, 1),
 			.kind = kind,
 			.stage = (uint8_t)(take(in, 1) % 6),
-			.flags = (uint8_t)(take(in, 1) & (MFS_TASK_LANED | MFS_TASK_INCOMING | MFS_TASK_TAKEN | MFS_TASK_BYPASSED)),
+			.flags = (uint8_t)(take(in, 1) & (MFS_TASK_CLASS_MARKED | MFS_TASK_INCOMING | MFS_TASK_TAKEN | MFS_TASK_BYPASSED)),
 			.wire_class = (uint8_t)(take(in, 1) % 8),
 		};
 	}
-	mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, &m, 1);
+	mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_SUBMIT_SLOTS, &m, 1);
 }
 
 /* A request with demands, a batch: what the words of a segment look like when they mean something. */

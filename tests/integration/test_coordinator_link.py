@@ -15,8 +15,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from mfsd.node.link_interface import PortDemand
 from mfsd.node.link_stream import LinkStream
-from mfsd.node.link_words import PortDemand
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.call import Call
 from mfsd.proto.wire import LINK, PROTOCOL, REQUESTS_PER_BATCH_MAX, TlsFiles

@@ -1,4 +1,4 @@
-"""Every command of the documents is run as it stands, in a cage where nothing outside can be touched.
+"""Every command of the documents is run as it stands, in a sandbox where nothing outside can be touched.
 
 There are the default sockets and ports, coordinators by the names in the pages, and stand-ins for engines that need a
 GPU. What another test runs with more care is named here, so that no command is left out unseen.
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mfsd.playground.cage import CageError, run_caged
 from mfsd.playground.network import ip
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 from tests.support.cluster import Process
 from tests.unit.docs.test_commands import COMMANDS
 
@@ -44,8 +44,8 @@ DOCTOR_ENDS = {0, 1, 4}
 
 def missing() -> str:
     try:
-        return "" if run_caged(lambda: 0) == 0 else "the cage is broken"
-    except CageError as error:
+        return "" if run_sandboxed(lambda: 0) == 0 else "the sandbox is broken"
+    except SandboxError as error:
         return str(error)
 
 
@@ -113,7 +113,7 @@ def test_every_command_runs_as_it_stands(folder: Path) -> None:
 
 
 def main() -> None:
-    sys.exit(run_caged(lambda: run_all(Path(sys.argv[1]))))
+    sys.exit(run_sandboxed(lambda: run_all(Path(sys.argv[1]))))
 
 
 def test_commands_that_others_run_are_in_the_pages() -> None:

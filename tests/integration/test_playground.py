@@ -30,7 +30,7 @@ from mfsd.node.control import (
     WhyRequest,
 )
 from mfsd.node.control_client import Unreachable, ask
-from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 from tests.support.waiting import TIMEOUT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +45,8 @@ GUIDE = [
 
 def missing() -> str:
     try:
-        return "" if run_caged(lambda: 0) == 0 else "the cage is broken"
-    except CageError as error:
+        return "" if run_sandboxed(lambda: 0) == 0 else "the sandbox is broken"
+    except SandboxError as error:
         return str(error)
 
 

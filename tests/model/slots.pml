@@ -1,8 +1,8 @@
 /* Task slots and their generations (csrc/client/client.c, csrc/arbiter/task.c).
  *
- * One slot is used for task after task; any thread may submit a task or end it, each through the lane of its own, so the
- * arbiter reads the messages about a slot in any order that keeps the order within a lane. Whole calls are steps here:
- * a lane delivers messages whole (ring.pml).
+ * One slot is used for task after task; any thread may submit a task or end it, each through the ring of its own, so the
+ * arbiter reads the messages about a slot in any order that keeps the order within a ring. Whole calls are steps here:
+ * a ring delivers messages whole (ring.pml).
  *
  * Held: a correct client is never given up, and when all its tasks have ended the arbiter has forgotten all of them, whatever
  *       it was told first.
@@ -13,7 +13,7 @@
 #define LANES 3
 
 mtype = {submit, end};
-chan lane[LANES] = [2 * TASKS] of { mtype, byte };
+chan ring[LANES] = [2 * TASKS] of { mtype, byte };
 bool sent;
 
 /* the arbiter's record of the slot */
@@ -27,9 +27,9 @@ proctype client()
 	do
 	:: task <= TASKS ->
 		select(at : 0 .. LANES - 1);
-		lane[at]!submit(task);
+		ring[at]!submit(task);
 		select(at : 0 .. LANES - 1);
-		lane[at]!end(task);
+		ring[at]!end(task);
 		task++
 	:: else -> break
 	od;
@@ -81,10 +81,10 @@ proctype arbiter()
 	byte task;
 
 	do
-	:: atomic { lane[0]?kind(task) -> goto apply }
-	:: atomic { lane[1]?kind(task) -> goto apply }
-	:: atomic { lane[2]?kind(task) -> goto apply }
-	:: atomic { sent && empty(lane[0]) && empty(lane[1]) && empty(lane[2]) -> break };
+	:: atomic { ring[0]?kind(task) -> goto apply }
+	:: atomic { ring[1]?kind(task) -> goto apply }
+	:: atomic { ring[2]?kind(task) -> goto apply }
+	:: atomic { sent && empty(ring[0]) && empty(ring[1]) && empty(ring[2]) -> break };
 	   goto next;
 apply:	   atomic {
 		if

@@ -7,8 +7,8 @@
 static struct program program, other;
 static uint64_t sent; /* so that each message has a time of its own */
 
-/* Through a lane of its own, as another thread would. */
-static uint32_t send_on_lane(struct program *from, unsigned lane, struct mfs_message message)
+/* Through a ring of its own, as another thread would. */
+static uint32_t send_on_ring(struct program *from, unsigned ring, struct mfs_message message)
 {
 	struct mfs_segment *segment = from->session->segment;
 	uint32_t slot = (uint32_t)__builtin_ctzll(~from->busy);
@@ -20,13 +20,13 @@ static uint32_t send_on_lane(struct program *from, unsigned lane, struct mfs_mes
 	message.kind = MFS_MESSAGE_SUBMIT;
 	message.batch = MFS_NONE_U32;
 	message.submit_ns = now_ns - 1000000 + ++sent;
-	must(mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, &message, 1) == 1, "a lane has room");
+	must(mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, &message, 1) == 1, "a ring has room");
 	return slot;
 }
 
-static uint32_t ask(unsigned lane, uint32_t queue, enum mfs_stage stage, uint8_t flags)
+static uint32_t ask(unsigned ring, uint32_t queue, enum mfs_stage stage, uint8_t flags)
 {
-	return send_on_lane(&program, lane,
+	return send_on_ring(&program, ring,
 			    (struct mfs_message){.bytes = 100000, .queue = queue, .peer = 1, .stage = (uint8_t)stage, .flags = flags});
 }
 
@@ -52,7 +52,7 @@ static int permitted(struct program *whose, unsigned *wire_class)
 static uint32_t occupy(uint8_t flags)
 {
 	unsigned wire_class;
-	uint32_t slot = send_on_lane(&other, MFS_LANE_SHARED,
+	uint32_t slot = send_on_ring(&other, MFS_SUBMIT_SHARED,
 				     (struct mfs_message){.bytes = 1000000, .peer = 2, .stage = MFS_STAGE_P2D, .flags = flags});
 
 	pass(1000);
@@ -89,7 +89,7 @@ static void first_takes_the_place_of_the_best(void)
 
 	begin();
 	blocker = occupy(0);
-	others = send_on_lane(&other, 0, (struct mfs_message){.bytes = 100000, .peer = 1, .queue = 5, .stage = MFS_STAGE_P2D});
+	others = send_on_ring(&other, 0, (struct mfs_message){.bytes = 100000, .peer = 1, .queue = 5, .stage = MFS_STAGE_P2D});
 	pass(1000);
 	for (unsigned i = 0; i < 3; i++)
 		slot[i] = ask(0, 5, i == 2 ? MFS_STAGE_REUSE : MFS_STAGE_P2D, 0);
@@ -110,7 +110,7 @@ static void first_takes_the_place_of_the_best(void)
 	end();
 }
 
-/* The later one is in the lane that is read first. */
+/* The later one is in the ring that is read first. */
 static void the_order_is_that_of_sending(void)
 {
 	unsigned wire_class;
@@ -118,7 +118,7 @@ static void the_order_is_that_of_sending(void)
 
 	begin();
 	blocker = occupy(0);
-	first = ask(MFS_LANE_SHARED, 5, MFS_STAGE_P2D, 0);
+	first = ask(MFS_SUBMIT_SHARED, 5, MFS_STAGE_P2D, 0);
 	second = ask(0, 5, MFS_STAGE_REUSE, 0);
 	program.session->reader.first = 0;
 	for (unsigned n = 0; n < 100 && (program.session->task[first].phase != TASK_WAITING ||
@@ -145,7 +145,7 @@ static bool comes(struct program *whose, uint32_t slot)
 	return found == (int)slot;
 }
 
-/* A read before a write on one queue pair waits for the way in alone; when the write is chosen it goes first, whatever room there
+/* A read before a write on one queue pair waits for the direction in alone; when the write is chosen it goes first, whatever room there
  * is for it. */
 static void a_read_before_a_write(void)
 {
@@ -155,7 +155,7 @@ static void a_read_before_a_write(void)
 	blocker = occupy(0);
 	read = ask(0, 5, MFS_STAGE_P2D, MFS_TASK_INCOMING);
 	write = ask(0, 5, MFS_STAGE_REUSE, 0);
-	must(comes(&program, read), "the way in is free: the read does not wait for the way out");
+	must(comes(&program, read), "the direction in is free: the read does not wait for the direction out");
 	complete(&other, blocker);
 	must(comes(&program, write), "then the write");
 	complete(&program, read);
@@ -166,7 +166,7 @@ static void a_read_before_a_write(void)
 	blocker = occupy(0);
 	read = ask(0, 5, MFS_STAGE_P2D, MFS_TASK_INCOMING);
 	write = ask(0, 5, MFS_STAGE_REUSE, 0);
-	others = send_on_lane(&other, 0, (struct mfs_message){.bytes = 100000, .peer = 3, .stage = MFS_STAGE_P2D});
+	others = send_on_ring(&other, 0, (struct mfs_message){.bytes = 100000, .peer = 3, .stage = MFS_STAGE_P2D});
 	complete(&other, blocker);
 	must(comes(&program, read), "the read goes when the write is chosen");
 	must(comes(&program, write), "and then the write");
@@ -184,7 +184,7 @@ static uint32_t chance(uint32_t n)
 	return (uint32_t)(random_state >> 20) % n;
 }
 
-/* Queue pairs of both directions, any lane, any stage, tasks given up, late completions: in order, and none forgotten. */
+/* Queue pairs of both directions, any ring, any stage, tasks given up, late completions: in order, and none forgotten. */
 static void never_out_of_order(void)
 {
 	uint64_t number[SLOTS] = {0}, waiting = 0, flying = 0, asked = 0, permits = 0;
@@ -196,7 +196,7 @@ static void never_out_of_order(void)
 	for (unsigned step = 0; step < 200000; step++) {
 		for (unsigned n = chance(3); step < 190000 && n && ~program.busy; n--) {
 			static const enum mfs_stage stages[] = {MFS_STAGE_P2D, MFS_STAGE_REUSE, MFS_STAGE_BACKGROUND};
-			uint32_t q = chance(5), s = ask(chance(MFS_LANES), q, stages[chance(3)], chance(2) ? MFS_TASK_INCOMING : 0);
+			uint32_t q = chance(5), s = ask(chance(MFS_SUBMIT_RINGS), q, stages[chance(3)], chance(2) ? MFS_TASK_INCOMING : 0);
 
 			number[s] = ++asked;
 			queue[s] = q;

@@ -19,7 +19,7 @@ static void turns(uint64_t for_ns, uint64_t step_ns)
 		turn(arbiter, true);
 }
 
-static void send_submit(unsigned i, uint32_t lane)
+static void send_submit(unsigned i, uint32_t ring)
 {
 	struct mfs_segment *segment = client[i]->segment;
 	struct mfs_message message = {.task = (uint64_t)++generation[i] << 32,
@@ -29,7 +29,7 @@ static void send_submit(unsigned i, uint32_t lane)
 				      .kind = MFS_MESSAGE_SUBMIT,
 				      .stage = MFS_STAGE_P2D};
 
-	must(mfs_mpsc_push(&segment->submit[lane], segment->submit_slot[lane], MFS_LANE_SLOTS, &message, 1) == 1, "a ring has room");
+	must(mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, &message, 1) == 1, "a ring has room");
 }
 
 /* As client.c does. */
@@ -95,7 +95,7 @@ int main(void)
 	must(client[i]->submits == before + 1 && client[i]->active && told(client[i]) == MFS_AWAKE, "who rings is heard");
 	send_submit(i, 5);
 	turns(100000, 10000);
-	must(client[i]->submits == before + 2, "and on other lanes without ringing");
+	must(client[i]->submits == before + 2, "and on other rings without ringing");
 	turns(10 * MS, 100000);
 	must(arbiter->actives == 16, "until it says nothing for a while");
 
@@ -107,10 +107,10 @@ int main(void)
 
 	i = left_out(); /* a slot that is claimed, as by a thread that ended */
 	before = client[i]->submits;
-	atomic_fetch_add(&client[i]->segment->submit[MFS_LANE_SHARED].tail, 1);
-	send_submit(i, MFS_LANE_SHARED);
+	atomic_fetch_add(&client[i]->segment->submit[MFS_SUBMIT_SHARED].tail, 1);
+	send_submit(i, MFS_SUBMIT_SHARED);
 	turns(CLIENTS / 128 * 10 * MS + 100 * MS, 100000);
-	must(client[i]->submits == before + 1 && client[i]->reader.lane[MFS_LANE_SHARED].torn_slots == 1,
+	must(client[i]->submits == before + 1 && client[i]->reader.ring[MFS_SUBMIT_SHARED].torn_slots == 1,
 	     "a torn slot is passed by");
 
 	i = left_out(); /* the same moment: it is told to ring, and has just sent */
@@ -124,23 +124,23 @@ int main(void)
 	must(client[i]->active && told(client[i]) == MFS_AWAKE, "who has sent is not left out");
 
 	for (i = 0; i < CLIENTS; i++)
-		must(client[i]->segment->gate[0].credit_laned[0] == 0 || client[i]->way[0].holder,
-		     "who does not use a way has no credit");
+		must(client[i]->segment->gate[0].credit_class_marked[0] == 0 || client[i]->direction[0].holder,
+		     "who does not use a direction has no credit");
 	i = left_out();
 	before = client[i]->submits;
 	send_submit(i, 0);
 	ring(i);
 	turns(50 * MS, 100000);
 	gate = &client[i]->segment->gate[0];
-	must(atomic_load(&gate->credit_laned[0]) > 0 && !atomic_load(&gate->credit_laned[1]), "who uses one has some there");
+	must(atomic_load(&gate->credit_class_marked[0]) > 0 && !atomic_load(&gate->credit_class_marked[1]), "who uses one has some there");
 	turns(10500 * MS, 10 * MS);
-	must(!atomic_load(&gate->credit_laned[0]), "until it does not use it for a while");
+	must(!atomic_load(&gate->credit_class_marked[0]), "until it does not use it for a while");
 
 	for (i = 0; i < CLIENTS; i += 2)
 		must(mfs_arbiter_client_remove(arbiter, client[i]->client_id) == 0, "clients leave");
 	for (i = 1; i < CLIENTS; i += 2) {
 		before = client[i]->submits;
-		send_submit(i, i % MFS_LANES);
+		send_submit(i, i % MFS_SUBMIT_RINGS);
 		ring(i);
 		turns(100000, 10000);
 		must(client[i]->submits == before + 1, "and the others are heard as before");

@@ -140,18 +140,18 @@ static void finish_some(struct worker *w)
 /* A batch's life on a client that others use for tasks with cookies: told, asked for, complete, over. */
 static void engine(struct worker *w)
 {
-	struct mfs_demand_told demands[3];
-	struct mfs_request_told requests[2];
-	const struct mfs_batch_told told = {.batch_id = 100 + (uint64_t)(rand_r(&w->seed) % 4), .layers = 8,
+	struct mfs_demand_info demands[3];
+	struct mfs_request_info requests[2];
+	const struct mfs_batch_info told = {.batch_id = 100 + (uint64_t)(rand_r(&w->seed) % 4), .layers = 8,
 					    .compute_ns = 1000000, .requests = requests, .requests_count = 2};
 	uint64_t id;
 	int slot, rc;
 
 	for (int i = 0; i < 3; i++)
-		demands[i] = (struct mfs_demand_told){.bytes = (uint64_t)(rand_r(&w->seed) % 100000), .stage = MFS_STAGE_P2D,
+		demands[i] = (struct mfs_demand_info){.bytes = (uint64_t)(rand_r(&w->seed) % 100000), .stage = MFS_STAGE_P2D,
 						      .nic = (uint8_t)(rand_r(&w->seed) % NICS), .layer = (uint16_t)i};
 	for (int i = 0; i < 2; i++)
-		requests[i] = (struct mfs_request_told){.request_id = 1 + (uint64_t)(rand_r(&w->seed) % 50),
+		requests[i] = (struct mfs_request_info){.request_id = 1 + (uint64_t)(rand_r(&w->seed) % 50),
 							.demands = demands, .demands_count = 3};
 	slot = mfs_client_batch_begin_with(w->client, &told);
 	CHECK(slot >= 0);
@@ -230,18 +230,18 @@ static void *come_and_go(void *path)
 
 static void look(uint32_t client_id)
 {
-	static struct mfs_request_look requests[MFS_REQUESTS_MAX];
-	static struct mfs_demand_look demands[MFS_DEMANDS_MAX];
-	static struct mfs_task_look tasks[64];
+	static struct mfs_request_snapshot requests[MFS_REQUESTS_MAX];
+	static struct mfs_demand_snapshot demands[MFS_DEMANDS_MAX];
+	static struct mfs_task_snapshot tasks[64];
 	struct mfs_change change;
-	struct mfs_batch_look batch;
+	struct mfs_batch_snapshot batch;
 	struct mfs_rmlq_facts facts;
 	uint32_t slot = 0;
 
 	while (mfs_arbiter_changed(arbiter, &change, &batch, requests, demands) > 1)
 		CHECK(change.slot < MFS_BATCHES_MAX);
 	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++)
-		if (mfs_arbiter_batch_look(arbiter, client_id, i, &batch, requests, demands) == 0)
+		if (mfs_arbiter_batch_snapshot(arbiter, client_id, i, &batch, requests, demands) == 0)
 			CHECK(batch.requests <= 2 && batch.demands <= 6);
 	while (slot < MFS_TASKS_MAX)
 		CHECK(mfs_arbiter_tasks(arbiter, client_id, slot, tasks, 64, &slot) >= 0);

@@ -48,7 +48,7 @@ static void fill(struct ledger *ledger, struct ledger *guessed)
 
 	for (uint64_t id = 1; n < CHOSEN; id++)
 		if (row_bucket(guessed, 7, id) == guessed->row_bucket) {
-			ledger_told(ledger, 7, id, 0, 1);
+			ledger_announced(ledger, 7, id, 0, 1);
 			n++;
 		}
 }

@@ -27,7 +27,7 @@ struct daemon {
 	_Atomic int stop, paused;
 	int listener, peer;
 	struct mfs_segment *segment;
-	struct mfs_lanes_reader reader;
+	struct mfs_submit_reader reader;
 	uint64_t grant_tail;
 	struct mfs_message waiting[WAITING_MAX];
 	unsigned waiting_head, waiting_tail;
@@ -77,7 +77,7 @@ static uint16_t minor_of(const struct daemon *d)
 static size_t segment_bytes(const struct daemon *d)
 {
 	return minor_of(d) >= 4	 ? sizeof(struct mfs_segment)
-	       : minor_of(d) ? offsetof(struct mfs_segment, posted_lane)
+	       : minor_of(d) ? offsetof(struct mfs_segment, posted_shard)
 			     : offsetof(struct mfs_segment, request);
 }
 
@@ -135,7 +135,7 @@ static void give_segment(struct daemon *d, int fd)
 	for (int i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store(&s->gate[i].word, d->options.gate);
 	d->segment = s; /* an earlier one stays mapped: its client may still look at it */
-	d->reader = (struct mfs_lanes_reader){0};
+	d->reader = (struct mfs_submit_reader){0};
 	d->grant_tail = 0;
 	d->waiting_head = d->waiting_tail = 0;
 	d->counts.attached++;
@@ -202,7 +202,7 @@ static void serve_segment(struct daemon *d)
 	int n;
 
 	atomic_store(&s->header.heartbeat_ns, now_ns());
-	while ((n = mfs_lanes_pop(&d->reader, s->submit, s->submit_slot[0], MFS_LANE_SLOTS, messages, 64, now_ns(),
+	while ((n = mfs_submit_pop(&d->reader, s->submit, s->submit_slot[0], MFS_SUBMIT_SLOTS, messages, 64, now_ns(),
 				 1000000000)) > 0)
 		for (int i = 0; i < n; i++) {
 			switch (messages[i].kind) {

@@ -220,7 +220,7 @@ static void older_daemon(uint16_t older)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
 					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .older = older};
-	struct mfs_request_told request = {.request_id = 7};
+	struct mfs_request_info request = {.request_id = 7};
 	struct daemon *d = daemon_start(&options);
 	struct mfs_client *client;
 	struct ibv_qp *qp;
@@ -257,7 +257,7 @@ static void older_than_credit(void)
 
 	WAIT(mfs_api()->client());
 	atomic_store(&daemon_segment(d)->gate[0].credit[0], 1000000);
-	atomic_store(&daemon_segment(d)->gate[0].credit_laned[0], 1000000);
+	atomic_store(&daemon_segment(d)->gate[0].credit_class_marked[0], 1000000);
 	daemon_gate(d, GATE_CLOSED);
 	qp = rig_qp(r, 16);
 	rig_ready(qp);

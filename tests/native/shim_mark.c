@@ -52,17 +52,17 @@ static void rules(void)
 /* A thread's lane goes before the rules, and ends; a class without a mark leaves what the program has set. */
 static void lanes(void)
 {
-	struct rig *r = rig_open(64), *laned;
+	struct rig *r = rig_open(64), *class_marked;
 
 	CHECK(api()->lane_set(1) == 0);
 	CHECK_EQUAL(connected(rig_qp(r, 64), FAR, 0), 34 << 2);
 	CHECK_EQUAL(connected(rig_qp_ex(r, 64), FAR, 0), 34 << 2);
-	laned = rig_open(64);
+	class_marked = rig_open(64);
 	CHECK(api()->lane_set(2) == 0);
 	CHECK_EQUAL(connected(rig_qp(r, 64), FAR, 5), 5);
 	CHECK(api()->lane_set(-1) == 0);
 	CHECK_EQUAL(connected(rig_qp(r, 64), FAR, 0), 11 << 2); /* the rule's */
-	CHECK_EQUAL(connected(rig_qp(laned, 64), FAR, 0), 34 << 2); /* its device was opened in the lane */
+	CHECK_EQUAL(connected(rig_qp(class_marked, 64), FAR, 0), 34 << 2); /* its device was opened in the lane */
 }
 
 /* The provider's own functions stay in place: nothing is held, counted, or looked at. Nobody is asked for a session. */

@@ -88,7 +88,7 @@ void mfs_client_cancel(struct mfs_client *client, uint64_t task_id, bool without
 	(void)client, (void)task_id, (void)without;
 }
 
-int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_told *told)
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *told)
 {
 	(void)client, (void)told;
 	return -1;

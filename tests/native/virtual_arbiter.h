@@ -51,14 +51,14 @@ static inline void attach(struct program *program)
 	close(doorbell);
 }
 
-/* In the lane that threads share, which must have room. */
+/* In the ring that threads share, which must have room. */
 static inline void send_message(struct program *program, struct mfs_message message)
 {
 	struct mfs_segment *segment = program->session->segment;
 
 	if (!message.submit_ns)
 		message.submit_ns = now_ns;
-	mfs_mpsc_push(&segment->submit[MFS_LANE_SHARED], segment->submit_slot[MFS_LANE_SHARED], MFS_LANE_SLOTS, &message, 1);
+	mfs_mpsc_push(&segment->submit[MFS_SUBMIT_SHARED], segment->submit_slot[MFS_SUBMIT_SHARED], MFS_SUBMIT_SLOTS, &message, 1);
 }
 
 /* Answers the slot, or -1 when all are in use. What the message leaves open is filled in. */
@@ -155,8 +155,8 @@ static inline void wire_step(void)
 		wire[i--] = wire[--wire_n];
 		if (p.collective) {
 			atomic_fetch_add(&p.program->session->segment->usage[0].completed.bytes[MFS_STAGE_COLLECTIVE], p.slot);
-			for (uint32_t way = 0; way < ways_count(arbiter) && arbiter->nic[0].bell; way++)
-				way_at(arbiter, way)->dirty |= way_at(arbiter, way)->waits; /* as when the bell is heard */
+			for (uint32_t direction = 0; direction < directions_count(arbiter) && arbiter->nic[0].bell; direction++)
+				direction_at(arbiter, direction)->dirty |= direction_at(arbiter, direction)->waits; /* as when the bell is heard */
 			collectives_done++;
 			collectives_ns += now_ns - collective_began_ns;
 			continue;

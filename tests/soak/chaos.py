@@ -186,5 +186,5 @@ def asked_to_reload(node: Node) -> str | None:
 
 def poison(pid: int, data: bytes) -> bool:
     """Writes over the first ring of the segment that the process shares with its daemon. False when it has none."""
-    ring = _native.LAYOUT["submit.tail"] + _native.LANE_SHARED * _native.LANE_BYTES
+    ring = _native.LAYOUT["submit.tail"] + _native.SUBMIT_SHARED * _native.SUBMIT_RING_BYTES
     return segment_write(pid, ring, data)

@@ -19,7 +19,7 @@ import grpc
 
 from bench.ports import free_port
 from mfsd.node.link import Link
-from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
+from mfsd.node.link_interface import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import STATUS, TlsFiles, channel_credentials, channel_options
 from tests.support.daemon import Daemon

@@ -82,7 +82,7 @@ class ScriptedSession:
         return task
 
     def ask(self, size_bytes: int, *words: Any) -> ScriptedTask | None:
-        names = ("stage", "nic", "request_id", "deadline_ns", "batch", "layer", "peer", "laned", "incoming")
+        names = ("stage", "nic", "request_id", "deadline_ns", "batch", "layer", "peer", "class_marked", "incoming")
         return self.permit(size_bytes, timeout_s=words[9] / 1e9, **dict(zip(names, words[:9], strict=True)))
 
     def nic(self, name: str, *, guid: int = 0) -> int:

@@ -52,7 +52,7 @@ static void say(struct client *client, const struct mfs_message *message)
 	struct mfs_segment *segment = client->session->segment;
 	uint64_t one = 1;
 
-	must(mfs_mpsc_push_owned(&segment->submit[0], segment->submit_slot[0], MFS_LANE_SLOTS, message, 1) == 1,
+	must(mfs_mpsc_push_owned(&segment->submit[0], segment->submit_slot[0], MFS_SUBMIT_SLOTS, message, 1) == 1,
 	     "a client's ring is full");
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load(&segment->header.arbiter_asleep) && atomic_exchange(&segment->header.arbiter_asleep, MFS_AWAKE))
@@ -71,7 +71,7 @@ static void submit(struct client *client, uint32_t slot, uint32_t number, uint64
 			    .kind = MFS_MESSAGE_SUBMIT,
 			    .stage = waits ? MFS_STAGE_BACKGROUND : MFS_STAGE_P2D,
 			    .nic = (uint8_t)(number % nics),
-			    .flags = waits ? 0 : MFS_TASK_LANED,
+			    .flags = waits ? 0 : MFS_TASK_CLASS_MARKED,
 			    .peer = 1 + number % PEERS,
 		    });
 }
@@ -161,8 +161,8 @@ static uint32_t waiting(void)
 {
 	uint32_t n = 0;
 
-	for (uint32_t way = 0; way < ways_count(arbiter); way++)
-		n += mfs_rmlq_waiting(way_at(arbiter, way)->queue);
+	for (uint32_t direction = 0; direction < directions_count(arbiter); direction++)
+		n += mfs_rmlq_waiting(direction_at(arbiter, direction)->queue);
 	return n;
 }
 

@@ -5,15 +5,15 @@
 
 _Static_assert(sizeof(struct item) == sizeof(struct mfs_message), "the payload is a message");
 
-/* As in a segment: lanes of a ring each, and a thread keeps to one. */
+/* As in a segment: rings of a ring each, and a thread keeps to one. */
 struct mfs_queue {
-	struct mfs_mpsc lane[MFS_LANES];
-	struct mfs_mpsc_slot slot[MFS_LANES][MFS_LANE_SLOTS];
-	_Alignas(MFS_CACHE_LINE) struct mfs_lanes_reader reader;
+	struct mfs_mpsc ring[MFS_SUBMIT_RINGS];
+	struct mfs_mpsc_slot slot[MFS_SUBMIT_RINGS][MFS_SUBMIT_SLOTS];
+	_Alignas(MFS_CACHE_LINE) struct mfs_submit_reader reader;
 	struct mfs_producer {
 		struct mfs_mpsc *ring;
 		struct mfs_mpsc_slot *slots;
-	} producer[MFS_LANES];
+	} producer[MFS_SUBMIT_RINGS];
 };
 
 static void *create(int producers)
@@ -22,28 +22,28 @@ static void *create(int producers)
 
 	(void)producers;
 	memset(q, 0, sizeof(*q));
-	for (int i = 0; i < MFS_LANES; i++)
-		q->producer[i] = (struct mfs_producer){&q->lane[i], q->slot[i]};
+	for (int i = 0; i < MFS_SUBMIT_RINGS; i++)
+		q->producer[i] = (struct mfs_producer){&q->ring[i], q->slot[i]};
 	return q;
 }
 
 static void *producer(void *queue, int index)
 {
-	return &((struct mfs_queue *)queue)->producer[index % MFS_LANES];
+	return &((struct mfs_queue *)queue)->producer[index % MFS_SUBMIT_RINGS];
 }
 
 static unsigned push(void *producer, const struct item *items, unsigned n)
 {
 	struct mfs_producer *p = producer;
 
-	return mfs_mpsc_push_owned(p->ring, p->slots, MFS_LANE_SLOTS, (const struct mfs_message *)items, n);
+	return mfs_mpsc_push_owned(p->ring, p->slots, MFS_SUBMIT_SLOTS, (const struct mfs_message *)items, n);
 }
 
 static unsigned pop(void *queue, struct item *items, unsigned n)
 {
 	struct mfs_queue *q = queue;
 	/* A clock that stands still: no slot is torn here, only slow. */
-	int taken = mfs_lanes_pop(&q->reader, q->lane, q->slot[0], MFS_LANE_SLOTS, (struct mfs_message *)items, n, 1, 2);
+	int taken = mfs_submit_pop(&q->reader, q->ring, q->slot[0], MFS_SUBMIT_SLOTS, (struct mfs_message *)items, n, 1, 2);
 
 	return taken < 0 ? 0 : (unsigned)taken;
 }

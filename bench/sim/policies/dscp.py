@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench.sim.network import SharedNetwork
 from bench.sim.policies import Policy, pack, register
 from mfsd.policy.marks import Marks, divided
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 if TYPE_CHECKING:
     from bench.sim.cluster import Cluster, Request

@@ -190,7 +190,7 @@ void gate_submit(struct message *message)
 		.stage = (uint8_t)message->stage,
 		.nic = (uint8_t)nic,
 		.role = MFS_ROLE_KV,
-		.laned = !settings.one_lane,
+		.class_marked = !settings.one_lane,
 		.incoming = message->stage == STAGE_REUSE,
 		.at_once = true,
 	};
@@ -280,9 +280,9 @@ static void told_release(struct told *told)
 	free(told);
 }
 
-static struct mfs_demand_told demand(enum stage stage, unsigned peer, uint64_t bytes, enum mfs_direction direction)
+static struct mfs_demand_info demand(enum stage stage, unsigned peer, uint64_t bytes, enum mfs_direction direction)
 {
-	struct mfs_demand_told told = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
+	struct mfs_demand_info told = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
 					.direction = (uint8_t)direction };
 
 	memcpy(told.peer, verbs_gid(peer), sizeof(told.peer));
@@ -291,10 +291,10 @@ static struct mfs_demand_told demand(enum stage stage, unsigned peer, uint64_t b
 
 void gate_batch_begin(struct batch *batch)
 {
-	static struct mfs_request_told requests[REQUESTS_MAX];
-	static struct mfs_demand_told demands[2 * REQUESTS_MAX];
+	static struct mfs_request_info requests[REQUESTS_MAX];
+	static struct mfs_demand_info demands[2 * REQUESTS_MAX];
 	struct mfs_client *client;
-	struct mfs_batch_told telling;
+	struct mfs_batch_info telling;
 	struct told *told;
 	int slot;
 
@@ -303,7 +303,7 @@ void gate_batch_begin(struct batch *batch)
 	for (uint32_t i = 0, used = 0; i < batch->requests; i++) {
 		const struct request *request = batch->request[i];
 
-		requests[i] = (struct mfs_request_told){
+		requests[i] = (struct mfs_request_info){
 			.request_id = request->number + 1,
 			.deadline_ns = request->deadline_ns,
 			.budget_ns = request->budget_ns,
@@ -316,7 +316,7 @@ void gate_batch_begin(struct batch *batch)
 			demands[used++] = demand(STAGE_P2D, request->decode, request->push_bytes * batch->layers, MFS_DIRECTION_OUT);
 		requests[i].demands_count = (uint32_t)(&demands[used] - requests[i].demands);
 	}
-	telling = (struct mfs_batch_told){
+	telling = (struct mfs_batch_info){
 		.batch_id = batch->number,
 		.layers = batch->layers,
 		.deadline_ns = batch->deadline_ns,

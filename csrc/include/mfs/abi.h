@@ -15,7 +15,7 @@
  *    and relaxed on the posting path; each is meaningful alone, no other datum is published through it. A heartbeat may lie
  *    ahead (since minor 3): the daemon has nothing to do and will write the next by then. A client that rings the doorbell
  *    exchanges such a one for the present; arbiter_asleep (release, acquire) comes after it, so it sees the right one.
- *  - usage counters: added with relaxed order by any thread of the client, those of a usage lane by the lane's thread alone
+ *  - usage counters: added with relaxed order by any thread of the client, those of a usage shard by the shard's thread alone
  *    and without a locked instruction; the daemon reads them relaxed (usage.h). `posted` is
  *    added before the work request reaches the NIC and `completed` after its completion was seen, so posted - completed
  *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
@@ -47,9 +47,9 @@
 #define MFS_CLASSES_MAX 8    /* priorities on the wire, 0 highest */
 #define MFS_ROLES_MAX 8	     /* queue-pair roles, see enum mfs_role */
 #define MFS_TASKS_MAX 4096   /* tasks of one process held or in flight at once */
-#define MFS_LANES 8	     /* submit rings of one process: one a thread, the last for all other threads */
-#define MFS_LANE_SLOTS 2048  /* one thread's messages that the arbiter has not read yet */
-#define MFS_USAGE_LANES 4    /* threads of one process that count what they post apart from the others */
+#define MFS_SUBMIT_RINGS 8	     /* submit rings of one process: one a thread, the last for all other threads */
+#define MFS_SUBMIT_SLOTS 2048  /* one thread's messages that the arbiter has not read yet */
+#define MFS_USAGE_SHARDS 4    /* threads of one process that count what they post apart from the others */
 #define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
 #define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
 #define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
@@ -105,15 +105,15 @@ enum mfs_message_kind {
 
 enum mfs_message_flags {
 	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
-	MFS_TASK_LANED = 1 << 1,    /* with SUBMIT: it will go out on the lane of the permitted class */
+	MFS_TASK_CLASS_MARKED = 1 << 1,    /* with SUBMIT: it will go out on the lane of the permitted class */
 	MFS_TASK_INCOMING = 1 << 2, /* with SUBMIT: its bytes come to this node, as those of an RDMA READ */
 	MFS_TASK_TAKEN = 1 << 3,    /* with SUBMIT: it goes on credit, in `wire_class`: no permit is wanted */
 };
 
-/* Every thread of the process sends through a lane of its own while there are any; the last lane is for all others. So
+/* Every thread of the process sends through a ring of its own while there are any; the last ring is for all others. So
  * two messages about one task may be read in another order than they were sent: a completion ahead of its submit, or a
  * slot's next submit ahead of the completion before it. Generations tell. */
-#define MFS_LANE_SHARED (MFS_LANES - 1)
+#define MFS_SUBMIT_SHARED (MFS_SUBMIT_RINGS - 1)
 
 /* Where a task goes. Both only group tasks: what goes to one port, and what goes on one queue pair, in the order in which it
  * was submitted there. 0: not known, and before minor 4. */
@@ -237,12 +237,12 @@ _Static_assert(offsetof(struct mfs_segment_header, grant_word) == 192, "grant fu
 #define MFS_GATE_IDLE_BELL (1u << 31)
 
 /* Credit is leave given in advance, while nothing waits for a direction of the NIC: this client may have so many bytes in
- * flight without a permit, 0: none. `laned` is for what travels in a class that the wire keeps apart from collectives. */
+ * flight without a permit, 0: none. `class_marked` is for what travels in a class that the wire keeps apart from collectives. */
 struct mfs_gate {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t word;
 	uint8_t reserved0[4];
 	_Atomic uint64_t credit[2];	  /* by enum mfs_direction; since minor 2 */
-	_Atomic uint64_t credit_laned[2];
+	_Atomic uint64_t credit_class_marked[2];
 	uint8_t reserved[24];
 };
 _Static_assert(sizeof(struct mfs_gate) == 64, "a gate has a line of its own");
@@ -261,10 +261,10 @@ struct mfs_usage {
 _Static_assert(sizeof(struct mfs_usage) == 256, "posted and completed are two lines each");
 
 /* Bytes posted by one thread, by stage, beside those in mfs_usage_half: the sum is what the client has posted. */
-struct mfs_usage_lane {
+struct mfs_usage_shard {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t bytes[MFS_STAGES_MAX];
 };
-_Static_assert(sizeof(struct mfs_usage_lane) == 64, "each thread has a line of its own");
+_Static_assert(sizeof(struct mfs_usage_shard) == 64, "each thread has a line of its own");
 
 /* ---- client state for people (status), written by the client, believed by nobody else -------------------------- */
 
@@ -420,8 +420,8 @@ struct mfs_segment {
 	struct mfs_usage usage[MFS_NICS_MAX];
 	struct mfs_batch batch[MFS_BATCHES_MAX];
 	struct mfs_rules rules;
-	struct mfs_mpsc submit[MFS_LANES];
-	struct mfs_mpsc_slot submit_slot[MFS_LANES][MFS_LANE_SLOTS];
+	struct mfs_mpsc submit[MFS_SUBMIT_RINGS];
+	struct mfs_mpsc_slot submit_slot[MFS_SUBMIT_RINGS][MFS_SUBMIT_SLOTS];
 	struct mfs_spmc grant;
 	struct mfs_grant grant_slot[MFS_GRANT_SLOTS];
 	/* since minor 1 */
@@ -429,7 +429,7 @@ struct mfs_segment {
 	struct mfs_demand demand[MFS_DEMANDS_MAX];
 	struct mfs_communicator communicator[MFS_COMMUNICATORS_MAX];
 	/* since minor 4 */
-	struct mfs_usage_lane posted_lane[MFS_NICS_MAX][MFS_USAGE_LANES];
+	struct mfs_usage_shard posted_shard[MFS_NICS_MAX][MFS_USAGE_SHARDS];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
 _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");

@@ -69,7 +69,7 @@ struct mfs_client_stats {
 };
 
 /* What the client says of an NCCL communicator: struct mfs_communicator. */
-struct mfs_communicator_look {
+struct mfs_communicator_snapshot {
 	uint64_t id;
 	char name[32];
 	uint32_t rank, ranks;
@@ -114,7 +114,7 @@ struct mfs_change {
  * arbiter. Layer boundaries alone make it readable every 100 ms at most. */
 int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter);
 
-struct mfs_batch_look {
+struct mfs_batch_snapshot {
 	uint64_t batch_id;
 	uint64_t deadline_ns; /* as the engine told; 0: none */
 	uint64_t compute_left_ns;
@@ -124,7 +124,7 @@ struct mfs_batch_look {
 	uint32_t requests, demands; /* written to the arrays */
 };
 
-struct mfs_request_look {
+struct mfs_request_snapshot {
 	uint64_t request_id, program_id;
 	uint64_t deadline_ns, budget_ns; /* 0: none, unknown */
 	uint32_t value, flags;
@@ -132,7 +132,7 @@ struct mfs_request_look {
 	uint32_t demands; /* the next so many of the array */
 };
 
-struct mfs_demand_look {
+struct mfs_demand_snapshot {
 	uint64_t bytes, bytes_left; /* told; less what was completed */
 	uint8_t peer[16];
 	uint16_t layer;
@@ -141,14 +141,14 @@ struct mfs_demand_look {
 
 /* One batch with its requests and their demands; arrays of MFS_REQUESTS_MAX and MFS_DEMANDS_MAX hold all there can be.
  * -ENOENT: no such client, or no batch in the slot. */
-int mfs_arbiter_batch_look(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_look *batch,
-			   struct mfs_request_look *requests, struct mfs_demand_look *demands);
+int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_snapshot *batch,
+			   struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands);
 
 /* Takes a change, once however often the batch changed, with the batch as it is now (its batch_id is 0 when it is gone) in
  * arrays as above. Answers how many changes there were; 0: none, and nothing was written. The batches of clients that were
  * removed are not among them. */
-int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_look *batch,
-			struct mfs_request_look *requests, struct mfs_demand_look *demands);
+int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_snapshot *batch,
+			struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands);
 
 /* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has told no such request. */
 int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned);
@@ -157,7 +157,7 @@ int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 
-struct mfs_task_look {
+struct mfs_task_snapshot {
 	uint64_t task; /* slot and generation */
 	uint64_t bytes;
 	uint64_t submit_ns;
@@ -168,12 +168,12 @@ struct mfs_task_look {
 	uint8_t stage, nic, direction;
 	uint8_t wire_class;
 	uint8_t queued;		    /* 0: it found the queue full; `why` is empty */
-	struct mfs_rmlq_look why;
+	struct mfs_rmlq_snapshot why;
 };
 
 /* Tasks of one client that wait or are in flight, from slot `first` on, up to n of them; a call looks at no more than 1,024
  * slots. *next: where to go on; MFS_TASKS_MAX: that was all. Answers how many were written. -ENOENT. */
-int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_look *tasks, int n,
+int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_snapshot *tasks, int n,
 		      uint32_t *next);
 /* -ENOENT: no such NIC or direction. */
 int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, struct mfs_rmlq_facts *facts);
@@ -182,6 +182,6 @@ int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *sta
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats); /* -ENOENT */
 int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats);
 /* Answers how many there are, at most MFS_COMMUNICATORS_MAX. */
-int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_look *looks);
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *looks);
 
 #endif

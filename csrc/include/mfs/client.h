@@ -31,7 +31,7 @@ struct mfs_task {
 	uint8_t stage;
 	uint8_t nic;
 	uint8_t role;
-	bool laned; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
+	bool class_marked; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
 	bool incoming; /* its bytes come to this node (RDMA READ): it waits for that direction of the link only */
 	bool at_once; /* its submitter heeds that submit answers 1: no permit will come */
 	uint32_t peer;	/* mfs_peer_hash of the port it goes to; 0: unknown */
@@ -130,7 +130,7 @@ void mfs_client_count_open(struct mfs_client *client, enum mfs_open why);
 /* ---- contexts: what the daemon orders by ----------------------------------------------------------------------- */
 
 /* What a request will move: bytes of one stage and layer between a NIC of this node and a port elsewhere. */
-struct mfs_demand_told {
+struct mfs_demand_info {
 	uint64_t bytes;
 	uint8_t peer[16]; /* GID of the remote port, IPv4 as ::ffff:a.b.c.d; all zero: unknown */
 	uint16_t layer;	  /* L_target */
@@ -139,30 +139,30 @@ struct mfs_demand_told {
 	uint8_t direction; /* enum mfs_direction */
 };
 
-struct mfs_request_told {
+struct mfs_request_info {
 	uint64_t request_id;  /* unique in the cluster; not 0 */
 	uint64_t program_id;  /* 0: none */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
 	uint64_t budget_ns;   /* arrival to deadline; 0: unknown */
 	uint32_t value;	      /* 0: not told */
 	uint32_t flags;	      /* enum mfs_request_flags */
-	const struct mfs_demand_told *demands;
+	const struct mfs_demand_info *demands;
 	uint32_t demands_count; /* up to MFS_REQUEST_DEMANDS_MAX: merge layers beyond it */
 };
 
-struct mfs_batch_told {
+struct mfs_batch_info {
 	uint64_t batch_id; /* unique in the cluster, the same on all nodes of the unit; not 0 */
 	uint32_t layers;
 	uint64_t deadline_ns; /* the batch's robust effective deadline, if the engine knows it better than its requests' */
 	uint64_t compute_ns;  /* of all its layers, estimated */
-	const struct mfs_request_told *requests;
+	const struct mfs_request_info *requests;
 	uint32_t requests_count;
 	uint32_t *request_slots; /* written, one for each request; may be NULL */
 };
 
 /* Tells the daemon of a batch and its requests at once; answers its slot. -EINVAL: an id that is not allowed, or too many
  * demands of one request; -ENOSPC: no slot for the batch, a request or a demand, and then nothing was begun. */
-int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_told *told);
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *told);
 /* A batch without requests. */
 int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
 			   uint64_t compute_ns);
@@ -172,7 +172,7 @@ int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t l
 int mfs_client_batch_end(struct mfs_client *client, uint32_t batch);
 
 /* A request that comes later than its batch, or has none (MFS_NONE_U32); answers its slot. Errors as above. */
-int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_told *told, uint32_t batch);
+int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *told, uint32_t batch);
 /* It has nothing left to send, or was aborted. -ENOENT: it has ended already. */
 int mfs_client_request_end(struct mfs_client *client, uint32_t request);
 /* What the daemon thinks of it: enum mfs_request_judgement. One load. */

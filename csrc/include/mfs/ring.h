@@ -334,56 +334,55 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 	return rc < 0 ? rc : (int)taken;
 }
 
-/* ---- lanes: several MPSC rings side by side ---------------------------------------------------------------------- */
+/* ---- submit rings: several MPSC rings side by side ---------------------------------------------------------------- */
 
-/* Producers that share a ring take its tail line from one another with every message. So a process has several, called
- * lanes, and each thread has one to itself as long as there are enough (mfs_mpsc_push_owned). Order holds within a lane
- * only. */
-struct mfs_lanes_reader {
-	struct mfs_mpsc_reader lane[MFS_LANES];
+/* Producers that share a ring take its tail line from one another with every message. So a process has several,
+ * and each thread has one to itself as long as there are enough (mfs_mpsc_push_owned). Order holds within a ring only. */
+struct mfs_submit_reader {
+	struct mfs_mpsc_reader ring[MFS_SUBMIT_RINGS];
 	unsigned first;	 /* where the next call begins */
-	unsigned served; /* messages that the lane `first` gave in a row */
-	uint32_t heard;	 /* lanes that gave messages since the user has cleared it, one bit each */
+	unsigned served; /* messages that the ring `first` gave in a row */
+	uint32_t heard;	 /* rings that gave messages since the user has cleared it, one bit each */
 };
 
-#define MFS_LANE_TURN 256 /* messages after which the next lane has its turn; long, since each look at another costs a miss */
+#define MFS_SUBMIT_TURN 256 /* messages after which the next ring has its turn; long, since polling another one costs a miss */
 
-/* Looks only at the lanes of which `lanes` has the bit. */
-static inline int mfs_some_lanes_pop(struct mfs_lanes_reader *reader, uint32_t lanes, struct mfs_mpsc *rings,
-				     struct mfs_mpsc_slot *slots, uint64_t lane_size, struct mfs_message *messages,
+/* Polls only the rings whose bit is set in `mask`. */
+static inline int mfs_submit_pop_some(struct mfs_submit_reader *reader, uint32_t mask, struct mfs_mpsc *rings,
+				     struct mfs_mpsc_slot *slots, uint64_t ring_slots, struct mfs_message *messages,
 				     unsigned n, uint64_t now_ns, uint64_t torn_slot_ns)
 {
-	unsigned lane = reader->first;
+	unsigned index = reader->first;
 	unsigned taken = 0;
 
-	for (unsigned i = 0; i < MFS_LANES; i++) {
+	for (unsigned i = 0; i < MFS_SUBMIT_RINGS; i++) {
 		int rc = 0;
 
-		if (lanes >> lane & 1)
-			rc = mfs_mpsc_pop(&reader->lane[lane], &rings[lane], slots + lane * lane_size, lane_size,
+		if (mask >> index & 1)
+			rc = mfs_mpsc_pop(&reader->ring[index], &rings[index], slots + index * ring_slots, ring_slots,
 					  messages + taken, n - taken, now_ns, torn_slot_ns);
 		if (rc < 0)
 			return rc;
 		if (rc > 0)
-			reader->heard |= 1u << lane;
+			reader->heard |= 1u << index;
 		taken += (unsigned)rc;
 		reader->served += (unsigned)rc;
-		if (taken == n && reader->served < MFS_LANE_TURN)
+		if (taken == n && reader->served < MFS_SUBMIT_TURN)
 			break;
 		reader->served = 0;
-		lane = (lane + 1) % MFS_LANES;
+		index = (index + 1) % MFS_SUBMIT_RINGS;
 		if (taken == n)
 			break;
 	}
-	reader->first = lane;
+	reader->first = index;
 	return (int)taken;
 }
 
-static inline int mfs_lanes_pop(struct mfs_lanes_reader *reader, struct mfs_mpsc *rings, struct mfs_mpsc_slot *slots,
-				uint64_t lane_size, struct mfs_message *messages, unsigned n, uint64_t now_ns,
+static inline int mfs_submit_pop(struct mfs_submit_reader *reader, struct mfs_mpsc *rings, struct mfs_mpsc_slot *slots,
+				uint64_t ring_slots, struct mfs_message *messages, unsigned n, uint64_t now_ns,
 				uint64_t torn_slot_ns)
 {
-	return mfs_some_lanes_pop(reader, UINT32_MAX, rings, slots, lane_size, messages, n, now_ns, torn_slot_ns);
+	return mfs_submit_pop_some(reader, UINT32_MAX, rings, slots, ring_slots, messages, n, now_ns, torn_slot_ns);
 }
 
 /* ---- SPMC -------------------------------------------------------------------------------------------------------- */

@@ -144,7 +144,7 @@ struct mfs_request_context {
 };
 
 /* Why a flow stands where it does: the facts that its order key was made of. */
-struct mfs_rmlq_look {
+struct mfs_rmlq_snapshot {
 	struct mfs_pick place;
 	uint64_t arrival; /* order of arrival at this queue */
 	uint32_t rank;	  /* of its batch; MFS_RANK_NONE */
@@ -201,7 +201,7 @@ void mfs_rmlq_destination_open(struct mfs_rmlq *queue, uint16_t destination);
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);
 
 /* The same with its reasons, and what the queue reckons with; promotions due by now_ns are applied. -ENOENT. */
-int mfs_rmlq_look(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_look *look);
+int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *look);
 void mfs_rmlq_facts(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_rmlq_facts *facts);
 
 /* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or

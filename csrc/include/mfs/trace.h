@@ -23,7 +23,7 @@ enum mfs_event_kind {
 	MFS_EVENT_BATCH_BEGIN = 8,   /* layer: the current one; value: layers */
 	MFS_EVENT_BATCH_LAYER = 9,   /* the batch has begun this layer, as the arbiter sees it */
 	MFS_EVENT_BATCH_END = 10,
-	MFS_EVENT_REQUEST_TOLD = 11, /* deadline_ns; value: the budget in microseconds, at most 2^32 - 1 */
+	MFS_EVENT_REQUEST_ANNOUNCED = 11, /* deadline_ns; value: the budget in microseconds, at most 2^32 - 1 */
 	MFS_EVENT_REQUEST_BATCH = 12, /* it belongs to this batch */
 	MFS_EVENT_REQUEST_PRUNED = 13, /* value: 1 pruned, 0 no longer */
 	MFS_EVENT_REQUEST_ENDED = 14,
@@ -51,7 +51,7 @@ struct mfs_event {
 	uint16_t layer;
 	uint8_t kind; /* enum mfs_event_kind */
 	uint8_t stage;
-	uint8_t way; /* of the task: number of its NIC times MFS_DIRECTIONS, plus enum mfs_direction */
+	uint8_t direction; /* of the task: number of its NIC times MFS_DIRECTIONS, plus enum mfs_direction */
 	uint8_t wire_class;
 	uint8_t level; /* of last-stage flows, 1 the most urgent; 0: none */
 	uint8_t tier;  /* enum mfs_tier */

@@ -1,20 +1,20 @@
 /* What a client has posted: in the counters that all its threads share, and in those that threads have alone.
  *
- * The lanes are memory of zeros where the client or the daemon is older than minor 4, so the sum is right there, too.
+ * The shards are memory of zeros where the client or the daemon is older than minor 4, so the sum is right there, too.
  */
 #ifndef MFS_USAGE_H
 #define MFS_USAGE_H
 
 #include <mfs/abi.h>
 
-#define MFS_USAGE_LANES_MINOR 4 /* a daemon of a lower minor version does not look at them */
+#define MFS_USAGE_SHARDS_MINOR 4 /* a daemon of a lower minor version does not look at them */
 
 static inline uint64_t mfs_usage_posted(const struct mfs_segment *segment, uint32_t nic, unsigned stage)
 {
 	uint64_t bytes = atomic_load_explicit(&segment->usage[nic].posted.bytes[stage], memory_order_relaxed);
 
-	for (unsigned lane = 0; lane < MFS_USAGE_LANES; lane++)
-		bytes += atomic_load_explicit(&segment->posted_lane[nic][lane].bytes[stage], memory_order_relaxed);
+	for (unsigned shard = 0; shard < MFS_USAGE_SHARDS; shard++)
+		bytes += atomic_load_explicit(&segment->posted_shard[nic][shard].bytes[stage], memory_order_relaxed);
 	return bytes;
 }
 

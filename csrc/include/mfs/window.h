@@ -86,6 +86,6 @@ struct mfs_destination_window {
 	uint64_t in_flight_bytes;
 	uint64_t rate_bytes_per_s; /* at which it completed last; 0: unknown */
 };
-void mfs_window_look(const struct mfs_window *window, uint16_t destination, struct mfs_destination_window *look);
+void mfs_window_snapshot(const struct mfs_window *window, uint16_t destination, struct mfs_destination_window *look);
 
 #endif

@@ -17,9 +17,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from mfsd.cli.asking import ATTACH_SOCKET, EXIT_REFUSED
 from mfsd.cli.coordinator_options import coordinator_options
-from mfsd.cli.plain import plain
+from mfsd.cli.daemon_call import ATTACH_SOCKET, EXIT_REFUSED
+from mfsd.cli.message_json import plain
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import (
     ConfigRequest,

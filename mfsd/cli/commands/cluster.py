@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import click
 from msgspec import Struct
 
-from mfsd.cli.asking import EXIT_UNREACHABLE
 from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.daemon import EXIT_BAD_CONFIG
+from mfsd.cli.daemon_call import EXIT_UNREACHABLE
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
 from mfsd.node.control import HealthFinding, HealthReply, HealthRequest, encode
 from mfsd.observe.format import duration, share

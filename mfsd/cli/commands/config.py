@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.asking import ask_or_exit
+from mfsd.cli.daemon_call import ask_or_exit
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import ConfigReply, ConfigRequest

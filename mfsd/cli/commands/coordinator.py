@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mfsd.cli.asking import EXIT_UNREACHABLE
 from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.daemon import EXIT_BAD_CONFIG
+from mfsd.cli.daemon_call import EXIT_UNREACHABLE
+from mfsd.cli.message_json import plain
 from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
-from mfsd.cli.plain import plain
 from mfsd.observe.format import bit_rate, duration, share
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mfsd.cli import complete
-from mfsd.cli.asking import ATTACH_SOCKET
 from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
+from mfsd.cli.daemon_call import ATTACH_SOCKET
 from mfsd.cli.program import daemon_command
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Literal
 import click
 
 from mfsd.cli import complete
-from mfsd.cli.asking import ask_or_exit
 from mfsd.cli.commands.trace import print_explanation
+from mfsd.cli.daemon_call import ask_or_exit
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from mfsd.cli import complete
-from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.daemon import EXIT_BAD_CONFIG
+from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.cli.output import FORMS, Column, Form, table_lines, terminal_width
 from mfsd.node.address import control_beside
 from mfsd.node.control import Flow, FlowsReply, FlowsRequest

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from mfsd.cli import units
-from mfsd.cli.asking import plain_error
+from mfsd.cli.daemon_call import plain_error
 from mfsd.cli.output import Form, output_options, printed
 from mfsd.cli.units import UnitError
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from mfsd.cli.asking import ask_or_exit
+from mfsd.cli.daemon_call import ask_or_exit
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import ModeReply, ModeRequest, StatusReply, StatusRequest
 

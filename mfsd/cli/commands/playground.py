@@ -110,8 +110,8 @@ def shell(node: str) -> None:
 
 
 def _visit(name: str, command: tuple[str, ...]) -> NoReturn:
+    from mfsd.playground.run_on_node import run_on
     from mfsd.playground.state import PlaygroundError, running
-    from mfsd.playground.visit import run_on
 
     try:
         state = running()

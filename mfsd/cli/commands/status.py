@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mfsd.cli import complete
-from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.daemon_call import EXIT_REFUSED, ask_or_exit
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed, table_lines, terminal_width
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from mfsd.cli import complete
-from mfsd.cli.asking import plain_error
+from mfsd.cli.daemon_call import plain_error
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
 from mfsd.fabric.diff import Change, diff_config
 from mfsd.fabric.findings import Finding, failed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.asking import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.daemon_call import EXIT_REFUSED, ask_or_exit
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from mfsd.cli import complete
-from mfsd.cli.asking import ask_or_exit
 from mfsd.cli.commands.trace_record import merge, record
+from mfsd.cli.daemon_call import ask_or_exit
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import ExplainReply, ExplainRequest, TaskStatus, TraceReply, TraceRequest

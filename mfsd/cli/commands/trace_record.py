@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from mfsd.cli import complete
-from mfsd.cli.asking import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.node.address import control_beside
 from mfsd.node.control_client import Refused, Unreachable, default_control
 from mfsd.observe.format import count, duration

@@ -11,13 +11,13 @@ from pathlib import Path
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from mfsd.coordinator.asking import REPLY_BYTES_MAX
 from mfsd.coordinator.election import Alone
+from mfsd.coordinator.relay import REPLY_BYTES_MAX
 from mfsd.coordinator.service import Service
 from mfsd.coordinator.settings import Settings
+from mfsd.node.link_interface import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.node.link_state import LinkState
 from mfsd.node.link_stream import LinkStream, _Ended, _Redirect
-from mfsd.node.link_words import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.call import CallEnded
 from mfsd.proto.wire import PROTOCOL, address_problem, is_name

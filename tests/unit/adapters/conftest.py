@@ -11,8 +11,8 @@ import pytest
 
 from mooncake_adapter.engine import adapted_engine
 from mooncake_adapter.metadata import Words
-from mooncake_adapter.once import Once
 from mooncake_adapter.session import Holder
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.mooncake_peer import Peer, memory, started
 from tests.support.scripted_session import ScriptedSession
 
@@ -37,7 +37,7 @@ def stock_peer() -> Iterator[Peer]:
 @pytest.fixture(scope="module")
 def shared_side() -> Side:
     """Made once a module: an engine takes a second to end."""
-    session, once = ScriptedSession(), Once()
+    session, once = ScriptedSession(), WarnOnce()
     words = Words(once)
     kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: session), words, once)
     area, address = memory()

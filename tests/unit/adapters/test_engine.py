@@ -146,7 +146,7 @@ def test_metadata_by_context(side: Side, stock_peer: Peer) -> None:
         "batch": batch,
         "nic": 0,
         "peer": "127.0.0.1",
-        "laned": False,
+        "class_marked": False,
         "incoming": False,
     }
     assert untold["request_id"] == 0

@@ -15,8 +15,8 @@ from mfsd._native import Arbiter, Stage
 from mfsd.client import Session
 from mooncake_adapter.engine import adapted_engine
 from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.once import Once
 from mooncake_adapter.session import Holder
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.arbiter import Server
 from tests.support.mooncake_peer import Peer, memory, started
 from tests.support.scripted_session import DSCP
@@ -35,7 +35,7 @@ class Side:
         self.arbiter.wire(DSCP)
         self.server = Server(path, self.arbiter)
         self.session = Session.open(socket_path=str(path))
-        once = Once()
+        once = WarnOnce()
         self.words = Words(once)
         kind: Any = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: self.session), self.words, once)
         self.area, self.address = memory()
@@ -117,7 +117,7 @@ def test_lanes_open_behind_the_native_way_and_are_taken_by_it(side: Side, adapte
 
     def opened() -> set[int]:
         side.send(adapted_peer, 7)
-        return {laned for peer, laned in side.lanes._routes if peer == name}
+        return {class_marked for peer, class_marked in side.lanes._routes if peer == name}
 
     found = eventually(opened, "a lane")
     taken = min(found)

@@ -15,8 +15,8 @@ import pytest
 
 from mooncake_adapter.layerwise import Pushes, Span, without
 from mooncake_adapter.metadata import Metadata, request_number
-from mooncake_adapter.once import Once
-from mooncake_adapter.vllm_told import Chunk, Told
+from mooncake_adapter.vllm_requests import Chunk, Told
+from mooncake_adapter.warn_once import WarnOnce
 
 LAYERS, BLOCK, TOKENS = 3, 1000, 16
 NUMBER = request_number("x-a")
@@ -77,11 +77,11 @@ def worker() -> Iterator[Worker]:
     made.sender_loop.call_soon_threadsafe(made.sender_loop.stop)
 
 
-def pushes_of(worker: Any, once: Once | None = None) -> Pushes | None:
+def pushes_of(worker: Any, once: WarnOnce | None = None) -> Pushes | None:
     def metadata(name: str, layer: int) -> Metadata:
         return Metadata(NUMBER, layer=layer)
 
-    return Pushes.made(Thing(connector_worker=worker), TOKENS, metadata, lambda: 0, once or Once())
+    return Pushes.made(Thing(connector_worker=worker), TOKENS, metadata, lambda: 0, once or WarnOnce())
 
 
 def chunk(first: int, tokens: int, blocks: tuple[int, ...], prompt: int) -> Chunk:
@@ -199,7 +199,7 @@ def test_a_peer_that_cannot_be_pushed_to_is_told_once(
 
 @pytest.mark.parametrize("lacks", ["_send_blocks", "several groups", "a worker"])
 def test_a_connector_that_allows_no_push_is_told_once(caplog: pytest.LogCaptureFixture, lacks: str) -> None:
-    once = Once()
+    once = WarnOnce()
     worker: Any = None if lacks == "a worker" else Thing(**dict.fromkeys(dir(Worker), None), **vars(Worker()))
     if lacks == "_send_blocks":
         del worker._send_blocks

@@ -7,20 +7,20 @@ from types import SimpleNamespace as Thing
 import pytest
 
 from mooncake_adapter.metadata import Words, request_number
-from mooncake_adapter.once import Once
 from mooncake_adapter.sglang_plugin import Rooms, hooks, judged
+from mooncake_adapter.warn_once import WarnOnce
 
 ITEM = 1000
 
 
 @pytest.fixture
 def words() -> Words:
-    return Words(Once())
+    return Words(WarnOnce())
 
 
 @pytest.fixture
 def hooked(words: Words) -> dict[str, object]:
-    once = Once()
+    once = WarnOnce()
     return {target.rpartition(".")[2]: function for target, function, _ in hooks(Rooms(words, once), once)}
 
 
@@ -60,7 +60,7 @@ def test_an_unexpected_sglang_is_told_once_and_goes_on(
 
 
 def test_another_sglang_is_told_once_and_goes_by_rules(caplog: pytest.LogCaptureFixture) -> None:
-    once = Once()
+    once = WarnOnce()
     assert judged("0.5.23", once)
     assert judged("0.5.0rc1", once)
     assert not caplog.records
@@ -70,5 +70,5 @@ def test_another_sglang_is_told_once_and_goes_by_rules(caplog: pytest.LogCapture
 
 
 def test_hooks_are_of_the_registrys_kinds() -> None:
-    once = Once()
+    once = WarnOnce()
     assert [kind for _, _, kind in hooks(Rooms(Words(once), once), once)] == ["BEFORE", "AFTER", "BEFORE"]

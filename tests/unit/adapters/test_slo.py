@@ -11,8 +11,8 @@ import pytest
 
 from mooncake_adapter.metadata import HORIZON_NS, Metadata, Words, checked, request_number
 from mooncake_adapter.middleware import SloHeaders
-from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Default, Defaults, Promise, defaults_of, monotonic_ns, promise_of, ttft_ms
+from mooncake_adapter.warn_once import WarnOnce
 
 DEFAULTS = Defaults(Default(900.0), {"large": Default(2000.0, "bulk")}, {"gold": Default(200.0)})
 
@@ -31,12 +31,12 @@ DEFAULTS = Defaults(Default(900.0), {"large": Default(2000.0, "bulk")}, {"gold":
     ],
 )
 def test_sources_in_order_of_strength(sources: list[Any], model: str, wanted: Promise) -> None:
-    assert promise_of(sources, DEFAULTS, model, Once()) == wanted
+    assert promise_of(sources, DEFAULTS, model, WarnOnce()) == wanted
 
 
 @pytest.mark.parametrize("value", ["soon", "", [], {}, True, -1, 0, "nan", float("inf"), 1e12])
 def test_a_malformed_objective_is_told_once_and_means_no_deadline(value: Any, caplog: pytest.LogCaptureFixture) -> None:
-    once = Once()
+    once = WarnOnce()
     assert [ttft_ms(value, once) for _ in range(3)] == [None] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "ttft_slo_ms" in caplog.text
@@ -52,10 +52,10 @@ def test_a_deadline_on_the_wall_clock_is_one_on_the_monotonic_clock() -> None:
 
 
 def test_defaults_that_cannot_be_read_name_their_path(caplog: pytest.LogCaptureFixture) -> None:
-    assert defaults_of({"models": {"m": {"ttft_slo_ms": "fast"}}}, Once()) == Defaults()
+    assert defaults_of({"models": {"m": {"ttft_slo_ms": "fast"}}}, WarnOnce()) == Defaults()
     assert "$.models[...].ttft_slo_ms" in caplog.text
-    assert defaults_of({"models": {"m": {"ttft_slo_ms": 5}}}, Once()).models["m"].ttft_slo_ms == 5
-    assert defaults_of(None, Once()) == Defaults()
+    assert defaults_of({"models": {"m": {"ttft_slo_ms": 5}}}, WarnOnce()).models["m"].ttft_slo_ms == 5
+    assert defaults_of(None, WarnOnce()) == Defaults()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_defaults_that_cannot_be_read_name_their_path(caplog: pytest.LogCaptureF
 def test_an_impossible_field_is_told_once_and_unknown(
     bad: Metadata, kept: Metadata, caplog: pytest.LogCaptureFixture
 ) -> None:
-    once = Once()
+    once = WarnOnce()
     assert [checked(bad, once, now_ns=1) for _ in range(3)] == [kept] * 3
     assert len(caplog.records) == 1
 
@@ -87,7 +87,7 @@ def test_request_numbers() -> None:
 
 
 def test_ranges_are_taken_over_by_whoever_came_last() -> None:
-    words = Words(Once())
+    words = Words(WarnOnce())
     first, second = Metadata(1), Metadata(2)
     words.ranges.add(1000, 100, first)
     words.ranges.add_many([(1050, 10), (2000, 5)], second)

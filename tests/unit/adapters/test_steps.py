@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from mooncake_adapter.metadata import Metadata, Words, request_number
-from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_told import Requests, judged
+from mooncake_adapter.vllm_requests import Requests, judged
 from mooncake_adapter.vllm_worker import Steps, layer_number, regions_of
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.scripted_session import ScriptedSession
 
 BLOCK, BLOCKS = 4096, 16
@@ -84,7 +84,7 @@ def session() -> ScriptedSession:
 
 @pytest.fixture
 def steps(session: ScriptedSession) -> Steps:
-    once = Once()
+    once = WarnOnce()
     made = Steps(session, Words(once), once, "P")  # type: ignore[arg-type]
     made.register(CACHES)
     return made
@@ -92,7 +92,7 @@ def steps(session: ScriptedSession) -> Steps:
 
 @pytest.fixture
 def requests() -> Requests:
-    return Requests(Defaults(), "tiny", Once())
+    return Requests(Defaults(), "tiny", WarnOnce())
 
 
 def test_names_and_memory_of_layers() -> None:
@@ -294,7 +294,7 @@ def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) 
             return addresses, [one + 1 for one in addresses], [BLOCK] * len(addresses), [], None
 
     worker = Worker()
-    assert tell_owners(Thing(connector_worker=worker), steps, Once())
+    assert tell_owners(Thing(connector_worker=worker), steps, WarnOnce())
     ready = [("da", Thing(p_req_id="a", transfer_id="x-a")), ("db", Thing(p_req_id="b", transfer_id="x-b"))]
     addresses, peers, lengths, failed, message = asyncio.run(worker._build_transfer_params(ready, None, None, None))
     assert len(addresses) == len(peers) == len(lengths) == len(addresses.owners) == 16
@@ -305,21 +305,21 @@ def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) 
 
 
 def test_another_mooncake_worker_is_told_by_blocks(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
-    once = Once()
+    once = WarnOnce()
     for _ in range(2):
         assert not tell_owners(Thing(connector_worker=Thing()), steps, once)
     assert len(caplog.records) == 1
 
 
 def test_an_unknown_connector_is_told_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    once = Once()
+    once = WarnOnce()
     assert all(judged("0.32.0", "NewConnector", once) for _ in range(3))
     assert len(caplog.records) == 1
     assert "'NewConnector' was not tested" in caplog.text
 
 
 def test_another_vllm_is_told_once_and_runs_unscheduled(caplog: pytest.LogCaptureFixture) -> None:
-    once = Once()
+    once = WarnOnce()
     assert judged("0.32.0+cpu", "MooncakeConnector", once)
     assert not any(judged("0.99.0", "MooncakeConnector", once) for _ in range(3))
     assert len(caplog.records) == 1
@@ -328,7 +328,7 @@ def test_another_vllm_is_told_once_and_runs_unscheduled(caplog: pytest.LogCaptur
 
 def test_pruned_requests_are_reported() -> None:
     session = ScriptedSession()
-    requests = Requests(Defaults(), "tiny", Once(), session.pruned)
+    requests = Requests(Defaults(), "tiny", WarnOnce(), session.pruned)
     told = requests.arrived(request("a"))
     assert not requests.is_pruned("a")
     session.pruned_requests.add(told.number)
@@ -339,7 +339,7 @@ def test_pruned_requests_are_reported() -> None:
 @pytest.mark.parametrize("said", [None, {}, {"do_remote_prefill": True}])
 def test_the_answer_of_a_pruned_request_says_so(said: dict[str, Any] | None) -> None:
     session = ScriptedSession()
-    requests = Requests(Defaults(), "tiny", Once(), session.pruned)
+    requests = Requests(Defaults(), "tiny", WarnOnce(), session.pruned)
     session.pruned_requests.add(requests.arrived(request("a")).number)
     requests.arrived(request("b"))
     assert requests.reported("a", said) == {**(said or {}), "mfs_pruned": True}
@@ -348,7 +348,7 @@ def test_the_answer_of_a_pruned_request_says_so(said: dict[str, Any] | None) -> 
 
 
 def test_a_finder_that_owns_nothing_costs_no_look() -> None:
-    words = Words(Once())
+    words = Words(WarnOnce())
     assert not words.told_by_address()
     words.ranges.add(1, 1, Metadata(1))
     assert words.told_by_address()

@@ -14,9 +14,9 @@ import pytest
 
 from bench.ports import free_port
 from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.once import Once
 from mooncake_adapter.session import Holder
 from mooncake_adapter.store import READS, WRITES, adapted_store, parameters, writer_setup
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.mooncake_peer import memory
 from tests.support.scripted_session import ScriptedSession
 from tests.support.waiting import eventually
@@ -54,7 +54,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shared(master: str) -> Shelf:
-    session, once = ScriptedSession(), Once()
+    session, once = ScriptedSession(), WarnOnce()
     words = Words(once)
     kind = adapted_store(STOCK, Holder(lambda: session), words, once)
 

@@ -12,7 +12,7 @@ from mfsd.client import Session
 from mfsd.client.marked import MarkedSession
 from mfsd.policy.mark_text import mark_text
 from mfsd.policy.marks import Marks, divided
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 MARKS = Marks((56, 48, 40, 32, 24, 16, 8, 0), divided(8).by_stage(), {Stage.P2D: (1000, 2000)})
 
@@ -44,7 +44,7 @@ def test_each_task_goes_at_once_in_the_class_of_its_stage_and_size(
         assert (session.classes, session.dscp, session.max_hold_s) == (8, list(MARKS.dscp), 0.0)
         nic = session.nic("mlx5_0")
         for size_bytes, wire_class in ((1000, 4), (1001, 5), ((1 << 40) - 1, 6)):
-            task = session.submit(size_bytes, stage=3, nic=nic, request_id=7, peer="10.0.0.1", laned=True)
+            task = session.submit(size_bytes, stage=3, nic=nic, request_id=7, peer="10.0.0.1", class_marked=True)
             assert task.ready() and task.wait() == wire_class
             task.complete()
         with session.batch(1, layers=2) as batch:

@@ -30,7 +30,7 @@ def fill(session: Session, nic: int):
 
 def look(server, session_number: int = 0, slot: int = 0):
     client_id = sorted(server.segments)[session_number]
-    return server.arbiter.batch_look(client_id, slot)
+    return server.arbiter.batch_snapshot(client_id, slot)
 
 
 def test_a_permitted_task_has_its_class(serve, session) -> None:
@@ -195,9 +195,9 @@ def test_what_is_laned_does_not_wait_for_collectives(serve, session) -> None:
     nic = s.nic("a", rate_bytes_per_s=1000)  # the collective is on the wire for minutes
     collective = s.submit(1_000_000, stage=Stage.COLLECTIVE, nic=nic)
     collective.wait()
-    with s.submit(1000, stage=Stage.P2D, nic=nic, laned=True) as task:
+    with s.submit(1000, stage=Stage.P2D, nic=nic, class_marked=True) as task:
         assert task.wire_class is not None
-    s.permit(1000, stage=Stage.P2D, nic=nic, laned=True).complete()
+    s.permit(1000, stage=Stage.P2D, nic=nic, class_marked=True).complete()
     waiting = s.submit(1000, stage=Stage.P2D, nic=nic)
     eventually(lambda: sum(server.arbiter.nic_stats(0)["held_bytes"]) == 1000)
     assert not waiting.ready()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from mfsd import _native
-from mfsd._native import LAYOUT, Client, DemandTold, Direction, MessageKind, Policy, RequestTold, Stage, Tier, Variant
+from mfsd._native import LAYOUT, Client, DemandInfo, Direction, MessageKind, Policy, RequestInfo, Stage, Tier, Variant
 from mfsd.policy import PolicyConfig
 from mfsd.policy.estimate import effective_rate_bytes_per_s
 from mfsd.policy.urgency import level_at, thresholds
@@ -54,7 +54,7 @@ def test_bytes_that_are_to_come_count_in_mlu(serve, eventually: Eventually) -> N
     server, client, nic = filled(serve, policy=Policy(variant=Variant.PAPER))
     deadline_ns = time.monotonic_ns() + 1000 * S
     ahead = 1000 * RATE // 4  # MLU 0.25: between Q_2 and Q_1
-    told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandTold(ahead, nic=nic),))
+    told = RequestInfo(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandInfo(ahead, nic=nic),))
     slot = client.request_begin(told)
     client.submit(1000, stage=Stage.P2D, nic=nic, request_id=7)
     task = the_task(server, client, eventually)
@@ -69,8 +69,8 @@ def test_bytes_that_are_to_come_count_in_mlu(serve, eventually: Eventually) -> N
 
 def test_the_last_layers_bytes_are_the_tail(full, eventually: Eventually) -> None:
     server, client, nic = full
-    demands = tuple(DemandTold(100 * (layer + 1), layer=layer, nic=nic) for layer in range(4))
-    told = RequestTold(7, deadline_ns=time.monotonic_ns() + 1000 * S, demands=demands)
+    demands = tuple(DemandInfo(100 * (layer + 1), layer=layer, nic=nic) for layer in range(4))
+    told = RequestInfo(7, deadline_ns=time.monotonic_ns() + 1000 * S, demands=demands)
     batch, _ = client.batch_begin_with(1, 4, [told])
     client.submit(10, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
     assert the_task(server, client, eventually).bytes_tail == 400
@@ -86,7 +86,7 @@ def test_a_request_is_promoted_by_time_though_nothing_happens(serve) -> None:
     guard_ns = int(budget_ns * PolicyConfig().critical_laxity_share)
     for attempt in itertools.count():  # critical from the start: the machine was away until then
         due_ns = time.monotonic_ns() + guard_ns + S + (S << attempt) // 2  # of which 1 s for its bytes
-        told = RequestTold(7 + attempt, deadline_ns=due_ns, budget_ns=budget_ns)
+        told = RequestInfo(7 + attempt, deadline_ns=due_ns, budget_ns=budget_ns)
         client.request_begin(told)
         where = {"nic": nic, "request_id": told.request_id, "deadline_ns": due_ns}
         task = client.submit(RATE, stage=Stage.P2D, asked=True, **where)
@@ -102,7 +102,7 @@ def test_while_its_batch_computes_it_is_promoted_at_layer_boundaries(serve, even
         crossing_ns = now_ns + (S << attempt) // 4
         deadline_ns = now_ns + 1000 * S
         size = int(0.125 * RATE * (deadline_ns - crossing_ns) / 1e9)  # MLU reaches Q_2 = 0.125 at crossing_ns
-        told = RequestTold(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandTold(size, nic=nic),))
+        told = RequestInfo(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandInfo(size, nic=nic),))
         batch, _ = client.batch_begin_with(1, 10, [told], compute_ns=500 * S)
         client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
         first = the_task(server, client, eventually)
@@ -120,19 +120,20 @@ def test_compute_left_is_pro_rata_and_passes_with_time(serve, eventually: Eventu
     server = serve()
     client = server.attach()
     batch = client.batch_begin(1, 10, 0, 1000 * S)
-    look = eventually(lambda: server.arbiter.batch_look(client.client_id, batch))
+    look = eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch))
     assert 900 * S < look.compute_left_ns <= 1000 * S
     later = eventually(
         lambda: (
-            (now := server.arbiter.batch_look(client.client_id, batch)).compute_left_ns < look.compute_left_ns and now
+            (now := server.arbiter.batch_snapshot(client.client_id, batch)).compute_left_ns < look.compute_left_ns
+            and now
         )
     )
     assert later.compute_left_ns > 800 * S
     client.batch_layer(batch, 4)
-    eventually(lambda: server.arbiter.batch_look(client.client_id, batch).layer_current == 4)
-    assert 500 * S < server.arbiter.batch_look(client.client_id, batch).compute_left_ns <= 600 * S
+    eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch).layer_current == 4)
+    assert 500 * S < server.arbiter.batch_snapshot(client.client_id, batch).compute_left_ns <= 600 * S
     client.batch_layer(batch, 12)
-    eventually(lambda: server.arbiter.batch_look(client.client_id, batch).compute_left_ns == 0)
+    eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch).compute_left_ns == 0)
 
 
 def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually) -> None:
@@ -179,7 +180,7 @@ def test_the_papers_load_counts_what_promotion_put_first(serve, eventually: Even
         with server.attach() as client:
             nic = client.nic("rdma0", 0, RATE)
             due_ns = time.monotonic_ns() + 1000 * S  # and 500 s of bytes: over the threshold at once, lost in 500 s
-            client.request_begin(RequestTold(7, deadline_ns=due_ns, budget_ns=1000 * S))
+            client.request_begin(RequestInfo(7, deadline_ns=due_ns, budget_ns=1000 * S))
             size = 500 * RATE + 1
             task = client.submit(size, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns, asked=True)
             assert client.permit_wait(task, 100 * S) is not None
@@ -196,7 +197,7 @@ def test_the_papers_load_counts_what_promotion_put_first(serve, eventually: Even
 def test_a_pruned_request_goes_last_and_comes_back(full, eventually: Eventually) -> None:
     server, client, nic = full
     due_ns = time.monotonic_ns() + 1000 * S
-    slot = client.request_begin(RequestTold(7, deadline_ns=due_ns))
+    slot = client.request_begin(RequestInfo(7, deadline_ns=due_ns))
     client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, deadline_ns=due_ns)
     assert the_task(server, client, eventually).tier == Tier.LAST
     server.arbiter.request_prune(client.client_id, 7, True)
@@ -214,7 +215,7 @@ def test_a_pruned_request_goes_last_and_comes_back(full, eventually: Eventually)
 def test_a_task_has_what_its_request_has(full, eventually: Eventually) -> None:
     server, client, nic = full
     due_ns = time.monotonic_ns() + 1000 * S
-    batch, _ = client.batch_begin_with(1, 4, [RequestTold(7, deadline_ns=due_ns, budget_ns=2000 * S)])
+    batch, _ = client.batch_begin_with(1, 4, [RequestInfo(7, deadline_ns=due_ns, budget_ns=2000 * S)])
     client.submit(100, stage=Stage.P2D, nic=nic, request_id=7)
     task = the_task(server, client, eventually)
     assert (task.batch_id, task.batch_told, task.request_deadline_ns, task.budget_ns) == (1, True, due_ns, 2000 * S)
@@ -223,7 +224,7 @@ def test_a_task_has_what_its_request_has(full, eventually: Eventually) -> None:
 
 def test_what_is_pruned_is_so_on_a_nic_that_comes_later(full, eventually: Eventually) -> None:
     server, client, _ = full
-    client.request_begin(RequestTold(7))
+    client.request_begin(RequestInfo(7))
     eventually(lambda: server.arbiter.stats()["messages"] >= 2)
     server.arbiter.request_prune(client.client_id, 7, True)
     other = client.nic("rdma1", 0, RATE)
@@ -249,7 +250,9 @@ def test_changes_are_told_once_and_ring(serve, eventually: Eventually) -> None:
     batch = client.batch_begin(1, 4)
     eventually(lambda: readable(fd))
     os.read(fd, 8)
-    assert server.arbiter.changed() == [(client.client_id, batch, server.arbiter.batch_look(client.client_id, batch))]
+    assert server.arbiter.changed() == [
+        (client.client_id, batch, server.arbiter.batch_snapshot(client.client_id, batch))
+    ]
     assert server.arbiter.changed() == []
     client.batch_layer(batch, 1)
     others = [client.batch_begin(number, 4) for number in (2, 3)]
@@ -263,7 +266,7 @@ def test_changes_are_told_once_and_ring(serve, eventually: Eventually) -> None:
     client.batch_end(batch)
     eventually(lambda: readable(fd))
     eventually(lambda: (client.client_id, batch, None) in server.arbiter.changed())
-    eventually(lambda: server.arbiter.batch_look(client.client_id, batch) is None)
+    eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch) is None)
 
 
 def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -> None:
@@ -271,13 +274,13 @@ def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -
     fd = server.arbiter.notice_fd()
     client = server.attach()
     for batch_id in range(1, 6):
-        requests = [RequestTold(100 * batch_id + i, demands=(DemandTold(1),)) for i in range(100)]
+        requests = [RequestInfo(100 * batch_id + i, demands=(DemandInfo(1),)) for i in range(100)]
         batch, _ = client.batch_begin_with(batch_id, 4, requests)
         assert select.select([fd], [], [], 20)[0]
         os.read(fd, 8)
         look = eventually(
             lambda batch=batch, batch_id=batch_id: (
-                (seen := server.arbiter.batch_look(client.client_id, batch)) and seen.batch_id == batch_id and seen
+                (seen := server.arbiter.batch_snapshot(client.client_id, batch)) and seen.batch_id == batch_id and seen
             )
         )
         assert len(look.requests) == 100
@@ -294,9 +297,9 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
     server = serve()
     told, other = server.attach(), server.attach()
     other.nic("rdma0", 0, RATE)
-    requests = [RequestTold(100 + i, demands=(DemandTold(1),)) for i in range(40)]
+    requests = [RequestInfo(100 + i, demands=(DemandInfo(1),)) for i in range(40)]
     batch, slots = told.batch_begin_with(1, 4, requests)
-    eventually(lambda: server.arbiter.batch_look(told.client_id, batch))
+    eventually(lambda: server.arbiter.batch_snapshot(told.client_id, batch))
     source, target = server.segments[told.client_id], server.segments[other.client_id]
     for table, size in (
         ("batch", _native.BATCHES_MAX * _native.BATCH_BYTES),
@@ -309,13 +312,13 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
         sent = server.arbiter.stats()["messages"]
         lane.send(request_message(slots[0]))
         drained(server, eventually, sent + 1)
-        assert server.arbiter.batch_look(other.client_id, batch) is None
+        assert server.arbiter.batch_snapshot(other.client_id, batch) is None
         lane.send(message(kind=MessageKind.BATCH, batch=batch))
     elif names_it == "batch":
         lane.send(message(kind=MessageKind.BATCH, batch=batch))
     else:
         lane.send(message(batch=batch))
-    look = eventually(lambda: server.arbiter.batch_look(other.client_id, batch))
+    look = eventually(lambda: server.arbiter.batch_snapshot(other.client_id, batch))
     assert {r.request_id for r in look.requests} == {r.request_id for r in requests}
     assert all(len(r.demands) == 1 for r in look.requests)
 
@@ -324,8 +327,8 @@ def replace(client: Client, batch: int, slots: list[int]) -> None:
     """The batch, with the first two requests ever told, ends; another begins in its slot, with requests in these."""
     client.batch_end(batch)
     for request_id in range(100, 100 + _native.REQUESTS_MAX - 2):
-        client.request_end(client.request_begin(RequestTold(request_id)))
-    told = [RequestTold(50 + i, demands=(DemandTold(1),)) for i in range(len(slots))]
+        client.request_end(client.request_begin(RequestInfo(request_id)))
+    told = [RequestInfo(50 + i, demands=(DemandInfo(1),)) for i in range(len(slots))]
     assert client.batch_begin_with(2, 4, told) == (batch, slots)
 
 
@@ -333,12 +336,12 @@ def test_requests_that_were_replaced_while_the_arbiter_was_away_are_there_once(s
     """The message that told of the old request is the first that is read: by then its slot and its batch are others."""
     server = serve(start=False)
     client = server.attach()
-    batch, slots = client.batch_begin_with(1, 4, [RequestTold(1), RequestTold(2)])
+    batch, slots = client.batch_begin_with(1, 4, [RequestInfo(1), RequestInfo(2)])
     server.arbiter.batch_rank(client.client_id, 1, 0)  # reads what there is
     replace(client, batch, slots)
     server.arbiter.start()
     look = eventually(
-        lambda: (seen := server.arbiter.batch_look(client.client_id, batch)) and seen.batch_id == 2 and seen
+        lambda: (seen := server.arbiter.batch_snapshot(client.client_id, batch)) and seen.batch_id == 2 and seen
     )
     assert sorted(r.request_id for r in look.requests) == [50, 51]
 
@@ -346,8 +349,8 @@ def test_requests_that_were_replaced_while_the_arbiter_was_away_are_there_once(s
 def test_what_a_client_has_told_is_read_no_more_when_it_leaves(serve) -> None:
     server = serve(start=False)
     client = server.attach()
-    passing = client.request_begin(RequestTold(3))
-    batch, (slot,) = client.batch_begin_with(1, 4, [RequestTold(1)])
+    passing = client.request_begin(RequestInfo(3))
+    batch, (slot,) = client.batch_begin_with(1, 4, [RequestInfo(1)])
     assert slot > passing
     server.arbiter.batch_rank(client.client_id, 1, 0)
     client.request_end(passing)
@@ -368,21 +371,21 @@ def fails(expected: int, call: Callable[[], object]) -> None:
 
 def test_tables_run_out_and_come_back(serve) -> None:
     client = serve().attach()
-    many = [RequestTold(i + 1) for i in range(_native.REQUESTS_MAX)]
+    many = [RequestInfo(i + 1) for i in range(_native.REQUESTS_MAX)]
     batch, slots = client.batch_begin_with(1, 2, many)
     assert sorted(slots) == list(range(_native.REQUESTS_MAX))
-    fails(errno.ENOSPC, lambda: client.request_begin(RequestTold(5000)))
-    fails(errno.ENOSPC, lambda: client.batch_begin_with(2, 2, [RequestTold(5000)]))
+    fails(errno.ENOSPC, lambda: client.request_begin(RequestInfo(5000)))
+    fails(errno.ENOSPC, lambda: client.batch_begin_with(2, 2, [RequestInfo(5000)]))
     client.batch_end(batch)
     fails(errno.ENOENT, lambda: client.batch_end(batch))
     fails(errno.ENOENT, lambda: client.request_end(slots[0]))
     wide = [
-        RequestTold(i + 1, demands=(DemandTold(1),) * _native.REQUEST_DEMANDS_MAX)
+        RequestInfo(i + 1, demands=(DemandInfo(1),) * _native.REQUEST_DEMANDS_MAX)
         for i in range(_native.DEMANDS_MAX // _native.REQUEST_DEMANDS_MAX)
     ]
     batch, _ = client.batch_begin_with(1, 2, wide)
-    fails(errno.ENOSPC, lambda: client.request_begin(RequestTold(5000, demands=(DemandTold(1),))))
-    client.request_begin(RequestTold(5000))
+    fails(errno.ENOSPC, lambda: client.request_begin(RequestInfo(5000, demands=(DemandInfo(1),))))
+    client.request_begin(RequestInfo(5000))
     client.batch_end(batch)
     for _ in range(3):
         batch, _ = client.batch_begin_with(1, 2, wide)
@@ -391,17 +394,17 @@ def test_tables_run_out_and_come_back(serve) -> None:
 
 def test_what_cannot_be_told_is_refused(serve) -> None:
     client = serve().attach()
-    too_many = (DemandTold(1),) * (_native.REQUEST_DEMANDS_MAX + 1)
-    fails(errno.EINVAL, lambda: client.request_begin(RequestTold(1, demands=too_many)))
+    too_many = (DemandInfo(1),) * (_native.REQUEST_DEMANDS_MAX + 1)
+    fails(errno.EINVAL, lambda: client.request_begin(RequestInfo(1, demands=too_many)))
     for bad in (0, 2**64 - 1):
-        fails(errno.EINVAL, lambda bad=bad: client.request_begin(RequestTold(bad)))
+        fails(errno.EINVAL, lambda bad=bad: client.request_begin(RequestInfo(bad)))
         fails(errno.EINVAL, lambda bad=bad: client.batch_begin(bad, 1))
-        fails(errno.EINVAL, lambda bad=bad: client.batch_begin_with(1, 1, [RequestTold(1), RequestTold(bad)]))
-    fails(errno.EINVAL, lambda: client.request_begin(RequestTold(1), _native.BATCHES_MAX))
+        fails(errno.EINVAL, lambda bad=bad: client.batch_begin_with(1, 1, [RequestInfo(1), RequestInfo(bad)]))
+    fails(errno.EINVAL, lambda: client.request_begin(RequestInfo(1), _native.BATCHES_MAX))
     fails(errno.EINVAL, lambda: client.request_end(_native.REQUESTS_MAX))
     fails(errno.EINVAL, lambda: client.batch_layer(_native.BATCHES_MAX, 1))
     with pytest.raises(ValueError, match=r"demand\.peer: 3 bytes"):
-        client.request_begin(RequestTold(1, demands=(DemandTold(1, peer=b"abc"),)))
+        client.request_begin(RequestInfo(1, demands=(DemandInfo(1, peer=b"abc"),)))
     assert [client.batch_begin(i + 1, 1) for i in range(_native.BATCHES_MAX)] == list(range(_native.BATCHES_MAX))
 
 
@@ -460,7 +463,7 @@ def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -
         sent += 60
         drained(server, eventually, sent)
         for slot in range(_native.BATCHES_MAX):
-            look = server.arbiter.batch_look(client.client_id, slot)
+            look = server.arbiter.batch_snapshot(client.client_id, slot)
             if look is not None:
                 assert look.layers <= 2**16
                 assert look.compute_left_ns <= 2**60
@@ -474,9 +477,9 @@ def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -
 def test_a_chain_that_bites_its_tail_ends(hostile, eventually: Eventually) -> None:
     server, client, segment = hostile
     batch, (first, second) = client.batch_begin_with(
-        1, 2, [RequestTold(1, demands=(DemandTold(5), DemandTold(6))), RequestTold(2, demands=(DemandTold(7),))]
+        1, 2, [RequestInfo(1, demands=(DemandInfo(5), DemandInfo(6))), RequestInfo(2, demands=(DemandInfo(7),))]
     )
-    eventually(lambda: server.arbiter.batch_look(client.client_id, batch))
+    eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch))
 
     def store(table: str, size: int, slot: int, field: str, value: int) -> None:
         at = LAYOUT[f"{table}.{field}"] + slot * size
@@ -491,5 +494,5 @@ def test_a_chain_that_bites_its_tail_ends(hostile, eventually: Eventually) -> No
         store("request", _native.REQUEST_BYTES, slot, "version", 99)
         Lane(segment).send(request_message(slot))
     drained(server, eventually, sent + 2)
-    look = server.arbiter.batch_look(client.client_id, batch)
+    look = server.arbiter.batch_snapshot(client.client_id, batch)
     assert sum(len(r.demands) for r in look.requests) <= 3

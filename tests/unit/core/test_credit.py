@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mfsd._native import LAYOUT, Client, Mode, Permit, Policy, RequestTold, Stage, Variant, Verdict
+from mfsd._native import LAYOUT, Client, Mode, Permit, Policy, RequestInfo, Stage, Variant, Verdict
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
@@ -24,7 +24,15 @@ AT_REST = 2
 
 
 def ask(client: Client, size_bytes: int = 1000, stage: Stage = Stage.P2D, nic: int = 0, **words: object) -> Permit:
-    said = {"request_id": 0, "deadline_ns": 0, "batch": None, "layer": 0, "laned": False, "incoming": False, **words}
+    said = {
+        "request_id": 0,
+        "deadline_ns": 0,
+        "batch": None,
+        "layer": 0,
+        "class_marked": False,
+        "incoming": False,
+        **words,
+    }
     permit = client.ask(size_bytes, stage, nic, *said.values(), FOREVER_NS, 6)  # type: ignore[arg-type]
     assert permit is not None
     return permit
@@ -185,12 +193,12 @@ def test_not_beside_collectives_unless_apart(
     server.arbiter.wire([48, 40, 34, 26, 18, 10, 8, 1])
     with server.attach() as other:
         other.nic("rdma0", 0, FAST)
-        eventually(lambda: on_credit(server, other) and on_credit(server, client, laned=True))
+        eventually(lambda: on_credit(server, other) and on_credit(server, client, class_marked=True))
         client.count_posted(0, Stage.COLLECTIVE, 10_000)
-        assert on_credit(server, client, laned=True)
+        assert on_credit(server, client, class_marked=True)
         assert not on_credit(server, client)
         eventually(lambda: not on_credit(server, other), "the other is told")
-        assert on_credit(server, other, laned=True)
+        assert on_credit(server, other, class_marked=True)
         client.count_completed(0, Stage.COLLECTIVE, 10_000)
         eventually(lambda: on_credit(server, other), "credit, when none were seen for a while")
 
@@ -244,7 +252,7 @@ def test_accounts_are_whole_whichever_thread_is_read_first(
     with ThreadPoolExecutor(1) as sender, ThreadPoolExecutor(1) as completer:
         for thread in (completer, sender) if completer_first else (sender, completer):  # so their lanes are made
             thread.submit(ask, client).result().complete()
-        request = RequestTold(77, deadline_ns=time.monotonic_ns() + 10**15, budget_ns=10**15)
+        request = RequestInfo(77, deadline_ns=time.monotonic_ns() + 10**15, budget_ns=10**15)
         batch, _ = client.batch_begin_with(8, 4, [request])
         for size_bytes in sizes:
             permit = sender.submit(ask, client, size_bytes, request_id=77, batch=batch).result()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from mfsd import _native
-from mfsd._native import Account, Arbiter, Client, Finished, RequestTold, Stage, Verdict
+from mfsd._native import Account, Arbiter, Client, Finished, RequestInfo, Stage, Verdict
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
@@ -102,10 +102,10 @@ def test_verdicts(serve: Callable[..., Server], take: Take, eventually: Eventual
     now_ns = time.monotonic_ns()
     far_ns = now_ns + 1000 * 10**9
     requests = [
-        RequestTold(1, deadline_ns=far_ns),
-        RequestTold(2, deadline_ns=1),
-        RequestTold(3),
-        RequestTold(4, 0, far_ns),
+        RequestInfo(1, deadline_ns=far_ns),
+        RequestInfo(2, deadline_ns=1),
+        RequestInfo(3),
+        RequestInfo(4, 0, far_ns),
     ]
     slot, _ = client.batch_begin_with(70, 4, requests)
     sent = {}
@@ -128,10 +128,10 @@ def test_verdicts(serve: Callable[..., Server], take: Take, eventually: Eventual
 def test_a_request_in_two_batches_ends_once(serve: Callable[..., Server], eventually: Eventually) -> None:
     server = serve()
     with server.attach() as client:
-        first, _ = client.batch_begin_with(1, 4, [RequestTold(9, deadline_ns=time.monotonic_ns() + 10**12)])
-        second, _ = client.batch_begin_with(2, 4, [RequestTold(9, deadline_ns=time.monotonic_ns() + 10**12)])
+        first, _ = client.batch_begin_with(1, 4, [RequestInfo(9, deadline_ns=time.monotonic_ns() + 10**12)])
+        second, _ = client.batch_begin_with(2, 4, [RequestInfo(9, deadline_ns=time.monotonic_ns() + 10**12)])
         client.batch_end(first)
-        marker, _ = client.batch_begin_with(3, 4, [RequestTold(10)])
+        marker, _ = client.batch_begin_with(3, 4, [RequestInfo(10)])
         eventually(
             lambda: server.arbiter.accounts(10), "the marker"
         )  # what has ended before it is seen is never judged
@@ -144,7 +144,7 @@ def test_a_request_in_two_batches_ends_once(serve: Callable[..., Server], eventu
 def test_a_program_that_ends_is_not_judged(serve: Callable[..., Server], eventually: Eventually) -> None:
     server = serve()
     client = server.attach()
-    client.batch_begin_with(1, 4, [RequestTold(9, deadline_ns=time.monotonic_ns() + 10**12)])
+    client.batch_begin_with(1, 4, [RequestInfo(9, deadline_ns=time.monotonic_ns() + 10**12)])
     eventually(lambda: server.arbiter.accounts(9), "the request")
     client.detach()
     (ended,) = all_finished(server.arbiter, 1, eventually)

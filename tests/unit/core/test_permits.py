@@ -194,7 +194,7 @@ def test_what_finds_the_ring_full_is_told_later(serve, take: Take, eventually: E
             while True:
                 client.cancel(client.submit(1, stage=Stage.P2D, nic=nic))
                 pairs += 1
-        assert pairs <= _native.LANE_SLOTS  # this thread's own lane and the shared one
+        assert pairs <= _native.SUBMIT_SLOTS  # this thread's own lane and the shared one
         client.cancel(held[0])
         client.cancel(held[1], True)
         client.batch_end(batch)

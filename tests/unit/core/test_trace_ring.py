@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from mfsd import _native
-from mfsd._native import Client, Policy, RequestTold, Stage, Variant
+from mfsd._native import Client, Policy, RequestInfo, Stage, Variant
 from mfsd.node.events import Event, Kind, decode
 from tests.support.arbiter import Server
 
@@ -38,7 +38,7 @@ def test_a_flow_from_submit_to_complete(serve: Callable[..., Server], take: Take
     server.arbiter.trace_attach(1024)
     reader = Reader(server)
     deadline_ns = time.monotonic_ns() + 10**12
-    slot, _ = client.batch_begin_with(70, 4, [RequestTold(7, deadline_ns=deadline_ns, budget_ns=10**9)])
+    slot, _ = client.batch_begin_with(70, 4, [RequestInfo(7, deadline_ns=deadline_ns, budget_ns=10**9)])
     task = client.submit(1000, stage=Stage.P2D, nic=nic, request_id=7, batch=slot, layer=2)
     take(client, 1)
     client.batch_layer(slot, 3)
@@ -52,7 +52,7 @@ def test_a_flow_from_submit_to_complete(serve: Callable[..., Server], take: Take
     assert {(e.bytes, e.request_id, e.batch_id, e.stage, e.layer, e.deadline_ns) for e in flow} == {
         (1000, 7, 70, Stage.P2D, 2, deadline_ns)
     }
-    told = next(e for e in events if e.kind == Kind.REQUEST_TOLD)
+    told = next(e for e in events if e.kind == Kind.REQUEST_ANNOUNCED)
     assert (told.request_id, told.deadline_ns, told.value) == (7, deadline_ns, 10**6)
     begun = next(e for e in events if e.kind == Kind.BATCH_BEGIN)
     assert (begun.batch_id, begun.value) == (70, 4)
@@ -88,7 +88,7 @@ def test_promotion_and_pruning(serve: Callable[..., Server], take: Take, eventua
     server.arbiter.trace_attach(1024)
     reader = Reader(server)
     # The more bytes it has, the shorter is its time: it is promoted again and again, and never lost.
-    slot, _ = client.batch_begin_with(1, 1, [RequestTold(7, deadline_ns=time.monotonic_ns() + 1000 * 10**9)])
+    slot, _ = client.batch_begin_with(1, 1, [RequestInfo(7, deadline_ns=time.monotonic_ns() + 1000 * 10**9)])
     waiting = client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=slot)
     for size in (20_000, 100_000, 400_000):
         client.submit(size, stage=Stage.P2D, nic=nic, request_id=7, batch=slot)

@@ -110,7 +110,7 @@ def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually
 
 
 @pytest.mark.parametrize(
-    ("dscp", "laned", "waits"),
+    ("dscp", "class_marked", "waits"),
     [
         ([46, 34, 26, 18, 10, 9, 8, 1], True, False),
         ([46, 34, 26, 18, 10, 9, 8, 1], False, True),  # posted who knows where
@@ -119,14 +119,14 @@ def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually
     ],
 )
 def test_what_the_wire_keeps_apart_does_not_wait_for_collectives(
-    serve, take: Take, eventually: Eventually, dscp: list[int], laned: bool, waits: bool
+    serve, take: Take, eventually: Eventually, dscp: list[int], class_marked: bool, waits: bool
 ) -> None:
     server = serve(quiet_ns=0, gate_max_ns=3600 * 10**9)
     server.arbiter.wire(dscp)
     with server.attach() as client:
         nic = client.nic("rdma0")
         client.count_posted(nic, Stage.COLLECTIVE, 1_000_000)
-        task = client.submit(KIB, stage=Stage.P2D, nic=nic, laned=laned)
+        task = client.submit(KIB, stage=Stage.P2D, nic=nic, class_marked=class_marked)
         if waits:
             eventually(lambda: client.gate(nic) >> 31)
             assert client.permits() == []

@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from mfsd.cli.plain import plain
+from mfsd.cli.message_json import plain
 from mfsd.node.totals import Totals
 from mfsd.observe import coordinator_metrics
 from mfsd.observe.metrics import families

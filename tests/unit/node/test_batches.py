@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mfsd._native import RANK_NONE, BatchLook, DemandLook, Direction, NicFacts, RequestLook, Stage
+from mfsd._native import RANK_NONE, BatchSnapshot, DemandSnapshot, Direction, NicFacts, RequestSnapshot, Stage
 from mfsd.node.addresses import PortNames
 from mfsd.node.batches import Batches, Changed, OrderSource, Place
 from mfsd.node.collectives import Collectives
-from mfsd.node.link_words import BatchSummary, OrderChange, PortDemand, PortUse
+from mfsd.node.link_interface import BatchSummary, OrderChange, PortDemand, PortUse
 from mfsd.node.loads import LOOKS, STEP, LoadReports
 from mfsd.node.log import Log
 from mfsd.policy import Variant
@@ -28,18 +28,18 @@ def gid(last: int) -> bytes:
 
 
 def demand(size: int, stage: int = Stage.P2D, peer: bytes = b"\0" * 16, nic: int = 0, incoming: bool = False):
-    return DemandLook(size, size, peer, 0, stage, nic, int(incoming))
+    return DemandSnapshot(size, size, peer, 0, stage, nic, int(incoming))
 
 
-def request(number: int, due_ms: int = 0, *demands: DemandLook) -> RequestLook:
-    return RequestLook(number, 0, NOW + due_ms * MS if due_ms else 0, 0, 0, 0, False, demands)
+def request(number: int, due_ms: int = 0, *demands: DemandSnapshot) -> RequestSnapshot:
+    return RequestSnapshot(number, 0, NOW + due_ms * MS if due_ms else 0, 0, 0, 0, False, demands)
 
 
 class Arbiter:
     """Holds contexts as the arbiter does, and keeps what it was told."""
 
     def __init__(self) -> None:
-        self.batches: dict[tuple[int, int], BatchLook] = {}
+        self.batches: dict[tuple[int, int], BatchSnapshot] = {}
         self.gone: set[int] = set()
         self.calls = 0
         self.rho = 0.25
@@ -48,8 +48,8 @@ class Arbiter:
         self.moved: dict[str, dict[int, int]] = defaultdict(dict)
         """Of each unit, by NIC, in stage 2."""
 
-    def put(self, client: int, slot: int, batch_id: int, *requests: RequestLook, deadline_ns: int = 0) -> None:
-        self.batches[client, slot] = BatchLook(
+    def put(self, client: int, slot: int, batch_id: int, *requests: RequestSnapshot, deadline_ns: int = 0) -> None:
+        self.batches[client, slot] = BatchSnapshot(
             client, slot, batch_id, deadline_ns, 5 * MS, 8, 0, RANK_NONE, False, requests
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mfsd._native import RANK_NONE, NicFacts, Stage, TaskLook, Tier
+from mfsd._native import RANK_NONE, NicFacts, Stage, TaskSnapshot, Tier
 from mfsd.node.explain import RLI_UNKNOWN, Seen, Surroundings, explain, key_of, status_of, why_before
 from mfsd.policy import EarlyOrder, PolicyConfig, Variant
 
@@ -16,9 +16,9 @@ NIC = NicFacts(rate_bytes_per_s=10**9, rho=0.2, unit_slack_ns=None)
 CONFIG = PolicyConfig()
 
 
-def look(**changed: Any) -> TaskLook:
+def look(**changed: Any) -> TaskSnapshot:
     fields: dict[str, Any] = {
-        **dict.fromkeys(TaskLook._fields, 0),
+        **dict.fromkeys(TaskSnapshot._fields, 0),
         "task": 5 << 32 | 17,
         "bytes": 1 << 20,
         "submit_ns": NOW - 12_000_000,
@@ -35,7 +35,7 @@ def look(**changed: Any) -> TaskLook:
         "lost": False,
         "pruned": False,
     }
-    return TaskLook(**{**fields, **changed})
+    return TaskSnapshot(**{**fields, **changed})
 
 
 def seen(client: int = 3, **changed: Any) -> Seen:

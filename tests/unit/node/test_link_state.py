@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from mfsd.node.link_interface import BatchSummary, Identity, PortDemand, RequestSummary
 from mfsd.node.link_state import BUDGET_MAX_NS, LinkState
-from mfsd.node.link_words import BatchSummary, Identity, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import DEMANDS_PER_REPORT_MAX, PROTOCOL, REQUESTS_PER_BATCH_MAX
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mfsd.node.link_interface import Identity, LinkSettings
 from mfsd.node.link_state import LinkState
 from mfsd.node.link_stream import REDIRECTS_AT_ONCE, SILENCE_MAX_S, LinkStream, _Redirect, _silence_s
-from mfsd.node.link_words import Identity, LinkSettings
 from tests.support.cluster import Lines, Recorder, in_loop
 
 

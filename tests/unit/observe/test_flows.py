@@ -21,7 +21,9 @@ def flows(*events: Event) -> list[Flow]:
 
 
 def test_waiting_and_sending_are_told_apart() -> None:
-    (flow,) = flows(event(Kind.SUBMIT, 10), event(Kind.PERMIT, 40, wire_class=6), event(Kind.COMPLETE, 130, way=1))
+    (flow,) = flows(
+        event(Kind.SUBMIT, 10), event(Kind.PERMIT, 40, wire_class=6), event(Kind.COMPLETE, 130, direction=1)
+    )
     assert (flow.waited_s, flow.took_s, flow.late_s) == (0.03, 0.09, 0.03)
     assert (flow.node, flow.process, flow.nic, flow.incoming) == ("node-a", "vllm", "mlx5_0", True)
     assert (flow.stage, flow.request_id, flow.wire_class, flow.end) == ("p2d", 4711, 6, "done")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mfsd._native import PlanCore
 from mfsd.policy import Batch, Plan, PolicyConfig, Pruned, ReferenceCore, Request, Variant
-from mfsd.policy.words import NO_DEADLINE
+from mfsd.policy.types import NO_DEADLINE
 
 CAPACITY = {-3: 10**9, 0: 10**9, 7: 2 * 10**9, 9: 3, 2**70: 10**9}  # unequal, and names that are no indices
 PORTS = sorted(CAPACITY)

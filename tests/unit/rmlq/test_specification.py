@@ -40,8 +40,8 @@ from mfsd.policy import (
 )
 from mfsd.policy.estimate import effective_rate_bytes_per_s
 from mfsd.policy.order import rli_of
+from mfsd.policy.types import known_stage
 from mfsd.policy.urgency import crossing_ns, thresholds
-from mfsd.policy.words import known_stage
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1

@@ -73,7 +73,7 @@ class Native:
         for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), *sorted((ROOT / "csrc/client").glob("*.c"))):
             # dlsym is asked by the sanitizer's runtime before its own memory is laid out
             early = source.stem in ("symbols", "interpose")
-            objects.append(self.folder / f"{source.stem}.o")
+            objects.append(self.folder / f"{source.parent.name}-{source.stem}.o")
             cc(
                 *(() if early else self.sanitize),
                 include,

@@ -11,7 +11,7 @@ from bench.testbed.marks import PLANNING_SEEDS, marks_of
 from bench.testbed.modes import MODES
 from bench.testbed.plan import IN_TIME, load_plan, save_plan
 from bench.testbed.scenario import WORKLOADS, Scenario
-from mfsd.policy.words import Stage
+from mfsd.policy.types import Stage
 
 
 def test_the_record_is_of_seeds_that_are_never_run_and_of_every_mode(tmp_path: Path) -> None:

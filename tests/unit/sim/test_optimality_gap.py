@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from bench.sim import command, reach
-from bench.sim.reach import must_miss
+from bench.sim import command, optimality_gap
+from bench.sim.optimality_gap import must_miss
 
 Job = tuple[float, float, float]
 
@@ -42,12 +42,24 @@ def test_the_bound_finds_what_is_plain() -> None:
 
 
 def test_the_command_shows_the_way_from_static_to_no_contention(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["reach", "--setting", "egress", "--rate", "0.2", "--requests", "24", "--seeds", "1", "--tries", "2"]
+    arguments = [
+        "optimality-gap",
+        "--setting",
+        "egress",
+        "--rate",
+        "0.2",
+        "--requests",
+        "24",
+        "--seeds",
+        "1",
+        "--tries",
+        "2",
+    ]
     assert command.main(arguments) == 0
     lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
     missed = {line[0]: int(line[1]) for line in lines}
     assert missed["bound: no order misses fewer"] <= min(missed.values())
-    best = min(missed[name] for name in reach.ORDERS)
+    best = min(missed[name] for name in optimality_gap.ORDERS)
     assert missed["hindsight: the best order of each seed"] == best
     assert missed["hindsight: and a search from there"] <= best <= missed["layers (static)"]
-    assert command.main(["reach", "--setting", "home"]) == 2
+    assert command.main(["optimality-gap", "--setting", "home"]) == 2

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mooncake_adapter.metadata import request_number
-from mooncake_adapter.once import Once
 from mooncake_adapter.slo import Defaults, promise_of
+from mooncake_adapter.warn_once import WarnOnce
 
 TESTED_VERSIONS = ("0.32.0",)
 TESTED_CONNECTORS = ("MooncakeConnector", "NixlConnector", "ExampleConnector")
 
 
-def judged(version: str, connector: str, once: Once) -> bool:
+def judged(version: str, connector: str, once: WarnOnce) -> bool:
     """Whether this vLLM is one that was tested; warns once where it, or the inner connector, is not."""
     if connector not in TESTED_CONNECTORS:
         once.warn(
@@ -102,7 +102,7 @@ class Requests:
 
     defaults: Defaults
     model: str
-    once: Once
+    once: WarnOnce
     pruned: Callable[[int], bool] = lambda number: False
     _told: dict[str, Progress] = field(default_factory=dict)
     _loading: list[Load] = field(default_factory=list)

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 
-from mfsd.playground.cage import die_with_parent, enter
 from mfsd.playground.cluster import with_device
 from mfsd.playground.network import on_node
+from mfsd.playground.sandbox import die_with_parent, enter
 from mfsd.playground.state import Node, PlaygroundError, State
 
 

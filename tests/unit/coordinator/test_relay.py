@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from mfsd.coordinator.asking import (
+from mfsd.coordinator.relay import (
     OPEN_MAX,
     REPLY_BYTES_MAX,
     REQUEST_BYTES_MAX,

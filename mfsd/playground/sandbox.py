@@ -28,7 +28,7 @@ RETRY_S = 0.01
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class CageError(Exception):
+class SandboxError(Exception):
     """This host lets us make no namespaces; the text says what is missing and how to get it."""
 
 
@@ -69,10 +69,10 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run_caged(function: Callable[[], int], told: Callable[[int], None] | None = None) -> int:
+def run_sandboxed(function: Callable[[], int], told: Callable[[int], None] | None = None) -> int:
     """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
     what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `told` is called there
-    first, with that process's number as seen from here: whoever wants to join it later needs that. CageError: not
+    first, with that process's number as seen from here: whoever wants to join it later needs that. SandboxError: not
     possible here."""
     ready, tell = os.pipe()
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until everybody knows what to do then
@@ -98,13 +98,14 @@ def run_caged(function: Callable[[], int], told: Callable[[int], None] | None = 
         for number, handler in before.items():
             signal.signal(number, handler)
     if problem:
-        raise CageError(problem)
+        raise SandboxError(problem)
     return 130 if received else os.waitstatus_to_exitcode(status) & 0xFF
 
 
 def enter(pid: int) -> None:
-    """Joins the namespaces of a caged process (its number as `told` got it); children of the caller are in its process
-    namespace, too. The working folder stays where it can. OSError when the process is gone or another user's."""
+    """Joins the namespaces of a sandboxed process (its number as `told` got it); children of the caller are in its
+    process namespace, too. The working folder stays where it can. OSError when the process is gone or
+    another user's."""
     wanted = [("user", CLONE_NEWUSER), ("mnt", CLONE_NEWNS), ("net", CLONE_NEWNET), ("pid", CLONE_NEWPID)]
     here = Path.cwd()
     opened = []

@@ -1,5 +1,5 @@
-"""python -m bench sim reach [--setting hot] [--tries N]: how much of the gap from `static` to `nocont` an order closes,
-where reuse is asked for when its batch begins (--fetch batch).
+"""python -m bench sim optimality-gap [--setting hot] [--tries N]: how much of the gap from `static` to
+`nocont` an order closes, where reuse is asked for when its batch begins (--fetch batch).
 
 From below, for each seed: every order of reuse in ORDERS, last stages by deadline as in `static`; the best of them
 with hindsight; then, with the deadlines known that this one had missed, a search that sets reuse of single requests
@@ -175,7 +175,9 @@ def bound(point: Point) -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
-        prog="python -m bench sim reach", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench sim optimality-gap",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--setting", default="hot", help=f"one of {settings.NAMES} (default hot)")
     p.add_argument("--rate", type=float, help="requests/s per prefill GPU (default: where nocont meets 90 %%)")

@@ -8,7 +8,7 @@ import threading
 LOG = logging.getLogger("mfs.adapter")
 
 
-class Once:
+class WarnOnce:
     """Remembers which kinds of warning were given. Thread-safe."""
 
     def __init__(self, log: logging.Logger = LOG) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mfsd.playground.cage import CageError, run_caged
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def possible() -> str:
     try:
-        return "" if run_caged(lambda: 0) == 0 else "the cage is broken"
-    except CageError as error:
+        return "" if run_sandboxed(lambda: 0) == 0 else "the sandbox is broken"
+    except SandboxError as error:
         return str(error)
 
 
@@ -26,32 +26,32 @@ pytestmark = pytest.mark.skipif(bool(possible()), reason=f"{possible()}")
 
 
 def test_answers_what_the_function_answers() -> None:
-    assert run_caged(lambda: 7) == 7
+    assert run_sandboxed(lambda: 7) == 7
 
 
 def test_an_exception_is_shown_and_fails(capfd: pytest.CaptureFixture[str]) -> None:
     def raises() -> int:
         raise LookupError("such a thing")
 
-    assert run_caged(raises) == 1
+    assert run_sandboxed(raises) == 1
     assert "such a thing" in capfd.readouterr().err
 
 
 def test_network_processes_and_mounts_are_its_own() -> None:
     def look() -> int:
         assert os.getpid() == 1 and os.geteuid() == 0
-        subprocess.run(["ip", "link", "add", "name", "cagebr", "type", "bridge"], check=True)
-        subprocess.run(["ip", "netns", "add", "caged"], check=True)
+        subprocess.run(["ip", "link", "add", "name", "sandboxbr", "type", "bridge"], check=True)
+        subprocess.run(["ip", "netns", "add", "sandboxed"], check=True)
         return 0
 
-    assert run_caged(look) == 0
-    assert "cagebr" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
-    assert "caged" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    assert run_sandboxed(look) == 0
+    assert "sandboxbr" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+    assert "sandboxed" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
 
 
 SCRIPT = """
 import subprocess, sys
-from mfsd.playground.cage import run_caged
+from mfsd.playground.sandbox import run_sandboxed
 
 def wait():
     child = subprocess.Popen(["sleep", "1000.125"])
@@ -62,7 +62,7 @@ def wait():
         print("tidied", flush=True)
     return 0
 
-sys.exit(run_caged(wait))
+sys.exit(run_sandboxed(wait))
 """
 
 
@@ -89,7 +89,7 @@ def test_a_signal_tidies_up_and_exits_130(number: signal.Signals) -> None:
 
 IN_A_FINALIZER = """
 import subprocess, sys
-from mfsd.playground.cage import run_caged
+from mfsd.playground.sandbox import run_sandboxed
 
 class Slow:
     def __del__(self):
@@ -106,7 +106,7 @@ def wait():
         print("tidied", flush=True)
     return 0
 
-sys.exit(run_caged(wait))
+sys.exit(run_sandboxed(wait))
 """
 
 
@@ -124,5 +124,5 @@ def test_nothing_outlives_a_kill() -> None:
     assert program.stdout is not None and program.stdout.readline() == "up\n"
     program.kill()
     program.wait(20)
-    assert program.stdout.read() == "", "the pipe ends when the last process of the cage has"
+    assert program.stdout.read() == "", "the pipe ends when the last process of the sandbox has"
     assert not sleepers()
