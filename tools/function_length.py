@@ -40,7 +40,7 @@ def in_python(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def in_c(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same of C in the style of this project: a signature begins in the first column, and so does the last brace."""
+    """The same of C in the style of this project: a signature and the last brace begin in the first column."""
     name, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         signature = C_SIGNATURE.match(line)
