@@ -9,7 +9,7 @@ BatchSnapshot = namedtuple(
 TaskSnapshot = namedtuple(
     "TaskSnapshot",
     "task bytes submit_ns request_id batch_id deadline_ns in_flight layer stage nic direction wire_class queued tier rli arrival "
-    "rank batch_told batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail level "
+    "rank batch_announced batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail level "
     "critical lost pruned",
 )
 NicFacts = namedtuple("NicFacts", "rate_bytes_per_s rho unit_slack_ns")
@@ -423,17 +423,17 @@ cdef class Arbiter:
 
     def communicators(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_communicator_snapshot looks[MFS_COMMUNICATORS_MAX]
+        cdef mfs_communicator_snapshot found[MFS_COMMUNICATORS_MAX]
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_communicators(arbiter, client_id, looks)
+            rc = mfs_arbiter_communicators(arbiter, client_id, found)
         self.leave(rc)
         return [
             CommunicatorSnapshot(
-                looks[i].id, name_read(looks[i].name, 32), looks[i].rank, looks[i].ranks, looks[i].operations,
-                looks[i].operation_bytes, looks[i].work_requests, looks[i].batch_bytes,
-                numbers_u64(looks[i].bytes, MFS_OPERATIONS_MAX),
-                None if looks[i].batch == mfs_none_u32 else looks[i].batch, looks[i].layer,
+                found[i].id, name_read(found[i].name, 32), found[i].rank, found[i].ranks, found[i].operations,
+                found[i].operation_bytes, found[i].work_requests, found[i].batch_bytes,
+                numbers_u64(found[i].bytes, MFS_OPERATIONS_MAX),
+                None if found[i].batch == mfs_none_u32 else found[i].batch, found[i].layer,
             )
             for i in range(rc)
         ]

@@ -6,16 +6,16 @@ RequestInfo = namedtuple(
 )
 
 
-cdef int demand_read(mfs_demand_info *to, told) except -1:
-    if len(told.peer) not in (0, 16):
-        raise ValueError(f"demand.peer: {len(told.peer)} bytes, a GID has 16")
+cdef int demand_read(mfs_demand_info *to, info) except -1:
+    if len(info.peer) not in (0, 16):
+        raise ValueError(f"demand.peer: {len(info.peer)} bytes, a GID has 16")
     memset(to, 0, sizeof(mfs_demand_info))
-    to.bytes = told.bytes
-    memcpy(to.peer, <const char *><bytes>told.peer, len(told.peer))
-    to.layer = told.layer
-    to.stage = told.stage
-    to.nic = told.nic
-    to.direction = told.direction
+    to.bytes = info.bytes
+    memcpy(to.peer, <const char *><bytes>info.peer, len(info.peer))
+    to.layer = info.layer
+    to.stage = info.stage
+    to.nic = info.nic
+    to.direction = info.direction
     return 0
 
 
@@ -32,16 +32,16 @@ cdef class Told:
         self.demands = <mfs_demand_info *>calloc(sum(len(r.demands) for r in requests) + 1, sizeof(mfs_demand_info))
         if self.requests is NULL or self.demands is NULL:
             raise MemoryError
-        for i, told in enumerate(requests):
-            self.requests[i].request_id = told.request_id
-            self.requests[i].program_id = told.program_id
-            self.requests[i].deadline_ns = told.deadline_ns
-            self.requests[i].budget_ns = told.budget_ns
-            self.requests[i].value = told.value
-            self.requests[i].flags = told.flags
+        for i, info in enumerate(requests):
+            self.requests[i].request_id = info.request_id
+            self.requests[i].program_id = info.program_id
+            self.requests[i].deadline_ns = info.deadline_ns
+            self.requests[i].budget_ns = info.budget_ns
+            self.requests[i].value = info.value
+            self.requests[i].flags = info.flags
             self.requests[i].demands = self.demands + d
-            self.requests[i].demands_count = len(told.demands)
-            for demand in told.demands:
+            self.requests[i].demands_count = len(info.demands)
+            for demand in info.demands:
                 demand_read(&self.demands[d], demand)
                 d += 1
 
@@ -277,21 +277,21 @@ cdef class Client:
     def batch_begin_with(self, uint64_t batch_id, uint32_t layers, requests, uint64_t deadline_ns=0,
                          uint64_t compute_ns=0):
         cdef mfs_client *client = self.here()
-        cdef mfs_batch_info told
+        cdef mfs_batch_info info
         cdef uint32_t slots[MFS_REQUESTS_MAX]
         cdef Told read
         if len(requests) > MFS_REQUESTS_MAX:
-            raise OSError(ENOSPC, f"{len(requests)} requests, at most {MFS_REQUESTS_MAX} of a process are told at once")
+            raise OSError(ENOSPC, f"{len(requests)} requests, at most {MFS_REQUESTS_MAX} of a process are known at once")
         read = Told(requests)
-        memset(&told, 0, sizeof(told))
-        told.batch_id = batch_id
-        told.layers = layers
-        told.deadline_ns = deadline_ns
-        told.compute_ns = compute_ns
-        told.requests = read.requests
-        told.requests_count = read.count
-        told.request_slots = slots
-        slot = check(mfs_client_batch_begin_with(client, &told))
+        memset(&info, 0, sizeof(info))
+        info.batch_id = batch_id
+        info.layers = layers
+        info.deadline_ns = deadline_ns
+        info.compute_ns = compute_ns
+        info.requests = read.requests
+        info.requests_count = read.count
+        info.request_slots = slots
+        slot = check(mfs_client_batch_begin_with(client, &info))
         return slot, [slots[i] for i in range(read.count)]
 
     def request_begin(self, request, batch=None):

@@ -408,7 +408,7 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t *bytes
         uint32_t batch
         uint32_t layer
-    int mfs_arbiter_communicators(mfs_arbiter *arbiter, uint32_t client_id, mfs_communicator_snapshot *looks)
+    int mfs_arbiter_communicators(mfs_arbiter *arbiter, uint32_t client_id, mfs_communicator_snapshot *communicators)
     struct mfs_arbiter_stats_t "mfs_arbiter_stats":
         uint64_t loops
         uint64_t wakeups

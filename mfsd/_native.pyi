@@ -375,7 +375,7 @@ class TaskSnapshot(NamedTuple):
     rli: int
     arrival: int
     rank: int
-    batch_told: bool
+    batch_announced: bool
     batch_pruned: bool
     compute_end_ns: int
     request_deadline_ns: int
@@ -437,7 +437,7 @@ class Account(NamedTuple):
     done_ns: int
     deadline_ns: int
     open: int
-    told: bool
+    announced: bool
     pruned: bool
     verdict: Verdict
     cells: tuple[AccountCell, ...]
@@ -678,9 +678,9 @@ class Client:
 
         `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`.
         `class_marked`: it will go out on the lane of the permitted class, so it need not wait for collectives where the
-        wire has classes. `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the link
-        only. `peer`: `peer_hash` of the port that it goes to, 0: unknown; `queue`: the queue pair, 0: none. EINVAL: 2**40 bytes or
-        more.
+        wire has classes. `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the
+        link only. `peer`: `peer_hash` of the port that it goes to, 0: unknown; `queue`: the queue pair, 0: none.
+        EINVAL: 2**40 bytes or more.
         """
 
     def permit(self, task_id: int) -> int | None:

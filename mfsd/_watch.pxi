@@ -71,7 +71,7 @@ AccountCell = namedtuple(
 )
 Account = namedtuple(
     "Account",
-    "request_id client_id batch_id begin_ns end_ns done_ns deadline_ns open told pruned verdict cells",
+    "request_id client_id batch_id begin_ns end_ns done_ns deadline_ns open announced pruned verdict cells",
 )
 Finished = namedtuple(
     "Finished", "request_id client_id batch_id begin_ns end_ns done_ns deadline_ns size_bytes verdict pruned"

@@ -186,8 +186,8 @@ class Session:
         them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
         come here (an RDMA READ), and wait for that direction of the link only. `class_marked`: they will carry the DSCP
         of a class below the collectives', so that they need not wait here until those are through. `peer`: the
-        address, the GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not hold up what
-        goes elsewhere.
+        address, the GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not
+        hold up what goes elsewhere.
         """
         check = self._checker
         size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)

@@ -1,4 +1,4 @@
-"""The leader's state: who reports which batches, their order, and what each daemon has still to be told.
+"""The leader's state: who reports which batches, their order, and what each daemon has still to be sent.
 
 Pure: events go in, each with the time; `take` gives what one daemon must hear. No I/O and no clock. Every bad input
 has one answer, counted in `oddities` (docs/internals/coordinator.md).
@@ -22,7 +22,7 @@ from mfsd.coordinator.state import (
     beyond_limits,
     count,
     problem,
-    told_of,
+    reported_by,
 )
 from mfsd.policy.attainment import Attainment
 from mfsd.policy.config import PolicyConfig
@@ -31,9 +31,9 @@ from mfsd.policy.result import Batch, Pruned, Request
 
 RESOURCES_MIN = 1_024
 NO_DEADLINE_NS = 3_600_000_000_000
-"""A batch in which nobody has a deadline is ordered as if due in an hour."""
+"""A batch without any deadline is ordered as if due in an hour."""
 REFUSALS_MAX = 1_024
-"""Refused batches that a daemon has not been told of: more only wait when it does not read."""
+"""Refused batches that are to be reported to a daemon: more only wait when it does not read."""
 RECKONED_PER_TICK = 1_000
 """Batches that are reckoned anew in one tick: some ten microseconds each."""
 TICK_NS = 250_000_000
@@ -89,7 +89,7 @@ class Cluster:
         node.connected, node.synchronised, node.unconfirmed = True, False, dict(node.batches)
 
     def synchronise(self, name: str, now_ns: int) -> None:
-        """The daemon's snapshot is complete: what it did not name is gone, and it is told everything."""
+        """The daemon's snapshot is complete: what it did not name is gone, and everything is sent to it."""
         now_ns = self._time(now_ns)
         node = self.nodes[name]
         for batch_id in list(node.unconfirmed):
@@ -106,7 +106,7 @@ class Cluster:
             self.dirty.discard(name)
             self._lost[name] = None
             for number in node.ports:
-                self.ports.ports[number].use = IDLE  # nobody tells it any more
+                self.ports.ports[number].use = IDLE  # its daemon no longer reports it
 
     def due_ns(self) -> int | None:
         """When `tick` has something to do next; None: not before something is reported or a daemon is lost.
@@ -141,8 +141,8 @@ class Cluster:
                 del self.nodes[node.name], self._lost[node.name]
 
     def hold(self) -> None:
-        """From here on what is reported is taken and not judged, until `release` judges it all: while much is
-        reported, batches wait for their judgement together instead of one after the other."""
+        """From here on what is reported is taken without planning, until `release` plans once for all of it: while much
+        is reported, batches wait for their judgement together instead of one after the other."""
         if not self._held:
             self._held = True
             self.planner.hold()
@@ -204,7 +204,7 @@ class Cluster:
         self.past.given_up(len(self._pruned), len(self._infeasible), self._now_ns)
 
     def odd(self, name: str, batch_id: int, reason: str) -> None:
-        """A report that cannot be read: nothing changes, and the daemon is told."""
+        """A report that cannot be read: nothing changes, and the daemon gets the reason."""
         self.oddities["batch refused"] += 1
         node = self.nodes[name]
         node.refused[batch_id] = reason
@@ -212,10 +212,10 @@ class Cluster:
             del node.refused[next(iter(node.refused))]
         self._mark(node)
 
-    # ---- what daemons are told -------------------------------------------------------------------
+    # ---- what daemons are sent -------------------------------------------------------------------
 
     def take(self, name: str) -> Delta | None:
-        """What this daemon has not been told; None when there is nothing, or its snapshot is not complete."""
+        """What has not been sent to this daemon yet; None when there is nothing, or its snapshot is not complete."""
         node = self.nodes.get(name)
         if node is None or not node.synchronised:
             return None
@@ -258,8 +258,8 @@ class Cluster:
         takes longest, and how long."""
         active = self.batches.get(batch_id)
         merged: dict[int, tuple[int | None, dict[int, int]]] = {}
-        for told in active.told.values() if active is not None else ():
-            for request_id, (deadline_ns, demands) in told.requests.items():
+        for reported in active.reported.values() if active is not None else ():
+            for request_id, (deadline_ns, demands) in reported.requests.items():
                 before_ns, sizes = merged.get(request_id, (None, {}))
                 for port, size in demands.items():
                     sizes[port] = sizes.get(port, 0) + size
@@ -274,13 +274,13 @@ class Cluster:
     def requests_active(self) -> int:
         return len(self._owner)
 
-    def look(self, now_ns: int) -> None:
+    def advance(self, now_ns: int) -> None:
         """What is asked from here on is answered as of that time."""
         self._time(now_ns)
 
     @property
     def now_ns(self) -> int:
-        """Of the latest event, tick or look."""
+        """Of the latest event, tick or advance."""
         return self._now_ns
 
     def red_left_ns(self, active: Active) -> int:
@@ -312,22 +312,22 @@ class Cluster:
         self._make_room(now_ns)
         known = self.batches.get(report.batch_id)
         active = known or Active(report.batch_id)
-        before = active.told.get(node.name)
-        active.told[node.name] = told_of(report, before, now_ns)
-        active.compute_first_ns = max(active.compute_first_ns, active.told[node.name].compute_ns)
+        before = active.reported.get(node.name)
+        active.reported[node.name] = reported_by(report, before, now_ns)
+        active.compute_first_ns = max(active.compute_first_ns, active.reported[node.name].compute_ns)
         batch, key_ns, numbers = self._merged(active, now_ns)
         try:
             change = (self.planner.update if known else self.planner.arrive)(batch, now_ns)
         except ValueError as error:  # more is promised on a port than the core can count
             if before is not None:
-                active.told[node.name] = before
+                active.reported[node.name] = before
             else:
-                del active.told[node.name]
+                del active.reported[node.name]
             self.odd(node.name, report.batch_id, str(error))
             return
         self.batches[active.batch_id] = active
         count(node, before, -1)
-        count(node, active.told[node.name], 1)
+        count(node, active.reported[node.name], 1)
         if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
             for request_id, number in active.numbers.items():  # others may have reported it before
@@ -338,7 +338,7 @@ class Cluster:
         self._settle(active, key_ns, numbers, change)
 
     def _reckon(self, now_ns: int) -> None:
-        """Batches are often told before the daemons at the other ends of their flows: all of them are, to a new
+        """Batches are often reported before the daemons at the other ends of their flows: all of them are, to a new
         leader. Not too many at once: the lease of the leader waits meanwhile."""
         self._rates_changed |= self.ports.take_changed()
         if not self._to_reckon:
@@ -349,7 +349,7 @@ class Cluster:
         for batch_id in list(islice(self._to_reckon, RECKONED_PER_TICK)):
             del self._to_reckon[batch_id]
             active = self.batches.get(batch_id)
-            if active is None or not any(told.uses(self._reckoned_for) for told in active.told.values()):
+            if active is None or not any(reported.uses(self._reckoned_for) for reported in active.reported.values()):
                 continue
             batch, key_ns, numbers = self._merged(active, now_ns)
             try:
@@ -366,8 +366,8 @@ class Cluster:
         for judged in [j for j in node.judged if j[0] == batch_id]:
             del node.judged[judged]
         active = self.batches[batch_id]
-        count(node, active.told.pop(node.name), -1)
-        if active.told:
+        count(node, active.reported.pop(node.name), -1)
+        if active.reported:
             batch, key_ns, numbers = self._merged(active, now_ns)
             self._settle(active, key_ns, numbers, self.planner.update(batch, now_ns))
             return
@@ -391,7 +391,7 @@ class Cluster:
         active.numbers = numbers
         if key_ns != active.key_ns:
             active.key_ns = key_ns
-            for name in active.told:
+            for name in active.reported:
                 self.nodes[name].keys[active.batch_id] = None
                 self._mark(self.nodes[name])
         self._apply(change)
@@ -403,8 +403,8 @@ class Cluster:
         deadlines: dict[int, int | None] = {}
         loads: dict[int, dict[int, int]] = {}
         time_ns = self.ports.time_ns
-        for told in active.told.values():
-            for request_id, (deadline_ns, demands) in told.requests.items():
+        for reported in active.reported.values():
+            for request_id, (deadline_ns, demands) in reported.requests.items():
                 known = deadlines.get(request_id)
                 if known is None or (deadline_ns is not None and deadline_ns < known):
                     deadlines[request_id] = deadline_ns
@@ -418,7 +418,7 @@ class Cluster:
             Request(numbers[request_id], latest_ns if deadline_ns is None else deadline_ns, loads[request_id])
             for request_id, deadline_ns in deadlines.items()
         )
-        compute_ns = max(t.compute_ns for t in active.told.values())
+        compute_ns = max(t.compute_ns for t in active.reported.values())
         batch = Batch(active.batch_id, requests, compute_ns, self._collectives(active, compute_ns))
         key_ns = robust_effective_deadline(r.deadline_ns for r in requests).red_ns
         return batch, active.key_ns if not given and active.key_ns else key_ns, numbers
@@ -431,8 +431,8 @@ class Cluster:
         """Time on each port of what pruning cannot take away: as declared, else as the unit's history says of the
         part that is still to compute."""
         total: dict[int, int] = {}
-        for told in active.told.values():
-            for port, size in told.collectives.items():
+        for reported in active.reported.values():
+            for port, size in reported.collectives.items():
                 total[port] = total.get(port, 0) + self.ports.time_ns(port, size)
         if total or not (history := self.history.estimate(active.unit)):
             return total
@@ -464,7 +464,7 @@ class Cluster:
 
     def _judged(self, batch_id: int, request_id: int) -> None:
         """The nodes of this batch must hear whether the request is pruned."""
-        for name in self.batches[batch_id].told:
+        for name in self.batches[batch_id].reported:
             self.nodes[name].judged[batch_id, request_id] = None
             self._mark(self.nodes[name])
 
@@ -480,7 +480,7 @@ class Cluster:
             self._rebuild(now_ns)
 
     def _rebuild(self, now_ns: int) -> None:
-        """A new core from what the nodes have told: for more ports, or another policy."""
+        """A new core from what the nodes have reported: for more ports, or another policy."""
         was_judged = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
         self.planner = new_planner(self.policy, self._resources)
         self.planner.hold()

@@ -19,7 +19,7 @@ from mfsd.coordinator.etcd import Etcd, EtcdError, LeaseLost
 
 KEY = "/mfs/coordinator/leader"
 LOOK_S = 0.1
-"""How often a follower looks whether there is a leader."""
+"""How often a follower checks whether there is a leader."""
 RENEWALS_PER_TTL = 6
 MARGIN = 0.1
 """Share of the time to live by which a leader stops early."""

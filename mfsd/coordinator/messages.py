@@ -1,4 +1,4 @@
-"""Between the wire's messages and the state's words."""
+"""Between the wire's messages and the state's records."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
             unit=active.unit,
             requests=len(active.numbers),
             red_left_ns=cluster.red_left_ns(active),
-            nodes=sorted(active.told),
+            nodes=sorted(active.reported),
         )
     for entry in cluster.pruned():
         reply.pruned.append(_pruned(entry.batch_id, entry.request_id, entry.for_batch, entry.port, cluster.ports))
@@ -160,10 +160,10 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
         row = reply.nodes.add(node=node.name, connected=node.connected, batches=len(node.batches))
         for number in node.ports:
             port = cluster.ports.ports[number]
-            told = row.ports.add(name=port.name, rate_bytes_per_s=port.rate_bytes_per_s, rho=port.rho)
+            shown = row.ports.add(name=port.name, rate_bytes_per_s=port.rate_bytes_per_s, rho=port.rho)
             if port.use is not IDLE:
-                told.used.permille.extend(port.use.permille)
-                told.used.unscheduled_permille, told.used.passed_permille = port.use.unscheduled, port.use.passed
+                shown.used.permille.extend(port.use.permille)
+                shown.used.unscheduled_permille, shown.used.passed_permille = port.use.unscheduled, port.use.passed
 
 
 def _pruned(batch_id: int, request_id: int, for_batch: int, port: int, ports: PortTable) -> pb.Pruned:

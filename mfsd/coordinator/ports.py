@@ -43,7 +43,7 @@ class Port(Struct):
     name: str
     rate_bytes_per_s: int
     declared: bool = False
-    """Its own daemon has told the rate."""
+    """Its own daemon has reported the rate."""
     rho: float = 0.0
     """Measured by its daemon; shown, and not used in the estimate, because it counts the batches' own bytes."""
     use: Use = IDLE

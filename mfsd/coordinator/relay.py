@@ -1,6 +1,6 @@
 """Operators' questions to daemons: the leader passes them on and the answers back, and reads neither.
 
-So many bytes of answers wait for whoever asked; what comes faster than it goes is lost and counted.
+So many bytes of answers wait for the caller; what comes faster than it goes is lost and counted.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Questions:
                 question.put(pb.AskReply(node=node, last=True, problem="its daemon is not connected any more"))
 
     def answered(self, node: str, answer: pb.Answer) -> None:
-        """Answers to what nobody waits for are ignored."""
+        """Answers that no caller waits for are ignored."""
         question = self._open.get(answer.id)
         if question is None or node not in question.open:
             return

@@ -42,7 +42,7 @@ SILENT_HEARTBEATS = 3
 SILENT_MIN_NS = 1_000_000_000
 """A daemon that says nothing for so many heartbeats, and so long, is taken for lost."""
 REMEMBER_S = 5.0
-"""Between two looks for the history."""
+"""Between two samples for the history."""
 
 Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
 
@@ -344,7 +344,7 @@ class Service:
                 continue
             order = messages.order(delta, session.welcomed_term, cluster.ports)
             if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
-                continue  # lost the lead meanwhile: this decision is nobody's
+                continue  # lost the lead meanwhile: this decision is void
             session.epoch_sent = delta.epoch
             await session.context.write(order)
 
@@ -431,7 +431,7 @@ class Service:
         )
         messages.fill_history(reply, self.past, history_max, now_ns)
         if self.cluster is not None:
-            self.cluster.look(now_ns)
+            self.cluster.advance(now_ns)
             messages.fill_status(reply, self.cluster, batches_max)
             if batch_id:
                 messages.fill_requests(reply, self.cluster, batch_id)
@@ -472,7 +472,7 @@ class Service:
                 self._wake(self.cluster)
 
     def stop(self) -> None:
-        """Tells the daemons to look elsewhere."""
+        """Sends the daemons elsewhere."""
         for session in self.sessions.values():
             session.end(pb.Refusal.STOPPING, "this coordinator is going down")
 

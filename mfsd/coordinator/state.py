@@ -1,4 +1,4 @@
-"""The words of the leader's state: what a node reports, what is kept of it, and what is refused."""
+"""The records of the leader's state: what a node reports, what is kept of it, and what is refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Node(Struct):
     unconfirmed: dict[int, None] = {}
     """Reported before the reconnection and not since."""
     synchronised: bool = False
-    """Its snapshot is complete, so it can be told the order."""
+    """Its snapshot is complete, so it can be sent the order."""
     snapshot: bool = False
     keys: dict[int, None] = {}
     judged: dict[tuple[int, int], None] = {}
@@ -84,14 +84,14 @@ class Node(Struct):
     """Of all its batches."""
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     unit: str
     compute_ns: int
     requests: dict[int, tuple[int | None, Mapping[int, int]]]
     """Request -> deadline on this coordinator's clock, bytes per port."""
     collectives: Mapping[int, int]
 
-    def demanded(self) -> int:
+    def demands(self) -> int:
         return len(self.collectives) + sum(len(demands) for _, demands in self.requests.values())
 
     def uses(self, ports: set[int]) -> bool:
@@ -104,7 +104,7 @@ class Active(Struct):
     """One batch, and what each node says of it."""
 
     batch_id: int
-    told: dict[str, Told] = {}
+    reported: dict[str, Reported] = {}
     numbers: dict[int, int] = {}
     """Request -> its number in the core: a request may be in two batches at once, between two chunks."""
     key_ns: int = 0
@@ -112,7 +112,7 @@ class Active(Struct):
 
     @property
     def unit(self) -> str:
-        return next((t.unit for t in self.told.values() if t.unit), "")
+        return next((t.unit for t in self.reported.values() if t.unit), "")
 
 
 def problem(report: BatchReport) -> str | None:
@@ -129,8 +129,8 @@ def problem(report: BatchReport) -> str | None:
 def beyond_limits(node: Node, batches: Mapping[int, Active], report: BatchReport) -> str | None:
     """Why a daemon that has so much in the order already may not have this, too."""
     active = batches.get(report.batch_id)
-    before = active.told.get(node.name) if active is not None else None
-    had, demanded = (len(before.requests), before.demanded()) if before is not None else (0, 0)
+    before = active.reported.get(node.name) if active is not None else None
+    had, demanded = (len(before.requests), before.demands()) if before is not None else (0, 0)
     demands = len(report.collectives) + sum(len(r.demands) for r in report.requests)
     for what, count, most in (
         ("batches", len(node.batches) + (before is None), BATCHES_PER_NODE_MAX),
@@ -144,13 +144,13 @@ def beyond_limits(node: Node, batches: Mapping[int, Active], report: BatchReport
     return None
 
 
-def count(node: Node, told: Told | None, sign: int) -> None:
-    if told is not None:
-        node.requests += sign * len(told.requests)
-        node.demands += sign * told.demanded()
+def count(node: Node, reported: Reported | None, sign: int) -> None:
+    if reported is not None:
+        node.requests += sign * len(reported.requests)
+        node.demands += sign * reported.demands()
 
 
-def told_of(report: BatchReport, before: Told | None, now_ns: int) -> Told:
+def reported_by(report: BatchReport, before: Reported | None, now_ns: int) -> Reported:
     requests: dict[int, tuple[int | None, Mapping[int, int]]] = {}
     for request in report.requests:
         deadline_ns = None
@@ -160,4 +160,4 @@ def told_of(report: BatchReport, before: Told | None, now_ns: int) -> Told:
             if old is not None and old[0] is not None and abs(old[0] - deadline_ns) <= DEADLINE_JITTER_NS:
                 deadline_ns = min(old[0], deadline_ns)
         requests[request.request_id] = (deadline_ns, request.demands)
-    return Told(report.unit, min(report.compute_left_ns, BUDGET_MAX_NS), requests, report.collectives)
+    return Reported(report.unit, min(report.compute_left_ns, BUDGET_MAX_NS), requests, report.collectives)

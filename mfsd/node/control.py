@@ -97,8 +97,8 @@ class RecordRequest(Struct, frozen=True, tag_field="request", tag="record"):
 
 
 class FlowsRequest(Struct, frozen=True, tag_field="request", tag="flows"):
-    """Flows as they end, for as long as somebody waits for them. Only through a coordinator: on the node itself a
-    recording tells more."""
+    """Flows as they end, as long as a caller waits for them. Only through a coordinator: on the node itself a
+    recording has more."""
 
     stages: list[str] = []
     """Empty conditions match everything."""
@@ -197,7 +197,7 @@ class ClientStatus(Struct, frozen=True):
     submits: int
     permits: int
     on_credit: int
-    """Of the permits: those that nobody had to wait for, since nothing waited."""
+    """Of the permits: those given without waiting, since nothing waited."""
     completes: int
     cancels: int
     posted_bytes: dict[str, int]
@@ -263,7 +263,7 @@ class NicStatus(Struct, frozen=True):
     incoming_in_flight_bytes: int
     unscheduled_in_flight_bytes: int
     load: float
-    """Of the way out."""
+    """Of the direction out."""
     incoming_load: float
     promotions: int
     wait_s: float
@@ -297,7 +297,7 @@ class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
     totals: list[ProcessTotals] = []
     deadlines: DeadlineStatus = DeadlineStatus()
     events: dict[str, dict[str, int]] = {}
-    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (told requests, for each
+    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (announced requests, for each
     process and batch), `ledger`, `link`, `spans`."""
 
 
@@ -392,7 +392,7 @@ class StageBytes(Struct, frozen=True):
 
     stage: str
     layer: int | None
-    """None: all layers together, or those beyond the 1,024 pairs that are told apart."""
+    """None: all layers together, or those beyond the 1,024 pairs that are distinguished."""
     tasks: int
     submitted_bytes: int
     completed_bytes: int
@@ -415,9 +415,9 @@ class RequestStatus(Struct, frozen=True):
     unit: str
     processes: list[str]
     state: Literal["open", "ended", "named"]
-    """named: its tasks carry its number, but no engine has told when it begins and ends."""
+    """named: its tasks carry its number, but no engine has announced when it begins and ends."""
     age_s: float
-    """Since it was told, or its first task."""
+    """Since it was announced, or its first task."""
     deadline_left_s: float | None
     """Below 0: it has passed. None: there is none."""
     outcome: Literal["met", "missed"] | None

@@ -75,7 +75,7 @@ from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
-"""How often to look for clients that the arbiter gave up, to log them."""
+"""How often to check for clients that the arbiter gave up, to log them."""
 
 
 class Daemon:
@@ -196,7 +196,7 @@ class Daemon:
         )
         if link is not None:
             self.requests.verdict = link.judged
-            link.beat = LoadReports(arbiter, names, self._nics.names, link).look
+            link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
         self._tracer = Tracer(
             arbiter,
             config.policy,

@@ -14,7 +14,7 @@ from mfsd.node.control import Ahead, ExplainReply, TaskStatus
 from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
 from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
 from mfsd.policy.flow import admits_to_class_0, guard_ns, initial, laxity_ns
-from mfsd.policy.flow import look as look_at
+from mfsd.policy.flow import look as evaluate
 from mfsd.policy.order import LATE_SIZES, NO_SIZE, by_size, due_ns, order_key, size_class, tier_of
 from mfsd.policy.types import known_stage
 from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
@@ -86,7 +86,7 @@ def _stall_key(seen: Seen) -> tuple[int, int, int]:
 def flow_of(
     config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None
 ) -> tuple[Flow, Decision]:
-    """The task in the policy's words; without `stalls` an early task stands for its batch alone."""
+    """The task in the policy's terms; without `stalls` an early task stands for its batch alone."""
     state = seen.state
     last = state.stage == Stage.P2D
     stall = (stalls or {}).get(_stall_key(seen), state.bytes)
@@ -104,11 +104,11 @@ def flow_of(
         compute_end_ns=state.compute_end_ns,
         tail_bytes=state.bytes_tail,
         without_batch=_without_batch(state),
-        batch_running=state.batch_told,
+        batch_running=state.batch_announced,
         pruned=state.pruned or state.batch_pruned,
     )
     if flow.without_batch:
-        return flow, look_at(config, flow, initial(config), now_ns)
+        return flow, evaluate(config, flow, initial(config), now_ns)
     return flow, Decision(state.level, state.critical, state.lost)
 
 
@@ -256,7 +256,7 @@ def _last_stage(
                 if due == NO_DEADLINE
                 else f"as one that is due in {_time(due - now_ns)}"
             )
-            reasons.append(f"Until then it is served {when}, so that it delays nobody who can still make it.")
+            reasons.append(f"Until then it is served {when}, so that it delays no request that can still be in time.")
         return
     reasons.append(f"Laxity {_time(laxity)}: {alone}.")
     if decision.critical:
@@ -489,4 +489,4 @@ def _time(ns: int) -> str:
 
 
 shown_size, shown_rate, shown_time = _size, _rate, _time
-"""For whoever explains more than a task."""
+"""For explanations of more than a task."""

@@ -1,8 +1,8 @@
-"""The daemon's end of the link to the coordinators: tells them of this node's batches, hears the order.
+"""The daemon's end of the link to the coordinators: reports this node's batches, receives the order.
 
-Everything here runs on the daemon's asyncio loop. What is told is state, not events: whatever happens between two
-reports is summed up, and after a reconnection everything is told again. The protocol's libraries are loaded only when a
-link is made.
+Everything here runs on the daemon's asyncio loop. What is reported is state, not events: whatever happens between two
+reports is summed up, and after a reconnection everything is reported again. The protocol's libraries are loaded only
+when a link is made.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Link:
         self._put(batch, arrival=True)
 
     def updated(self, batch: BatchSummary) -> None:
-        """What is left of a batch. One that never arrived, arrives. Often repeated updates are told together."""
+        """What is left of a batch. One that never arrived, arrives. Often repeated updates are reported together."""
         self._put(batch, arrival=False)
 
     def departed(self, batch_id: int) -> None:
@@ -126,7 +126,7 @@ class Link:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def answer(self, question_id: int, reply: bytes, last: bool) -> None:
-        """Of a question that `asked` was told of; lost when the leader that asked is gone."""
+        """Of a question that `asked` got; lost when the leader that asked is gone."""
         self._state.answer(question_id, reply, last)
         self._wake.set()
 

@@ -1,4 +1,4 @@
-"""What the link knows: this node's batches and what of them is still to be told, and the leader's order.
+"""What the link knows: this node's batches and what of them is still to be reported, and the leader's order.
 
 Pure: no I/O, no clock of its own. Times are on this host's monotonic clock, in nanoseconds.
 """
@@ -28,7 +28,7 @@ BUDGET_MAX_NS = 2**62
 
 SAID_MAX = 1_024
 ANSWERS_MAX = 16
-"""Answers that wait to be told; what comes faster than the stream goes is lost, the oldest first."""
+"""Answers that wait to be sent; what comes faster than the stream goes is lost, the oldest first."""
 USE_MAX = 60.0
 """Sixty times a port's rate: its rate is wrong, and the number only has to fit."""
 JUDGED_MAX = 4_096
@@ -66,7 +66,7 @@ class LinkState:
         self._ttl_configured_ns = self.ttl_ns = ttl_ns
         self._batches: dict[int, _Held] = {}
         self._loads: dict[str, float] = {}
-        # what the coordinator has not been told
+        # what has not been reported to the coordinator
         self._arrived: dict[int, None] = {}
         self._updated: dict[int, None] = {}
         self._departed: dict[int, None] = {}
@@ -140,7 +140,7 @@ class LinkState:
         self._answers.append(pb.Answer(id=question_id, reply=reply, last=last))
 
     def next_answer(self) -> pb.FromNode | None:
-        """The next that has not been told."""
+        """The next that has not been sent."""
         return pb.FromNode(answer=self._answers.popleft()) if self._answers else None
 
     def judged(self, request_id: int, met: bool) -> None:
@@ -169,16 +169,16 @@ class LinkState:
         return pb.FromNode(hello=hello)
 
     def start_snapshot(self) -> None:
-        """From here on `report` tells everything once more. Call `end_snapshot` when it has."""
+        """From here on `report` reports everything once more. Call `end_snapshot` when it has."""
         self._numbers = {port: number for number, port in enumerate(self._ports)}
         self._arrived = dict.fromkeys(self._batches)
         self._updated.clear()
         self._departed.clear()
         self._loads_changed = {*self._loads, *self._uses}
-        self._answers.clear()  # whoever asked, asked another leader
+        self._answers.clear()  # the callers asked another leader
 
     def report(self, now_ns: int) -> pb.FromNode | None:
-        """The next report of what has not been told; None when nothing is left. Large ones are cut."""
+        """The next report of what is new; None when nothing is left. Large ones are cut."""
         changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._judged)
         if not any(changed):
             return None
@@ -188,13 +188,13 @@ class LinkState:
         report.departed.extend(self._departed)
         self._departed.clear()
         room = DEMANDS_PER_REPORT_MAX
-        for pending, told in ((self._arrived, report.arrived), (self._updated, report.updated)):
+        for pending, rows in ((self._arrived, report.arrived), (self._updated, report.updated)):
             while pending and room > 0:
                 batch_id = next(iter(pending))
                 del pending[batch_id]
-                if told is report.arrived:
+                if rows is report.arrived:
                     self._updated.pop(batch_id, None)
-                room -= self._encode(self._batches[batch_id], told.add(), report, now_ns)
+                room -= self._encode(self._batches[batch_id], rows.add(), report, now_ns)
         for port in sorted(self._loads_changed):
             row = report.loads.add(port=self._number(port, report), rho=self._loads.get(port, 0.0))
             if (use := self._uses.get(port)) is not None:
@@ -211,7 +211,7 @@ class LinkState:
         return message
 
     def end_snapshot(self) -> pb.FromNode:
-        """The report after which what was not told is gone."""
+        """The report after which what was not named is gone."""
         return pb.FromNode(report=pb.Report(term=self.term, snapshot_end=True))
 
     def _encode(self, held: _Held, to: pb.Batch, report: pb.Report, now_ns: int) -> int:

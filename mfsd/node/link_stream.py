@@ -91,7 +91,7 @@ class LinkStream:
         self.problem = "not connected yet"
 
     def wake_soon(self, interval_s: float) -> None:
-        """Has an update told so long after the last report, and what else there is with it: at once where that is past,
+        """Has an update sent so long after the last report, and what else there is with it: at once where that is past,
         as it mostly is, which costs the loop no timer and no turn of its own."""
         loop = asyncio.get_running_loop()
         at_s = self._told_s + interval_s
@@ -272,7 +272,7 @@ class LinkStream:
             self._questions.asked(question.id, question.request)
 
     async def _write(self, call: Call) -> None:
-        """Tells everything once, then what changes. Returns when the call has ended: reading tells why."""
+        """Reports everything once, then what changes. Returns when the call has ended: reading gives the reason."""
         self._state.start_snapshot()
         snapshot = True
         with contextlib.suppress(CallEnded):

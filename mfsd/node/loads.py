@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mfsd._native import NicStats
 
 INTERVAL_NS = 1_000_000_000
-"""A port's load is told this often at most."""
+"""A port's load is reported this often at most."""
 STEP = 0.02
 """And only when it has moved by so much of the port's rate."""
-LOOKS = 6
-"""What was used is counted over as many looks: a task counts when it is complete, and one may take seconds."""
+SAMPLES = 6
+"""What was used is counted over as many samples: a task counts when it is complete, and one may take seconds."""
 
 
 class Facts(Protocol):
@@ -64,11 +64,11 @@ class LoadReports:
         self._told: dict[str, float] = {}
         self._uses_told: dict[str, PortUse] = {}
         self._counted: dict[int, deque[_Counted]] = {}
-        """By NIC, the last looks."""
+        """By NIC, the last samples."""
         self._looked_ns = clock_ns() - INTERVAL_NS
 
-    def look(self) -> None:
-        """Tells the loads and uses that have moved since they were told. To be called now and then, such as with the
+    def sample(self) -> None:
+        """Reports the loads and uses that have moved since the last report. To be called now and then, such as with the
         leader's heartbeats."""
         now_ns = self._clock_ns()
         if now_ns - self._looked_ns < INTERVAL_NS:
@@ -82,11 +82,11 @@ class LoadReports:
                 stats["unscheduled_carried_bytes"],
                 stats["passed_bytes"],
             )
-            looks = self._counted.setdefault(nic, deque(maxlen=LOOKS))
-            looks.append(now)
-            before = looks[0]
-            for direction, way in ((Direction.OUT, "out"), (Direction.IN, "in")):
-                port, rho = f"{self._ports.own(name)}/{way}", self._facts.facts(nic, direction).rho
+            samples = self._counted.setdefault(nic, deque(maxlen=SAMPLES))
+            samples.append(now)
+            before = samples[0]
+            for direction, direction_name in ((Direction.OUT, "out"), (Direction.IN, "in")):
+                port, rho = f"{self._ports.own(name)}/{direction_name}", self._facts.facts(nic, direction).rho
                 if abs(rho - self._told.get(port, 0.0)) >= STEP:
                     self._told[port] = rho
                     self._reports.port_load(port, rho)
@@ -97,7 +97,7 @@ class LoadReports:
 
 
 def _used(before: _Counted, now: _Counted, direction: int, rate_bytes_per_s: int) -> PortUse:
-    """Between two looks. Nothing after the first of them."""
+    """Between two samples. Nothing after the first of them."""
     possible = (now.at_ns - before.at_ns) / 1e9 * rate_bytes_per_s
     carried = zip(now.carried[direction], before.carried[direction], strict=True)
     if possible <= 0:

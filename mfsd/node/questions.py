@@ -33,7 +33,7 @@ LOOK_S = 0.25
 FLOWS_MAX = 250
 """In one answer: some 80 KB."""
 EVENTS_MAX = 4_096
-"""That are looked at in one look: some 10 ms of the daemon's loop."""
+"""Read in one step: some 10 ms of the daemon's loop."""
 
 
 class Target(Protocol):
@@ -104,7 +104,7 @@ class Questions:
     async def _health(self, question_id: int) -> None:
         try:
             reply: Reply = await self._target.health()
-        except Exception as error:  # of any check, and whoever asks shall know
+        except Exception as error:  # of any check, and the caller gets to know it
             reply = ErrorReply("failed", one_line(f"the doctor failed: {error}"))
         self._open.pop(question_id, None)
         self._answer(question_id, encode(reply), True)

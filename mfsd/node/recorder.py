@@ -1,4 +1,4 @@
-"""Hands the arbiter's events to whoever records them. While nobody does, none are written."""
+"""Hands the arbiter's events to the recorders. Without any, none are written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mfsd.node.control import RecordEvents, RecordStarted
 
 RECORDINGS_MAX = 4
 RING_EVENTS = 131_072
-"""8 MiB, only while somebody records."""
+"""8 MiB, only during a recording."""
 CHUNK_EVENTS = 32_768
 """In one reply, which must fit a line."""
 WAITING_BYTES_MAX = 1 << 26

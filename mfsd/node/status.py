@@ -50,26 +50,26 @@ def client_status(
         hold_s=stats["hold_ns"] / 1e9,
         torn_slots=stats["torn_slots"],
         bad_messages=stats["bad_messages"],
-        communicators=[_communicator_status(look) for look in communicators],
+        communicators=[_communicator_status(communicator) for communicator in communicators],
         unit=unit,
         abi=session.abi,
     )
 
 
-def _communicator_status(look: CommunicatorSnapshot) -> CommunicatorStatus:
+def _communicator_status(communicator: CommunicatorSnapshot) -> CommunicatorStatus:
     return CommunicatorStatus(
-        id=f"{look.id:016x}",
-        name=look.name,
-        rank=look.rank,
-        ranks=look.ranks,
-        operations=look.operations,
-        called_bytes=look.operation_bytes,
-        sent_bytes=sum(look.sent_bytes),
-        operation_bytes=_named(OPERATIONS, look.sent_bytes),
-        work_requests=look.work_requests,
-        batch_bytes=look.batch_bytes,
-        batch=look.batch,
-        layer=None if look.batch is None else look.layer,
+        id=f"{communicator.id:016x}",
+        name=communicator.name,
+        rank=communicator.rank,
+        ranks=communicator.ranks,
+        operations=communicator.operations,
+        called_bytes=communicator.operation_bytes,
+        sent_bytes=sum(communicator.sent_bytes),
+        operation_bytes=_named(OPERATIONS, communicator.sent_bytes),
+        work_requests=communicator.work_requests,
+        batch_bytes=communicator.batch_bytes,
+        batch=communicator.batch,
+        layer=None if communicator.batch is None else communicator.layer,
     )
 
 

@@ -127,7 +127,7 @@ def test_more_than_a_core_can_count_is_refused_and_changes_nothing() -> None:
     assert all("would be promised on one resource" in reason for reason in refused.values())
     last = max(world.cluster.batches)
     world.arrive("b", BatchReport(last, "u", 0, requests, {}))
-    assert set(world.cluster.batches[last].told) == {nodes[last // 3]}
+    assert set(world.cluster.batches[last].reported) == {nodes[last // 3]}
     for number in range(1, 20):
         world.depart(nodes[number // 3], number)
     assert not world.cluster.batches
@@ -188,7 +188,7 @@ def test_the_cluster_has_room_for_so_many_batches(monkeypatch: pytest.MonkeyPatc
     world.arrive("b", batch(3, S))
     assert world.refused["b"] == {3: "the cluster has 2 batches, as many as one coordinator carries"}
     world.arrive("b", batch(2, S))  # a node's part of a batch that is there
-    assert set(world.cluster.batches[2].told) == {"a", "b"}
+    assert set(world.cluster.batches[2].reported) == {"a", "b"}
 
 
 def test_refusals_that_nobody_reads_are_bounded() -> None:

@@ -49,13 +49,13 @@ def test_deltas_add_up_to_the_state(seed: int) -> None:
         if not world.cluster.nodes[name].connected:
             world.cluster.connect(name, {}, at_ns)
             for batch_id in list(world.cluster.nodes[name].batches):
-                told = world.cluster.batches[batch_id].told[name]
+                told = world.cluster.batches[batch_id].reported[name]
                 requests = [RequestReport(r, d and d - at_ns, p) for r, (d, p) in told.requests.items()]
                 world.cluster.arrive(name, BatchReport(batch_id, "u", told.compute_ns, requests, {}), at_ns)
             world.cluster.synchronise(name, at_ns)
             world.tell()
     for name in names:
-        own = {b: a for b, a in world.cluster.batches.items() if name in a.told}
+        own = {b: a for b, a in world.cluster.batches.items() if name in a.reported}
         assert world.keys[name] == {b: a.key_ns for b, a in own.items()}
         pruned = {(e.batch_id, e.request_id) for e in world.cluster.pruned() if e.batch_id in own}
         assert world.pruned[name] == pruned

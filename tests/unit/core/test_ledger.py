@@ -57,7 +57,7 @@ def test_bytes_by_stage_and_layer(serve: Callable[..., Server], take: Take, even
         (Stage.P2D, 1): (300, 300, 0, 0),
         (Stage.REUSE, 3): (90, 0, 40, 50),
     }
-    assert not account.told and account.end_ns == 0
+    assert not account.announced and account.end_ns == 0
     assert server.arbiter.opened()["bypass"] == 1
     client.detach()
 

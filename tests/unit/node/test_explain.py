@@ -29,7 +29,7 @@ def look(**changed: Any) -> TaskSnapshot:
         "queued": True,
         "rank": RANK_NONE,
         "in_flight": False,
-        "batch_told": False,
+        "batch_announced": False,
         "batch_pruned": False,
         "critical": False,
         "lost": False,
@@ -100,7 +100,7 @@ def test_the_facts_are_numbers() -> None:
 
 
 def test_compute_and_its_tail() -> None:
-    said = text(last(compute_end_ns=NOW + S // 2, bytes_tail=10**8, batch_told=True))
+    said = text(last(compute_end_ns=NOW + S // 2, bytes_tail=10**8, batch_announced=True))
     assert "computes for another 500 ms: it is promoted at layer boundaries" in said
     assert "Laxity 400 ms: with the port to itself it would be done in 600 ms" in said
     assert "comes in" not in said
@@ -136,18 +136,18 @@ def test_without_a_deadline() -> None:
 
 
 def test_reuse_by_layers_and_rank() -> None:
-    reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=3, rank=2, batch_told=True, batch_id=7)
+    reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=3, rank=2, batch_announced=True, batch_id=7)
     said = text(reuse, red_ns=NOW + S, order="the coordinator (term 3, epoch 77)")
     assert "RLI 3 = layer 12, which needs it, less layer 9, which runs now" in said
     assert "rank 2, from the coordinator (term 3, epoch 77); robust effective deadline in 1 s" in said
-    assert "RLI 0: layer 12" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=0, batch_told=True))
+    assert "RLI 0: layer 12" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=0, batch_announced=True))
     assert "not known" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=RLI_UNKNOWN + 12))
 
 
 def test_pruned_and_why() -> None:
     said = text(last(pruned=True, tier=Tier.SCAVENGER), why_pruned="batch 9 did not fit through 10.0.0.1/out")
     assert "pruned: batch 9 did not fit through 10.0.0.1/out: it goes when nothing else waits" in said
-    reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=0, batch_told=True, pruned=True)
+    reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=0, batch_announced=True, pruned=True)
     assert "keeps its place, since its peers would stall" in text(reuse)
 
 
@@ -163,7 +163,7 @@ def test_background() -> None:
 
 def test_who_is_ahead_and_why() -> None:
     subject = last()
-    reuse = seen(4, stage=Stage.REUSE, tier=Tier.EARLY, rli=1, layer=4, batch_told=True, arrival=30)
+    reuse = seen(4, stage=Stage.REUSE, tier=Tier.EARLY, rli=1, layer=4, batch_announced=True, arrival=30)
     urgent = last(task=1, level=1, arrival=31)
     sooner = last(task=2, request_deadline_ns=NOW + S // 2, arrival=32)
     before = last(task=3, arrival=8)
@@ -231,7 +231,7 @@ def test_a_batch_is_measured_by_all_it_waits_for() -> None:
             stage=Stage.REUSE,
             tier=Tier.EARLY,
             rli=1,
-            batch_told=True,
+            batch_announced=True,
             batch_id=client,
             bytes=mib << 20,
             rank=rank,
@@ -252,7 +252,7 @@ def test_of_batches_that_wait_for_about_as_much_the_rank_decides() -> None:
             stage=Stage.REUSE,
             tier=Tier.EARLY,
             rli=1,
-            batch_told=True,
+            batch_announced=True,
             batch_id=client,
             bytes=mib << 20,
             rank=rank,
