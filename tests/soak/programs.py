@@ -224,7 +224,7 @@ def nccl(tally: Tally, node: Node, program: Path) -> Slot:
 
     def begin(run: Run) -> None:
         shape = (str(messages), str(size_bytes), "1")
-        command = (program, *nccl_net_arguments(NCCL_VERSIONS[0]), *shape)
+        command: list[str | Path] = [program, *nccl_net_arguments(NCCL_VERSIONS[0]), *shape]
         run.start(node.soft_roce(*under_mfs(node.socket, *command)), {**node.environment, **NCCL_ENVIRONMENT})
 
     def moved(said: list[str]) -> tuple[int, int]:
