@@ -23,6 +23,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "figure": "bench.sim.figures",
     "choose": "bench.sim.choose",
     "study": "bench.sim.study",
+    "overview": "bench.sim.overview",
     "sensitivity": "bench.sim.sensitivity",
     "optimality-gap": "bench.sim.optimality_gap",
     "linearity": "bench.sim.linearity",

@@ -160,6 +160,6 @@ def main(arguments: list[str]) -> int:
         plot(data, options.plot)
     if options.page:
         study.write(options.page, table(data), BEGIN, END)
-        beside = options.page.with_name(f"{options.page.stem}-sensitivity.json")
+        beside = options.page.with_name(f"{options.page.stem}-results.json")
         beside.write_text(json.dumps(data, indent=1) + "\n")
     return 0

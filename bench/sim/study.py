@@ -1,4 +1,4 @@
-"""python -m bench sim study FILE [--page docs/simulation.md]: every policy over the settings that make or break
+"""python -m bench sim study FILE [--page docs/results/stress.md]: every policy over the settings that make or break
 contention.
 
 Load is given relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting; seeds are

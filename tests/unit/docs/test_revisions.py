@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("docs/*.json"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("docs/**/*-results.json"))]
 NAMED = re.compile(
     r"(?:\b(?:rules of|commit|since|before)\b|\"revisions\": \[)((?:[\s,\"]+(?:before\s+)?[0-9a-f]{7,12}\b)+)"
 )
@@ -30,7 +30,7 @@ def whole_history() -> bool:
 
 
 def test_the_pages_name_revisions() -> None:
-    assert {"docs/simulation.md", "docs/simulation-results.json"} <= {page for page, _ in named()}
+    assert {"docs/results/stress.md", "docs/results/stress-results.json"} <= {page for page, _ in named()}
 
 
 @pytest.mark.skipif(not whole_history(), reason="needs the repository with its whole history")

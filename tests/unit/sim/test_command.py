@@ -224,6 +224,10 @@ def test_a_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.Capt
     assert page.read_text().count("\n| `") == 5 - 1 + 1 + 2
     written = json.loads((tmp_path / "page-results.json").read_text())
     assert written["what"]["simulated"] and written["what"]["seeds"] == [11, 12]
+    stem = tmp_path / "drawn"
+    assert command.main(["overview", str(tmp_path / "page-results.json"), "--out", str(stem)]) == 0
+    assert stem.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    assert command.main(["overview", str(file), "--out", str(stem)]) == 2, "points are not what --page writes"
     figures = written["settings"]["egress"]["policies"]
     assert set(figures) == {"static", "alone", "nocont", "fs", "mfs"} and figures["static"]["gain"] == 0
     capsys.readouterr()
