@@ -59,10 +59,12 @@ e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
 	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e
 
-lint: setup ## formatters and type checkers
+lint: setup ## formatters, type checkers, lengths of functions, what nothing uses
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/function_length.py
+	$(BIN)/python tools/unused.py
 
 bench: setup $(VENV)/bench-system ## measure everything beside its peers, write docs/benchmarks.md
 	$(BIN)/python -m bench.report

@@ -101,10 +101,6 @@ class Ranges:
         with self._lock:
             self._publish([e for e in self._entries() if e[2] is not metadata])
 
-    def remove_request(self, request_id: int) -> None:
-        with self._lock:
-            self._publish([e for e in self._entries() if e[2].request_id != request_id])
-
     def clear(self) -> None:
         with self._lock:
             self._publish([])

@@ -16,7 +16,6 @@ import os
 import pkgutil
 import platform
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,8 +28,6 @@ HELPERS = (
     *("link", "link_command", "loads", "nccl_wheel", "traffic"),
 )
 INTERRUPTED = 130
-
-Keep = Callable[[dict[str, Any]], None]
 
 
 def names() -> list[str]:

@@ -68,6 +68,33 @@ def timed_us(step: Callable[[], object], clock_ns: Callable[[], int]) -> float:
     return (clock_ns() - began_ns) / 1e3
 
 
+def measured(
+    writes: tuple[Callable[[], None], ...],
+    others: tuple[Callable[[], None], ...],
+    scheduled: Callable[[object], None],
+    seconds: float,
+) -> dict[str, dict[str, list[float]]]:
+    """The line that is printed. Of `writes` the first is stock, the second adapted."""
+    as_stock, adapted, *_ = writes
+    wall: dict[str, list[float]] = {step.__name__: [] for step in writes}
+    cpu: dict[str, list[float]] = {step.__name__: [] for step in others}
+    for _ in range(20):
+        adapted()  # connections and memory are there from now on
+    until_s = time.monotonic() + seconds
+    for order in itertools.cycle(itertools.permutations(writes)):
+        if time.monotonic() >= until_s:
+            break
+        for step in order:
+            scheduled(step)
+            wall[step.__name__].append(timed_us(step, time.perf_counter_ns))
+    scheduled(adapted)
+    for _ in range(CPU_ROUNDS):
+        for step in others:
+            as_stock()
+            cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
+    return {"wall_us": wall, "cpu_us": cpu}
+
+
 def source(protocol: str, seconds: float) -> None:
     command = [sys.executable, __file__, "--target", "--protocol", protocol]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -128,23 +155,7 @@ def source(protocol: str, seconds: float) -> None:
         client.ask(SIZE, 3, nic, 0, 0, None, 0, False, False, 10**10, 6).complete()
 
     writes, others = (as_stock, adapted, unscheduled), (nothing, around_nothing, session_permit, native_permit)
-    wall: dict[str, list[float]] = {step.__name__: [] for step in writes}
-    cpu: dict[str, list[float]] = {step.__name__: [] for step in others}
-    for _ in range(20):
-        adapted()  # connections and memory are there from now on
-    until_s = time.monotonic() + seconds
-    for order in itertools.cycle(itertools.permutations(writes)):
-        if time.monotonic() >= until_s:
-            break
-        for step in order:
-            scheduled(step)
-            wall[step.__name__].append(timed_us(step, time.perf_counter_ns))
-    scheduled(adapted)
-    for _ in range(CPU_ROUNDS):
-        for step in others:
-            as_stock()
-            cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
-    print(json.dumps({"wall_us": wall, "cpu_us": cpu}), flush=True)
+    print(json.dumps(measured(writes, others, scheduled, seconds)), flush=True)
     child.stdin.close()
     child.wait()
     os._exit(0)

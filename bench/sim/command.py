@@ -53,7 +53,25 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    work = p.add_argument_group("what is served")
+    _work_options(p.add_argument_group("what is served"))
+    _run_options(p.add_argument_group("what is compared"))
+    fabric = p.add_argument_group("cluster and contention; the same for every policy")
+    _fabric_options(fabric)
+    _serving_options(fabric)
+    out = p.add_argument_group("output")
+    out.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="results; written after every point, continued when it exists",
+    )
+    out.add_argument(
+        "--engine", default="local", choices=("local", "ray"), help="ray: spread points over a Ray cluster"
+    )
+    return p
+
+
+def _work_options(work: argparse._ArgumentGroup) -> None:
     work.add_argument(
         "--model",
         default="dbrx",
@@ -93,7 +111,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="F",
         help="deadline: F times the isolated TTFT (default 3)",
     )
-    run = p.add_argument_group("what is compared")
+
+
+def _run_options(run: argparse._ArgumentGroup) -> None:
     run.add_argument(
         "--policy",
         default="fs,static,paper,mfs,nocont",
@@ -115,7 +135,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a parameter of mfs and paper, such as threshold_top=1",
     )
-    fabric = p.add_argument_group("cluster and contention; the same for every policy")
+
+
+def _fabric_options(fabric: argparse._ArgumentGroup) -> None:
     fabric.add_argument(
         "--gpus", type=int, default=2048, metavar="N", help="GPUs in all, half of them prefill (default 2048)"
     )
@@ -160,6 +182,9 @@ def parser() -> argparse.ArgumentParser:
         help="; ".join(f"{k}: {v}" for k, v in DECODE_CHOICES.items()) + " (default load)",
     )
     fabric.add_argument("--decode-nics", type=int, metavar="N", help="decode NICs in all (default one per prefill NIC)")
+
+
+def _serving_options(fabric: argparse._ArgumentGroup) -> None:
     fabric.add_argument(
         "--kv-scale", type=float, default=1.0, metavar="X", help="KV bytes per token, times the model's"
     )
@@ -201,17 +226,6 @@ def parser() -> argparse.ArgumentParser:
     fabric.add_argument(
         "--coordinator-delay-ms", type=float, default=0.0, metavar="T", help="until a new order takes effect"
     )
-    out = p.add_argument_group("output")
-    out.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="results; written after every point, continued when it exists",
-    )
-    out.add_argument(
-        "--engine", default="local", choices=("local", "ray"), help="ray: spread points over a Ray cluster"
-    )
-    return p
 
 
 def numbers(text: str, option: str, kind: type) -> list[Any]:

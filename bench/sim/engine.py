@@ -158,14 +158,13 @@ class Simulation:
 
     def _start_batch(self, unit: int) -> None:
         queue, cluster = self.queues[unit], self.cluster.of(unit)
-        model = cluster.model
         ready = [state for state in queue if state.reuse is None] if self.loads_first else queue
         plan = self.scheduler.plan(ready, cluster.config.batch_tokens, self.now)
         if not plan:
             return
         self.serial += 1
         chunks = []
-        tokens = [0] * model.groups
+        tokens = [0] * cluster.model.groups
         turn = self.batches_begun[unit]
         self.batches_begun[unit] += 1
         for state, take in plan:
@@ -180,20 +179,7 @@ class Simulation:
             if state.done_tokens >= request.new_tokens:
                 queue.remove(state)
             chunks.append(chunk)
-        batch = Batch(self.serial, unit, chunks, cluster)
-        lengths: list[list[tuple[int, int]]] = [[] for _ in range(model.groups)]
-        for chunk in chunks:
-            lengths[chunk.state.request.group].append((chunk.new, chunk.context))
-        batch.attention_s = max(model.attention_s(cluster.gpu, group) for group in lengths)
-        batch.experts_s = model.expert_s(cluster.gpu, sum(tokens), cluster.expert_imbalance())
-        batch.paths = cluster.collective_paths(unit, tokens, batch.serial)
-        batch.collective_bytes = cluster.collective_bytes(sum(tokens))
-        batch.wire_s = [batch.collective_bytes / path.isolated_rate for path in batch.paths]
-        if cluster.config.belief_error:
-            # What policies believe of compute times; the truth is untouched.
-            batch.believed = 1.0 + random.Random(f"belief {cluster.seed} {chunks[0].state.request.number}").uniform(
-                -cluster.config.belief_error, cluster.config.belief_error
-            )
+        batch = self._formed(unit, chunks, tokens)
         self.running[unit] = batch
         self.active[batch.serial] = batch
         for chunk in chunks:
@@ -227,6 +213,26 @@ class Simulation:
         if self.early_fetch:
             self._count_batches(unit)
         self._begin_layer(batch)
+
+    def _formed(self, unit: int, chunks: list[Chunk], tokens: list[int]) -> Batch:
+        """The batch of these chunks: what it computes for how long, and what its collectives move where."""
+        cluster = self.cluster.of(unit)
+        model = cluster.model
+        batch = Batch(self.serial, unit, chunks, cluster)
+        lengths: list[list[tuple[int, int]]] = [[] for _ in range(model.groups)]
+        for chunk in chunks:
+            lengths[chunk.state.request.group].append((chunk.new, chunk.context))
+        batch.attention_s = max(model.attention_s(cluster.gpu, group) for group in lengths)
+        batch.experts_s = model.expert_s(cluster.gpu, sum(tokens), cluster.expert_imbalance())
+        batch.paths = cluster.collective_paths(unit, tokens, batch.serial)
+        batch.collective_bytes = cluster.collective_bytes(sum(tokens))
+        batch.wire_s = [batch.collective_bytes / path.isolated_rate for path in batch.paths]
+        if cluster.config.belief_error:
+            # What policies believe of compute times; the truth is untouched.
+            batch.believed = 1.0 + random.Random(f"belief {cluster.seed} {chunks[0].state.request.number}").uniform(
+                -cluster.config.belief_error, cluster.config.belief_error
+            )
+        return batch
 
     def _fetched(self, flow: Flow) -> None:
         state = flow.state

@@ -153,19 +153,3 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
     if not rows:
         raise TraceError(f"{path}: the trace is empty")
     return rows
-
-
-def ideal_reuse(rows: Iterable[Row]) -> float:
-    """Share of input tokens that a cache without limit, empty at first, would serve."""
-    seen: set[int] = set()
-    hit = total = 0
-    for row in rows:
-        known = 0
-        for block in row.blocks:
-            if block not in seen:
-                break
-            known += 1
-        hit += row.prefix_tokens(known)
-        total += row.input_tokens
-        seen.update(row.blocks)
-    return hit / total if total else 0.0

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile, mark_dscps
 
-QUEUES = 8
 PFC_FRAME_BYTES = 64
 LIGHT_NS_PER_M = 5.0
 _RANGE = re.compile(r"\[(\d+)-(\d+)(?::(\d+))?\]")

@@ -127,10 +127,6 @@ class Batches:
         """So many batches have a rank."""
         return len(self._order())
 
-    def snapshots(self) -> Sequence[BatchSnapshot]:
-        """Every batch of every process, as last seen."""
-        return list(self._snapshots.values())
-
     # ---- from the arbiter ------------------------------------------------------------------------
 
     def _noticed(self) -> None:

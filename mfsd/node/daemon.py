@@ -131,55 +131,7 @@ class Daemon:
         attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
         control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
-        names = PortNames(node_name(config.cluster), config.nic)
-        self.requests = Requests(arbiter, self._client_of)
-        collectives = Collectives(self._collective_bytes)
-        self._batches = Batches(
-            arbiter,
-            names,
-            self._nics.names,
-            self._unit_of,
-            collectives,
-            config.policy.variant,
-            self._log,
-            noticed=self.requests.noticed,
-        )
-        link = self._link = make_link(
-            config.cluster,
-            config.nic,
-            read_host_rates(),
-            names,
-            self._batches,
-            self._log,
-            self._version,
-            arbiter.epoch,
-        )
-        if link is not None:
-            self.requests.verdict = link.judged
-            link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
-        self._tracer = Tracer(
-            arbiter,
-            config.policy,
-            lambda: self._server.sessions,
-            self._nics.names,
-            self._batches,
-            link.why_pruned if link is not None else lambda request_id: None,
-        )
-        self._why = Why(
-            self._tracer,
-            config.policy,
-            self.requests,
-            self._batches,
-            lambda: self._server.sessions,
-            link.last_verdict if link is not None else lambda request_id: None,
-        )
-        self._recorder = Recorder(
-            arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
-        )
-        if link is not None:
-            link.questions = Questions(
-                node_name(config.cluster), self, self._recorder, _native.EVENT_BYTES, link.answer
-            )
+        link = self._link = self._assemble(arbiter)
         self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
         await self._control.start()
@@ -215,6 +167,60 @@ class Daemon:
             arbiter.close()  # clients see DETACHED and pass through at once, before their sockets close
             self._server.close()
             self._log.info("stopped", attached_total=self._server.attached_total)
+
+    def _assemble(self, arbiter: Arbiter) -> Link | None:
+        """Requests, batches and what explains them, each over those before it. The link to the coordinator, if any."""
+        config = self._config
+        names = PortNames(node_name(config.cluster), config.nic)
+        self.requests = Requests(arbiter, self._client_of)
+        collectives = Collectives(self._collective_bytes)
+        self._batches = Batches(
+            arbiter,
+            names,
+            self._nics.names,
+            self._unit_of,
+            collectives,
+            config.policy.variant,
+            self._log,
+            noticed=self.requests.noticed,
+        )
+        link = make_link(
+            config.cluster,
+            config.nic,
+            read_host_rates(),
+            names,
+            self._batches,
+            self._log,
+            self._version,
+            arbiter.epoch,
+        )
+        if link is not None:
+            self.requests.verdict = link.judged
+            link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
+        self._tracer = Tracer(
+            arbiter,
+            config.policy,
+            lambda: self._server.sessions,
+            self._nics.names,
+            self._batches,
+            link.why_pruned if link is not None else lambda request_id: None,
+        )
+        self._why = Why(
+            self._tracer,
+            config.policy,
+            self.requests,
+            self._batches,
+            lambda: self._server.sessions,
+            link.last_verdict if link is not None else lambda request_id: None,
+        )
+        self._recorder = Recorder(
+            arbiter, self, node_name(config.cluster), os.getpid(), arbiter.epoch, _native.EVENT_BYTES
+        )
+        if link is not None:
+            link.questions = Questions(
+                node_name(config.cluster), self, self._recorder, _native.EVENT_BYTES, link.answer
+            )
+        return link
 
     def _listen(self, kind: socket.SocketKind, path: Path) -> socket.socket:
         config = self._config.socket

@@ -20,7 +20,6 @@ PROTOCOL = 1
 PROTOCOL_OLDEST = 1
 """The oldest version that this code still speaks."""
 
-DEFAULT_PORT = 7400
 MESSAGE_BYTES_MAX = 16 << 20
 """A larger message ends the stream. Reports are cut far below it."""
 REQUESTS_PER_BATCH_MAX = 16_384

@@ -153,7 +153,7 @@ class Cluster:
 
     def healthy(self, name: str) -> bool:
         for process in self.processes:
-            assert process.poll() is None, f"{process.args} ended: see {self.folder}"
+            assert process.poll() is None, f"{process.args!r} ended: see {self.folder}"
         with contextlib.suppress(OSError):
             return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.ports[name]}/health", timeout=2).status == 200)
         return False
@@ -225,7 +225,7 @@ class Cluster:
 
     def messages(self, log: str) -> list[tuple[int, int, int, int, int]]:
         """(bytes, stage, request, deadline, layer) of each message in a part of the log."""
-        return [tuple(map(int, found)) for found in MESSAGE.findall(log)]  # type: ignore[misc]
+        return [tuple(map(int, found)) for found in MESSAGE.findall(log)]
 
     def stop(self) -> None:
         for process in reversed(self.processes):

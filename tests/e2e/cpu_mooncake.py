@@ -24,7 +24,7 @@ import torch
 from tests.support.waiting import eventually
 
 if not torch.accelerator.is_available():
-    torch.accelerator.current_device_index = lambda: 0  # type: ignore[assignment]
+    torch.accelerator.current_device_index = lambda: 0
 
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import mooncake_connector
 
@@ -34,7 +34,7 @@ WAIT_S = 60.0
 FOLDER = Path(os.environ["MFS_E2E_FOLDER"])
 
 
-class MooncakeConnector(mooncake_connector.MooncakeConnector):  # type: ignore[misc]
+class MooncakeConnector(mooncake_connector.MooncakeConnector):
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         adapter = logging.getLogger("mfs.adapter")
         if not adapter.handlers:

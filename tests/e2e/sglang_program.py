@@ -10,7 +10,7 @@ import importlib.machinery
 import json
 import sys
 import types
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import transformers.models.auto.processing_auto  # noqa: F401  looks for torchvision: before there is one
@@ -20,7 +20,7 @@ ITEM = 4096
 
 
 class _Module(types.ModuleType):
-    __path__ = ()
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -40,7 +40,7 @@ class _Finder:
     def exec_module(self, module: types.ModuleType) -> None: ...
 
 
-sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Finder())
 
 import mooncake.engine  # noqa: E402
 import sglang  # noqa: E402

@@ -35,4 +35,5 @@ async def test_hosts_whose_clocks_are_days_apart_are_ordered_by_their_budgets(tm
             seen = [(row.batch_id, row.red_left_ns) for row in coordinator.status().batches]
             assert [batch for batch, _ in seen] == [2, 3, 1, 4]
             assert all(0 < left_ns <= 40 * 10**9 for _, left_ns in seen), seen
-            assert a.link.status().age_s is not None and a.link.status().age_s < 30
+            age_s = a.link.status().age_s
+            assert age_s is not None and age_s < 30

@@ -172,7 +172,7 @@ class Cluster:
     def __init__(self, hosts: list[Host], folder: Path, soft_roce: SoftRoce, stack: ExitStack) -> None:
         self.hosts = hosts
         endpoint, _ = stack.enter_context(etcd(folder, hosts[2].address, hosts[2].prefix))
-        self.coordinators = []
+        self.coordinators: list[Coordinator] = []
         for host in hosts[:2]:
             one = Coordinator(folder, etcd=endpoint, config=COORDINATOR, host=host.address, prefix=host.prefix)
             stack.enter_context(one)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,7 @@ async def test_a_leaders_key_that_is_taken_away_ends_the_lead(tmp_path: Path) ->
     with etcd(tmp_path) as (endpoint, _), Coordinator(tmp_path, etcd=endpoint, config=CONFIG) as alone:
         term = alone.wait_lead()
         async with grpc.aio.insecure_channel(endpoint) as channel:
-            delete = channel.unary_unary(
+            delete: Any = channel.unary_unary(
                 "/etcdserverpb.KV/DeleteRange", request_serializer=pb.DeleteRangeRequest.SerializeToString
             )
             await delete(pb.DeleteRangeRequest(key=KEY.encode()))

@@ -42,7 +42,7 @@ def daemon_dies(leg: Leg) -> list[tuple[float, Callable[[], None]]]:
     for at, host in enumerate(hosts):
         events.append((1.0 + at / 2, leg.daemons.nodes[host].kill))
         if at:
-            events.append((1.8 + at / 2, lambda host=host: leg.daemons.start_node(host)))  # type: ignore[misc]
+            events.append((1.8 + at / 2, lambda host=host: leg.daemons.start_node(host)))
     return events
 
 

@@ -39,7 +39,7 @@ TARGETS = {
 def build(name: str, to: Path, compiler: str, *more: str) -> None:
     target = TARGETS[name]
     files = [HERE / f"{name}.c", *target.linked]
-    command = [compiler, *FLAGS, *more, "-o", to, *files, *target.libraries, "-lpthread", "-lm"]
+    command: list[str | Path] = [compiler, *FLAGS, *more, "-o", to, *files, *target.libraries, "-lpthread", "-lm"]
     subprocess.run(command, check=True, cwd=ROOT)
 
 
@@ -47,7 +47,7 @@ def run_seeded(name: str, folder: Path, seed: int) -> subprocess.CompletedProces
     """Random inputs, without a look at what they reach."""
     program = folder / name
     build(name, program, "gcc", str(HERE / "driver.c"))
-    command = [program, str(seed), str(TARGETS[name].quick)]
+    command: list[str | Path] = [program, str(seed), str(TARGETS[name].quick)]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=800)
 
 
@@ -55,7 +55,7 @@ def run_guided(name: str, folder: Path, seconds: int) -> bool:
     """By coverage; what it learns stays under `folder`. False when an input broke a promise."""
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     build(name, folder / "fuzz", "clang", "-fsanitize=fuzzer")
-    command = [
+    command: list[str | Path] = [
         folder / "fuzz",
         f"-max_total_time={seconds}",
         "-max_len=4096",

@@ -107,10 +107,10 @@ def bleaching_router() -> Iterator[tuple[str, int]]:
         run(f"ip -n {spaces[2]} route add 10.87.0.0/24 via 10.87.1.1")
         run(f"ip -n {spaces[3]} route add default via 10.87.2.1")
         clear = "iifname left ip dscp set cs0;"
-        chain = f"chain in {{ type filter hook prerouting priority mangle; {clear} }}"
+        filtered = f"chain in {{ type filter hook prerouting priority mangle; {clear} }}"
         subprocess.run(
             ["ip", "netns", "exec", spaces[2], "nft", "-f", "-"],
-            input=f"table ip bleach {{ {chain}; }}",
+            input=f"table ip bleach {{ {filtered}; }}",
             text=True,
             check=True,
             timeout=200,

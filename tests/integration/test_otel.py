@@ -89,7 +89,7 @@ def one_request(daemon: Daemon) -> None:
 
 
 def attributes(span: Span) -> dict[str, object]:
-    return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in span.attributes}
+    return {a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in span.attributes}
 
 
 @pytest.mark.parametrize("by", ["configuration", "variable"])

@@ -29,6 +29,7 @@ def capture(path: str, expression: str) -> Iterator[None]:
     command = ["tcpdump", "-i", "lo", "-U", "--immediate-mode", "-s", "96", "-w", path, ends]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
+            assert process.stderr is not None
             for line in process.stderr:
                 if "listening on" in line:
                     break

@@ -81,7 +81,7 @@ def test_what_the_wheel_brings_works(installed: Path, tmp_path: Path) -> None:
 def test_commands_need_nothing_else(installed: Path, tmp_path: Path, arguments: list[str]) -> None:
     """What the README names works with what `pip install .` brings."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MFS_MODE", "MFS_SOCKET")}
-    command = [installed.with_name("mfsctl"), *arguments]
+    command: list[str | Path] = [installed.with_name("mfsctl"), *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert "No module named" not in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
     assert done.stdout

@@ -141,7 +141,15 @@ def granted(daemon: Daemon) -> tuple[int, int]:
 
 def doctor(folder: Path) -> str:
     with Daemon(folder, rules("hold")) as daemon:
-        command = (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket), "doctor", "--json")
+        command: tuple[str, ...] = (
+            sys.executable,
+            "-m",
+            "mfsd.cli.ctl",
+            "--socket",
+            str(daemon.socket),
+            "doctor",
+            "--json",
+        )
         command += ("--policy", "paper-k8")
         result = subprocess.run(command, capture_output=True, text=True, timeout=3 * WAIT_S, check=False)
     report = json.loads(result.stdout)

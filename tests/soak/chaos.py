@@ -105,7 +105,7 @@ class Chaos:
             return
         self._tally.killed("program killed")
         for node in self._cluster.nodes:
-            self._until(lambda node=node: forgotten(node, pids), "program killed", node.daemon)  # type: ignore[misc]
+            self._until(lambda node=node: forgotten(node, pids), "program killed", node.daemon)
 
     def _kill_peer(self) -> None:
         """One of two that move bytes to each other, in the middle of it."""
@@ -114,7 +114,7 @@ class Chaos:
             return
         self._tally.killed("peer killed")
         for node in self._cluster.nodes:
-            self._until(lambda node=node: forgotten(node, pids), "peer killed", node.daemon)  # type: ignore[misc]
+            self._until(lambda node=node: forgotten(node, pids), "peer killed", node.daemon)
 
     def _stop_program(self) -> None:
         pids = self._chance.choice(self._slots).pids()

@@ -90,7 +90,6 @@ class Slot:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
-        self.ended_runs = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -144,7 +143,6 @@ class Slot:
                         if process.poll() is None:
                             with contextlib.suppress(ProcessLookupError):
                                 os.killpg(process.pid, signal.SIGKILL)
-            self.ended_runs += 1
             self._judge(run, said)
 
     def _finish(self, run: Run) -> list[str]:
@@ -226,7 +224,7 @@ def nccl(tally: Tally, node: Node, program: Path) -> Slot:
 
     def begin(run: Run) -> None:
         shape = (str(messages), str(size_bytes), "1")
-        command = (program, *nccl_net_arguments(NCCL_VERSIONS[0]), *shape)
+        command: list[str | Path] = [program, *nccl_net_arguments(NCCL_VERSIONS[0]), *shape]
         run.start(node.soft_roce(*under_mfs(node.socket, *command)), {**node.environment, **NCCL_ENVIRONMENT})
 
     def moved(said: list[str]) -> tuple[int, int]:

@@ -9,7 +9,6 @@ import inspect
 import ipaddress
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from mfsd.node.link import Link
 from mfsd.node.link_interface import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import STATUS, TlsFiles, channel_credentials, channel_options
-from tests.support.daemon import Daemon
+from tests.support.daemon import Logged
 from tests.support.debian import program
 from tests.support.waiting import TIMEOUT_S, eventually
 
@@ -41,20 +40,14 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-class Process:
+class Process(Logged):
     """A program whose standard error is collected line by line. Leaving the context kills it."""
 
-    wait_line = Daemon.wait_line
-    wait_end = Daemon.wait_end
-    _read = Daemon._read
-
     def __init__(self, *command: str | Path) -> None:
-        self.lines: list[str] = []
         self.process = subprocess.Popen([str(c) for c in command], stderr=subprocess.PIPE, text=True)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._collect()
 
-    def __enter__(self):  # type: ignore[no-untyped-def]
+    def __enter__(self):
         return self
 
     def __exit__(self, kind: object, error: object, _trace: object) -> None:
@@ -65,7 +58,7 @@ class Process:
         assert self.process.stderr is not None
         self.process.stderr.close()
         if error is not None:
-            print(f"{self.process.args} said:", *self.lines[-60:], sep="\n  ")
+            print(f"{self.process.args!r} said:", *self.lines[-60:], sep="\n  ")
 
 
 class Coordinator(Process):
@@ -258,12 +251,12 @@ class Authority:
         key_file.chmod(0o600)
         return TlsFiles(ca=self.ca, certificate=certificate, key=key_file)
 
-    def _pem(self, certificate) -> bytes:  # type: ignore[no-untyped-def]
+    def _pem(self, certificate) -> bytes:
         from cryptography.hazmat.primitives import serialization
 
-        return certificate.public_bytes(serialization.Encoding.PEM)  # type: ignore[no-any-return]
+        return certificate.public_bytes(serialization.Encoding.PEM)
 
-    def _sign(self, subject, public_key, hosts: Sequence[str] | None):  # type: ignore[no-untyped-def]
+    def _sign(self, subject, public_key, hosts: Sequence[str] | None):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
 

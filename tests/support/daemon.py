@@ -18,7 +18,43 @@ from tests.support.waiting import TIMEOUT_S, eventually
 PATIENT = '\n[arbiter]\nstale_after = "10s"\n'
 
 
-class Daemon:
+class Logged:
+    """A program whose standard error is collected line by line."""
+
+    lines: list[str]
+    process: subprocess.Popen[str]
+
+    def _collect(self) -> None:
+        """Once the program runs."""
+        self.lines = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_line(self, part: str, count: int = 1) -> str:
+        """The ``count``-th log line that contains ``part``."""
+
+        def look() -> str | None:
+            found = [line for line in list(self.lines) if part in line]
+            if len(found) >= count:
+                return found[count - 1]
+            assert self.process.poll() is None, f"mfsd ended with {self.process.returncode}: {self.lines}"
+            return None
+
+        return eventually(look, f"a log line with {part}")
+
+    def wait_end(self) -> int:
+        """The exit code of the process, once it has ended and its last line has been read."""
+        code = self.process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return code
+
+
+class Daemon(Logged):
     """One mfsd process. Leaving the context stops it."""
 
     def __init__(
@@ -37,7 +73,6 @@ class Daemon:
         self.control = control_beside(self.socket)
         self.config_file = folder / "mfsd.toml"
         self.config_file.write_text(config + (PATIENT if patient and "[arbiter]" not in config else ""))
-        self.lines: list[str] = []
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "mfsd.cli.daemon"),
@@ -49,13 +84,7 @@ class Daemon:
             env={**os.environ, **(environment or {})},
             preexec_fn=prepare,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
+        self._collect()
 
     def __enter__(self) -> Daemon:
         self.wait_ready()
@@ -75,24 +104,6 @@ class Daemon:
 
     def wait_ready(self) -> None:
         self.wait_line("event=ready")
-
-    def wait_line(self, part: str, count: int = 1) -> str:
-        """The ``count``-th log line that contains ``part``."""
-
-        def look() -> str | None:
-            found = [line for line in list(self.lines) if part in line]
-            if len(found) >= count:
-                return found[count - 1]
-            assert self.process.poll() is None, f"mfsd ended with {self.process.returncode}: {self.lines}"
-            return None
-
-        return eventually(look, f"a log line with {part}")
-
-    def wait_end(self) -> int:
-        """The exit code of the process, once it has ended and its last line has been read."""
-        code = self.process.wait(TIMEOUT_S)
-        self._reader.join(TIMEOUT_S)
-        return code
 
     def status(self) -> StatusReply:
         reply = ask(self.control, StatusRequest(), TIMEOUT_S)

@@ -86,7 +86,7 @@ class _Program:
     def end(self, batch_id: int) -> None:
         self.batches.pop(batch_id).end()
 
-    def submit(self, task: str, size_bytes: int, stage: int, batch: int | None = None, **more: int) -> None:
+    def submit(self, task: str, size_bytes: int, stage: int, batch: int | None = None, **more: Any) -> None:
         self.tasks[task] = self.session.submit(
             size_bytes, stage=stage, nic=self.nic, batch=self.batches[batch] if batch is not None else None, **more
         )

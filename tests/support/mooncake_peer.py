@@ -32,7 +32,7 @@ def _peer(pipe: Connection, adapted: bool, protocol: str, scripted: bool) -> Non
         from mooncake_adapter.session import Holder
         from tests.support.scripted_session import ScriptedSession
 
-        install(Process(Holder(ScriptedSession)) if scripted else None)
+        install(Process(Holder(ScriptedSession)) if scripted else None)  # type: ignore[arg-type]
     from mooncake.engine import TransferEngine
 
     area, address = memory()

@@ -43,7 +43,8 @@ class ScriptedTask:
 
 class ScriptedBatch:
     def __init__(self, slot: int) -> None:
-        self.slot, self.layers, self.ended = slot, [], False
+        self.slot, self.ended = slot, False
+        self.layers: list[int] = []
 
     def layer(self, number: int) -> None:
         self.layers.append(number)

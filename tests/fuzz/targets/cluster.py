@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import grpc.aio
@@ -107,7 +107,7 @@ FROM_NODE = _from_node()
 class Turn:
     """Lets the loop go on with others once, as a read from a socket does."""
 
-    def __await__(self) -> Iterator[None]:
+    def __await__(self) -> Generator[None, None, None]:
         yield
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.sim.workload import TraceError, ideal_reuse, read_trace
+from bench.sim.workload import TraceError, read_trace
 from mfsd.fabric.diff import diff_config
 from mfsd.fabric.policy import PolicyError, load_profiles, mark_dscps, shipped_policy
 from mfsd.fabric.schema import check_schema, eos_structured
@@ -168,7 +168,6 @@ def _read(file: Path, data: bytes) -> None:
     except TraceError as error:
         one_line(error, str(file))
     else:
-        assert 0.0 <= ideal_reuse(rows) <= 1.0
         assert all(row.prefix_tokens(len(row.blocks)) <= row.input_tokens for row in rows)
 
 

@@ -57,7 +57,7 @@ class HereDaemon:
         self._options = Options(config_file=config_file, socket=self.socket)
         self._loop = asyncio.new_event_loop()
         # signals are for a process's main thread, which is the fuzzer's here
-        self._loop.add_signal_handler = lambda *_: None  # type: ignore[assignment, misc]
+        self._loop.add_signal_handler = lambda *_: None  # type: ignore[method-assign]
         self._address = Address(self.socket, self.control)
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -25,7 +25,7 @@ def get(service: Shown, path: str) -> Answer:
     return asyncio.run(ask())
 
 
-LEADER = {"version": "1", "leads": True, "term": 7, "batches_active": 3, "uptime_ns": 5 * 10**9}
+LEADER: dict[str, Any] = {"version": "1", "leads": True, "term": 7, "batches_active": 3, "uptime_ns": 5 * 10**9}
 
 
 def test_one_that_stands_by_shows_what_the_leader_sees() -> None:
@@ -58,14 +58,12 @@ def test_without_a_leader_nothing_is_pretended() -> None:
 
 
 def test_health_says_whether_there_is_a_leader() -> None:
-    answers = {
-        text: get(Shown(pb.StatusReply(**fields)), "/healthz")
-        for text, fields in {
-            "ok: leads": {"leads": True, "term": 3},
-            "ok: stands by, other:1 leads": {"leader": "other:1"},
-            "no leader is known": {},
-        }.items()
+    fields_of: dict[str, dict[str, Any]] = {
+        "ok: leads": {"leads": True, "term": 3},
+        "ok: stands by, other:1 leads": {"leader": "other:1"},
+        "no leader is known": {},
     }
+    answers = {text: get(Shown(pb.StatusReply(**fields)), "/healthz") for text, fields in fields_of.items()}
     assert [answer.status[:3] for answer in answers.values()] == ["200", "200", "503"]
     assert all(answer.body.decode().startswith(text) for text, answer in answers.items())
 

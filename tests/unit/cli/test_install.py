@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mfsd.cli import units
-from mfsd.cli.commands import install
 from mfsd.cli.ctl import main
 from mfsd.cli.units import UnitError
 
@@ -64,7 +63,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 def test_systemd_accepts_what_is_written(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_text(units.unit_text(name, units.program()))
-    command = ["systemd-analyze", "verify", "--man=no", file]
+    command: list[str | Path] = ["systemd-analyze", "verify", "--man=no", file]
     result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
     file.write_text(units.unit_text(name, tmp_path / "nowhere" / "mfsd"))
@@ -173,6 +172,6 @@ def test_a_closed_folder_is_for_the_daemon_alone(tmp_path: Path, monkeypatch: py
 
 
 def test_it_says_which_environment_lacks_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(install.units.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr("mfsd.cli.units.sysconfig.get_path", lambda _: str(tmp_path))
     with pytest.raises(UnitError, match=f"{tmp_path}/mfsd is missing"):
         units.program()

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_permit_in_one_call_is_a_task_like_any(serve, session) -> None:
         first = s.permit(WINDOW, stage=Stage.P2D, nic=nic, request_id=9, batch=batch, layer=2, peer="10.0.0.1")
     assert 0 <= first.wire_class < s.classes
     assert sum(server.arbiter.nic_stats(0)["in_flight_bytes"]) == WINDOW
-    answers: list[object] = []
+    answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(s.permit(WINDOW, stage=Stage.P2D, nic=nic)))
     thread.start()
     eventually(lambda: sum(server.arbiter.nic_stats(0)["held_bytes"]) == WINDOW)
@@ -410,7 +411,7 @@ def test_a_loop_goes_on_while_a_task_waits(serve, session) -> None:
         ("nic", {"nic": 7}),
     ],
 )
-def test_what_cannot_be_is_unknown_and_said_once(serve, session, caplog, kind: str, arguments: dict) -> None:
+def test_what_cannot_be_is_unknown_and_said_once(serve, session, caplog, kind: str, arguments: dict[str, Any]) -> None:
     server = serve()
     s = session()
     nic = s.nic("a", rate_bytes_per_s=125_000_000)

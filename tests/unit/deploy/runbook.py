@@ -31,7 +31,7 @@ def panel_text() -> str:
 
 def panel(dashboard: dict[str, Any]) -> dict[str, Any]:
     (found,) = [panel for panel in dashboard["panels"] if panel["type"] == "text"]
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 if __name__ == "__main__":

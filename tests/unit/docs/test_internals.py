@@ -20,7 +20,7 @@ TESTS = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
 
 def house() -> dict[str, str]:
     """Folder -> the last cell of its row in the table of rooms."""
-    rooms = {}
+    rooms: dict[str, str] = {}
     for row in re.findall(r"^\| (`.*) \|$", ARCHITECTURE.read_text(), re.MULTILINE):
         first, *_, last = row.split(" | ")
         rooms |= {name.rstrip("/"): last for name in re.findall(r"`([^`]+)`", first)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 from mfsd.node.admission import Admission, Peer
 from mfsd.node.config import SocketConfig
@@ -100,7 +101,8 @@ def test_reasons_fit_the_welcome() -> None:
         assert refusals[-1] is not None
         return refusals[-1].reason
 
-    often, many = 10_000, {"clients_per_uid": 256, "clients_per_container": 256}
+    often = 10_000
+    many: dict[str, Any] = {"clients_per_uid": 256, "clients_per_container": 256}
     found = [
         reason(SocketConfig(allowed_uids=[])),
         reason(SocketConfig(), pid=0),

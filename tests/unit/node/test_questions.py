@@ -118,7 +118,8 @@ def test_what_is_asked_once_is_answered_once() -> None:
 
 def test_nothing_is_changed_through_a_coordinator() -> None:
     asked = Asked()
-    for number, request in enumerate((ModeRequest("observe"), ReloadRequest(), StatusRequest())):
+    requests: list[Request] = [ModeRequest("observe"), ReloadRequest(), StatusRequest()]
+    for number, request in enumerate(requests):
         asked.ask(number, request)
     assert [isinstance(reply, ErrorReply) and reply.code for _, reply, _ in asked.answers] == ["denied"] * 3
 

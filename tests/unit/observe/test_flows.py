@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mfsd.node.control import Flow
 from mfsd.node.events import Event, Kind
-from mfsd.node.flows import Filter, Flow, Pairing
+from mfsd.node.flows import Filter, Pairing
 
 MS = 1_000_000
 NAMES = {1: "vllm"}, {0: "mlx5_0"}

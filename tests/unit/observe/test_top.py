@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from textual.widgets import DataTable, Static, TabbedContent
+from textual.widgets._footer import FooterKey
 
 from mfsd.node.control import ClassStatus, DeadlineStatus, RequestStatus, StatusReply
 from mfsd.node.control_client import Unreachable
@@ -184,7 +185,7 @@ def test_the_last_line_fits_80_columns() -> None:
             await pilot.pause()
             footer = max(key.region.right for key in top.query("FooterKey"))
             tabs = max(tab.region.right for tab in top.query("ContentTab"))
-            return footer, tabs, [str(key.description) for key in top.query("FooterKey")]
+            return footer, tabs, [str(key.description) for key in top.query(FooterKey)]
 
     footer, tabs, keys = asyncio.run(session())
     assert footer <= 80 and tabs <= 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -191,7 +192,7 @@ def bulk(
     ],
     ids=["few-ports", "unequal-fixed", "dense", "dense-unequal-fixed"],
 )
-def test_long_runs_equal_the_reference(variant: Variant, room: float, shape: dict[str, int]) -> None:
+def test_long_runs_equal_the_reference(variant: Variant, room: float, shape: dict[str, Any]) -> None:
     capacity, events = bulk(7, steps=110, active=25, room=room, **shape)
     config = PolicyConfig(variant=variant, drop_budget=0.15)
     plans = drive(config, capacity, events, delta_every=3)

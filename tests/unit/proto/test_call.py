@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -38,7 +39,7 @@ async def serving(
         await handler(context)
 
     server = grpc.aio.server(options=options)
-    row = grpc.stream_stream_rpc_method_handler(talk)  # bytes as they are
+    row: Any = grpc.stream_stream_rpc_method_handler(talk)  # bytes as they are
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", {"Talk": row}),))
     port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     await server.start()
@@ -256,7 +257,7 @@ async def test_a_server_that_goes_down_in_good_order_has_its_say() -> None:
         assert await call.read(LONG_S) == b"welcome"
         stop = asyncio.create_task(server.stop(LONG_S))
         told: list[bytes] = []
-        call._leaves, real = told.append, call._leaves  # type: ignore[method-assign]
+        call._leaves, real = told.append, call._leaves  # type: ignore[method-assign, assignment]
         await until(lambda: told, "it is told")
         real(told[0])
         stopping.set()
@@ -288,7 +289,7 @@ async def test_the_server_sees_at_once_that_the_call_is_closed() -> None:
 async def test_a_cancellation_that_comes_with_the_end_is_not_lost() -> None:
     async with serving(echo) as (_, address), opened(address) as call:
         reading = asyncio.create_task(call.read(LONG_S))
-        await until(lambda: call._readable._waiters, "it waits")  # type: ignore[attr-defined]
+        await until(lambda: call._readable._waiters, "it waits")
         call._end("over")
         reading.cancel()
         await asyncio.wait({reading})

@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from bench.micro import gate, window
-from bench.micro.link import COLLECTIVE_CLASS, KV_CLASS, PERFTEST_RULE, configuration, shaper
-from bench.micro.link_command import LinkError, measure_all, sizes
+from bench.micro.link import COLLECTIVE_CLASS, KV_CLASS, PERFTEST_RULE, LinkError, configuration, shaper
+from bench.micro.link_command import measure_all, sizes
 from bench.micro.traffic import Moved, counted
 from bench.report.page import page
 from mfsd.node.config_file import parse

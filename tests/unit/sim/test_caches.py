@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def row(*blocks: int, at: float = 0.0, output: int = 1) -> Row:
     return Row(at, 64 * len(blocks), output, blocks, 64)
 
 
-def cluster(**knobs: object) -> Cluster:
+def cluster(**knobs: Any) -> Cluster:
     return Cluster(Config(**{"model": "dbrx", "gpus": 256, **knobs}))
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.sim import command, linearity, policies, sensitivity, study, sweep
+from bench.sim import command, linearity, policies, sensitivity, study
+from bench.sim import point as points
 from bench.sim.point import Point
 
 ROOT = Path(__file__).parents[3]
@@ -46,8 +47,8 @@ def test_results_have_the_promised_shape_and_a_sweep_resumes(
         assert 0 <= result["slo_attainment"] <= 1 and result["flow_events"] > 0
     assert "[4/4]" in capsys.readouterr().err
     ran: list[Point] = []
-    original = sweep.points.run
-    monkeypatch.setattr(sweep.points, "run", lambda p: ran.append(p) or original(p))
+    original = points.run
+    monkeypatch.setattr(points, "run", lambda p: ran.append(p) or original(p))
     assert command.main([*SMALL[:-1], "fs,nocont,static", "--json", str(out)]) == 0
     assert [p.policy for p in ran] == ["static", "static"], "only what is missing runs"
     assert command.main([*SMALL, "--hot-fraction", "0.2", "--json", str(out)]) == 2

@@ -328,7 +328,7 @@ def test_a_request_scheduler_of_ones_own_forms_the_batches() -> None:
         simulation = Simulation(
             cluster, [msgspec.structs.replace(r) for r in requests], policies.find("static"), scheduler
         )
-        simulation.policy.batch_began = lambda batch, into=sizes[name]: into.append(len(batch.chunks))  # type: ignore[method-assign, misc]
+        simulation.policy.batch_began = lambda batch, into=sizes[name]: into.append(len(batch.chunks))  # type: ignore[method-assign]
         simulation.run()
         assert all(state.finish_s > 0 for state in simulation.states)
     assert max(sizes["one by one"]) == 1 < max(sizes["first come"])

@@ -136,7 +136,9 @@ def test_completions_agree_with_stepping(seed: int, orders: int) -> None:
             index, (_, size, flow) = pending.pop(0)
             number_of[net.add(FluidPath(list(flow.share)), flow.order, size)] = index
     left = {i: size for i, (_, size, _) in enumerate(trace)}
-    now, expected, active = 0.0, {}, set()
+    now = 0.0
+    expected: dict[int, float] = {}
+    active: set[int] = set()
     while left:
         rates = dict(
             zip(

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.sim import command, policies, serve, sweep
+from bench.sim import command, policies, serve
+from bench.sim import point as points
 from bench.sim.batching import FirstComeFirstServed
 from bench.sim.cluster import Cluster, Config
 from bench.sim.compare import Results
@@ -91,7 +92,7 @@ def test_a_batch_holds_whom_the_plan_names() -> None:
     planner = serve.Planner(cluster, ServeConfig(policy=Policy.FIT))
     simulation = Simulation(cluster, requests, policies.find("static"), planner)
     began: list[Batch] = []
-    simulation.policy.batch_began = began.append  # type: ignore[method-assign]
+    simulation.policy.batch_began = began.append  # type: ignore[method-assign, assignment]
     simulation.run()
     assert max(len(batch.chunks) for batch in began) > 1
     assert all(batch.tokens <= cluster.config.batch_tokens for batch in began)
@@ -116,8 +117,8 @@ def test_files_from_before_there_were_schedulers_are_continued(tmp_path: Path, m
     del content["results"][0]["scheduler"]
     out.write_text(json.dumps(content))
     ran: list[Point] = []
-    original = sweep.points.run
-    monkeypatch.setattr(sweep.points, "run", lambda p: ran.append(p) or original(p))
+    original = points.run
+    monkeypatch.setattr(points, "run", lambda p: ran.append(p) or original(p))
     assert command.main([*SMALL, "--scheduler", "fcfs,edf", "--json", str(out)]) == 0
     assert [p.scheduler for p in ran] == ["edf"]
 

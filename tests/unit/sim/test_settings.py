@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.sim import choose, command, settings, study
+from bench.sim import choose, command, settings
 from bench.sim.capacity import compare_capacity
 from bench.sim.cluster import Cluster
 from bench.sim.compare import CHOOSING_SEED, compare, half_width
@@ -105,4 +105,4 @@ def test_a_study_of_a_recorded_trace_says_what_each_policy_carries(
     assert "cap x" in line and line.count(" x") == 3 and "±" in line
     workloads = {json.loads(line)["point"]["workload"] for line in file.read_text().splitlines()}
     assert workloads == {str(trace)}
-    assert study.SETTINGS[name].workload == "qwen-a"
+    assert settings.SETTINGS[name].workload == "qwen-a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bench.sim import generators
 from bench.sim.cluster import Config
 from bench.sim.generators import HISTORY, generate, published, schedule
 from bench.sim.point import Point, prepare
-from bench.sim.workload import Row, TraceError, ideal_reuse, read_trace
+from bench.sim.workload import Row, TraceError, read_trace
 
 OURS = [
     {"req_id": 0, "timestamp": 0.0, "input_length": 1000, "output_length": 5, "hash_ids": [0, 1]},
@@ -44,6 +45,22 @@ RAG = [
 def write(path: Path, rows: list[dict[str, object]]) -> Path:
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
     return path
+
+
+def ideal_reuse(rows: Iterable[Row]) -> float:
+    """Share of input tokens that a cache without limit, empty at first, would serve."""
+    seen: set[int] = set()
+    hit = total = 0
+    for row in rows:
+        known = 0
+        for block in row.blocks:
+            if block not in seen:
+                break
+            known += 1
+        hit += row.prefix_tokens(known)
+        total += row.input_tokens
+        seen.update(row.blocks)
+    return hit / total if total else 0.0
 
 
 def test_formats_are_told_apart(tmp_path: Path) -> None:

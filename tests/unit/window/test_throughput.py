@@ -4,6 +4,7 @@ share it fairly, beside the same flows with no scheduler."""
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +59,7 @@ def scheduled(shares: list[float], size: int, start_s: float, end_s: float, orde
     """`order`: which destination's messages are the most urgent."""
     link, queue, window = Link(shares, start_s), Rmlq(RATE, flows_max=1 << 16), Window(RATE)
     serial = itertools.count(1)
-    flights: dict[int, tuple[int, object, int]] = {}
+    flights: dict[int, tuple[int, Any, int]] = {}
 
     def submit(destination: int, now_ns: int) -> None:
         queue.submit(
@@ -90,9 +91,9 @@ def scheduled(shares: list[float], size: int, start_s: float, end_s: float, orde
         for number in link.take(size):
             handle, passage, _ = flights.pop(number)
             queue.complete(handle)
-            window.complete(passage, int(now_s * NS) + 1)  # type: ignore[arg-type]
-            window.give(passage.destination)  # type: ignore[attr-defined]
-            queue.open_destination(passage.destination)  # type: ignore[attr-defined]
+            window.complete(passage, int(now_s * NS) + 1)
+            window.give(passage.destination)
+            queue.open_destination(passage.destination)
     return link.moved
 
 
