@@ -1,4 +1,4 @@
-"""TCP ports for programs that must be told one."""
+"""TCP ports for programs that need one by option."""
 
 from __future__ import annotations
 

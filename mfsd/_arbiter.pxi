@@ -49,7 +49,7 @@ cdef class BatchRoom:
         free(self.requests)
         free(self.demands)
 
-    cdef look(self, uint32_t client_id, uint32_t slot):
+    cdef snapshot(self, uint32_t client_id, uint32_t slot):
         cdef mfs_batch_snapshot *b = &self.batch
         cdef mfs_request_snapshot *r
         cdef mfs_demand_snapshot *demand = self.demands
@@ -250,8 +250,8 @@ cdef class Arbiter:
                 rc = mfs_arbiter_changed(arbiter, &change, &room.batch, room.requests, room.demands)
             self.leave(rc)
             if rc > 0:
-                look = room.look(change.client_id, change.slot) if room.batch.batch_id else None
-                found.append((change.client_id, change.slot, look))
+                snapshot = room.snapshot(change.client_id, change.slot) if room.batch.batch_id else None
+                found.append((change.client_id, change.slot, snapshot))
         return found
 
     def batch_snapshot(self, uint32_t client_id, uint32_t slot):
@@ -264,7 +264,7 @@ cdef class Arbiter:
         if rc == -ENOENT:
             return None
         check(rc)
-        return room.look(client_id, slot)
+        return room.snapshot(client_id, slot)
 
     def tasks(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter

@@ -173,7 +173,7 @@ cdef extern from "mfs/window.h" nogil:
     uint64_t mfs_window_bytes(const mfs_window *window)
     uint64_t mfs_window_in_flight(const mfs_window *window)
     uint64_t mfs_window_backlog(mfs_window *window, uint64_t now_ns)
-    void mfs_window_snapshot(const mfs_window *window, uint16_t destination, mfs_destination_window *look)
+    void mfs_window_snapshot(const mfs_window *window, uint16_t destination, mfs_destination_window *to)
 
 
 cdef extern from "mfs/rmlq.h" nogil:
@@ -500,8 +500,8 @@ cdef extern from "mfs/client.h" nogil:
     int mfs_client_permit(mfs_client *client, uint64_t task_id)
     int mfs_client_permit_wait(mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
     int mfs_client_ask(mfs_client *client, const mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
-    int mfs_client_batch_begin_with(mfs_client *client, const mfs_batch_info *told)
-    int mfs_client_request_begin(mfs_client *client, const mfs_request_info *told, uint32_t batch)
+    int mfs_client_batch_begin_with(mfs_client *client, const mfs_batch_info *info)
+    int mfs_client_request_begin(mfs_client *client, const mfs_request_info *info, uint32_t batch)
     int mfs_client_request_end(mfs_client *client, uint32_t request)
     uint32_t mfs_client_request_judgement(mfs_client *client, uint32_t request)
     int mfs_client_nic(mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)

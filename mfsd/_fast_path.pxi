@@ -69,11 +69,11 @@ cdef class FastPath:
         cdef Course course = <Course>self.courses.get(peer)
         cdef uint64_t version = self.version
         if course is None or course.version != version or now_ns >= course.until_ns:
-            told = self.course(peer)
-            if told is None:
+            found = self.course(peer)
+            if found is None:
                 return None
             course = Course.__new__(Course)
-            course.nic, course.class_marked_out, course.class_marked_in, course.lanes, name = told
+            course.nic, course.class_marked_out, course.class_marked_in, course.lanes, name = found
             course.peer = self.peer_of(name)
             course.version = version
             course.until_ns = now_ns + self.course_ns
@@ -83,12 +83,12 @@ cdef class FastPath:
         return course
 
     cdef int tell(self, mfs_task *task, Client client, bint reading) except -1:
-        told = get_value(self.context, None)
+        found = get_value(self.context, None)
         task.stage = MFS_STAGE_REUSE if reading else MFS_STAGE_P2D
         task.batch = mfs_none_u32
-        if told is None:
+        if found is None:
             return 0
-        request_id, stage, layer, deadline_ns, batch = told
+        request_id, stage, layer, deadline_ns, batch = found
         task.request_id = request_id
         if stage is not None:
             task.stage = stage

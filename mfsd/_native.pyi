@@ -313,7 +313,7 @@ class CommunicatorSnapshot(NamedTuple):
     layer: int
 
 class DemandSnapshot(NamedTuple):
-    """The daemon's copy of a demand; `bytes_left` is what was told less what was completed."""
+    """The daemon's copy of a demand; `bytes_left` is what was announced less what was completed."""
 
     bytes: int
     bytes_left: int
@@ -325,7 +325,7 @@ class DemandSnapshot(NamedTuple):
     direction: int
 
 class RequestSnapshot(NamedTuple):
-    """The daemon's copy of a request. 0: none, unknown, not told."""
+    """The daemon's copy of a request. 0: none, unknown, not announced."""
 
     request_id: int
     program_id: int
@@ -337,13 +337,13 @@ class RequestSnapshot(NamedTuple):
     demands: tuple[DemandSnapshot, ...]
 
 class BatchSnapshot(NamedTuple):
-    """The daemon's copy of a batch. `compute_left_ns` is from the moment of the look."""
+    """The daemon's copy of a batch. `compute_left_ns` is from the moment of the snapshot."""
 
     client_id: int
     slot: int
     batch_id: int
     deadline_ns: int
-    """As the engine told; 0: none."""
+    """As the engine announced; 0: none."""
     compute_left_ns: int
     layers: int
     layer_current: int
@@ -383,7 +383,7 @@ class TaskSnapshot(NamedTuple):
     bytes_left: int
     """Of its request, through this NIC: waiting, in flight and still to come."""
     bytes_ahead: int
-    """The part of it that was told and not submitted yet."""
+    """The part of it that was announced and not submitted yet."""
     bytes_tail: int
     level: int
     critical: bool
@@ -443,7 +443,7 @@ class Account(NamedTuple):
     cells: tuple[AccountCell, ...]
 
 class Finished(NamedTuple):
-    """A told request that has ended: mfs/ledger.h, struct mfs_finished."""
+    """An announced request that has ended: mfs/ledger.h, struct mfs_finished."""
 
     request_id: int
     client_id: int
@@ -514,13 +514,13 @@ class Arbiter:
 
     def mode(self, mode: int) -> None: ...
     def wire(self, dscp: Sequence[int]) -> None:
-        """DSCP of class 0, 1, ... told to all clients, present and future; classes beyond the list have none."""
+        """DSCP of class 0, 1, ... given to all clients, present and future; classes beyond the list have none."""
 
     def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
         """ENOENT: the client has no such batch."""
 
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
-        """Whether the request is served from the scavenger. ENOENT: the client has told no such request."""
+        """Whether the request is served from the scavenger. ENOENT: the client has announced no such request."""
 
     def notice_fd(self) -> int:
         """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""
@@ -542,8 +542,8 @@ class Arbiter:
         """What requests have moved; of one of them, or (0) of all in the table."""
 
     def finished(self) -> list[Finished]:
-        """Told requests that have ended since the last call, each once for every process that told it. `notice_fd` is
-        readable when there are some."""
+        """Announced requests that have ended since the last call, each once for every process that announced it.
+        `notice_fd` is readable when there are some."""
 
     def ledger_totals(self) -> LedgerTotals: ...
     def opened(self) -> dict[str, int]:
@@ -582,7 +582,7 @@ class DemandInfo(NamedTuple):
     direction: int = 0
 
 class RequestInfo(NamedTuple):
-    """What an engine tells of a request: client.h, struct mfs_request_info. 0: none, unknown, not told."""
+    """What an engine announces of a request: client.h, struct mfs_request_info. 0: none, unknown, not announced."""
 
     request_id: int
     program_id: int = 0
@@ -1024,7 +1024,7 @@ class Window:
 
     def give(self, destination: int) -> None: ...
     def room(self, destination: int, size_bytes: int, now_ns: int) -> tuple[int, int]:
-        """One of the three ROOMs, and with ROOM_NIC_FULL when to look again."""
+        """One of the three ROOMs, and with ROOM_NIC_FULL when to try again."""
 
     def enter(self, destination: int, size_bytes: int, now_ns: int) -> Passage: ...
     def complete(self, passage: Passage, now_ns: int) -> None: ...
@@ -1034,4 +1034,4 @@ class Window:
     @property
     def in_flight_bytes(self) -> int: ...
     def backlog(self, now_ns: int) -> int: ...
-    def look(self, destination: int) -> DestinationWindow: ...
+    def snapshot(self, destination: int) -> DestinationWindow: ...

@@ -70,7 +70,7 @@ cdef class Window:
     def backlog(self, uint64_t now_ns):
         return mfs_window_backlog(self.window, now_ns)
 
-    def look(self, uint16_t destination):
-        cdef mfs_destination_window look
-        mfs_window_snapshot(self.window, destination, &look)
-        return DestinationWindow(look.key, look.window_bytes, look.in_flight_bytes, look.rate_bytes_per_s)
+    def snapshot(self, uint16_t destination):
+        cdef mfs_destination_window found
+        mfs_window_snapshot(self.window, destination, &found)
+        return DestinationWindow(found.key, found.window_bytes, found.in_flight_bytes, found.rate_bytes_per_s)

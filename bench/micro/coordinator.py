@@ -57,9 +57,9 @@ class Outside:
     def warning(self, event: str, **values: object) -> None: ...
 
 
-async def until(look: Callable[[], bool], what: str) -> None:
+async def until(condition: Callable[[], bool], what: str) -> None:
     deadline_s = time.monotonic() + LIMIT_S
-    while not look():
+    while not condition():
         if time.monotonic() > deadline_s:
             sys.exit(f"bench: {what} takes more than {LIMIT_S:g} s")
         await asyncio.sleep(0.002)

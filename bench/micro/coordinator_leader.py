@@ -1,7 +1,7 @@
 """The measured coordinator of the benchmark ``coordinator``: a real one, with most of its daemons inside.
 
-Speaks lines of JSON with :mod:`bench.micro.coordinator`: says when it leads, fills itself when told, measures when
-told, and prints the results. Its clock is virtual, so that ten thousand batches live about a second each, whatever
+Speaks lines of JSON with :mod:`bench.micro.coordinator`: says when it leads, fills itself and measures when
+asked, and prints the results. Its clock is virtual, so that ten thousand batches live about a second each, whatever
 this machine can do.
 """
 

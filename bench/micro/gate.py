@@ -2,9 +2,9 @@
 
 Two hosts with links of one rate that their daemons know. On each is a rank that sends messages through the InfiniBand
 transport of a published NCCL wheel at a pace, in both directions at once, so that every rank also sends what a receiver
-sends: its clear-to-send writes, of which NCCL signals one in 256. KV goes one way: writes of the Mooncake wheel, or
-`ib_write_bw`, which a rule holds as p2d. With lanes the daemons know the DSCP of eight classes, NCCL and KV travel in
-two of them, and the links have strict priorities; without, all travel alike.
+sends: its clear-to-send writes, of which NCCL signals one in 256. KV goes in one direction: writes of the Mooncake
+wheel, or `ib_write_bw`, which a rule holds as p2d. With lanes the daemons know the DSCP of eight classes, NCCL and KV
+travel in two of them, and the links have strict priorities; without, all travel alike.
 
 A message's time is from when the transport is asked to send it until it says that it arrived. What the link has left in
 enforce is what KV moves alone less what the collectives moved. Where MFS is sound, KV gets at least 0.9 of that, or of
@@ -200,7 +200,7 @@ def row(case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enfo
     }
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     """A row in a line."""
     kv = " ".join(f"{row[f'kv_mb_s_{leg}']:.1f}" for leg in LEGS)
     p50 = " ".join(str(row[f"collective_ms_{leg}"]["p50"]) for leg in LEGS)
@@ -247,5 +247,5 @@ def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> 
             return row(case, kv_alone.kv_mb_s, *figures)
 
         cases = {case.name: partial(measured, case) for case in cases_of(options)}
-        rows = measure_all(cases, told, lambda rows: keep(shape | summary(rows)))
+        rows = measure_all(cases, line_of, lambda rows: keep(shape | summary(rows)))
     return shape | summary(rows)

@@ -82,17 +82,17 @@ def say(text: str) -> None:
 
 def measure_all(
     cases: Mapping[str, Callable[[], dict[str, Any]]],
-    told: Callable[[dict[str, Any]], str],
+    line_of: Callable[[dict[str, Any]], str],
     kept: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
-    """Rows by name. `told` says a row in a line; `kept` gets all of them after each one. A case that cannot be measured
-    says why and ends no other."""
+    """Rows by name. `line_of` says a row in a line; `kept` gets all of them after each one. A case that cannot be
+    measured says why and ends no other."""
     rows: dict[str, Any] = {}
     for number, (name, measure) in enumerate(cases.items(), 1):
         began_s = time.monotonic()
         try:
             rows[name] = measure()
-            line = told(rows[name])
+            line = line_of(rows[name])
         except LinkError as error:
             rows[name] = {"failed": str(error)}
             line = f"not measured: {error}"

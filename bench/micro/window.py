@@ -192,7 +192,7 @@ def row(case: Case, rate_mb_s: float, observe: Figures, enforce: Figures) -> dic
     }
 
 
-def told(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
     """A row in a line."""
     return (
         f"free {row['free_mb_s_observe']:.1f} {row['free_mb_s_enforce']:.1f} MB/s: {row['free_judged']}; "
@@ -227,6 +227,7 @@ def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> 
             return row(case, rig.rate_mb_s, *figures)
 
         rows = measure_all(
-            {case.name: partial(measured, case) for case in all_cases}, told, lambda rows: keep(shape | summary(rows))
+            {case.name: partial(measured, case) for case in all_cases}, line_of, lambda rows: keep(shape |
+            summary(rows))
         )
     return shape | summary(rows)

@@ -274,8 +274,8 @@ def batch(wanted: bool, batch_id: int, layers: int) -> Iterator[Callable[[int], 
         return
     from mfsd.client import Session
 
-    with Session.open() as session, session.batch(batch_id, layers=layers) as told:
-        yield told.layer
+    with Session.open() as session, session.batch(batch_id, layers=layers) as batch:
+        yield batch.layer
 
 
 def one_rank(arguments: argparse.Namespace) -> None:
@@ -284,7 +284,7 @@ def one_rank(arguments: argparse.Namespace) -> None:
         seconds = rank.run(arguments.rounds, layer)
         answer = {"rank": rank.rank, "nccl": rank.nccl.version(), "seconds": seconds}
         print(json.dumps(answer), flush=True)
-        sys.stdin.read()  # whoever started us has seen what it wants to see
+        sys.stdin.read()  # the parent has seen what it wants to see
     rank.close()
 
 

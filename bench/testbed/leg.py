@@ -152,9 +152,9 @@ class Leg:
     def _links(self, index: int) -> list[str]:
         """The queue pairs of a host, as main.c reads them."""
 
-        def link(peer: int, stage: int, pairs: int, way: str) -> str:
+        def link(peer: int, stage: int, pairs: int, direction: str) -> str:
             lanes = self.mode.lanes(stage) if stage else [self.mode.collective_class]
-            return f"{peer}:{stage}:{','.join(map(str, lanes))}:{pairs}:{way}"
+            return f"{peer}:{stage}:{','.join(map(str, lanes))}:{pairs}:{direction}"
 
         ranks, pools = range(PREFILL_HOSTS), self.scenario.pool_nics
         if index in pools:

@@ -24,7 +24,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     """The [policy] table of the daemons; None: no daemon."""
     coordinator: bool = False
     by_size: bool = False
-    """Whether whoever posts a transfer marks it by its size, too; nobody is asked."""
+    """Whether the sender marks a transfer by its size, too, without a daemon."""
     apart: bool = True
     """Whether classes travel apart; if not, each stage has one lane, and all lanes one class."""
 

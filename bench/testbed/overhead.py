@@ -48,12 +48,12 @@ def measure(console: Console, scenario: Scenario, scale: Scale, seeds: Sequence[
 def _legs(
     console: Console, scenario: Scenario, scale: Scale, seeds: Sequence[int], modes: list[Mode], file: ResultFile
 ) -> list[Result]:
-    told: set[int] = set()
+    announced: set[int] = set()
     found: list[Result] = []
 
     def tell(moment: Moment) -> None:
-        if moment.served == 0 and moment.leg not in told:
-            told.add(moment.leg)
+        if moment.served == 0 and moment.leg not in announced:
+            announced.add(moment.leg)
             which = f"{moment.leg + 1}/{moment.legs} {moment.mode}, seed {moment.seed}"
             console.print(f"{which}, {moment.requests} requests", highlight=False)
 

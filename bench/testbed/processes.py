@@ -17,7 +17,7 @@ class LegError(Exception):
 
 
 class Worker(Program):
-    """A host's worker and the socket over which it is told what to do: one packet, one message."""
+    """A host's worker and the socket over which it gets its commands: one packet, one message."""
 
     def __init__(self, name: str, launch: Callable[[int], list[str]], environment: dict[str, str]):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -21,6 +21,8 @@ POINTS = 8
 RATIO_WELL = 0.99
 RATIO_LEAST = 0.9
 """As the alert MfsDeadlinesMissed has it."""
+LATEST_NS = 20_000_000_000
+"""The history's intervals that began within it: so few that a change of mode shows soon."""
 FULL_PERMILLE = 950
 SILENT_NS = 5_000_000_000
 PORTS_NAMED = 1
@@ -208,7 +210,11 @@ def _used(port: pb.PortStatus) -> int:
 def _attainment(reply: pb.StatusReply) -> Fields:
     seen = reply.attainment
     hour = [(row.met, row.missed) for row in reply.history.intervals]
+    latest = [row for row in reply.history.intervals if row.age_ns <= LATEST_NS]
     return {
+        "latest_met": sum(row.met for row in latest),
+        "latest_missed": sum(row.missed for row in latest),
+        "latest_ns": LATEST_NS,
         "recent_met": seen.recent_met,
         "recent_missed": seen.recent_missed,
         "window_ns": seen.window_ns,

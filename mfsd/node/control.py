@@ -288,6 +288,10 @@ class DeadlineStatus(Struct, frozen=True):
     recent_missed: int = 0
     """Both within `window_s`."""
     window_s: float = 0.0
+    latest_met: int = 0
+    latest_missed: int = 0
+    """Both within `latest_s`: so short that a change shows soon."""
+    latest_s: float = 0.0
 
 
 class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):

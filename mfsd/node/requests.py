@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 REQUESTS_MAX = 4_096
 ROWS_MAX = 16_384
 """Pairs of stage and layer in one reply, which must fit a line."""
+LATEST_NS = 20_000_000_000
+"""As long as an operator looks after a change."""
 NAMES_MAX = 1_024
 """Clients whose names are remembered: accounts outlive their processes."""
 
@@ -64,6 +66,7 @@ class Requests:
         self.gone: OrderedDict[int, Client] = OrderedDict()
         """The last clients that ended."""
         self._attainment = Attainment()
+        self._latest = Attainment(LATEST_NS)
         self.ends: Counter[str] = Counter()
         """By outcome, once for each process and batch."""
         self.verdict: Callable[[int, bool], None] | None = None
@@ -83,8 +86,15 @@ class Requests:
             self._end(finished)
 
     def deadlines(self) -> DeadlineStatus:
-        counts = self._attainment.counts(self._clock_ns())
-        return DeadlineStatus(*counts, window_s=self._attainment.window_ns / 1e9)
+        now_ns = self._clock_ns()
+        latest = self._latest.counts(now_ns)
+        return DeadlineStatus(
+            *self._attainment.counts(now_ns),
+            window_s=self._attainment.window_ns / 1e9,
+            latest_met=latest.recent_met,
+            latest_missed=latest.recent_missed,
+            latest_s=LATEST_NS / 1e9,
+        )
 
     def accounts(self, request_id: int) -> list[Account]:
         """One for each process that has named the request."""
@@ -117,7 +127,8 @@ class Requests:
         self.ends[finished.verdict.name.lower()] += 1
         if finished.verdict != Verdict.NONE:
             met = finished.verdict == Verdict.MET
-            self._attainment.judge(finished.request_id, met, self._clock_ns())
+            for attainment in (self._attainment, self._latest):
+                attainment.judge(finished.request_id, met, self._clock_ns())
             if self.verdict is not None:
                 self.verdict(finished.request_id, met)
         if self.ended is not None:

@@ -39,6 +39,16 @@ def duration(seconds: float) -> str:
     return "-" if seconds == 0 else f"{seconds * 1e9:.3g} ns"
 
 
+def in_time(*windows: tuple[int, int, float]) -> str:
+    """``in time: 95% of 40 (20 s), 88% of 410 (5m 0s)``: of (met, missed, seconds), where any ended; else empty."""
+    shares = [
+        f"{met / (met + missed):.0%} of {met + missed} ({duration(seconds)})"
+        for met, missed, seconds in windows
+        if met + missed
+    ]
+    return "in time: " + ", ".join(shares) if shares else ""
+
+
 def _scaled(value: float, base: int, unit: str, unit_below: str) -> str:
     exponent = 0
     while value >= base and exponent < len(_PREFIXES) - 1:

@@ -17,10 +17,9 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 from textual.worker import get_current_worker
 
-from mfsd.node.control import DeadlineStatus
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.format import duration
-from mfsd.observe.views import VIEWS, Look, Row, View, arranged
+from mfsd.observe.views import VIEWS, Look, Row, View, arranged, in_time_of
 
 REQUEST_VIEWS = {f"view-{at}" for at, view in enumerate(VIEWS, 1) if view.name in ("Units", "Requests")}
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -211,8 +210,8 @@ class Top(App[None]):
             Text.assemble(
                 f"mfsd {daemon.version} pid {daemon.pid}  ",
                 (daemon.mode, style),
-                f"  up {duration(daemon.uptime_s)}  {len(reply.clients)} programs"
-                f"  every {self._interval_s:g} s{_in_time(reply.deadlines)}\n",
+                f"  up {duration(daemon.uptime_s)}  {len(reply.clients)} programs  every {self._interval_s:g} s\n",
+                f"{in_time}  " if (in_time := in_time_of(reply.deadlines)) else "",
                 (daemon.socket, "dim"),
             )
         )
@@ -293,8 +292,3 @@ class Top(App[None]):
         table.refill()
         self.query_one("#filter", Input).display = False
         table.query_one(DataTable).focus()
-
-
-def _in_time(deadlines: DeadlineStatus) -> str:
-    recent = deadlines.recent_met + deadlines.recent_missed
-    return f"  {deadlines.recent_met / recent:.0%} in time" if recent else ""

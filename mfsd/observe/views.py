@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mfsd.node.control import ClientStatus, NicStatus, RequestStatus, StatusReply
-from mfsd.observe.format import bit_rate, byte_count, count, duration, share
+from mfsd.node.control import ClientStatus, DeadlineStatus, NicStatus, RequestStatus, StatusReply
+from mfsd.observe.format import bit_rate, byte_count, count, duration, in_time, share
 
 
 class Cell(NamedTuple):
@@ -223,6 +223,14 @@ VIEWS = (
     View("Units", ("UNIT ", "PROGRAMS", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "REQUESTS", "IN TIME"), _units),
     View("Requests", ("REQUEST", "UNIT ", "STATE ", "LEFT", "RATE", "ASKED", "DONE", "FAILED OPEN"), _requests),
 )
+
+
+def in_time_of(deadlines: DeadlineStatus) -> str:
+    """Of late, and before; empty while no request with a deadline has ended."""
+    return in_time(
+        (deadlines.latest_met, deadlines.latest_missed, deadlines.latest_s),
+        (deadlines.recent_met, deadlines.recent_missed, deadlines.window_s),
+    )
 
 
 def arranged(rows: list[Row], column: int | None, reverse: bool, pattern: str) -> list[Row]:

@@ -32,6 +32,8 @@ COORDINATOR_PORT = 7400
 PAGE_PORT = 7480
 DROP_BUDGET = 0.25
 """Share of requests that may be pruned: few are under way here, and some of them shall be seen."""
+MAX_HOLD = "5s"
+"""The most that a configuration may have."""
 CHECKOUT_ETCD = Path(__file__).parents[2] / "build/debian/etcd-server/usr/bin/etcd"
 """Where a checkout's setup puts it."""
 
@@ -205,6 +207,8 @@ class Cluster:
             'log_level = "warning"\n\n'
             f'[cluster]\nnode = "{node.name}"\nunit = "{node.name}"\ncoordinators = [{addresses}]\n\n'
             f'[nic.{node.device}]\nrate = "{self._rate(node)}"\naddress = "{node.address}"\n\n'
+            f"# A link here is a thousandth of a real one, and what waits for it waits longer.\n"
+            f'[arbiter]\nmax_hold = "{MAX_HOLD}"\n\n'
             "# What nobody knows passes at once. Programs of perftest (ib_write_bw ...) ask here, so that there is "
             "something to see.\n"
             '[[rule]]\nprocess = "ib_"\naction = "hold"\nstage = "p2d"\n'

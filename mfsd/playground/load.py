@@ -6,8 +6,9 @@ Runs until it is killed. Every prefill node begins a batch each PERIOD_S: it fet
 (stage 1), runs its layers, each with a collective among the prefill nodes (stage 2), and sends each request's KV to the
 decode node (stage 3), whose link is as fast as those of all prefill nodes together. Sizes are shares of what a prefill
 node's link carries in a period, so that links are as busy at every rate. Short requests have little time and long ones
-have much: whoever sends all at once slows down collectives and makes the short ones late. Now and then comes a burst of
-more than the links take, and a request whose time is too short whatever is done.
+have much, and all of a node's KV goes over one connection: sent in the order in which it is computed, short ones wait
+behind long ones and are late; sent in the order of permits, most are in time. Now and then come two that are so large
+that one of them is pruned for the others, and one whose time is too short whatever is done.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ import random
 import sys
 import threading
 import time
+from functools import partial
 from typing import NamedTuple
 
-from mfsd.client import Flow, Request, Session, Stage
+from mfsd.client import Flow, Request, Session, Stage, Task
 from mfsd.client.batch import Batch
-from mfsd.playground.wire import Channel, Link
+from mfsd.playground.wire import Channel, Link, Queue
 
 DEVICE = "mfs0"
 PERIOD_S = 2.0
 LAYERS = 4
 COMPUTE_S = 0.06
 """Of a layer."""
-COLLECTIVE_SHARE = 0.04
+COLLECTIVE_SHARE = 0.02
 """Of a layer, as a share of what the link carries in a period."""
+PIECE_SHARE = 0.015
+"""Most of KV that is asked for and sent at once."""
 BACKGROUND_SHARE = 0.05
 BACKGROUND_PERIOD_S = 0.5
 BATCHES_AT_ONCE = 4
-BURST_EVERY, BURST_SIZE = 8, 2.0
+HUGE_EVERY = 6
 HOPELESS_EVERY = 5
 HOPELESS_S = 0.05
 ID_STEP = 1 << 32
@@ -49,9 +53,11 @@ class Kind(NamedTuple):
     deadline_s: float
 
 
-SHORT = Kind(kv_share=0.045, reuse_share=0.005, deadline_s=1.5)
-LONG = Kind(kv_share=0.28, reuse_share=0.02, deadline_s=5.0)
-BATCH = (LONG, LONG, SHORT, SHORT)
+SHORT = Kind(kv_share=0.02, reuse_share=0.005, deadline_s=1.2)
+LONG = Kind(kv_share=0.28, reuse_share=0.02, deadline_s=6.0)
+HUGE = Kind(kv_share=0.6, reuse_share=0.02, deadline_s=2.1)
+"""Alone it is in time, and of two at once only one."""
+BATCH = (LONG, LONG, SHORT, SHORT, SHORT, SHORT)
 """In the order in which they ask."""
 
 
@@ -82,6 +88,7 @@ class Prefill:
         self._identifiers = itertools.count(number * ID_STEP + 1)
         after = place.prefill[(place.prefill.index(own) + 1) % len(place.prefill)]
         self._neighbour = after if after != own else place.store
+        self._to_decode = Queue(link, place.decode)
         self._room = threading.Semaphore(BATCHES_AT_ONCE)
         self._chance = random.Random(number)
         self._delay_s = number % len(place.prefill) * PERIOD_S / len(place.prefill) / 2
@@ -103,10 +110,11 @@ class Prefill:
             self._room.release()
 
     def _run_batch(self, number: int) -> None:
-        size = BURST_SIZE if number % BURST_EVERY == 0 else 1.0
-        kinds = [kind._replace(kv_share=kind.kv_share * (size if kind is LONG else 1.0)) for kind in BATCH]
+        kinds = list(BATCH)
+        if number % HUGE_EVERY == 0:
+            kinds[:2] = [HUGE, HUGE]
         if number % HOPELESS_EVERY == 0:
-            kinds[0] = kinds[0]._replace(deadline_s=HOPELESS_S)
+            kinds[0] = LONG._replace(deadline_s=HOPELESS_S)
         now_ns = time.monotonic_ns()
         requests = [self._request(kind, now_ns) for kind in kinds]
         computed = [threading.Event() for _ in range(LAYERS)]
@@ -166,15 +174,25 @@ class Prefill:
                 event.set()
 
     def _ship(self, batch: Batch, request: Request, computed: list[threading.Event]) -> None:
-        """Stage 3: each layer's KV, as soon as it is there."""
-        with contextlib.suppress(OSError):
-            channel = self._link.connect(self._place.decode)
-            for layer in range(LAYERS):
-                computed[layer].wait()
-                size = request.flows[layer].size_bytes
-                with self._task(request, size, Stage.P2D, batch, layer, self._place.decode):
-                    channel.push(size)
+        """Stage 3: each layer's KV, as soon as it is there, in pieces."""
+        sent, posted = threading.Semaphore(0), 0
+        for layer in range(LAYERS):
+            computed[layer].wait()
+            tasks = [
+                (size, self._task(request, size, Stage.P2D, batch, layer, self._place.decode))
+                for size in self._pieces(request.flows[layer].size_bytes)
+            ]
+            for size, task in tasks:
+                task.wait()
+                self._to_decode.post(size, partial(_over, task, sent))
+            posted += len(tasks)
+        for _ in range(posted):
+            sent.acquire()
         batch.done(request.request_id)
+
+    def _pieces(self, size: int) -> list[int]:
+        most = int(PIECE_SHARE * self._period_bytes)
+        return [min(most, size - at) for at in range(0, size, most)]
 
     def _task(
         self,
@@ -185,7 +203,7 @@ class Prefill:
         layer: int,
         peer: str,
         incoming: bool = False,
-    ) -> contextlib.AbstractContextManager[object]:
+    ) -> Task:
         return self._session.submit(
             size,
             stage=stage,
@@ -197,6 +215,11 @@ class Prefill:
             peer=peer,
             incoming=incoming,
         )
+
+
+def _over(task: Task, sent: threading.Semaphore) -> None:
+    task.complete()
+    sent.release()
 
 
 def background(session: Session, link: Link, peer: str, rate_bytes_per_s: int) -> None:

@@ -7,10 +7,12 @@ the receiver to send so much instead.
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 PORT = 7999
 CHUNK_S = 0.002
@@ -116,3 +118,28 @@ class Channel:
         """The peer sends so much. OSError."""
         self._connection.sendall(_LENGTH.pack(-size_bytes))
         self._link.receive(self._connection, size_bytes)
+
+
+class Queue:
+    """One connection that all threads of a node share, as a queue pair is: messages go in the order in which they were
+    posted, and a small one waits until the large ones in front of it are through."""
+
+    def __init__(self, link: Link, peer: str) -> None:
+        self._link, self._peer = link, peer
+        self._posted: queue.SimpleQueue[tuple[int, Callable[[], object]]] = queue.SimpleQueue()
+        threading.Thread(target=self._send, daemon=True).start()
+
+    def post(self, size_bytes: int, over: Callable[[], object]) -> None:
+        """Calls `over` when the peer has all of it, or is gone."""
+        self._posted.put((size_bytes, over))
+
+    def _send(self) -> None:
+        channel: Channel | None = None
+        while True:
+            size_bytes, over = self._posted.get()
+            try:
+                channel = channel or self._link.connect(self._peer)
+                channel.push(size_bytes)
+            except OSError:
+                channel = None
+            over()

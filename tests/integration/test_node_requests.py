@@ -113,5 +113,7 @@ def test_two_processes_of_one_request_are_one_row(folder: Path) -> None:
         eventually(lambda: daemon.status().deadlines.met == 1, "one end")
         batches[1].end()
         eventually(lambda: daemon.status().deadlines.missed == 1, "the other, which was late")
-        assert daemon.status().deadlines.met == 0, "one request counts once"
+        now = daemon.status().deadlines
+        assert (now.met, now.latest_met, now.latest_missed, now.latest_s) == (0, 0, 1, 20.0), "one request counts once"
+        assert "in time: 0% of 1 (20 s), 0% of 1 (5m 0s)" in mfsctl(daemon.socket, "status").stdout
         assert requests(daemon, "--request", "5")[0]["outcome"] == "missed"

@@ -25,7 +25,7 @@ static struct kv *kv_of(uint32_t request)
 	return &kv[request];
 }
 
-static void look(uint32_t request)
+static void evaluate(uint32_t request)
 {
 	const struct kv *it = kv_of(request);
 
@@ -44,11 +44,11 @@ void decode_expect(char *words)
 	if (sscanf(words, "%u %" SCNu64, &request, &bytes) != 2)
 		fail("expect %s: want REQUEST BYTES", words);
 	kv_of(request)->expected = bytes;
-	look(request);
+	evaluate(request);
 }
 
 void decode_received(uint32_t request, uint64_t bytes)
 {
 	kv_of(request)->arrived += bytes;
-	look(request);
+	evaluate(request);
 }

@@ -2,7 +2,7 @@
  * schedules.
  *
  * Permits arrive on a thread that sleeps until there are some; it hands them to the event loop. The shim's hooks take
- * permits out of the ring, too, also of our messages; they keep them for whoever asks, so we ask again whenever some were
+ * permits out of the ring, too, also of our messages; they keep them for the caller, so we ask again whenever some were
  * taken since we asked last. A message that waits when the daemon is gone, or longer than the daemon says, goes out
  * without a permit on the lowest class but the scavenger's.
  */
@@ -23,7 +23,7 @@ enum { LOOK_NS = 20 * 1000 * 1000, WAIT_NS = 100 * 1000 * 1000 };
 #define ATTACH_NS 30000000000ull
 
 /* A batch as the daemon knows it: until its last message is out. */
-struct told {
+struct announcement {
 	struct mfs_client *client;
 	unsigned users; /* the running batch and its requests */
 	uint32_t slot;
@@ -61,7 +61,7 @@ static uint32_t permits_moved(void)
 }
 
 /* Rings the bell when permits have come, and lets the event loop take them before it sleeps again. They may have left the
- * ring by the time it is looked at; one that leaves between two waits is gate_look's. */
+ * ring by the time it is polled; one that leaves between two waits is gate_look's. */
 static void *wait_for_permits(void *unused)
 {
 	const uint64_t one = 1;
@@ -185,7 +185,7 @@ void gate_submit(struct message *message)
 		.bytes = message->bytes,
 		.request_id = request->number + 1,
 		.deadline_ns = request->deadline_ns,
-		.batch = request->told && request->told->client == client ? request->told->slot : MFS_NONE_U32,
+		.batch = request->announced && request->announced->client == client ? request->announced->slot : MFS_NONE_U32,
 		.layer = (uint16_t)message->layer,
 		.stage = (uint8_t)message->stage,
 		.nic = (uint8_t)nic,
@@ -272,21 +272,21 @@ void gate_posting(const struct message *message)
 
 /* ---- batches ---------------------------------------------------------------------------------------------------- */
 
-static void told_release(struct told *told)
+static void announcement_release(struct announcement *announced)
 {
-	if (--told->users)
+	if (--announced->users)
 		return;
-	mfs_client_batch_end(told->client, told->slot);
-	free(told);
+	mfs_client_batch_end(announced->client, announced->slot);
+	free(announced);
 }
 
 static struct mfs_demand_info demand(enum stage stage, unsigned peer, uint64_t bytes, enum mfs_direction direction)
 {
-	struct mfs_demand_info told = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
+	struct mfs_demand_info info = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
 					.direction = (uint8_t)direction };
 
-	memcpy(told.peer, verbs_gid(peer), sizeof(told.peer));
-	return told;
+	memcpy(info.peer, verbs_gid(peer), sizeof(info.peer));
+	return info;
 }
 
 void gate_batch_begin(struct batch *batch)
@@ -295,7 +295,7 @@ void gate_batch_begin(struct batch *batch)
 	static struct mfs_demand_info demands[2 * REQUESTS_MAX];
 	struct mfs_client *client;
 	struct mfs_batch_info telling;
-	struct told *told;
+	struct announcement *announced;
 	int slot;
 
 	if (!settings.scheduled || !(client = session_now()))
@@ -325,33 +325,33 @@ void gate_batch_begin(struct batch *batch)
 		.requests_count = batch->requests,
 	};
 	slot = mfs_client_batch_begin_with(client, &telling);
-	if (slot < 0 || !(told = malloc(sizeof(*told))))
+	if (slot < 0 || !(announced = malloc(sizeof(*announced))))
 		return; /* its messages carry no batch then */
-	*told = (struct told){ .client = client, .slot = (uint32_t)slot, .users = batch->requests + 1 };
-	batch->told = told;
+	*announced = (struct announcement){ .client = client, .slot = (uint32_t)slot, .users = batch->requests + 1 };
+	batch->announced = announced;
 	for (uint32_t i = 0; i < batch->requests; i++)
-		batch->request[i]->told = told;
+		batch->request[i]->announced = announced;
 }
 
 void gate_batch_layer(struct batch *batch)
 {
-	if (batch->told)
-		mfs_client_batch_layer(batch->told->client, batch->told->slot, batch->layer);
+	if (batch->announced)
+		mfs_client_batch_layer(batch->announced->client, batch->announced->slot, batch->layer);
 }
 
 void gate_batch_computed(struct batch *batch)
 {
-	if (!batch->told)
+	if (!batch->announced)
 		return;
 	gate_batch_layer(batch);
-	told_release(batch->told);
-	batch->told = NULL;
+	announcement_release(batch->announced);
+	batch->announced = NULL;
 }
 
 void gate_request_end(struct request *request)
 {
-	if (request->told)
-		told_release(request->told);
+	if (request->announced)
+		announcement_release(request->announced);
 }
 
 void gate_statistics(void)

@@ -62,15 +62,15 @@ static void links_make(void)
 {
 	for (unsigned i = 0; i < links; i++) {
 		unsigned peer, stage, queue_pairs, classes[CLASSES_MAX], count;
-		char list[64], way[16];
+		char list[64], direction[16];
 
-		if (sscanf(link_text[i], "%u:%u:%63[0-9,]:%u:%15s", &peer, &stage, list, &queue_pairs, way) != 5)
+		if (sscanf(link_text[i], "%u:%u:%63[0-9,]:%u:%15s", &peer, &stage, list, &queue_pairs, direction) != 5)
 			fail("--link %s: want PEER:STAGE:CLASSES:QUEUE_PAIRS:WAY", link_text[i]);
 		count = numbers(list, classes, CLASSES_MAX);
 		for (unsigned c = 0; c < count; c++)
 			verbs_link(peer, (enum stage)stage, classes[c], queue_pairs,
-				   !strcmp(way, "send") || !strcmp(way, "both"),
-				   !strcmp(way, "receive") || !strcmp(way, "both"));
+				   !strcmp(direction, "send") || !strcmp(direction, "both"),
+				   !strcmp(direction, "receive") || !strcmp(direction, "both"));
 	}
 }
 

@@ -115,7 +115,7 @@ static void receive_post(struct pair *pair)
 		fail("ibv_post_recv: %s", strerror(errno));
 }
 
-/* Whether work requests of the lane are signaled without being told. */
+/* Whether work requests of the lane are signaled without a flag. */
 static bool signals_all(const struct lane *lane)
 {
 	return !settings.nccl_signals || (lane->stage != STAGE_COLLECTIVE && lane->stage != STAGE_CONTROL);

@@ -34,7 +34,7 @@ enum {
 enum stage { STAGE_CONTROL = 0, STAGE_REUSE = 1, STAGE_COLLECTIVE = 2, STAGE_P2D = 3 };
 
 struct request;
-struct told;
+struct announcement;
 
 /* One message. It lives from its submission until its completion. */
 struct message {
@@ -60,7 +60,7 @@ struct message {
 struct request {
 	struct request *next;
 	struct batch *batch; /* NULL once the batch has ended */
-	struct told *told; /* of gate.c */
+	struct announcement *announced; /* of gate.c */
 	uint64_t deadline_ns, budget_ns;
 	uint64_t fetch_bytes, push_bytes; /* of one layer */
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
@@ -75,7 +75,7 @@ struct batch {
 	uint64_t send_bytes[2], receive_bytes[2]; /* dispatch, combine */
 	uint64_t deadline_ns, compute_ns;
 	uint32_t layers, layer, requests;
-	struct told *told; /* of gate.c */
+	struct announcement *announced; /* of gate.c */
 	struct request *request[REQUESTS_MAX];
 };
 

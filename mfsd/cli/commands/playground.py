@@ -130,6 +130,8 @@ def _fail(text: str) -> NoReturn:
 
 
 def _welcome(state: State, rate: str, load: bool) -> str:
+    from mfsd.playground.load import LONG, SHORT
+
     first, last = state.nodes[0], state.nodes[-1]
     addresses = ",".join(c.outside for c in state.coordinators)
     width = max(len(node.socket) for node in state.nodes)
@@ -165,7 +167,8 @@ def _welcome(state: State, rate: str, load: bool) -> str:
             f"  {socket} explain --slowest",
             f"  {socket} flows -f --slow 300ms",
             "",
-            "A line here says every 10 s how many requests were in time: short ones have 1.5 s, long ones 5 s.",
+            f"A line here says every 10 s how many requests were in time: short ones have {SHORT.deadline_s:g} s, "
+            f"long ones {LONG.deadline_s:g} s.",
             "Let nothing wait on the nodes that prefill, see it fall, and turn it back on:",
             *(
                 f"  mfsctl --socket {n.socket} mode observe"

@@ -32,6 +32,7 @@ from mfsd.node.control import (
 )
 from mfsd.node.control_client import Refused, Unreachable, ask
 from mfsd.observe.format import bit_rate, byte_count, count, duration, share
+from mfsd.observe.views import in_time_of
 
 _SHORT_ROLES = {"nccl-data": "data", "nccl-cts": "cts", "nccl-flush": "flush", "unknown": "other"}
 
@@ -146,6 +147,8 @@ def _ask(path: Path) -> StatusReply:
 def _view(reply: StatusReply, form: Form) -> list[str]:
     width = terminal_width(form)
     lines = _daemon_lines(reply.daemon)
+    if in_time := in_time_of(reply.deadlines):
+        lines.append(in_time)
     for abi, programs in skewed((client.abi for client in reply.clients), reply.daemon.abi).items():
         other = click.style(f"{programs} of another version:", fg="yellow")
         lines.append(f"{other} ABI {abi}, this daemon {reply.daemon.abi}; see mfsctl doctor")

@@ -31,7 +31,8 @@ function show(s) {
   $("points").replaceChildren(...verdict.points.map(point));
   document.title = a.recent_met + a.recent_missed ? `MFS: ${share(a.recent_met, a.recent_missed)} in time` : "MFS cluster";
   const numbers = [
-    [share(a.recent_met, a.recent_missed), "in time, last " + time(a.window_ns / 1e9 || 300)], [share(a.hour_met, a.hour_missed), "last hour"],
+    [share(a.latest_met, a.latest_missed), "in time, last " + time(a.latest_ns / 1e9)],
+    [share(a.recent_met, a.recent_missed), "last " + time(a.window_ns / 1e9 || 300)], [share(a.hour_met, a.hour_missed), "last hour"],
     [s.batches_active, "batches"], [s.requests_active, "requests"], [s.given_up_total, "given up"],
     [s.nodes.length - down + (down ? ` (${down} lost)` : ""), "nodes"], [s.ports.used.length, "ports"], [time(s.uptime_ns / 1e9), "up"],
   ];

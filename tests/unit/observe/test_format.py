@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mfsd.observe.format import bit_rate, byte_count, count, duration
+from mfsd.observe.format import bit_rate, byte_count, count, duration, in_time
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,9 @@ def test_rates_and_counts() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_shares_in_time_are_said_where_any_ended() -> None:
+    assert in_time((19, 1, 20.0), (300, 100, 300.0)) == "in time: 95% of 20 (20 s), 75% of 400 (5m 0s)"
+    assert in_time((0, 0, 20.0), (1, 0, 300.0)) == "in time: 100% of 1 (5m 0s)"
+    assert in_time((0, 0, 20.0)) == ""

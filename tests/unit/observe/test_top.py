@@ -11,7 +11,7 @@ import pytest
 from textual.widgets import DataTable, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
-from mfsd.node.control import ClassStatus, RequestStatus, StatusReply
+from mfsd.node.control import ClassStatus, DeadlineStatus, RequestStatus, StatusReply
 from mfsd.node.control_client import Unreachable
 from mfsd.node.totals import Totals
 from mfsd.observe.top import Top
@@ -139,6 +139,23 @@ def drive(ask: Callable[[], Look], *keys: str, size: tuple[int, int] = (80, 24))
             return Screen(str(top.query_one("#head", Static).render()), rows)
 
     return asyncio.run(session())
+
+
+def test_the_head_says_how_many_are_in_time_of_late() -> None:
+    deadlines = DeadlineStatus(
+        met=900,
+        missed=99,
+        recent_met=88,
+        recent_missed=12,
+        window_s=300.0,
+        latest_met=3,
+        latest_missed=1,
+        latest_s=20.0,
+    )
+    look = BEFORE._replace(status=msgspec.structs.replace(BEFORE.status, deadlines=deadlines))
+    assert "in time: 75% of 4 (20 s), 88% of 100 (5m 0s)" in drive(lambda: look).head
+    none = BEFORE._replace(status=msgspec.structs.replace(BEFORE.status, deadlines=DeadlineStatus()))
+    assert "in time" not in drive(lambda: none).head
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])

@@ -230,7 +230,7 @@ def test_an_idle_cluster_says_what_to_do(browser: Browser) -> None:
         assert browser.text("#title") == "No daemon is connected"
         assert "name this coordinator to the daemons in [cluster]" in browser.text("#points")
         assert rows(browser, "batches") == ["no batch is under way"]
-        assert numbers(browser)["in time, last 5 min"] == "-"
+        assert numbers(browser)["in time, last 20 s"] == numbers(browser)["last 5 min"] == "-"
 
 
 def test_a_coordinator_that_is_gone_is_said(browser: Browser) -> None:

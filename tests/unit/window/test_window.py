@@ -95,9 +95,9 @@ def test_the_window_of_a_slow_destination_shrinks_and_it_loses_nothing() -> None
     window = Window(RATE)
     rate, size, count = RATE / 20, 10_000, 2000
     took_ns = rounds(window, 1, rate, size, count, 0)
-    look = window.look(window.destination(1, took_ns))
-    assert look.window_bytes < WINDOW / 2
-    assert look.rate_bytes_per_s == pytest.approx(rate, rel=0.02)
+    found = window.snapshot(window.destination(1, took_ns))
+    assert found.window_bytes < WINDOW / 2
+    assert found.rate_bytes_per_s == pytest.approx(rate, rel=0.02)
     assert took_ns <= 1.01 * count * size / rate * 1e9
 
 
@@ -105,7 +105,7 @@ def test_it_grows_again_when_the_destination_recovers() -> None:
     window = Window(RATE)
     end_ns = rounds(window, 1, RATE / 20, 10_000, 2000, 0)
     end_ns = rounds(window, 1, RATE, 10_000, 2000, end_ns)
-    assert window.look(window.destination(1, end_ns)).window_bytes == WINDOW
+    assert window.snapshot(window.destination(1, end_ns)).window_bytes == WINDOW
 
 
 def test_time_that_is_no_queue_does_not_shrink_it() -> None:
@@ -121,9 +121,9 @@ def test_an_idle_destination_starts_fair() -> None:
     window = Window(RATE)
     end_ns = rounds(window, 1, RATE / 20, 10_000, 2000, 0)
     destination = window.destination(1, end_ns)
-    assert window.look(destination).window_bytes < WINDOW
+    assert window.snapshot(destination).window_bytes < WINDOW
     window.enter(destination, 1000, end_ns + 2_000 * MS)
-    assert window.look(destination).window_bytes == WINDOW
+    assert window.snapshot(destination).window_bytes == WINDOW
 
 
 def test_what_is_overdue_leaves_and_gives_the_destination_more_time() -> None:
@@ -141,12 +141,12 @@ def test_destinations_are_found_again_and_the_least_used_make_room() -> None:
     assert window.destination(10**9, 0) == first
     for key in range(1, 9000):  # more than there is room for, each given back
         window.give(window.destination(key, 0))
-    assert window.look(first).key == 10**9, "it is in use"
+    assert window.snapshot(first).key == 10**9, "it is in use"
     window.give(first)
     window.give(first)
     for key in range(1, 9000):
         window.give(window.destination(key, 0))
-    assert window.look(window.destination(10**9, 0)).window_bytes == WINDOW
+    assert window.snapshot(window.destination(10**9, 0)).window_bytes == WINDOW
 
 
 def test_a_table_that_is_full_of_destinations_in_use_shares_one() -> None:
