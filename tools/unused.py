@@ -19,7 +19,7 @@ from pathlib import Path
 import vulture
 
 KINDS = {"function", "method", "class", "property", "import", "unreachable_code"}
-"""What vulture finds and is meant here; fields of structs are for whoever reads the JSON."""
+"""What vulture finds and is meant here; fields of structs are for readers of the JSON."""
 SHIPPED = ("mfsd/", "nccl_shim/", "mooncake_adapter/", "bench/", "setup.py", "tools/")
 BY_DECORATOR = ["@*.command", "@*.command_of", "@register", "@pytest.fixture", "@rule", "@invariant", "@fixture"]
 BY_NAME = {

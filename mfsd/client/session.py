@@ -285,7 +285,7 @@ class Session:
         timeout_ns: int,
         /,
     ) -> Permit | None:
-        """:meth:`permit` for who knows what he says: the words are not looked at. OverflowError, TypeError, ValueError
+        """:meth:`permit` without its checks of the arguments. OverflowError, TypeError, ValueError
         or LookupError for what cannot be."""
         client = self._settled.client
         if client is None or not self._enforces:

@@ -45,7 +45,7 @@ def main() -> None:
                 assert engine.transfer_sync_read(peer.name, address, peer.address, size) == 0
             assert area[:size] == letter * size
 
-        def until_laned(move: Callable[..., None], size: int, **metadata: Any) -> None:
+        def until_marked(move: Callable[..., None], size: int, **metadata: Any) -> None:
             """Moves bytes until a lane is open for them, and twice more, through it."""
             before = opened()
 
@@ -57,12 +57,12 @@ def main() -> None:
             move(b"b", size, **metadata)
             move(b"c", size, **metadata)
 
-        until_laned(write, SMALL)
-        until_laned(write, MIDDLE)
+        until_marked(write, SMALL)
+        until_marked(write, MIDDLE)
         write(b"l", LARGE)
-        until_laned(read, SMALL)
-        until_laned(read, MIDDLE)
-        until_laned(write, MIDDLE, stage=4)  # background: nobody waits for it, whatever its size
+        until_marked(read, SMALL)
+        until_marked(read, MIDDLE)
+        until_marked(write, MIDDLE, stage=4)  # background: nobody waits for it, whatever its size
         print(json.dumps({"lanes": sorted(opened()), "own": lanes.wire_class}), flush=True)
     os._exit(0)  # the engine's threads do not end by themselves
 

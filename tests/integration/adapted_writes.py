@@ -44,7 +44,7 @@ def main() -> None:
                 assert engine.transfer_sync_read(peer.name, address, peer.address, SIZE) == 0
             assert area[:SIZE] == letter * SIZE
 
-        def until_laned(move: Callable[..., None], **metadata: Any) -> None:
+        def until_marked(move: Callable[..., None], **metadata: Any) -> None:
             """Moves bytes until a lane is open for them, and once more, through it."""
             before = opened()
 
@@ -56,8 +56,8 @@ def main() -> None:
             move(b"b", **metadata)
 
         write(b"p", stage=3)
-        until_laned(write, stage=4)  # background: the scavenger's class
-        until_laned(read, stage=1, layer=2, batch=batch)  # reuse, two layers ahead of the batch
+        until_marked(write, stage=4)  # background: the scavenger's class
+        until_marked(read, stage=1, layer=2, batch=batch)  # reuse, two layers ahead of the batch
         print(json.dumps({"lanes": sorted(opened())}), flush=True)
     os._exit(0)  # the engine's threads do not end by themselves
 

@@ -189,7 +189,7 @@ def test_a_permit_of_one_direction_does_not_wait_for_the_other(serve, session) -
     first.complete()
 
 
-def test_what_is_laned_does_not_wait_for_collectives(serve, session) -> None:
+def test_what_is_class_marked_does_not_wait_for_collectives(serve, session) -> None:
     server = serve(quiet_ns=0, gate_max_ns=3600 * 10**9)
     server.arbiter.wire([46, 34, 26, 18, 10, 9, 8, 1])
     s = session()

@@ -1,4 +1,4 @@
-"""Work in turns: who has much to do waits for nobody's lease, and nobody waits for him."""
+"""Work in turns: a stream with much to do holds up neither the lease nor the other streams."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted((ROOT / "docs" / "internals").glob("*.md"))
 ARCHITECTURE = ROOT / "docs" / "internals" / "architecture.md"
+GLOSSARY = ROOT / "docs" / "internals" / "glossary.md"
 ROOMS = [
     *("csrc", "csrc/soft_roce", "nccl_shim", "mooncake_adapter", "bench"),
     *(f"mfsd/{folder.name}" for folder in sorted((ROOT / "mfsd").iterdir()) if (folder / "__init__.py").exists()),
@@ -39,7 +40,7 @@ def test_every_room_is_in_the_house_and_has_a_page(room: str) -> None:
         assert (ARCHITECTURE.parent / link).exists()
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p != ARCHITECTURE], ids=lambda p: str(p.name))
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in (ARCHITECTURE, GLOSSARY)], ids=lambda p: str(p.name))
 def test_a_page_says_what_always_holds(page: Path) -> None:
     assert re.search(r"^## Invariants", page.read_text(), re.MULTILINE), f"{page.name} has no invariants"
 
@@ -48,6 +49,28 @@ def test_a_page_says_what_always_holds(page: Path) -> None:
 def test_tests_that_are_named_exist(page: Path) -> None:
     for name in re.findall(r"`(test_\w+)`", page.read_text()):
         assert f"def {name}(" in TESTS, f"{page.name} names {name}"
+
+
+def test_functions_that_a_transfer_and_a_batch_pass_are_in_the_files_that_are_linked() -> None:
+    text = ARCHITECTURE.read_text()
+    linked = re.findall(r"\[`([\w.]+)\(\)`\]\(([^)]+)\)", text)
+    assert len(linked) > 20
+    for name, target in linked:
+        owner, _, function = name.rpartition(".")
+        source = (ARCHITECTURE.parent / target).read_text()
+        assert re.search(rf"^[^#/*]*\b{function}\(", source, re.MULTILINE), f"{target} has no {name}"
+        assert not owner or re.search(rf"^class {owner}\b", source, re.MULTILINE), f"{target} has no class {owner}"
+    files = (file for part in ("csrc", "nccl_shim") for file in (ROOT / part).rglob("*.[ch]"))
+    sources = "".join(file.read_text() for file in files)
+    for name in re.findall(r"(?<!\[)`(\w+)\(\)`", text):
+        assert f"{name}(" in sources, f"nothing is called {name}"
+
+
+def test_what_the_glossary_names_exists() -> None:
+    places = re.findall(r"\| `([^`]+)` \|$", GLOSSARY.read_text(), re.MULTILINE)
+    assert len(places) > 50
+    for place in places:
+        assert (ROOT / place).exists(), place
 
 
 LINKING = [
