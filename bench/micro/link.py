@@ -20,7 +20,7 @@ from bench.micro.daemon import ROOT
 from bench.micro.traffic import Moved, moved
 from bench.testbed.hosts import Hosts
 from mfsd.children import python_module
-from mfsd.fabric.qdisc import run_tc
+from mfsd.fabric.systems.linux.qdisc import run_tc
 from mfsd.playground.network import on_node
 from mfsd.playground.program import Program
 

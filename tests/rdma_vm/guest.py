@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import tests.support.daemon  # noqa: E402
 from bench.fabric.lab import slow_profile  # noqa: E402
 from mfsd.fabric.plan import make_plan  # noqa: E402
-from mfsd.fabric.qdisc import apply_queues, interface_index, open_netlink, remove_queues  # noqa: E402
+from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index, open_netlink, remove_queues  # noqa: E402
 from tests.support.daemon import Daemon, eventually  # noqa: E402
 from tests.support.under_mfs import under_mfs  # noqa: E402
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.sim.workload import TraceError, ideal_reuse, read_trace
-from mfsd.fabric.diff import diff_config
 from mfsd.fabric.policy import PolicyError, load_profiles, mark_dscps, shipped_policy
-from mfsd.fabric.schema import check_schema, eos_structured
+from mfsd.fabric.systems import SYSTEMS
+from mfsd.fabric.systems.eos import eos_structured
 from mfsd.node import rules
 from mfsd.node.config_file import ConfigError, load
 from mfsd.node.reference import default_toml
@@ -123,12 +123,12 @@ def switch(folder: Path) -> Iterator[Check]:
             return
         text = BETWEEN.join(rest).decode(errors="replace")
         try:
-            for change in diff_config(nos, rendered[nos], text):
+            for change in SYSTEMS[nos].diff(rendered[nos], text):
                 assert change.path
         except ValueError as error:
             one_line(error)
         if nos in ("onyx", "nxos", "cumulus", "sonic"):
-            assert all(finding.message for finding in check_schema(nos, text, folder))
+            assert all(finding.message for finding in SYSTEMS[nos].check(text, folder))
         if nos == "eos":  # the rest is Arista's own package
             with contextlib.suppress(ValueError):
                 eos_structured(text)
