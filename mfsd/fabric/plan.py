@@ -10,7 +10,7 @@ import re
 
 from msgspec import Struct
 
-from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile, mark_dscps
+from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile, class_dscps
 
 QUEUES = 8
 PFC_FRAME_BYTES = 64
@@ -182,7 +182,7 @@ def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:
         lossless_percent=profile.buffers.lossless_percent,
         watchdog=profile.pfc_watchdog,
         cnp_dscp=control.dscp[0],
-        rdma_default_dscp=mark_dscps(profile)[-2],
+        rdma_default_dscp=class_dscps(profile)[-2],
     )
 
 

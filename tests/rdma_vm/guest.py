@@ -42,7 +42,7 @@ LANES = (("ib_write_bw", UPPER), ("ib_send_bw", LOWER))
 
 def rules(action: str) -> str:
     """One lane for each of two programs; everything else asks for permits, too."""
-    text = f"[wire]\ndscp = {DSCP}\n"
+    text = '[wire]\nprofile = "paper-k8"\n'
     for process, wire_class in LANES:
         text += f'[[rule]]\nprocess = "{process}"\naction = "{action}"\nstage = "p2d"\nclass = {wire_class}\n'
     return text + f'[[rule]]\naction = "{action}"\nstage = "p2d"\n'

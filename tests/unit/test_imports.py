@@ -29,7 +29,7 @@ BELOW: dict[str, set[str]] = {
     },
     "mfsd.client": {"mfsd._native", "mfsd.policy"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
-    "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
+    "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
         "mfsd.soft_roce",
