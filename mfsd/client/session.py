@@ -18,6 +18,7 @@ from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
+from mfsd.transfer import Transfer
 
 NIC_NAME_BYTES_MAX = 31
 FOREVER_NS = 2**63
@@ -180,45 +181,15 @@ class Session:
         incoming: bool = False,
         class_marked: bool = False,
     ) -> Task:
-        """Asks for leave to send bytes of one message, or of several that go together. Does not sleep.
+        """Asks for a permit for one message, or for several that go together. Does not sleep.
 
         What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
-        them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
-        come here (an RDMA READ), and wait for that direction of the link only. `class_marked`: they will carry the DSCP
-        of a class below the collectives', so that they need not wait here until those are through. `peer`: the
-        address, the GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not hold up what
-        goes elsewhere.
+        them. A stage that never waits (control, collective) is permitted at once and counted.
+        :class:`mfsd.transfer.Transfer` explains the other arguments.
         """
-        check = self._checker
-        size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)
-        request_id, deadline_ns = check.request_id(request_id), check.deadline_ns(deadline_ns)
-        layer = check.layer(layer)
-        where = check.destination(peer)
-        client = self._attachment.client()
-        native_nic = self._settled.nics.get(check.nic(nic), nic)
-        task_id = None
-        if client is not None:
-            if client.nic_name(native_nic) == "":
-                check.refuse("nic", nic, "name it by Session.nic first")
-                client = None
-            elif client.gate(native_nic) >> min(stage, 7) & 1 and self._enforces:
-                try:
-                    task_id = client.submit(
-                        size_bytes,
-                        stage=stage,
-                        nic=native_nic,
-                        request_id=request_id,
-                        deadline_ns=deadline_ns,
-                        batch=self._slot_of(batch, client),
-                        layer=layer,
-                        asked=True,
-                        incoming=incoming,
-                        class_marked=class_marked,
-                        peer=where,
-                    )
-                except OSError as error:  # daemon gone, ring or table full: it goes without a permit
-                    client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
-        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, self._settled.open_class)
+        return self.submit_transfer(
+            Transfer(size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming)
+        )
 
     def permit(
         self,
@@ -237,78 +208,60 @@ class Session:
     ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
         is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
-        with contextlib.suppress(OverflowError, TypeError, ValueError, LookupError):  # submit names what it is
-            if size_bytes <= FLOW_BYTES_MAX and request_id <= ID_MAX and deadline_ns <= TIME_MAX_NS:
-                timeout_ns = FOREVER_NS if timeout_s is None else int(timeout_s * 1e9)
-                return self.ask(
-                    size_bytes,
-                    stage,
-                    nic,
-                    request_id,
-                    deadline_ns,
-                    batch,
-                    layer,
-                    peer,
-                    class_marked,
-                    incoming,
-                    timeout_ns,
-                )
+        return self.permit_transfer(
+            Transfer(size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming),
+            timeout_s,
+        )
+
+    def submit_transfer(self, transfer: Transfer) -> Task:
+        """:meth:`submit`, for adapters."""
+        transfer = self._checker.transfer(transfer)
+        peer = self._checker.destination(transfer.peer)
+        client = self._attachment.client()
+        nic = self._settled.nics.get(self._checker.nic(transfer.nic), transfer.nic)
+        task_id = None
+        if client is not None:
+            if client.nic_name(nic) == "":
+                self._checker.refuse("nic", transfer.nic, "name it by Session.nic first")
+                client = None
+            elif client.gate(nic) >> min(transfer.stage, 7) & 1 and self._enforces:
+                try:
+                    task_id = client.submit_transfer(transfer, nic, self._slot_of(transfer.batch, client), peer)
+                except OSError as error:  # daemon gone, ring or table full: it goes without a permit
+                    client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
+        return Task(self, client, task_id, transfer, nic, self._settled.open_class)
+
+    def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> Task | Permit | None:
+        """:meth:`permit`, for adapters."""
+        try:
+            if (
+                transfer.size_bytes <= FLOW_BYTES_MAX
+                and transfer.request_id <= ID_MAX
+                and transfer.deadline_ns <= TIME_MAX_NS
+            ):
+                return self._ask(transfer, FOREVER_NS if timeout_s is None else int(timeout_s * 1e9))
+        except (OverflowError, TypeError, ValueError, LookupError):
+            pass  # submit_transfer names the field; contextlib.suppress would take as long as all else here
         if self._attachment.client() is None or not self._enforces:
             return None
-        task = self.submit(
-            size_bytes,
-            stage=stage,
-            nic=nic,
-            request_id=request_id,
-            deadline_ns=deadline_ns,
-            batch=batch,
-            layer=layer,
-            peer=peer,
-            class_marked=class_marked,
-            incoming=incoming,
-        )
+        task = self.submit_transfer(transfer)
         task.wait(timeout_s)
         return task
 
-    def ask(
-        self,
-        size_bytes: int,
-        stage: int,
-        nic: int,
-        request_id: int,
-        deadline_ns: int,
-        batch: Batch | None,
-        layer: int,
-        peer: str | bytes,
-        class_marked: bool,
-        incoming: bool,
-        timeout_ns: int,
-        /,
-    ) -> Permit | None:
-        """:meth:`permit` for who knows what he says: the words are not looked at. OverflowError, TypeError, ValueError
-        or LookupError for what cannot be."""
-        client = self._settled.client
+    def _ask(self, transfer: Transfer, timeout_ns: int) -> Permit | None:
+        """Without checks. OverflowError, TypeError, ValueError or LookupError for what cannot be."""
+        settled = self._settled
+        client = settled.client
         if client is None or not self._enforces:
             client = self._attachment.client()
             if client is None or not self._enforces:
                 return None
-        leave = client.ask(
-            size_bytes,
-            stage,
-            self._settled.nics[nic],
-            request_id,
-            deadline_ns,
-            None if batch is None else self._slot_of(batch, client),
-            layer,
-            class_marked,
-            incoming,
-            timeout_ns,
-            self._settled.open_class,
-            destination(peer),
-        )
-        if leave is None:
-            self._attachment.client()  # looks for a daemon if it is that
-        return leave
+        slot = None if transfer.batch is None else self._slot_of(transfer.batch, client)
+        peer = destination(transfer.peer)
+        permit = client.ask(transfer, settled.nics[transfer.nic], slot, peer, timeout_ns, settled.open_class)
+        if permit is None:
+            self._attachment.client()  # looks for a daemon if the reason is that there is none
+        return permit
 
     def fast_path(self, **what: Any) -> FastPath | None:
         """For an adapter of a library whose calls move one buffer each: :class:`mfsd._native.FastPath` with this
