@@ -1,4 +1,4 @@
-"""What engines tell is checked here: what cannot be is taken as unknown and said once, never raised into a transfer."""
+"""Checks what engines announce: what cannot be is taken as unknown, with one warning; nothing is raised."""
 
 from __future__ import annotations
 

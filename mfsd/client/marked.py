@@ -20,8 +20,8 @@ log = logging.getLogger("mfsd.client")
 
 
 def marks_of_environment() -> Marks | None:
-    """What this process is told to mark; None where it is not told to. What cannot be read marks nothing, and is said:
-    a process that is to ask no daemon asks none."""
+    """The marks of `MFS_MARK`; None outside of mode mark. Text that cannot be read marks nothing, with a warning: a
+    process in mode mark never asks a daemon."""
     if os.environ.get("MFS_MODE") != "mark":
         return None
     try:

@@ -26,7 +26,7 @@ ENFORCE = int(Mode.ENFORCE)  # comparing with the enumeration itself costs a tra
 
 
 class Session:
-    """Tells the daemon what this process's transfers are for, and asks it for leave to send.
+    """Announces to the daemon what this process's transfers are for, and asks it for permits.
 
     All methods may be called from any thread. Without a daemon, or when it goes away, every task is permitted at once,
     and the session attaches again by itself. Where the shim is preloaded its session is used, so that a process has
@@ -45,7 +45,7 @@ class Session:
         self._shim = attachment_shim
         self._contexts = threading.local()
         self._attachment = Attachment(
-            socket_path, process, mode, self._settled, self._prepare, self._tell_batches, attachment_shim
+            socket_path, process, mode, self._settled, self._prepare, self._announce_batches, attachment_shim
         )
         _sessions.add(self)
 
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def dscp(self) -> list[int | None]:
-        """DSCP of each class; None where the fabric marks none or no daemon has told."""
+        """DSCP of each class; None where the fabric marks none or no daemon has said so."""
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 
@@ -138,11 +138,11 @@ class Session:
         unit; `compute_ns` is what all its layers take; `deadline_ns` only where it is known better than from the
         requests. End it when its requests have nothing left to send, not when they have nothing left to compute."""
         check = self._checker
-        told = [check.request(request, REQUEST_DEMANDS_MAX) for request in requests]
+        announced = [check.request(request, REQUEST_DEMANDS_MAX) for request in requests]
         batch = Batch(
             check.whole("batch_id", batch_id, ID_MAX, "use a number from 1 to 2**64 - 2"),
             check.whole("layers", layers, LAYERS_MAX, f"use 1 to {LAYERS_MAX}"),
-            tuple(t for t in told if t is not None),
+            tuple(r for r in announced if r is not None),
             check.whole("compute_ns", compute_ns, TIME_MAX_NS, "use nanoseconds, 0 or more"),
             check.deadline_ns(deadline_ns),
             check,
@@ -154,14 +154,14 @@ class Session:
         with self._lock:
             self._batches = {b for b in self._batches if not b.ended} | {batch}
             self._batch_of = {r: b for r, b in self._batch_of.items() if not b.ended}
-            self._batch_of |= {t.request_id: batch for t in told if t is not None}
+            self._batch_of |= {r.request_id: batch for r in announced if r is not None}
         client = self._attachment.client()
         if client is not None:
-            self._tell_batches(client)
+            self._announce_batches(client)
         return batch
 
     def pruned(self, request_id: int) -> bool:
-        """The daemon thinks that the request cannot be in time, or would make others late. False while nobody knows."""
+        """The daemon expects that the request is late, or makes others late. False while it is not known."""
         batch = self._batch_of.get(request_id)
         return batch is not None and batch.pruned(request_id)
 
@@ -260,7 +260,7 @@ class Session:
         peer = destination(transfer.peer)
         permit = client.ask(transfer, settled.nics[transfer.nic], slot, peer, timeout_ns, settled.open_class)
         if permit is None:
-            self._attachment.client()  # looks for a daemon if the reason is that there is none
+            self._attachment.client()  # attaches again if the daemon is gone
         return permit
 
     def fast_path(self, **what: Any) -> FastPath | None:
@@ -327,7 +327,7 @@ class Session:
 
     @contextlib.contextmanager
     def lane(self, wire_class: int) -> Iterator[None]:
-        """Devices and queue pairs that this thread opens inside carry the class, and are never held: whoever sends on
+        """Devices and queue pairs that this thread opens inside carry the class, and are never held: what is sent on
         them asks by :meth:`submit`. Does nothing without the shim."""
         if self._shim is None:
             yield
@@ -371,15 +371,15 @@ class Session:
         for number in range(len(self._nics)):
             self._name_nic(client, number)
 
-    def _tell_batches(self, client: Client) -> None:
+    def _announce_batches(self, client: Client) -> None:
         """Those that this client does not know yet."""
         with self._lock:
             for batch in self._batches:
-                batch.tell(client, self._settled.nics)
+                batch.announce(client, self._settled.nics)
 
     def _name_nic(self, client: Client, number: int) -> None:
         if not 0 < len(self._nics[number][0].encode()) <= NIC_NAME_BYTES_MAX:
-            return  # refused when it was told
+            return  # refused by Session.nic
         try:
             self._settled.nics[number] = client.nic(*self._nics[number])
         except (OSError, ValueError) as error:

@@ -62,7 +62,7 @@ def _queues(plan: Plan) -> Finding:
 
 
 def _default_dscp(plan: Plan) -> Finding:
-    """NCCL and Mooncake send with DSCP 0 when nothing tells them otherwise."""
+    """NCCL and Mooncake send with DSCP 0 unless they are configured otherwise."""
     queue = plan.queue(plan.default_priority)
     if queue.lossless:
         return Finding(

@@ -60,7 +60,7 @@ class Plan(Struct, frozen=True):
     watchdog: PfcWatchdog
     cnp_dscp: int
     rdma_default_dscp: int
-    """For RDMA traffic that nobody marks: the class of MFS's last class before the scavenger."""
+    """For unmarked RDMA traffic: the class of MFS's last class before the scavenger."""
 
     @property
     def groups(self) -> dict[str, Port]:

@@ -20,7 +20,7 @@ class WireTable(NamedTuple):
 
 
 def wire_table(profile: Profile, mfs_classes: int = MFS_CLASSES) -> WireTable:
-    """A stage gets one MFS class of each fabric class that is its own: MFS classes that share one look alike there."""
+    """A stage gets one MFS class of each of its fabric classes: MFS classes that share one are the same there."""
     fold = fold_classes(profile, mfs_classes)
     lanes = [fold.index(fabric_class) for fabric_class in sorted(set(fold))]
     by_stage = divided(len(lanes)).by_stage()

@@ -294,7 +294,8 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     listen: Annotated[HostPort, doc("where to serve; `[::]` is every address of the host")] = HostPort("[::]:7400")
     advertise: Annotated[
-        HostPort | None, doc("what daemons and mfsctl are told; unset: the host's name and the port of `listen`")
+        HostPort | None,
+        doc("address that daemons and mfsctl are given; unset: the host's name and the port of `listen`"),
     ] = None
     etcd: Annotated[
         list[HostPort],
@@ -311,7 +312,7 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = field(name="lease", default=DurationNs.parse("2s"))
     heartbeat_ns: Annotated[
-        DurationNs, doc("how often daemons are told that the leader lives", between(DurationNs, "50ms", "10s"))
+        DurationNs, doc("how often the leader tells daemons that it lives", between(DurationNs, "50ms", "10s"))
     ] = field(name="heartbeat", default=DurationNs.parse("1s"))
     grace_ns: Annotated[
         DurationNs,

@@ -93,7 +93,7 @@ def problems(path: Path) -> list[ConfigError]:
 
 def _checked(raw: dict[str, Any], file: str, most: int) -> tuple[Config | None, list[ConfigError]]:
     """The configuration, None when some of it cannot be read, and what is wrong with it. What cannot be read is left
-    out and the rest is looked at again."""
+    out and the rest is read again."""
     errors: list[ConfigError] = []
     rest = copy.deepcopy(raw)
     gone: list[list[str | int]] = []
@@ -233,7 +233,7 @@ def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
 
 
 def _resolve(raw: dict[str, Any], path: str) -> list[str | int]:
-    """The steps of msgspec's path; it does not tell which entry of a table is meant, so they are tried."""
+    """The steps of msgspec's path; it does not name the entry of a table, so they are tried."""
     steps: list[str | int] = []
     for name, index, entry in re.findall(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])", path):
         if entry:
