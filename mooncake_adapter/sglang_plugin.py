@@ -101,7 +101,7 @@ def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
     ]
 
 
-def judged(version: str, once: WarnOnce) -> bool:
+def supported_version(version: str, once: WarnOnce) -> bool:
     """Whether this SGLang's interfaces are those that were tested; warns once where they are not."""
     if ".".join(version.split(".")[:2]) in TESTED_INTERFACES:
         return True
@@ -118,7 +118,7 @@ def register() -> None:
 
     from mooncake_adapter.process import PROCESS
 
-    if not judged(__import__("sglang").__version__, PROCESS.once):
+    if not supported_version(__import__("sglang").__version__, PROCESS.once):
         return
     for target, function, kind in hooks(Rooms(PROCESS.words, PROCESS.once), PROCESS.once):
         HookRegistry.register(target, function, HookType[kind])

@@ -30,7 +30,7 @@ from mooncake_adapter.metadata import request_number
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_requests import Chunk, Load, Requests, judged
+from mooncake_adapter.vllm_requests import Chunk, Load, Requests, supported_version
 from mooncake_adapter.vllm_worker import Steps, layer_number
 
 INHERITED = (
@@ -91,7 +91,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._requests: Requests | None = None
         session = (
             PROCESS.holder.get()
-            if judged(vllm.__version__, config.kv_transfer_config.kv_connector, PROCESS.once)
+            if supported_version(vllm.__version__, config.kv_transfer_config.kv_connector, PROCESS.once)
             else None
         )
         if session is None:
@@ -189,13 +189,13 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def _reported(
         self, request: Any, delayed: bool, parameters: dict[str, Any] | None
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Adds "mfs_pruned" to the answer of a request that the daemon judged infeasible."""
+        """Adds "mfs_pruned" to the answer of a request that the daemon found infeasible."""
         if self._requests is not None:
             parameters = self._requests.reported(request.request_id, parameters)
         return delayed, parameters
 
     def pruned(self, request_id: str) -> bool:
-        """For a scheduler of one's own: whether the daemon judged this running request infeasible."""
+        """For a scheduler of one's own: whether the daemon found this running request infeasible."""
         return self._requests is not None and self._requests.is_pruned(request_id)
 
     # ---- worker ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ TESTED_VERSIONS = ("0.32.0",)
 TESTED_CONNECTORS = ("MooncakeConnector", "NixlConnector", "ExampleConnector")
 
 
-def judged(version: str, connector: str, once: WarnOnce) -> bool:
+def supported_version(version: str, connector: str, once: WarnOnce) -> bool:
     """Whether this vLLM is one that was tested; warns once where it, or the inner connector, is not."""
     if connector not in TESTED_CONNECTORS:
         once.warn(
@@ -183,7 +183,7 @@ class Requests:
 
     def reported(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         """The same as :meth:`ended`, and what the request's answer says of its transfer: "mfs_pruned" where the daemon
-        judged it infeasible, beside what the inner connector says."""
+        found it infeasible, beside what the inner connector says."""
         told = self.ended(request)
         return (
             {**(parameters or {}), "mfs_pruned": True} if told is not None and self.pruned(told.number) else parameters

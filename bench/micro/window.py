@@ -42,7 +42,7 @@ TOTAL_BITS_PER_S = 2e9
 FLOWS_BYTES = 100_000
 FILL_S = 1.0
 """From when the path becomes slow until it is measured: what is on its way has filled by then."""
-JUDGED_LEAST = 0.002
+MEASURED_LEAST = 0.002
 """Of a link: less than that in observe is nothing that could be kept."""
 
 
@@ -175,7 +175,7 @@ def row(case: Case, rate_mb_s: float, observe: Figures, enforce: Figures) -> dic
     """A case's figures and what they say. `rate_mb_s`: of one link."""
 
     def share(observed: float, enforced: float) -> float | None:
-        return enforced / observed if observed >= JUDGED_LEAST * rate_mb_s else None
+        return enforced / observed if observed >= MEASURED_LEAST * rate_mb_s else None
 
     free, slow = share(observe.free_mb_s, enforce.free_mb_s), share(observe.slow_mb_s, enforce.slow_mb_s)
     return {
@@ -187,16 +187,16 @@ def row(case: Case, rate_mb_s: float, observe: Figures, enforce: Figures) -> dic
         "slow_mb_s_enforce": round(enforce.slow_mb_s, 3),
         "free_share": None if free is None else round(free, 3),
         "slow_share_kept": None if slow is None else round(slow, 3),
-        "free_judged": verdict(None if free is None else free >= ALMOST),
-        "slow_judged": verdict(None if slow is None else slow >= ALMOST),
+        "free_verdict": verdict(None if free is None else free >= ALMOST),
+        "slow_verdict": verdict(None if slow is None else slow >= ALMOST),
     }
 
 
 def line_of(row: dict[str, Any]) -> str:
     """A row in a line."""
     return (
-        f"free {row['free_mb_s_observe']:.1f} {row['free_mb_s_enforce']:.1f} MB/s: {row['free_judged']}; "
-        f"slow {row['slow_mb_s_observe']:.2f} {row['slow_mb_s_enforce']:.2f} MB/s: {row['slow_judged']} "
+        f"free {row['free_mb_s_observe']:.1f} {row['free_mb_s_enforce']:.1f} MB/s: {row['free_verdict']}; "
+        f"slow {row['slow_mb_s_observe']:.2f} {row['slow_mb_s_enforce']:.2f} MB/s: {row['slow_verdict']} "
         "(observe, enforce)"
     )
 
@@ -210,7 +210,7 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
     return {
         "free_share_min": worst("free_share"),
         "slow_share_min": worst("slow_share_kept"),
-        **tally(rows, ("free_judged", "slow_judged")),
+        **tally(rows, ("free_verdict", "slow_verdict")),
         "cases": rows,
     }
 

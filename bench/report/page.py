@@ -10,7 +10,7 @@ HEAD = """# Benchmarks
 
 Written by `make bench`; do not edit. Every figure was **measured** on the machine named below, in one run; competitors
 ran beside, interleaved. Absolute figures belong to that machine: compare ratios. In brackets: where a median of pairs
-lies (95 %). A bar inside of that is judged by the median, and the machine was too restless to be sure.
+lies (95 %). A bar inside of that is decided by the median, and the machine was too restless to be sure.
 
 Elsewhere: **measured** on real bytes over links that are slowed down, [the testbed](testbed.md); **simulated**,
 [the simulator](simulation.md). **Only planned**, for want of the hardware: RNICs and switches of a real fabric, more
@@ -52,22 +52,22 @@ CASES: dict[str, tuple[tuple[str, str], ...]] = {
         ("observe", "kv_mb_s_observe"),
         ("enforce", "kv_mb_s_enforce"),
         ("left, MB/s", "left_mb_s"),
-        ("", "kv_judged"),
+        ("", "kv_verdict"),
         ("message alone, ms p50", "collective_ms_alone/p50"),
         ("p99", "collective_ms_alone/p99"),
         ("observe, p50", "collective_ms_observe/p50"),
         ("p99", "collective_ms_observe/p99"),
         ("enforce, p50", "collective_ms_enforce/p50"),
         ("p99", "collective_ms_enforce/p99"),
-        ("", "collectives_judged"),
+        ("", "collectives_verdict"),
     ),
     "window": (
         ("free in observe, MB/s", "free_mb_s_observe"),
         ("enforce", "free_mb_s_enforce"),
-        ("", "free_judged"),
+        ("", "free_verdict"),
         ("slow in observe, MB/s", "slow_mb_s_observe"),
         ("enforce", "slow_mb_s_enforce"),
-        ("", "slow_judged"),
+        ("", "slow_verdict"),
     ),
 }
 """Columns of the benchmarks that measure cases: heading, and the path of the figure in a case's row."""

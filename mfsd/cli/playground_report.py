@@ -48,8 +48,8 @@ def lately(before: Sequence[StatusReply], now: Sequence[StatusReply], seconds: f
     for reply in now:
         if (old := earlier.get(reply.daemon.epoch)) is not None:
             ended.update({k: n - old.events.get("ended", {}).get(k, 0) for k, n in reply.events["ended"].items()})
-    judged = ended["met"] + ended["missed"]
-    if not judged:
+    counted = ended["met"] + ended["missed"]
+    if not counted:
         return ""
     modes = "/".join(sorted({reply.daemon.mode for reply in now if reply.clients}))
-    return f"{modes}: {ended['met'] / judged:.0%} of {judged} requests in time in the last {seconds:g} s"
+    return f"{modes}: {ended['met'] / counted:.0%} of {counted} requests in time in the last {seconds:g} s"

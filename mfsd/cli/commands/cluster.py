@@ -106,7 +106,7 @@ def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
     leader, _ = ask_leader(addresses, tls, 1)
     silent = {one: problem for one, (reply, problem) in answers.items() if reply is None}
     health = _health(leader.address, tls) if leader is not None and leader.leads and leader.nodes else {}
-    reply = judged(leader, len(addresses), silent, advice(list(silent.values())), health)
+    reply = verdict_of(leader, len(addresses), silent, advice(list(silent.values())), health)
     if not printed(reply, form):
         _show(reply, form)
     sys.exit({"well": 0, "no answer": EXIT_UNREACHABLE}.get(reply.verdict, EXIT_NOT_WELL))
@@ -128,7 +128,7 @@ def _health(leader: str, tls: TlsFiles | None) -> dict[str, Health]:
     return found
 
 
-def judged(
+def verdict_of(
     leader: pb.StatusReply | None, asked: int, silent: dict[str, str], remedy: str, health: dict[str, Health]
 ) -> ClusterReply:
     """The verdict. `silent`: coordinators that did not answer, and why; `health`: of nodes that were asked."""

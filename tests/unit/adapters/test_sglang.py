@@ -7,7 +7,7 @@ from types import SimpleNamespace as Thing
 import pytest
 
 from mooncake_adapter.metadata import Words, request_number
-from mooncake_adapter.sglang_plugin import Rooms, hooks, judged
+from mooncake_adapter.sglang_plugin import Rooms, hooks, supported_version
 from mooncake_adapter.warn_once import WarnOnce
 
 ITEM = 1000
@@ -61,10 +61,10 @@ def test_an_unexpected_sglang_is_told_once_and_goes_on(
 
 def test_another_sglang_is_told_once_and_goes_by_rules(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
-    assert judged("0.5.23", once)
-    assert judged("0.5.0rc1", once)
+    assert supported_version("0.5.23", once)
+    assert supported_version("0.5.0rc1", once)
     assert not caplog.records
-    assert not any(judged(version, once) for version in ("0.50.1", "0.6.0", "1.0", "unknown"))
+    assert not any(supported_version(version, once) for version in ("0.50.1", "0.6.0", "1.0", "unknown"))
     assert len(caplog.records) == 1
     assert "tested: 0.5" in caplog.text
 

@@ -13,7 +13,7 @@ import pytest
 from mooncake_adapter.metadata import Metadata, Words, request_number
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_requests import Requests, judged
+from mooncake_adapter.vllm_requests import Requests, supported_version
 from mooncake_adapter.vllm_worker import Steps, layer_number, regions_of
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.scripted_session import ScriptedSession
@@ -313,15 +313,15 @@ def test_another_mooncake_worker_is_told_by_blocks(steps: Steps, caplog: pytest.
 
 def test_an_unknown_connector_is_told_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
-    assert all(judged("0.32.0", "NewConnector", once) for _ in range(3))
+    assert all(supported_version("0.32.0", "NewConnector", once) for _ in range(3))
     assert len(caplog.records) == 1
     assert "'NewConnector' was not tested" in caplog.text
 
 
 def test_another_vllm_is_told_once_and_runs_unscheduled(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
-    assert judged("0.32.0+cpu", "MooncakeConnector", once)
-    assert not any(judged("0.99.0", "MooncakeConnector", once) for _ in range(3))
+    assert supported_version("0.32.0+cpu", "MooncakeConnector", once)
+    assert not any(supported_version("0.99.0", "MooncakeConnector", once) for _ in range(3))
     assert len(caplog.records) == 1
     assert "tested: 0.32.0" in caplog.text
 
