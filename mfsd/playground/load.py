@@ -33,7 +33,7 @@ COMPUTE_S = 0.06
 """Of a layer."""
 COLLECTIVE_SHARE = 0.02
 """Of a layer, as a share of what the link carries in a period."""
-PIECE_SHARE = 0.015
+PIECE_SHARE = 0.005
 """Most of KV that is asked for and sent at once."""
 BACKGROUND_SHARE = 0.05
 BACKGROUND_PERIOD_S = 0.5
