@@ -1,7 +1,7 @@
 """A drop-in subclass of mooncake.store.MooncakeDistributedStore: reads are stage 1, writes go when nothing else waits.
 
-Two lanes: the program's own client, whose class is that of blocking reuse (who holds a segment answers reads through
-it), and a second client without a segment, opened in the background at the first write, whose class is the scavenger.
+Two lanes: the program's own client, whose class is that of blocking reuse (a client with a segment answers reads
+through it), and a second client without a segment, opened in the background at the first write, in the scavenger's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from functools import wraps
 from typing import Any
 
 from mfsd.transfer import Transfer
-from mooncake_adapter import marking
-from mooncake_adapter.lanes import shim_present
-from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.network import nic_of
-from mooncake_adapter.permits import Budget, permitted
-from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
+from mooncake_adapter.metadata import Metadata, MetadataSources
+from mooncake_adapter.mooncake import marking
+from mooncake_adapter.mooncake.lanes import shim_present
+from mooncake_adapter.mooncake.network import nic_of
+from mooncake_adapter.mooncake.permits import Budget, permitted
+from mooncake_adapter.session import ADAPTED, STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
 from mooncake_adapter.warn_once import WarnOnce
 
+CLASS = "MooncakeDistributedStore"
 READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
 WRITES = re.compile(r"(batch_)?(put|upsert|pub)(_|$)")
 NO_BYTES = re.compile(r"_session_|_replica_")
@@ -52,7 +53,7 @@ def total(sizes: Any) -> int:
 
 
 def content_bytes(content: Any) -> int:
-    """How many bytes a buffer, a tensor or a list of them has; 0 when it does not tell."""
+    """How many bytes a buffer, a tensor or a list of them has; 0 when it has no size."""
     if isinstance(content, (list, tuple)):
         return sum(map(content_bytes, content))
     size = getattr(content, "nbytes", None)
@@ -73,8 +74,8 @@ def first_pointer(pointers: Any) -> int:
 class Stored:
     """What the adapter keeps for one store."""
 
-    def __init__(self, base: Any, session: Session, words: Words, once: WarnOnce, nic: int) -> None:
-        self._base, self._session, self._words, self._once, self._nic = base, session, words, once, nic
+    def __init__(self, base: Any, session: Session, sources: MetadataSources, once: WarnOnce, nic: int) -> None:
+        self._base, self._session, self._sources, self._once, self._nic = base, session, sources, once, nic
         self._lock = threading.Lock()
         self._buffers: dict[int, int] = {}
         self._writer: Any = None
@@ -143,8 +144,8 @@ class Stored:
     ) -> Any:
         """Issues the call when it is permitted; what Mooncake answers."""
         pointers = next((given[name] for name in POINTERS if name in given), None)
-        ranged = pointers is not None and self._words.told_by_address()
-        metadata = self._words.of(first_pointer(pointers)) if ranged else self._words.current()
+        ranged = pointers is not None and self._sources.any_owner()
+        metadata = self._sources.of(first_pointer(pointers)) if ranged else self._sources.current()
         client = self.writer(own) if stage == STAGE_BACKGROUND else own
         transfer = Transfer(
             self.size_bytes(own, given),
@@ -169,7 +170,7 @@ class Stored:
         pointers = next(given[name] for name in POINTERS if name in given)
         groups: dict[Metadata, list[int]] = {}
         for index, pointer in enumerate(pointers):
-            groups.setdefault(self._words.of(first_pointer(pointer)), []).append(index)
+            groups.setdefault(self._sources.of(first_pointer(pointer)), []).append(index)
         answers: list[Any] = [None] * len(pointers)
         budget = Budget(self._session)
         for indices in groups.values():
@@ -197,7 +198,7 @@ def writer_setup(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[
     return (), {**kept, "global_segment_size": 0}
 
 
-def adapted_store(base: type, holder: Holder, words: Words, once: WarnOnce) -> type:
+def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
     """The subclass of this MooncakeDistributedStore."""
     original_class: Any = base
 
@@ -222,12 +223,12 @@ def adapted_store(base: type, holder: Holder, words: Words, once: WarnOnce) -> t
                 return original(self, *arguments, **keywords)
             try:
                 given = given_of(arguments, keywords)
-                cuttable = name in SPLIT and words.told_by_address()
+                cuttable = name in SPLIT and sources.any_owner()
                 lists = {k: v for k, v in given.items() if isinstance(v, list)}
                 cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
                 if cuttable:
                     pointers = next(given[k] for k in POINTERS if k in given)
-                    cuttable = len({words.of(first_pointer(pointer)) for pointer in pointers}) > 1
+                    cuttable = len({sources.of(first_pointer(pointer)) for pointer in pointers}) > 1
                 total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
             except Exception:
                 return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
@@ -269,7 +270,7 @@ def adapted_store(base: type, holder: Holder, words: Words, once: WarnOnce) -> t
             if dscp is not None and new:
                 marking.mark_listening(new, dscp)
             nic = nic_of(session, str(given.get("rdma_devices", "")), host, protocol == "tcp")
-            self._mfs_stored = Stored(base, session, words, once, nic)
+            self._mfs_stored = Stored(base, session, sources, once, nic)
             if protocol != "tcp" and shim_present():
                 self._mfs_stored.writer_arguments = writer_setup(arguments, keywords)
         return result
@@ -298,5 +299,5 @@ def adapted_store(base: type, holder: Holder, words: Words, once: WarnOnce) -> t
         return int(original_class.close(self))
 
     members |= {"__doc__": base.__doc__, "__module__": base.__module__, "__qualname__": base.__qualname__}
-    members["_mfs_adapted"] = True
+    members[ADAPTED] = True
     return type(base.__name__, (base,), members)

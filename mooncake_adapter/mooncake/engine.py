@@ -8,15 +8,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from mooncake_adapter.calls import READ, SHAPES, Shape, read
-from mooncake_adapter.lanes import Lanes
-from mooncake_adapter.metadata import Words
-from mooncake_adapter.network import nic_of
-from mooncake_adapter.scheduling import Scheduling
-from mooncake_adapter.session import Holder, own_class
+from mooncake_adapter.metadata import MetadataSources
+from mooncake_adapter.mooncake.calls import READ, SHAPES, Shape, read
+from mooncake_adapter.mooncake.lanes import Lanes
+from mooncake_adapter.mooncake.network import nic_of
+from mooncake_adapter.mooncake.scheduling import Scheduling
+from mooncake_adapter.session import ADAPTED, Holder, own_class
 from mooncake_adapter.warn_once import WarnOnce
 
-ADAPTED = "_mfs_adapted"
+CLASS = "TransferEngine"
 
 
 def quick(original: Any, method: Callable[..., int], reading: bool) -> Callable[..., int]:
@@ -29,7 +29,7 @@ def quick(original: Any, method: Callable[..., int], reading: bool) -> Callable[
 
 
 def devices_of(engine: Any, base: Any, choice: str) -> str:
-    """The RDMA devices that the engine uses, by commas: what it found out itself, else what it was told."""
+    """The RDMA devices that the engine uses, by commas: what it found out itself, else what it was given."""
     try:
         topology = json.loads(base.get_local_topology(engine))
         return ",".join(name for entry in topology.values() for several in entry for name in several) or choice
@@ -37,7 +37,7 @@ def devices_of(engine: Any, base: Any, choice: str) -> str:
         return choice
 
 
-def adapted_engine(base: type, holder: Holder, words: Words, once: WarnOnce) -> type:
+def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
     """The subclass of this TransferEngine."""
 
     def scheduling_of(self: Any) -> Scheduling | None:
@@ -73,7 +73,7 @@ def adapted_engine(base: type, holder: Holder, words: Words, once: WarnOnce) -> 
             lanes = Lanes(base, self, session, own_class(session), once)
             result = lanes.initialize(self, name, arguments, tcp)
             if result == 0:
-                scheduling = Scheduling(base, self, session, words, lanes, once)
+                scheduling = Scheduling(base, self, session, sources, lanes, once)
                 devices = "" if tcp else devices_of(self, base, arguments[3])
                 scheduling.nic = nic_of(session, devices, arguments[0], tcp)
                 self._mfs_lanes, self._mfs_scheduling = lanes, scheduling
