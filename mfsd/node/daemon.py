@@ -120,9 +120,9 @@ class Daemon:
         finally:
             arbiter.close()
 
-    async def _serve(self, arbiter: Arbiter) -> None:
-        config, loop = self._config, asyncio.get_running_loop()
-        loop.set_exception_handler(self._defect)
+    def _build(self, arbiter: Arbiter) -> socket.socket:
+        """Makes the parts and connects them; the control socket, on which nothing is served yet."""
+        config = self._config
         self._memory_bytes = memory_limit_bytes()
         self._admission = Admission(config.socket)
         self._limit_clients(config.socket)
@@ -179,6 +179,12 @@ class Daemon:
             link.questions = Questions(
                 node_name(config.cluster), self, self._recorder, _native.EVENT_BYTES, link.answer
             )
+        return control
+
+    async def _serve(self, arbiter: Arbiter) -> None:
+        config, loop = self._config, asyncio.get_running_loop()
+        loop.set_exception_handler(self._defect)
+        control, link = self._build(arbiter), self._link
         self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
         await self._control.start()

@@ -198,72 +198,60 @@ def writer_setup(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[
     return (), {**kept, "global_segment_size": 0}
 
 
-def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
-    """The subclass of this MooncakeDistributedStore."""
-    original_class: Any = base
+def _stored_of(self: Any, holder: Holder) -> Stored | None:
+    stored: Stored | None = self.__dict__.get("_mfs_stored")
+    session = holder.get()
+    return stored if stored is not None and session is not None and session.scheduled else None
 
-    def stored_of(self: Any) -> Stored | None:
-        stored: Stored | None = self.__dict__.get("_mfs_stored")
-        session = holder.get()
-        return stored if stored is not None and session is not None and session.scheduled else None
 
-    def moving(name: str, stage: int) -> Callable[..., Any]:
-        original = getattr(base, name)
-        names = parameters(original)
+def moving(base: type, holder: Holder, sources: MetadataSources, name: str, stage: int) -> Callable[..., Any]:
+    """A method that moves bytes: permitted first."""
+    original = getattr(base, name)
+    names = parameters(original)
 
-        def given_of(arguments: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
-            if "parts" in names:
-                return {"key": arguments[0], "parts": arguments[1:]}
-            return {**dict(zip(names, arguments, strict=False)), **keywords}
+    def given_of(arguments: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+        if "parts" in names:
+            return {"key": arguments[0], "parts": arguments[1:]}
+        return {**dict(zip(names, arguments, strict=False)), **keywords}
 
-        @wraps(original)
-        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            stored = stored_of(self)
-            if stored is None:
-                return original(self, *arguments, **keywords)
-            try:
-                given = given_of(arguments, keywords)
-                cuttable = name in SPLIT and sources.any_owner()
-                lists = {k: v for k, v in given.items() if isinstance(v, list)}
-                cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
-                if cuttable:
-                    pointers = next(given[k] for k in POINTERS if k in given)
-                    cuttable = len({sources.of(first_pointer(pointer)) for pointer in pointers}) > 1
-                total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
-            except Exception:
-                return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
+    @wraps(original)
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        stored = _stored_of(self, holder)
+        if stored is None:
+            return original(self, *arguments, **keywords)
+        try:
+            given = given_of(arguments, keywords)
+            cuttable = name in SPLIT and sources.any_owner()
+            lists = {k: v for k, v in given.items() if isinstance(v, list)}
+            cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
             if cuttable:
-                rest = {k: v for k, v in given.items() if k not in lists}
-                return stored.split(self, original, stage, lists, rest)
-            return stored.run(self, original, stage, given, arguments, keywords)
+                pointers = next(given[k] for k in POINTERS if k in given)
+                cuttable = len({sources.of(first_pointer(pointer)) for pointer in pointers}) > 1
+            total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
+        except Exception:
+            return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
+        if cuttable:
+            rest = {k: v for k, v in given.items() if k not in lists}
+            return stored.split(self, original, stage, lists, rest)
+        return stored.run(self, original, stage, given, arguments, keywords)
 
-        return method
+    return method
 
-    members: dict[str, Any] = {}
-    for name in dir(base):
-        if name.startswith("_") or NO_BYTES.search(name) or name == "get_size":
-            continue
-        if READS.match(name):
-            members[name] = moving(name, STAGE_REUSE)
-        elif WRITES.match(name):
-            members[name] = moving(name, STAGE_BACKGROUND)
 
-    def override(method: Callable[..., Any]) -> None:
-        if hasattr(base, method.__name__):
-            members[method.__name__] = wraps(getattr(base, method.__name__))(method)
+def setting_up(base: Any, holder: Holder, sources: MetadataSources, once: WarnOnce) -> Callable[..., int]:
+    """setup(): the store's own client gets its lane, and what is kept for it."""
 
-    @override
     def setup(self: Any, *arguments: Any, **keywords: Any) -> int:
         session = holder.get()
         if session is None:
-            return int(original_class.setup(self, *arguments, **keywords))
+            return int(base.setup(self, *arguments, **keywords))
         wire_class = read_class(session)
         first = arguments[0] if arguments else None
         given = first if isinstance(first, dict) else {**dict(zip(SETUP, arguments, strict=False)), **keywords}
         protocol, host = str(given.get("protocol", "tcp")), str(given.get("local_hostname", ""))
         with _setting_up, session.lane(wire_class):
             before = marking.listening_ports() if protocol == "tcp" else set()
-            result = int(original_class.setup(self, *arguments, **keywords))
+            result = int(base.setup(self, *arguments, **keywords))
             new = marking.listening_ports() - before if protocol == "tcp" else set()
         if result == 0:
             dscp = marking.dscp_of(session.dscp, wire_class)
@@ -275,29 +263,48 @@ def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce
                 self._mfs_stored.writer_arguments = writer_setup(arguments, keywords)
         return result
 
-    @override
+    return setup
+
+
+def buffer_methods(original: Any) -> list[Callable[..., Any]]:
+    """Buffers are registered with the client that writes, too; it ends with the store."""
+
     def register_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
-        result = int(original_class.register_buffer(self, *arguments, **keywords))
+        result = int(original.register_buffer(self, *arguments, **keywords))
         stored: Stored | None = self.__dict__.get("_mfs_stored")
         if result == 0 and stored is not None:
             given = {**dict(zip(("buffer_ptr", "size"), arguments, strict=False)), **keywords}
             stored.registered(given["buffer_ptr"], given["size"])
         return result
 
-    @override
     def unregister_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
         stored: Stored | None = self.__dict__.get("_mfs_stored")
         if stored is not None and (arguments or keywords):
             stored.unregistered(arguments[0] if arguments else keywords["buffer_ptr"])
-        return int(original_class.unregister_buffer(self, *arguments, **keywords))
+        return int(original.unregister_buffer(self, *arguments, **keywords))
 
-    @override
     def close(self: Any) -> int:
         stored: Stored | None = self.__dict__.get("_mfs_stored")
         if stored is not None:
             stored.close()
-        return int(original_class.close(self))
+        return int(original.close(self))
 
+    return [register_buffer, unregister_buffer, close]
+
+
+def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
+    """The subclass of this MooncakeDistributedStore."""
+    members: dict[str, Any] = {}
+    for name in dir(base):
+        if name.startswith("_") or NO_BYTES.search(name) or name == "get_size":
+            continue
+        if READS.match(name):
+            members[name] = moving(base, holder, sources, name, STAGE_REUSE)
+        elif WRITES.match(name):
+            members[name] = moving(base, holder, sources, name, STAGE_BACKGROUND)
+    for method in (setting_up(base, holder, sources, once), *buffer_methods(base)):
+        if hasattr(base, method.__name__):
+            members[method.__name__] = wraps(getattr(base, method.__name__))(method)
     members |= {"__doc__": base.__doc__, "__module__": base.__module__, "__qualname__": base.__qualname__}
     members[ADAPTED] = True
     return type(base.__name__, (base,), members)

@@ -35,7 +35,9 @@ def test_sources_in_order_of_strength(sources: list[Any], model: str, wanted: Pr
 
 
 @pytest.mark.parametrize("value", ["soon", "", [], {}, True, -1, 0, "nan", float("inf"), 1e12])
-def test_a_malformed_objective_is_reported_once_and_means_no_deadline(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_objective_is_reported_once_and_means_no_deadline(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     once = WarnOnce()
     assert [ttft_ms(value, once) for _ in range(3)] == [None] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
