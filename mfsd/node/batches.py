@@ -85,15 +85,15 @@ class Batches:
         self._clock_ns = clock_ns
         self._also_noticed = noticed
         self._reports: Reports | None = None
-        self._looks: dict[Place, BatchSnapshot] = {}
+        self._snapshots: dict[Place, BatchSnapshot] = {}
         self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
-        self._told: dict[Place, int] = {}
-        """Ranks that the arbiter has been told."""
+        self._ranks_sent: dict[Place, int] = {}
+        """Ranks that the arbiter has."""
         self._red: dict[int, int | None] = {}
         self._unit: dict[int, str] = {}
         self._source = OrderSource("local")
         self.orders_lost = 0
-        """How often nobody confirmed the coordinator's order any more."""
+        """How often the coordinator's order was no longer confirmed."""
         self._ranks: dict[int, int] = {}
         """The coordinator's; empty while the order is local."""
         self._pruned: set[int] = set()
@@ -101,7 +101,7 @@ class Batches:
         self._fd = -1
 
     def start(self, loop: asyncio.AbstractEventLoop, reports: Reports | None = None) -> None:
-        """`reports`: the link, told of every batch from now on."""
+        """`reports`: the link, which gets every batch from now on."""
         self._reports = reports
         self._fd = self._contexts.notice_fd()
         loop.add_reader(self._fd, self._noticed)
@@ -127,10 +127,6 @@ class Batches:
         """So many batches have a rank."""
         return len(self._order())
 
-    def looks(self) -> Sequence[BatchSnapshot]:
-        """Every batch of every process, as last seen."""
-        return list(self._looks.values())
-
     # ---- from the arbiter ------------------------------------------------------------------------
 
     def _noticed(self) -> None:
@@ -143,40 +139,40 @@ class Batches:
     def refresh(self, changed: Sequence[Changed]) -> None:
         """Takes over what has changed and tells whom it concerns."""
         touched: dict[int, None] = {}
-        for client_id, slot, look in changed:
-            for batch_id in self._put((client_id, slot), look):
+        for client_id, slot, snapshot in changed:
+            for batch_id in self._put((client_id, slot), snapshot):
                 touched[batch_id] = None
         self._tell(touched)
 
     def client_gone(self, client_id: int) -> None:
         """The client has ended, and its batches with it."""
-        gone = [place for place in self._looks if place[0] == client_id]
+        gone = [place for place in self._snapshots if place[0] == client_id]
         touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
         self._tell(touched, whole=False)
 
-    def _put(self, place: Place, look: BatchSnapshot | None) -> Iterator[int]:
+    def _put(self, place: Place, snapshot: BatchSnapshot | None) -> Iterator[int]:
         """Answers which batches changed: the one that is there, and one that was there before."""
-        before = self._looks.get(place)
-        if before is not None and (look is None or look.batch_id != before.batch_id):
+        before = self._snapshots.get(place)
+        if before is not None and (snapshot is None or snapshot.batch_id != before.batch_id):
             yield from self._forget(place)
-        if look is None:
+        if snapshot is None:
             return
-        self._looks[place] = look
-        self._members[look.batch_id][place] = None
-        if look.rank == RANK_NONE:
-            self._told.pop(place, None)  # a new life of the batch in the arbiter
-        yield look.batch_id
+        self._snapshots[place] = snapshot
+        self._members[snapshot.batch_id][place] = None
+        if snapshot.rank == RANK_NONE:
+            self._ranks_sent.pop(place, None)  # a new life of the batch in the arbiter
+        yield snapshot.batch_id
 
     def _forget(self, place: Place) -> Iterator[int]:
-        look = self._looks.pop(place)
-        self._told.pop(place, None)
-        del self._members[look.batch_id][place]
-        yield look.batch_id
+        snapshot = self._snapshots.pop(place)
+        self._ranks_sent.pop(place, None)
+        del self._members[snapshot.batch_id][place]
+        yield snapshot.batch_id
 
     def _tell(self, touched: Mapping[int, None], *, whole: bool = True) -> None:
         """whole: a batch that has ended moved all that it had to."""
         for batch_id in touched:
-            members = [self._looks[place] for place in self._members.get(batch_id, ())]
+            members = [self._snapshots[place] for place in self._members.get(batch_id, ())]
             known = batch_id in self._red
             if members:
                 self._red[batch_id] = red_ns(members)
@@ -196,7 +192,7 @@ class Batches:
     def _report(self, batch_id: int, members: Sequence[BatchSnapshot], known: bool) -> None:
         if self._reports is None:
             return
-        if not any(look.requests for look in members):
+        if not any(snapshot.requests for snapshot in members):
             return  # by its deadline alone it can be ordered here, but not weighed against others
         summary = self.summary(batch_id, members)
         (self._reports.updated if known else self._reports.arrived)(summary)
@@ -215,23 +211,23 @@ class Batches:
         with, and the combination of experts' results brings back what their dispatch sent."""
         names = self._nic_names()
         return [
-            PortDemand(f"{self._ports.own(names[nic])}/{way}", size)
+            PortDemand(f"{self._ports.own(names[nic])}/{direction}", size)
             for nic, size in moved.items()
             if nic in names
-            for way in ("out", "in")
+            for direction in ("out", "in")
         ]
 
     def summary(self, batch_id: int, members: Sequence[BatchSnapshot]) -> BatchSummary:
         """What is left of the batch in all of this node's processes."""
         now_ns = self._clock_ns()
         requests: dict[int, list[RequestSnapshot]] = {}
-        for look in members:
-            for request in look.requests:
+        for snapshot in members:
+            for request in snapshot.requests:
                 requests.setdefault(request.request_id, []).append(request)
         return BatchSummary(
             batch_id=batch_id,
             unit=self._unit[batch_id],
-            compute_left_ns=max(look.compute_left_ns for look in members),
+            compute_left_ns=max(snapshot.compute_left_ns for snapshot in members),
             requests=tuple(self._request(request_id, parts, now_ns) for request_id, parts in requests.items()),
             collectives=self._demands([p for parts in requests.values() for p in parts], collectives=True),
         )
@@ -267,17 +263,17 @@ class Batches:
         self._pruned = self._pruned - set(change.pruned_removed) | set(change.pruned_added)
         self._infeasible = self._infeasible - set(change.infeasible_removed) | set(change.infeasible_added)
         self._apply_ranks()
-        self._apply_pruned(self._looks)
+        self._apply_pruned(self._snapshots)
 
     def order_lost(self) -> None:
-        """Nobody confirms the order any more."""
+        """The order is no longer confirmed."""
         if self._source.by == "coordinator":
             self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
             self.orders_lost += 1
         self._source = OrderSource("local")
         self._ranks, self._pruned, self._infeasible = {}, set(), set()
         self._apply_ranks()
-        self._apply_pruned(self._looks)
+        self._apply_pruned(self._snapshots)
 
     # ---- to the arbiter --------------------------------------------------------------------------
 
@@ -286,34 +282,34 @@ class Batches:
 
     def _apply_ranks(self) -> None:
         order = self._order()
-        for place, look in self._looks.items():
-            rank = order.get(look.batch_id, RANK_NONE)
-            if self._told.get(place, RANK_NONE) == rank:
+        for place, snapshot in self._snapshots.items():
+            rank = order.get(snapshot.batch_id, RANK_NONE)
+            if self._ranks_sent.get(place, RANK_NONE) == rank:
                 continue
             with _gone_is_fine():
-                self._contexts.batch_rank(place[0], look.batch_id, rank)
-                self._told[place] = rank
+                self._contexts.batch_rank(place[0], snapshot.batch_id, rank)
+                self._ranks_sent[place] = rank
 
     def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchSnapshot]) -> None:
         """Variant mfs leaves infeasible requests to the queue: it serves what it finds lost after those that can make
         it, and knows better, since layers that are done are sent while later ones compute."""
         scavenged = self._pruned | self._infeasible if self._variant is Variant.PAPER else self._pruned
         for place in list(places):
-            look = self._looks[place]
-            if all(r.pruned == (r.request_id in scavenged) for r in look.requests):
+            snapshot = self._snapshots[place]
+            if all(r.pruned == (r.request_id in scavenged) for r in snapshot.requests):
                 continue
-            for request in look.requests:
+            for request in snapshot.requests:
                 wanted = request.request_id in scavenged
                 if request.pruned != wanted:
                     with _gone_is_fine():
                         self._contexts.request_prune(place[0], request.request_id, wanted)
-            requests = tuple(r._replace(pruned=r.request_id in scavenged) for r in look.requests)
-            self._looks[place] = look._replace(requests=requests)
+            requests = tuple(r._replace(pruned=r.request_id in scavenged) for r in snapshot.requests)
+            self._snapshots[place] = snapshot._replace(requests=requests)
 
 
 @contextlib.contextmanager
 def _gone_is_fine() -> Iterator[None]:
-    """A client or batch may end between a look and what follows from it; the next look tells."""
+    """A client or batch may end between a snapshot and what follows from it; the next snapshot shows it."""
     try:
         yield
     except OSError as error:

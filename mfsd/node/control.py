@@ -197,7 +197,7 @@ class ClientStatus(Struct, frozen=True):
     submits: int
     permits: int
     on_credit: int
-    """Of the permits: those that nobody had to wait for, since nothing waited."""
+    """Of the permits: those without a wait, since nothing waited."""
     completes: int
     cancels: int
     posted_bytes: dict[str, int]
@@ -263,7 +263,7 @@ class NicStatus(Struct, frozen=True):
     incoming_in_flight_bytes: int
     unscheduled_in_flight_bytes: int
     load: float
-    """Of the way out."""
+    """Of the outgoing direction."""
     incoming_load: float
     promotions: int
     wait_s: float
@@ -297,7 +297,7 @@ class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
     totals: list[ProcessTotals] = []
     deadlines: DeadlineStatus = DeadlineStatus()
     events: dict[str, dict[str, int]] = {}
-    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (told requests, for each
+    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (announced requests, for each
     process and batch), `ledger`, `link`, `spans`."""
 
 
@@ -380,7 +380,7 @@ class ExplainReply(Struct, frozen=True, tag_field="reply", tag="explain"):
     facts: dict[str, int | float | str | bool | None]
     """The numbers that went in; times in ns from now, sizes in bytes, rates in bytes/s."""
     reasons: list[str]
-    """Sentences for people."""
+    """Sentences."""
     ahead: list[Ahead]
     """The first of those that go before it, in their order."""
     ahead_tasks: int
@@ -415,9 +415,9 @@ class RequestStatus(Struct, frozen=True):
     unit: str
     processes: list[str]
     state: Literal["open", "ended", "named"]
-    """named: its tasks carry its number, but no engine has told when it begins and ends."""
+    """named: its tasks carry its number, but no engine has announced when it begins and ends."""
     age_s: float
-    """Since it was told, or its first task."""
+    """Since it was announced, or its first task."""
     deadline_left_s: float | None
     """Below 0: it has passed. None: there is none."""
     outcome: Literal["met", "missed"] | None
@@ -479,7 +479,7 @@ class WhyReply(Struct, frozen=True, tag_field="reply", tag="why"):
     about: str
     state: Literal["waiting", "in-flight", "idle", "ended"]
     reasons: list[str]
-    """Sentences for people."""
+    """Sentences."""
     task: ExplainReply | None = None
     """The one that waits longest, else the one that is under way longest."""
     request: RequestStatus | None = None
@@ -616,7 +616,7 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(line: bytes) -> Request:
-    """ProtocolError says what is wrong; a foreign version is recognised before anything else is looked at."""
+    """ProtocolError says what is wrong; a foreign version is recognised before anything else is read."""
     try:
         version = _any_version.decode(line).version
         if version != VERSION:

@@ -49,7 +49,7 @@ CONNECTIONS_MAX = 64
 IDLE_S = 10.0
 WRITE_S = 5.0
 RECORD_S = 0.05
-"""Between two looks at the ring of events."""
+"""Between two polls of the ring of events."""
 
 
 class Controllable(Protocol):
@@ -160,9 +160,9 @@ class ControlServer:
         if isinstance(request, (ModeRequest, ReloadRequest)) and not may_change:
             return ErrorReply("denied", "only root and the daemon's user may change it; use sudo")
         if isinstance(request, FlowsRequest):
-            return ErrorReply("denied", "flows are told through a coordinator; here, record events")
+            return ErrorReply("denied", "flows are asked through a coordinator; here, record events")
         if isinstance(request, HealthRequest):
-            return ErrorReply("denied", "health is told through a coordinator; here, run mfsctl doctor")
+            return ErrorReply("denied", "health is asked through a coordinator; here, run mfsctl doctor")
         try:
             if isinstance(request, ModeRequest):
                 return self._target.switch_mode(request)

@@ -72,8 +72,8 @@ from mfsd.node.wire import class_dscps
 from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
-DETACH_LOOK_S = 5.0
-"""How often to look for clients that the arbiter gave up, to log them."""
+DETACH_POLL_S = 5.0
+"""How often clients that the arbiter gave up are searched for, to log them."""
 
 
 class Daemon:
@@ -154,8 +154,8 @@ class Daemon:
             arbiter.epoch,
         )
         if link is not None:
-            self.requests.verdict = link.judged
-            link.beat = LoadReports(arbiter, names, self._nics.names, link).look
+            self.requests.verdict = link.deadline_met
+            link.beat = LoadReports(arbiter, names, self._nics.names, link).report
         self._tracer = Tracer(
             arbiter,
             config.policy,
@@ -194,7 +194,7 @@ class Daemon:
         observing = contextlib.ExitStack()
         for observer in self._observers:
             observing.enter_context(observer(self))
-        background = [loop.create_task(self._look_for_detached()), loop.create_task(self._sample_waits())]
+        background = [loop.create_task(self._log_detached()), loop.create_task(self._sample_waits())]
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
         if self._notifier.watchdog_interval_s is not None:
@@ -401,14 +401,14 @@ class Daemon:
         self._notifier.ready(f"serving {self._config.socket.path}, {self._mode}")
 
     def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An exception that nobody caught costs one event, never the daemon."""
+        """An uncaught exception costs one event, never the daemon."""
         self._log.error("defect", where=context.get("message"), error=repr(context.get("exception")))
 
     # ---- in the background -----------------------------------------------------------------------
 
-    async def _look_for_detached(self) -> None:
+    async def _log_detached(self) -> None:
         while True:
-            await asyncio.sleep(DETACH_LOOK_S)
+            await asyncio.sleep(DETACH_POLL_S)
             self._reported &= self._server.sessions.keys()
             for client_id, session in list(self._server.sessions.items()):
                 reason = self._arbiter.client_stats(client_id)["detach_reason"]

@@ -53,7 +53,7 @@ class Surroundings(Struct, frozen=True):
     unscheduled_bytes: int
     """In flight of stages that never wait."""
     order: str
-    """Where ranks come from, for people."""
+    """Where ranks come from, in words."""
     red_ns: int | None = None
     """Of the task's batch."""
     why_pruned: str | None = None
@@ -256,7 +256,7 @@ def _last_stage(
                 if due == NO_DEADLINE
                 else f"as one that is due in {_time(due - now_ns)}"
             )
-            reasons.append(f"Until then it is served {when}, so that it delays nobody who can still make it.")
+            reasons.append(f"Until then it is served {when}, so that it delays no request that can still make it.")
         return
     reasons.append(f"Laxity {_time(laxity)}: {alone}.")
     if decision.critical:
@@ -489,4 +489,4 @@ def _time(ns: int) -> str:
 
 
 shown_size, shown_rate, shown_time = _size, _rate, _time
-"""For whoever explains more than a task."""
+"""For explanations of more than a task."""

@@ -27,11 +27,11 @@ class Filter(Struct, frozen=True):
     slow_s: float = 0.0
 
     def wants(self, flow: Flow) -> bool:
-        way = f"{flow.nic}/{'in' if flow.incoming else 'out'}"
+        direction = f"{flow.nic}/{'in' if flow.incoming else 'out'}"
         return (
             (not self.stages or flow.stage in self.stages)
             and (not self.request_id or flow.request_id == self.request_id)
-            and self.port in way
+            and self.port in direction
             and self.node in flow.node
             and self.process in flow.process
             and (not self.slow_s or (flow.waited_s or 0.0) + (flow.took_s or 0.0) >= self.slow_s)

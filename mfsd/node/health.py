@@ -1,4 +1,4 @@
-"""What the doctor says of this node, for whoever asks all nodes at once: examined in a thread, and seldom."""
+"""What the doctor says of this node, for questions to all nodes at once: examined in a thread, and seldom."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The daemon's end of the link to the coordinators: tells them of this node's batches, hears the order.
 
-Everything here runs on the daemon's asyncio loop. What is told is state, not events: whatever happens between two
-reports is summed up, and after a reconnection everything is told again. The protocol's libraries are loaded only when a
-link is made.
+Everything here runs on the daemon's asyncio loop. What is reported is state, not events: whatever happens between two
+reports is summed up, and after a reconnection everything is reported again. The protocol's libraries are loaded only
+when a link is made.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Link:
         self._stream: LinkStream | None = None
         self._wake = asyncio.Event()
         self.beat: Callable[[], None] = lambda: None
-        """Called with each heartbeat of the leader: what is to be looked at now and then."""
+        """Called with each heartbeat of the leader: what is to be read now and then."""
         self.questions: Questions | None = None
         """Who answers operators' questions."""
 
@@ -97,7 +97,7 @@ class Link:
         self._put(batch, arrival=True)
 
     def updated(self, batch: BatchSummary) -> None:
-        """What is left of a batch. One that never arrived, arrives. Often repeated updates are told together."""
+        """What is left of a batch. One that never arrived, arrives. Often repeated updates are reported together."""
         self._put(batch, arrival=False)
 
     def departed(self, batch_id: int) -> None:
@@ -107,9 +107,9 @@ class Link:
             self._listener.order(change)
         self._wake.set()
 
-    def judged(self, request_id: int, met: bool) -> None:
+    def deadline_met(self, request_id: int, met: bool) -> None:
         """A request with a deadline has ended here."""
-        self._state.judged(request_id, met)
+        self._state.deadline_met(request_id, met)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
@@ -126,7 +126,7 @@ class Link:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def answer(self, question_id: int, reply: bytes, last: bool) -> None:
-        """Of a question that `asked` was told of; lost when the leader that asked is gone."""
+        """Of a question that `asked` got; lost when the leader that asked is gone."""
         self._state.answer(question_id, reply, last)
         self._wake.set()
 

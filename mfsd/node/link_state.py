@@ -1,4 +1,4 @@
-"""What the link knows: this node's batches and what of them is still to be told, and the leader's order.
+"""What the link knows: this node's batches and what of them is still to be reported, and the leader's order.
 
 Pure: no I/O, no clock of its own. Times are on this host's monotonic clock, in nanoseconds.
 """
@@ -28,10 +28,10 @@ BUDGET_MAX_NS = 2**62
 
 SAID_MAX = 1_024
 ANSWERS_MAX = 16
-"""Answers that wait to be told; what comes faster than the stream goes is lost, the oldest first."""
+"""Answers that wait to be sent; what comes faster than the stream goes is lost, the oldest first."""
 USE_MAX = 60.0
 """Sixty times a port's rate: its rate is wrong, and the number only has to fit."""
-JUDGED_MAX = 4_096
+DEADLINES_MET_MAX = 4_096
 """Ends of requests that are kept for a coordinator that is out of reach: the latest."""
 
 
@@ -66,7 +66,7 @@ class LinkState:
         self._ttl_configured_ns = self.ttl_ns = ttl_ns
         self._batches: dict[int, _Held] = {}
         self._loads: dict[str, float] = {}
-        # what the coordinator has not been told
+        # what the coordinator does not have yet
         self._arrived: dict[int, None] = {}
         self._updated: dict[int, None] = {}
         self._departed: dict[int, None] = {}
@@ -74,7 +74,7 @@ class LinkState:
         self._uses: dict[str, PortUse] = {}
         self._answers: deque[pb.Answer] = deque(maxlen=ANSWERS_MAX)
         self._routed: list[tuple[str, Sequence[PortDemand]]] = []
-        self._judged: deque[tuple[int, bool]] = deque(maxlen=JUDGED_MAX)
+        self._deadlines_met: deque[tuple[int, bool]] = deque(maxlen=DEADLINES_MET_MAX)
         self._numbers: dict[str, int] = {}
         """Ports that this stream has named since the last welcome; the node's own come first."""
         # what the leader has decided
@@ -140,11 +140,11 @@ class LinkState:
         self._answers.append(pb.Answer(id=question_id, reply=reply, last=last))
 
     def next_answer(self) -> pb.FromNode | None:
-        """The next that has not been told."""
+        """The next that has not been sent."""
         return pb.FromNode(answer=self._answers.popleft()) if self._answers else None
 
-    def judged(self, request_id: int, met: bool) -> None:
-        self._judged.append((request_id, met))
+    def deadline_met(self, request_id: int, met: bool) -> None:
+        self._deadlines_met.append((request_id, met))
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         self._routed.append((unit, demands))
@@ -175,11 +175,11 @@ class LinkState:
         self._updated.clear()
         self._departed.clear()
         self._loads_changed = {*self._loads, *self._uses}
-        self._answers.clear()  # whoever asked, asked another leader
+        self._answers.clear()  # the question was another leader's
 
     def report(self, now_ns: int) -> pb.FromNode | None:
-        """The next report of what has not been told; None when nothing is left. Large ones are cut."""
-        changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._judged)
+        """The next report of what has not been reported; None when nothing is left. Large ones are cut."""
+        changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._deadlines_met)
         if not any(changed):
             return None
         message = pb.FromNode()
@@ -188,13 +188,13 @@ class LinkState:
         report.departed.extend(self._departed)
         self._departed.clear()
         room = DEMANDS_PER_REPORT_MAX
-        for pending, told in ((self._arrived, report.arrived), (self._updated, report.updated)):
+        for pending, entries in ((self._arrived, report.arrived), (self._updated, report.updated)):
             while pending and room > 0:
                 batch_id = next(iter(pending))
                 del pending[batch_id]
-                if told is report.arrived:
+                if entries is report.arrived:
                     self._updated.pop(batch_id, None)
-                room -= self._encode(self._batches[batch_id], told.add(), report, now_ns)
+                room -= self._encode(self._batches[batch_id], entries.add(), report, now_ns)
         for port in sorted(self._loads_changed):
             row = report.loads.add(port=self._number(port, report), rho=self._loads.get(port, 0.0))
             if (use := self._uses.get(port)) is not None:
@@ -205,13 +205,13 @@ class LinkState:
         for unit, demands in self._routed:
             self._encode_demands(demands, report.routed.add(unit=unit), report)
         self._routed.clear()
-        for request_id, met in self._judged:
+        for request_id, met in self._deadlines_met:
             report.judged.add(request_id=request_id, met=met)
-        self._judged.clear()
+        self._deadlines_met.clear()
         return message
 
     def end_snapshot(self) -> pb.FromNode:
-        """The report after which what was not told is gone."""
+        """The report after which what was not reported is gone."""
         return pb.FromNode(report=pb.Report(term=self.term, snapshot_end=True))
 
     def _encode(self, held: _Held, to: pb.Batch, report: pb.Report, now_ns: int) -> int:
@@ -275,11 +275,11 @@ class LinkState:
             return None
         self.epoch = order.epoch
         before = dict(self._ranks)
-        judged = self._verdicts_now()
+        verdicts = self._verdicts_now()
         if order.snapshot:
             self._keys.clear()
             self._verdicts.clear()
-            judged = (set(), set())
+            verdicts = (set(), set())
         self._has_order = True
         for batch_id, key in zip(order.batch_id, order.key, strict=False):
             if batch_id in self._batches:  # it may have departed meanwhile
@@ -294,7 +294,7 @@ class LinkState:
             self._judge(lost.batch_id, lost.request_id, _Verdict(lost.batch_id, "", infeasible=True))
         self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}
         changed = self._ranks if order.snapshot else {b: r for b, r in self._ranks.items() if before.get(b) != r}
-        return self._change(changed, judged, complete=order.snapshot)
+        return self._change(changed, verdicts, complete=order.snapshot)
 
     def hold_for(self, least_ns: int) -> bool:
         """The order's time to live is at least this; True when that is more than what was configured."""

@@ -91,7 +91,7 @@ class LinkStream:
         self.problem = "not connected yet"
 
     def wake_soon(self, interval_s: float) -> None:
-        """Has an update told so long after the last report, and what else there is with it: at once where that is past,
+        """Has an update sent so long after the last report, and what else there is with it: at once where that is past,
         as it mostly is, which costs the loop no timer and no turn of its own."""
         loop = asyncio.get_running_loop()
         at_s = self._told_s + interval_s
@@ -138,7 +138,7 @@ class LinkStream:
                 failures = 0 if was_connected else failures + 1
                 await asyncio.sleep(ended.wait_s)
             address = next(rotation)
-            if failures:  # a leader that was just lost is looked for at once
+            if failures:  # a leader that was just lost is searched for at once
                 longest_s = min(self._settings.backoff_max_s, BACKOFF_MIN_S * 2 ** min(failures, 16))
                 await asyncio.sleep(random.uniform(longest_s / 2, longest_s))
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from mfsd._native import NicStats
 
 INTERVAL_NS = 1_000_000_000
-"""A port's load is told this often at most."""
+"""A port's load is reported this often at most."""
 STEP = 0.02
 """And only when it has moved by so much of the port's rate."""
-LOOKS = 6
-"""What was used is counted over as many looks: a task counts when it is complete, and one may take seconds."""
+READINGS = 6
+"""What was used is counted over as many readings: a task counts when it is complete, and one may take seconds."""
 
 
 class Facts(Protocol):
@@ -61,19 +61,19 @@ class LoadReports:
         self._nic_names = nic_names
         self._reports = reports
         self._clock_ns = clock_ns
-        self._told: dict[str, float] = {}
-        self._uses_told: dict[str, PortUse] = {}
+        self._reported: dict[str, float] = {}
+        self._uses_reported: dict[str, PortUse] = {}
         self._counted: dict[int, deque[_Counted]] = {}
-        """By NIC, the last looks."""
-        self._looked_ns = clock_ns() - INTERVAL_NS
+        """By NIC, the last readings."""
+        self._read_ns = clock_ns() - INTERVAL_NS
 
-    def look(self) -> None:
-        """Tells the loads and uses that have moved since they were told. To be called now and then, such as with the
-        leader's heartbeats."""
+    def report(self) -> None:
+        """Reports the loads and uses that have moved since the last report. To be called now and then, such as with
+        the leader's heartbeats."""
         now_ns = self._clock_ns()
-        if now_ns - self._looked_ns < INTERVAL_NS:
+        if now_ns - self._read_ns < INTERVAL_NS:
             return
-        self._looked_ns = now_ns
+        self._read_ns = now_ns
         for nic, name in self._nic_names().items():
             stats = self._facts.nic_stats(nic)
             now = _Counted(
@@ -82,22 +82,22 @@ class LoadReports:
                 stats["unscheduled_carried_bytes"],
                 stats["passed_bytes"],
             )
-            looks = self._counted.setdefault(nic, deque(maxlen=LOOKS))
-            looks.append(now)
-            before = looks[0]
-            for direction, way in ((Direction.OUT, "out"), (Direction.IN, "in")):
-                port, rho = f"{self._ports.own(name)}/{way}", self._facts.facts(nic, direction).rho
-                if abs(rho - self._told.get(port, 0.0)) >= STEP:
-                    self._told[port] = rho
+            readings = self._counted.setdefault(nic, deque(maxlen=READINGS))
+            readings.append(now)
+            before = readings[0]
+            for direction, suffix in ((Direction.OUT, "out"), (Direction.IN, "in")):
+                port, rho = f"{self._ports.own(name)}/{suffix}", self._facts.facts(nic, direction).rho
+                if abs(rho - self._reported.get(port, 0.0)) >= STEP:
+                    self._reported[port] = rho
                     self._reports.port_load(port, rho)
                 use = _used(before, now, direction, stats["rate_bytes_per_s"])
-                if use.differs(self._uses_told.get(port, PortUse((0.0,) * len(use.classes))), STEP):
-                    self._uses_told[port] = use
+                if use.differs(self._uses_reported.get(port, PortUse((0.0,) * len(use.classes))), STEP):
+                    self._uses_reported[port] = use
                     self._reports.port_use(port, use)
 
 
 def _used(before: _Counted, now: _Counted, direction: int, rate_bytes_per_s: int) -> PortUse:
-    """Between two looks. Nothing after the first of them."""
+    """Between two readings. Nothing after the first of them."""
     possible = (now.at_ns - before.at_ns) / 1e9 * rate_bytes_per_s
     carried = zip(now.carried[direction], before.carried[direction], strict=True)
     if possible <= 0:

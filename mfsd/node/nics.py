@@ -48,7 +48,7 @@ class NicTable:
         self._guid: dict[str, int] = {}
         """Which each NIC was registered with first: the arbiter tells NICs apart by both."""
         self._by_guid: dict[int, str] = {}
-        self._told: dict[str, tuple[int, set[int]]] = {}
+        self._claimed: dict[str, tuple[int, set[int]]] = {}
 
     @property
     def count(self) -> int:
@@ -65,15 +65,15 @@ class NicTable:
         name = self._canonical(name, guid, host_rates)
         if name not in self._index and self._free_slots(name, host_rates) <= 0:
             raise OSError(errno.ENOSPC, f"{NICS_MAX} NICs are known, the most")
-        told, clients = self._told.get(name, (0, set()))
-        if not clients - {client_id} or told == 0:
-            told = rate_bytes_per_s
-        rate = self._configured(name) or host_rates.get(name, 0) or told
+        claimed, clients = self._claimed.get(name, (0, set()))
+        if not clients - {client_id} or claimed == 0:
+            claimed = rate_bytes_per_s
+        rate = self._configured(name) or host_rates.get(name, 0) or claimed
         index = self._registry.nic(name, self._guid.get(name, guid), rate)
         self._guid.setdefault(name, guid)
         if guid:
             self._by_guid.setdefault(guid, name)
-        self._told[name] = (told, clients | {client_id})
+        self._claimed[name] = (claimed, clients | {client_id})
         self._index[name] = index
         return index
 
@@ -86,16 +86,16 @@ class NicTable:
         return self._by_guid.get(guid, name)
 
     def forget(self, client_id: int) -> None:
-        """The client is gone; what it told counts no longer once nobody else has the NIC open."""
-        for _, clients in self._told.values():
+        """The client is gone; the rate that it claimed counts no longer once no other client has the NIC open."""
+        for _, clients in self._claimed.values():
             clients.discard(client_id)
 
     def reconfigure(self, config: Mapping[str, NicConfig]) -> None:
         self._config = config
         host_rates = self._host_rates()
         for name in self._index:
-            told, _ = self._told[name]
-            self._registry.nic(name, self._guid[name], self._configured(name) or host_rates.get(name, 0) or told)
+            claimed, _ = self._claimed[name]
+            self._registry.nic(name, self._guid[name], self._configured(name) or host_rates.get(name, 0) or claimed)
 
     def _configured(self, name: str) -> int:
         return int(self._config[name].rate_bytes_per_s) if name in self._config else 0

@@ -9,12 +9,12 @@ from mfsd.policy.red import robust_effective_deadline
 
 
 def red_ns(members: Sequence[BatchSnapshot]) -> int | None:
-    """RED of a batch as its processes tell it: the engine's own where it has told one, else from the deadlines of its
+    """RED of a batch as its processes announce it: the engine's own where there is one, else from the deadlines of its
     requests. None: nothing about it is due."""
-    told = [look.deadline_ns for look in members if look.deadline_ns]
-    if told:
-        return min(told)
-    deadlines = {r.request_id: r.deadline_ns for look in members for r in look.requests if r.deadline_ns}
+    announced = [snapshot.deadline_ns for snapshot in members if snapshot.deadline_ns]
+    if announced:
+        return min(announced)
+    deadlines = {r.request_id: r.deadline_ns for snapshot in members for r in snapshot.requests if r.deadline_ns}
     return robust_effective_deadline(deadlines.values()).red_ns if deadlines else None
 
 

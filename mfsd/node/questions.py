@@ -2,7 +2,7 @@
 what the doctor says.
 
 Only reading, and little of it at a time: few questions are open at once, and of flows that end faster than that only
-so many are looked at; the rest is counted.
+so many are read; the rest is counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOK_S = 0.25
 FLOWS_MAX = 250
 """In one answer: some 80 KB."""
 EVENTS_MAX = 4_096
-"""That are looked at in one look: some 10 ms of the daemon's loop."""
+"""Read at a time: some 10 ms of the daemon's loop."""
 
 
 class Target(Protocol):
@@ -104,7 +104,7 @@ class Questions:
     async def _health(self, question_id: int) -> None:
         try:
             reply: Reply = await self._target.health()
-        except Exception as error:  # of any check, and whoever asks shall know
+        except Exception as error:  # of any check, and the answer names it
             reply = ErrorReply("failed", one_line(f"the doctor failed: {error}"))
         self._open.pop(question_id, None)
         self._answer(question_id, encode(reply), True)
@@ -117,16 +117,16 @@ class Questions:
         unread = 0
         while True:
             await asyncio.sleep(LOOK_S)
-            flows, looked, more = [], 0, True
+            flows, read, more = [], 0, True
             while more:
                 events = recording.take()
                 more = recording.waiting
                 processes.update(events.processes)
                 nics.update(events.nics)
-                room = (EVENTS_MAX - looked) * self._event_bytes
+                room = (EVENTS_MAX - read) * self._event_bytes
                 unread += max(0, len(events.events) - room) // self._event_bytes
                 part = decode(events.events[:room])
-                looked += len(part)
+                read += len(part)
                 flows += [flow for flow in pairing.take(part, processes, nics) if wanted.wants(flow)]
             unread += max(0, len(flows) - FLOWS_MAX)
             monotonic_ns, realtime_ns, _ = read_clocks()

@@ -1,4 +1,4 @@
-"""Hands the arbiter's events to whoever records them. While nobody does, none are written."""
+"""Hands the arbiter's events to recordings. While there is no recording, none are written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Requests as this node sees them: what each has moved by stage and layer, and which met their deadlines.
 
 The arbiter keeps an account for each process and request (csrc/arbiter/ledger.c); here those of one request are put
-together, and the ends of requests are passed on to whoever listens: coordinator, span exporter.
+together, and the ends of requests are passed on to listeners: coordinator, span exporter.
 """
 
 from __future__ import annotations
@@ -155,10 +155,10 @@ def _used_ns(account: Account) -> int:
 
 
 def _state(accounts: Sequence[Account]) -> Literal["open", "ended", "named"]:
-    told = [a for a in accounts if a.told]
-    if not told:
+    announced = [a for a in accounts if a.told]
+    if not announced:
         return "named"
-    return "ended" if all(a.end_ns and not a.open for a in told) else "open"
+    return "ended" if all(a.end_ns and not a.open for a in announced) else "open"
 
 
 def _outcome(accounts: Sequence[Account]) -> Literal["met", "missed"] | None:

@@ -50,26 +50,26 @@ def client_status(
         hold_s=stats["hold_ns"] / 1e9,
         torn_slots=stats["torn_slots"],
         bad_messages=stats["bad_messages"],
-        communicators=[_communicator_status(look) for look in communicators],
+        communicators=[_communicator_status(snapshot) for snapshot in communicators],
         unit=unit,
         abi=session.abi,
     )
 
 
-def _communicator_status(look: CommunicatorSnapshot) -> CommunicatorStatus:
+def _communicator_status(snapshot: CommunicatorSnapshot) -> CommunicatorStatus:
     return CommunicatorStatus(
-        id=f"{look.id:016x}",
-        name=look.name,
-        rank=look.rank,
-        ranks=look.ranks,
-        operations=look.operations,
-        called_bytes=look.operation_bytes,
-        sent_bytes=sum(look.sent_bytes),
-        operation_bytes=_named(OPERATIONS, look.sent_bytes),
-        work_requests=look.work_requests,
-        batch_bytes=look.batch_bytes,
-        batch=look.batch,
-        layer=None if look.batch is None else look.layer,
+        id=f"{snapshot.id:016x}",
+        name=snapshot.name,
+        rank=snapshot.rank,
+        ranks=snapshot.ranks,
+        operations=snapshot.operations,
+        called_bytes=snapshot.operation_bytes,
+        sent_bytes=sum(snapshot.sent_bytes),
+        operation_bytes=_named(OPERATIONS, snapshot.sent_bytes),
+        work_requests=snapshot.work_requests,
+        batch_bytes=snapshot.batch_bytes,
+        batch=snapshot.batch,
+        layer=None if snapshot.batch is None else snapshot.layer,
     )
 
 

@@ -1,4 +1,4 @@
-"""Answers what mfsctl trace asks: gathers what the arbiter shows, in small bounded looks, and has it explained."""
+"""Answers what mfsctl trace asks: gathers what the arbiter shows, in small bounded reads, and has it explained."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def make_link(
     if not cluster.coordinators:
         return None
     rates = {**host_rates, **{name: int(nic.rate_bytes_per_s) for name, nic in nics.items()}}
-    ports = {f"{names.own(nic)}/{way}": rate for nic, rate in rates.items() if rate for way in ("in", "out")}
+    ports = {
+        f"{names.own(nic)}/{direction}": rate for nic, rate in rates.items() if rate for direction in ("in", "out")
+    }
     settings = LinkSettings(addresses=tuple(cluster.coordinators), ttl_ns=int(cluster.ttl_ns), tls=_tls(cluster))
     return Link(settings, Identity(node_name(cluster), version, epoch), ports, listener, log)
 

@@ -14,7 +14,7 @@ from mfsd.node.addresses import PortNames
 from mfsd.node.batches import Batches, Changed, OrderSource, Place
 from mfsd.node.collectives import Collectives
 from mfsd.node.link_interface import BatchSummary, OrderChange, PortDemand, PortUse
-from mfsd.node.loads import LOOKS, STEP, LoadReports
+from mfsd.node.loads import READINGS, STEP, LoadReports
 from mfsd.node.log import Log
 from mfsd.policy import Variant
 
@@ -261,16 +261,16 @@ def test_loads_are_told_when_they_have_moved(node) -> None:
     arbiter, link, batches = node
     seconds = iter([0, 0, 0.99, 1, 2, 3, 4])
     loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: int(next(seconds) * 1e9))
-    loads.look()
+    loads.report()
     arbiter.rho += STEP * 2
-    loads.look()  # too soon
+    loads.report()  # too soon
     arbiter.rho -= STEP * 1.5
-    loads.look()
+    loads.report()
     arbiter.rho += STEP
-    loads.look()
+    loads.report()
     arbiter.rho = 0.0
-    loads.look()
-    loads.look()
+    loads.report()
+    loads.report()
     out = [0.25, 0.25 + 1.5 * STEP, 0.0]
     assert [rho for port, rho in link.said if port == "10.0.0.1/out"] == out
     assert [rho for port, rho in link.said if port == "10.0.0.1/in"] == [0.5]
@@ -371,18 +371,18 @@ def test_uses_are_told_by_class_when_they_have_moved(node) -> None:
     arbiter, link, batches = node
     seconds = iter(range(20))
     loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: next(seconds) * 10**9)
-    loads.look()
+    loads.report()
     assert link.uses == [], "one look tells nothing"
     arbiter.carried[0][6] += RATE // 4
     arbiter.unscheduled += RATE // 10
     arbiter.passed += RATE // 20
-    loads.look()
+    loads.report()
     (out_port, out), (in_port, inward) = link.uses
     assert (out_port, out.classes[6], out.unscheduled, out.passed) == ("10.0.0.1/out", 0.25, 0.1, 0.05)
     assert (in_port, inward.classes[6], inward.unscheduled, inward.passed) == ("10.0.0.1/in", 0.0, 0.1, 0.0)
-    for _ in range(LOOKS + 1):
-        loads.look()
+    for _ in range(READINGS + 1):
+        loads.report()
     assert all(use.classes[6] == use.unscheduled == 0.0 for _, use in link.uses[-2:]), "it is over, and that is told"
     told = len(link.uses)
-    loads.look()
+    loads.report()
     assert len(link.uses) == told
