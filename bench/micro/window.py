@@ -227,7 +227,8 @@ def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> 
             return row(case, rig.rate_mb_s, *figures)
 
         rows = measure_all(
-            {case.name: partial(measured, case) for case in all_cases}, line_of, lambda rows: keep(shape |
-            summary(rows))
+            {case.name: partial(measured, case) for case in all_cases},
+            line_of,
+            lambda rows: keep(shape | summary(rows)),
         )
     return shape | summary(rows)

@@ -29,8 +29,8 @@ def build_worker() -> Path:
     if compiler is None:
         raise BuildError("no C compiler: apt-get install gcc")
     command = [compiler, "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", *(f"-I{i}" for i in includes)]
-    # Compiled beside, under a name of this process, and renamed: a run that is under way keeps its program, and two that
-    # start at once do not write one file.
+    # Compiled beside, under a name of this process, and renamed: a run that is under way keeps its program, and two
+    # that start at once do not write one file.
     fresh = PROGRAM.with_suffix(f".{os.getpid()}")
     command += [*map(str, sources), "-o", str(fresh), "-libverbs", "-ldl", "-lpthread"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
