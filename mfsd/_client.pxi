@@ -62,6 +62,26 @@ class Open(IntEnum):
     STALE = MFS_OPEN_STALE
 
 
+# A mfsd.transfer.Transfer as the ring has it. The caller has looked up what its NIC, batch and peer are there.
+cdef int task_of(mfs_task *task, transfer, uint8_t nic, batch, uint32_t peer) except -1:
+    cdef tuple fields
+    if not isinstance(transfer, tuple) or len(transfer) != 10:
+        raise TypeError(f"{type(transfer).__name__} is no Transfer")
+    fields = <tuple>transfer  # (size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming)
+    memset(task, 0, sizeof(mfs_task))
+    task.bytes = fields[0]
+    task.stage = fields[1]
+    task.nic = nic
+    task.request_id = fields[3]
+    task.deadline_ns = fields[4]
+    task.batch = mfs_none_u32 if batch is None else batch
+    task.layer = fields[6]
+    task.peer = peer
+    task.class_marked = fields[8]
+    task.incoming = fields[9]
+    return 0
+
+
 cdef class Client:
     cdef mfs_client *client
     cdef readonly bint borrowed
@@ -198,21 +218,18 @@ cdef class Client:
         check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
         return task_id
 
-    def ask(self, uint64_t size_bytes, uint8_t stage, uint8_t nic, uint64_t request_id, uint64_t deadline_ns, batch,
-            uint16_t layer, bint class_marked, bint incoming, uint64_t timeout_ns, int otherwise, uint32_t peer=0):
+    def submit_transfer(self, transfer, uint8_t nic, batch, uint32_t peer):
+        cdef mfs_task task
+        cdef uint64_t task_id = 0
+        task_of(&task, transfer, nic, batch, peer)
+        task.at_once = True
+        check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE, &task_id))
+        return task_id
+
+    def ask(self, transfer, uint8_t nic, batch, uint32_t peer, uint64_t timeout_ns, int otherwise):
         cdef Permit permit = Permit.__new__(Permit)
         cdef int wire_class
-        memset(&permit.task, 0, sizeof(mfs_task))
-        permit.task.bytes = size_bytes
-        permit.task.request_id = request_id
-        permit.task.deadline_ns = deadline_ns
-        permit.task.batch = mfs_none_u32 if batch is None else batch
-        permit.task.layer = layer
-        permit.task.stage = stage
-        permit.task.nic = nic
-        permit.task.peer = peer
-        permit.task.class_marked = class_marked
-        permit.task.incoming = incoming
+        task_of(&permit.task, transfer, nic, batch, peer)
         wire_class = client_ask(self, &permit.task, mfs_native_now_ns(), timeout_ns, otherwise, &permit.task_id)
         if wire_class < 0:
             return None

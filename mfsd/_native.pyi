@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.result import Batch, Plan, Pruned
+from mfsd.transfer import Transfer
 
 # ---- ABI -------------------------------------------------------------------------------------------------------------
 
@@ -689,20 +690,18 @@ class Client:
     def permit_wait(self, task_id: int, timeout_ns: int) -> int | None:
         """The same after sleeping for it; None after timeout_ns. ENOTCONN: the daemon is gone."""
 
+    def submit_transfer(self, transfer: Transfer, nic: int, batch: int | None, peer: int) -> int:
+        """The id of a task whose permit is asked for by `permit` and `permit_wait`. `nic`, `batch` and `peer`: this
+        client's numbers of what the transfer names. Errors as of `submit`."""
+
     def ask(
         self,
-        size_bytes: int,
-        stage: int,
+        transfer: Transfer,
         nic: int,
-        request_id: int,
-        deadline_ns: int,
         batch: int | None,
-        layer: int,
-        class_marked: bool,
-        incoming: bool,
+        peer: int,
         timeout_ns: int,
         otherwise: int,
-        peer: int = 0,
         /,
     ) -> Permit | None:
         """Submits and waits in one call, at most for `max_hold` and timeout_ns. What goes without a permit (its stage
@@ -745,7 +744,7 @@ class Client:
     def rules(self) -> list[Rule]: ...
 
 class Permit:
-    """Leave to send one message, given by `Client.ask`. Forgotten without `complete` it is cancelled."""
+    """Permission to send one message, given by `Client.ask`. Forgotten without `complete` it is cancelled."""
 
     @property
     def wire_class(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Any
 
-from mooncake_adapter.session import Leave, Session, Task
+from mfsd.transfer import Transfer
+from mooncake_adapter.session import Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 TIMEOUT_S = 30.0
@@ -45,7 +45,7 @@ class Budget:
 
 
 class Unscheduled:
-    """A task that nobody schedules: permitted at once, in the class of the program's own engine."""
+    """A task that is not scheduled: permitted at once, in the class of the program's own engine."""
 
     def __init__(self, wire_class: int) -> None:
         self.wire_class = wire_class
@@ -61,32 +61,41 @@ class Unscheduled:
     def cancel(self) -> None: ...
 
 
-def submitted(session: Session, once: WarnOnce, size_bytes: int, **metadata: Any) -> Task:
-    """Session.submit that does not raise: what it cannot do goes unscheduled, with one warning."""
+def submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
+    """Session.submit_transfer that does not raise: what it cannot do goes unscheduled, with one warning."""
     if LOG.isEnabledFor(logging.DEBUG):
-        _say(size_bytes, metadata)
+        _log(transfer)
     try:
-        return session.submit(size_bytes, **metadata)
+        return session.submit_transfer(transfer)
     except Exception as error:
         return _unscheduled(session, once, error)
 
 
-def permitted(session: Session, once: WarnOnce, budget: Budget, size_bytes: int, **metadata: Any) -> Leave | None:
-    """Session.permit that does not raise, likewise; sleeps until the message may go. None: nothing is scheduled."""
+def permitted(session: Session, once: WarnOnce, budget: Budget, transfer: Transfer) -> Permit | None:
+    """Session.permit_transfer that does not raise, likewise; sleeps until the message may go. None: nothing is
+    scheduled."""
     began_s = time.monotonic()
     if LOG.isEnabledFor(logging.DEBUG):
-        _say(size_bytes, metadata)
+        _log(transfer)
     try:
-        return session.permit(size_bytes, timeout_s=budget.left_s, **metadata)
+        return session.permit_transfer(transfer, budget.left_s)
     except Exception as error:
         return _unscheduled(session, once, error)
     finally:
         budget.spent_since(began_s)
 
 
-def _say(size_bytes: int, metadata: dict[str, Any]) -> None:
-    shown = " ".join(f"{k}={v}" for k, v in metadata.items() if k not in ("batch", "class_marked", "incoming"))
-    LOG.debug("message bytes=%d %s", size_bytes, shown)
+def _log(transfer: Transfer) -> None:
+    LOG.debug(
+        "message bytes=%d stage=%s nic=%s request_id=%s deadline_ns=%s layer=%s peer=%s",
+        transfer.size_bytes,
+        transfer.stage,
+        transfer.nic,
+        transfer.request_id,
+        transfer.deadline_ns,
+        transfer.layer,
+        transfer.peer,
+    )
 
 
 def _unscheduled(session: Session, once: WarnOnce, error: Exception) -> Unscheduled:

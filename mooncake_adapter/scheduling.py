@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mfsd.transfer import Transfer
 from mooncake_adapter.calls import READ, Call
 from mooncake_adapter.lanes import Lanes
 from mooncake_adapter.metadata import Metadata, Words
 from mooncake_adapter.permits import TIMEOUT_PARTS, Budget, hold_max_s, permitted, submitted, transfer_timeout_s
 from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
-from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Leave, Session, Task
+from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 if TYPE_CHECKING:
@@ -101,30 +102,22 @@ class Scheduling:
 
     # ---- permits -----------------------------------------------------------------------------------------------------
 
-    def _words_of(self, call: Call, metadata: Metadata) -> dict[str, Any]:
-        """What the session is told of a message."""
+    def _transfer(self, call: Call, metadata: Metadata, size_bytes: int) -> Transfer:
+        """A message of the call."""
         request_id, stage, layer, deadline_ns, batch = metadata
+        reading = call.operation == READ
         if stage is None:
-            stage = STAGE_REUSE if call.operation == READ else STAGE_P2D
-        return {
-            "stage": stage,
-            "nic": self.nic,
-            "request_id": request_id,
-            "deadline_ns": deadline_ns,
-            "batch": batch,
-            "layer": layer,
-            "peer": host_of(call.peer),
-            "class_marked": self._lanes.marked(call.peer, call.operation == READ),
-            "incoming": call.operation == READ,
-        }
+            stage = STAGE_REUSE if reading else STAGE_P2D
+        marked = self._lanes.marked(call.peer, reading)
+        peer = host_of(call.peer)
+        return Transfer(size_bytes, stage, self.nic, request_id, deadline_ns, batch, layer, peer, marked, reading)
 
-    def _submit(self, call: Call, metadata: Metadata, size_bytes: int) -> Task:
-        return submitted(self._session, self._once, size_bytes, **self._words_of(call, metadata))
+    def _submit(self, call: Call, piece: Piece) -> Task:
+        return submitted(self._session, self._once, self._transfer(call, piece.metadata, piece.size_bytes))
 
-    def _permit(self, call: Call, metadata: Metadata) -> Leave | None:
-        return permitted(
-            self._session, self._once, Budget(self._session), call.size_bytes, **self._words_of(call, metadata)
-        )
+    def _permit(self, call: Call, metadata: Metadata) -> Permit | None:
+        transfer = self._transfer(call, metadata, call.size_bytes)
+        return permitted(self._session, self._once, Budget(self._session), transfer)
 
     def _whole(self, call: Call) -> Metadata | None:
         """The metadata of a call that is one message; None when it has to be cut."""
@@ -152,9 +145,9 @@ class Scheduling:
             if len(pieces) > 1 and call.notify is None:
                 return self._in_pieces(engine, call, pieces)
             metadata = pieces[0].metadata
-        leave = self._permit(call, metadata)
+        permit = self._permit(call, metadata)
         try:
-            lane, peer = self._route(engine, call, None if leave is None else leave.wire_class)
+            lane, peer = self._route(engine, call, None if permit is None else permit.wire_class)
             if lane is engine:
                 return int(method(engine, *arguments, **keywords))
             result = int(_renamed(method, lane, peer, arguments, keywords))
@@ -163,8 +156,8 @@ class Scheduling:
                 result = int(method(engine, *arguments, **keywords))
             return result
         finally:
-            if leave is not None:
-                leave.complete()
+            if permit is not None:
+                permit.complete()
 
     def _in_pieces(self, engine: Any, call: Call, pieces: list[Piece]) -> int:
         todo = deque(pieces)
@@ -183,7 +176,7 @@ class Scheduling:
                     while waiting:
                         waiting.popleft()[0].cancel()
                 while todo and len(waiting) < AHEAD:
-                    waiting.append((self._submit(call, todo[0].metadata, todo[0].size_bytes), todo.popleft()))
+                    waiting.append((self._submit(call, todo[0]), todo.popleft()))
                 ready = next((one for one in waiting if one[0].ready()), None)
                 if ready is None and waiting and (not running or budget.left_s == 0.0):
                     budget.wait(waiting[0][0])
@@ -235,7 +228,7 @@ class Scheduling:
         later: list[tuple[Task, Piece]] = []
         until_s = time.monotonic() + hold_max_s(self._session)
         for piece in self._pieces(call):
-            task = self._submit(call, piece.metadata, piece.size_bytes)
+            task = self._submit(call, piece)
             if _soon(task):
                 if not self._issue(engine, call, piece, task, pending.issued):
                     pending.failed = True

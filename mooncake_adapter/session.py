@@ -28,7 +28,7 @@ class Task(Protocol):
     def cancel(self) -> None: ...
 
 
-class Leave(Protocol):
+class Permit(Protocol):
     """A permitted message; see mfsd.client.Session.permit."""
 
     @property

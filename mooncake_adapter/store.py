@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from mfsd.transfer import Transfer
 from mooncake_adapter import marking
 from mooncake_adapter.lanes import shim_present
 from mooncake_adapter.metadata import Metadata, Words
@@ -145,25 +146,23 @@ class Stored:
         ranged = pointers is not None and self._words.told_by_address()
         metadata = self._words.of(first_pointer(pointers)) if ranged else self._words.current()
         client = self.writer(own) if stage == STAGE_BACKGROUND else own
-        leave = permitted(
-            self._session,
-            self._once,
-            budget or Budget(self._session),
+        transfer = Transfer(
             self.size_bytes(own, given),
-            stage=stage if metadata.stage is None else metadata.stage,
-            nic=self._nic,
-            request_id=metadata.request_id,
-            deadline_ns=metadata.deadline_ns,
-            batch=metadata.batch,
-            layer=metadata.layer,
-            incoming=stage == STAGE_REUSE,
+            stage if metadata.stage is None else metadata.stage,
+            self._nic,
+            metadata.request_id,
+            metadata.deadline_ns,
+            metadata.batch,
+            metadata.layer,
             class_marked=client is not own,  # reads carry the collectives' own class
+            incoming=stage == STAGE_REUSE,
         )
+        permit = permitted(self._session, self._once, budget or Budget(self._session), transfer)
         try:
             return original(client, *arguments, **keywords)
         finally:
-            if leave is not None:
-                leave.complete()
+            if permit is not None:
+                permit.complete()
 
     def split(self, own: Any, original: Any, stage: int, given: dict[str, Any], rest: dict[str, Any]) -> Any:
         """As run, cut by request; the answers in the order of the keys."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mfsd.fabric.policy import PolicyError, Profile, fold_classes, load_profile, mark_dscps
-from mfsd.node.config import RuleConfig, WireConfig
+from mfsd.fabric.policy import PolicyError, Profile, load_profile
+from mfsd.fabric.wire_table import wire_table
+from mfsd.node.config import RuleConfig
 from mfsd.node.config_file import ConfigError, load
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.values import SizeBytes
 from mfsd.policy.mark_text import mark_text, parse_marks
-from mfsd.policy.marks import SIZED, MarkRule, Marks, checked, divided
+from mfsd.policy.marks import SIZED, MarkRule, Marks, checked
 from mfsd.policy.types import Stage
 
 COLLECTIVE_VARIABLES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "UCCL_IB_TC", "MORI_RDMA_TC")
@@ -33,7 +34,7 @@ def marks_for(policy: str, policy_file: Path | None, sizes: Sequence[str], rules
     except (PolicyError, ConfigError) as error:
         raise MarkError(str(error)) from error
     marks = of_profile(profile, sizes)
-    own = [_own_rule(rule, config.wire, marks) for rule in config.rule] if config else []
+    own = [_own_rule(rule, marks) for rule in config.rule] if config else []
     built_in = [_built_in_rule(rule, marks) for rule in BUILT_IN]
     return _checked(marks._replace(rules=(*own, *built_in)))
 
@@ -41,11 +42,8 @@ def marks_for(policy: str, policy_file: Path | None, sizes: Sequence[str], rules
 def of_profile(profile: Profile, sizes: Sequence[str] = ()) -> Marks:
     """The profile's classes by stage and size, without rules. The lanes have the numbers and DSCPs of a daemon's, so
     that a node that marks and one that has a daemon already understand each other. MarkError."""
-    fold = fold_classes(profile)
-    lanes = [fold.index(fabric_class) for fabric_class in sorted(set(fold))]
-    by_stage = divided(len(lanes)).by_stage()
-    stages = {stage: tuple(lanes[one] for one in classes) for stage, classes in by_stage.items()}
-    return _checked(Marks(mark_dscps(profile), stages, dict(map(_sizes, sizes))))
+    table = wire_table(profile)
+    return _checked(Marks(table.dscp, table.stages, dict(map(_sizes, sizes))))
 
 
 def inherited(text: str) -> Marks:
@@ -89,9 +87,9 @@ def _sizes(text: str) -> tuple[Stage, tuple[int, ...]]:
         raise MarkError(f"--sizes {text}: {error}") from error
 
 
-def _own_rule(rule: RuleConfig, wire: WireConfig, marks: Marks) -> MarkRule:
+def _own_rule(rule: RuleConfig, marks: Marks) -> MarkRule:
     """Of a configuration file. Without a DSCP or class of its own: by its stage, if it would be held; else as it is."""
-    dscp = dscp_of(rule, wire)
+    dscp = dscp_of(rule, marks.dscp)
     if dscp is None and rule.action == "hold":
         dscp = _of_stage(rule, marks)
     return _rule(rule, dscp)

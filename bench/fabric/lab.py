@@ -20,7 +20,7 @@ from pyroute2 import netns
 
 from mfsd.fabric.plan import Plan, make_plan
 from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
-from mfsd.fabric.qdisc import apply_queues, interface_index, open_netlink
+from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index, open_netlink
 from mfsd.playground.network import ip
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pyroute2 import netns
 
 from bench.micro.daemon import ROOT
 from bench.micro.traffic import Moved, moved
-from bench.testbed.hosts import Hosts
+from bench.testbed.hosts import POLICY, Hosts
 from mfsd.children import python_module
-from mfsd.fabric.qdisc import run_tc
+from mfsd.fabric.systems.linux.qdisc import run_tc
 from mfsd.playground.network import on_node
 from mfsd.playground.program import Program
 
@@ -174,7 +174,7 @@ class Leg:
 
     def _daemon(self, host: str, mode: str, rules: str, lanes: bool) -> tuple[Program, Path]:
         config = self.folder / f"{host}.toml"
-        config.write_text(configuration(mode, self.rig.rate_bits_per_s, rules, self.rig.hosts.dscp if lanes else []))
+        config.write_text(configuration(mode, self.rig.rate_bits_per_s, rules, lanes))
         command = [*python_module("mfsd.cli.daemon"), "--config", str(config), "--socket", str(self.socket(host))]
         return self.start(host, f"mfsd on {host}", command, shimmed=False), self.socket(host)
 
@@ -224,13 +224,13 @@ class Leg:
                 )
 
 
-def configuration(mode: str, rate_bits_per_s: float, rules: str, dscp: list[int]) -> str:
-    """The daemon's file: its defaults, the link's rate, and `rules`; where there is a DSCP for each class, NCCL and KV
-    travel apart."""
+def configuration(mode: str, rate_bits_per_s: float, rules: str, lanes: bool) -> str:
+    """The daemon's file: its defaults, the link's rate, and `rules`; with `lanes` NCCL and KV travel in classes of
+    their own."""
     lines = [f'mode = "{mode}"', 'log_level = "warning"']
-    lines += ["[wire]", f"dscp = {dscp}"] if dscp else []
+    lines += ["[wire]", f'profile = "{POLICY}"'] if lanes else []
     lines += [f"[nic.{DEVICE}]", f'rate = "{round(rate_bits_per_s / 1e3)}kbit"', ""]
-    if dscp:
+    if lanes:
         rules = rules.replace('stage = "p2d"\n', f'stage = "p2d"\nclass = {KV_CLASS}\n') + NCCL_LANES + MOONCAKE_LANE
     return "\n".join(lines) + rules
 

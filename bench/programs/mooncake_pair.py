@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mfsd.transfer import Transfer
+
 SIZE = 1 << 20
 PAUSE_S = 0.0005
 CPU_ROUNDS = 600
@@ -152,7 +154,7 @@ def source(protocol: str, seconds: float) -> None:
         session.permit(SIZE, stage=3, nic=scheduling.nic, peer="127.0.0.1", timeout_s=10.0).complete()
 
     def native_permit() -> None:
-        client.ask(SIZE, 3, nic, 0, 0, None, 0, False, False, 10**10, 6).complete()
+        client.ask(Transfer(SIZE, 3), nic, None, 0, 10**10, 6).complete()
 
     writes, others = (as_stock, adapted, unscheduled), (nothing, around_nothing, session_permit, native_permit)
     print(json.dumps(measured(writes, others, scheduled, seconds)), flush=True)

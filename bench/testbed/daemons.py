@@ -8,11 +8,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.testbed.hosts import CONTROL_ADDRESS, Hosts
+from bench.testbed.hosts import CONTROL_ADDRESS, POLICY, Hosts
 from bench.testbed.modes import Mode
 from bench.testbed.processes import LegError
 from bench.testbed.scale import Scale
-from mfsd.node.config import Config
+from mfsd.node.config import Config, PolicyKeys
+from mfsd.node.schema import keys
+from mfsd.node.values import DurationNs
 from mfsd.playground.program import Program
 
 COORDINATOR_PORT = 7400
@@ -104,7 +106,12 @@ class Daemons:
         self._cleanup.callback(self.coordinator.stop)
 
     def _policy(self) -> str:
-        lines = [f"{key} = {_toml(value)}" for key, value in (self._mode.policy or {}).items()]
+        by_attribute = {key.attribute: key for key in keys(PolicyKeys)}
+        lines = []
+        for name, value in (self._mode.policy or {}).items():
+            key = by_attribute[name]
+            written = str(DurationNs(value)) if isinstance(key.default, DurationNs) else value
+            lines.append(f"{key.name} = {_toml(written)}")
         return "\n".join(["[policy]", *lines, ""])
 
     def _rate(self) -> str:
@@ -112,7 +119,7 @@ class Daemons:
 
     def _configuration(self, host: str) -> str:
         window_us = round(WINDOW_MESSAGES * self._scale.message_bytes * 8e6 / self._scale.link_bits_per_s)
-        wire = f"[wire]\ndscp = {self._hosts.dscp}\n" if self._mode.apart else ""
+        wire = f'[wire]\nprofile = "{POLICY}"\n' if self._mode.apart else ""
         return (
             f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\nstale_after = "{STALE_AFTER}"\n'
             f'max_hold = "{MAX_HOLD}"\n'

@@ -12,7 +12,7 @@ from pyroute2 import IPRoute, netns
 from bench.fabric.lab import Lab, slow_profile
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import Profile
-from mfsd.fabric.qdisc import apply_queues, interface_index
+from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index
 from mfsd.playground.network import ip
 
 POLICY = "paper-k8"

@@ -59,18 +59,23 @@ def serve(options: Options, config: Config) -> int:
     from mfsd.node.config_file import ConfigError
     from mfsd.node.log import Log
     from mfsd.node.notify import Notifier
+    from mfsd.node.reload import reloaded
     from mfsd.proto.wire import TlsError
 
     log = Log(config.log_level, journal="JOURNAL_STREAM" in os.environ)
 
+    in_force = config
+
     def reload() -> Settings | None:
+        nonlocal in_force
         try:
-            new = options.configuration()
+            in_force, applied, waiting = reloaded(in_force, options.configuration(), "coordinator")
         except ConfigError as error:
             log.error("reload-failed", problem=error, remedy="the old configuration stays in force")
             return None
-        log.level = new.log_level
-        return coordinator_settings(new)
+        log.level = in_force.log_level
+        log.info("reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing")
+        return coordinator_settings(in_force)
 
     try:
         asyncio.run(run(coordinator_settings(config), log, Notifier(os.environ), reload, _observers(config, log)))

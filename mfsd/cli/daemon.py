@@ -160,12 +160,14 @@ def main(
 def _check(options: Options) -> None:
     """Says everything that is wrong with the configuration, and ends the program if something is. ConfigError."""
     from mfsd.node.config_file import doubts, problems, unusable_files
+    from mfsd.node.wire import class_dscps
 
     file = options.config_file
     found = [str(problem) for problem in problems(file)] if file is not None else []
     if not found:
         config = options.configuration()
         found = list(unusable_files(config, str(file)))
+        class_dscps(config, str(file))
         for doubt in doubts(config, str(file)):
             click.echo(f"mfsd: warning: {doubt}", err=True)
     for problem in found:
@@ -187,7 +189,7 @@ def _check_usage(
 
 def _serve(options: Options, config: Config) -> int:
     from mfsd.node.address import Address, AddressError
-    from mfsd.node.config_file import control_path
+    from mfsd.node.config_file import ConfigError, control_path
     from mfsd.node.daemon import Daemon
     from mfsd.node.log import Log
     from mfsd.node.notify import Notifier
@@ -204,6 +206,9 @@ def _serve(options: Options, config: Config) -> int:
 
     try:
         asyncio.run(serve())
+    except ConfigError as error:
+        click.echo(f"mfsd: {error}", err=True)
+        return EXIT_BAD_CONFIG
     except AddressError as error:
         click.echo(f"mfsd: {error}", err=True)
         return EXIT_CANNOT_START
@@ -238,16 +243,16 @@ def _doctor(config: Config) -> Callable[[Daemon], AbstractContextManager[object]
 
 
 def _examined(config: Config) -> Examined:
-    from mfsd.fabric.policy import DEFAULT_PROFILE, load_profile
     from mfsd.node.config_file import control_path
     from mfsd.node.control import HealthFinding
     from mfsd.node.health import Examined
+    from mfsd.node.wire import fabric_profile
     from mfsd.observe.doctor.examine import examine
     from mfsd.observe.doctor.host import Host
 
     socket_path = Path(config.socket.path)
-    profile = load_profile(DEFAULT_PROFILE, None)
-    report = examine(Host(socket_path, control_path(config.socket), DEFAULT_PROFILE, profile))
+    name, profile = fabric_profile(config.wire)
+    report = examine(Host(socket_path, control_path(config.socket), name, profile))
     wrong = [
         HealthFinding(found.severity, found.id, found.subject, found.reason, found.remedy)
         for found in report.findings

@@ -1,4 +1,4 @@
-"""Engines tell MFS here what their transfers are for, and ask leave to send. See docs/api.md.
+"""Engines announce here what their transfers are for, and ask for permits. See docs/api.md.
 
     from mfsd.client import Flow, Request, Session, Stage
 

@@ -1,4 +1,4 @@
-"""A process's connection to the daemon of its node: made, looked after and made again; nobody waits for it."""
+"""A process's connection to the daemon of its node: made, kept up and made again; no caller waits for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mfsd.client.shim import Shim
 log = logging.getLogger("mfsd.client")
 
 RETRY_S = 0.5
-"""Between two attempts to reach a daemon that is not there, and two looks at one that does not answer."""
+"""Between two attempts to reach a daemon that is not there, and two checks of one that does not answer."""
 
 
 class Attachment:

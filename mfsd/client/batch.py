@@ -12,7 +12,7 @@ from mfsd.client.checking import Checker
 
 class Batch:
     """Requests that run their layers together. Made by :meth:`mfsd.client.Session.batch`; it outlives its daemon,
-    and is told to the next one."""
+    and is announced to the next one."""
 
     def __init__(
         self,
@@ -91,26 +91,26 @@ class Batch:
         """The slot, if it is this client that knows the batch."""
         return self._slot if self._client is client else None
 
-    def tell(self, client: Client, native_nic: dict[int, int]) -> None:
-        """Begins the batch at a daemon. Too many requests: it is told without them, and goes by its deadline alone."""
+    def announce(self, client: Client, native_nic: dict[int, int]) -> None:
+        """Begins the batch at a daemon. Too many requests: it is announced without them, with its deadline alone."""
         with self._lock:
             if self._ended or self.slot_at(client) is not None:
                 return
             requests = [_on(r, native_nic) for r in self._requests.values()]
-            for told in (requests, []):
+            for announced in (requests, []):
                 try:
                     slot, slots = client.batch_begin_with(
-                        self.batch_id, self._layers, told, self._deadline_ns, self._compute_ns
+                        self.batch_id, self._layers, announced, self._deadline_ns, self._compute_ns
                     )
                 except OSError as error:
                     self._checker.refuse(
-                        "batch" if not told else "requests",
-                        f"batch {self.batch_id} of {len(told)} requests",
-                        f"{error.strerror}: end batches that are over; {REQUESTS_MAX} requests can be told at once",
+                        "batch" if not announced else "requests",
+                        f"batch {self.batch_id} of {len(announced)} requests",
+                        f"{error.strerror}: end batches that are over; at most {REQUESTS_MAX} requests are open",
                     )
                     continue
                 self._client, self._slot = client, slot
-                self._request_slots = dict(zip((r.request_id for r in told), slots, strict=True))
+                self._request_slots = dict(zip((r.request_id for r in announced), slots, strict=True))
                 if self._layer:
                     client.batch_layer(slot, self._layer)
                 return

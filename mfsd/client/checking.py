@@ -1,4 +1,4 @@
-"""What engines tell is checked here: what cannot be is taken as unknown and said once, never raised into a transfer."""
+"""Checks what engines announce: what cannot be is taken as unknown, with one warning; nothing is raised."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from mfsd._native import NICS_MAX, DemandInfo, Direction, RequestInfo, peer_hash
 from mfsd.client.types import Flow, Request
+from mfsd.transfer import Transfer
 
 log = logging.getLogger("mfsd.client")
 
@@ -18,6 +19,15 @@ ID_MAX = U64_MAX - 1
 TIME_MAX_NS = 2**60
 LAYERS_MAX = 2**16 - 1
 FLOW_BYTES_MAX = 2**40 - 1
+
+
+STAGE_MAX = 255
+_LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, ID_MAX, TIME_MAX_NS, LAYERS_MAX)
+"""Of the numbers of a transfer."""
+
+
+def _within(value: object, highest: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= highest
 
 
 class Checker:
@@ -60,12 +70,26 @@ class Checker:
     def size_bytes(self, value: object) -> int:
         return self.whole("size_bytes", value, FLOW_BYTES_MAX, "use 0 to 2**40 - 1")
 
+    def transfer(self, transfer: Transfer) -> Transfer:
+        """The same with what cannot be taken as unknown; NIC, batch and peer are looked up by the caller."""
+        size_bytes, stage, _, request_id, deadline_ns, _, layer, _, _, _ = transfer
+        numbers = (size_bytes, stage, request_id, deadline_ns, layer)
+        if all(map(_within, numbers, _LIMITS)):
+            return transfer
+        return transfer._replace(
+            size_bytes=self.size_bytes(size_bytes),
+            stage=self.stage(stage),
+            request_id=self.request_id(request_id),
+            deadline_ns=self.deadline_ns(deadline_ns),
+            layer=self.layer(layer),
+        )
+
     def nic(self, value: object) -> int:
         return self.whole("nic", value, NICS_MAX - 1, "use what Session.nic answered")
 
     def stage(self, value: object) -> int:
         """A stage that this version does not know is served as background by the daemon, so it may pass."""
-        if isinstance(value, int) and 0 <= value <= 255:
+        if isinstance(value, int) and 0 <= value <= STAGE_MAX:
             return int(value)
         self.refuse("stage", value, "use mfsd.client.Stage")
         return 4

@@ -1,4 +1,4 @@
-"""A session that asks nobody: each task is permitted at once, in the class of its stage and size (`mfs-run --mode
+"""A session that asks no daemon: each task is permitted at once, in the class of its stage and size (`mfs-run --mode
 mark`)."""
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from mfsd.client.shim import Shim
 from mfsd.client.task import Task
 from mfsd.policy.mark_text import VARIABLE, parse_marks
 from mfsd.policy.marks import CLASSES_MAX, Marks, divided
+from mfsd.transfer import Transfer
 
 log = logging.getLogger("mfsd.client")
 
 
 def marks_of_environment() -> Marks | None:
-    """What this process is told to mark; None where it is not told to. What cannot be read marks nothing, and is said:
-    a process that is to ask no daemon asks none."""
+    """The marks of `MFS_MARK`; None outside of mode mark. Text that cannot be read marks nothing, with a warning: a
+    process in mode mark never asks a daemon."""
     if os.environ.get("MFS_MODE") != "mark":
         return None
     try:
@@ -59,14 +60,14 @@ class MarkedSession(Session):
         """The class of what has this stage, if its size is not known."""
         return self.marks.wire_class(stage)
 
-    def submit(self, size_bytes: int, *, stage: int, nic: int = 0, request_id: int = 0, **_: Any) -> Task:
-        """A task that is permitted. What else :meth:`Session.submit` takes makes no difference here."""
-        size_bytes, stage = self._checker.size_bytes(size_bytes), self._checker.stage(stage)
-        wire_class = self.marks.wire_class(stage, size_bytes)
-        return Task(self, None, None, size_bytes, stage, nic, self._checker.request_id(request_id), wire_class)
+    def submit_transfer(self, transfer: Transfer) -> Task:
+        """A task that is permitted; only its stage and size matter here."""
+        transfer = self._checker.transfer(transfer)
+        wire_class = self.marks.wire_class(transfer.stage, transfer.size_bytes)
+        return Task(self, None, None, transfer, transfer.nic, wire_class)
 
-    def permit(self, size_bytes: int, *, stage: int, **words: Any) -> Task:
-        return self.submit(size_bytes, stage=stage, **words)
+    def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> Task:
+        return self.submit_transfer(transfer)
 
     def fast_path(self, **_: Any) -> FastPath | None:
         return None

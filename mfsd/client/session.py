@@ -18,6 +18,7 @@ from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
+from mfsd.transfer import Transfer
 
 NIC_NAME_BYTES_MAX = 31
 FOREVER_NS = 2**63
@@ -25,7 +26,7 @@ ENFORCE = int(Mode.ENFORCE)  # comparing with the enumeration itself costs a tra
 
 
 class Session:
-    """Tells the daemon what this process's transfers are for, and asks it for leave to send.
+    """Announces to the daemon what this process's transfers are for, and asks it for permits.
 
     All methods may be called from any thread. Without a daemon, or when it goes away, every task is permitted at once,
     and the session attaches again by itself. Where the shim is preloaded its session is used, so that a process has
@@ -44,7 +45,7 @@ class Session:
         self._shim = attachment_shim
         self._contexts = threading.local()
         self._attachment = Attachment(
-            socket_path, process, mode, self._settled, self._prepare, self._tell_batches, attachment_shim
+            socket_path, process, mode, self._settled, self._prepare, self._announce_batches, attachment_shim
         )
         _sessions.add(self)
 
@@ -91,7 +92,7 @@ class Session:
 
     @property
     def dscp(self) -> list[int | None]:
-        """DSCP of each class; None where the fabric marks none or no daemon has told."""
+        """DSCP of each class; None where the fabric marks none or no daemon has said so."""
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 
@@ -137,11 +138,11 @@ class Session:
         unit; `compute_ns` is what all its layers take; `deadline_ns` only where it is known better than from the
         requests. End it when its requests have nothing left to send, not when they have nothing left to compute."""
         check = self._checker
-        told = [check.request(request, REQUEST_DEMANDS_MAX) for request in requests]
+        announced = [check.request(request, REQUEST_DEMANDS_MAX) for request in requests]
         batch = Batch(
             check.whole("batch_id", batch_id, ID_MAX, "use a number from 1 to 2**64 - 2"),
             check.whole("layers", layers, LAYERS_MAX, f"use 1 to {LAYERS_MAX}"),
-            tuple(t for t in told if t is not None),
+            tuple(r for r in announced if r is not None),
             check.whole("compute_ns", compute_ns, TIME_MAX_NS, "use nanoseconds, 0 or more"),
             check.deadline_ns(deadline_ns),
             check,
@@ -153,14 +154,14 @@ class Session:
         with self._lock:
             self._batches = {b for b in self._batches if not b.ended} | {batch}
             self._batch_of = {r: b for r, b in self._batch_of.items() if not b.ended}
-            self._batch_of |= {t.request_id: batch for t in told if t is not None}
+            self._batch_of |= {r.request_id: batch for r in announced if r is not None}
         client = self._attachment.client()
         if client is not None:
-            self._tell_batches(client)
+            self._announce_batches(client)
         return batch
 
     def pruned(self, request_id: int) -> bool:
-        """The daemon thinks that the request cannot be in time, or would make others late. False while nobody knows."""
+        """The daemon expects that the request is late, or makes others late. False while it is not known."""
         batch = self._batch_of.get(request_id)
         return batch is not None and batch.pruned(request_id)
 
@@ -180,45 +181,15 @@ class Session:
         incoming: bool = False,
         class_marked: bool = False,
     ) -> Task:
-        """Asks for leave to send bytes of one message, or of several that go together. Does not sleep.
+        """Asks for a permit for one message, or for several that go together. Does not sleep.
 
         What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
-        them. A stage that never waits (control, collective) is permitted at once and counted. `incoming`: the bytes
-        come here (an RDMA READ), and wait for that direction of the link only. `class_marked`: they will carry the DSCP
-        of a class below the collectives', so that they need not wait here until those are through. `peer`: the
-        address, the GID (16 bytes) or else the name of the port that they go to or come from: what waits there need not
-        hold up what goes elsewhere.
+        them. A stage that never waits (control, collective) is permitted at once and counted.
+        :class:`mfsd.transfer.Transfer` explains the other arguments.
         """
-        check = self._checker
-        size_bytes, stage = check.size_bytes(size_bytes), check.stage(stage)
-        request_id, deadline_ns = check.request_id(request_id), check.deadline_ns(deadline_ns)
-        layer = check.layer(layer)
-        where = check.destination(peer)
-        client = self._attachment.client()
-        native_nic = self._settled.nics.get(check.nic(nic), nic)
-        task_id = None
-        if client is not None:
-            if client.nic_name(native_nic) == "":
-                check.refuse("nic", nic, "name it by Session.nic first")
-                client = None
-            elif client.gate(native_nic) >> min(stage, 7) & 1 and self._enforces:
-                try:
-                    task_id = client.submit(
-                        size_bytes,
-                        stage=stage,
-                        nic=native_nic,
-                        request_id=request_id,
-                        deadline_ns=deadline_ns,
-                        batch=self._slot_of(batch, client),
-                        layer=layer,
-                        asked=True,
-                        incoming=incoming,
-                        class_marked=class_marked,
-                        peer=where,
-                    )
-                except OSError as error:  # daemon gone, ring or table full: it goes without a permit
-                    client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
-        return Task(self, client, task_id, size_bytes, stage, native_nic, request_id, self._settled.open_class)
+        return self.submit_transfer(
+            Transfer(size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming)
+        )
 
     def permit(
         self,
@@ -237,78 +208,60 @@ class Session:
     ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
         is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
-        with contextlib.suppress(OverflowError, TypeError, ValueError, LookupError):  # submit names what it is
-            if size_bytes <= FLOW_BYTES_MAX and request_id <= ID_MAX and deadline_ns <= TIME_MAX_NS:
-                timeout_ns = FOREVER_NS if timeout_s is None else int(timeout_s * 1e9)
-                return self.ask(
-                    size_bytes,
-                    stage,
-                    nic,
-                    request_id,
-                    deadline_ns,
-                    batch,
-                    layer,
-                    peer,
-                    class_marked,
-                    incoming,
-                    timeout_ns,
-                )
+        return self.permit_transfer(
+            Transfer(size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming),
+            timeout_s,
+        )
+
+    def submit_transfer(self, transfer: Transfer) -> Task:
+        """:meth:`submit`, for adapters."""
+        transfer = self._checker.transfer(transfer)
+        peer = self._checker.destination(transfer.peer)
+        client = self._attachment.client()
+        nic = self._settled.nics.get(self._checker.nic(transfer.nic), transfer.nic)
+        task_id = None
+        if client is not None:
+            if client.nic_name(nic) == "":
+                self._checker.refuse("nic", transfer.nic, "name it by Session.nic first")
+                client = None
+            elif client.gate(nic) >> min(transfer.stage, 7) & 1 and self._enforces:
+                try:
+                    task_id = client.submit_transfer(transfer, nic, self._slot_of(transfer.batch, client), peer)
+                except OSError as error:  # daemon gone, ring or table full: it goes without a permit
+                    client.count_open(Open.OVERFLOW if error.errno == errno.EAGAIN else Open.STALE)
+        return Task(self, client, task_id, transfer, nic, self._settled.open_class)
+
+    def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> Task | Permit | None:
+        """:meth:`permit`, for adapters."""
+        try:
+            if (
+                transfer.size_bytes <= FLOW_BYTES_MAX
+                and transfer.request_id <= ID_MAX
+                and transfer.deadline_ns <= TIME_MAX_NS
+            ):
+                return self._ask(transfer, FOREVER_NS if timeout_s is None else int(timeout_s * 1e9))
+        except (OverflowError, TypeError, ValueError, LookupError):
+            pass  # submit_transfer names the field; contextlib.suppress would take as long as all else here
         if self._attachment.client() is None or not self._enforces:
             return None
-        task = self.submit(
-            size_bytes,
-            stage=stage,
-            nic=nic,
-            request_id=request_id,
-            deadline_ns=deadline_ns,
-            batch=batch,
-            layer=layer,
-            peer=peer,
-            class_marked=class_marked,
-            incoming=incoming,
-        )
+        task = self.submit_transfer(transfer)
         task.wait(timeout_s)
         return task
 
-    def ask(
-        self,
-        size_bytes: int,
-        stage: int,
-        nic: int,
-        request_id: int,
-        deadline_ns: int,
-        batch: Batch | None,
-        layer: int,
-        peer: str | bytes,
-        class_marked: bool,
-        incoming: bool,
-        timeout_ns: int,
-        /,
-    ) -> Permit | None:
-        """:meth:`permit` without its checks of the arguments. OverflowError, TypeError, ValueError
-        or LookupError for what cannot be."""
-        client = self._settled.client
+    def _ask(self, transfer: Transfer, timeout_ns: int) -> Permit | None:
+        """Without checks. OverflowError, TypeError, ValueError or LookupError for what cannot be."""
+        settled = self._settled
+        client = settled.client
         if client is None or not self._enforces:
             client = self._attachment.client()
             if client is None or not self._enforces:
                 return None
-        leave = client.ask(
-            size_bytes,
-            stage,
-            self._settled.nics[nic],
-            request_id,
-            deadline_ns,
-            None if batch is None else self._slot_of(batch, client),
-            layer,
-            class_marked,
-            incoming,
-            timeout_ns,
-            self._settled.open_class,
-            destination(peer),
-        )
-        if leave is None:
-            self._attachment.client()  # looks for a daemon if it is that
-        return leave
+        slot = None if transfer.batch is None else self._slot_of(transfer.batch, client)
+        peer = destination(transfer.peer)
+        permit = client.ask(transfer, settled.nics[transfer.nic], slot, peer, timeout_ns, settled.open_class)
+        if permit is None:
+            self._attachment.client()  # attaches again if the daemon is gone
+        return permit
 
     def fast_path(self, **what: Any) -> FastPath | None:
         """For an adapter of a library whose calls move one buffer each: :class:`mfsd._native.FastPath` with this
@@ -374,7 +327,7 @@ class Session:
 
     @contextlib.contextmanager
     def lane(self, wire_class: int) -> Iterator[None]:
-        """Devices and queue pairs that this thread opens inside carry the class, and are never held: whoever sends on
+        """Devices and queue pairs that this thread opens inside carry the class, and are never held: what is sent on
         them asks by :meth:`submit`. Does nothing without the shim."""
         if self._shim is None:
             yield
@@ -418,15 +371,15 @@ class Session:
         for number in range(len(self._nics)):
             self._name_nic(client, number)
 
-    def _tell_batches(self, client: Client) -> None:
+    def _announce_batches(self, client: Client) -> None:
         """Those that this client does not know yet."""
         with self._lock:
             for batch in self._batches:
-                batch.tell(client, self._settled.nics)
+                batch.announce(client, self._settled.nics)
 
     def _name_nic(self, client: Client, number: int) -> None:
         if not 0 < len(self._nics[number][0].encode()) <= NIC_NAME_BYTES_MAX:
-            return  # refused when it was told
+            return  # refused by Session.nic
         try:
             self._settled.nics[number] = client.nic(*self._nics[number])
         except (OSError, ValueError) as error:

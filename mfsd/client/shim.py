@@ -1,6 +1,6 @@
 """The preloaded shim of this process, reached through the table that it exports (csrc/include/mfs/api.h).
 
-The shim posts the process's RDMA work requests; what a thread is working for is told to it here. Without it nothing is
+The shim posts the process's RDMA work requests; what a thread is working for is set here. Without it nothing is
 posted by MFS, and these calls do nothing.
 """
 

@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mfsd._native import Client, Open
+from mfsd.transfer import Transfer
 
 if TYPE_CHECKING:
     from mfsd.client.session import Session
 
 
 class Task:
-    """Leave to send `size_bytes`. Made by :meth:`mfsd.client.Session.submit`.
+    """Permission to send `size_bytes`. Made by :meth:`mfsd.client.Session.submit`.
 
     `wait` (or `ready` until it is true), send on the lane of that class, then `complete`; or `cancel`. As a context
     manager it waits on entry, and completes on exit or, after an exception, cancels. Every method may be called twice
@@ -27,19 +28,17 @@ class Task:
         session: Session,
         client: Client | None,
         task_id: int | None,
-        size_bytes: int,
-        stage: int,
+        transfer: Transfer,
         nic: int,
-        request_id: int,
         open_class: int,
     ) -> None:
-        """task_id None: nobody is asked, the task is permitted."""
-        self.size_bytes = size_bytes
-        self.request_id = request_id
+        """`nic`: the client's number of it. `task_id` None: no daemon is asked, the task is permitted."""
+        self.size_bytes = transfer.size_bytes
+        self.request_id = transfer.request_id
         self._session = session
         self._client = client
         self._task_id = task_id
-        self._stage, self._nic = stage, nic
+        self._stage, self._nic = transfer.stage, nic
         self._open_class = open_class
         self._class: int | None = None
         self._over = False

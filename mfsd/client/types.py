@@ -1,4 +1,4 @@
-"""What an engine tells about its work: requests, and the flows that they will need."""
+"""What an engine announces: requests, and the flows that they will need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Flow(NamedTuple):
     """Bytes that a request will move in one stage, between one NIC of this node and one port elsewhere.
 
-    Tell what is known when the request begins: the daemon takes off what has been completed, and so knows what is
+    Announce what is known when the request begins: the daemon takes off what has been completed, and so knows what is
     still to come.
     """
 
@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 CLASSES_WITHOUT_DAEMON = 8
-"""K while no daemon has told it."""
+"""K while no daemon has said it."""
 
 
 def class_without_permit(classes: int) -> int:

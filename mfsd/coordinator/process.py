@@ -42,8 +42,8 @@ async def run(
 ) -> None:
     """Serves until SIGTERM or SIGINT. CannotListen or TlsError when it cannot start.
 
-    reload: called on SIGHUP; the new settings, or None when they are bad. Policy and grace change at once, the rest
-    needs a restart. observers: entered once there is something to see, left at the end.
+    reload: called on SIGHUP; the settings to go on with, or None when the new ones are bad. observers: entered once
+    there is something to see, left at the end.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -61,7 +61,6 @@ async def run(
         new = reload()
         if new is not None:
             service.reconfigure(new)
-            log.info("reloaded", applied="policy,grace", needs_restart="everything else in [coordinator]")
         notifier.ready(f"serving {settings.listen}")
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,10 +1,13 @@
-"""What a check found: one line for people, one object for machines."""
+"""What a check found."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import Struct
+
+INSTALL_SCHEMAS = "pip install 'mfsd[switch-check]'"
+"""Remedy of a check whose schema is a package that is not installed."""
 
 Status = Literal["pass", "warn", "fail", "not checked"]
 
@@ -18,3 +21,11 @@ class Finding(Struct, frozen=True):
 
 def failed(findings: list[Finding]) -> bool:
     return any(f.status == "fail" for f in findings)
+
+
+def verdict(check: str, problems: list[str], good: str) -> Finding:
+    """A pass that says `good`, or a failure with the first of `problems`."""
+    if not problems:
+        return Finding(check, "pass", good)
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return Finding(check, "fail", problems[0] + more, "fix the line, or the template that wrote it")

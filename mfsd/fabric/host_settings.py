@@ -23,7 +23,7 @@ from mfsd.fabric.dcb import (
     Ets,
 )
 from mfsd.fabric.plan import Plan, Port
-from mfsd.fabric.qdisc import (
+from mfsd.fabric.systems.linux.qdisc import (
     REPLACEABLE,
     apply_queues,
     diff_queues,

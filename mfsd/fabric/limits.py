@@ -35,48 +35,14 @@ ASICS = {
 }
 """Packet memory only: the ports compete for it."""
 
-LOSSLESS_DEFAULT = {"sonic": 2, "junos": 2}
-"""Lossless queues a system provides without changing its buffer model: more is possible, and work."""
-LOSSLESS_MOST = {"junos": 6, "linux": 0}
-"""Lossless queues a system can have at all, where a source states it."""
 
-
-def check_limits(nos: str, plan: Plan, asic: str | None = None) -> list[Finding]:
-    """Rules about silicon and systems for `plan` on `nos`; `asic` (a key of ASICS) adds the packet memory."""
-    found = [_lossless(nos, plan), _control(plan), _queues(plan), _default_dscp(plan)]
+def check_limits(plan: Plan, asic: str | None = None) -> list[Finding]:
+    """Rules about silicon for `plan`; `asic` (a key of ASICS) adds the packet memory. A system adds its own."""
+    found = [_control(plan), _queues(plan), _default_dscp(plan)]
     if plan.lossless:
         found.append(_headroom(plan, asic))
     found += _thresholds(plan, asic)
     return found
-
-
-def _lossless(nos: str, plan: Plan) -> Finding:
-    count, rule = len(plan.lossless), "lossless classes"
-    most, default = LOSSLESS_MOST.get(nos, 8), LOSSLESS_DEFAULT.get(nos)
-    if nos == "linux" and count:
-        return Finding(
-            rule,
-            "warn",
-            f"{count} lossless classes, but a Linux queue cannot pause",
-            "use for ordering only, without PFC",
-        )
-    if count > most:
-        return Finding(rule, "fail", f"{count} lossless classes; {nos} has at most {most}", "make classes lossy")
-    if default is not None and count > default:
-        return Finding(
-            rule,
-            "fail",
-            f"{count} lossless classes; {nos} reserves headroom for {default} as it ships",
-            f"keep {default} lossless classes, or change the switch's buffer model first and keep it out of MFS",
-        )
-    if default is None and count > 2:
-        return Finding(
-            rule,
-            "warn",
-            f"{count} lossless classes; no documented limit is known for {nos}",
-            "each costs headroom on every port: give --asic to have it added up",
-        )
-    return Finding(rule, "pass", f"{count} lossless classes")
 
 
 def _control(plan: Plan) -> Finding:
@@ -96,7 +62,7 @@ def _queues(plan: Plan) -> Finding:
 
 
 def _default_dscp(plan: Plan) -> Finding:
-    """NCCL and Mooncake send with DSCP 0 when nothing tells them otherwise."""
+    """NCCL and Mooncake send with DSCP 0 unless they are configured otherwise."""
     queue = plan.queue(plan.default_priority)
     if queue.lossless:
         return Finding(

@@ -10,7 +10,7 @@ import re
 
 from msgspec import Struct
 
-from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile, mark_dscps
+from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile, class_dscps
 
 PFC_FRAME_BYTES = 64
 LIGHT_NS_PER_M = 5.0
@@ -59,7 +59,7 @@ class Plan(Struct, frozen=True):
     watchdog: PfcWatchdog
     cnp_dscp: int
     rdma_default_dscp: int
-    """For RDMA traffic that nobody marks: the class of MFS's last class before the scavenger."""
+    """For unmarked RDMA traffic: the class of MFS's last class before the scavenger."""
 
     @property
     def groups(self) -> dict[str, Port]:
@@ -181,7 +181,7 @@ def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:
         lossless_percent=profile.buffers.lossless_percent,
         watchdog=profile.pfc_watchdog,
         cnp_dscp=control.dscp[0],
-        rdma_default_dscp=mark_dscps(profile)[-2],
+        rdma_default_dscp=class_dscps(profile)[-2],
     )
 
 

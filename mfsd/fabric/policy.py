@@ -24,7 +24,7 @@ Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,23}$")]
 
 SHIPPED = "policy.toml"
 MFS_CLASSES = 8
-"""How many classes MFS itself orders by default (design section 4); the map folds them onto the fabric's."""
+"""How many classes MFS itself orders by default; `fold` maps them onto the fabric's."""
 
 
 class PolicyError(ValueError):
@@ -143,8 +143,8 @@ def fold_classes(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int,
     return (*upper, fabric - 1)
 
 
-def mark_dscps(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int, ...]:
-    """DSCP that a lane of each MFS class carries."""
+def class_dscps(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int, ...]:
+    """DSCP of each MFS class, highest first."""
     return tuple(profile.classes[f].dscp for f in fold_classes(profile, mfs_classes))
 
 

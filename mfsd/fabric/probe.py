@@ -172,7 +172,7 @@ def _await(channel: socket.socket, nonce: bytes, timeout_s: float) -> tuple[int,
 
 
 def find_change(peer: tuple[str, int], dscp: int, hops: int = 8, timeout_s: float = 1.0) -> str:
-    """The first router on the way that quotes another DSCP than `dscp`, or why that cannot be told."""
+    """The first router on the way that quotes another DSCP than `dscp`, or why that is not known."""
     try:
         listener = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     except PermissionError:

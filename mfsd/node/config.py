@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from mfsd.node.schema import between, doc
+from mfsd.node.schema import RELOAD, RESTART, between, doc, table
 from mfsd.node.values import (
     CpuList,
     DurationNs,
@@ -37,20 +37,21 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     path: Annotated[
         str,
-        doc("unix socket that programs attach to; containers mount its folder, read-only"),
+        doc("unix socket that programs attach to; containers mount its folder, read-only", reload=RESTART),
     ] = "/run/mfs/mfsd.sock"
     control: Annotated[
         str,
         doc(
             "unix socket that mfsctl asks, in a folder that no container mounts; `.lock` is added for the daemon's "
-            "lock; empty: that of `path` with `-control` added to its folder, e.g. `/run/mfs-control/mfsd.sock`"
+            "lock; empty: that of `path` with `-control` added to its folder, e.g. `/run/mfs-control/mfsd.sock`",
+            reload=RESTART,
         ),
     ] = ""
-    mode: Annotated[FileMode, doc("permissions of the sockets")] = FileMode(0o660)
-    group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own")] = None
+    mode: Annotated[FileMode, doc("permissions of the sockets", reload=RESTART)] = FileMode(0o660)
+    group: Annotated[GroupId | None, doc("group that owns the sockets; unset: the daemon's own", reload=RESTART)] = None
     allowed_uids: Annotated[
         list[UserId] | None,
-        doc("users that may attach; root and the daemon's user always may; unset: whoever can open the socket"),
+        doc("users that may attach; root and the daemon's user always may; unset: every user who can open the socket"),
     ] = None
     allowed_gids: Annotated[list[GroupId] | None, doc("groups whose members may attach, beside allowed_uids")] = None
     clients_max: Annotated[
@@ -74,7 +75,7 @@ class SocketConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The native thread that grants permits. A change needs a restart."""
+    """The native thread that grants permits."""
 
     heartbeat_ns: Annotated[
         DurationNs, doc("how often the daemon shows programs that it lives", between(DurationNs, "1ms", "1s"))
@@ -142,38 +143,62 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = field(name="torn_slot", default=DurationNs.parse("10ms"))
     rate_default_bytes_per_s: Annotated[
         RateBytesPerS,
-        doc("rate of a NIC that nobody knows", between(RateBytesPerS, "1mbit", "10tbit")),
+        doc("rate of a NIC whose own is unknown", between(RateBytesPerS, "1mbit", "10tbit")),
     ] = field(name="rate_default", default=RateBytesPerS.parse("100gbit"))
     tasks_max: Annotated[int, doc("tasks queued over all programs", ge=64, le=1_048_576)] = 65_536
 
 
-class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How classes are marked in packets. Conventions differ between fabrics, so nothing is marked by
-    default."""
+_POLICY = PolicyConfig()
 
-    dscp: Annotated[
-        list[Annotated[int, Meta(ge=0, le=63)]],
+
+class PolicyKeys(PolicyConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The policy's parameters as the file has them: times are durations."""
+
+    load_time_constant_ns: Annotated[DurationNs, doc("", between(DurationNs, "1ns", "3600s"))] = field(
+        name="load_time_constant", default=DurationNs(_POLICY.load_time_constant_ns)
+    )
+    promotion_interval_ns: Annotated[DurationNs, doc("", between(DurationNs, "1ns", "3600s"))] = field(
+        name="promotion_interval", default=DurationNs(_POLICY.promotion_interval_ns)
+    )
+    soon_ns: Annotated[DurationNs, doc("", between(DurationNs, "0ns", "3600s"))] = field(
+        name="soon", default=DurationNs(_POLICY.soon_ns)
+    )
+    short_load_ns: Annotated[DurationNs, doc("", between(DurationNs, "0ns", "3600s"))] = field(
+        name="short_load", default=DurationNs(_POLICY.short_load_ns)
+    )
+
+
+class WireConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How classes are marked in packets: with the DSCPs of the fabric policy, which configures hosts and switches, too.
+    Fabrics differ, so nothing is marked by default."""
+
+    profile: Annotated[
+        str,
         doc(
-            "DSCP of class 0 (the highest), 1, ...; a rule with `class` takes its DSCP from here",
-            max_length=8,
+            "profile of the fabric policy whose DSCPs the classes have (`mfsctl switch policy` lists them); empty: no "
+            "class has one"
         ),
-    ] = []
+    ] = ""
+    policy_file: Annotated[
+        str,
+        doc("policy file with that profile, read again on reload; empty: the one that comes with MFS"),
+    ] = ""
 
 
 class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What monitoring systems read. A change needs a restart."""
+    """What monitoring systems read."""
 
     listen: Annotated[
         HostPort | None,
         doc(
-            "address that serves `/metrics` to Prometheus, e.g. `127.0.0.1:9464`; whoever reaches it may read program "
-            "names and byte counts; unset: no such service"
+            "address that serves `/metrics` to Prometheus, e.g. `127.0.0.1:9464`; every client that reaches it "
+            "may read program names and byte counts; unset: no such service"
         ),
     ] = None
 
 
 class TelemetryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spans of requests for OpenTelemetry. A change needs a restart."""
+    """Spans of requests for OpenTelemetry."""
 
     otlp: Annotated[
         str,
@@ -227,13 +252,13 @@ class RuleConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     wire_class: Annotated[
         Annotated[int, Meta(ge=0, le=7)] | None,
-        doc("class whose DSCP in `wire.dscp` is used, instead of `dscp`"),
+        doc("class whose DSCP in `wire.profile` is used, instead of `dscp`"),
     ] = field(name="class", default=None)
     set_role: Annotated[Role, doc("role to record for the queue pair; `any`: the one found")] = "any"
 
 
 class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How this node's daemon reaches the coordinators. A change needs a restart."""
+    """How this node's daemon reaches the coordinators."""
 
     coordinators: Annotated[
         list[HostPort],
@@ -256,7 +281,7 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             between(DurationNs, "500ms", "1000s"),
         ),
     ] = field(name="ttl", default=DurationNs.parse("5s"))
-    ca: Annotated[str, doc("PEM file with who signs the coordinators' certificates; set: mutual TLS")] = ""
+    ca: Annotated[str, doc("PEM file with the authority of the coordinators' certificates; set: mutual TLS")] = ""
     certificate: Annotated[str, doc("PEM file with this node's certificate, which carries the node's name")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""
     server_name: Annotated[
@@ -265,18 +290,18 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For `mfsd --coordinator`; other daemons do not read it. Only `grace` and `[policy]` change without a
-    restart."""
+    """For `mfsd --coordinator`; other daemons do not read it."""
 
     listen: Annotated[HostPort, doc("where to serve; `[::]` is every address of the host")] = HostPort("[::]:7400")
     advertise: Annotated[
-        HostPort | None, doc("what daemons and mfsctl are told; unset: the host's name and the port of `listen`")
+        HostPort | None,
+        doc("address that daemons and mfsctl are given; unset: the host's name and the port of `listen`"),
     ] = None
     etcd: Annotated[
         list[HostPort],
         doc("endpoints of etcd, for more than one coordinator; none: this one leads alone", max_length=16),
     ] = []
-    etcd_ca: Annotated[str, doc("PEM file with who signs etcd's certificates; set: mutual TLS with etcd")] = ""
+    etcd_ca: Annotated[str, doc("PEM file with the authority of etcd's certificates; set: mutual TLS with etcd")] = ""
     etcd_certificate: Annotated[str, doc("PEM file with the certificate for etcd")] = ""
     etcd_key: Annotated[str, doc("PEM file with its key")] = ""
     lease_ns: Annotated[
@@ -287,11 +312,15 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = field(name="lease", default=DurationNs.parse("2s"))
     heartbeat_ns: Annotated[
-        DurationNs, doc("how often daemons are told that the leader lives", between(DurationNs, "50ms", "10s"))
+        DurationNs, doc("how often the leader tells daemons that it lives", between(DurationNs, "50ms", "10s"))
     ] = field(name="heartbeat", default=DurationNs.parse("1s"))
     grace_ns: Annotated[
         DurationNs,
-        doc("how long the batches of a daemon that is gone stay in the order", between(DurationNs, "0ns", "1000s")),
+        doc(
+            "how long the batches of a daemon that is gone stay in the order",
+            between(DurationNs, "0ns", "1000s"),
+            reload=("coordinator",),
+        ),
     ] = field(name="grace", default=DurationNs.parse("5s"))
     rate_default_bytes_per_s: Annotated[
         RateBytesPerS,
@@ -300,13 +329,13 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     web: Annotated[
         HostPort | None,
         doc(
-            "address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; whoever reaches "
-            "it may read it; unset: none"
+            "address that serves a page with the cluster's state to browsers, e.g. `127.0.0.1:7480`; every "
+            "client that reaches it may read it; unset: none"
         ),
     ] = None
     ca: Annotated[
         str,
-        doc("PEM file with who signs the daemons' certificates; set: mutual TLS, and theirs carry the nodes' names"),
+        doc("PEM file with the authority of daemons' certificates; set: mutual TLS, and theirs carry the nodes' names"),
     ] = ""
     certificate: Annotated[str, doc("PEM file with this coordinator's certificate")] = ""
     key: Annotated[str, doc("PEM file with its key")] = ""
@@ -317,16 +346,19 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     mode: Annotated[
         Mode,
-        doc("`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing"),
+        doc(
+            "`enforce`: hold and permit; `observe`: count and time, never hold; `off`: the shim does nothing",
+            reload=("daemon",),
+        ),
     ] = "enforce"
-    log_level: Annotated[LogLevel, doc("least severe lines written to standard error")] = "info"
-    socket: SocketConfig = field(default_factory=SocketConfig)
-    arbiter: ArbiterConfig = field(default_factory=ArbiterConfig)
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
-    wire: WireConfig = field(default_factory=WireConfig)
-    metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
-    nic: dict[str, NicConfig] = {}
-    rule: Annotated[list[RuleConfig], Meta(max_length=48)] = []
+    log_level: Annotated[LogLevel, doc("least severe lines written to standard error", reload=RELOAD)] = "info"
+    socket: Annotated[SocketConfig, table("daemon")] = field(default_factory=SocketConfig)
+    arbiter: Annotated[ArbiterConfig, table()] = field(default_factory=ArbiterConfig)
+    policy: Annotated[PolicyKeys, table("coordinator")] = field(default_factory=PolicyKeys)
+    wire: Annotated[WireConfig, table("daemon")] = field(default_factory=WireConfig)
+    metrics: Annotated[MetricsConfig, table()] = field(default_factory=MetricsConfig)
+    telemetry: Annotated[TelemetryConfig, table()] = field(default_factory=TelemetryConfig)
+    cluster: Annotated[ClusterConfig, table()] = field(default_factory=ClusterConfig)
+    coordinator: Annotated[CoordinatorConfig, table()] = field(default_factory=CoordinatorConfig)
+    nic: Annotated[dict[str, NicConfig], table("daemon")] = {}
+    rule: Annotated[list[RuleConfig], table("daemon", max_length=48)] = []

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from mfsd.node.address import control_beside
-from mfsd.node.config import Config, NicConfig, SocketConfig
+from mfsd.node.config import Config, NicConfig, PolicyKeys, SocketConfig, WireConfig
 from mfsd.node.schema import Key, allowed, keys, struct_of
+from mfsd.node.values import DurationNs
 from mfsd.proto.wire import TlsError, TlsFiles, read_pem
 from mfsd.text import one_line, parse_toml
 
@@ -26,6 +27,21 @@ ERRORS_MAX = 20
 """Shown at once."""
 SOCKET_PATH_BYTES_MAX = 99
 """A unix socket path holds 107 bytes; the control socket's folder adds a suffix."""
+
+
+REPLACED: dict[tuple[type[Struct], str], str] = {
+    (WireConfig, "dscp"): (
+        "is no key any more: the fabric policy has the DSCPs, which hosts and switches share. Name its profile in "
+        'wire.profile, for example "rocev2-lossy-ecn" (mfsctl switch policy lists them). For other DSCPs copy the '
+        "shipped policy file, change the classes, and name the copy in wire.policy_file"
+    ),
+    **{
+        (PolicyKeys, key.attribute): f'is a duration now: write for example {key.name} = "{key.default}"'
+        for key in keys(PolicyKeys)
+        if isinstance(key.default, DurationNs)
+    },
+}
+"""What to do about keys of earlier versions."""
 
 
 class ConfigError(Exception):
@@ -77,7 +93,7 @@ def problems(path: Path) -> list[ConfigError]:
 
 def _checked(raw: dict[str, Any], file: str, most: int) -> tuple[Config | None, list[ConfigError]]:
     """The configuration, None when some of it cannot be read, and what is wrong with it. What cannot be read is left
-    out and the rest is looked at again."""
+    out and the rest is read again."""
     errors: list[ConfigError] = []
     rest = copy.deepcopy(raw)
     gone: list[list[str | int]] = []
@@ -190,7 +206,10 @@ def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
     path = _resolve(raw, match["path"] or "$")
     struct, key = _find(path)
     unknown, missing = _UNKNOWN.fullmatch(match["problem"]), _MISSING.fullmatch(match["problem"])
-    if unknown:
+    if unknown and (struct, unknown[1]) in REPLACED:
+        path = [*path, unknown[1]]
+        problem = REPLACED[struct, unknown[1]]
+    elif unknown:
         names = [k.name for k in keys(struct)]
         close = difflib.get_close_matches(unknown[1], names, n=1)
         hint = f'did you mean "{close[0]}"? ' if close else ""
@@ -201,8 +220,9 @@ def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
         path = [*path, required.name]
         problem = f"missing; must be {allowed(required.type, required.limits)}"
     elif inner := re.fullmatch(r"(\w+) is ([^:]*): (.*)", match["problem"]):  # mfsd.policy's own checks
-        path = [*path, inner[1]]
-        problem = inner[3]
+        (wrong,) = [k for k in keys(struct) if k.attribute == inner[1]]
+        path = [*path, wrong.name]
+        problem = f"must be {allowed(wrong.type, wrong.limits)}" if wrong.limits else inner[3]
     elif _OUR_OWN.match(match["problem"]) is None:
         problem = match["problem"]
     else:
@@ -213,7 +233,7 @@ def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
 
 
 def _resolve(raw: dict[str, Any], path: str) -> list[str | int]:
-    """The steps of msgspec's path; it does not tell which entry of a table is meant, so they are tried."""
+    """The steps of msgspec's path; it does not name the entry of a table, so they are tried."""
     steps: list[str | int] = []
     for name, index, entry in re.findall(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])", path):
         if entry:
@@ -323,6 +343,10 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     for name in config.nic:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    if config.wire.policy_file and not config.wire.policy_file.startswith("/"):
+        yield ["wire", "policy_file"], 'must be an absolute path, for example "/etc/mfs/policy.toml"'
+    if config.wire.policy_file and not config.wire.profile:
+        yield ["wire", "profile"], "name the profile of wire.policy_file that is used"
     otlp = config.telemetry.otlp
     if otlp and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", otlp):
         yield ["telemetry", "otlp"], 'must be a URL, for example "http://collector:4318"'
@@ -354,11 +378,11 @@ def _rule_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]
             )
         if rule.wire_class is not None and rule.dscp is not None:
             yield ["rule", at, "class"], "give class or dscp, not both"
-        if rule.wire_class is not None and rule.wire_class >= len(config.wire.dscp):
-            yield (
-                ["rule", at, "class"],
-                f"wire.dscp has {len(config.wire.dscp)} entries, so this class has no DSCP; add it there or use dscp",
-            )
+        if rule.wire_class is not None and not config.wire.profile:
+            yield ["rule", at, "class"], "no class has a DSCP; name a profile in wire.profile, or use dscp"
+        elif rule.wire_class is not None and rule.wire_class >= config.policy.classes:
+            last = config.policy.classes - 1
+            yield ["rule", at, "class"], f"policy.classes is {config.policy.classes}: use 0 to {last}"
 
 
 def _out_of_limits(struct: Struct, path: list[str | int]) -> Iterator[tuple[list[str | int], str]]:

@@ -10,12 +10,9 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-
-import msgspec
-from msgspec import Struct
 
 from mfsd import _native
 from mfsd._native import Arbiter
@@ -61,8 +58,8 @@ from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
 from mfsd.node.questions import Questions
 from mfsd.node.recorder import Recorder, Recording
+from mfsd.node.reload import reloaded
 from mfsd.node.requests import Client, Requests
-from mfsd.node.schema import keys
 from mfsd.node.server import AttachServer
 from mfsd.node.session import Session
 from mfsd.node.status import client_status, nic_statuses, rule_statuses
@@ -71,6 +68,7 @@ from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
 from mfsd.node.values import SizeBytes
 from mfsd.node.why import SAMPLE_S, Why
+from mfsd.node.wire import class_dscps
 from mfsd.policy.urgency import thresholds
 from mfsd.proto.wire import TlsError
 
@@ -93,6 +91,7 @@ class Daemon:
         """`observers` are entered once the daemon can answer and left before it stops."""
         self._options = options
         self._config = config
+        self._dscp = self._class_dscps(config)
         self._mode: Mode = config.mode
         self._address = address
         self._log = log
@@ -115,8 +114,8 @@ class Daemon:
         self._arbiter = arbiter = _new_arbiter(self._config)
         arbiter.start()
         try:
-            arbiter.rules(rules.native(self._config))
-            arbiter.wire(self._config.wire.dscp)
+            arbiter.rules(rules.native(self._config.rule, self._dscp))
+            arbiter.wire(self._dscp)
             await self._serve(arbiter)
         finally:
             arbiter.close()
@@ -303,7 +302,7 @@ class Daemon:
         self._totals.add(status)
 
     def rules(self) -> RulesReply:
-        return RulesReply(rule_statuses(self._config))
+        return RulesReply(rule_statuses(self._config.rule, self._dscp))
 
     def trace(self, request: TraceRequest) -> TraceReply:
         return self._tracer.trace(request)
@@ -350,53 +349,27 @@ class Daemon:
 
     def reload(self) -> ReloadReply:
         """Takes over what can change in a living daemon. ConfigError: nothing has changed."""
-        new, old = self._options.configuration(), self._config
-        changed = list(_changed(old, new))
-        waiting = [
-            key
-            for key in changed
-            if key.startswith(
-                (
-                    "arbiter.",
-                    "policy.",
-                    "metrics.",
-                    "telemetry.",
-                    "cluster.",
-                    "coordinator.",
-                    "socket.path",
-                    "socket.control",
-                    "socket.mode",
-                    "socket.group",
-                )
-            )
-        ]
-        self._arbiter.rules(rules.native(new))
-        self._arbiter.wire(new.wire.dscp)
+        old = self._config
+        new, applied, waiting = reloaded(old, self._options.configuration(), "daemon")
+        dscp = self._class_dscps(new)
+        if dscp != self._dscp and not any(key.startswith("wire.") for key in applied):
+            applied.append("wire.policy_file")  # its text, not its name
+        self._dscp = dscp
+        self._arbiter.rules(rules.native(new.rule, self._dscp))
+        self._arbiter.wire(self._dscp)
         self._limit_clients(new.socket)
         self._nics.reconfigure(new.nic)
         self._log.level = new.log_level
-        if new.mode != old.mode:  # a switch by mfsctl outlives reloads that do not speak of the mode
+        if new.mode != old.mode:  # a switch by mfsctl outlives reloads that do not change the mode
             self._set_mode(new.mode)
-        self._config = msgspec.structs.replace(
-            new,
-            arbiter=old.arbiter,
-            policy=old.policy,
-            metrics=old.metrics,
-            telemetry=old.telemetry,
-            cluster=old.cluster,
-            coordinator=old.coordinator,
-            socket=msgspec.structs.replace(
-                new.socket,
-                path=old.socket.path,
-                control=old.socket.control,
-                mode=old.socket.mode,
-                group=old.socket.group,
-            ),
-        )
-        applied = [key for key in changed if key not in waiting]
+        self._config = new
         self._log.info("reloaded", applied=",".join(applied) or "nothing", needs_restart=",".join(waiting) or "nothing")
         file = self._options.config_file
         return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
+
+    def _class_dscps(self, config: Config) -> tuple[int, ...]:
+        """ConfigError."""
+        return class_dscps(config, str(self._options.config_file or "built-in defaults"))
 
     def _limit_clients(self, config: SocketConfig) -> None:
         """As many as the configuration allows and memory holds: beyond its limit the kernel would end the daemon."""
@@ -498,16 +471,6 @@ def _new_arbiter(config: Config) -> Arbiter:
         tasks_max=arbiter.tasks_max,
         cpus=arbiter.cpus.numbers(),
     )
-
-
-def _changed(old: Struct, new: Struct, prefix: str = "") -> Iterator[str]:
-    """Dotted keys whose values differ."""
-    for key in keys(type(old)):
-        before, after = getattr(old, key.attribute), getattr(new, key.attribute)
-        if isinstance(before, Struct) and isinstance(after, Struct):
-            yield from _changed(before, after, f"{prefix}{key.name}.")
-        elif before != after:
-            yield f"{prefix}{key.name}"
 
 
 def _raise_descriptor_limit() -> None:

@@ -15,19 +15,18 @@ from typing import NamedTuple
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from mfsd.node.config import Config, NicConfig, RuleConfig
+from mfsd.node.config import Config, NicConfig, PolicyKeys, RuleConfig
 from mfsd.node.config_file import toml_value
 from mfsd.node.rules import BUILT_IN
-from mfsd.node.schema import Key, allowed, attribute_docs, keys, struct_of
+from mfsd.node.schema import Key, Process, allowed, attribute_docs, keys, struct_of
 from mfsd.node.values import FileMode, Quantity
-from mfsd.policy.config import PolicyConfig
 from mfsd.text import with_part
 
 BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
 
 _TITLES = {NicConfig: '`[nic."NAME"]`', RuleConfig: "`[[rule]]`"}
 _SUMMARIES: dict[type[Struct], str] = {
-    PolicyConfig: "Who goes first. The same parameters serve the coordinator and the simulator."
+    PolicyKeys: "Who goes first. The same parameters serve the coordinator and the simulator."
 }
 _EXAMPLES = {
     "nic": '[nic."mlx5_0"]\nrate = "400gbit"\n',
@@ -62,7 +61,7 @@ def markdown() -> str:
         struct = struct_of(key.type)
         if struct is not None:
             title = _TITLES.get(struct, f"`[{key.name}]`")
-            parts += [f"\n### {title}\n", f"{_docstring(struct)}\n", _table(_documented(struct))]
+            parts += [f"\n### {title}\n", f"{_docstring(struct)} {_reloads(key)}\n", _table(_documented(struct))]
     parts += ["\n### Built-in rules\n", _rules_table()]
     return "\n".join(parts)
 
@@ -73,7 +72,7 @@ def updated(page: str) -> str:
 
 
 class KeyText(NamedTuple):
-    """A key as people read of it."""
+    """What the pages say of a key."""
 
     name: str
     may_be: str
@@ -95,7 +94,25 @@ def sections() -> Iterator[Section]:
         struct = struct_of(key.type)
         if struct is not None:
             title = _plain(_TITLES.get(struct, f"[{key.name}]")).strip('"')
-            yield Section(title, _plain(_docstring(struct)), _texts(_documented(struct)))
+            yield Section(title, _plain(f"{_docstring(struct)} {_reloads(key)}"), _texts(_documented(struct)))
+
+
+_RELOADS: dict[tuple[Process, ...], str] = {
+    ("daemon",): "`mfsctl reload` takes changes over",
+    ("coordinator",): "A coordinator takes changes over when it gets SIGHUP; a daemon needs a restart",
+    (): "A change needs a restart",
+}
+
+
+def _reloads(table: Key) -> str:
+    """Whether changes of a table's keys need a restart, and of which keys that is not so."""
+    struct = struct_of(table.type)
+    assert struct is not None
+    usual = table.reload or ()
+    others = [f"`{key.name}`" for key in keys(struct) if key.reload is not None and key.reload != usual]
+    listed = " and ".join(filter(None, (", ".join(others[:-1]), *others[-1:])))
+    exception = f"{', but not' if usual else ', but'} of {listed}" if others else ""
+    return f"{_RELOADS[usual]}{exception}."
 
 
 def _texts(rows: list[Key]) -> list[KeyText]:

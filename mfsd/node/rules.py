@@ -1,10 +1,11 @@
-"""How queue pairs are told apart when the configuration says nothing, and the rules as clients receive
-them."""
+"""The rules for queue pairs that the configuration has none for, and all rules as clients receive them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mfsd._native import DSCP_KEEP, Role, Rule, RuleAction, Stage
-from mfsd.node.config import Config, RuleConfig, WireConfig
+from mfsd.node.config import RuleConfig
 
 BUILT_IN = (
     # Mooncake links its engine into two extension modules: prefill-to-decode transfers use one, the KV store
@@ -21,19 +22,20 @@ BUILT_IN = (
 """Tried after the configured rules. The last one matches everything."""
 
 
-def native(config: Config) -> list[Rule]:
-    """All rules in the order in which they are tried, as the arbiter gives them to clients."""
-    return [_native_rule(rule, config.wire) for rule in (*config.rule, *BUILT_IN)]
+def native(rules: Sequence[RuleConfig], dscp: Sequence[int]) -> list[Rule]:
+    """The configured rules and the built-in ones in the order in which they are tried, as the arbiter gives them to
+    clients. `dscp`: of each class."""
+    return [_native_rule(rule, dscp) for rule in (*rules, *BUILT_IN)]
 
 
-def dscp_of(rule: RuleConfig, wire: WireConfig) -> int | None:
-    """The DSCP that the rule gives its queue pairs; None leaves what the program set."""
-    return rule.dscp if rule.wire_class is None else wire.dscp[rule.wire_class]
+def dscp_of(rule: RuleConfig, dscp: Sequence[int | None]) -> int | None:
+    """The DSCP that the rule gives its queue pairs, from that of each class; None leaves what the program set."""
+    return rule.dscp if rule.wire_class is None else dscp[rule.wire_class]
 
 
-def _native_rule(rule: RuleConfig, wire: WireConfig) -> Rule:
+def _native_rule(rule: RuleConfig, dscps: Sequence[int]) -> Rule:
     peer, bits = rule.peer.gid_prefix() if rule.peer is not None else (b"", 0)
-    dscp = dscp_of(rule, wire)
+    dscp = dscp_of(rule, dscps)
     return Rule(
         library=rule.library,
         process=rule.process,

@@ -27,18 +27,33 @@ def between(quantity: type[Quantity], lowest: str, highest: str) -> Limits:
     return Limits(quantity.parse(lowest), quantity.parse(highest))
 
 
+Process = Literal["daemon", "coordinator"]
+"""What reads the file: `mfsd`, or `mfsd --coordinator`."""
+RESTART: tuple[Process, ...] = ()
+RELOAD: tuple[Process, ...] = ("daemon", "coordinator")
+
+
+def table(*reload: Process, max_length: int | None = None) -> Meta:
+    """The annotation of a table: which processes take changes of its keys over without a restart, where a key does not
+    say otherwise."""
+    return Meta(extra={"reload": reload}, max_length=max_length)
+
+
 def doc(
     description: str,
     limits: Limits | None = None,
     *,
+    reload: tuple[Process, ...] | None = None,
     ge: int | None = None,
     le: int | None = None,
     max_length: int | None = None,
 ) -> Meta:
-    """The annotation of a field: what it is for and what it may hold."""
+    """The annotation of a field: what it is for, what it may hold, and which processes take a change over without a
+    restart; None: as its table."""
+    extra = {"limits": limits, "reload": reload}
     if max_length is not None:
-        return Meta(description=description, max_length=max_length)
-    return Meta(description=description, extra={"limits": limits} if limits else None, ge=ge, le=le)
+        return Meta(description=description, extra=extra, max_length=max_length)
+    return Meta(description=description or None, extra=extra, ge=ge, le=le)
 
 
 class Key(Struct, frozen=True):
@@ -53,6 +68,8 @@ class Key(Struct, frozen=True):
     limits: Limits | None
     default: Any
     """NODEFAULT: the key is required."""
+    reload: tuple[Process, ...] | None
+    """Which processes take a change over without a restart; None: as its table."""
 
 
 def keys(struct: type[Struct]) -> Iterator[Key]:
@@ -69,21 +86,30 @@ def keys(struct: type[Struct]) -> Iterator[Key]:
             attribute=field.name,
             type=hint,
             description=next((m.description for m in metas if m.description), ""),
-            limits=next((m.extra["limits"] for m in metas if m.extra), None),
+            limits=next((m.extra["limits"] for m in metas if m.extra and m.extra.get("limits")), None),
             default=default,
+            reload=next((m.extra["reload"] for m in metas if m.extra and m.extra["reload"] is not None), None),
         )
 
 
 def attribute_docs(struct: type[Struct]) -> dict[str, str]:
-    """What a struct's source says below its fields, or an enumeration about itself, for structs that do not
-    use :func:`doc`."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
-    assert isinstance(body, ast.ClassDef)
+    """What the source of a struct and of those that it extends says below their fields, or an enumeration about itself,
+    for structs that do not use :func:`doc`."""
     docs: dict[str, str] = {
         name: (inspect.getdoc(hint) or "").partition("\n")[0].removesuffix(".")
         for name, hint in get_type_hints(struct).items()
         if isinstance(hint, type) and issubclass(hint, Enum)
     }
+    for part in reversed(struct.__mro__):
+        if part is not Struct and issubclass(part, Struct):
+            docs |= _docs_below_fields(part)
+    return docs
+
+
+def _docs_below_fields(struct: type[Struct]) -> dict[str, str]:
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    assert isinstance(body, ast.ClassDef)
+    docs: dict[str, str] = {}
     for field, after in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match after:

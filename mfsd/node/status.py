@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mfsd._native import Direction, Role, Stage
-from mfsd.node.config import Config
+from mfsd.node.config import RuleConfig
 from mfsd.node.control import ClassStatus, ClientStatus, CommunicatorStatus, NicStatus, RuleStatus
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.session import Session
@@ -110,8 +110,8 @@ def nic_statuses(arbiter: Arbiter, count: int) -> list[NicStatus]:
     return [nic_status(index, arbiter.nic_stats(index)) for index in range(count)]
 
 
-def rule_statuses(config: Config) -> list[RuleStatus]:
-    configured = [("configuration", rule) for rule in config.rule]
+def rule_statuses(rules: Sequence[RuleConfig], dscp: Sequence[int]) -> list[RuleStatus]:
+    configured = [("configuration", rule) for rule in rules]
     return [
         RuleStatus(
             source="configuration" if source == "configuration" else "built-in",
@@ -121,7 +121,7 @@ def rule_statuses(config: Config) -> list[RuleStatus]:
             role=rule.role,
             action=rule.action,
             stage=rule.stage,
-            dscp=dscp_of(rule, config.wire),
+            dscp=dscp_of(rule, dscp),
             set_role=rule.set_role,
             communicator=rule.communicator,
         )

@@ -1,4 +1,4 @@
-"""Values as people write them in the configuration file, kept as plain integers and text in the program.
+"""Values as they are written in the configuration file, kept as plain integers and text in the program.
 
 Each class has ``parse`` (from what TOML holds; ValueError says what is allowed) and ``str()`` (what may be
 written). Quantities are integers in the one unit that the class names; their unit words are those of Linux

@@ -9,7 +9,7 @@ import msgspec
 
 
 class Variant(str, Enum):
-    """Which rules arbitrate (design)."""
+    """Which rules arbitrate."""
 
     MFS = "mfs"
     """The default: class 0 by laxity, and only at the cost of those who can afford it."""
@@ -46,11 +46,11 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     threshold_top: float = 0.5
     """Variant paper: U in (0, 1], Q_1, the MLU from which a flow is at level 1 (paper 4.3)."""
     rho_max: float = 0.95
-    """Variant paper: the measured load is clipped to this, 0 <= rho_max < 1, so that MLU stays finite (design)."""
+    """Variant paper: the measured load is clipped to this, 0 <= rho_max < 1, so that MLU stays finite."""
     load_time_constant_ns: int = 10_000_000
-    """Time constant of the moving average that measures load (design)."""
+    """Time constant of the moving average that measures load."""
     promotion_interval_ns: int = 1_000_000
-    """Time between two looks at a last-stage flow whose compute has ended (paper 4.5)."""
+    """How often a last-stage flow whose compute has ended is evaluated (paper 4.5)."""
     critical_laxity_share: float = 0.05
     """Variant mfs: class 0 needs a laxity below this share of the request's budget, and a class above other last
     stages one below three times it; 0 turns both off."""
@@ -64,7 +64,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     drop_budget: float = 0.05
     """Share of active requests that may be pruned at once (paper: B); 0 turns pruning off."""
     readmission_margin: float = 0.05
-    """Share of the remaining budget that must be to spare before a request leaves the scavenger (design)."""
+    """Share of the remaining budget that must be to spare before a request leaves the scavenger."""
 
     def __post_init__(self) -> None:
         _within("classes", self.classes, 2, 8)

@@ -24,6 +24,7 @@ from mfsd.node.address import control_beside
 from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 from tests.e2e.model import LAYERS
+from tests.support.fabric import marked_with
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ class Cluster:
     def start_daemon(self) -> None:
         # the port says 100 Gbit/s whatever the device is limited to, and the window and all urgency go by the rate
         nic = f'[nic."mfs0"]\nrate = "{self.rate}"\n'
-        (self.folder / "mfsd.toml").write_text(f"[wire]\ndscp = {DSCP}\n{nic}")
+        (self.folder / "mfsd.toml").write_text(marked_with(self.folder, DSCP) + nic)
         arguments = ("--config", self.folder / "mfsd.toml", "--socket", self.socket)
         coordinator = ("--coordinator-address", f"127.0.0.1:{self.coordinator_port}")
         self.daemon = self.start("mfsd", sys.executable, "-m", "mfsd.cli.daemon", *arguments, *coordinator)

@@ -27,7 +27,7 @@ ROUNDS, COUNT = 3, 65536
 FINISH_S = 240.0
 CLASSES = """
 [wire]
-dscp = [46, 34, 26, 18]
+profile = "rocev2-lossy-ecn"
 [[rule]]
 communicator = "expert"
 role = "nccl-data"

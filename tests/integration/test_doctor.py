@@ -28,7 +28,7 @@ from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
 from tests.support.wire import RawClient
 
-LANE = '[wire]\ndscp = [34]\n[[rule]]\naction = "hold"\nstage = "p2d"\nclass = 0\n'
+LANE = '[wire]\nprofile = "rocev2-2-lossless"\n[[rule]]\naction = "hold"\nstage = "p2d"\nclass = 0\n'
 DOCTOR = (sys.executable, "-m", "mfsd.cli.ctl")
 needs_root = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -60,7 +60,7 @@ def test_a_daemon_that_answers_and_one_that_does_not(folder: Path) -> None:
     [
         ('mode = "observe"\n' + LANE, "daemon.observe"),
         ('mode = "off"\n' + LANE, "daemon.off"),
-        (LANE.replace("34", "63"), "daemon.foreign-dscp"),
+        (LANE.replace("class = 0", "dscp = 63"), "daemon.foreign-dscp"),
         ("", "daemon.no-dscp"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ROOT, NativePrograms, SoftRoce
 from tests.support.daemon import Daemon
+from tests.support.fabric import marked_with
 from tests.support.under_mfs import build_program, under_mfs
 from tests.support.waiting import eventually
 
@@ -78,7 +79,7 @@ def test_lanes_of_different_class_live_in_one_process(soft_roce: SoftRoce, folde
 
 def test_an_engines_lane_carries_its_class(soft_roce: SoftRoce, native: NativePrograms, folder: Path) -> None:
     """What a lane sends has the DSCP of its class, each end its own; and it is not held, whatever the rules say."""
-    everything = '[wire]\ndscp = [46, 34, 26, 18]\n[[rule]]\naction = "hold"\nstage = "p2d"\ndscp = 11\n'
+    everything = marked_with(folder, [46, 34, 26, 18]) + '[[rule]]\naction = "hold"\nstage = "p2d"\ndscp = 11\n'
     program = native("soft_roce_lanes", f"-I{ROOT}/csrc/include", "-libverbs", "-lpthread", "-ldl")
     with Daemon(folder, everything) as daemon, capture() as wire:
         soft_roce.run(*under_mfs(daemon.socket, program, "1", "2"))

@@ -17,8 +17,8 @@ from mfsd.cli.commands.host import host
 from mfsd.cli.commands.switch import switch
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
-from mfsd.fabric.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues
-from mfsd.fabric.render import render
+from mfsd.fabric.systems import SYSTEMS
+from mfsd.fabric.systems.linux.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -84,7 +84,7 @@ def test_a_changed_class_and_a_lost_filter_are_found_and_repaired(namespace: str
 def test_the_kernel_holds_what_the_text_says(namespace: str, name: str) -> None:
     profile = load_profile(name)
     plan = make_plan(name, profile, {"hosts": ["nic0"]})
-    text = render("linux", plan).text
+    text = SYSTEMS["linux"].render(plan).text
     for _ in range(2):
         subprocess.run(["tc", "-n", namespace, "-batch", "-"], input=text, text=True, check=True, timeout=200)
         with open_netlink(namespace) as ipr:

@@ -14,7 +14,7 @@ import pytest
 from bench.fabric import rdma
 from bench.fabric.lab import Flow, Lab, Pair, missing, share_of_higher, slow_profile
 from bench.fabric.separation import measure, problem
-from mfsd.fabric.policy import Profile, mark_dscps
+from mfsd.fabric.policy import Profile, class_dscps
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 MEASURE_BYTES = 2_000_000
@@ -59,7 +59,7 @@ def test_floors_and_weights_of_the_other_profiles(name: str) -> None:
 
 def test_two_flows_of_one_class_share_it(paper: Profile) -> None:
     """So the measurement can tell one class from two."""
-    dscps = mark_dscps(paper)
+    dscps = class_dscps(paper)
     with Lab(["low", "high", "sink"], paper) as lab:
         same = share(lab, dscps[3], dscps[3])
     assert 0.15 < same < 0.85

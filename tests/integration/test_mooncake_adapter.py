@@ -10,6 +10,7 @@ from bench.ports import free_port
 from tests.conftest import ROOT, SoftRoce
 from tests.support.capture import capture
 from tests.support.daemon import Daemon
+from tests.support.fabric import marked_with
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
 from tests.support.wheels import mooncake_environment
@@ -19,7 +20,7 @@ DSCP = [48, 40, 34, 26, 18, 10, 9, 1]
 
 def test_stages_travel_in_lanes_of_their_class(soft_roce: SoftRoce, folder: Path, tmp_path: Path) -> None:
     program = ROOT / "tests/integration/adapted_writes.py"
-    with Daemon(folder, f"[wire]\ndscp = {DSCP}\n") as daemon, capture() as wire:
+    with Daemon(folder, marked_with(folder, DSCP)) as daemon, capture() as wire:
         command = under_mfs(daemon.socket, sys.executable, program)
         output = soft_roce.run(*command, env=mooncake_environment(tmp_path), timeout_s=120).stdout
         lanes = json.loads(output.splitlines()[-1])["lanes"]
@@ -38,7 +39,7 @@ def test_stages_travel_in_lanes_of_their_class(soft_roce: SoftRoce, folder: Path
 def test_store_writes_travel_in_the_scavengers_lane(soft_roce: SoftRoce, folder: Path, tmp_path: Path) -> None:
     """By a second client of a real master, without a segment of its own; what was written is read by the first."""
     program = ROOT / "tests/integration/adapted_store.py"
-    with Daemon(folder, f"[wire]\ndscp = {DSCP}\n") as daemon, capture() as wire:
+    with Daemon(folder, marked_with(folder, DSCP)) as daemon, capture() as wire:
         command = under_mfs(daemon.socket, sys.executable, program, str(free_port()), str(free_port()))
         output = soft_roce.run(*command, env=mooncake_environment(tmp_path), timeout_s=180).stdout
         assert json.loads(output.splitlines()[-1])["lane"], output

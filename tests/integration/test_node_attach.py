@@ -19,6 +19,7 @@ from mfsd.node.container import container_of
 from mfsd.node.control import ClientStatus
 from mfsd.node.memory import bytes_for
 from tests.support.daemon import Daemon
+from tests.support.fabric import marked_with
 from tests.support.forked import Forked
 from tests.support.waiting import eventually
 from tests.support.wire import RawClient
@@ -283,7 +284,7 @@ def test_the_configured_rate_goes_before_what_a_client_says(folder: Path) -> Non
 def test_rules_reach_clients_in_their_order(folder: Path) -> None:
     rule = 'process = "etl"\npeer = "10.1.0.0/16"\naction = "pass"\nclass = 1\n'
     with (
-        Daemon(folder, f"[wire]\ndscp = [46, 34]\n[[rule]]\n{rule}") as daemon,
+        Daemon(folder, f"{marked_with(folder, [46, 34])}[[rule]]\n{rule}") as daemon,
         Client.attach(str(daemon.socket), timeout_ms=100_000) as client,
     ):
         first, *built_in = client.rules()

@@ -14,6 +14,7 @@ from mfsd._native import Client, Stage
 from mfsd.node.control import StatusRequest
 from mfsd.node.control_client import Unreachable, ask
 from tests.support.daemon import Daemon
+from tests.support.fabric import marked_with
 from tests.support.threads import hung
 from tests.support.waiting import eventually
 
@@ -116,6 +117,24 @@ def test_a_reload_takes_what_it_can(folder: Path) -> None:
         assert len(client.rules()) == rules + 1
         assert client.rules()[0].process == "etl"
         assert daemon.status().daemon.mode == "observe"
+
+
+def test_a_reload_reads_the_dscps_of_the_policy_file_again(folder: Path) -> None:
+    """One edit: the policy file, which configures hosts and switches, too."""
+    rule = '[[rule]]\naction = "pass"\nstage = "p2d"\nclass = 1\n'
+    with (
+        Daemon(folder, marked_with(folder, [46, 34]) + rule, patient=False) as daemon,
+        Client.attach(str(daemon.socket), timeout_ms=100_000) as client,
+    ):
+        assert client.rules()[0].dscp == 34
+        marked_with(folder, [46, 18])
+        daemon.process.send_signal(signal.SIGHUP)
+        assert "applied=wire.policy_file needs_restart=nothing" in daemon.wait_line("event=reloaded")
+        assert client.rules()[0].dscp == 18
+        (folder / "policy.toml").unlink()
+        daemon.process.send_signal(signal.SIGHUP)
+        assert "policy.toml: cannot be read" in daemon.wait_line("event=reload-failed")
+        assert client.rules()[0].dscp == 18
 
 
 def test_a_reload_of_a_bad_file_changes_nothing(folder: Path) -> None:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import tests.support.daemon  # noqa: E402
 from bench.fabric.lab import slow_profile  # noqa: E402
 from mfsd.fabric.plan import make_plan  # noqa: E402
-from mfsd.fabric.qdisc import apply_queues, interface_index, open_netlink, remove_queues  # noqa: E402
+from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index, open_netlink, remove_queues  # noqa: E402
 from tests.support.daemon import Daemon, eventually  # noqa: E402
 from tests.support.under_mfs import under_mfs  # noqa: E402
 
@@ -42,7 +42,7 @@ LANES = (("ib_write_bw", UPPER), ("ib_send_bw", LOWER))
 
 def rules(action: str) -> str:
     """One lane for each of two programs; everything else asks for permits, too."""
-    text = f"[wire]\ndscp = {DSCP}\n"
+    text = '[wire]\nprofile = "paper-k8"\n'
     for process, wire_class in LANES:
         text += f'[[rule]]\nprocess = "{process}"\naction = "{action}"\nstage = "p2d"\nclass = {wire_class}\n'
     return text + f'[[rule]]\naction = "{action}"\nstage = "p2d"\n'

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from mfsd import _native
+from mfsd.fabric.policy import load_profiles
 from mfsd.node.control import ReloadRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
 from tests.soak.hostile import segment_write
@@ -141,7 +142,7 @@ class Chaos:
     def _reload(self) -> None:
         node = self._chance.choice(self._cluster.nodes)
         self._tally.killed("configuration reloaded")
-        node.write_config("5s", f"[wire]\ndscp = [{self._chance.randrange(64)}]\n")
+        node.write_config("5s", f'[wire]\nprofile = "{self._chance.choice(sorted(load_profiles()))}"\n')
         self._until(lambda: asked_to_reload(node) is None, "configuration reloaded", node.daemon)
 
     def _reload_bad(self) -> None:

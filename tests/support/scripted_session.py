@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mfsd.transfer import Transfer
+
 DSCP = (48, 40, 34, 26, 18, 10, 8, 1)
 
 
@@ -16,8 +18,7 @@ DSCP = (48, 40, 34, 26, 18, 10, 8, 1)
 class ScriptedTask:
     """One submitted message and its life, as the names of the calls in order."""
 
-    size_bytes: int
-    metadata: dict[str, Any]
+    transfer: Transfer
     wire_class: int
     permitted: threading.Event
     life: list[str] = field(default_factory=list)
@@ -65,26 +66,22 @@ class ScriptedSession:
         self.batches: list[tuple[dict[str, Any], ScriptedBatch]] = []
         self.lanes: list[int] = []
         self.pruned_requests: set[int] = set()
-        self.class_of: Callable[[dict[str, Any]], int] = lambda metadata: 6
-        self.hold: Callable[[dict[str, Any]], bool] = lambda metadata: False
+        self.class_of: Callable[[Transfer], int] = lambda transfer: 6
+        self.hold: Callable[[Transfer], bool] = lambda transfer: False
 
-    def submit(self, size_bytes: int, **metadata: Any) -> ScriptedTask:
-        task = ScriptedTask(size_bytes, metadata, self.class_of(metadata), threading.Event())
-        if not self.hold(metadata):
+    def submit_transfer(self, transfer: Transfer) -> ScriptedTask:
+        task = ScriptedTask(transfer, self.class_of(transfer), threading.Event())
+        if not self.hold(transfer):
             task.permitted.set()
         self.tasks.append(task)
         return task
 
-    def permit(self, size_bytes: int, *, timeout_s: float | None = None, **metadata: Any) -> ScriptedTask | None:
+    def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> ScriptedTask | None:
         if not self.scheduled:
             return None
-        task = self.submit(size_bytes, **metadata)
+        task = self.submit_transfer(transfer)
         task.wait(timeout_s)
         return task
-
-    def ask(self, size_bytes: int, *words: Any) -> ScriptedTask | None:
-        names = ("stage", "nic", "request_id", "deadline_ns", "batch", "layer", "peer", "class_marked", "incoming")
-        return self.permit(size_bytes, timeout_s=words[9] / 1e9, **dict(zip(names, words[:9], strict=True)))
 
     def nic(self, name: str, *, guid: int = 0) -> int:
         return 0
@@ -109,4 +106,4 @@ class ScriptedSession:
     def close(self) -> None: ...
 
     def requests(self) -> Sequence[int]:
-        return [task.metadata["request_id"] for task in self.tasks]
+        return [task.transfer.request_id for task in self.tasks]

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # room -> rooms it may import from; its own is always allowed
 BELOW: dict[str, set[str]] = {
     "mfsd.text": set(),
+    "mfsd.transfer": set(),
     "mfsd.children": set(),
     "mfsd.policy": set(),
     "mfsd.proto": set(),
@@ -27,9 +28,9 @@ BELOW: dict[str, set[str]] = {
         "mfsd.text",
         "nccl_shim",
     },
-    "mfsd.client": {"mfsd._native", "mfsd.policy"},
+    "mfsd.client": {"mfsd._native", "mfsd.policy", "mfsd.transfer"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
-    "mfsd.node": {"mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
+    "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
         "mfsd.soft_roce",
@@ -44,7 +45,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
     },
     "nccl_shim": {"mfsd.fabric", "mfsd.node", "mfsd.policy"},
-    "mooncake_adapter": {"mfsd._native", "mfsd.client"},
+    "mooncake_adapter": {"mfsd._native", "mfsd.client", "mfsd.transfer"},
     "bench": {
         "mooncake_adapter",
         "mfsd.policy",
@@ -58,6 +59,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.soft_roce",
         "mfsd.text",
         "mfsd.children",
+        "mfsd.transfer",
     },
 }
 

@@ -14,13 +14,13 @@ import msgspec
 from mfsd.cli import complete
 from mfsd.cli.daemon_call import plain_error
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
-from mfsd.fabric.diff import Change, diff_config
+from mfsd.fabric.diff import Change
 from mfsd.fabric.findings import Finding, failed
-from mfsd.fabric.limits import ASICS, check_limits
+from mfsd.fabric.limits import ASICS
 from mfsd.fabric.plan import Plan, check_port_names, headroom_bytes, make_plan, parse_ports
 from mfsd.fabric.policy import DEFAULT_PROFILE, PolicyError, Profile, fold_classes, load_profile, load_profiles
-from mfsd.fabric.render import SYSTEMS, Rendered, render
-from mfsd.fabric.schema import check_schema
+from mfsd.fabric.system import About, Rendered
+from mfsd.fabric.systems import SYSTEMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path, dir_okay=False)
@@ -81,10 +81,10 @@ def fail_clearly(command: Command) -> Command:
 
 
 def load_plan(nos: str, policy: str, policy_file: Path | None, ports: tuple[str, ...]) -> Plan:
-    profile, system = load_profile(policy, policy_file), SYSTEMS[nos]
+    profile, about = load_profile(policy, policy_file), SYSTEMS[nos].about
     try:
         parsed = parse_ports(profile, ports)
-        check_port_names(parsed, system.port_pattern, system.title, system.port_example)
+        check_port_names(parsed, about.port_pattern, about.title, about.port_example)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     return make_plan(policy, profile, parsed)
@@ -180,9 +180,10 @@ def _show_profile(name: str, profile: Profile, form: Form) -> None:
 @output_options
 def systems(form: Form) -> None:
     """List the network operating systems and how their configuration is loaded."""
-    if not printed(list(SYSTEMS.values()), form, pretty=True):
+    listed: list[About] = [system.about for system in SYSTEMS.values()]
+    if not printed(listed, form, pretty=True):
         columns = (Column("NOS"), Column("SYSTEM", cut=True), Column("PORTS LIKE"), Column("LOAD WITH", cut=True))
-        print_table(columns, [[s.name, s.title, s.port_example, s.load] for s in SYSTEMS.values()], form)
+        print_table(columns, [[s.name, s.title, s.port_example, s.load] for s in listed], form)
 
 
 @switch.command(
@@ -210,7 +211,7 @@ def render_command(
 
     What the system cannot express goes to standard error: read it.
     """
-    rendered = render(nos, load_plan(nos, policy, policy_file, ports))
+    rendered = SYSTEMS[nos].render(load_plan(nos, policy, policy_file, ports))
     if as_json:
         print_json(rendered)
         return
@@ -254,9 +255,9 @@ def check(
     Ends with 1 when a check failed. "not checked" says what is missing and where to get it; it is never a
     pass.
     """
-    plan = load_plan(nos, policy, policy_file, ports)
-    text = config.read_text() if config else render(nos, plan).text
-    findings = check_schema(nos, text, yang) + check_limits(nos, plan, asic)
+    plan, system = load_plan(nos, policy, policy_file, ports), SYSTEMS[nos]
+    text = config.read_text() if config else system.render(plan).text
+    findings = system.check(text, yang) + system.limits(plan, asic)
     show_findings(findings, as_json)
     sys.exit(1 if failed(findings) else 0)
 
@@ -302,40 +303,28 @@ def diff(
     configuration and compares again. Other systems are never written to: load the rendered file with their
     own tools, which `mfsctl switch systems` names.
     """
-    plan = load_plan(nos, policy, policy_file, ports)
-    if do_apply and nos != "linux":
+    plan, system = load_plan(nos, policy, policy_file, ports), SYSTEMS[nos]
+    title = system.about.title
+    if do_apply and not system.about.live:
         raise click.ClickException(
-            f"--apply: MFS does not write to {SYSTEMS[nos].title}; render a file and load it there: {SYSTEMS[nos].load}"
+            f"--apply: MFS does not write to {title}; render a file and load it there: {system.about.load}"
         )
-    if nos == "linux" and running is None:
-        changes = _live_changes(plan, netns)
+    if system.about.live and running is None:
+        changes = system.diff_live(plan, netns)
         _show_changes(changes, as_json)
         if do_apply and changes:
-            from mfsd.fabric.qdisc import apply_queues
-
-            apply_queues(plan, netns)
-            left = _live_changes(plan, netns)
+            system.apply_live(plan, netns)
+            left = system.diff_live(plan, netns)
             if left:
                 raise click.ClickException(f"applied, but {len(left)} settings did not take: {left[0]}")
             click.echo("applied", err=True)
             return
     elif running is None:
-        raise click.ClickException(f"--running: give the file with the running configuration of {SYSTEMS[nos].title}")
+        raise click.ClickException(f"--running: give the file with the running configuration of {title}")
     else:
-        changes = diff_config(nos, render(nos, plan).text, running.read_text())
+        changes = system.diff(system.render(plan).text, running.read_text())
         _show_changes(changes, as_json)
     sys.exit(1 if changes else 0)
-
-
-def _live_changes(plan: Plan, netns: str | None) -> list[Change]:
-    from mfsd.fabric.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues
-
-    changes = []
-    with open_netlink(netns) as ipr:
-        for port in plan.ports:
-            found = diff_queues(wanted_queues(plan, port), read_queues(ipr, interface_index(ipr, port.name)))
-            changes += [msgspec.structs.replace(c, path=f"{port.name}: {c.path}") for c in found]
-    return changes
 
 
 def _show_changes(changes: list[Change], as_json: bool) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.sim.workload import TraceError, read_trace
-from mfsd.fabric.diff import diff_config
-from mfsd.fabric.policy import PolicyError, load_profiles, mark_dscps, shipped_policy
-from mfsd.fabric.schema import check_schema, eos_structured
+from mfsd.fabric.policy import PolicyError, class_dscps, load_profiles, shipped_policy
+from mfsd.fabric.systems import SYSTEMS
+from mfsd.fabric.systems.eos import eos_structured
 from mfsd.node import rules
 from mfsd.node.config_file import ConfigError, load
 from mfsd.node.reference import default_toml
+from mfsd.node.wire import class_dscps as dscps_of_wire
 from tests.fuzz.inputs import BETWEEN, messages
 
 GOLDEN = Path(__file__).resolve().parents[2] / "unit/fabric/golden"
@@ -39,7 +40,7 @@ CONFIGURATIONS = (
     b'group = "root"\n',
     b'[arbiter]\nheartbeat = "10ms"\nstale_after = "40ms"\nmax_hold = "10s"\nwindow = "200us"\nwindow_min = "128kib"\n',
     b'[[rule]]\nlibrary = "libnccl"\npeer = "10.1.0.0/16"\nrole = "kv"\naction = "hold"\nstage = "p2d"\nclass = 1\n'
-    b"[wire]\ndscp = [46, 34, 26]\n",
+    b'[wire]\nprofile = "rocev2-lossy-ecn"\n[policy]\nsoon = "500ms"\n',
     b'[[rule]]\ncommunicator = "tp"\naction = "pass"\ndscp = 10\nset_role = "bulk"\n[nic."mlx5_0"]\nrate = "100gbit"\n'
     b'address = "10.0.0.7"\n[nic.b]\nrate = "1.5tbit"\n',
     b'[cluster]\ncoordinators = ["c1:7400", "[::1]:7400"]\nnode = "n"\nunit = "u"\nttl = "5s"\n'
@@ -58,10 +59,11 @@ def configuration(folder: Path) -> Iterator[Check]:
         file.write_bytes(data)
         try:
             config = load(file)
+            dscp = dscps_of_wire(config, str(file))
         except ConfigError as error:
             one_line(error, str(file))
         else:
-            rules.native(config)
+            rules.native(config.rule, dscp)
 
     yield check
 
@@ -93,7 +95,7 @@ def policy(folder: Path) -> Iterator[Check]:
             one_line(error, str(file))
         else:
             for profile in profiles.values():
-                assert len(mark_dscps(profile)) == 8
+                assert len(class_dscps(profile)) == 8
                 assert len(profile.digest) == 12
 
     yield check
@@ -123,12 +125,12 @@ def switch(folder: Path) -> Iterator[Check]:
             return
         text = BETWEEN.join(rest).decode(errors="replace")
         try:
-            for change in diff_config(nos, rendered[nos], text):
+            for change in SYSTEMS[nos].diff(rendered[nos], text):
                 assert change.path
         except ValueError as error:
             one_line(error)
         if nos in ("onyx", "nxos", "cumulus", "sonic"):
-            assert all(finding.message for finding in check_schema(nos, text, folder))
+            assert all(finding.message for finding in SYSTEMS[nos].check(text, folder))
         if nos == "eos":  # the rest is Arista's own package
             with contextlib.suppress(ValueError):
                 eos_structured(text)

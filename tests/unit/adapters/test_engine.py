@@ -10,6 +10,7 @@ from typing import Any
 import mooncake.engine
 import pytest
 
+from mfsd.transfer import Transfer
 from mooncake_adapter import scheduling
 from mooncake_adapter.calls import SHAPES
 from mooncake_adapter.metadata import Metadata
@@ -119,16 +120,16 @@ def test_bytes_arrive_whatever_the_size(length: int, side: Side, stock_peer: Pee
     assert stock_peer.read(0, length) == content(length, length)
     assert side.engine.transfer_sync_read(stock_peer.name, side.address + HALF, stock_peer.address, length) == 0
     assert side.area[HALF : HALF + length] == content(length, length)
-    assert sum(task.size_bytes for task in side.session.tasks) == 2 * length
-    assert max(task.size_bytes for task in side.session.tasks) <= PIECE_BYTES
+    assert sum(task.transfer.size_bytes for task in side.session.tasks) == 2 * length
+    assert max(task.transfer.size_bytes for task in side.session.tasks) <= PIECE_BYTES
 
 
 def test_stage_by_rule_when_nothing_is_told(side: Side, stock_peer: Peer) -> None:
     side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     side.engine.transfer_sync_read(stock_peer.name, side.address, stock_peer.address, 4096)
-    assert [task.metadata["stage"] for task in side.session.tasks] == [3, 1]
-    assert [task.metadata["incoming"] for task in side.session.tasks] == [False, True]
-    assert {task.metadata["peer"] for task in side.session.tasks} == {"127.0.0.1"}
+    assert [task.transfer.stage for task in side.session.tasks] == [3, 1]
+    assert [task.transfer.incoming for task in side.session.tasks] == [False, True]
+    assert {task.transfer.peer for task in side.session.tasks} == {"127.0.0.1"}
 
 
 def test_metadata_by_context(side: Side, stock_peer: Peer) -> None:
@@ -137,19 +138,11 @@ def test_metadata_by_context(side: Side, stock_peer: Peer) -> None:
     with side.words.transfer(Metadata(7, 1, 12, deadline_ns, batch)):
         side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
-    told, untold = (task.metadata for task in side.session.tasks)
-    assert told == {
-        "request_id": 7,
-        "stage": 1,
-        "layer": 12,
-        "deadline_ns": deadline_ns,
-        "batch": batch,
-        "nic": 0,
-        "peer": "127.0.0.1",
-        "class_marked": False,
-        "incoming": False,
-    }
-    assert untold["request_id"] == 0
+    announced, unknown = (task.transfer for task in side.session.tasks)
+    assert announced == Transfer(
+        4096, stage=1, request_id=7, layer=12, deadline_ns=deadline_ns, batch=batch, nic=0, peer="127.0.0.1"
+    )
+    assert unknown.request_id == 0
 
 
 def test_a_call_that_mixes_requests_is_split_by_pointer_ranges(side: Side, stock_peer: Peer) -> None:
@@ -164,7 +157,7 @@ def test_a_call_that_mixes_requests_is_split_by_pointer_ranges(side: Side, stock
         [32 * KIB] * len(offsets),
     )
     assert side.engine.batch_transfer_sync_write(stock_peer.name, *arguments) == 0
-    told = [(t.metadata["request_id"], t.metadata["layer"], t.size_bytes) for t in side.session.tasks]
+    told = [(t.transfer.request_id, t.transfer.layer, t.transfer.size_bytes) for t in side.session.tasks]
     assert told == [(1, 0, 64 * KIB), (2, 5, 64 * KIB), (0, 0, 32 * KIB)]
     for offset in offsets:
         assert stock_peer.read(offset, 32 * KIB) == content(9, 256 * KIB)[offset : offset + 32 * KIB]
@@ -173,7 +166,7 @@ def test_a_call_that_mixes_requests_is_split_by_pointer_ranges(side: Side, stock
 def test_nothing_is_issued_before_its_permit(side: Side, stock_peer: Peer) -> None:
     stock_peer.ask("write", 0, bytes(4096))
     side.area[:4096] = content(3, 4096)
-    side.session.hold = lambda metadata: True
+    side.session.hold = lambda transfer: True
     answers: list[int] = []
     call = (stock_peer.name, side.address, stock_peer.address, 4096)
     thread = threading.Thread(target=lambda: answers.append(side.engine.transfer_sync_write(*call)))
@@ -193,7 +186,7 @@ def test_an_urgent_request_of_a_mixed_call_passes_a_held_one(side: Side, stock_p
     side.area[:8192] = content(4, 8192)
     side.words.ranges.add(side.address, 4096, Metadata(1))
     side.words.ranges.add(side.address + 4096, 4096, Metadata(2))
-    side.session.hold = lambda metadata: metadata["request_id"] == 1
+    side.session.hold = lambda transfer: transfer.request_id == 1
     call = ([side.address, side.address + 4096], [stock_peer.address, stock_peer.address + 4096], [4096, 4096])
     thread = threading.Thread(target=lambda: side.engine.batch_transfer_sync_write(stock_peer.name, *call))
     thread.start()
@@ -215,7 +208,7 @@ def test_all_pieces_of_a_call_share_a_quarter_of_mooncakes_time_out(
     side.area[: pieces * size] = content(6, pieces * size)
     for i in range(pieces):
         side.words.ranges.add(side.address + i * size, size, Metadata(i + 1))
-    side.session.hold = lambda metadata: True
+    side.session.hold = lambda transfer: True
     offsets = range(0, pieces * size, size)
     call = ([side.address + o for o in offsets], [stock_peer.address + o for o in offsets], [size] * pieces)
     if how == "sync":
@@ -247,7 +240,7 @@ def test_a_call_that_mooncake_would_have_given_up_issues_nothing_more(
 def test_an_asynchronous_call_never_waits_for_its_permit(side: Side, stock_peer: Peer) -> None:
     stock_peer.ask("write", 0, bytes(4096))
     side.area[:4096] = content(5, 4096)
-    side.session.hold = lambda metadata: True
+    side.session.hold = lambda transfer: True
     batch = side.engine.batch_transfer_async_write(stock_peer.name, [side.address], [stock_peer.address], [4096])
     assert batch > 0
     assert side.engine.transfer_check_status(batch) == 0
@@ -281,7 +274,7 @@ def test_a_broken_session_is_told_once_and_transfers_go_on(
     def broken(*_: object, **__: object) -> None:
         raise OSError("the segment is gone")
 
-    side.session.submit = broken  # type: ignore[method-assign,assignment]
+    side.session.submit_transfer = broken  # type: ignore[method-assign,assignment]
     for _ in range(3):
         assert side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096) == 0
     assert len([record for record in caplog.records if "the segment is gone" in record.getMessage()]) == 1

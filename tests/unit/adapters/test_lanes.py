@@ -26,7 +26,7 @@ def adapted_peer() -> Iterator[Peer]:
 
 
 def send(side: Side, peer: Peer, wire_class: int, seed: int = 1) -> None:
-    side.session.class_of = lambda metadata: wire_class
+    side.session.class_of = lambda transfer: wire_class
     side.area[:65536] = content(seed, 65536)
     assert side.engine.transfer_sync_write(peer.name, side.address, peer.address, 65536) == 0
     assert peer.read(0, 65536) == content(seed, 65536)

@@ -103,7 +103,7 @@ def test_parameters_are_read_from_the_wheels_own_text() -> None:
 def test_what_is_put_is_got(shelf: Shelf) -> None:
     assert shelf.store.put("a", b"x" * SIZE) == 0
     assert shelf.store.get("a") == b"x" * SIZE
-    told = [(task.metadata["stage"], task.size_bytes, task.life) for task in shelf.session.tasks]
+    told = [(task.transfer.stage, task.transfer.size_bytes, task.life) for task in shelf.session.tasks]
     assert told == [(4, SIZE, ["wait", "complete"]), (1, SIZE, ["wait", "complete"])]
 
 
@@ -118,7 +118,7 @@ def test_buffers_batches_and_parts(shelf: Shelf) -> None:
     ]
     assert shelf.area[SIZE : 2 * SIZE] == b"y" * SIZE
     assert shelf.store.get_batch(["e", "c"]) == [b"12345", b"y" * SIZE]
-    sizes = [task.size_bytes for task in shelf.session.tasks]
+    sizes = [task.transfer.size_bytes for task in shelf.session.tasks]
     assert sizes == [SIZE, SIZE + 100, 5, 2 * SIZE, 10]  # of several keys without sizes, the first one's counts
 
 
@@ -129,7 +129,7 @@ def test_a_batch_that_mixes_requests_is_split(shelf: Shelf) -> None:
     shelf.words.ranges.add(pointers[1], SIZE, Metadata(2))
     assert shelf.store.batch_put_from(["p", "q"], pointers, [SIZE, SIZE]) == [0, 0]
     assert shelf.store.batch_get_into(keys=["q", "no such key"], buffer_ptrs=pointers, sizes=[SIZE, SIZE])[0] == SIZE
-    told = [(t.metadata["request_id"], t.metadata["stage"], t.metadata["layer"]) for t in shelf.session.tasks]
+    told = [(t.transfer.request_id, t.transfer.stage, t.transfer.layer) for t in shelf.session.tasks]
     assert told == [(1, 4, 2), (2, 4, 0), (1, 1, 2), (2, 1, 0)]
     assert shelf.area[:SIZE] == b"q" * SIZE
 
@@ -145,8 +145,8 @@ def test_answers_and_errors_are_the_wheels_own(shelf: Shelf) -> None:
 def test_context_tells_a_background_write_from_an_urgent_one(shelf: Shelf) -> None:
     with shelf.words.transfer(Metadata(9, stage=3)):
         assert shelf.store.put("z", b"1") == 0
-    assert shelf.session.tasks[0].metadata["stage"] == 3
-    assert shelf.session.tasks[0].metadata["request_id"] == 9
+    assert shelf.session.tasks[0].transfer.stage == 3
+    assert shelf.session.tasks[0].transfer.request_id == 9
 
 
 def test_the_writing_client_has_no_segment_of_its_own() -> None:

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from mfsd._native import LAYOUT, Client, Mode, Permit, Policy, RequestInfo, Stage, Variant, Verdict
+from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
@@ -23,17 +25,8 @@ AT_REST = 2
 """enum mfs_asleep"""
 
 
-def ask(client: Client, size_bytes: int = 1000, stage: Stage = Stage.P2D, nic: int = 0, **words: object) -> Permit:
-    said = {
-        "request_id": 0,
-        "deadline_ns": 0,
-        "batch": None,
-        "layer": 0,
-        "class_marked": False,
-        "incoming": False,
-        **words,
-    }
-    permit = client.ask(size_bytes, stage, nic, *said.values(), FOREVER_NS, 6)  # type: ignore[arg-type]
+def ask(client: Client, size_bytes: int = 1000, stage: Stage = Stage.P2D, nic: int = 0, **fields: Any) -> Permit:
+    permit = client.ask(Transfer(size_bytes, stage, **fields), nic, fields.get("batch"), 0, FOREVER_NS, 6)
     assert permit is not None
     return permit
 
@@ -217,7 +210,7 @@ def test_there_is_none_where_nothing_is_enforced(lent: Callable[..., tuple[Serve
     server, client = lent()
     server.arbiter.mode(Mode.OBSERVE)
     before = taken(server, client)
-    assert client.ask(1, 3, 0, 0, 0, None, 0, False, False, 0, 6) is None
+    assert client.ask(Transfer(1, 3), 0, None, 0, 0, 6) is None
     assert client.submit(1000, stage=Stage.P2D, asked=True)
     assert taken(server, client) == before
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mfsd._native import LAYOUT, Client, Stage
+from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 
 Eventually = Callable[..., object]
@@ -119,6 +120,6 @@ def test_who_asks_of_a_dead_one_is_not_kept(serve: Serve, asleep: int) -> None:
     for header in headers:
         header.write(3600 * S, asleep)
     assert client.alive()
-    client.ask(1000, Stage.P2D, 0, 0, 0, None, 0, False, False, 1000 * S, 6)
+    client.ask(Transfer(1000, Stage.P2D), 0, None, 0, 1000 * S, 6)
     assert not client.alive()
     assert other.alive(), "who has asked for nothing has no reason to doubt"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mfsd._native import Client, Stage
+from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 from tests.support.native import core
 
@@ -41,7 +42,7 @@ def test_nobody_waits_for_a_bell_that_did_not_ring(serve: Callable[..., Server])
         rng = random.Random(seed)
         for _ in range(ASKS):
             client = rng.choice(mine)
-            permit = client.ask(1, Stage.P2D, 0, 0, 0, None, 0, False, False, PATIENCE_NS, 6)
+            permit = client.ask(Transfer(1, Stage.P2D), 0, None, 0, PATIENCE_NS, 6)
             if permit is None:
                 failed.append(client)
                 return

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from mfsd import _native
+from mfsd.fabric.policy import load_profiles, shipped_policy
 from mfsd.node.config import Config
 from mfsd.node.config_file import control_path, parse
 from mfsd.node.memory import bytes_for
@@ -118,8 +119,8 @@ def test_every_kind_of_value_arrives_as_it_was_written() -> None:
         "log_level": "warning",
         "socket": {"mode": "0666", "allowed_gids": [1000], "clients_per_uid": 64},
         "arbiter": {"window": "100us", "tasks_max": 1_048_576},
-        "policy": {"classes": 4, "drop_budget": 0.125, "promotion_interval_ns": 10_000_000},
-        "wire": {"dscp": [46, 34, 26, 8]},
+        "policy": {"classes": 4, "drop_budget": 0.125, "promotion_interval": "10ms"},
+        "wire": {"profile": "rocev2-lossy-ecn"},
         "nic": {"mlx5_0": {"rate": "200gbit", "address": "10.1.0.7"}, "mlx5.1": {"rate": "100gbit"}},
         "rule": [
             {"process": 'a "quoted" <name> & more', "action": "hold", "stage": "p2d", "class": 3},
@@ -137,11 +138,28 @@ def test_every_kind_of_value_arrives_as_it_was_written() -> None:
     )
     assert (read.arbiter.window_ns, read.arbiter.tasks_max) == (100_000, 1_048_576)
     assert (read.policy.classes, read.policy.drop_budget, read.policy.promotion_interval_ns) == (4, 0.125, 10_000_000)
-    assert list(read.wire.dscp) == [46, 34, 26, 8]
+    assert read.wire.profile == "rocev2-lossy-ecn"
     assert sorted(read.nic) == ["mlx5.1", "mlx5_0"] and read.nic["mlx5_0"].rate_bytes_per_s == 25 * 10**9
     assert [(r.process, r.action) for r in read.rule] == [('a "quoted" <name> & more', "hold"), ("", "pass")]
     assert read.cluster.unit == "prefill-0" and read.cluster.coordinators == ["mfs-coordinator.serving.svc:7400"]
     assert read.coordinator.grace_ns == 2_000_000_000 and len(read.coordinator.etcd) == 3
+
+
+def test_a_policy_file_is_mounted_beside_the_configuration_and_read(tmp_path: Path) -> None:
+    values = {"fabricPolicy": shipped_policy(), "config": {"wire": {"profile": "paper-k8"}}}
+    manifests = render(values=values)
+    (config,) = [m["data"] for m in manifests if m["kind"] == "ConfigMap" and "mfsd.toml" in m["data"]]
+    read = parse(config["mfsd.toml"], "mfsd.toml")
+    assert (read.wire.profile, read.wire.policy_file) == ("paper-k8", "/etc/mfs/policy.toml")
+    (tmp_path / "policy.toml").write_text(config["policy.toml"])
+    assert load_profiles(tmp_path / "policy.toml") == load_profiles()
+
+    def restarts(policy: str) -> str:
+        (daemon,) = [m for m in render(values={**values, "fabricPolicy": policy}) if m["kind"] == "DaemonSet"]
+        return str(daemon["spec"]["template"]["metadata"]["annotations"])
+
+    assert restarts(shipped_policy()) != restarts(shipped_policy() + "# another one\n")
+    assert "config.wire.profile" in refusal({"fabricPolicy": shipped_policy()})
 
 
 def test_the_configuration_names_the_objects_that_are_there() -> None:

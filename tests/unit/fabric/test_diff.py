@@ -7,10 +7,9 @@ import json
 import pytest
 import yaml
 
-from mfsd.fabric.diff import diff_config
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
-from mfsd.fabric.render import SYSTEMS, render
+from mfsd.fabric.systems import SYSTEMS
 
 PORT = {
     "sonic": "Ethernet0",
@@ -24,11 +23,11 @@ PORT = {
 
 
 def rendered(nos: str, name: str = "rocev2-2-lossless") -> str:
-    return render(nos, make_plan(name, load_profile(name), {"hosts": [PORT[nos]]})).text
+    return SYSTEMS[nos].render(make_plan(name, load_profile(name), {"hosts": [PORT[nos]]})).text
 
 
 def changes(nos: str, running: str) -> list[str]:
-    return [str(c) for c in diff_config(nos, rendered(nos), running)]
+    return [str(c) for c in SYSTEMS[nos].diff(rendered(nos), running)]
 
 
 @pytest.mark.parametrize("nos", SYSTEMS)

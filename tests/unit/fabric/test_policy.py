@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mfsd.fabric.policy import (
     PolicyError,
+    class_dscps,
     fold_classes,
     load_profile,
     load_profiles,
-    mark_dscps,
     shipped_policy,
 )
 
@@ -125,7 +125,7 @@ def test_shipped_profiles() -> None:
     assert profiles["rocev2-2-lossless"].lossless_priorities == (3, 4)
     assert profiles["rocev2-lossy-ecn"].lossless_priorities == ()
     assert fold_classes(profiles["paper-k8"]) == tuple(range(8))
-    assert mark_dscps(profiles["rocev2-2-lossless"]) == (34, 34, 26, 26, 26, 26, 26, 8)
+    assert class_dscps(profiles["rocev2-2-lossless"]) == (34, 34, 26, 26, 26, 26, 26, 8)
 
 
 def test_the_repository_names_the_shipped_file() -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mfsd.fabric import systems
 from mfsd.fabric.findings import failed
-from mfsd.fabric.limits import check_limits
-from mfsd.fabric.nxos_yang import NxosInstance
 from mfsd.fabric.plan import Plan, expand_ports, headroom_bytes, make_plan, parse_ports
 from mfsd.fabric.policy import PfcWatchdog, load_profile, load_profiles
-from mfsd.fabric.render import SYSTEMS, render
-from mfsd.fabric.schema import check_schema, junos_problem, sonic_instance
+from mfsd.fabric.systems import SYSTEMS
+from mfsd.fabric.systems.junos import junos_problem
+from mfsd.fabric.systems.nxos.device_model import NxosInstance
+from mfsd.fabric.systems.sonic import sonic_instance
 
 GOLDEN = Path(__file__).with_name("golden")
 PORTS = {
@@ -42,8 +43,8 @@ def plan_for(nos: str, name: str) -> Plan:
 
 @pytest.mark.parametrize(("nos", "name"), CASES)
 def test_rendering_is_the_reviewed_one(nos: str, name: str) -> None:
-    text = render(nos, plan_for(nos, name)).text
-    file = GOLDEN / f"{name}.{SYSTEMS[nos].template.removesuffix('.j2')}"
+    text = SYSTEMS[nos].render(plan_for(nos, name)).text
+    file = GOLDEN / f"{name}.{SYSTEMS[nos].about.template.removesuffix('.j2')}"
     if os.environ.get("MFS_UPDATE_GOLDEN"):
         file.write_text(text)
     assert text == file.read_text()
@@ -52,13 +53,13 @@ def test_rendering_is_the_reviewed_one(nos: str, name: str) -> None:
 @pytest.mark.parametrize(("nos", "name"), CASES)
 def test_shipped_profiles_pass_every_check_there_is(nos: str, name: str) -> None:
     plan = plan_for(nos, name)
-    findings = check_schema(nos, render(nos, plan).text) + check_limits(nos, plan, "spectrum")
+    findings = SYSTEMS[nos].check(SYSTEMS[nos].render(plan).text) + SYSTEMS[nos].limits(plan, "spectrum")
     assert not failed(findings), findings
 
 
 @pytest.mark.parametrize("nos", ["cumulus", "eos", "junos", "nxos", "onyx"])
 def test_an_installed_schema_is_really_used(nos: str) -> None:
-    finding = check_schema(nos, render(nos, plan_for(nos, "rocev2-2-lossless")).text)[0]
+    finding = SYSTEMS[nos].check(SYSTEMS[nos].render(plan_for(nos, "rocev2-2-lossless")).text)[0]
     assert finding.status == "pass", finding
 
 
@@ -87,9 +88,9 @@ BAD = [
 
 @pytest.mark.parametrize(("nos", "good", "bad"), BAD)
 def test_a_wrong_line_fails_the_check(nos: str, good: str, bad: str) -> None:
-    text = render(nos, plan_for(nos, "rocev2-2-lossless")).text
+    text = SYSTEMS[nos].render(plan_for(nos, "rocev2-2-lossless")).text
     assert good in text
-    assert check_schema(nos, text.replace(good, bad, 1))[0].status == "fail"
+    assert SYSTEMS[nos].check(text.replace(good, bad, 1))[0].status == "fail"
 
 
 SONIC_YANG = os.environ.get("MFS_SONIC_YANG", "/usr/local/yang-models")
@@ -109,9 +110,9 @@ SONIC_BAD = [
 )
 @pytest.mark.parametrize(("good", "bad"), SONIC_BAD)
 def test_sonic_yang(good: str, bad: str) -> None:
-    text = render("sonic", plan_for("sonic", "rocev2-2-lossless")).text
+    text = SYSTEMS["sonic"].render(plan_for("sonic", "rocev2-2-lossless")).text
     assert good in text
-    (finding,) = check_schema("sonic", text.replace(good, bad, 1), Path(SONIC_YANG))
+    (finding,) = SYSTEMS["sonic"].check(text.replace(good, bad, 1), Path(SONIC_YANG))
     assert finding.status == ("fail" if bad else "pass"), finding
 
 
@@ -136,16 +137,16 @@ NXOS_BAD = [
 )
 @pytest.mark.parametrize(("good", "bad"), NXOS_BAD)
 def test_nxos_yang(good: str, bad: str) -> None:
-    text = render("nxos", plan_for("nxos", "rocev2-2-lossless")).text
+    text = SYSTEMS["nxos"].render(plan_for("nxos", "rocev2-2-lossless")).text
     assert good in text
-    _, finding = check_schema("nxos", text.replace(good, bad, 1), Path(NXOS_YANG))
+    _, finding = SYSTEMS["nxos"].check(text.replace(good, bad, 1), Path(NXOS_YANG))
     assert finding.status == ("fail" if bad else "pass"), finding
 
 
 @pytest.mark.parametrize("name", list(load_profiles()))
 def test_nxos_commands_make_objects(name: str) -> None:
     """Without the model: every line but comments is some object, and every class of a policy is defined."""
-    text = render("nxos", plan_for("nxos", name)).text
+    text = SYSTEMS["nxos"].render(plan_for("nxos", name)).text
     instance = NxosInstance(text)
     assert not instance.problems
     system = instance.data()["Cisco-NX-OS-device:System"]
@@ -156,13 +157,13 @@ def test_nxos_commands_make_objects(name: str) -> None:
 
 def test_missing_nxos_models_are_not_a_pass(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
-        _, finding = check_schema("nxos", "", folder)
+        _, finding = SYSTEMS["nxos"].check("", folder)
         assert finding.status == "not checked"
         assert "vendor/cisco/nx" in finding.remedy
 
 
 def test_missing_sonic_models_are_not_a_pass(tmp_path: Path) -> None:
-    (finding,) = check_schema("sonic", "{}", tmp_path)
+    (finding,) = SYSTEMS["sonic"].check("{}", tmp_path)
     assert finding.status == "not checked"
     assert "yang-models" in finding.remedy
 
@@ -189,9 +190,18 @@ def test_junos_tree_walk_needs_values_and_known_words() -> None:
 
 
 def test_what_a_system_cannot_say_is_said() -> None:
-    assert any("floor_percent" in s.what for s in render("onyx", plan_for("onyx", "rocev2-2-lossless")).shortfalls)
-    assert any("PFC" in s.what for s in render("linux", plan_for("linux", "rocev2-2-lossless")).shortfalls)
-    assert render("sonic", plan_for("sonic", "rocev2-lossy-ecn")).shortfalls == ()
+    def missing(nos: str, name: str) -> list[str]:
+        return [s.what for s in SYSTEMS[nos].render(plan_for(nos, name)).shortfalls]
+
+    assert any("floor_percent" in what for what in missing("onyx", "rocev2-2-lossless"))
+    assert any("PFC" in what for what in missing("linux", "rocev2-2-lossless"))
+    assert missing("sonic", "rocev2-lossy-ecn") == []
+
+
+def test_every_module_of_the_folder_is_a_system_under_its_own_name() -> None:
+    folder = Path(systems.__file__).parent
+    modules = {p.stem for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()} - {"__init__"}
+    assert set(SYSTEMS) == modules
 
 
 def test_every_dscp_has_one_priority_everywhere() -> None:
@@ -213,10 +223,10 @@ def test_limits_refuse_what_silicon_cannot_hold() -> None:
     many = make_plan(
         "x", profile, {"fabric": [f"Ethernet{i}" for i in range(64)], "hosts": [f"E{i}" for i in range(64)]}
     )
-    assert not failed(check_limits("sonic", many, "spectrum4"))
-    (headroom,) = [f for f in check_limits("sonic", many, "tomahawk") if f.check == "headroom"]
+    assert not failed(SYSTEMS["sonic"].limits(many, "spectrum4"))
+    (headroom,) = [f for f in SYSTEMS["sonic"].limits(many, "tomahawk") if f.check == "headroom"]
     assert headroom.status == "fail"
-    (headroom,) = [f for f in check_limits("sonic", many) if f.check == "headroom"]
+    (headroom,) = [f for f in SYSTEMS["sonic"].limits(many) if f.check == "headroom"]
     assert headroom.status == "not checked"
 
 
@@ -252,9 +262,9 @@ def test_eos_polls_often_enough_for_its_own_rule() -> None:
     profile = load_profile("rocev2-2-lossless")
     hasty = PfcWatchdog(poll_ms=200, detection_ms=200, restoration_ms=300, action="forward")
     profile = msgspec.structs.replace(profile, pfc_watchdog=hasty)
-    rendered = render("eos", make_plan("hasty", profile, {"hosts": ["Ethernet1/1"]}))
+    rendered = SYSTEMS["eos"].render(make_plan("hasty", profile, {"hosts": ["Ethernet1/1"]}))
     assert "polling-interval 0.100" in rendered.text
     assert "action notify-only" in rendered.text
-    told = " ".join(s.what for s in rendered.shortfalls)
-    assert "poll_ms 200" in told and "forward" in told
-    assert check_schema("eos", rendered.text)[0].status == "pass"
+    missing = " ".join(s.what for s in rendered.shortfalls)
+    assert "poll_ms 200" in missing and "forward" in missing
+    assert SYSTEMS["eos"].check(rendered.text)[0].status == "pass"

@@ -61,7 +61,7 @@ def test_all_kinds_of_values() -> None:
         window_min = "1.5MiB"
         rate_default = "0.5 gbit"
         [wire]
-        dscp = [46, 34, 26]
+        profile = "rocev2-lossy-ecn"
         [nic."mlx5_0"]
         rate = "400gbit"
         [[rule]]
@@ -153,16 +153,30 @@ def test_all_kinds_of_values() -> None:
         ),
         (
             '[[rule]]\naction = "pass"\nclass = 2',
-            "rule[0].class = 2: wire.dscp has 0 entries, so this class has no DSCP; add it there or use dscp",
+            "rule[0].class = 2: no class has a DSCP; name a profile in wire.profile, or use dscp",
         ),
         (
-            '[wire]\ndscp = [1]\n[[rule]]\naction = "pass"\nclass = 0\ndscp = 3',
+            '[wire]\nprofile = "paper-k8"\n[[rule]]\naction = "pass"\nclass = 0\ndscp = 3',
             "rule[0].class = 0: give class or dscp, not both",
         ),
-        ("[wire]\ndscp = [1, 64]", "wire.dscp[1] = 64: must be a whole number from 0 to 63"),
         (
-            "[wire]\ndscp = [1,2,3,4,5,6,7,8,9]",
-            "wire.dscp = [1, 2, 3, 4, 5, 6, 7, 8, 9]: must be a list of at most 8, each a whole number from 0 to 63",
+            '[policy]\nclasses = 4\n[wire]\nprofile = "paper-k8"\n[[rule]]\naction = "pass"\nclass = 4',
+            "rule[0].class = 4: policy.classes is 4: use 0 to 3",
+        ),
+        (
+            "[wire]\ndscp = [46, 34]",
+            "wire.dscp = [46, 34]: is no key any more: the fabric policy has the DSCPs, which hosts and switches "
+            'share. Name its profile in wire.profile, for example "rocev2-lossy-ecn" (mfsctl switch policy lists '
+            "them). For other DSCPs copy the shipped policy file, change the classes, and name the copy in "
+            "wire.policy_file",
+        ),
+        (
+            '[wire]\nprofile = "mine"\npolicy_file = "policy.toml"',
+            'wire.policy_file = "policy.toml": must be an absolute path, for example "/etc/mfs/policy.toml"',
+        ),
+        (
+            '[wire]\npolicy_file = "/etc/mfs/policy.toml"',
+            "wire.profile: name the profile of wire.policy_file that is used",
         ),
         (
             "[socket]\nmode = 660",
@@ -327,6 +341,12 @@ def test_the_policy_section_is_checked_like_the_rest() -> None:
     assert problem('[policy]\nearly_order = "best"').startswith(
         'mfsd.toml: policy.early_order = "best": must be one of'
     )
+    assert problem("[policy]\nsoon_ns = 5").startswith("mfsd.toml: policy.soon_ns = 5: is a duration now: write for ")
+    assert problem("[policy]\nsoon = 5").startswith("mfsd.toml: policy.soon = 5: not a duration; write a number and ")
+    assert problem('[policy]\nload_time_constant = "0ns"') == (
+        'mfsd.toml: policy.load_time_constant = "0ns": must be a duration from 1ns to 3600s, for example "2ms"'
+    )
+    assert parse('[policy]\nshort_load = "64ms"', "mfsd.toml").policy.short_load_ns == 64_000_000
     assert problem("[policy]\nclases = 4").startswith(
         'mfsd.toml: policy.clases = 4: unknown key; did you mean "classes"?'
     )
@@ -334,7 +354,7 @@ def test_the_policy_section_is_checked_like_the_rest() -> None:
 
 def test_all_rules_fit_the_table_of_a_client() -> None:
     text = '[[rule]]\naction = "pass"\n' * 48
-    assert len(native(parse(text, "mfsd.toml"))) <= _native.RULES_MAX
+    assert len(native(parse(text, "mfsd.toml").rule, ())) <= _native.RULES_MAX
     assert problem(text + '[[rule]]\naction = "pass"\n').startswith("mfsd.toml: rule = ")
 
 

@@ -127,14 +127,13 @@ def test_connections_of_one_process_are_counted_by_peer() -> None:
 
 
 def test_with_lanes_nccl_and_kv_travel_in_two_classes_and_without_in_none() -> None:
-    dscp = [56, 48, 40, 32, 24, 16, 8, 0]
-    apart = parse(configuration("enforce", 2e9, PERFTEST_RULE, dscp), "mfsd.toml")
+    apart = parse(configuration("enforce", 2e9, PERFTEST_RULE, lanes=True), "mfsd.toml")
     assert {(rule.process or rule.library or rule.role, rule.wire_class) for rule in apart.rule} == {
         ("ib_", KV_CLASS),
         ("engine.so", KV_CLASS),
         *((f"nccl-{role}", COLLECTIVE_CLASS) for role in ("data", "cts", "flush")),
     }
-    alike = parse(configuration("observe", 2e9, PERFTEST_RULE, []), "mfsd.toml")
+    alike = parse(configuration("observe", 2e9, PERFTEST_RULE, lanes=False), "mfsd.toml")
     assert [rule.wire_class for rule in alike.rule] == [None] and alike.mode == "observe"
     assert alike.nic["mfs0"].rate_bytes_per_s == 250_000_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mfsd.fabric.policy import load_profile, mark_dscps
+from mfsd.fabric.policy import class_dscps, load_profile
 from mfsd.policy import Stage
 from mfsd.policy.mark_text import parse_marks
 from nccl_shim.mark import COLLECTIVE_VARIABLES, KV_VARIABLES, of_profile
@@ -18,7 +18,7 @@ from tests.unit.shim.test_run import environment_of, run
 def test_lanes_are_numbered_as_a_daemons_are_and_carry_the_same(policy: str) -> None:
     profile = load_profile(policy)
     marks = of_profile(profile)
-    assert marks.dscp == mark_dscps(profile)
+    assert marks.dscp == class_dscps(profile)
     by_stage = [marks.dscp[marks.wire_class(stage)] for stage in (Stage.COLLECTIVE, Stage.REUSE, Stage.P2D)]
     ranks = [[c.dscp for c in profile.classes].index(dscp) for dscp in by_stage if dscp is not None]
     assert ranks == sorted(ranks) and ranks[0] == 0
@@ -58,7 +58,7 @@ def test_classes_that_are_set_by_hand_stay() -> None:
 def test_rules_of_a_configuration_go_before_the_built_in_ones(tmp_path: Path) -> None:
     file = tmp_path / "mfsd.toml"
     file.write_text(
-        "[wire]\ndscp = [9, 8]\n"
+        '[wire]\nprofile = "paper-k8"\n'
         '[[rule]]\nlibrary = "libucp"\nprocess = "decode"\naction = "hold"\nstage = "p2d"\n'
         '[[rule]]\ncommunicator = "expert, 0"\naction = "pass"\nclass = 1\n'
         '[[rule]]\npeer = "10.9.0.0/16"\naction = "pass"\n'
@@ -67,7 +67,7 @@ def test_rules_of_a_configuration_go_before_the_built_in_ones(tmp_path: Path) ->
     marks = parse_marks(seen["MFS_MARK"])
     first, second, third = marks.rules[:3]
     assert (first.library, first.process, first.dscp) == ("libucp", "decode", marks.dscp[marks.wire_class(Stage.P2D)])
-    assert (second.communicator, second.dscp) == ("expert, 0", 8)
+    assert (second.communicator, second.dscp) == ("expert, 0", 48)
     assert (third.peer, third.dscp) == ("10.9.0.0/16", None), "left alone"
     assert seen["NCCL_PROFILER_PLUGIN"] == str(LIBRARY), "NCCL tells whose a queue pair is"
 

@@ -77,6 +77,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
 {{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
 {{- end }}
+{{- if and .Values.fabricPolicy (not (dig "wire" "profile" "" .Values.config)) }}
+{{- fail "fabricPolicy: set config.wire.profile, too, the profile of it that packets are marked by" }}
+{{- end }}
 {{- if and .Values.podMonitor.enabled (not (include "mfs.metricsOpen" .)) }}
 {{- fail (printf "podMonitor.enabled: Prometheus cannot reach daemon.metricsAddress = %s; set daemon.metricsAddress=podIP (and let your firewall keep others off that port of the nodes)" .Values.daemon.metricsAddress) }}
 {{- end }}
@@ -154,6 +157,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
   "metrics" dict }}
 {{- if ne .Values.daemon.metricsAddress "podIP" }}
 {{- $_ := set $known.metrics "listen" (printf "%s:%d" .Values.daemon.metricsAddress (int .Values.daemon.metricsPort)) }}
+{{- end }}
+{{- if .Values.fabricPolicy }}
+{{- $_ := set $known "wire" (dict "policy_file" "/etc/mfs/policy.toml") }}
 {{- end }}
 {{- include "mfs.toml" (mergeOverwrite $known (deepCopy .Values.config)) }}
 {{- end }}

@@ -73,7 +73,7 @@ UNMARKED = Kind(
     "daemon.no-dscp",
     "warn",
     "No rule writes a DSCP: MFS orders what this host posts, and the network between hosts sees one class.",
-    "set wire.dscp and rules with `class` in mfsd.toml from the fabric policy (mfsctl switch policy NAME)",
+    "set wire.profile and rules with `class` in mfsd.toml (mfsctl switch policy lists profiles)",
 )
 FOREIGN_DSCP = Kind(
     "daemon.foreign-dscp",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mfsd.fabric.policy import mark_dscps
+from mfsd.fabric.policy import class_dscps
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host, names_in, read_line
 
@@ -58,7 +58,7 @@ def _forced(host: Host, device: str) -> Iterator[Finding]:
 
 def _cm_default(host: Host, device: str) -> Iterator[Finding]:
     """configfs lists a device only while somebody has made a folder for it."""
-    wanted = mark_dscps(host.profile)[-2] << 2
+    wanted = class_dscps(host.profile)[-2] << 2
     for port in names_in(host.configfs / "rdma_cm" / device / "ports"):
         value = read_line(host.configfs / "rdma_cm" / device / "ports" / port / "default_roce_tos")
         if value.isdigit() and int(value) not in (0, wanted):

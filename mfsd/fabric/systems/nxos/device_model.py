@@ -18,7 +18,7 @@ Tree = dict[str, Any]
 
 
 class NxosInstance:
-    """Collects objects line by line. ``problems``: lines that are none, and classes that nobody defines."""
+    """Collects objects line by line. ``problems``: lines that are none, and classes without a class-map."""
 
     def __init__(self, text: str) -> None:
         self._rooms: dict[str, Tree] = {}

@@ -1,7 +1,6 @@
 """The queueing discipline of a Linux port: what the plan wants, what the kernel has, and how to get there.
 
-Reads with pyroute2. Writes with the very text that `render("linux", plan)` gave and the operator saw,
-through `tc -batch`.
+Reads with pyroute2. Writes the rendered text that the operator saw, through `tc -batch`.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from pyroute2 import IPRoute, NetlinkError, NetNS
 
 from mfsd.fabric.diff import Change
 from mfsd.fabric.plan import Plan, Port
-from mfsd.fabric.render import htb_floor_kbit, htb_prio, rate_bytes_per_s, render
+from mfsd.fabric.systems.linux import SYSTEM, htb
 
 ROOT = 1 << 16
 PROTOCOLS = {0x0800: "ip", 0x86DD: "ipv6", 0x0806: "arp"}
 REPLACEABLE = {"noqueue", "pfifo_fast", "fq_codel", "fq", "mq", "pfifo", "bfifo", "none"}
-"""Root disciplines that systems install by themselves; anything else is somebody's work."""
+"""Root disciplines that systems install by themselves; anything else is an operator's choice."""
 
 
 class HtbClass(Struct, frozen=True):
@@ -65,12 +65,12 @@ def interface_index(ipr: Any, name: str) -> int:
 
 
 def wanted_queues(plan: Plan, port: Port) -> PortQueues:
-    line = rate_bytes_per_s(port, 100) * 8 // 1000
+    line = htb.rate_kbit(port, 100)
     classes = {1: HtbClass(line, line, 0)}
     filters: dict[tuple[str, int], int] = {("arp", 0): 16 + plan.control_priority}
     for q in plan.queues:
-        ceil = rate_bytes_per_s(port, q.ceiling_percent) * 8 // 1000
-        classes[16 + q.priority] = HtbClass(htb_floor_kbit(port, q), ceil, htb_prio(q))
+        ceil = htb.rate_kbit(port, q.ceiling_percent)
+        classes[16 + q.priority] = HtbClass(htb.floor_kbit(port, q), ceil, htb.prio(q))
         if q.priority != plan.default_priority:
             filters |= {(protocol, d): 16 + q.priority for protocol in ("ip", "ipv6") for d in q.dscps}
     return PortQueues("htb", 16 + plan.default_priority, classes, filters)
@@ -126,6 +126,16 @@ def diff_queues(want: PortQueues, have: PortQueues) -> list[Change]:
     return changes
 
 
+def diff_ports(plan: Plan, netns: str | None = None) -> list[Change]:
+    """What differs between the plan and the shapers that its ports have now."""
+    changes = []
+    with open_netlink(netns) as ipr:
+        for port in plan.ports:
+            found = diff_queues(wanted_queues(plan, port), read_queues(ipr, interface_index(ipr, port.name)))
+            changes += [msgspec.structs.replace(c, path=f"{port.name}: {c.path}") for c in found]
+    return changes
+
+
 def _show(c: HtbClass) -> str:
     return f"rate {c.rate_kbit}kbit ceil {c.ceil_kbit}kbit prio {c.prio}"
 
@@ -141,7 +151,7 @@ def apply_queues(plan: Plan, netns: str | None = None) -> None:
                     f"{port.name}: its root qdisc {have.root!r} is not MFS's; remove it first: "
                     f"tc qdisc del dev {port.name} root"
                 )
-    run_tc(render("linux", plan).text, netns)
+    run_tc(SYSTEM.render(plan).text, netns)
 
 
 def remove_queues(ports: list[str], netns: str | None = None) -> None:
@@ -157,7 +167,7 @@ def remove_queues(ports: list[str], netns: str | None = None) -> None:
 
 
 def run_tc(batch: str, netns: str | None = None) -> None:
-    """Feeds `batch` to tc. Raises QdiscError with tc's own words."""
+    """Feeds `batch` to tc. Raises QdiscError with tc's own message."""
     command = ["tc", *(["-n", netns] if netns else []), "-batch", "-"]
     try:
         result = subprocess.run(command, input=batch, capture_output=True, text=True, timeout=60, check=False)

@@ -1,0 +1,31 @@
+"""Which DSCP each class has on this node's packets: that of the fabric policy's profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mfsd.fabric.policy import DEFAULT_PROFILE, PolicyError, Profile, load_profile
+from mfsd.fabric.wire_table import wire_table
+from mfsd.node.config import Config, WireConfig
+from mfsd.node.config_file import ConfigError
+
+
+def class_dscps(config: Config, file: str) -> tuple[int, ...]:
+    """Of class 0, 1, ...; empty: nothing is marked. `file` is the configuration's name in errors. ConfigError."""
+    if not config.wire.profile:
+        return ()
+    try:
+        profile = _load(config.wire)
+    except PolicyError as error:
+        raise ConfigError(file, "wire.profile", config.wire.profile, str(error)) from error
+    return wire_table(profile, config.policy.classes).dscp
+
+
+def fabric_profile(wire: WireConfig) -> tuple[str, Profile]:
+    """The profile that hosts and switches should have, and its name; the shipped default where the configuration names
+    none. PolicyError."""
+    return wire.profile or DEFAULT_PROFILE, _load(wire)
+
+
+def _load(wire: WireConfig) -> Profile:
+    return load_profile(wire.profile or DEFAULT_PROFILE, Path(wire.policy_file) if wire.policy_file else None)
