@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mfsd.client import Permit, Session
+from mfsd.client import Session, Task
 from mfsd.client.marked import MarkedSession
 from mfsd.policy.mark_text import mark_text
 from mfsd.policy.marks import Marks, divided
@@ -51,7 +51,7 @@ def test_each_task_goes_at_once_in_the_class_of_its_stage_and_size(
             batch.layer(1)
             permitted = session.permit(10, stage=1, batch=batch, layer=1, timeout_s=1.0)
             assert permitted is not None and permitted.wire_class == 1
-            assert not isinstance(permitted, Permit) and not permitted.pruned
+            assert isinstance(permitted, Task) and not permitted.pruned
             permitted.complete()
         assert session.class_of(3) == 6
         assert session.fast_path() is None
