@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mfsd.client import Session, Task
+from mfsd.client import Session
 from mfsd.client.marked import MarkedSession
+from mfsd.client.task import Task
 from mfsd.policy.mark_text import mark_text
 from mfsd.policy.marks import Marks, divided
 from mfsd.policy.types import Stage
@@ -50,8 +51,7 @@ def test_each_task_goes_at_once_in_the_class_of_its_stage_and_size(
         with session.batch(1, layers=2) as batch:
             batch.layer(1)
             permitted = session.permit(10, stage=1, batch=batch, layer=1, timeout_s=1.0)
-            assert permitted is not None and permitted.wire_class == 1
-            assert isinstance(permitted, Task) and not permitted.pruned
+            assert isinstance(permitted, Task) and permitted.wire_class == 1 and not permitted.pruned
             permitted.complete()
         assert session.class_of(3) == 6
         assert session.fast_path() is None
