@@ -72,9 +72,8 @@ def test_the_example_works(heading: str, copy: Path) -> None:
             name, _, content = text.removeprefix("# ").partition("\n")
             (copy / name).write_text(content)
     for command in commands:
-        program, *arguments = shlex.split(command)
         done = subprocess.run(
-            [sys.executable if program == "python" else program, *arguments],
+            [sys.executable if word == "python" else word for word in shlex.split(command)],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy)},
             capture_output=True,
