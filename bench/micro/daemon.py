@@ -28,11 +28,11 @@ def realtime() -> None:
 
 
 @contextlib.contextmanager
-def mfsd(*, first: bool = False) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A daemon with its defaults: its socket and its process. `first`: at real-time priority."""
+def mfsd(*, first: bool = False, config: str = "") -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A daemon with its defaults or this configuration: its socket and its process. `first`: at real-time priority."""
     with tempfile.TemporaryDirectory(prefix="mfs-") as folder:
         path = Path(folder) / "run" / "mfsd.sock"
-        (Path(folder) / "mfsd.toml").write_text("")
+        (Path(folder) / "mfsd.toml").write_text(config)
         process = subprocess.Popen(
             [
                 *python_module("mfsd.cli.daemon"),

@@ -148,6 +148,26 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     assert said == "bench testbed: --link fast: write a number and kbit, mbit or gbit, for example 300mbit\n"
 
 
+@pytest.mark.slow
+def test_the_fallback_comes_to_a_verdict(tmp_path: Path) -> None:
+    """Whether MFS wins there depends on the machine; that both programs run with it and without does not."""
+    command = [
+        sys.executable,
+        "-m",
+        "bench.testbed.fallback",
+        "--repetitions",
+        "1",
+        "--json",
+        str(tmp_path / "out.json"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stdout.startswith("It holds" if done.returncode == 0 else "It does NOT hold")
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["alone_s"] > 0.2, "16 MiB at 1 Gbit/s"
+    assert result["slower_without"] > 1 and 0 < result["bulk_share"] <= 1.1
+
+
 def test_the_demo_says_why_it_falls_back(tmp_path: Path) -> None:
     """A kernel that makes no network namespaces, as some containers have it."""
     command = 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$0" -m bench.testbed.demo --json "$1" --picture "$2"'

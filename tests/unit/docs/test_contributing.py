@@ -54,7 +54,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_every_seam_has_an_example() -> None:
-    assert set(EXAMPLES) == {"A policy in the simulator", "A request scheduler", "A fault"}
+    assert set(EXAMPLES) == {"A policy in the simulator", "A request scheduler", "A fault", "A switch system"}
     for heading, blocks in EXAMPLES.items():
         assert [language for language, _ in blocks][-1] == "sh", f"{heading}: nothing runs it"
 
@@ -72,9 +72,8 @@ def test_the_example_works(heading: str, copy: Path) -> None:
             name, _, content = text.removeprefix("# ").partition("\n")
             (copy / name).write_text(content)
     for command in commands:
-        program, *arguments = shlex.split(command)
         done = subprocess.run(
-            [sys.executable if program == "python" else program, *arguments],
+            [sys.executable if word == "python" else word for word in shlex.split(command)],
             cwd=copy,
             env={**os.environ, "PYTHONPATH": str(copy)},
             capture_output=True,
