@@ -44,13 +44,14 @@ UNUSED = {
     "bench/programs/nccl_ranks.py all_*": "its own main, by the names on its command line",
     "bench/programs/nccl_ranks.py send_receive": "the same",
     "mfsd/fabric/dcb.py DCBX_CEE": "one of the four values of the kernel's word, named together",
-    "mooncake_adapter/vllm_connector.py requires_piecewise_for_cudagraph": "vLLM",
+    "mooncake_adapter/vllm/connector.py requires_piecewise_for_cudagraph": "vLLM",
     "tests/e2e/sglang_program.py batch_register": "SGLang's manager, of its engine",
     "tests/e2e/test_vllm_v2.py test_every_byte_is_accounted_for": "pytest: a test under a second name",
     "tests/e2e/triton_interpreted/sitecustomize.py is_active": "Triton",
     "tests/unit/doctor/test_registry.py raise": "a yield behind it makes the function a generator",
 }
 ONLY_TESTS = {
+    "mooncake_adapter/protocol.py EngineAdapter": "what an adapter of an engine fills; the types of both are checked in a test",
     "mfsd/client/session.py memory_range": "for engines: docs/api.md",
     "mfsd/coordinator/planner.py ReferencePlanner": "to be moved to tests/ with the rest of the reference",
     "mfsd/policy/result.py feasible": "to be moved to tests/ with the rest of the reference",
