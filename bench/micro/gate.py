@@ -169,11 +169,11 @@ def row(case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enfo
     """A case's figures and what they say."""
     left_mb_s = max(0.0, kv_alone_mb_s - enforce.collective_mb_s)
     could_mb_s = min(left_mb_s, observe.kv_mb_s)
-    judged = could_mb_s >= LEFT_LEAST * kv_alone_mb_s
+    enough = could_mb_s >= LEFT_LEAST * kv_alone_mb_s
     medians = [figures.times()["p50"] for figures in (alone, observe, enforce)]
     of_alone = medians[2] / medians[0] if medians[2] and medians[0] else None
     of_observe = medians[2] / medians[1] if medians[2] and medians[1] else None
-    share = enforce.kv_mb_s / could_mb_s if judged else None
+    share = enforce.kv_mb_s / could_mb_s if enough else None
     fast = (
         None
         if of_alone is None or of_observe is None
@@ -195,8 +195,8 @@ def row(case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enfo
         "kv_share": None if share is None else round(share, 3),
         "collective_p50_of_alone": None if of_alone is None else round(of_alone, 3),
         "collective_p50_of_observe": None if of_observe is None else round(of_observe, 3),
-        "kv_judged": verdict(None if share is None else share >= ALMOST),
-        "collectives_judged": verdict(fast),
+        "kv_verdict": verdict(None if share is None else share >= ALMOST),
+        "collectives_verdict": verdict(fast),
     }
 
 
@@ -205,8 +205,8 @@ def line_of(row: dict[str, Any]) -> str:
     kv = " ".join(f"{row[f'kv_mb_s_{leg}']:.1f}" for leg in LEGS)
     p50 = " ".join(str(row[f"collective_ms_{leg}"]["p50"]) for leg in LEGS)
     return (
-        f"KV {kv} MB/s, {row['left_mb_s']:.1f} left: {row['kv_judged']}; "
-        f"messages {p50} ms: {row['collectives_judged']} (alone, observe, enforce)"
+        f"KV {kv} MB/s, {row['left_mb_s']:.1f} left: {row['kv_verdict']}; "
+        f"messages {p50} ms: {row['collectives_verdict']} (alone, observe, enforce)"
     )
 
 
@@ -221,7 +221,7 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
         "kv_share_min": worst("kv_share", min),
         "collective_p50_of_alone_max": worst("collective_p50_of_alone", max),
         "collective_p50_of_observe_max": worst("collective_p50_of_observe", max),
-        **tally(rows, ("kv_judged", "collectives_judged")),
+        **tally(rows, ("kv_verdict", "collectives_verdict")),
         "cases": rows,
     }
 

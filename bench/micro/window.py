@@ -187,16 +187,16 @@ def row(case: Case, rate_mb_s: float, observe: Figures, enforce: Figures) -> dic
         "slow_mb_s_enforce": round(enforce.slow_mb_s, 3),
         "free_share": None if free is None else round(free, 3),
         "slow_share_kept": None if slow is None else round(slow, 3),
-        "free_judged": verdict(None if free is None else free >= ALMOST),
-        "slow_judged": verdict(None if slow is None else slow >= ALMOST),
+        "free_verdict": verdict(None if free is None else free >= ALMOST),
+        "slow_verdict": verdict(None if slow is None else slow >= ALMOST),
     }
 
 
 def line_of(row: dict[str, Any]) -> str:
     """A row in a line."""
     return (
-        f"free {row['free_mb_s_observe']:.1f} {row['free_mb_s_enforce']:.1f} MB/s: {row['free_judged']}; "
-        f"slow {row['slow_mb_s_observe']:.2f} {row['slow_mb_s_enforce']:.2f} MB/s: {row['slow_judged']} "
+        f"free {row['free_mb_s_observe']:.1f} {row['free_mb_s_enforce']:.1f} MB/s: {row['free_verdict']}; "
+        f"slow {row['slow_mb_s_observe']:.2f} {row['slow_mb_s_enforce']:.2f} MB/s: {row['slow_verdict']} "
         "(observe, enforce)"
     )
 
@@ -210,7 +210,7 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
     return {
         "free_share_min": worst("free_share"),
         "slow_share_min": worst("slow_share_kept"),
-        **tally(rows, ("free_judged", "slow_judged")),
+        **tally(rows, ("free_verdict", "slow_verdict")),
         "cases": rows,
     }
 

@@ -31,25 +31,25 @@ def figures(kv_mb_s: float, collective_mb_s: float, p50_ms: float) -> gate.Figur
         (gate.Figures(165.0), "met", "nothing to judge"),
     ],
 )
-def test_kv_is_judged_by_what_the_link_has_left_and_messages_by_their_median(
+def test_kv_is_compared_with_what_the_link_has_left_and_messages_by_their_median(
     enforce: gate.Figures, kv: str, collectives: str
 ) -> None:
     row = gate.row(CASE, 200.0, figures(0.0, 52.0, 1.0), figures(180.0, 40.0, 3.0), enforce)
-    assert (row["kv_judged"], row["collectives_judged"]) == (kv, collectives)
+    assert (row["kv_verdict"], row["collectives_verdict"]) == (kv, collectives)
     assert row["left_mb_s"] == pytest.approx(200.0 - enforce.collective_mb_s)
 
 
 def test_kv_need_not_have_more_than_it_has_in_observe() -> None:
     row = gate.row(CASE, 200.0, figures(0, 50, 1), figures(100, 50, 1), figures(91, 50, 1))
-    assert row["kv_share"] == 0.91 and row["kv_judged"] == "met"
+    assert row["kv_share"] == 0.91 and row["kv_verdict"] == "met"
 
 
 def test_messages_may_not_be_slower_than_in_observe_even_where_they_are_nearly_as_fast_as_alone() -> None:
     row = gate.row(CASE, 200.0, figures(0, 50, 1.0), figures(140, 50, 1.0), figures(140, 50, 1.1))
-    assert row["collectives_judged"] == "missed"
+    assert row["collectives_verdict"] == "missed"
 
 
-def test_the_worst_case_that_can_be_judged_counts() -> None:
+def test_the_worst_case_that_has_a_verdict_counts() -> None:
     alone, observe = figures(0, 50, 1.0), figures(140, 50, 2.0)
     rows = {
         "good": gate.row(CASE, 200.0, alone, observe, figures(150, 50, 1.0)),
@@ -59,15 +59,15 @@ def test_the_worst_case_that_can_be_judged_counts() -> None:
     }
     found = gate.summary(rows)
     assert (found["kv_share_min"], found["collective_p50_of_alone_max"]) == (0.1, 1.5)
-    assert found["kv_judged"] == {"met": 1, "missed": 1, "nothing_to_judge": 1} and found["failed"] == 1
+    assert found["kv_verdict"] == {"met": 1, "missed": 1, "nothing_to_judge": 1} and found["failed"] == 1
 
 
-def test_free_destinations_are_judged_against_observe() -> None:
+def test_free_destinations_are_compared_with_observe() -> None:
     case = window.Case("write", 1, 0.1, 262_144)
     row = window.row(case, 125.0, window.Figures(108.0, 11.4), window.Figures(4.0, 10.9))
-    assert (row["free_judged"], row["slow_judged"]) == ("missed", "met")
+    assert (row["free_verdict"], row["slow_verdict"]) == ("missed", "met")
     dead = window.row(case, 125.0, window.Figures(108.0, 0.0), window.Figures(107.0, 0.0))
-    assert (dead["free_judged"], dead["slow_judged"]) == ("met", "nothing to judge")
+    assert (dead["free_verdict"], dead["slow_verdict"]) == ("met", "nothing to judge")
     assert window.summary({"a": row, "b": dead})["free_share_min"] == 0.037
 
 
