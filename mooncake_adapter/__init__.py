@@ -1,4 +1,4 @@
-"""Adapters that tell MFS what each byte is for: Mooncake's transfer engine and store, vLLM and SGLang.
+"""Adapters that report to MFS what each byte is for: Mooncake's transfer engine and store, vLLM and SGLang.
 
     import mooncake_adapter
     mooncake_adapter.install()                      # or start the program with mfs-run

@@ -20,7 +20,7 @@ class Region(NamedTuple):
 
 
 class Blocks:
-    """Finds the request and the layer of an address. Blocks go to whoever was given them last."""
+    """Finds the request and the layer of an address. A block belongs to the request that was given it last."""
 
     def __init__(self) -> None:
         self._regions: list[Region] = []

@@ -1,7 +1,8 @@
-"""Adapts Mooncake's classes when their modules are imported, now or later, by whomever."""
+"""Adapts Mooncake's classes when their modules are imported, now or later."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import logging
@@ -10,12 +11,16 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mooncake_adapter.process import Process
 
-MODULES = ("mooncake.engine", "mooncake.store")
+ADAPTERS = {
+    "mooncake.engine": "mooncake_adapter.mooncake.engine",
+    "mooncake.store": "mooncake_adapter.mooncake.store",
+}
+"""A library's module, and the module here that adapts its class (protocol.TransferAdapter)."""
 
 
 class _Loader(importlib.abc.Loader):
@@ -40,7 +45,8 @@ def _adapt(module: ModuleType, process: Process | None) -> None:
     try:
         from mooncake_adapter.process import PROCESS
 
-        (process or PROCESS).adapt(module)
+        adapter: Any = importlib.import_module(ADAPTERS[module.__name__])
+        (process or PROCESS).adapt(module, adapter)
     except Exception as error:
         logging.getLogger("mfs.adapter").warning(
             "%s cannot be adapted (%s: %s); it runs unscheduled", module.__name__, type(error).__name__, error
@@ -57,7 +63,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in MODULES or self._finding:
+        if fullname not in ADAPTERS or self._finding:
             return None
         self._finding = True
         try:
@@ -74,13 +80,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 def install(process: Process | None = None) -> bool:
     """Adapts Mooncake's classes in this process: those imported already and those that will be. May be called again.
 
-    False when MFS_MODE=off says to leave the process alone. Without Mooncake nothing happens.
+    False when MFS_MODE=off: the process stays as it is. Without Mooncake nothing happens.
     """
     if os.environ.get("MFS_MODE") == "off":
         return False
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(process))
-    for name in MODULES:
+    for name in ADAPTERS:
         if name in sys.modules:
             _adapt(sys.modules[name], process)
     return True

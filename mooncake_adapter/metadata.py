@@ -1,4 +1,4 @@
-"""What a transfer is for: told by a context manager, by pointer ranges, or not at all (then by rules).
+"""What a transfer is for: set by a context manager, known by pointer ranges, or unknown (then rules decide).
 
 Nothing here raises into a transfer: a field that makes no sense is reported once and taken as unknown.
 """
@@ -134,13 +134,13 @@ class Finder(Protocol):
 
     @property
     def owned(self) -> Sized:
-        """The same container of Python's own each time, which native code looks at: empty while nothing is owned."""
+        """The same container of Python's own each time, which native code reads: empty while nothing is owned."""
 
     def find(self, address: int) -> Metadata | None: ...
 
 
-class Words:
-    """The metadata of a process: the context of the running code, and the ranges."""
+class MetadataSources:
+    """Where the metadata of a transfer comes from: the owner of its memory, else the context of the running code."""
 
     def __init__(self, once: WarnOnce) -> None:
         self._once = once
@@ -154,7 +154,7 @@ class Words:
         self._finders = (*self._finders, finder)
         self.owned.append(finder.owned)
 
-    def told_by_address(self) -> bool:
+    def any_owner(self) -> bool:
         """Whether any address may have an owner."""
         return any(len(owned) for owned in self.owned)
 

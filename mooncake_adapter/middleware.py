@@ -24,27 +24,27 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def told(headers: list[tuple[bytes, bytes]], once: WarnOnce) -> dict[str, Any]:
+def fields_of(headers: list[tuple[bytes, bytes]], once: WarnOnce) -> dict[str, Any]:
     """What the headers say, by the names that the body uses."""
-    words: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in headers:
         lower = name.lower()
         if lower in HEADERS:
-            words[HEADERS[lower]] = value.decode("latin-1")
+            fields[HEADERS[lower]] = value.decode("latin-1")
         elif lower == TTFT and (objective := ttft_ms(value.decode("latin-1"), once)) is not None:
-            words["ttft_slo_ms"] = objective
-    return words
+            fields["ttft_slo_ms"] = objective
+    return fields
 
 
-def with_words(body: bytes, words: dict[str, Any]) -> bytes:
-    """The JSON body with the words added; a body of another kind as it was."""
+def with_fields(body: bytes, fields: dict[str, Any]) -> bytes:
+    """The JSON body with the fields added; a body of another kind as it was."""
     try:
         document = json.loads(body)
     except ValueError:
         return body
     if not isinstance(document, dict) or not isinstance(document.get(FIELD) or {}, dict):
         return body
-    document[FIELD] = {**words, **(document.get(FIELD) or {})}
+    document[FIELD] = {**fields, **(document.get(FIELD) or {})}
     return json.dumps(document).encode()
 
 
@@ -56,8 +56,10 @@ class SloHeaders:
         self._once = WarnOnce()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        words = told(scope["headers"], self._once) if scope["type"] == "http" and scope["method"] == "POST" else {}
-        if not words:
+        fields = (
+            fields_of(scope["headers"], self._once) if scope["type"] == "http" and scope["method"] == "POST" else {}
+        )
+        if not fields:
             await self._app(scope, receive, send)
             return
         body = b""
@@ -68,7 +70,7 @@ class SloHeaders:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        body = with_words(body, words)
+        body = with_fields(body, fields)
         length = (b"content-length", str(len(body)).encode())
         scope["headers"] = [(n, v) for n, v in scope["headers"] if n.lower() != b"content-length"] + [length]
         given = False

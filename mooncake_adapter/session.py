@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from mfsd.policy.types import Stage
 from mooncake_adapter.warn_once import WarnOnce
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 else:
     Session = Any  # imported when it is opened: without its native part engines run on, unscheduled
 
-STAGE_REUSE, STAGE_P2D, STAGE_BACKGROUND = 1, 3, 4
+STAGE_REUSE, STAGE_P2D, STAGE_BACKGROUND = int(Stage.REUSE), int(Stage.P2D), int(Stage.BACKGROUND)
+"""As numbers: an enumeration costs a transfer more than all else here."""
+ADAPTED = "_mfs_adapted"
+"""The attribute of classes that are adapted already."""
 READ_CLASS = 1
 """Of a store's reads, as the daemon's classes are."""
 
@@ -50,7 +54,7 @@ def open_session() -> Session:
 
 
 def own_class(session: Session) -> int:
-    """The class of the engine that the program made: of last stages whose size nobody knows where the program marks
+    """The class of the engine that the program made: of last stages of unknown size where the program marks
     them itself, else the lowest before the scavenger, where anything may wait."""
     class_of = getattr(session, "class_of", None)
     return max(0, session.classes - 2) if class_of is None else int(class_of(STAGE_P2D))

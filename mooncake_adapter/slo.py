@@ -1,6 +1,6 @@
 """What a request was promised: TTFT objective, class of service, tenant and session, from wherever the engine got them.
 
-Sources, strongest first: the request's own words (vllm_xargs, kv_transfer_params, SGLang's custom params; headers
+Sources, strongest first: the request's own fields (vllm_xargs, kv_transfer_params, SGLang's custom params; headers
 arrive there through the middleware), then the configuration: the class of service, the model, the default.
 """
 
@@ -84,16 +84,16 @@ def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
 
 def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: WarnOnce) -> Promise:
     """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
-    told = [source for source in sources if isinstance(source, Mapping)]
-    told += [source["mfs"] for source in told if isinstance(source.get("mfs"), Mapping)]
-    value = next((source[key] for source in told for key in TTFT_KEYS if key in source), None)
+    given = [source for source in sources if isinstance(source, Mapping)]
+    given += [source["mfs"] for source in given if isinstance(source.get("mfs"), Mapping)]
+    value = next((source[key] for source in given for key in TTFT_KEYS if key in source), None)
     by_model = defaults.models.get(model, Default())
-    qos = _text(told, "qos", "qos_class") or by_model.qos or defaults.default.qos
+    qos = _text(given, "qos", "qos_class") or by_model.qos or defaults.default.qos
     objective = ttft_ms(value, once)
     for fallback in (defaults.classes.get(qos, Default()), by_model, defaults.default):
         if objective is None and value is None:
             objective = fallback.ttft_slo_ms
-    return Promise(objective, qos, _text(told, "tenant"), _text(told, "session", "session_id", "program_id"))
+    return Promise(objective, qos, _text(given, "tenant"), _text(given, "session", "session_id", "program_id"))
 
 
 def defaults_of(config: Any, once: WarnOnce) -> Defaults:

@@ -176,7 +176,7 @@ def rss_mib() -> float:
 
 
 async def fill(cluster: Cluster, clock: Clock, count: int, one: Callable[[int], object]) -> None:
-    """`one` for each of so many, judged together as the service does while much comes in."""
+    """`one` for each of so many, planned together as the service does while much comes in."""
     for at in range(count):
         cluster.hold()
         one(at)

@@ -169,11 +169,11 @@ def row(case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enfo
     """A case's figures and what they say."""
     left_mb_s = max(0.0, kv_alone_mb_s - enforce.collective_mb_s)
     could_mb_s = min(left_mb_s, observe.kv_mb_s)
-    enough = could_mb_s >= LEFT_LEAST * kv_alone_mb_s
+    enough_left = could_mb_s >= LEFT_LEAST * kv_alone_mb_s
     medians = [figures.times()["p50"] for figures in (alone, observe, enforce)]
     of_alone = medians[2] / medians[0] if medians[2] and medians[0] else None
     of_observe = medians[2] / medians[1] if medians[2] and medians[1] else None
-    share = enforce.kv_mb_s / could_mb_s if enough else None
+    share = enforce.kv_mb_s / could_mb_s if enough_left else None
     fast = (
         None
         if of_alone is None or of_observe is None
@@ -211,7 +211,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
-    """The worst of all cases that could be judged, and how many met their bars."""
+    """The worst of all cases that could be decided, and how many met their bars."""
 
     def worst(key: str, choose: Callable[[list[float]], float]) -> float | None:
         found = [row[key] for row in rows.values() if row.get(key) is not None]

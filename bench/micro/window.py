@@ -42,7 +42,7 @@ TOTAL_BITS_PER_S = 2e9
 FLOWS_BYTES = 100_000
 FILL_S = 1.0
 """From when the path becomes slow until it is measured: what is on its way has filled by then."""
-JUDGED_LEAST = 0.002
+MEASURED_LEAST = 0.002
 """Of a link: less than that in observe is nothing that could be kept."""
 
 
@@ -175,7 +175,7 @@ def row(case: Case, rate_mb_s: float, observe: Figures, enforce: Figures) -> dic
     """A case's figures and what they say. `rate_mb_s`: of one link."""
 
     def share(observed: float, enforced: float) -> float | None:
-        return enforced / observed if observed >= JUDGED_LEAST * rate_mb_s else None
+        return enforced / observed if observed >= MEASURED_LEAST * rate_mb_s else None
 
     free, slow = share(observe.free_mb_s, enforce.free_mb_s), share(observe.slow_mb_s, enforce.slow_mb_s)
     return {

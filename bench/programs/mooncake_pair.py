@@ -108,7 +108,7 @@ def source(protocol: str, seconds: float) -> None:
     mooncake_adapter.install()
     from mooncake.engine import TransferEngine
 
-    from mooncake_adapter.engine import adapted_engine
+    from mooncake_adapter.mooncake.engine import adapted as adapted_engine
     from mooncake_adapter.process import PROCESS
 
     engine, address, _area = started(TransferEngine, protocol)
@@ -140,7 +140,7 @@ def source(protocol: str, seconds: float) -> None:
         engine.__dict__["_mfs_scheduling"] = scheduling if on else None
         engine.__dict__["_mfs_fast_path"] = fast_path if on else None
 
-    still = adapted_engine(Still, PROCESS.holder, PROCESS.words, PROCESS.once)()
+    still = adapted_engine(Still, PROCESS.holder, PROCESS.sources, PROCESS.once)()
     still.initialize("127.0.0.1", "P2PHANDSHAKE", protocol, "")
     still._mfs_scheduling.nic = scheduling.nic
 

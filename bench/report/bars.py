@@ -10,7 +10,7 @@ import msgspec
 class Bar(msgspec.Struct, frozen=True):
     """One promise. `key` is a path in the benchmark's `results` (parts by slashes); `at_most` false means
     at least. Where the results have an interval beside it (`key`_interval: where the figure lies, 95 %), the figure is
-    judged all the same, and the interval says how sure that is."""
+    decided all the same, and the interval says how sure that is."""
 
     bench: str
     key: str

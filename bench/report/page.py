@@ -10,7 +10,7 @@ HEAD = """# Benchmarks
 
 Written by `make bench`; do not edit. Every figure was **measured** on the machine named below, in one run; competitors
 ran beside, interleaved. Absolute figures belong to that machine: compare ratios. In brackets: where a median of pairs
-lies (95 %). A bar inside of that is judged by the median, and the machine was too restless to be sure.
+lies (95 %). A bar inside of that is decided by the median, and the machine was too restless to be sure.
 
 Elsewhere: **measured** on real bytes over links that are slowed down, [the testbed](testbed.md); **simulated**,
 [the simulator](simulation.md). **Only planned**, for want of the hardware: RNICs and switches of a real fabric, more

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bench.sim.engine import Simulation
     from bench.sim.states import Batch, State
 
-KEPT = 0.8  # of what was known when one more batch is measured, as in mooncake_adapter.vllm_worker
+KEPT = 0.8  # of what was known when one more batch is measured, as in mooncake_adapter.vllm.worker
 
 
 class Pace:

@@ -47,15 +47,15 @@ class NodeAnswers:
         seconds: float | None = None,
     ) -> None:
         """seconds: for so long; None: until every node has said its last. ConfigError or CannotAsk."""
-        from mfsd.cli.cluster import advice, ask_leader, cluster_access
+        from mfsd.cli.cluster import advice, cluster_access, reach_leader
 
         addresses, self._tls = cluster_access(address, config_file)
-        status, problems = ask_leader(addresses, self._tls, 1)
+        status, self._leader, problems = reach_leader(addresses, self._tls, 1)
         if status is None:
             raise CannotAsk(advice(problems))
         if not status.leads:
             raise CannotAsk("no coordinator leads: look at etcd and at the coordinators")
-        self._leader, self._request, self._node, self._seconds = status.address, request, node, seconds
+        self._request, self._node, self._seconds = request, node, seconds
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Iterator[NodeAnswer]:

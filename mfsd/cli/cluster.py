@@ -67,8 +67,18 @@ def ask_leader(
     addresses: Sequence[str], tls: TlsFiles | None, batches_max: int
 ) -> tuple[pb.StatusReply | None, list[str]]:
     """The status of the leader, else of the last coordinator that answered; and what went wrong on the way."""
+    reply, _, problems = reach_leader(addresses, tls, batches_max)
+    return reply, problems
+
+
+def reach_leader(
+    addresses: Sequence[str], tls: TlsFiles | None, batches_max: int
+) -> tuple[pb.StatusReply | None, str, list[str]]:
+    """As above, with the address that answered: not always the one that the coordinator advertises, which may lie
+    behind a door as that of the playground."""
     waiting, asked = list(addresses), set[str]()
     best: pb.StatusReply | None = None
+    answered = ""
     problems = []
     while waiting:
         address = waiting.pop(0)
@@ -79,12 +89,12 @@ def ask_leader(
         if reply is None:
             problems.append(f"{address}: {problem}")
             continue
-        best = reply
+        best, answered = reply, address
         if reply.leads:
             break
         if reply.leader:
             waiting.insert(0, reply.leader)
-    return best, problems
+    return best, answered, problems
 
 
 def advice(problems: Sequence[str]) -> str:

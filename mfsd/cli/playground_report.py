@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from mfsd.node.address import control_beside
 from mfsd.node.control import StatusReply, StatusRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
 
@@ -20,20 +21,21 @@ def start(sockets: Sequence[Path], say: Callable[[str], None], every_s: float = 
 
 
 def _report(sockets: Sequence[Path], say: Callable[[str], None], every_s: float) -> None:
-    before = _look(sockets)
+    before = seen(sockets)
     while True:
         time.sleep(every_s)
-        now = _look(sockets)
+        now = seen(sockets)
         if line := lately(before, now, every_s):
             say(line)
         before = now
 
 
-def _look(sockets: Sequence[Path]) -> list[StatusReply]:
+def seen(sockets: Sequence[Path]) -> list[StatusReply]:
+    """Of the daemons that answer. sockets: those that programs attach to."""
     found = []
     for path in sockets:
         try:
-            reply = ask(path, StatusRequest())
+            reply = ask(control_beside(path), StatusRequest())
         except (Unreachable, Refused):  # killed, and on its way back
             continue
         if isinstance(reply, StatusReply):
@@ -48,8 +50,8 @@ def lately(before: Sequence[StatusReply], now: Sequence[StatusReply], seconds: f
     for reply in now:
         if (old := earlier.get(reply.daemon.epoch)) is not None:
             ended.update({k: n - old.events.get("ended", {}).get(k, 0) for k, n in reply.events["ended"].items()})
-    judged = ended["met"] + ended["missed"]
-    if not judged:
+    counted = ended["met"] + ended["missed"]
+    if not counted:
         return ""
     modes = "/".join(sorted({reply.daemon.mode for reply in now if reply.clients}))
-    return f"{modes}: {ended['met'] / judged:.0%} of {judged} requests in time in the last {seconds:g} s"
+    return f"{modes}: {ended['met'] / counted:.0%} of {counted} requests in time in the last {seconds:g} s"

@@ -70,7 +70,7 @@ class Cluster:
         self._lost: dict[str, None] = {}
         """Nodes whose grace runs."""
         self._tick_ns = 0
-        self._judged_ns = 0
+        self._planned_ns = 0
         """When the core last looked at everything."""
         self._held = False
         self._rates_changed: set[int] = set()
@@ -115,7 +115,7 @@ class Cluster:
         as long: time makes requests late."""
         if self._lost or self._to_reckon or self._rates_changed or self.ports.changed:
             return self._tick_ns + TICK_NS
-        return max(self._tick_ns, self._judged_ns) + TICK_NS if self.batches else None
+        return max(self._tick_ns, self._planned_ns) + TICK_NS if self.batches else None
 
     def tick(self, now_ns: int) -> None:
         """Ends graces, reckons anew with rates that came later than loads, judges what is late by now. To be called
@@ -150,8 +150,8 @@ class Cluster:
     def release(self, now_ns: int) -> None:
         if self._held:
             self._held = False
-            self._judged_ns = self._time(now_ns)
-            self._apply(self.planner.release(self._judged_ns))
+            self._planned_ns = self._time(now_ns)
+            self._apply(self.planner.release(self._planned_ns))
 
     # ---- what daemons report ---------------------------------------------------------------------
 
@@ -186,11 +186,11 @@ class Cluster:
     def used(self, port: int, use: Use) -> None:
         self.ports.ports[port].use = use if use.total() else IDLE
 
-    def judged(self, name: str, request_id: int, met: bool, now_ns: int) -> None:
+    def ended(self, name: str, request_id: int, met: bool, now_ns: int) -> None:
         """A request has ended at a node."""
         counted = self.attainment.judge(request_id, met, self._time(now_ns))
         if counted is not None:
-            self.past.judged(request_id, met, counted, name)
+            self.past.ended(request_id, met, counted, name)
 
     def remember(self, now_ns: int) -> None:
         """Notes how things are for the history. To be called a few times in each of its intervals."""
@@ -220,14 +220,14 @@ class Cluster:
         if node is None or not node.synchronised:
             return None
         keys: Iterable[int] = node.batches if node.snapshot else node.keys
-        judged: Iterable[tuple[int, int]] = node.judged
+        verdicts: Iterable[tuple[int, int]] = node.verdicts
         if node.snapshot:
-            judged = [(b, r) for b in node.batches for r in self.batches[b].numbers]
-        elif not (node.keys or node.judged or node.refused):
+            verdicts = [(b, r) for b in node.batches for r in self.batches[b].numbers]
+        elif not (node.keys or node.verdicts or node.refused):
             return None
         delta = Delta(self.epoch, node.snapshot, [], [], [], [], list(node.refused.items()))
         delta.keys.extend((b, self.batches[b].key_ns) for b in keys if b in node.batches)
-        for batch_id, request_id in judged:
+        for batch_id, request_id in verdicts:
             active = self.batches.get(batch_id)
             number = active.numbers.get(request_id) if active is not None else None
             pruned = self._pruned.get(number) if number is not None else None
@@ -238,7 +238,7 @@ class Cluster:
             elif not node.snapshot:
                 delta.restored.append((batch_id, request_id))
         node.snapshot = False
-        node.keys, node.judged, node.refused = {}, {}, {}
+        node.keys, node.verdicts, node.refused = {}, {}, {}
         self.dirty.discard(name)
         return delta
 
@@ -332,7 +332,7 @@ class Cluster:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
             for request_id, number in active.numbers.items():  # others may have reported it before
                 if number in self._pruned or number in self._infeasible:
-                    node.judged[active.batch_id, request_id] = None
+                    node.verdicts[active.batch_id, request_id] = None
             self._mark(node)
         node.refused.pop(active.batch_id, None)
         self._settle(active, key_ns, numbers, change)
@@ -363,8 +363,8 @@ class Cluster:
         """This node has nothing of the batch any more. The last one to leave ends it."""
         for pending in (node.batches, node.unconfirmed, node.keys):
             pending.pop(batch_id, None)
-        for judged in [j for j in node.judged if j[0] == batch_id]:
-            del node.judged[judged]
+        for verdicts in [j for j in node.verdicts if j[0] == batch_id]:
+            del node.verdicts[verdicts]
         active = self.batches[batch_id]
         count(node, active.reported.pop(node.name), -1)
         if active.reported:
@@ -385,7 +385,7 @@ class Cluster:
             if request_id not in numbers:
                 del self._owner[number]
                 if self._acquit(number):
-                    self._judged(active.batch_id, request_id)
+                    self._verdict_changed(active.batch_id, request_id)
         for request_id, number in numbers.items():
             self._owner[number] = (active.batch_id, request_id)
         active.numbers = numbers
@@ -443,16 +443,16 @@ class Cluster:
         for pruned in change.pruned:
             if self._pruned.get(pruned.request_id) != pruned:
                 self._pruned[pruned.request_id] = pruned
-                self._judged(*self._owner[pruned.request_id])
+                self._verdict_changed(*self._owner[pruned.request_id])
             self._infeasible.discard(pruned.request_id)
         for number in change.infeasible:
             if number not in self._infeasible:
                 self._infeasible.add(number)
-                self._judged(*self._owner[number])
+                self._verdict_changed(*self._owner[number])
             self._pruned.pop(number, None)
         for number in change.restored:
             if self._acquit(number):
-                self._judged(*self._owner[number])
+                self._verdict_changed(*self._owner[number])
         if change.pruned or change.infeasible:
             self.past.given_up(len(self._pruned), len(self._infeasible), self._now_ns)
 
@@ -462,10 +462,10 @@ class Cluster:
         self._infeasible.discard(number)
         return self._pruned.pop(number, None) is not None or infeasible
 
-    def _judged(self, batch_id: int, request_id: int) -> None:
+    def _verdict_changed(self, batch_id: int, request_id: int) -> None:
         """The nodes of this batch must hear whether the request is pruned."""
         for name in self.batches[batch_id].reported:
-            self.nodes[name].judged[batch_id, request_id] = None
+            self.nodes[name].verdicts[batch_id, request_id] = None
             self._mark(self.nodes[name])
 
     def _entry(self, pruned: Pruned) -> Entry:
@@ -481,7 +481,7 @@ class Cluster:
 
     def _rebuild(self, now_ns: int) -> None:
         """A new core from what the nodes have reported: for more ports, or another policy."""
-        was_judged = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
+        had_verdicts = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
         self.planner = new_planner(self.policy, self._resources)
         self.planner.hold()
         self._pruned.clear()
@@ -491,6 +491,6 @@ class Cluster:
             self._settle(active, key_ns, numbers, self.planner.arrive(batch, now_ns))
         if not self._held:
             self._apply(self.planner.release(now_ns))
-        for batch_id, request_id in was_judged:
-            self._judged(batch_id, request_id)
+        for batch_id, request_id in had_verdicts:
+            self._verdict_changed(batch_id, request_id)
         self.epoch += 1

@@ -65,7 +65,7 @@ class History:
             self._put(number, found)
         return found
 
-    def judged(self, request_id: int, met: bool, counts: tuple[int, bool], node: str) -> None:
+    def ended(self, request_id: int, met: bool, counts: tuple[int, bool], node: str) -> None:
         """counts: as :meth:`mfsd.policy.attainment.Attainment.judge` says."""
         at_ns, was_met = counts
         interval = self.at(at_ns)

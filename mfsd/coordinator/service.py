@@ -266,7 +266,7 @@ class Service:
 
     def _while_followed(self, session: Session, cluster: Cluster, report: pb.Report) -> Iterator[None]:
         """The report's events, for as long as this is the node's stream and what it tells is for this leader. All
-        events of one pass of the loop are judged together when it has ended."""
+        events of one pass of the loop are planned together when it has ended."""
         for _ in self.events(session, cluster, report, session.heard_ns):
             yield
             if (
@@ -305,8 +305,8 @@ class Service:
                 cluster.history.observe(routed.unit, session.node, messages.demands(routed, session.ports))
             except ValueError:
                 cluster.oddities["routing history that cannot be read: ignored"] += 1
-        for judged in report.judged:
-            cluster.judged(session.node, judged.request_id, judged.met, now_ns)
+        for outcome in report.outcomes:
+            cluster.ended(session.node, outcome.request_id, outcome.met, now_ns)
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
             yield

@@ -77,7 +77,7 @@ class Node(Struct):
     """Its snapshot is complete, so it can be sent the order."""
     snapshot: bool = False
     keys: dict[int, None] = {}
-    judged: dict[tuple[int, int], None] = {}
+    verdicts: dict[tuple[int, int], None] = {}
     refused: dict[int, str] = {}
     requests: int = 0
     demands: int = 0

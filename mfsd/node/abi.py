@@ -1,7 +1,7 @@
 """Versions of the shared memory's layout: what a program and a daemon of different minor versions do without.
 
 Major versions do not understand each other. Of two minor versions the older one counts: a new field takes reserved
-bytes or the segment's end (csrc/include/mfs/abi.h), so whoever does not know it leaves it alone.
+bytes or the segment's end (csrc/include/mfs/abi.h), so a program that does not know it leaves it alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def skewed(versions: Iterable[str], daemon: str = DAEMON) -> dict[str, int]:
 
 
 def without(version: str, daemon: str = DAEMON) -> str:
-    """What a program of that version and the daemon do without, for people."""
+    """What a program of that version and the daemon do without, for messages."""
     older, newer = sorted((_minor(version), _minor(daemon)))
     known = [ADDED[minor] for minor in range(older + 1, newer + 1) if minor in ADDED]
     return "; ".join(known) or f"what ABI {ABI_MAJOR}.{older + 1} and later added"

@@ -5,7 +5,7 @@ mount: root in a container is root to a unix socket, and could switch the node's
 
 The owner holds a lock (``flock``) on ``CONTROL.lock`` for its whole life. The kernel drops the lock with the
 process, however it dies, so there is no guessing from a pid file or from a connect that might hang. It lies beside
-the control socket: whoever may open a lock file for reading, as every container could, can take the lock.
+the control socket: a process that may open a lock file for reading, as every container could, can take the lock.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Address:
                         f"{path}: exists and is not a socket; remove it or choose another place with --socket"
                     )
                 path.unlink()
-            mask = os.umask(0o777)  # nobody connects before the permissions are set
+            mask = os.umask(0o777)  # no client connects before the permissions are set
             try:
                 listener.bind(str(path))
             finally:

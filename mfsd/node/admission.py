@@ -28,7 +28,7 @@ class Peer(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """Why a client is not served: a positive errno, and a line of at most 63 bytes for people."""
+    """Why a client is not served: a positive errno, and a message of at most 63 bytes."""
 
     error: int
     reason: str

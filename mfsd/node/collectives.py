@@ -14,7 +14,7 @@ class Collectives:
     """Reads counters that only grow when a batch begins and ends.
 
     Batches of a unit may overlap: each takes what has moved since the last one ended, so their sum is right. What moves
-    while a unit has no batch (warm-up, health checks) is nobody's.
+    while a unit has no batch (warm-up, health checks) belongs to no batch.
     """
 
     def __init__(self, moved: Callable[[str], Counters]) -> None:

@@ -309,7 +309,7 @@ def doubts(config: Config, file: str) -> Iterator[str]:
             value = getattr(rule, name)
             if re.search(r"[*?^$|()\[\]\\]", value):
                 yield (
-                    f"{file}: rule[{at}].{name} = {toml_value(value)}: is looked for as it stands, as a part of the "
+                    f"{file}: rule[{at}].{name} = {toml_value(value)}: is taken as it stands, as a part of the "
                     "name; patterns mean nothing here"
                 )
 

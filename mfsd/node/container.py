@@ -41,7 +41,7 @@ def container_in(groups: str) -> str:
 
 def _pid_namespace(pid: int, proc: Path) -> str:
     """Empty also when it cannot be read (without CAP_SYS_PTRACE) or has another owner than this daemon's user
-    namespace: whoever is root of the host has made it."""
+    namespace: root of the host has made it."""
     try:
         found = os.open(proc / str(pid) / "ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         try:

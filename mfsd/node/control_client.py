@@ -16,7 +16,7 @@ DEFAULT_SOCKET = Path("/run/mfs/mfsd.sock")
 
 
 class Unreachable(Exception):
-    """No daemon answers. ``str()`` says where it was looked for and what to do."""
+    """No daemon answers. ``str()`` names the socket and what to do."""
 
 
 class Refused(Exception):
@@ -74,7 +74,7 @@ class Conversation:
         self._connection.settimeout(None)
 
     def give_up(self) -> None:
-        """Whoever waits for a reply gets Unreachable. May be called from another thread."""
+        """A caller that waits for a reply gets Unreachable. May be called from another thread."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 

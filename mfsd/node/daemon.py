@@ -194,7 +194,7 @@ class Daemon:
             arbiter.epoch,
         )
         if link is not None:
-            self.requests.verdict = link.judged
+            self.requests.verdict = link.request_ended
             link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
         self._tracer = Tracer(
             arbiter,

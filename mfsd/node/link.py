@@ -107,9 +107,9 @@ class Link:
             self._listener.order(change)
         self._wake.set()
 
-    def judged(self, request_id: int, met: bool) -> None:
+    def request_ended(self, request_id: int, met: bool) -> None:
         """A request with a deadline has ended here."""
-        self._state.judged(request_id, met)
+        self._state.request_ended(request_id, met)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 

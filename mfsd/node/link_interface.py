@@ -73,7 +73,7 @@ class Listener(Protocol):
         """A decision of the leader."""
 
     def order_lost(self) -> None:
-        """Nobody has confirmed the order for the time to live: order locally by RED, prune nothing."""
+        """The order has not been confirmed for the time to live: order locally by RED, prune nothing."""
 
 
 class Questions(Protocol):
@@ -81,7 +81,7 @@ class Questions(Protocol):
 
     def asked(self, question_id: int, request: bytes) -> None: ...
     def unasked(self, question_id: int) -> None:
-        """Nobody waits for (more of) its answer."""
+        """No caller waits for (more of) its answer."""
 
     def forgotten(self) -> None:
         """No question is open any more: the leader is gone."""

@@ -31,7 +31,7 @@ ANSWERS_MAX = 16
 """Answers that wait to be sent; what comes faster than the stream goes is lost, the oldest first."""
 USE_MAX = 60.0
 """Sixty times a port's rate: its rate is wrong, and the number only has to fit."""
-JUDGED_MAX = 4_096
+OUTCOMES_MAX = 4_096
 """Ends of requests that are kept for a coordinator that is out of reach: the latest."""
 
 
@@ -74,7 +74,7 @@ class LinkState:
         self._uses: dict[str, PortUse] = {}
         self._answers: deque[pb.Answer] = deque(maxlen=ANSWERS_MAX)
         self._routed: list[tuple[str, Sequence[PortDemand]]] = []
-        self._judged: deque[tuple[int, bool]] = deque(maxlen=JUDGED_MAX)
+        self._outcomes: deque[tuple[int, bool]] = deque(maxlen=OUTCOMES_MAX)
         self._numbers: dict[str, int] = {}
         """Ports that this stream has named since the last welcome; the node's own come first."""
         # what the leader has decided
@@ -143,8 +143,8 @@ class LinkState:
         """The next that has not been sent."""
         return pb.FromNode(answer=self._answers.popleft()) if self._answers else None
 
-    def judged(self, request_id: int, met: bool) -> None:
-        self._judged.append((request_id, met))
+    def request_ended(self, request_id: int, met: bool) -> None:
+        self._outcomes.append((request_id, met))
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
         self._routed.append((unit, demands))
@@ -179,7 +179,7 @@ class LinkState:
 
     def report(self, now_ns: int) -> pb.FromNode | None:
         """The next report of what is new; None when nothing is left. Large ones are cut."""
-        changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._judged)
+        changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._outcomes)
         if not any(changed):
             return None
         message = pb.FromNode()
@@ -205,9 +205,9 @@ class LinkState:
         for unit, demands in self._routed:
             self._encode_demands(demands, report.routed.add(unit=unit), report)
         self._routed.clear()
-        for request_id, met in self._judged:
-            report.judged.add(request_id=request_id, met=met)
-        self._judged.clear()
+        for request_id, met in self._outcomes:
+            report.outcomes.add(request_id=request_id, met=met)
+        self._outcomes.clear()
         return message
 
     def end_snapshot(self) -> pb.FromNode:
@@ -275,11 +275,11 @@ class LinkState:
             return None
         self.epoch = order.epoch
         before = dict(self._ranks)
-        judged = self._verdicts_now()
+        verdicts = self._verdicts_now()
         if order.snapshot:
             self._keys.clear()
             self._verdicts.clear()
-            judged = (set(), set())
+            verdicts = (set(), set())
         self._has_order = True
         for batch_id, key in zip(order.batch_id, order.key, strict=False):
             if batch_id in self._batches:  # it may have departed meanwhile
@@ -294,7 +294,7 @@ class LinkState:
             self._judge(lost.batch_id, lost.request_id, _Verdict(lost.batch_id, "", infeasible=True))
         self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}
         changed = self._ranks if order.snapshot else {b: r for b, r in self._ranks.items() if before.get(b) != r}
-        return self._change(changed, judged, complete=order.snapshot)
+        return self._change(changed, verdicts, complete=order.snapshot)
 
     def hold_for(self, least_ns: int) -> bool:
         """The order's time to live is at least this; True when that is more than what was configured."""

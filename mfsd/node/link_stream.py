@@ -138,7 +138,7 @@ class LinkStream:
                 failures = 0 if was_connected else failures + 1
                 await asyncio.sleep(ended.wait_s)
             address = next(rotation)
-            if failures:  # a leader that was just lost is looked for at once
+            if failures:  # a leader that was just lost is searched for at once
                 longest_s = min(self._settings.backoff_max_s, BACKOFF_MIN_S * 2 ** min(failures, 16))
                 await asyncio.sleep(random.uniform(longest_s / 2, longest_s))
 

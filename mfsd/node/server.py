@@ -89,7 +89,7 @@ class AttachServer:
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Closes every connection, once the arbiter has ended and has told the clients so."""
+        """Closes every connection, once the arbiter has ended and the clients know it."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for newcomer in list(self._newcomers):

@@ -1,6 +1,6 @@
 """What programs did since the daemon started, those that have ended included.
 
-A client's own counters end with it; a monitoring system that looks every few seconds would miss short programs and
+A client's own counters end with it; a monitoring system that polls every few seconds would miss short programs and
 see totals fall. So the daemon adds what an ending client did to the totals of its program's name.
 """
 

@@ -48,14 +48,14 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
         for port in node["ports"]:
             load.add_metric([port["name"]], port["rho"])
     yield load
-    judged = CounterMetricFamily(
-        "mfs_coordinator_judged_requests",
+    ended = CounterMetricFamily(
+        "mfs_coordinator_ended_requests",
         "Requests that ended since this leader began, by whether they met their deadline.",
         labels=["outcome"],
     )
     for outcome in ("met", "missed"):
-        judged.add_metric([outcome], status["attainment"][outcome])
-    yield judged
+        ended.add_metric([outcome], status["attainment"][outcome])
+    yield ended
 
 
 class _Once(Collector):

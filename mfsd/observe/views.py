@@ -161,8 +161,8 @@ def _units(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
     for unit in sorted({*clients, *requests}):
         now, asked = clients[unit], requests[unit]
         was = [earlier.get(c.client_id, c) for c in now]
-        judged = [r.outcome for r in asked if r.outcome is not None]
-        met = judged.count("met") / len(judged) if judged else -1.0
+        outcomes = [r.outcome for r in asked if r.outcome is not None]
+        met = outcomes.count("met") / len(outcomes) if outcomes else -1.0
         yield Row(
             unit,
             (
@@ -173,7 +173,7 @@ def _units(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
                 _bytes(sum(c.held_bytes for c in now)),
                 _bytes(sum(c.in_flight_bytes for c in now)),
                 _count(sum(r.state != "ended" for r in asked)),
-                Cell(met, f"{met:.0%}" if judged else "-"),
+                Cell(met, f"{met:.0%}" if outcomes else "-"),
             ),
         )
 

@@ -33,7 +33,7 @@ COMPUTE_S = 0.06
 """Of a layer."""
 COLLECTIVE_SHARE = 0.02
 """Of a layer, as a share of what the link carries in a period."""
-PIECE_SHARE = 0.015
+PIECE_SHARE = 0.005
 """Most of KV that is asked for and sent at once."""
 BACKGROUND_SHARE = 0.05
 BACKGROUND_PERIOD_S = 0.5
@@ -56,7 +56,7 @@ class Kind(NamedTuple):
 SHORT = Kind(kv_share=0.02, reuse_share=0.005, deadline_s=1.2)
 LONG = Kind(kv_share=0.28, reuse_share=0.02, deadline_s=6.0)
 HUGE = Kind(kv_share=0.6, reuse_share=0.02, deadline_s=2.1)
-"""Alone it is in time, and of two at once only one."""
+"""Alone it can be in time; of two at once one is pruned for the other."""
 BATCH = (LONG, LONG, SHORT, SHORT, SHORT, SHORT)
 """In the order in which they ask."""
 

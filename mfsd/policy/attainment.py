@@ -27,7 +27,7 @@ class Attainment:
     def __init__(self, window_ns: int = WINDOW_NS) -> None:
         self.window_ns = window_ns
         self._verdicts: OrderedDict[int, tuple[int, bool]] = OrderedDict()
-        """Request -> when it was judged first, and whether it met its deadline; in the order of time."""
+        """Request -> when it ended first, and whether it met its deadline; in the order of time."""
         self._met = self._missed = self._recent_met = 0
 
     def judge(self, request_id: int, met: bool, now_ns: int) -> tuple[int, bool] | None:

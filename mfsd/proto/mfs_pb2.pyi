@@ -52,7 +52,7 @@ class Port(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "judged")
+    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "outcomes")
     PORTS_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_FIELD_NUMBER: _ClassVar[int]
@@ -61,7 +61,7 @@ class Report(_message.Message):
     ROUTED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    JUDGED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     ports: _containers.RepeatedCompositeFieldContainer[Port]
     departed: _containers.RepeatedScalarFieldContainer[int]
     arrived: _containers.RepeatedCompositeFieldContainer[Batch]
@@ -70,10 +70,10 @@ class Report(_message.Message):
     routed: _containers.RepeatedCompositeFieldContainer[Routing]
     snapshot_end: bool
     term: int
-    judged: _containers.RepeatedCompositeFieldContainer[Judged]
-    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., judged: _Optional[_Iterable[_Union[Judged, _Mapping]]] = ...) -> None: ...
+    outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
+    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ...) -> None: ...
 
-class Judged(_message.Message):
+class Outcome(_message.Message):
     __slots__ = ("request_id", "met")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MET_FIELD_NUMBER: _ClassVar[int]

@@ -82,11 +82,14 @@ def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
     """CA, certificate and key; checked here, because gRPC would only say "handshake failed" later. TlsError."""
     import ssl
 
+    problems = []
     for name, path in (("ca", files.ca), ("certificate", files.certificate), ("key", files.key)):
         try:
             path.read_bytes()
         except OSError as error:
-            raise TlsError(f"{name} {path} cannot be read: {error.strerror}; name a PEM file") from error
+            problems.append(f"{name} {path} cannot be read: {error.strerror}")
+    if problems:
+        raise TlsError(f"{', '.join(problems)}; name a PEM file")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.certificate, files.key, password=lambda: b"")

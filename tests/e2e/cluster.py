@@ -116,7 +116,7 @@ class Cluster:
         }
         transfer = {
             "kv_connector": "MfsConnector",
-            "kv_connector_module_path": "mooncake_adapter.vllm_connector",
+            "kv_connector_module_path": "mooncake_adapter.vllm.connector",
             "kv_role": role,
             "engine_id": name,
             "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},

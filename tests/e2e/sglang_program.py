@@ -97,7 +97,7 @@ def main() -> None:
 
     from mooncake_adapter.process import PROCESS
 
-    found = [PROCESS.words.of(pointer + 2 * ITEM + 5) for pointer in known.kv_data_ptrs]
+    found = [PROCESS.sources.of(pointer + 2 * ITEM + 5) for pointer in known.kv_data_ptrs]
     print(
         json.dumps(
             {
@@ -107,7 +107,7 @@ def main() -> None:
                 "requests": [one.request_id for one in found],
                 "layers": [one.layer for one in found],
                 "deadlines": [one.deadline_ns for one in found],
-                "other_page": PROCESS.words.of(known.kv_data_ptrs[0] + 5 * ITEM).request_id,
+                "other_page": PROCESS.sources.of(known.kv_data_ptrs[0] + 5 * ITEM).request_id,
                 "stopped": stopped,
             }
         )

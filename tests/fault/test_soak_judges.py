@@ -11,7 +11,7 @@ from tests.soak.programs import Run, Slot
 from tests.soak.tally import Tally, text
 
 
-def judged(script: str, *, excuse: bool = False) -> Tally:
+def tally_of(script: str, *, excuse: bool = False) -> Tally:
     """One run of a program in Python that was killed, or not."""
     tally = Tally()
 
@@ -27,7 +27,7 @@ def judged(script: str, *, excuse: bool = False) -> Tally:
 
 
 def test_a_run_that_ends_well_counts() -> None:
-    report = judged("print(7)").report(1, {})
+    report = tally_of("print(7)").report(1, {})
     assert (report["transfers"], report["bytes"], report["held"]) == (7, 8, True)
 
 
@@ -42,12 +42,12 @@ def test_a_run_that_ends_well_counts() -> None:
     ],
 )
 def test_what_nobody_killed_is_lost_or_corrupted(script: str, kind: str) -> None:
-    report = judged(script).report(1, {})
+    report = tally_of(script).report(1, {})
     assert report[kind] == 1
     assert not report["held"]
     assert f"{kind} = 1" in text(report)
 
 
 def test_who_was_killed_has_lost_nothing_but_may_not_corrupt() -> None:
-    assert judged("raise SystemExit(1)", excuse=True).report(1, {})["held"]
-    assert judged("print('invalid data in page 3'); raise SystemExit(1)", excuse=True).report(1, {})["corrupted"] == 1
+    assert tally_of("raise SystemExit(1)", excuse=True).report(1, {})["held"]
+    assert tally_of("print('invalid data in page 3'); raise SystemExit(1)", excuse=True).report(1, {})["corrupted"] == 1

@@ -67,8 +67,8 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
             b.arrive(4, 1200, port="node-b/in", size=400 * 10**9)
             await until(lambda: a.heard.pruned, "pruned")
             for request_id, met in ((2**53 + 1, True), (2, True), (3, True), (2, False)):
-                a.link.judged(request_id, met)
-            b.link.judged(3, True)
+                a.link.request_ended(request_id, met)
+            b.link.request_ended(3, True)
             await until(lambda: coordinator.status().attainment.missed == 1, "the ends")
             seen = await asyncio.to_thread(fetch, f"{url}status.json")
             assert [row["batch_id"] for row in seen["batches"]] == ["9007199254740993", "4"]
@@ -218,7 +218,7 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
                 async with Node("node-a", one.address, two.address) as a:
                     await until(lambda: a.link.status().connected, "the link")
                     for request_id in range(10):
-                        a.link.judged(request_id, request_id > 0)
+                        a.link.request_ended(request_id, request_id > 0)
                     url = page_of(two)
 
                     def told(met: int) -> bool:
@@ -230,7 +230,7 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
                     one.process.kill()
                     await asyncio.to_thread(two.wait_lead)
                     await until_thread(lambda: told(9), "what the former leader counted")
-                    a.link.judged(77, True)
+                    a.link.request_ended(77, True)
                     await until_thread(lambda: told(10), "the count goes on")
                     assert [
                         row["request_id"] for row in (await asyncio.to_thread(fetch, f"{url}view.json"))["missed"]

@@ -24,6 +24,7 @@ from mfsd.observe.doctor.checks import pfc
 from mfsd.observe.doctor.host import Host, run_program
 from tests.conftest import SoftRoce, wait_for_listener
 from tests.support.daemon import Daemon
+from tests.support.fabric import marked_with
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
 from tests.support.wire import RawClient
@@ -67,6 +68,16 @@ def test_a_daemon_that_answers_and_one_that_does_not(folder: Path) -> None:
 def test_a_daemon_that_does_not_do_what_one_thinks(folder: Path, config: str, finding: str) -> None:
     with Daemon(folder, config) as daemon:
         assert finding in doctor(daemon.socket)
+
+
+def test_the_policy_is_the_one_that_the_daemon_marks_by(folder: Path) -> None:
+    """63 is in no shipped profile, and good where the daemon's own policy file has it."""
+    rule = '[[rule]]\naction = "hold"\nstage = "p2d"\nclass = 0\n'
+    with Daemon(folder, marked_with(folder, [63, 8]) + rule) as daemon:
+        assert "daemon.foreign-dscp" not in doctor(daemon.socket)
+        assert "daemon.foreign-dscp" in doctor(daemon.socket, "--profile", "paper-k8")
+        (folder / "policy.toml").unlink()
+        assert "daemon.foreign-dscp" in doctor(daemon.socket), "the default, where that file cannot be read"
 
 
 @pytest.mark.parametrize(

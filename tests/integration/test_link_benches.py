@@ -54,7 +54,7 @@ def test_gate_measures_kv_and_messages_alone_and_beside_each_other(tmp_path: Pat
     assert row["kv_mb_s_alone"] > 1 and row["kv_mb_s_observe"] > 0 and row["kv_mb_s_enforce"] >= 0
     for leg in ("alone", "observe", "enforce"):
         assert 0 < row[f"collective_ms_{leg}"]["p50"] <= row[f"collective_ms_{leg}"]["p99"]
-    assert sum(results["collectives_judged"].values()) == 1
+    assert sum(results["collectives_verdict"].values()) == 1
 
 
 def test_window_measures_free_and_slow_destinations_of_writes_and_reads(tmp_path: Path) -> None:

@@ -247,6 +247,7 @@ def test_a_check_names_all_errors_and_files_that_cannot_be_used(folder: Path) ->
     result = run_mfsd("--config", str(config), "--check-config")
     assert (result.returncode, result.stdout) == (2, "")
     assert "cluster.ca /nope.pem cannot be read: No such file or directory" in result.stderr
+    assert "certificate /nope.crt cannot" in result.stderr and "key /nope.key cannot" in result.stderr, "all of them"
     config.write_text('[[rule]]\nprocess = "["\naction = "hold"\nstage = "p2d"\n')
     result = run_mfsd("--config", str(config), "--check-config")
     assert (result.returncode, result.stdout) == (0, f"{config}: good\n")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from mfsd.cli.playground_report import lately, seen
+from mfsd.client import Request, Session, Stage
 from mfsd.node.address import control_beside
 from mfsd.node.control import (
     DeadlineStatus,
@@ -32,6 +35,7 @@ from mfsd.node.control import (
 )
 from mfsd.node.control_client import Unreachable, ask
 from mfsd.playground.sandbox import SandboxError, run_sandboxed
+from tests.support.daemon import Daemon
 from tests.support.waiting import TIMEOUT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,7 +312,30 @@ def tell_the_story(playground: Playground) -> None:
     assert playground.switch("node1", "observe") == "mode: enforce -> observe\n"
     before = playground.status("node1").nics[0].passed_bytes
     eventually(lambda: playground.status("node1").nics[0].passed_bytes > before, "bytes without a permit")
-    assert playground.run("cluster", "--address", playground.coordinators).returncode == 0
+    verdict = json.loads(playground.run("cluster", "--address", playground.coordinators, "--json").stdout)
+    modes = {n["node"]: n["mode"] for n in verdict["nodes"]}
+    shown = playground.run("--socket", str(playground.socket("node1")), "status", "--json")
+    pid = str(json.loads(shown.stdout)["clients"][0]["pid"])
+    why = playground.run("--socket", str(playground.socket("node1")), "explain", pid)
+    assert why.returncode == 0 and f"prefill, process {pid}: " in why.stdout, "a process id as status shows it out here"
+    assert modes == {"node1": "observe", "node2": "enforce", "node3": "enforce"}, "asked from out here"
+    there = playground.run("flows", "--cluster", "--address", playground.coordinators, "--seconds", "3", "--json")
+    assert there.returncode == 0 and '"node":"node3"' in there.stdout, (there.stdout, there.stderr)
+
+
+def test_the_line_of_a_load_counts_what_a_daemon_says(folder: Path) -> None:
+    with Daemon(folder) as daemon, Session.open(socket_path=str(daemon.socket)) as session:
+        eventually(lambda: session.scheduled, "the session")
+        before = seen([daemon.socket, folder / "killed.sock"])
+        nic = session.nic("rdma0")
+        for number, deadline_ns in ((1, time.monotonic_ns() + 3600 * 10**9), (2, 1)):
+            batch = session.batch(number, layers=1, requests=[Request(number, deadline_ns)])
+            with session.submit(100, stage=Stage.P2D, nic=nic, request_id=number, batch=batch):
+                pass
+            eventually(lambda: daemon.status().totals[0].completes == number, "what it moves")  # noqa: B023
+            batch.end()
+        eventually(lambda: daemon.status().deadlines.missed == 1, "the ends")
+        assert lately(before, seen([daemon.socket]), 10) == "enforce: 50% of 2 requests in time in the last 10 s"
 
 
 @pytest.mark.slow

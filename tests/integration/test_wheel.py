@@ -45,14 +45,14 @@ def said(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("group", "module"),
+    ("group", "module", "adapter"),
     [
-        ("vllm.general_plugins", "mooncake_adapter.vllm_plugin"),
-        ("sglang.srt.plugins", "mooncake_adapter.sglang_plugin"),
+        ("vllm.general_plugins", "mooncake_adapter.vllm_plugin", "mooncake_adapter.vllm.plugin"),
+        ("sglang.srt.plugins", "mooncake_adapter.sglang_plugin", "mooncake_adapter.sglang.plugin"),
     ],
 )
-def test_engines_find_their_plugin(installed: Path, tmp_path: Path, group: str, module: str) -> None:
-    assert said(installed, ENTRY.format(group=group), tmp_path) == f"{module}:register mfsd {module}"
+def test_engines_find_their_plugin(installed: Path, tmp_path: Path, group: str, module: str, adapter: str) -> None:
+    assert said(installed, ENTRY.format(group=group), tmp_path) == f"{module}:register mfsd {adapter}"
 
 
 def test_programs_under_mfs_run_are_adapted_by_site(installed: Path, tmp_path: Path) -> None:

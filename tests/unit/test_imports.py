@@ -45,7 +45,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
     },
     "nccl_shim": {"mfsd.fabric", "mfsd.node", "mfsd.policy"},
-    "mooncake_adapter": {"mfsd._native", "mfsd.client", "mfsd.transfer"},
+    "mooncake_adapter": {"mfsd._native", "mfsd.client", "mfsd.policy", "mfsd.transfer"},
     "bench": {
         "mooncake_adapter",
         "mfsd.policy",

@@ -94,7 +94,7 @@ def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
     what the doctor says there, whether modes, versions and clocks agree, how full ports are of what goes first, whether
     requests are in time, and what was odd. For one node, see mfsctl doctor.
     """
-    from mfsd.cli.cluster import advice, ask_leader, ask_one, cluster_access
+    from mfsd.cli.cluster import advice, ask_one, cluster_access, reach_leader
     from mfsd.node.config_file import ConfigError
 
     try:
@@ -103,10 +103,10 @@ def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
         click.echo(f"mfsctl: {error}", err=True)
         sys.exit(EXIT_BAD_CONFIG)
     answers = {one: ask_one(one, tls, 1) for one in addresses}
-    leader, _ = ask_leader(addresses, tls, 1)
+    leader, reached, _ = reach_leader(addresses, tls, 1)
     silent = {one: problem for one, (reply, problem) in answers.items() if reply is None}
-    health = _health(leader.address, tls) if leader is not None and leader.leads and leader.nodes else {}
-    reply = judged(leader, len(addresses), silent, advice(list(silent.values())), health)
+    health = _health(reached, tls) if leader is not None and leader.leads and leader.nodes else {}
+    reply = verdict_of(leader, len(addresses), silent, advice(list(silent.values())), health)
     if not printed(reply, form):
         _show(reply, form)
     sys.exit({"well": 0, "no answer": EXIT_UNREACHABLE}.get(reply.verdict, EXIT_NOT_WELL))
@@ -128,7 +128,7 @@ def _health(leader: str, tls: TlsFiles | None) -> dict[str, Health]:
     return found
 
 
-def judged(
+def verdict_of(
     leader: pb.StatusReply | None, asked: int, silent: dict[str, str], remedy: str, health: dict[str, Health]
 ) -> ClusterReply:
     """The verdict. `silent`: coordinators that did not answer, and why; `health`: of nodes that were asked."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from mfsd.cli import complete
 from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
@@ -14,6 +17,7 @@ from mfsd.cli.daemon_call import ATTACH_SOCKET
 from mfsd.cli.program import daemon_command
 
 if TYPE_CHECKING:
+    from mfsd.fabric.policy import Profile
     from mfsd.observe.doctor.finding import Report
 
 EXIT = {"scheduled": 0, "not scheduled": 1, "cannot tell": 4}
@@ -72,13 +76,15 @@ def doctor(
 
     It looks at the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
     classes, the NIC against the fabric policy, the path, clocks and limits. COMMAND is examined, not run.
-    Nothing is changed. As root it sees more.
+    Nothing is changed. As root it sees more. Without --profile and --policy-file the policy is the one
+    that the daemon marks by ([wire] in mfsd.toml).
     """
     from mfsd.fabric.policy import load_profile
     from mfsd.observe.doctor.examine import examine
     from mfsd.observe.doctor.host import Host
 
-    profile = load_profile(policy, policy_file)
+    given = click.get_current_context().get_parameter_source("policy") != ParameterSource.DEFAULT or policy_file
+    policy, profile = (policy, load_profile(policy, policy_file)) if given else _daemons_profile(control)
     if group is not None and group not in profile.port_groups:
         raise click.UsageError(
             f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}"
@@ -101,6 +107,23 @@ def doctor(
     else:
         show(report, quiet)
     sys.exit(EXIT[report.verdict])
+
+
+def _daemons_profile(control: Path) -> tuple[str, Profile]:
+    """The profile that the daemon's configuration names, and its name; the default where there is none to be had."""
+    from mfsd.fabric.policy import PolicyError
+    from mfsd.node.config import WireConfig
+    from mfsd.node.control import ConfigReply, ConfigRequest
+    from mfsd.node.control_client import Refused, Unreachable, ask
+    from mfsd.node.wire import fabric_profile
+
+    with contextlib.suppress(Unreachable, Refused, PolicyError, ValueError):
+        reply = ask(control, ConfigRequest())
+        if isinstance(reply, ConfigReply):
+            values = {value.key: value.value for value in reply.values}
+            wire = [json.loads(values.get(f"wire.{key}", '""')) for key in ("profile", "policy_file")]
+            return fabric_profile(WireConfig(profile=wire[0], policy_file=wire[1]))
+    return fabric_profile(WireConfig())
 
 
 def show(report: Report, quiet: bool) -> None:

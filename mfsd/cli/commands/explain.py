@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import click
+import msgspec
 
 from mfsd.cli import complete
 from mfsd.cli.commands.trace import print_explanation
@@ -14,7 +15,17 @@ from mfsd.cli.daemon_call import ask_or_exit
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
-from mfsd.node.control import ExplainReply, ExplainRequest, StatusReply, StatusRequest, WaitSeen, WhyReply, WhyRequest
+from mfsd.node.control import (
+    ExplainReply,
+    ExplainRequest,
+    RequestsReply,
+    RequestsRequest,
+    StatusReply,
+    StatusRequest,
+    WaitSeen,
+    WhyReply,
+    WhyRequest,
+)
 from mfsd.observe.format import byte_count, duration
 
 COLUMNS = (
@@ -72,9 +83,16 @@ def explain(path: Path, form: Form, subject: str | None, slowest: bool, kind: Li
         if not (subject.isascii() and subject.isdigit()):
             raise click.UsageError(f"{subject!r} is neither a number nor CLIENT:SLOT; see mfsctl status --requests")
         number = int(subject)
-    if kind == "pid":
-        number = Pids(path, ask_or_exit(path, StatusRequest(), StatusReply).daemon.pid).of_daemon(number)
+    here = there = number
+    if kind != "request" and not slowest:
+        there = Pids(path, ask_or_exit(path, StatusRequest(), StatusReply).daemon.pid).of_daemon(number)
+        if kind == "pid":
+            number = there
+        elif there != number and not ask_or_exit(path, RequestsRequest(number, False, 1), RequestsReply).requests:
+            number, kind = there, "pid"
     why = ask_or_exit(path, WhyRequest(number, kind, slowest), WhyReply)
+    if number != here:
+        why = msgspec.structs.replace(why, about=why.about.replace(f"process {there}", f"process {here}"))
     if not printed(why, form):
         _show(why, form)
     sys.exit(0)

@@ -9,8 +9,8 @@ from typing import Any
 import mooncake.engine
 import pytest
 
-from mooncake_adapter.engine import adapted_engine
-from mooncake_adapter.metadata import Words
+from mooncake_adapter.metadata import MetadataSources
+from mooncake_adapter.mooncake.engine import adapted as adapted_engine
 from mooncake_adapter.session import Holder
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.mooncake_peer import Peer, memory, started
@@ -25,7 +25,7 @@ class Side:
     area: Any
     address: int
     session: ScriptedSession
-    words: Words
+    sources: MetadataSources
 
 
 @pytest.fixture(scope="session")
@@ -38,10 +38,10 @@ def stock_peer() -> Iterator[Peer]:
 def shared_side() -> Side:
     """Made once a module: an engine takes a second to end."""
     session, once = ScriptedSession(), WarnOnce()
-    words = Words(once)
-    kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: session), words, once)
+    sources = MetadataSources(once)
+    kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: session), sources, once)
     area, address = memory()
-    return Side(started(kind(), address), area, address, session, words)
+    return Side(started(kind(), address), area, address, session, sources)
 
 
 @pytest.fixture
@@ -49,5 +49,5 @@ def side(shared_side: Side) -> Side:
     """The shared side as if nothing had been sent or told yet."""
     shared_side.session.__init__()  # type: ignore[misc]
     vars(shared_side.session).pop("submit", None)
-    shared_side.words.ranges.clear()
+    shared_side.sources.ranges.clear()
     return shared_side

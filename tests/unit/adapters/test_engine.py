@@ -11,10 +11,10 @@ import mooncake.engine
 import pytest
 
 from mfsd.transfer import Transfer
-from mooncake_adapter import scheduling
-from mooncake_adapter.calls import SHAPES
 from mooncake_adapter.metadata import Metadata
-from mooncake_adapter.pieces import PIECE_BYTES
+from mooncake_adapter.mooncake import scheduling
+from mooncake_adapter.mooncake.calls import SHAPES
+from mooncake_adapter.mooncake.pieces import PIECE_BYTES
 from tests.support.mooncake_peer import Peer, memory, started
 from tests.support.waiting import eventually
 from tests.unit.adapters.conftest import Side
@@ -135,7 +135,7 @@ def test_stage_by_rule_when_nothing_is_told(side: Side, stock_peer: Peer) -> Non
 def test_metadata_by_context(side: Side, stock_peer: Peer) -> None:
     deadline_ns = time.monotonic_ns() + 10**9
     batch = side.session.batch(1)
-    with side.words.transfer(Metadata(7, 1, 12, deadline_ns, batch)):
+    with side.sources.transfer(Metadata(7, 1, 12, deadline_ns, batch)):
         side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     announced, unknown = (task.transfer for task in side.session.tasks)
@@ -147,8 +147,8 @@ def test_metadata_by_context(side: Side, stock_peer: Peer) -> None:
 
 def test_a_call_that_mixes_requests_is_split_by_pointer_ranges(side: Side, stock_peer: Peer) -> None:
     first, second = Metadata(1, 3, 0, 0), Metadata(2, 3, 5, 0)
-    side.words.ranges.add(side.address, 64 * KIB, first)
-    side.words.ranges.add_many([(side.address + 64 * KIB, 32 * KIB), (side.address + 128 * KIB, 32 * KIB)], second)
+    side.sources.ranges.add(side.address, 64 * KIB, first)
+    side.sources.ranges.add_many([(side.address + 64 * KIB, 32 * KIB), (side.address + 128 * KIB, 32 * KIB)], second)
     side.area[: 256 * KIB] = content(9, 256 * KIB)
     offsets = [0, 64 * KIB, 32 * KIB, 128 * KIB, 192 * KIB]
     arguments = (
@@ -184,8 +184,8 @@ def test_nothing_is_issued_before_its_permit(side: Side, stock_peer: Peer) -> No
 def test_an_urgent_request_of_a_mixed_call_passes_a_held_one(side: Side, stock_peer: Peer) -> None:
     stock_peer.ask("write", 0, bytes(8192))
     side.area[:8192] = content(4, 8192)
-    side.words.ranges.add(side.address, 4096, Metadata(1))
-    side.words.ranges.add(side.address + 4096, 4096, Metadata(2))
+    side.sources.ranges.add(side.address, 4096, Metadata(1))
+    side.sources.ranges.add(side.address + 4096, 4096, Metadata(2))
     side.session.hold = lambda transfer: transfer.request_id == 1
     call = ([side.address, side.address + 4096], [stock_peer.address, stock_peer.address + 4096], [4096, 4096])
     thread = threading.Thread(target=lambda: side.engine.batch_transfer_sync_write(stock_peer.name, *call))
@@ -207,7 +207,7 @@ def test_all_pieces_of_a_call_share_a_quarter_of_mooncakes_time_out(
     stock_peer.ask("write", 0, bytes(pieces * size))
     side.area[: pieces * size] = content(6, pieces * size)
     for i in range(pieces):
-        side.words.ranges.add(side.address + i * size, size, Metadata(i + 1))
+        side.sources.ranges.add(side.address + i * size, size, Metadata(i + 1))
     side.session.hold = lambda transfer: True
     offsets = range(0, pieces * size, size)
     call = ([side.address + o for o in offsets], [stock_peer.address + o for o in offsets], [size] * pieces)
@@ -230,7 +230,7 @@ def test_a_call_that_mooncake_would_have_given_up_issues_nothing_more(
     stock_peer.ask("write", 0, bytes(8192))
     side.area[:8192] = content(7, 8192)
     for i in range(2):
-        side.words.ranges.add(side.address + i * 4096, 4096, Metadata(i + 1))
+        side.sources.ranges.add(side.address + i * 4096, 4096, Metadata(i + 1))
     monkeypatch.setattr(scheduling, "transfer_timeout_s", lambda: -1.0)
     call = ([side.address, side.address + 4096], [stock_peer.address, stock_peer.address + 4096], [4096, 4096])
     assert side.engine.batch_transfer_sync_write(stock_peer.name, *call) < 0
@@ -268,7 +268,7 @@ def test_unscheduled_means_untouched(side: Side, stock_peer: Peer) -> None:
     assert side.session.tasks == []
 
 
-def test_a_broken_session_is_told_once_and_transfers_go_on(
+def test_a_broken_session_is_reported_once_and_transfers_go_on(
     side: Side, stock_peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from mfsd._native import Arbiter, Stage
 from mfsd.client import Session
-from mooncake_adapter.engine import adapted_engine
-from mooncake_adapter.metadata import Metadata, Words
+from mooncake_adapter.metadata import Metadata, MetadataSources
+from mooncake_adapter.mooncake.engine import adapted as adapted_engine
 from mooncake_adapter.session import Holder
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.arbiter import Server
@@ -36,8 +36,8 @@ class Side:
         self.server = Server(path, self.arbiter)
         self.session = Session.open(socket_path=str(path))
         once = WarnOnce()
-        self.words = Words(once)
-        kind: Any = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: self.session), self.words, once)
+        self.sources = MetadataSources(once)
+        kind: Any = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: self.session), self.sources, once)
         self.area, self.address = memory()
         self.engine = started(kind(), self.address)
         scheduling = self.engine._mfs_scheduling
@@ -82,7 +82,7 @@ def adapted_peer() -> Iterator[Peer]:
 def test_a_simple_call_goes_the_native_way_with_its_stage(side: Side, stock_peer: Peer) -> None:
     before, posted = side.long_way, side.posted()
     side.send(stock_peer, 1)
-    with side.words.transfer(Metadata(7, int(Stage.BACKGROUND))):
+    with side.sources.transfer(Metadata(7, int(Stage.BACKGROUND))):
         side.send(stock_peer, 2)
     assert side.long_way == before
     pairs = enumerate(zip(posted, side.posted(), strict=True))
@@ -93,9 +93,9 @@ def test_a_simple_call_goes_the_native_way_with_its_stage(side: Side, stock_peer
 def test_memory_that_has_an_owner_goes_the_long_way(side: Side, stock_peer: Peer) -> None:
     before, posted = side.long_way, side.posted()[Stage.BACKGROUND]
     mine = Metadata(7, int(Stage.BACKGROUND))
-    side.words.ranges.add(side.address, 2 * SIZE, mine)
+    side.sources.ranges.add(side.address, 2 * SIZE, mine)
     side.send(stock_peer, 3)
-    side.words.ranges.remove(mine)
+    side.sources.ranges.remove(mine)
     assert (side.long_way, side.posted()[Stage.BACKGROUND]) == (before + 2, posted + 2 * SIZE)
     side.send(stock_peer, 4)
     assert side.long_way == before + 2

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from mooncake_adapter import directory, marking
-from mooncake_adapter.directory import Directory, LanePorts
 from mooncake_adapter.metadata import Metadata
+from mooncake_adapter.mooncake import directory, marking
+from mooncake_adapter.mooncake.directory import Directory, LanePorts
 from tests.support.capture import Capture, capture
 from tests.support.mooncake_peer import Peer, memory
 from tests.support.scripted_session import DSCP
@@ -96,7 +96,7 @@ def test_a_lane_to_a_process_that_has_ended_falls_back(side: Side) -> None:
 def test_asynchronous_calls_take_the_lane_of_their_permit(side: Side, adapted_peer: Peer) -> None:
     send(side, adapted_peer, 5)
     eventually(lambda: (adapted_peer.name, 5) in side.engine._mfs_lanes._routes)
-    side.words.ranges.add(side.address, 4096, Metadata(1))
+    side.sources.ranges.add(side.address, 4096, Metadata(1))
     side.area[:4096] = content(11, 4096)
     call = ([side.address], [adapted_peer.address], [4096])
     batch = side.engine.batch_transfer_async_write(adapted_peer.name, *call)

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mooncake_adapter.layerwise import Pushes, Span, without
 from mooncake_adapter.metadata import Metadata, request_number
-from mooncake_adapter.vllm_requests import Chunk, Told
+from mooncake_adapter.vllm.layerwise import Pushes, Span, without
+from mooncake_adapter.vllm.requests import Chunk, RequestInfo
 from mooncake_adapter.warn_once import WarnOnce
 
 LAYERS, BLOCK, TOKENS = 3, 1000, 16
@@ -85,7 +85,7 @@ def pushes_of(worker: Any, once: WarnOnce | None = None) -> Pushes | None:
 
 
 def chunk(first: int, tokens: int, blocks: tuple[int, ...], prompt: int) -> Chunk:
-    return Chunk(Told("a", NUMBER, sends=True), blocks, first, tokens, prompt)
+    return Chunk(RequestInfo("a", NUMBER, sends=True), blocks, first, tokens, prompt)
 
 
 def ask(worker: Worker, there: list[int]) -> Meta:
@@ -176,7 +176,7 @@ def test_a_request_that_is_computed_again_is_sent_whole(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("change", ["tp", "error", "coalesced"])
-def test_a_peer_that_cannot_be_pushed_to_is_told_once(
+def test_a_peer_that_cannot_be_pushed_to_is_reported_once(
     worker: Worker, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
     if change == "tp":
@@ -198,7 +198,7 @@ def test_a_peer_that_cannot_be_pushed_to_is_told_once(
 
 
 @pytest.mark.parametrize("lacks", ["_send_blocks", "several groups", "a worker"])
-def test_a_connector_that_allows_no_push_is_told_once(caplog: pytest.LogCaptureFixture, lacks: str) -> None:
+def test_a_connector_that_allows_no_push_is_reported_once(caplog: pytest.LogCaptureFixture, lacks: str) -> None:
     once = WarnOnce()
     worker: Any = None if lacks == "a worker" else Thing(**dict.fromkeys(dir(Worker), None), **vars(Worker()))
     if lacks == "_send_blocks":

@@ -6,22 +6,22 @@ from types import SimpleNamespace as Thing
 
 import pytest
 
-from mooncake_adapter.metadata import Words, request_number
-from mooncake_adapter.sglang_plugin import Rooms, hooks, judged
+from mooncake_adapter.metadata import MetadataSources, request_number
+from mooncake_adapter.sglang.plugin import Rooms, hooks, supported_version
 from mooncake_adapter.warn_once import WarnOnce
 
 ITEM = 1000
 
 
 @pytest.fixture
-def words() -> Words:
-    return Words(WarnOnce())
+def sources() -> MetadataSources:
+    return MetadataSources(WarnOnce())
 
 
 @pytest.fixture
-def hooked(words: Words) -> dict[str, object]:
+def hooked(sources: MetadataSources) -> dict[str, object]:
     once = WarnOnce()
-    return {target.rpartition(".")[2]: function for target, function, _ in hooks(Rooms(words, once), once)}
+    return {target.rpartition(".")[2]: function for target, function, _ in hooks(Rooms(sources, once), once)}
 
 
 def manager() -> Thing:
@@ -30,26 +30,26 @@ def manager() -> Thing:
     return Thing(kv_args=Thing(kv_data_ptrs=pointers, kv_data_lens=[10 * ITEM] * 4, kv_item_lens=[ITEM] * 4))
 
 
-def test_pages_belong_to_their_room_with_its_deadline(words: Words, hooked: dict[str, object]) -> None:
+def test_pages_belong_to_their_room_with_its_deadline(sources: MetadataSources, hooked: dict[str, object]) -> None:
     sampling = Thing(custom_params={"ttft_slo_ms": 250})
     hooked["handle_generate_request"](None, Thing(bootstrap_room=7, sampling_params=sampling))  # type: ignore[operator]
     hooked["register_buffer_to_engine"](None, manager())  # type: ignore[operator]
     hooked["add_transfer_request"](manager(), 7, [2, 3], slice(0, 2), True)  # type: ignore[operator]
     for pointer, layer in ((10_000, 0), (30_000, 1), (50_000, 0), (70_000, 1)):
-        found = words.of(pointer + 2 * ITEM + 5)
+        found = sources.of(pointer + 2 * ITEM + 5)
         assert (found.request_id, found.layer) == (request_number("room-7"), layer)
         assert found.deadline_ns > 0
-    assert words.of(10_000 + 5 * ITEM).request_id == 0
+    assert sources.of(10_000 + 5 * ITEM).request_id == 0
 
 
-def test_a_room_that_never_arrived_has_no_deadline(words: Words, hooked: dict[str, object]) -> None:
+def test_a_room_that_never_arrived_has_no_deadline(sources: MetadataSources, hooked: dict[str, object]) -> None:
     hooked["register_buffer_to_engine"](None, manager())  # type: ignore[operator]
     hooked["add_transfer_request"](manager(), 8, [0], slice(0, 1), True)  # type: ignore[operator]
-    assert words.of(10_000).request_id == request_number("room-8")
-    assert words.of(10_000).deadline_ns == 0
+    assert sources.of(10_000).request_id == request_number("room-8")
+    assert sources.of(10_000).deadline_ns == 0
 
 
-def test_an_unexpected_sglang_is_told_once_and_goes_on(
+def test_an_unexpected_sglang_is_reported_once_and_goes_on(
     hooked: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -59,16 +59,16 @@ def test_an_unexpected_sglang_is_told_once_and_goes_on(
     assert len(caplog.records) == 2
 
 
-def test_another_sglang_is_told_once_and_goes_by_rules(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_sglang_is_reported_once_and_goes_by_rules(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
-    assert judged("0.5.23", once)
-    assert judged("0.5.0rc1", once)
+    assert supported_version("0.5.23", once)
+    assert supported_version("0.5.0rc1", once)
     assert not caplog.records
-    assert not any(judged(version, once) for version in ("0.50.1", "0.6.0", "1.0", "unknown"))
+    assert not any(supported_version(version, once) for version in ("0.50.1", "0.6.0", "1.0", "unknown"))
     assert len(caplog.records) == 1
     assert "tested: 0.5" in caplog.text
 
 
 def test_hooks_are_of_the_registrys_kinds() -> None:
     once = WarnOnce()
-    assert [kind for _, _, kind in hooks(Rooms(Words(once), once), once)] == ["BEFORE", "AFTER", "BEFORE"]
+    assert [kind for _, _, kind in hooks(Rooms(MetadataSources(once), once), once)] == ["BEFORE", "AFTER", "BEFORE"]

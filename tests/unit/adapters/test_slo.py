@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mooncake_adapter.metadata import HORIZON_NS, Metadata, Words, checked, request_number
+from mooncake_adapter.metadata import HORIZON_NS, Metadata, MetadataSources, checked, request_number
 from mooncake_adapter.middleware import SloHeaders
 from mooncake_adapter.slo import Default, Defaults, Promise, defaults_of, monotonic_ns, promise_of, ttft_ms
 from mooncake_adapter.warn_once import WarnOnce
@@ -35,7 +35,9 @@ def test_sources_in_order_of_strength(sources: list[Any], model: str, wanted: Pr
 
 
 @pytest.mark.parametrize("value", ["soon", "", [], {}, True, -1, 0, "nan", float("inf"), 1e12])
-def test_a_malformed_objective_is_told_once_and_means_no_deadline(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_objective_is_reported_once_and_means_no_deadline(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     once = WarnOnce()
     assert [ttft_ms(value, once) for _ in range(3)] == [None] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -72,7 +74,7 @@ def test_defaults_that_cannot_be_read_name_their_path(caplog: pytest.LogCaptureF
         (Metadata(7, deadline_ns="soon"), Metadata(7)),  # type: ignore[arg-type]
     ],
 )
-def test_an_impossible_field_is_told_once_and_unknown(
+def test_an_impossible_field_is_reported_once_and_unknown(
     bad: Metadata, kept: Metadata, caplog: pytest.LogCaptureFixture
 ) -> None:
     once = WarnOnce()
@@ -87,16 +89,16 @@ def test_request_numbers() -> None:
 
 
 def test_ranges_are_taken_over_by_whoever_came_last() -> None:
-    words = Words(WarnOnce())
+    sources = MetadataSources(WarnOnce())
     first, second = Metadata(1), Metadata(2)
-    words.ranges.add(1000, 100, first)
-    words.ranges.add_many([(1050, 10), (2000, 5)], second)
-    assert words.of(1055) == second
-    assert words.of(1000).request_id == 0  # the first range was given to another request
-    assert words.of(2004) == second
-    assert words.of(2005).request_id == 0
-    words.ranges.remove(second)
-    assert len(words.ranges) == 0
+    sources.ranges.add(1000, 100, first)
+    sources.ranges.add_many([(1050, 10), (2000, 5)], second)
+    assert sources.of(1055) == second
+    assert sources.of(1000).request_id == 0  # the first range was given to another request
+    assert sources.of(2004) == second
+    assert sources.of(2005).request_id == 0
+    sources.ranges.remove(second)
+    assert len(sources.ranges) == 0
 
 
 class App:
@@ -146,7 +148,7 @@ def test_a_body_of_another_kind_passes_as_it_is(body: bytes) -> None:
     assert through([(b"x-slo-ttft-ms", b"250")], [body]).body == body
 
 
-def test_a_malformed_header_is_told_once_and_the_request_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_header_is_reported_once_and_the_request_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
     middleware = SloHeaders(app)
 

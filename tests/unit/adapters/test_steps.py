@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mooncake_adapter.metadata import Metadata, Words, request_number
+from mooncake_adapter.metadata import Metadata, MetadataSources, request_number
 from mooncake_adapter.slo import Defaults
-from mooncake_adapter.vllm_mooncake import tell_owners
-from mooncake_adapter.vllm_requests import Requests, judged
-from mooncake_adapter.vllm_worker import Steps, layer_number, regions_of
+from mooncake_adapter.vllm.owners import report_owners
+from mooncake_adapter.vllm.requests import Requests, report_untested, supported_version
+from mooncake_adapter.vllm.worker import Steps, layer_number, regions_of
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.scripted_session import ScriptedSession
 
@@ -85,7 +85,7 @@ def session() -> ScriptedSession:
 @pytest.fixture
 def steps(session: ScriptedSession) -> Steps:
     once = WarnOnce()
-    made = Steps(session, Words(once), once, "P")  # type: ignore[arg-type]
+    made = Steps(session, MetadataSources(once), once, "P")  # type: ignore[arg-type]
     made.register(CACHES)
     return made
 
@@ -210,7 +210,7 @@ def test_a_load_must_be_there_in_time_for_the_tokens_that_follow_it(
 ) -> None:
     """By the deadline less what tokens lately took: those before it that wait for no load, and its own."""
     now_ns = time.monotonic_ns()
-    monkeypatch.setattr("mooncake_adapter.vllm_worker.time.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("mooncake_adapter.vllm.worker.time.monotonic_ns", lambda: now_ns)
 
     def needed(name: str, block: int, *, cached: int = 0, loaded: int = 0) -> tuple[int, int]:
         """(tokens to compute, when its blocks must be there)."""
@@ -265,7 +265,7 @@ def test_metadata_of_an_ended_request_is_taken_as_unknown(steps: Steps, requests
     assert steps.blocks.find(address(0, 1)) is None
 
 
-def test_a_transfer_of_an_ended_request_is_told_once_and_has_no_deadline(
+def test_a_transfer_of_an_ended_request_is_reported_once_and_has_no_deadline(
     steps: Steps, requests: Requests, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests.arrived(request("a"))
@@ -294,7 +294,7 @@ def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) 
             return addresses, [one + 1 for one in addresses], [BLOCK] * len(addresses), [], None
 
     worker = Worker()
-    assert tell_owners(Thing(connector_worker=worker), steps, WarnOnce())
+    assert report_owners(Thing(connector_worker=worker), steps, WarnOnce())
     ready = [("da", Thing(p_req_id="a", transfer_id="x-a")), ("db", Thing(p_req_id="b", transfer_id="x-b"))]
     addresses, peers, lengths, failed, message = asyncio.run(worker._build_transfer_params(ready, None, None, None))
     assert len(addresses) == len(peers) == len(lengths) == len(addresses.owners) == 16
@@ -307,21 +307,23 @@ def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) 
 def test_another_mooncake_worker_is_told_by_blocks(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
     for _ in range(2):
-        assert not tell_owners(Thing(connector_worker=Thing()), steps, once)
+        assert not report_owners(Thing(connector_worker=Thing()), steps, once)
     assert len(caplog.records) == 1
 
 
-def test_an_unknown_connector_is_told_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_connector_is_reported_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
-    assert all(judged("0.32.0", "NewConnector", once) for _ in range(3))
+    for _ in range(3):
+        report_untested("NewConnector", once)
+    report_untested("MooncakeConnector", once)
     assert len(caplog.records) == 1
     assert "'NewConnector' was not tested" in caplog.text
 
 
-def test_another_vllm_is_told_once_and_runs_unscheduled(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_vllm_is_reported_once_and_runs_unscheduled(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
-    assert judged("0.32.0+cpu", "MooncakeConnector", once)
-    assert not any(judged("0.99.0", "MooncakeConnector", once) for _ in range(3))
+    assert supported_version("0.32.0+cpu", once)
+    assert not any(supported_version("0.99.0", once) for _ in range(3))
     assert len(caplog.records) == 1
     assert "tested: 0.32.0" in caplog.text
 
@@ -348,7 +350,7 @@ def test_the_answer_of_a_pruned_request_says_so(said: dict[str, Any] | None) -> 
 
 
 def test_a_finder_that_owns_nothing_costs_no_look() -> None:
-    words = Words(WarnOnce())
-    assert not words.told_by_address()
-    words.ranges.add(1, 1, Metadata(1))
-    assert words.told_by_address()
+    sources = MetadataSources(WarnOnce())
+    assert not sources.any_owner()
+    sources.ranges.add(1, 1, Metadata(1))
+    assert sources.any_owner()

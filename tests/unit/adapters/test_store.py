@@ -13,9 +13,10 @@ import mooncake.store
 import pytest
 
 from bench.ports import free_port
-from mooncake_adapter.metadata import Metadata, Words
+from mooncake_adapter.metadata import Metadata, MetadataSources
+from mooncake_adapter.mooncake.store import READS, WRITES, parameters, writer_setup
+from mooncake_adapter.mooncake.store import adapted as adapted_store
 from mooncake_adapter.session import Holder
-from mooncake_adapter.store import READS, WRITES, adapted_store, parameters, writer_setup
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.mooncake_peer import memory
 from tests.support.scripted_session import ScriptedSession
@@ -32,7 +33,7 @@ class Shelf:
     area: Any
     address: int
     session: ScriptedSession
-    words: Words
+    sources: MetadataSources
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def shared(master: str) -> Shelf:
     session, once = ScriptedSession(), WarnOnce()
-    words = Words(once)
-    kind = adapted_store(STOCK, Holder(lambda: session), words, once)
+    sources = MetadataSources(once)
+    kind = adapted_store(STOCK, Holder(lambda: session), sources, once)
 
     def ready() -> Any:
         store = kind()
@@ -66,13 +67,13 @@ def shared(master: str) -> Shelf:
     store = eventually(ready, "the master")
     area, address = memory(16 << 20)
     assert store.register_buffer(address, 16 << 20) == 0
-    return Shelf(store, area, address, session, words)
+    return Shelf(store, area, address, session, sources)
 
 
 @pytest.fixture
 def shelf(shared: Shelf) -> Shelf:
     shared.session.__init__()  # type: ignore[misc]
-    shared.words.ranges.clear()
+    shared.sources.ranges.clear()
     return shared
 
 
@@ -125,8 +126,8 @@ def test_buffers_batches_and_parts(shelf: Shelf) -> None:
 def test_a_batch_that_mixes_requests_is_split(shelf: Shelf) -> None:
     shelf.area[: 2 * SIZE] = b"p" * SIZE + b"q" * SIZE
     pointers = [shelf.address, shelf.address + SIZE]
-    shelf.words.ranges.add(pointers[0], SIZE, Metadata(1, layer=2))
-    shelf.words.ranges.add(pointers[1], SIZE, Metadata(2))
+    shelf.sources.ranges.add(pointers[0], SIZE, Metadata(1, layer=2))
+    shelf.sources.ranges.add(pointers[1], SIZE, Metadata(2))
     assert shelf.store.batch_put_from(["p", "q"], pointers, [SIZE, SIZE]) == [0, 0]
     assert shelf.store.batch_get_into(keys=["q", "no such key"], buffer_ptrs=pointers, sizes=[SIZE, SIZE])[0] == SIZE
     told = [(t.transfer.request_id, t.transfer.stage, t.transfer.layer) for t in shelf.session.tasks]
@@ -143,7 +144,7 @@ def test_answers_and_errors_are_the_wheels_own(shelf: Shelf) -> None:
 
 
 def test_context_tells_a_background_write_from_an_urgent_one(shelf: Shelf) -> None:
-    with shelf.words.transfer(Metadata(9, stage=3)):
+    with shelf.sources.transfer(Metadata(9, stage=3)):
         assert shelf.store.put("z", b"1") == 0
     assert shelf.session.tasks[0].transfer.stage == 3
     assert shelf.session.tasks[0].transfer.request_id == 9

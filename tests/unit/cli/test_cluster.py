@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mfsd.cli.commands.cluster import Health, judged
+from mfsd.cli.commands.cluster import Health, verdict_of
 from mfsd.node.control import HealthFinding, HealthReply
 from mfsd.proto import mfs_pb2 as pb
 
@@ -20,7 +20,7 @@ def node(name: str = "a", connected: bool = True, silent_s: float = 0.0, rho: fl
 
 
 def subjects(reply: pb.StatusReply | None, silent: dict[str, str] | None = None) -> tuple[str, list[tuple[str, str]]]:
-    found = judged(reply, 2, silent or {}, "look", {})
+    found = verdict_of(reply, 2, silent or {}, "look", {})
     return found.verdict, [(point.severity, point.subject) for point in found.points]
 
 
@@ -59,7 +59,7 @@ def health(mode: str = "enforce", *failed: str, clock_s: float = 0.0) -> Health:
 
 def test_what_doctors_find_is_said_once_for_all_nodes() -> None:
     names = [f"node-{n}" for n in range(5)]
-    found = judged(
+    found = verdict_of(
         leader(*map(node, names)), 1, {}, "", {name: health("enforce", "nic.trust", "devices.none") for name in names}
     )
     assert found.verdict == "well"
@@ -74,7 +74,7 @@ def test_modes_versions_and_clocks_that_differ_are_said() -> None:
     nodes = [node("a"), node("b"), node("c", connected=False)]
     for one, version in zip(nodes, ("0.1.0", "0.2.0", "0.0.1"), strict=True):
         one.version = version
-    found = judged(leader(*nodes), 1, {}, "", {"a": health(), "b": health("observe", clock_s=-61.0)})
+    found = verdict_of(leader(*nodes), 1, {}, "", {"a": health(), "b": health("observe", clock_s=-61.0)})
     said = {p.subject: p.reason for p in found.points if p.severity == "warn"}
     assert said["versions"] == "0.1.0 on a; 0.2.0 on b", "who is lost is another matter"
     assert said["modes"] == "enforce on a; observe on b"
@@ -84,7 +84,7 @@ def test_modes_versions_and_clocks_that_differ_are_said() -> None:
 
 
 def test_a_node_that_cannot_be_asked_is_said_so() -> None:
-    found = judged(leader(node("a")), 1, {}, "", {"a": Health(None, "mfsd 0.0.9 is too old to answer")})
+    found = verdict_of(leader(node("a")), 1, {}, "", {"a": Health(None, "mfsd 0.0.9 is too old to answer")})
     assert ("a", "its doctor was not heard: mfsd 0.0.9 is too old to answer") in {
         (p.subject, p.reason) for p in found.points
     }

@@ -82,4 +82,4 @@ def test_metrics_are_prometheus_own() -> None:
     assert samples["mfs_coordinator_leads",] == 1
     assert samples["mfs_coordinator_nodes", "connected"] == 1
     assert samples["mfs_coordinator_port_load_ratio", "10.0.0.1/in"] == 0.5
-    assert samples["mfs_coordinator_judged_requests_total", "missed"] == 1
+    assert samples["mfs_coordinator_ended_requests_total", "missed"] == 1

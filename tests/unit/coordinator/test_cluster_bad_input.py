@@ -199,7 +199,7 @@ def test_refusals_that_nobody_reads_are_bounded() -> None:
     assert set(world.refused["a"]) == set(range(5, REFUSALS_MAX + 5))
 
 
-def test_what_is_held_is_judged_together() -> None:
+def test_what_is_held_is_planned_together() -> None:
     """Before the release nobody hears a judgement; after it all is as if told one after the other."""
     held, one_by_one = (
         World("a", policy=PolicyConfig(drop_budget=0.5)),

@@ -16,18 +16,18 @@ from mfsd.proto import mfs_pb2 as pb
 S = 1_000_000_000
 
 
-def judged(history: History, seen: Attainment, request_id: int, met: bool, now_ns: int) -> None:
+def ended(history: History, seen: Attainment, request_id: int, met: bool, now_ns: int) -> None:
     counts = seen.judge(request_id, met, now_ns)
     if counts is not None:
-        history.judged(request_id, met, counts, "a")
+        history.ended(request_id, met, counts, "a")
 
 
 def test_a_request_that_is_late_after_all_counts_where_it_ended_first() -> None:
     history, seen = History(), Attainment()
-    judged(history, seen, 1, True, 5 * S)
-    judged(history, seen, 2, True, 6 * S)
-    judged(history, seen, 1, False, 25 * S)
-    judged(history, seen, 1, False, 26 * S)
+    ended(history, seen, 1, True, 5 * S)
+    ended(history, seen, 2, True, 6 * S)
+    ended(history, seen, 1, False, 25 * S)
+    ended(history, seen, 1, False, 26 * S)
     assert [(i.met, i.missed) for _, i in history.latest(10, 30 * S)] == [(1, 1)]
     assert [m.request_id for m in history.missed] == [1]
 
@@ -36,7 +36,7 @@ def test_a_request_that_is_late_after_all_counts_where_it_ended_first() -> None:
 def test_history_and_attainment_agree(ends: list[tuple[int, int, bool]]) -> None:
     history, seen = History(), Attainment(window_ns=10**18)
     for at_s, request_id, met in sorted(ends):
-        judged(history, seen, request_id, met, at_s * S)
+        ended(history, seen, request_id, met, at_s * S)
     counts = seen.counts(3_000 * S)
     assert history.recent(10**18, 3_000 * S) == (counts.met, counts.missed)
 
@@ -45,7 +45,7 @@ def test_it_never_grows_beyond_an_hour() -> None:
     history = History()
     for number in range(3 * INTERVALS):
         history.at(number * INTERVAL_NS).met += 1
-        history.judged(number, False, (number * INTERVAL_NS, False), "a")
+        history.ended(number, False, (number * INTERVAL_NS, False), "a")
     now_ns = 3 * INTERVALS * INTERVAL_NS
     shown = list(history.latest(10**6, now_ns))
     assert len(shown) < INTERVALS and shown[0][0] < INTERVALS * INTERVAL_NS
@@ -80,8 +80,8 @@ def test_who_follows_has_each_interval_once(phase_ns: int, late_ns: list[int]) -
 def test_a_next_leader_goes_on_where_the_last_one_ended() -> None:
     first = Cluster(PolicyConfig(), 10**9, 0)
     first.connect("a", {"a/out": 10**9}, 1000 * S)
-    first.judged("a", 1, True, 1001 * S)
-    first.judged("a", 2, False, 1002 * S)
+    first.ended("a", 1, True, 1001 * S)
+    first.ended("a", 2, False, 1002 * S)
     first.used(0, Use((0, 500), 100, 0))
     first.remember(1003 * S)
     reply = pb.StatusReply(address="leader", term=7)
@@ -89,7 +89,7 @@ def test_a_next_leader_goes_on_where_the_last_one_ended() -> None:
     past = History()
     follow_history(past, reply, 50 * S)
     then = Cluster(PolicyConfig(), 10**9, 0, past)
-    then.judged("b", 3, True, 61 * S)
+    then.ended("b", 3, True, 61 * S)
     assert past.recent(300 * S, 62 * S) == (2, 1)
     _, interval = next(past.latest(INTERVALS, 62 * S))
     assert list(interval.bytes_per_s)[:2] == [0, 5 * 10**8] and interval.unscheduled_bytes_per_s == 10**8

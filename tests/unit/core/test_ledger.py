@@ -134,14 +134,14 @@ def test_a_request_in_two_batches_ends_once(serve: Callable[..., Server], eventu
         marker, _ = client.batch_begin_with(3, 4, [RequestInfo(10)])
         eventually(
             lambda: server.arbiter.accounts(10), "the marker"
-        )  # what has ended before it is seen is never judged
+        )  # what has ended before it is seen is never evaluated
         client.batch_end(marker)
         assert [f.request_id for f in all_finished(server.arbiter, 1, eventually)] == [10]
         client.batch_end(second)
         assert [f.request_id for f in all_finished(server.arbiter, 1, eventually)] == [9]
 
 
-def test_a_program_that_ends_is_not_judged(serve: Callable[..., Server], eventually: Eventually) -> None:
+def test_a_program_that_ends_is_not_evaluated(serve: Callable[..., Server], eventually: Eventually) -> None:
     server = serve()
     client = server.attach()
     client.batch_begin_with(1, 4, [RequestInfo(9, deadline_ns=time.monotonic_ns() + 10**12)])

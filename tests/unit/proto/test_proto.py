@@ -45,14 +45,14 @@ def test_field_numbers_are_never_reused() -> None:
         "Heartbeat": "term epoch stamp_ns",
         "FromNode": "hello report echo",
         "ToNode": "welcome standby refusal order heartbeat",
-        "Judged": "request_id met",
+        "Outcome": "request_id met",
         "Attainment": "met missed recent_met recent_missed window_ns",
     }
     for message, fields in known.items():
         numbers = {f.name: f.number for f in pb.DESCRIPTOR.message_types_by_name[message].fields}
         for number, name in enumerate(fields.split(), start=1):
             assert numbers[name] == number, f"{message}.{name}"
-    later = {("Report", "judged"): 20, ("StatusReply", "attainment"): 20}
+    later = {("Report", "outcomes"): 20, ("StatusReply", "attainment"): 20}
     for (message, name), number in later.items():
         assert pb.DESCRIPTOR.message_types_by_name[message].fields_by_name[name].number == number
 

@@ -31,7 +31,7 @@ def figures(kv_mb_s: float, collective_mb_s: float, p50_ms: float) -> gate.Figur
         (gate.Figures(165.0), "met", "nothing to judge"),
     ],
 )
-def test_kv_is_compared_with_what_the_link_has_left_and_messages_by_their_median(
+def test_kv_is_decided_by_what_the_link_has_left_and_messages_by_their_median(
     enforce: gate.Figures, kv: str, collectives: str
 ) -> None:
     row = gate.row(CASE, 200.0, figures(0.0, 52.0, 1.0), figures(180.0, 40.0, 3.0), enforce)
@@ -49,7 +49,7 @@ def test_messages_may_not_be_slower_than_in_observe_even_where_they_are_nearly_a
     assert row["collectives_verdict"] == "missed"
 
 
-def test_the_worst_case_that_has_a_verdict_counts() -> None:
+def test_the_worst_case_that_can_be_decided_counts() -> None:
     alone, observe = figures(0, 50, 1.0), figures(140, 50, 2.0)
     rows = {
         "good": gate.row(CASE, 200.0, alone, observe, figures(150, 50, 1.0)),
@@ -62,7 +62,7 @@ def test_the_worst_case_that_has_a_verdict_counts() -> None:
     assert found["kv_verdict"] == {"met": 1, "missed": 1, "nothing_to_judge": 1} and found["failed"] == 1
 
 
-def test_free_destinations_are_compared_with_observe() -> None:
+def test_free_destinations_are_held_against_observe() -> None:
     case = window.Case("write", 1, 0.1, 262_144)
     row = window.row(case, 125.0, window.Figures(108.0, 11.4), window.Figures(4.0, 10.9))
     assert (row["free_verdict"], row["slow_verdict"]) == ("missed", "met")

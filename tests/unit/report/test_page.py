@@ -27,7 +27,7 @@ def test_a_bar_is_held_missed_or_not_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("median", "interval", "said"),
+    ("median", "interval", "ending"),
     [
         (0.25, [-0.1, 0.6], "| 0.25 % (-0.1 to 0.6) | holds |"),
         (0.25, [-0.8, 1.3], "| 0.25 % (-0.8 to 1.3) | holds, within the interval |"),
@@ -35,13 +35,11 @@ def test_a_bar_is_held_missed_or_not_measured() -> None:
         (1.5, [1.2, 1.9], "| 1.5 % (1.2 to 1.9) | **missed** |"),
     ],
 )
-def test_a_median_has_a_verdict_and_its_interval_says_how_surely(
-    median: float, interval: list[float], said: str
-) -> None:
+def test_a_median_decides_and_its_interval_says_how_surely(median: float, interval: list[float], ending: str) -> None:
     measured = {"overhead_percent": median, "overhead_percent_interval": interval}
     text = page({"mooncake": {"machine": MACHINE, "results": {"tcp": measured}}})
     (line,) = [one for one in text.splitlines() if one.startswith("| Mooncake adapter") and "TCP" in one]
-    assert line.endswith(said)
+    assert line.endswith(ending)
 
 
 def test_the_ring_stands_among_its_peers_by_speed() -> None:

@@ -71,7 +71,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _active(host: Host, device: str) -> Iterator[Finding]:
-    """Without the program ibv_devinfo nothing is said: the link's MTU is judged anyway."""
+    """Without the program ibv_devinfo nothing is said: the link's MTU is checked anyway."""
     try:
         text = host.run(["ibv_devinfo", "-d", device])
     except NoAnswer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mooncake_adapter.metadata import request_number
+from mooncake_adapter.protocol import tested
 from mooncake_adapter.slo import Defaults, promise_of
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -14,8 +15,13 @@ TESTED_VERSIONS = ("0.32.0",)
 TESTED_CONNECTORS = ("MooncakeConnector", "NixlConnector", "ExampleConnector")
 
 
-def judged(version: str, connector: str, once: WarnOnce) -> bool:
-    """Whether this vLLM is one that was tested; warns once where it, or the inner connector, is not."""
+def supported_version(version: str, once: WarnOnce) -> bool:
+    """Whether this vLLM was tested; warns once where it was not."""
+    return tested("vLLM", version, version.partition("+")[0], TESTED_VERSIONS, "requests run unscheduled", once)
+
+
+def report_untested(connector: str, once: WarnOnce) -> None:
+    """Warns once where the inner connector was not tested."""
     if connector not in TESTED_CONNECTORS:
         once.warn(
             "connector",
@@ -23,20 +29,15 @@ def judged(version: str, connector: str, once: WarnOnce) -> bool:
             connector,
             ", ".join(TESTED_CONNECTORS),
         )
-    if version.partition("+")[0] not in TESTED_VERSIONS:
-        tested = ", ".join(TESTED_VERSIONS)
-        once.warn("vllm", "vLLM %s was not tested (tested: %s); requests run unscheduled", version, tested)
-        return False
-    return True
 
 
 @dataclass(frozen=True)
-class Told:
-    """One request, as told by the engine."""
+class RequestInfo:
+    """One request, as the engine reports it."""
 
-    request: str
+    name: str
     number: int
-    """Of the transfer, so that both ends of a prefill-to-decode transfer say the same."""
+    """Of the transfer, so that both ends of a prefill-to-decode transfer have the same."""
     deadline_unix_ns: int = 0
     program_id: int = 0
     budget_ns: int = 0
@@ -49,7 +50,7 @@ class Told:
 class Chunk(NamedTuple):
     """The part of one request that runs in one step."""
 
-    told: Told
+    info: RequestInfo
     blocks: tuple[int, ...]
     """Blocks that it was given since its last chunk."""
     first_token: int
@@ -69,7 +70,7 @@ class Chunk(NamedTuple):
 class Load(NamedTuple):
     """KV that is on its way to blocks of a request which has no step yet."""
 
-    told: Told
+    info: RequestInfo
     blocks: tuple[int, ...]
     tokens: int
     """To compute until the request's prompt has ended, once the KV is there: its own and those before it."""
@@ -79,10 +80,10 @@ class Load(NamedTuple):
 class Progress:
     """How far the prompt of one request is."""
 
-    told: Told
+    info: RequestInfo
     prompt_tokens: int
     held_tokens: int = 0
-    """Computed, in the step that is told last, cached here, or on their way."""
+    """Computed, in the latest step that was reported, cached here, or on their way."""
     loading: bool = False
     """It waits for its KV, and lets others pass."""
 
@@ -104,20 +105,20 @@ class Requests:
     model: str
     once: WarnOnce
     pruned: Callable[[int], bool] = lambda number: False
-    _told: dict[str, Progress] = field(default_factory=dict)
+    _progress: dict[str, Progress] = field(default_factory=dict)
     _loading: list[Load] = field(default_factory=list)
 
-    def arrived(self, request: Any) -> Told:
+    def arrived(self, request: Any) -> RequestInfo:
         """A new request, or one not seen before; reads what it was promised."""
-        found = self._told.get(request.request_id)
+        found = self._progress.get(request.request_id)
         if found is not None:
-            return found.told
+            return found.info
         parameters = getattr(request, "kv_transfer_params", None)
         parameters = parameters if isinstance(parameters, Mapping) else {}
         sampling = getattr(request, "sampling_params", None)
         promise = promise_of([getattr(sampling, "extra_args", None), parameters], self.defaults, self.model, self.once)
         session = promise.session or str(getattr(request, "session_id", "") or "") or promise.tenant
-        told = Told(
+        info = RequestInfo(
             request.request_id,
             request_number(str(parameters.get("transfer_id") or request.request_id)),
             promise.deadline_unix_ns(float(getattr(request, "arrival_time", 0.0) or 0.0)),
@@ -126,36 +127,36 @@ class Requests:
             bool(parameters.get("do_remote_decode")),
             bool(parameters.get("do_remote_prefill")),
         )
-        self._told[request.request_id] = Progress(told, int(request.num_prompt_tokens))
-        return told
+        self._progress[request.request_id] = Progress(info, int(request.num_prompt_tokens))
+        return info
 
     def cached(self, request: Any, tokens: int) -> None:
         """So many tokens of the request's prompt are cached here already."""
         self.arrived(request)
-        self._told[request.request_id].held_tokens = tokens
+        self._progress[request.request_id].held_tokens = tokens
 
     def loading(self, request: Any, blocks: Any, tokens: int) -> None:
         """The inner connector will load so many tokens' KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""
-        told = self.arrived(request)
-        progress = self._told[request.request_id]
+        info = self.arrived(request)
+        progress = self._progress[request.request_id]
         progress.held_tokens += tokens
         progress.loading = True
         unhashed = numbers_of(blocks.get_unhashed_block_ids_all_groups())
-        self._loading.append(Load(told, unhashed, self._tokens_until(progress)))
+        self._loading.append(Load(info, unhashed, self._tokens_until(progress)))
 
     def _tokens_until(self, last: Progress) -> int:
         """To compute until its prompt has ended, by those that came before it and wait for no load, and by itself."""
         before = 0
-        for progress in self._told.values():
+        for progress in self._progress.values():
             if progress is last:
                 break
             before += 0 if progress.loading else progress.left_tokens
         return before + last.left_tokens
 
     def loads(self) -> list[Load]:
-        """What loading() was told since this was last asked, of requests that are in no step yet."""
+        """Loads since the last call, of requests that are in no step yet."""
         loads, self._loading = self._loading, []
-        return [load for load in loads if (known := self._told.get(load.told.request)) is not None and known.loading]
+        return [load for load in loads if (known := self._progress.get(load.info.name)) is not None and known.loading]
 
     def chunks(self, output: Any) -> list[Chunk]:
         """What runs in the step that this scheduler output describes."""
@@ -167,24 +168,24 @@ class Requests:
             first[request] = (cached.num_computed_tokens[index], numbers_of(cached.new_block_ids[index]))
         chunks = []
         for request, tokens in output.num_scheduled_tokens.items():
-            if request in self._told and request in first:
-                progress, (first_token, blocks) = self._told[request], first[request]
+            if request in self._progress and request in first:
+                progress, (first_token, blocks) = self._progress[request], first[request]
                 progress.held_tokens, progress.loading = first_token + tokens, False
-                chunks.append(Chunk(progress.told, blocks, first_token, tokens, progress.prompt_tokens))
+                chunks.append(Chunk(progress.info, blocks, first_token, tokens, progress.prompt_tokens))
         return chunks
 
     def is_pruned(self, request: str) -> bool:
-        found = self._told.get(request)
-        return found is not None and self.pruned(found.told.number)
+        found = self._progress.get(request)
+        return found is not None and self.pruned(found.info.number)
 
-    def ended(self, request: str) -> Told | None:
-        found = self._told.pop(request, None)
-        return found.told if found else None
+    def ended(self, request: str) -> RequestInfo | None:
+        found = self._progress.pop(request, None)
+        return found.info if found else None
 
     def reported(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         """The same as :meth:`ended`, and what the request's answer says of its transfer: "mfs_pruned" where the daemon
-        judged it infeasible, beside what the inner connector says."""
-        told = self.ended(request)
+        found it infeasible, beside what the inner connector says."""
+        info = self.ended(request)
         return (
-            {**(parameters or {}), "mfs_pruned": True} if told is not None and self.pruned(told.number) else parameters
+            {**(parameters or {}), "mfs_pruned": True} if info is not None and self.pruned(info.number) else parameters
         )

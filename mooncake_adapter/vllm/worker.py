@@ -9,11 +9,11 @@ from typing import Any
 
 from mfsd.client import Flow, Request
 from mooncake_adapter.blocks import Blocks, Region
-from mooncake_adapter.layerwise import Pushes
-from mooncake_adapter.metadata import Metadata, Words, request_number
+from mooncake_adapter.metadata import Metadata, MetadataSources, request_number
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
 from mooncake_adapter.slo import monotonic_ns
-from mooncake_adapter.vllm_requests import Chunk, Load, Told
+from mooncake_adapter.vllm.layerwise import Pushes
+from mooncake_adapter.vllm.requests import Chunk, Load, RequestInfo
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 KEPT = 0.8
@@ -42,11 +42,11 @@ def regions_of(caches: Mapping[str, Any]) -> list[Region]:
 class Steps:
     """The steps of one worker."""
 
-    def __init__(self, session: Session, words: Words, once: WarnOnce, unit: str) -> None:
+    def __init__(self, session: Session, sources: MetadataSources, once: WarnOnce, unit: str) -> None:
         """``unit`` names the prefill unit in the cluster."""
-        self._session, self._words, self._once, self._unit = session, words, once, unit
+        self._session, self._sources, self._once, self._unit = session, sources, once, unit
         self.blocks = Blocks()
-        words.add_finder(self.blocks)
+        sources.add_finder(self.blocks)
         self.layers = 0
         self.pushes: Pushes | None = None
         """Set where each layer is sent when it ends."""
@@ -65,12 +65,12 @@ class Steps:
         self.layers = len({region.layer for region in regions}) or len(caches)
         self._block_bytes = sum(region.block_bytes for region in regions)
 
-    def metadata(self, told: Told) -> Metadata:
-        """What transfers of this request carry, whoever starts them."""
-        found = self._known.get(told.request)
+    def metadata(self, info: RequestInfo) -> Metadata:
+        """What transfers of this request carry, in whichever thread they start."""
+        found = self._known.get(info.name)
         if found is None:
-            found = Metadata(told.number, deadline_ns=monotonic_ns(told.deadline_unix_ns))
-            self._known[told.request] = found
+            found = Metadata(info.number, deadline_ns=monotonic_ns(info.deadline_unix_ns))
+            self._known[info.name] = found
         return found
 
     def known(self, request: str) -> Metadata | None:
@@ -89,7 +89,7 @@ class Steps:
         if prefills and self.layers:
             self._open(prefills)
         for chunk in chunks:
-            self.blocks.give(chunk.blocks, self.metadata(chunk.told))
+            self.blocks.give(chunk.blocks, self.metadata(chunk.info))
         if self.pushes is not None:
             self.pushes.begin(chunks)
 
@@ -97,7 +97,7 @@ class Steps:
         """KV will come for requests that have no step yet: their blocks have owners, too, so that MFS can tell how much
         each request waits for, and whether it comes in time."""
         for load in loads:
-            metadata = self.metadata(load.told)
+            metadata = self.metadata(load.info)
             needed_ns = self._needed_ns(metadata.deadline_ns, load.tokens)
             self.blocks.give(load.blocks, metadata._replace(deadline_ns=needed_ns))
 
@@ -114,7 +114,7 @@ class Steps:
         self._layer = -1
         self._tokens = sum(chunk.tokens for chunk in prefills)
         self._begun_ns = time.monotonic_ns()
-        deadlines = [d for d in (self.metadata(chunk.told).deadline_ns for chunk in prefills) if d]
+        deadlines = [d for d in (self.metadata(chunk.info).deadline_ns for chunk in prefills) if d]
         self._batch = self._session.batch(
             request_number(f"{self._unit}/{self._step}"),
             layers=self.layers,
@@ -123,23 +123,23 @@ class Steps:
             deadline_ns=min(deadlines, default=0),
         )
         for chunk in prefills:
-            if chunk.told.sends and chunk.last:  # its batch lasts until it has sent
-                self._sending[chunk.told.request] = self._batch
-                self._known[chunk.told.request] = self.metadata(chunk.told)._replace(batch=self._batch)
+            if chunk.info.sends and chunk.last:  # its batch lasts until it has sent
+                self._sending[chunk.info.name] = self._batch
+                self._known[chunk.info.name] = self.metadata(chunk.info)._replace(batch=self._batch)
 
     def _request(self, chunk: Chunk) -> Request:
-        told = chunk.told
+        info = chunk.info
         size_bytes = len(chunk.blocks) * self._block_bytes
         flows = []
-        if told.sends and size_bytes:
+        if info.sends and size_bytes:
             made = range(self.layers) if self.pushes is not None else (self.layers - 1,)
             flows = [Flow(STAGE_P2D, "", size_bytes // len(made), layer=layer) for layer in made]
-        flows += [Flow(STAGE_REUSE, "", size_bytes, incoming=True)] if told.loads and size_bytes else []
-        deadline_ns = self.metadata(told).deadline_ns
-        return Request(told.number, deadline_ns, told.budget_ns, told.program_id, tuple(flows))
+        flows += [Flow(STAGE_REUSE, "", size_bytes, incoming=True)] if info.loads and size_bytes else []
+        deadline_ns = self.metadata(info).deadline_ns
+        return Request(info.number, deadline_ns, info.budget_ns, info.program_id, tuple(flows))
 
     def layer(self, number: int) -> None:
-        """The step is about to run this layer; told once, and never backwards."""
+        """The step is about to run this layer; reported once, and never backwards."""
         if self._batch is not None and number > self._layer:
             self._layer = number
             self._batch.layer(number)

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from mooncake_adapter import marking
-from mooncake_adapter.directory import Directory, LanePorts, ask, join, split
+from mooncake_adapter.mooncake import marking
+from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, split
 from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 

@@ -21,7 +21,7 @@ import msgspec
 
 from mooncake_adapter.blocks import Owned
 from mooncake_adapter.metadata import Metadata, request_number
-from mooncake_adapter.vllm_requests import Chunk
+from mooncake_adapter.vllm.requests import Chunk
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 WRITERS = 16
@@ -159,7 +159,7 @@ class Pushes:
 
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """A step starts."""
-        self._loop.call_soon_threadsafe(self._begin, [one for one in chunks if one.prefill and one.told.sends])
+        self._loop.call_soon_threadsafe(self._begin, [one for one in chunks if one.prefill and one.info.sends])
 
     def layer_ended(self, layer: int, written: Any) -> None:
         """The step has computed this layer. `written`: an event to wait for before it is read; None: it is written."""
@@ -174,10 +174,10 @@ class Pushes:
     def _begin(self, chunks: list[Chunk]) -> None:
         self._running = []
         for chunk in chunks:
-            told = chunk.told
-            source = self._sources.setdefault(told.number, Source(told.request, chunk.prompt_tokens))
+            info = chunk.info
+            source = self._sources.setdefault(info.number, Source(info.name, chunk.prompt_tokens))
             source.step(chunk, self._block_tokens)
-            self._running.append((told.number, source))
+            self._running.append((info.number, source))
 
     def _layer_ended(self, layer: int, written: Any) -> None:
         for number, source in self._running:
@@ -186,7 +186,7 @@ class Pushes:
                 self._push(source, asked, layer, written)
 
     def _expect(self, meta: Any) -> list[tuple[int, Asked]]:
-        """A decode instance has told where it wants its requests' KV. Never raises."""
+        """A decode instance has said where it wants its requests' KV. Never raises."""
         try:
             worker = self._worker
             if (meta.remote_tp_size, meta.remote_pp_size) != (worker.tp_size, worker.pp_size):

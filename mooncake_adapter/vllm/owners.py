@@ -1,4 +1,4 @@
-"""Tells, for vLLM's own Mooncake connector, whose every pointer of a transfer is.
+"""Reports, for vLLM's own Mooncake connector, which request every pointer of a transfer belongs to.
 
 It sends the blocks of several requests in one call. Its list of pointers is built request by request, so that each can
 be given its owner and layer; blocks of a shared prefix count for the request that sends them.
@@ -9,24 +9,26 @@ from __future__ import annotations
 from typing import Any
 
 from mooncake_adapter.blocks import Owned
-from mooncake_adapter.layerwise import Pushes, Span
 from mooncake_adapter.metadata import Metadata, request_number
-from mooncake_adapter.vllm_worker import Steps
+from mooncake_adapter.vllm.layerwise import Pushes, Span
+from mooncake_adapter.vllm.worker import Steps
 from mooncake_adapter.warn_once import WarnOnce
 
 BUILD, WORKER = "_build_transfer_params", "connector_worker"
 
 
-def tell_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes | None = None) -> bool:
+def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes | None = None) -> bool:
     """Makes the connector's worker build transfers whose pointers know their owners, without what was pushed; False
     where it cannot be done."""
     worker = getattr(connector, WORKER, None)
     build = getattr(worker, BUILD, None)
     if worker is None or build is None:
-        once.warn("mooncake-owners", "%s has no %s; requests are told by their blocks", type(connector).__name__, BUILD)
+        once.warn(
+            "mooncake-owners", "%s has no %s; requests are known by their blocks", type(connector).__name__, BUILD
+        )
         return False
 
-    async def told(ready: list[Any], *arguments: Any) -> tuple[Any, ...]:
+    async def build_with_owners(ready: list[Any], *arguments: Any) -> tuple[Any, ...]:
         addresses, peer_addresses, lengths, owners = [], [], [], []
         failed: list[Any] = []
         message = None
@@ -46,5 +48,5 @@ def tell_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes | N
             message = message or text
         return Owned(addresses, owners), peer_addresses, lengths, failed, message
 
-    setattr(worker, BUILD, told)
+    setattr(worker, BUILD, build_with_owners)
     return True

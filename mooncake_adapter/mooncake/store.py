@@ -1,7 +1,7 @@
 """A drop-in subclass of mooncake.store.MooncakeDistributedStore: reads are stage 1, writes go when nothing else waits.
 
-Two lanes: the program's own client, whose class is that of blocking reuse (who holds a segment answers reads through
-it), and a second client without a segment, opened in the background at the first write, whose class is the scavenger.
+Two lanes: the program's own client, whose class is that of blocking reuse (a client with a segment answers reads
+through it), and a second client without a segment, opened in the background at the first write, in the scavenger's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from functools import wraps
 from typing import Any
 
 from mfsd.transfer import Transfer
-from mooncake_adapter import marking
-from mooncake_adapter.lanes import shim_present
-from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.network import nic_of
-from mooncake_adapter.permits import Budget, permitted
-from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
+from mooncake_adapter.metadata import Metadata, MetadataSources
+from mooncake_adapter.mooncake import marking
+from mooncake_adapter.mooncake.lanes import shim_present
+from mooncake_adapter.mooncake.network import nic_of
+from mooncake_adapter.mooncake.permits import Budget, permitted
+from mooncake_adapter.session import ADAPTED, STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
 from mooncake_adapter.warn_once import WarnOnce
 
+CLASS = "MooncakeDistributedStore"
 READS = re.compile(r"(batch_)?get(_batch|_buffer|_into|_tensor|$)")
 WRITES = re.compile(r"(batch_)?(put|upsert|pub)(_|$)")
 NO_BYTES = re.compile(r"_session_|_replica_")
@@ -52,7 +53,7 @@ def total(sizes: Any) -> int:
 
 
 def content_bytes(content: Any) -> int:
-    """How many bytes a buffer, a tensor or a list of them has; 0 when it does not tell."""
+    """How many bytes a buffer, a tensor or a list of them has; 0 when it has no size."""
     if isinstance(content, (list, tuple)):
         return sum(map(content_bytes, content))
     size = getattr(content, "nbytes", None)
@@ -73,8 +74,8 @@ def first_pointer(pointers: Any) -> int:
 class Stored:
     """What the adapter keeps for one store."""
 
-    def __init__(self, base: Any, session: Session, words: Words, once: WarnOnce, nic: int) -> None:
-        self._base, self._session, self._words, self._once, self._nic = base, session, words, once, nic
+    def __init__(self, base: Any, session: Session, sources: MetadataSources, once: WarnOnce, nic: int) -> None:
+        self._base, self._session, self._sources, self._once, self._nic = base, session, sources, once, nic
         self._lock = threading.Lock()
         self._buffers: dict[int, int] = {}
         self._writer: Any = None
@@ -143,8 +144,8 @@ class Stored:
     ) -> Any:
         """Issues the call when it is permitted; what Mooncake answers."""
         pointers = next((given[name] for name in POINTERS if name in given), None)
-        ranged = pointers is not None and self._words.told_by_address()
-        metadata = self._words.of(first_pointer(pointers)) if ranged else self._words.current()
+        ranged = pointers is not None and self._sources.any_owner()
+        metadata = self._sources.of(first_pointer(pointers)) if ranged else self._sources.current()
         client = self.writer(own) if stage == STAGE_BACKGROUND else own
         transfer = Transfer(
             self.size_bytes(own, given),
@@ -169,7 +170,7 @@ class Stored:
         pointers = next(given[name] for name in POINTERS if name in given)
         groups: dict[Metadata, list[int]] = {}
         for index, pointer in enumerate(pointers):
-            groups.setdefault(self._words.of(first_pointer(pointer)), []).append(index)
+            groups.setdefault(self._sources.of(first_pointer(pointer)), []).append(index)
         answers: list[Any] = [None] * len(pointers)
         budget = Budget(self._session)
         for indices in groups.values():
@@ -197,106 +198,113 @@ def writer_setup(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[
     return (), {**kept, "global_segment_size": 0}
 
 
-def adapted_store(base: type, holder: Holder, words: Words, once: WarnOnce) -> type:
-    """The subclass of this MooncakeDistributedStore."""
-    original_class: Any = base
+def _stored_of(self: Any, holder: Holder) -> Stored | None:
+    stored: Stored | None = self.__dict__.get("_mfs_stored")
+    session = holder.get()
+    return stored if stored is not None and session is not None and session.scheduled else None
 
-    def stored_of(self: Any) -> Stored | None:
-        stored: Stored | None = self.__dict__.get("_mfs_stored")
-        session = holder.get()
-        return stored if stored is not None and session is not None and session.scheduled else None
 
-    def moving(name: str, stage: int) -> Callable[..., Any]:
-        original = getattr(base, name)
-        names = parameters(original)
+def moving(base: type, holder: Holder, sources: MetadataSources, name: str, stage: int) -> Callable[..., Any]:
+    """A method that moves bytes: permitted first."""
+    original = getattr(base, name)
+    names = parameters(original)
 
-        def given_of(arguments: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
-            if "parts" in names:
-                return {"key": arguments[0], "parts": arguments[1:]}
-            return {**dict(zip(names, arguments, strict=False)), **keywords}
+    def given_of(arguments: Sequence[Any], keywords: dict[str, Any]) -> dict[str, Any]:
+        if "parts" in names:
+            return {"key": arguments[0], "parts": arguments[1:]}
+        return {**dict(zip(names, arguments, strict=False)), **keywords}
 
-        @wraps(original)
-        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            stored = stored_of(self)
-            if stored is None:
-                return original(self, *arguments, **keywords)
-            try:
-                given = given_of(arguments, keywords)
-                cuttable = name in SPLIT and words.told_by_address()
-                lists = {k: v for k, v in given.items() if isinstance(v, list)}
-                cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
-                if cuttable:
-                    pointers = next(given[k] for k in POINTERS if k in given)
-                    cuttable = len({words.of(first_pointer(pointer)) for pointer in pointers}) > 1
-                total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
-            except Exception:
-                return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
+    @wraps(original)
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        stored = _stored_of(self, holder)
+        if stored is None:
+            return original(self, *arguments, **keywords)
+        try:
+            given = given_of(arguments, keywords)
+            cuttable = name in SPLIT and sources.any_owner()
+            lists = {k: v for k, v in given.items() if isinstance(v, list)}
+            cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
             if cuttable:
-                rest = {k: v for k, v in given.items() if k not in lists}
-                return stored.split(self, original, stage, lists, rest)
-            return stored.run(self, original, stage, given, arguments, keywords)
+                pointers = next(given[k] for k in POINTERS if k in given)
+                cuttable = len({sources.of(first_pointer(pointer)) for pointer in pointers}) > 1
+            total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
+        except Exception:
+            return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
+        if cuttable:
+            rest = {k: v for k, v in given.items() if k not in lists}
+            return stored.split(self, original, stage, lists, rest)
+        return stored.run(self, original, stage, given, arguments, keywords)
 
-        return method
+    return method
 
-    members: dict[str, Any] = {}
-    for name in dir(base):
-        if name.startswith("_") or NO_BYTES.search(name) or name == "get_size":
-            continue
-        if READS.match(name):
-            members[name] = moving(name, STAGE_REUSE)
-        elif WRITES.match(name):
-            members[name] = moving(name, STAGE_BACKGROUND)
 
-    def override(method: Callable[..., Any]) -> None:
-        if hasattr(base, method.__name__):
-            members[method.__name__] = wraps(getattr(base, method.__name__))(method)
+def setting_up(base: Any, holder: Holder, sources: MetadataSources, once: WarnOnce) -> Callable[..., int]:
+    """setup(): the store's own client gets its lane, and what is kept for it."""
 
-    @override
     def setup(self: Any, *arguments: Any, **keywords: Any) -> int:
         session = holder.get()
         if session is None:
-            return int(original_class.setup(self, *arguments, **keywords))
+            return int(base.setup(self, *arguments, **keywords))
         wire_class = read_class(session)
         first = arguments[0] if arguments else None
         given = first if isinstance(first, dict) else {**dict(zip(SETUP, arguments, strict=False)), **keywords}
         protocol, host = str(given.get("protocol", "tcp")), str(given.get("local_hostname", ""))
         with _setting_up, session.lane(wire_class):
             before = marking.listening_ports() if protocol == "tcp" else set()
-            result = int(original_class.setup(self, *arguments, **keywords))
+            result = int(base.setup(self, *arguments, **keywords))
             new = marking.listening_ports() - before if protocol == "tcp" else set()
         if result == 0:
             dscp = marking.dscp_of(session.dscp, wire_class)
             if dscp is not None and new:
                 marking.mark_listening(new, dscp)
             nic = nic_of(session, str(given.get("rdma_devices", "")), host, protocol == "tcp")
-            self._mfs_stored = Stored(base, session, words, once, nic)
+            self._mfs_stored = Stored(base, session, sources, once, nic)
             if protocol != "tcp" and shim_present():
                 self._mfs_stored.writer_arguments = writer_setup(arguments, keywords)
         return result
 
-    @override
+    return setup
+
+
+def buffer_methods(original: Any) -> list[Callable[..., Any]]:
+    """Buffers are registered with the client that writes, too; it ends with the store."""
+
     def register_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
-        result = int(original_class.register_buffer(self, *arguments, **keywords))
+        result = int(original.register_buffer(self, *arguments, **keywords))
         stored: Stored | None = self.__dict__.get("_mfs_stored")
         if result == 0 and stored is not None:
             given = {**dict(zip(("buffer_ptr", "size"), arguments, strict=False)), **keywords}
             stored.registered(given["buffer_ptr"], given["size"])
         return result
 
-    @override
     def unregister_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
         stored: Stored | None = self.__dict__.get("_mfs_stored")
         if stored is not None and (arguments or keywords):
             stored.unregistered(arguments[0] if arguments else keywords["buffer_ptr"])
-        return int(original_class.unregister_buffer(self, *arguments, **keywords))
+        return int(original.unregister_buffer(self, *arguments, **keywords))
 
-    @override
     def close(self: Any) -> int:
         stored: Stored | None = self.__dict__.get("_mfs_stored")
         if stored is not None:
             stored.close()
-        return int(original_class.close(self))
+        return int(original.close(self))
 
+    return [register_buffer, unregister_buffer, close]
+
+
+def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
+    """The subclass of this MooncakeDistributedStore."""
+    members: dict[str, Any] = {}
+    for name in dir(base):
+        if name.startswith("_") or NO_BYTES.search(name) or name == "get_size":
+            continue
+        if READS.match(name):
+            members[name] = moving(base, holder, sources, name, STAGE_REUSE)
+        elif WRITES.match(name):
+            members[name] = moving(base, holder, sources, name, STAGE_BACKGROUND)
+    for method in (setting_up(base, holder, sources, once), *buffer_methods(base)):
+        if hasattr(base, method.__name__):
+            members[method.__name__] = wraps(getattr(base, method.__name__))(method)
     members |= {"__doc__": base.__doc__, "__module__": base.__module__, "__qualname__": base.__qualname__}
-    members["_mfs_adapted"] = True
+    members[ADAPTED] = True
     return type(base.__name__, (base,), members)

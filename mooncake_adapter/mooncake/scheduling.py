@@ -13,11 +13,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mfsd.transfer import Transfer
-from mooncake_adapter.calls import READ, Call
-from mooncake_adapter.lanes import Lanes
-from mooncake_adapter.metadata import Metadata, Words
-from mooncake_adapter.permits import TIMEOUT_PARTS, Budget, hold_max_s, permitted, submitted, transfer_timeout_s
-from mooncake_adapter.pieces import PIECE_BYTES, Piece, cut
+from mooncake_adapter.metadata import Metadata, MetadataSources
+from mooncake_adapter.mooncake.calls import READ, Call
+from mooncake_adapter.mooncake.lanes import Lanes
+from mooncake_adapter.mooncake.permits import (
+    TIMEOUT_PARTS,
+    Budget,
+    hold_max_s,
+    permitted,
+    submitted,
+    transfer_timeout_s,
+)
+from mooncake_adapter.mooncake.pieces import PIECE_BYTES, Piece, cut
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 AHEAD = 8
 """Pieces of one call that ask for permits at once."""
 COURSE_NS = 1_000_000_000
-"""For how long the fast path goes by what it was told: so long may the log's level and the fabric's marks lag."""
+"""For how long the fast path uses one answer: so long may the log's level and the fabric's marks lag."""
 POLL_S = 50e-6
 SPINS = 20
 DEFERRED_MAX = 32
@@ -63,8 +70,10 @@ class Pending:
 class Scheduling:
     """The calls of one engine. Errors of MFS never reach the caller: the call then goes as it would without."""
 
-    def __init__(self, base: Any, engine: Any, session: Session, words: Words, lanes: Lanes, once: WarnOnce) -> None:
-        self._base, self._session, self._words, self._lanes, self._once = base, session, words, lanes, once
+    def __init__(
+        self, base: Any, engine: Any, session: Session, sources: MetadataSources, lanes: Lanes, once: WarnOnce
+    ) -> None:
+        self._base, self._session, self._sources, self._lanes, self._once = base, session, sources, lanes, once
         self._piece_bytes = getattr(session, "piece_bytes", PIECE_BYTES)
         self.nic = 0
         self._pending: dict[int, Pending] = {}
@@ -80,8 +89,8 @@ class Scheduling:
             return None
         lanes = self._lanes
         found: FastPath | None = make(
-            context=self._words.context,
-            owned=self._words.owned,
+            context=self._sources.context,
+            owned=self._sources.owned,
             course=self._course,
             route=lanes.route,
             failed=lanes.failed,
@@ -121,14 +130,14 @@ class Scheduling:
 
     def _whole(self, call: Call) -> Metadata | None:
         """The metadata of a call that is one message; None when it has to be cut."""
-        if call.size_bytes > self._piece_bytes or hasattr(call.addresses, "owners") or self._words.told_by_address():
+        if call.size_bytes > self._piece_bytes or hasattr(call.addresses, "owners") or self._sources.any_owner():
             return None
-        return self._words.current()
+        return self._sources.current()
 
     def _pieces(self, call: Call) -> list[Piece]:
         owners = getattr(call.addresses, "owners", None)
         if owners is None:
-            return cut(call.addresses, call.peer_addresses, call.lengths, self._words.of, self._piece_bytes)
+            return cut(call.addresses, call.peer_addresses, call.lengths, self._sources.of, self._piece_bytes)
         by_address = dict(zip(call.addresses, owners, strict=True))
         return cut(call.addresses, call.peer_addresses, call.lengths, by_address.__getitem__, self._piece_bytes)
 

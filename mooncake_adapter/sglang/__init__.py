@@ -1,0 +1,1 @@
+"""SGLang: hooks report which request each page of its KV belongs to."""

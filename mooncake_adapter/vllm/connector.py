@@ -1,0 +1,268 @@
+"""A KV connector for vLLM that wraps any other and reports to MFS what each request, batch and layer needs.
+
+    --kv-transfer-config '{"kv_connector": "MfsConnector", "kv_role": "kv_producer", "kv_connector_extra_config":
+        {"inner": {"kv_connector": "MooncakeConnector"}, "mfs": {"default": {"ttft_slo_ms": 500}}}}'
+
+Everything is the inner connector's work; nothing here changes what it answers. Where MFS cannot work the inner
+connector works alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import vllm
+from vllm.config.kv_transfer import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+    supports_hma,
+)
+
+from mooncake_adapter.hook import install
+from mooncake_adapter.metadata import request_number
+from mooncake_adapter.process import PROCESS
+from mooncake_adapter.slo import defaults_of
+from mooncake_adapter.vllm.layerwise import Pushes
+from mooncake_adapter.vllm.owners import report_owners
+from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
+from mooncake_adapter.vllm.worker import Steps, layer_number
+
+INHERITED = (
+    *("engine_id", "kv_role", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_device", "kv_buffer_size"),
+    *("kv_load_failure_policy", "enable_permute_local_kv"),
+)
+
+
+def written() -> Any:
+    """An event that waits for what the current stream has been given; None where there are no streams."""
+    if not torch.accelerator.is_available():
+        return None
+    event = torch.Event()
+    event.record()
+    return event
+
+
+class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
+    """What goes from the scheduler's connector to the workers' in one step."""
+
+    def __init__(self, inner: Any, chunks: list[Chunk], loads: list[Load]) -> None:
+        self.inner = inner
+        self.chunks = chunks
+        self.loads = loads
+
+
+def inner_config(vllm_config: Any) -> Any:
+    """vLLM's configuration as the inner connector sees it. ValueError names what is missing."""
+    own = vllm_config.kv_transfer_config
+    inner = own.kv_connector_extra_config.get("inner")
+    if not isinstance(inner, dict) or not isinstance(inner.get("kv_connector"), str):
+        raise ValueError(
+            f'kv_connector_extra_config["inner"]={inner!r} must name the connector to wrap, '
+            'for example {"kv_connector": "MooncakeConnector", "kv_connector_extra_config": {}}'
+        )
+    config = copy.copy(vllm_config)
+    inherited = {name: getattr(own, name) for name in INHERITED if hasattr(own, name)}
+    config.kv_transfer_config = KVTransferConfig(**{**inherited, **inner})
+    return config
+
+
+class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """The wrapping connector; see the module."""
+
+    _kind: Any = None
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        install()
+        kind, config = self._of(vllm_config)
+        groups = len(getattr(kv_cache_config, "kv_cache_groups", ()) or ())
+        if groups > 1 and not supports_hma(kind):
+            raise ValueError(
+                f"{kind.__name__} does not support several KV cache groups: --disable-hybrid-kv-cache-manager"
+            )
+        self._inner: Any = kind(config, role, kv_cache_config)
+        self._steps: Steps | None = None
+        self._requests: Requests | None = None
+        report_untested(config.kv_transfer_config.kv_connector, PROCESS.once)
+        session = PROCESS.holder.get() if supported_version(vllm.__version__, PROCESS.once) else None
+        if session is None:
+            return
+        if role == KVConnectorRole.SCHEDULER:
+            own = vllm_config.kv_transfer_config.kv_connector_extra_config.get("mfs")
+            model = str(vllm_config.model_config.served_model_name or vllm_config.model_config.model)
+            self._requests = Requests(defaults_of(own, PROCESS.once), model, PROCESS.once, session.pruned)
+        else:
+            unit = str(vllm_config.kv_transfer_config.engine_id)
+            self._steps = Steps(session, PROCESS.sources, PROCESS.once, unit)
+            if hasattr(self._inner, "connector_worker") and "Mooncake" in kind.__name__:
+                report_owners(self._inner, self._steps, PROCESS.once, self._layer_wise(vllm_config))
+            else:
+                self._layer_wise(vllm_config)
+
+    def _layer_wise(self, vllm_config: Any) -> Pushes | None:
+        """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
+        wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get("layer_wise_push", False)
+        if not isinstance(wanted, bool):
+            PROCESS.once.warn("layer-wise", "layer_wise_push=%r is neither true nor false; KV goes at the end", wanted)
+        if wanted is not True or self._steps is None or vllm_config.kv_transfer_config.kv_role == "kv_consumer":
+            return None
+        steps, block_tokens = self._steps, int(vllm_config.cache_config.block_size)
+        steps.pushes = Pushes.made(self._inner, block_tokens, steps.metadata_at, lambda: steps.reached, PROCESS.once)
+        return steps.pushes
+
+    # ---- class questions ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _of(cls, vllm_config: Any) -> tuple[Any, Any]:
+        """The inner connector's class and configuration; statistics are asked for later without any configuration."""
+        config = inner_config(vllm_config)
+        cls._kind = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
+        return cls._kind, config
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> Any:
+        kind, config = cls._of(vllm_config)
+        return kind.get_required_kvcache_layout(config)
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return True  # a whole CUDA graph has no layer boundaries
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, *arguments: Any) -> Any:
+        kind, config = cls._of(vllm_config)
+        return kind.build_prom_metrics(config, *arguments)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Any:
+        return cls._kind.build_kv_connector_stats(data) if cls._kind is not None else None
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return bool(self._inner.requires_kv_delivery)
+
+    @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        return bool(self._inner.supports_divergent_local_hybrid_hits)
+
+    # ---- scheduler ---------------------------------------------------------------------------------------------------
+
+    def on_new_request(self, request: Any) -> None:
+        if self._requests is not None:
+            self._requests.arrived(request)
+        self._inner.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        if self._requests is not None:
+            self._requests.cached(request, num_computed_tokens)
+        return self._inner.get_num_new_matched_tokens(request, num_computed_tokens)  # type: ignore[no-any-return]
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if self._requests is not None and num_external_tokens > 0:
+            self._requests.loading(request, blocks, num_external_tokens)
+        self._inner.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> MfsMetadata:
+        chunks = self._requests.chunks(scheduler_output) if self._requests is not None else []
+        loads = self._requests.loads() if self._requests is not None else []
+        return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks, loads)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return self._reported(request, *self._inner.request_finished(request, block_ids))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        if supports_hma(self._inner):
+            return self._reported(request, *self._inner.request_finished_all_groups(request, block_ids))
+        return self._reported(request, *self._inner.request_finished(request, block_ids[0]))
+
+    def _reported(
+        self, request: Any, delayed: bool, parameters: dict[str, Any] | None
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Adds "mfs_pruned" to the answer of a request that the daemon found infeasible."""
+        if self._requests is not None:
+            parameters = self._requests.reported(request.request_id, parameters)
+        return delayed, parameters
+
+    def pruned(self, request_id: str) -> bool:
+        """For a scheduler of one's own: whether the daemon found this running request infeasible."""
+        return self._requests is not None and self._requests.is_pruned(request_id)
+
+    # ---- worker ------------------------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        if self._steps is not None:
+            self._steps.register(kv_caches)
+        self._inner.register_kv_caches(kv_caches)
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        self._inner.handle_preemptions(kv_connector_metadata.inner)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._steps is not None:
+            unsent = getattr(connector_metadata.inner, "reqs_not_processed", None) or ()
+            self._steps.aborted({request_number(str(transfer)) for transfer in unsent})
+            self._steps.begin(connector_metadata.chunks)
+            self._steps.load(connector_metadata.loads)
+        self._inner.bind_connector_metadata(connector_metadata.inner)
+
+    def clear_connector_metadata(self) -> None:
+        super().clear_connector_metadata()
+        self._inner.clear_connector_metadata()
+        if self._steps is not None:
+            self._steps.end()
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        if self._steps is not None:
+            self._steps.layer(layer_number(layer_name))
+        self._inner.wait_for_layer_load(layer_name)
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        self._inner.save_kv_layer(layer_name, kv_layer, attn_metadata, **kwargs)
+        if self._steps is not None:
+            self._steps.layer_ended(layer_number(layer_name), written() if self._steps.pushes is not None else None)
+
+    def get_finished(self, finished_req_ids: set[str]) -> Any:
+        finished = self._inner.get_finished(finished_req_ids)
+        self._forget(finished_req_ids, finished[0] or ())
+        return finished
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        results = self._inner.get_transfer_results(finished_req_ids)
+        self._forget(finished_req_ids, results.finished_sending)
+        return results
+
+    def _forget(self, finished: set[str], sent: Any) -> None:
+        if self._steps is not None:
+            self._steps.finished(finished, sent)
+
+
+def _delegated(name: str) -> Any:
+    def method(self: MfsConnector, *arguments: Any, **keywords: Any) -> Any:
+        return getattr(self._inner, name)(*arguments, **keywords)
+
+    method.__name__ = name
+    return method
+
+
+def _delegate_the_rest() -> None:
+    """Every public method of vLLM's base that is not ours above goes to the inner connector: none keeps a default."""
+    own = ("has_connector_metadata", "role")
+    for name in dir(KVConnectorBase_V1):
+        member = getattr(KVConnectorBase_V1, name)
+        if name.startswith("_") or name in vars(MfsConnector) or name in own or not callable(member):
+            continue
+        if not hasattr(member, "__self__"):  # a class method asks no instance
+            setattr(MfsConnector, name, _delegated(name))
+    MfsConnector.__abstractmethods__ = frozenset()
+
+
+_delegate_the_rest()

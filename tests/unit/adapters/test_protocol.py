@@ -1,0 +1,42 @@
+"""The adapters fill their protocols, under the names by which hook and entry points find them."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+
+import pytest
+
+from mooncake_adapter.hook import ADAPTERS
+from mooncake_adapter.mooncake import engine, store
+from mooncake_adapter.protocol import EngineAdapter, TransferAdapter
+from mooncake_adapter.sglang import plugin as sglang
+from mooncake_adapter.vllm import plugin as vllm
+from mooncake_adapter.warn_once import WarnOnce
+
+TRANSFERS: tuple[TransferAdapter, ...] = (engine, store)
+ENGINES: tuple[EngineAdapter, ...] = (vllm, sglang)
+
+
+def test_the_hook_knows_every_transfer_adapter_and_its_class() -> None:
+    assert [importlib.import_module(name) for name in ADAPTERS.values()] == list(TRANSFERS)
+    for library, adapter in zip(ADAPTERS, TRANSFERS, strict=True):
+        assert hasattr(importlib.import_module(library), adapter.CLASS)
+
+
+@pytest.mark.parametrize("adapter", ENGINES, ids=["vllm", "sglang"])
+def test_an_untested_version_is_refused_with_one_warning(
+    adapter: EngineAdapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    once = WarnOnce()
+    assert not any(adapter.supported_version("99.0", once) for _ in range(3))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "99.0 was not tested (tested: " in said
+
+
+@pytest.mark.parametrize(
+    ("group", "adapter"), [("vllm.general_plugins", vllm), ("sglang.srt.plugins", sglang)], ids=["vllm", "sglang"]
+)
+def test_the_entry_points_register_the_adapters(group: str, adapter: EngineAdapter) -> None:
+    (entry,) = [entry for entry in entry_points(group=group) if entry.name == "mfs"]
+    assert entry.load() == adapter.register
