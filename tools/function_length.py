@@ -18,8 +18,6 @@ LONGEST = 70
 EXCEPTIONS = {
     "bench/programs/nccl_pace.c main": "one straight line: set-up, two measurements, output",
     "csrc/arbiter/task.c task_submit": "to be split along its three outcomes",
-    "mooncake_adapter/engine.py adapted_engine": "a class made over its base at run time; to be split",
-    "mooncake_adapter/store.py adapted_store": "a class made over its base at run time; to be split",
     "nccl_shim/src/qp.c shim_qp_add": "to be split: what a queue pair is, and its entry in the table",
     "tests/native/arbiter_many.c main": "one test in a straight line",
     "tests/native/soft_roce_cases_data.c builders": "one case a line",
