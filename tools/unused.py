@@ -51,7 +51,6 @@ UNUSED = {
     "tests/unit/doctor/test_registry.py raise": "a yield behind it makes the function a generator",
 }
 ONLY_TESTS = {
-    "mooncake_adapter/protocol.py EngineAdapter": "what an adapter of an engine fills; the types of both are checked in a test",
     "mfsd/client/session.py memory_range": "for engines: docs/api.md",
     "mfsd/coordinator/planner.py ReferencePlanner": "to be moved to tests/ with the rest of the reference",
     "mfsd/policy/result.py feasible": "to be moved to tests/ with the rest of the reference",
