@@ -237,11 +237,11 @@ def _knobs(config: dict[str, Any]) -> str:
     """What is not as in a cluster without contention."""
     plain = msgspec.to_builtins(Config())
     changed = {k: v for k, v in config.items() if v != plain[k] and k not in ("model", "gpus")}
-    told = [
+    parts = [
         f"{name.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
         for name, value in changed.items()
     ]
-    return ", ".join(told) or "no knobs"
+    return ", ".join(parts) or "no knobs"
 
 
 def _curves(axis: Any, panel: dict[str, Any], policies: Sequence[str]) -> None:

@@ -137,8 +137,8 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
                 f"{where}: arrives at {arrival} s, before the row above it "
                 f"({rows[-1].arrival_s} s); sort the trace by time"
             )
-        told = row.get("block_tokens")  # a number where all blocks are alike
-        lengths = () if isinstance(told, (int, float)) else _integers(told, where, "block_tokens", 0)
+        given = row.get("block_tokens")  # a number where all blocks are alike
+        lengths = () if isinstance(given, (int, float)) else _integers(given, where, "block_tokens", 0)
         if lengths and len(lengths) != len(blocks):
             raise TraceError(f"{where}: {len(lengths)} block_tokens for {len(blocks)} blocks")
         size = 16 if qwen else 512

@@ -179,7 +179,7 @@ static void submit_all(void)
 		message[i] = (struct message){ .request = &request, .bytes = 64, .stage = STAGE_P2D };
 		gate_submit(&message[i]);
 	}
-	gate_look();
+	gate_poll();
 	asked = 0;
 }
 
@@ -196,10 +196,10 @@ int main(void)
 	segment.header.max_hold_ns = 1000000000;
 
 	submit_all();
-	gate_look();
+	gate_poll();
 	check(!asked && gate_waits(), "while no permit has moved nobody is asked for");
 	permits_leave_the_ring();
-	gate_look();
+	gate_poll();
 	check_posted("permits that the shim took are found without a bell");
 
 	submit_all();

@@ -61,7 +61,7 @@ static uint32_t permits_moved(void)
 }
 
 /* Rings the bell when permits have come, and lets the event loop take them before it sleeps again. They may have left the
- * ring by the time it is polled; one that leaves between two waits is gate_look's. */
+ * ring by the time it is polled; one that leaves between two waits is gate_poll's. */
 static void *wait_for_permits(void *unused)
 {
 	const uint64_t one = 1;
@@ -232,7 +232,7 @@ bool gate_waits(void)
 
 /* After every event: the shim's hook in ibv_poll_cq may have taken permits of ours. Falls open, too: what waits on a session
  * that is gone, or too long, goes out. */
-void gate_look(void)
+void gate_poll(void)
 {
 	static uint64_t looked_ns;
 	const uint64_t now = now_ns();

@@ -14,7 +14,7 @@ enum { LINKS_MAX = 64, LOOK_MS = 20 };
 static void control_ready(void)
 {
 	static char packet[PACKET_BYTES];
-	static bool told_ready;
+	static bool reported_ready;
 	ssize_t bytes = recv(settings.control_fd, packet, sizeof(packet) - 1, 0);
 	unsigned peer;
 	int used = 0;
@@ -24,8 +24,8 @@ static void control_ready(void)
 	packet[bytes] = 0;
 	if (sscanf(packet, "from %u %n", &peer, &used) == 1 && used) {
 		verbs_peer(peer, packet + used);
-		if (!told_ready && verbs_connected()) {
-			told_ready = true;
+		if (!reported_ready && verbs_connected()) {
+			reported_ready = true;
 			tell("ready");
 		}
 	} else if (!strncmp(packet, "batch ", 6)) {
@@ -130,6 +130,6 @@ int main(int argc, char **argv)
 	tell("linked");
 	for (;;) {
 		loop_turn(gate_waits() ? LOOK_MS : -1);
-		gate_look();
+		gate_poll();
 	}
 }

@@ -136,8 +136,8 @@ void gate_batch_begin(struct batch *batch);
 void gate_batch_layer(struct batch *batch);
 void gate_batch_computed(struct batch *batch); /* may still have KV to send */
 void gate_request_end(struct request *request); /* has nothing left to send */
-bool gate_waits(void); /* messages wait for permits: call gate_look every now and then */
-void gate_look(void);
+bool gate_waits(void); /* messages wait for permits: call gate_poll every now and then */
+void gate_poll(void);
 void gate_posting(const struct message *message);
 void gate_lane(int wire_class);
 void gate_statistics(void);

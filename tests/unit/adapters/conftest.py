@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mooncake.engine
 import pytest
@@ -39,7 +39,7 @@ def shared_side() -> Side:
     """Made once a module: an engine takes a second to end."""
     session, once = ScriptedSession(), WarnOnce()
     sources = MetadataSources(once)
-    kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: session), sources, once)
+    kind = adapted_engine(mooncake.engine.TransferEngine, Holder(lambda: cast(Any, session)), sources, once)
     area, address = memory()
     return Side(started(kind(), address), area, address, session, sources)
 
@@ -47,7 +47,7 @@ def shared_side() -> Side:
 @pytest.fixture
 def side(shared_side: Side) -> Side:
     """The shared side as if nothing had been sent or told yet."""
-    shared_side.session.__init__()  # type: ignore[misc]
+    shared_side.session.__init__()
     vars(shared_side.session).pop("submit", None)
     shared_side.sources.ranges.clear()
     return shared_side

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mooncake.store
 import pytest
@@ -57,7 +57,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def shared(master: str) -> Shelf:
     session, once = ScriptedSession(), WarnOnce()
     sources = MetadataSources(once)
-    kind = adapted_store(STOCK, Holder(lambda: session), sources, once)
+    kind = adapted_store(STOCK, Holder(lambda: cast(Any, session)), sources, once)
 
     def ready() -> Any:
         store = kind()
@@ -72,7 +72,7 @@ def shared(master: str) -> Shelf:
 
 @pytest.fixture
 def shelf(shared: Shelf) -> Shelf:
-    shared.session.__init__()  # type: ignore[misc]
+    shared.session.__init__()
     shared.sources.ranges.clear()
     return shared
 

@@ -54,7 +54,13 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_every_seam_has_an_example() -> None:
-    assert set(EXAMPLES) == {"A policy in the simulator", "A request scheduler", "A fault", "A switch system"}
+    assert set(EXAMPLES) == {
+        "A policy in the simulator",
+        "A request scheduler",
+        "A fault",
+        "A switch system",
+        "An adapter",
+    }
     for heading, blocks in EXAMPLES.items():
         assert [language for language, _ in blocks][-1] == "sh", f"{heading}: nothing runs it"
 

@@ -3,7 +3,8 @@
     python -m tests.unit.docs.vocabulary           # where each stands
     python -m tests.unit.docs.vocabulary --shrink  # takes what is clean off vocabulary_left.txt
 
-A new word is a line of RETIRED. Where it cannot be mended at once, its folders are named in vocabulary_left.txt.
+A new word is a line of RETIRED. Where it cannot be mended at once, its folders are named in vocabulary_left.txt,
+one a line, so that two branches that clean different folders merge.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ def left() -> dict[str, set[str]]:
     """Word -> folders that still have it."""
     known: dict[str, set[str]] = {}
     for line in LEFT.read_text().splitlines():
-        word, *folders = line.split()
-        known.setdefault(word, set()).update(folders)
+        word, folder = line.rsplit(" ", 1)
+        known.setdefault(word, set()).add(folder)
     return known
 
 
@@ -124,8 +125,7 @@ def main(arguments: list[str]) -> int:
         found = [folder_of(name) for name, _ in places(retired)]
         folders = sorted(set(found))
         print(f"{retired.word} ({retired.instead}): {len(found)} in {' '.join(folders) or 'no folder'}")
-        if still := sorted(allowed.get(retired.word, set()) & set(folders)):
-            kept.append(f"{retired.word} {' '.join(still)}\n")
+        kept += [f"{retired.word} {folder}\n" for folder in folders if folder in allowed.get(retired.word, ())]
     if arguments == ["--shrink"]:
         LEFT.write_text("".join(kept))
     return 0
