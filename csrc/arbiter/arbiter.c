@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "watch.h"
 
+#include "../base/pause.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -23,15 +25,6 @@
 #define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
 #define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
-
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("isb");
-#endif
-}
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
@@ -192,7 +185,7 @@ static void *arbiter_thread(void *argument)
 					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
-			cpu_relax();
+			mfs_pause();
 		} else {
 			rest = !arbiter->dormant && at_rest(arbiter);
 			active_tell(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);

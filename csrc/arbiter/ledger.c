@@ -3,6 +3,8 @@
  * the least recently used one that has no task open makes room. */
 #include "ledger.h"
 
+#include "../base/mix.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,21 +47,14 @@ struct ledger {
 	struct cell cell[MFS_LEDGER_CELLS];
 };
 
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	return x ^ x >> 31;
-}
-
 static uint32_t *row_bucket(struct ledger *ledger, uint32_t client_id, uint64_t request_id)
 {
-	return &ledger->row_bucket[mix(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) % ROW_BUCKETS];
+	return &ledger->row_bucket[mfs_mix64(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) % ROW_BUCKETS];
 }
 
 static uint32_t *cell_bucket(struct ledger *ledger, uint32_t row, uint8_t stage, uint16_t layer)
 {
-	return &ledger->cell_bucket[mix(ledger->salt ^ ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) % CELL_BUCKETS];
+	return &ledger->cell_bucket[mfs_mix64(ledger->salt ^ ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) % CELL_BUCKETS];
 }
 
 struct ledger *ledger_create(uint64_t salt)

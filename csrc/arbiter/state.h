@@ -2,21 +2,23 @@
  *
  * From above to below; none calls one above it (tests/unit/test_native_layers.py).
  *
- *   arbiter.c          the thread: loop, spinning and sleeping; what the daemon asks for
- *   look.c     what people and the daemon's Python see: statistics, contexts, tasks
- *   task.c     what clients say of their tasks, how tasks end, detaching
+ *   snapshot.c   copies of its state for readers: statistics, contexts, tasks
+ *   arbiter.c    the thread: loop, spinning and sleeping; the daemon's interface
+ *   task.c       tasks: messages about them, how they end; detaching
  *   heartbeat.c  how programs know that the daemon lives
- *   batch.c    batches: what the queues are told, ranks; when contexts are read
- *   request.c  requests and the bytes that they will move, pruning
- *   nic.c      NICs: grants, windows, load
- *   gate.c     collectives: whether held flows may go beside them
- *   fifo.c     queue pairs: which of their tasks is first
- *   credit.c   leave in advance where nothing waits
- *   active.c  which clients are looked at in each turn
- *   session.c  sessions: segments and what the daemon writes there
- *   watch.h    where all of them are watched: accounts of requests, events for a recorder
- *   notice.c   what the daemon's Python is told of
- *   command.c  how other threads reach the arbiter's
+ *   batch.c      batches: when contexts are read, what the queues learn of them, ranks
+ *   request.c    requests and the bytes that they will move, pruning
+ *   nic.c        NICs: permits, windows, load
+ *   gate.c       collectives: whether held flows may go beside them
+ *   fifo.c       queue pairs: which of their tasks is first
+ *   credit.c     permits in advance where nothing waits
+ *   active.c     which clients are polled in each turn
+ *   session.c    sessions: segments and what the daemon writes there
+ *   watch.c      observers of all of them: accounts of requests, events for a recorder
+ *   trace.c      the ring of events
+ *   ledger.c     what each request has moved
+ *   notice.c     what wakes the daemon's Python
+ *   command.c    how other threads reach the arbiter's
  */
 #ifndef MFS_ARBITER_STATE_H
 #define MFS_ARBITER_STATE_H
@@ -25,6 +27,8 @@
 #include <mfs/ring.h>
 #include <mfs/usage.h>
 #include <mfs/window.h>
+
+#include "../base/mix.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -345,15 +349,12 @@ static inline bool session_suspect(const struct mfs_arbiter *arbiter, const stru
 	return session->direction[direction].overdue_ns && arbiter->now_ns - session->direction[direction].overdue_ns < SUSPECT_NS;
 }
 
-/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
+/* Keys of different clients do not meet in the queues unless they guess the salt. */
 static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 {
-	uint64_t x = salt ^ id;
+	uint64_t key = mfs_mix64(salt ^ id);
 
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	x ^= x >> 31;
-	return x ? x : 1;
+	return key ? key : 1;
 }
 
 /* The rings of it that are looked at in a turn, one bit each. */

@@ -5,7 +5,7 @@
  * alone. The writer keeps the last head that it saw, so that it reads the reader's line once a lap. Attaching and detaching
  * are commands, that is they happen between two turns of the writer.
  */
-#include "watch.h"
+#include "trace.h"
 
 #include <errno.h>
 #include <stdatomic.h>

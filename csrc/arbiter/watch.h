@@ -1,38 +1,17 @@
-/* Where the arbiter is watched: one line at each place where something happens to a flow, a batch or a request. Each keeps
- * the ledger and, only while somebody records, writes an event: otherwise one branch that is always predicted.
- *
- *   ledger.c   what each request has moved
- *   trace.c    the ring of events
+/* Where the arbiter is observed: one line at each place where something happens to a flow, a batch or a request. Each keeps
+ * the ledger and, only while an observer records, writes an event: otherwise one branch that is always predicted.
  */
 #ifndef MFS_ARBITER_WATCH_H
 #define MFS_ARBITER_WATCH_H
 
 #include "ledger.h"
-#include "state.h"
-
-#include <mfs/trace.h>
-
-struct trace;
-
-struct watch {
-	struct trace *trace; /* NULL: nobody records */
-	struct ledger *ledger;
-	uint64_t opened[MFS_OPEN_REASONS];
-};
+#include "trace.h"
 
 enum watch_end { WATCH_COMPLETE, WATCH_BYPASS, WATCH_CANCEL, WATCH_DROP };
 
 int watch_create(struct mfs_arbiter *arbiter);
 void watch_destroy(struct mfs_arbiter *arbiter); /* also after watch_create has failed or was not called */
 
-/* trace.c: called only while a ring is attached */
-void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,
-		uint64_t time_ns);
-void trace_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,
-		 enum mfs_event_kind kind);
-void trace_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request,
-		   enum mfs_event_kind kind, uint32_t value);
-void trace_client(struct mfs_arbiter *arbiter, const struct session *session, enum mfs_open_reason why);
 /* A queue's observer: mfs_rmlq_watch. */
 void watch_promoted(void *arbiter, uint64_t cookie, uint32_t level, bool critical);
 

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "state.h"
 
+#include "../base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -33,7 +35,7 @@ static int fail(const char **why, const char *line, int rc)
 /* Applies what is left until deadline_ns to both directions of the socket. -ETIMEDOUT when nothing is. */
 static int socket_bound(int fd, uint64_t deadline_ns)
 {
-	uint64_t now = client_clock_ns();
+	uint64_t now = mfs_clock_ns();
 
 	if (now >= deadline_ns)
 		return -ETIMEDOUT;
@@ -238,7 +240,7 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
 {
 	unsigned timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_MS_DEFAULT;
-	uint64_t deadline_ns = client_clock_ns() + timeout_ms * 1000000ull;
+	uint64_t deadline_ns = mfs_clock_ns() + timeout_ms * MFS_NS_PER_MS;
 	const char *path = options->socket_path;
 	struct mfs_client *client;
 	int rc;
@@ -263,7 +265,7 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
 	/* the clock tells apart the copies of this file in one process: an engine's binding may use the shim's client */
-	client->serial = client_clock_ns() << 8 | (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
+	client->serial = mfs_clock_ns() << 8 | (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
 	client->epoch = (uint32_t)client->segment->header.epoch;
 	client->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
 	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
@@ -292,7 +294,7 @@ void mfs_client_detach(struct mfs_client *client)
 
 int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
-	uint64_t deadline_ns = client_clock_ns() + client->timeout_ms * 1000000ull;
+	uint64_t deadline_ns = mfs_clock_ns() + client->timeout_ms * MFS_NS_PER_MS;
 	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = (uint16_t)client->minor,
 				  .kind = MFS_HELLO_NIC, .pid = (uint32_t)getpid(), .nic_guid = guid,
 				  .nic_rate_bytes_per_s = rate_bytes_per_s};
@@ -303,12 +305,12 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 
 	strncpy(hello.nic_name, name, sizeof(hello.nic_name) - 1);
 	while (atomic_exchange_explicit(&client->socket_busy, 1, memory_order_acquire)) {
-		if (client_clock_ns() >= deadline_ns)
+		if (mfs_clock_ns() >= deadline_ns)
 			return -ETIMEDOUT;
 		sched_yield();
 	}
 	/* the answer to a request that timed out before; a daemon that sends without end is not listened to without end */
-	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0 && client_clock_ns() < deadline_ns)
+	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0 && mfs_clock_ns() < deadline_ns)
 		;
 	rc = socket_exchange(client->socket, &hello, &reply, sizeof(reply), descriptors, deadline_ns);
 	atomic_store_explicit(&client->socket_busy, 0, memory_order_release);

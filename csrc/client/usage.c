@@ -1,5 +1,5 @@
 /* What the client has given to its NICs and got back, by stage: counters that the arbiter reads. */
-#include "state.h"
+#include "message.h"
 
 static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t bytes)
 {

@@ -9,7 +9,15 @@
 #include <infiniband/verbs.h>
 #pragma GCC visibility pop
 
+#include "context.h"
+#include "cq_ex.h"
+#include "devices.h"
+#include "flush.h"
+#include "mode.h"
+#include "qp.h"
+#include "qp_state.h"
 #include "symbols.h"
+#include "table.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -230,18 +238,9 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 
 /* ---- memory regions ---------------------------------------------------------------------------------------------------- */
 
-/* Posts what is held and names this key, while the key is still good. */
 static void flush_key(const struct ibv_mr *mr)
 {
-	const struct shim_context *context = shim_context_find(mr->context);
-	struct shim_qp *q;
-	unsigned cursor = 0;
-
-	if (!atomic_load_explicit(&shim.attention, memory_order_acquire))
-		return;
-	while ((q = shim_qp_each(&cursor)))
-		if (atomic_load(&q->context) == context && shim_hold_names(q, mr->lkey))
-			shim_flush(q);
+	shim_flush_key(shim_context_find(mr->context), mr->lkey);
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr)

@@ -2,7 +2,9 @@
 #ifndef MFS_SHIM_LEDGER_H
 #define MFS_SHIM_LEDGER_H
 
-#include "shim.h"
+#include "compiler.h"
+#include "counter.h"
+#include "records.h"
 
 /* Writes the entry that closes what was posted without a signal under another stage: its `bytes` complete with the next
  * signal, apart. */

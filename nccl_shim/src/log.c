@@ -1,19 +1,22 @@
 /* One line for each reason, once, on stderr. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "log.h"
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static _Atomic uint32_t said[SHIM_REASON_MAX];
+static _Atomic uint32_t logged[SHIM_REASON_MAX];
 static bool quiet;
 
-/* Before the program's threads run: they may be changing the environment when something is to be said. */
+/* Before the program's threads run: they may be changing the environment when a line is logged. */
 void shim_log_load(void)
 {
 	const char *wanted = getenv("MFS_LOG");
@@ -27,7 +30,7 @@ void shim_log(enum shim_reason reason, const char *format, ...)
 	va_list arguments;
 	int n;
 
-	if (atomic_exchange_explicit(&said[reason], 1, memory_order_relaxed) || quiet)
+	if (atomic_exchange_explicit(&logged[reason], 1, memory_order_relaxed) || quiet)
 		return;
 	va_start(arguments, format);
 	n = vsnprintf(line + 5, sizeof(line) - 6, format, arguments);

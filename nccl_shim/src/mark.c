@@ -1,7 +1,7 @@
 /* Mode "mark": queue pairs get their DSCP from rules in the environment. No daemon is asked, nothing is held or counted,
  * and neither posts nor polls are patched.
  *
- * MFS_MARK is written by mfs-run (mfsd/policy/marks.py is its other reader and its writer):
+ * MFS_MARK is written by mfs-run (mfsd/policy/mark_text.py is its other reader and its writer):
  *
  *   dscp=46,34,-,8;stages=...;sizes=...;rule=library:libnccl,role:nccl-data,dscp:46;rule=...
  *
@@ -10,6 +10,9 @@
  */
 #define _GNU_SOURCE
 #include "mark.h"
+
+#include "log.h"
+#include "rules.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>

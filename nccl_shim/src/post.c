@@ -1,29 +1,44 @@
 /* ibv_post_send of an open device. */
+#include "post.h"
+
+#include "../../csrc/base/clock.h"
+#include "budget.h"
+#include "classify.h"
+#include "devices.h"
+#include "gate.h"
+#include "hold.h"
 #include "ledger.h"
+#include "metadata.h"
 #include "owner.h"
+#include "process.h"
+#include "profiler.h"
+#include "pump.h"
+#include "qp_state.h"
+#include "table.h"
+#include "wake.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
 
-/* True when the gate is closed for this stage and the daemon is there to open it. */
-bool shim_must_hold(struct shim_qp *q, uint8_t stage)
+static inline uint64_t wr_bytes(const struct ibv_send_wr *wr)
 {
-	_Atomic uint32_t *gate = atomic_load_explicit(&q->gate, memory_order_relaxed);
+	uint64_t bytes = 0;
 
-	return atomic_load_explicit(gate, memory_order_relaxed) & 1u << stage &&
-	       !atomic_load_explicit(&q->passes, memory_order_relaxed) &&
-	       atomic_load_explicit(&shim.enforcing, memory_order_relaxed);
+	if (unlikely(wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_BIND_MW))
+		return 0;
+	if (likely(wr->num_sge == 1))
+		return wr->sg_list->length;
+	for (int i = 0; i < wr->num_sge; i++)
+		bytes += wr->sg_list[i].length;
+	return bytes;
 }
-
-#define always_inline inline __attribute__((always_inline))
-#define never_inline __attribute__((noinline))
 
 static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *ledger, const struct ibv_send_wr *wr,
 					const struct ibv_send_wr *until, uint64_t end)
 {
 	for (; wr != until; wr = wr->next)
-		shim_ledger_add(q, ledger, shim_wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED), ++end,
+		shim_ledger_add(q, ledger, wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED), ++end,
 				false);
 }
 
@@ -97,7 +112,7 @@ static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct 
 	before.bytes = bytes;
 	before.marked = q->bytes_marked;
 	for (struct ibv_send_wr *w = wr; w; w = w->next) {
-		bytes += shim_wr_bytes(w);
+		bytes += wr_bytes(w);
 		end++;
 		if (q->sq_sig_all | (w->send_flags & IBV_SEND_SIGNALED)) {
 			head = atomic_load_explicit(&q->signal_head, memory_order_relaxed);
@@ -136,7 +151,7 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	expected = end;
 	if (posted != end && !atomic_compare_exchange_strong(&q->wr_next, &expected, posted)) {
 		/* others have reserved behind us: what the provider did not take becomes holes */
-		shim_count(&shim.attention, end - posted);
+		shim_count(&shim.held_requests, end - posted);
 		for (uint64_t i = posted; i != end; i++)
 			shim_hold_void(q, i);
 		atomic_store(&q->wr_formed, posted);
@@ -146,18 +161,18 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	return true;
 }
 
-#define BEHIND_NS 1000000000 /* in all; bounds who has interrupted the very thread that he waits for */
+#define BEHIND_WAIT_NS 1000000000 /* in all; bounds a signal handler that waits for the thread it has interrupted */
 
-/* Posts natively behind everything that is held, so that the provider judges what we do not. What others have reserved and
+/* Posts natively behind everything that is held, so that the provider answers for what is never held. What others have reserved and
  * not filled in yet is waited for; where the provider itself has no room, there is none. */
 static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
-	uint64_t until_ns = shim_now_ns() + BEHIND_NS;
+	uint64_t until_ns = mfs_clock_ns() + BEHIND_WAIT_NS;
 	bool done = false, room = true;
 	int rc = ENOMEM;
 
 	do {
-		if (!shim_owner_acquire_for(q, BEHIND_NS))
+		if (!shim_owner_acquire_for(q, BEHIND_WAIT_NS))
 			break;
 		if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
 			atomic_store(&q->force, 1);
@@ -167,7 +182,7 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 		shim_owner_leave(q);
 		if (!done)
 			sched_yield();
-	} while (!done && room && shim_now_ns() < until_ns);
+	} while (!done && room && mfs_clock_ns() < until_ns);
 	if (!done)
 		*bad = wr;
 	return rc;
@@ -252,7 +267,7 @@ static struct shim_tag tag_of(const struct ibv_send_wr *wr)
 	return shim_tag_find(any, any ? wr->sg_list[0].addr : 0);
 }
 
-/* NCCL has said what this thread sends: counted by communicator, never held. Clear-to-send has its own queue pairs. */
+/* NCCL has announced what this thread sends: counted by communicator, never held. Clear-to-send has its own queue pairs. */
 static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct shim_tag tag = {.batch = shim_collective.batch, .layer = shim_collective.layer};
@@ -260,7 +275,7 @@ static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv
 	int rc = post(q, wr, &tag, bad);
 
 	for (; !rc && wr; wr = wr->next) {
-		bytes += shim_wr_bytes(wr);
+		bytes += wr_bytes(wr);
 		requests++;
 	}
 	if (!rc)
@@ -276,7 +291,7 @@ static bool same_tag(const struct shim_tag *a, const struct shim_tag *b)
 }
 
 /* Copies the first work requests of one tag, which is that of the very first, as a chain of their own; answers how many.
- * 0: the tag is that of all. Each is asked about once, since what the engine says may be changing. */
+ * 0: the tag is that of all. The tag of each is read once, since the engine may be changing it. */
 static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr *copies)
 {
 	const struct ibv_send_wr *w;
@@ -299,7 +314,7 @@ static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *
 }
 
 /* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. The chain is the
- * caller's, who may have it in memory that cannot be written. */
+ * caller's, and may be in memory that cannot be written. */
 static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct ibv_send_wr copies[PIECE_MAX], *bad_copy;
@@ -360,7 +375,7 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 	return post_any(qp, wr, bad);
 }
 
-/* ibv_bind_mw posts to the send queue on a way of its own: such a queue pair is left alone from then on. */
+/* ibv_bind_mw posts to the send queue by a function of its own: such a queue pair is left alone from then on. */
 int shim_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct shim_qp *q = shim_qp_find(qp);

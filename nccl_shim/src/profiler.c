@@ -1,6 +1,6 @@
 /* The shim as NCCL's profiler plugin: it learns which communicator, operation and batch a send is for.
  *
- * NCCL tells of an operation on the thread that called it, then, on the proxy thread and immediately before it hands a step
+ * NCCL reports an operation on the thread that called it, then, on the proxy thread and immediately before it hands a step
  * to the network, of that step. In between this file remembers what the operation was: in a ring of slots that is written
  * round and round, never freed. A handle that NCCL gets is no pointer but a number: communicator, slot, and which use of the
  * slot. So an event that is older than the ring finds its slot taken and counts for its communicator alone, and nothing
@@ -9,11 +9,16 @@
  *
  * NCCL connects a queue pair without saying for whom. So a queue pair being connected is taken for that of the one
  * communicator of the process that is inside a call, or, before version 5, of the one that has not sent yet; when there are
- * several, for nobody's. Its first send tells for certain, but the class on the wire was given before.
+ * several, for that of none. Its first send tells for certain, but the class on the wire was given before.
  */
 #include "profiler.h"
 
-#include "shim.h"
+#include "counter.h"
+#include "log.h"
+#include "metadata.h"
+#include "mode.h"
+#include "nccl_abi.h"
+#include "session.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -35,8 +40,6 @@ struct communicator {
 	_Atomic uint32_t calls;	      /* groups of calls under way */
 	_Atomic uint32_t sent;
 };
-
-__thread struct shim_collective shim_collective __attribute__((tls_model("initial-exec")));
 
 static struct communicator communicators[MFS_COMMUNICATORS_MAX];
 static struct slot operations[OPERATIONS], groups[GROUPS];
@@ -261,7 +264,7 @@ static int state(void *handle, int state, const void *arguments)
 	return NOTHING;
 }
 
-/* A send that this thread was told of has been posted. */
+/* The send that NCCL has announced to this thread has been posted. */
 void shim_collective_sent(uint64_t bytes, uint64_t requests)
 {
 	struct communicator *communicator = &communicators[shim_collective.communicator];
@@ -356,14 +359,6 @@ int shim_communicator_connecting(void)
 const char *shim_communicator_name(int communicator)
 {
 	return communicators[communicator].seen.name;
-}
-
-bool shim_communicators_exist(void)
-{
-	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++)
-		if (atomic_load_explicit(&communicators[i].seen.id, memory_order_relaxed))
-			return true;
-	return false;
 }
 
 /* Copies what was seen to the daemon's segment. Called by the shim's thread, now and then. */

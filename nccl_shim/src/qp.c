@@ -1,12 +1,26 @@
 /* A queue pair's creation and destruction. */
 #define _GNU_SOURCE
+#include "qp.h"
+
+#include "builders.h"
+#include "classify.h"
+#include "complete.h"
+#include "devices.h"
+#include "hold.h"
+#include "log.h"
+#include "metadata.h"
+#include "mode.h"
 #include "owner.h"
+#include "permits.h"
+#include "process.h"
+#include "pump.h"
+#include "qp_state.h"
+#include "symbols.h"
+#include "table.h"
 
 #include <dlfcn.h>
 #include <string.h>
 #include <sys/mman.h>
-
-struct shim_detached shim_detached;
 
 static void claim(struct shim_qp *q, bool give)
 {
@@ -19,41 +33,6 @@ static void claim(struct shim_qp *q, bool give)
 }
 
 /* ---- creation ---------------------------------------------------------------------------------------------------------------- */
-
-void shim_qp_reset_counts(struct shim_qp *q)
-{
-	atomic_store(&q->signal_head, 0);
-	atomic_store(&q->signal_tail, 0);
-	atomic_store(&q->signal_even, 0);
-	atomic_store(&q->wr_next, 0);
-	atomic_store(&q->wr_posted, 0);
-	atomic_store(&q->wr_formed, 0);
-	atomic_store(&q->task_formed, 0);
-	atomic_store(&q->task_posted, 0);
-	atomic_store(&q->task_done, 0);
-	atomic_store(&q->permitted_sequence, 0);
-	atomic_store(&q->free_until_ns, 0);
-	atomic_store(&q->hold_until_ns, 0);
-	atomic_store(&q->flight_ns, 0);
-	atomic_store(&q->flight_since_ns, 0);
-	q->lost_ns = q->looked_flight_ns = q->stretch_ns = 0;
-	q->looked_ns = shim_now_ns();
-	atomic_store(&q->trim_at_ns, 0);
-	atomic_store(&q->retired, 0);
-	atomic_store(&q->poll_deferred, 0);
-	atomic_store(&q->held_since_ns, 0);
-	atomic_store(&q->force, 0);
-	atomic_store(&q->blocked, 0);
-	atomic_store(&q->starved, 0);
-	if (atomic_exchange(&q->failed, 0))
-		atomic_fetch_sub(&shim.failures, 1);
-	atomic_store(&q->broken, 0);
-	q->bytes_posted = q->bytes_marked = q->bytes_completed = q->completed_end = 0;
-	if (q->fifo) /* old numbers must not look published */
-		for (uint64_t i = 0; i <= q->ring_mask; i++)
-			if (atomic_load_explicit(&shim_held_at(q, i)->published, memory_order_relaxed)) /* takes no memory */
-				atomic_store_explicit(&shim_held_at(q, i)->published, 0, memory_order_relaxed);
-}
 
 static uint32_t ring_size(uint32_t n)
 {
@@ -105,12 +84,8 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	memset(&q->peer, 0, sizeof(q->peer));
 	q->peer_hash = 0;
 	q->quantum_bytes = SHIM_QUANTUM_BYTES;
-	q->lane_given = -1;
-	q->client = NULL;
-	q->report = &shim_detached.report;
-	atomic_store(&q->gate, &shim_detached.gate);
-	atomic_store(&q->usage, &shim_detached.usage);
-	shim_owner_lanes(q, shim_detached.posted_shard);
+	q->shard_given = -1;
+	shim_qp_unbind(q);
 	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
 	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
 		      shim_mode() == MFS_MODE_ENFORCE;
@@ -134,7 +109,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	pthread_mutex_unlock(&shim_table_lock);
 
 	shim_classify(q);
-	shim_bind_current(q);
+	shim_qp_bind_current(q);
 	if (ops && context->verbs->qp_to_qp_ex && atomic_load(&q->accounted))
 		shim_builder_patch(q, context->verbs->qp_to_qp_ex(qp), ops);
 }
@@ -151,7 +126,7 @@ static void forget(struct shim_qp *q)
 	atomic_store(&q->live, 0);
 	pthread_mutex_unlock(&shim_table_lock);
 	shim_hold_drop(q);
-	shim_qp_settle(q);
+	shim_complete_all(q);
 	if (atomic_exchange(&q->failed, 0))
 		atomic_fetch_sub(&shim.failures, 1);
 	/* a permit that is being handed out names memory that goes away now; a thread that died doing so keeps it */
@@ -162,11 +137,7 @@ static void forget(struct shim_qp *q)
 	if (q->signals)
 		munmap(q->signals, (q->signal_mask + 1) * sizeof(*q->signals));
 	q->signals = NULL;
-	q->client = NULL;
-	q->report = &shim_detached.report;
-	atomic_store(&q->gate, &shim_detached.gate);
-	atomic_store(&q->usage, &shim_detached.usage);
-	shim_owner_lanes(q, shim_detached.posted_shard);
+	shim_qp_unbind(q);
 }
 
 static void give_back(struct shim_qp *q)
@@ -179,8 +150,8 @@ static void give_back(struct shim_qp *q)
 int shim_qp_destroy(struct shim_qp *q)
 {
 	const struct shim_verbs *verbs = atomic_load(&q->context)->verbs;
-	bool owned = shim_owner_acquire_for(q, 1000000000);
-	bool polling = owned && shim_acquire_for(&q->polling, 1000000000);
+	bool owned = shim_owner_acquire_for(q, SHIM_TURNOVER_WAIT_NS);
+	bool polling = owned && shim_acquire_for(&q->polling, SHIM_TURNOVER_WAIT_NS);
 	int rc = verbs->destroy_qp(atomic_load(&q->qp));
 
 	if (rc || !polling) {
@@ -208,9 +179,9 @@ void shim_qp_forget_context(const struct shim_context *context)
 	struct shim_qp *q;
 
 	while ((q = shim_qp_each(&cursor))) {
-		if (atomic_load(&q->context) != context || !shim_owner_acquire_for(q, 100000000))
+		if (atomic_load(&q->context) != context || !shim_owner_acquire_for(q, SHIM_UPDATE_WAIT_NS))
 			continue;
-		if (shim_acquire_for(&q->polling, 100000000)) {
+		if (shim_acquire_for(&q->polling, SHIM_UPDATE_WAIT_NS)) {
 			forget(q);
 			give_back(q);
 		} else {

@@ -1,12 +1,60 @@
 /* What the shim keeps of devices, completion queues and queue pairs, and the locks that protect it.
  *
  * A queue pair has two ownership flags. `owner` covers everything that is done before and during a native post; `polling`
- * covers the accounting of completions. Nobody waits for `polling`, and nobody waits for the `owner` of a queue pair that
- * can hold: whoever finds it taken leaves his work in the queue, and the owner looks again after letting go. How a thread
- * owns a queue pair without a locked instruction: owner.h.
+ * covers the accounting of completions. No path of a post or a poll waits for `polling`, nor for the `owner` of a queue pair
+ * that can hold: a thread that finds it taken leaves its work in the ring, and the owner checks for work after it has
+ * cleared the flag. How a thread owns a queue pair without a locked instruction: owner.h.
+ *
+ * Layers, from above to below. Each has a header of its own, includes only those below it, and calls none above it
+ * (tests/unit/test_native_layers.py):
+ *
+ *   api.c        the symbol by which an engine finds us
+ *   interpose.c  what programs find instead of libibverbs' own functions
+ *   context.c    devices: which of their operations are patched
+ *   lifecycle.c  the daemon, the thread, fork
+ *   qp.c         a queue pair's creation and destruction
+ *   cq_ex.c      completion queues with functions of their own
+ *   poll.c       ibv_poll_cq
+ *   flushed.c    completions that no provider makes
+ *   builders.c   ibv_wr_*
+ *   post.c       ibv_post_send
+ *   sweep.c      the thread's account of what is held, and for how long
+ *   trim.c       memory in which nothing is held goes back
+ *   qp_state.c   another state, another daemon, an error
+ *   classify.c   what a queue pair is for
+ *   permits.c    permits that have arrived
+ *   flush.c      what is held goes now
+ *   pump.c       from the ring to the NIC
+ *   task.c       tasks and what they wait for
+ *   hold.c       the ring of held work requests
+ *   gate.h       whether a work request waits
+ *   complete.c   the accounting of completions
+ *   ledger.c     the accounting of posts
+ *   budget.c     the list of queue pairs that hold something
+ *   owner.c      which thread may post
+ *   profiler.c   what NCCL says
+ *   nccl_abi.h   its profiler interface
+ *   metadata.c   what the engine says
+ *   thread.c     the posting thread's variables
+ *   devices.c    records of devices and completion queues
+ *   table.c      finding queue pairs
+ *   wake.c       the thread's sleep
+ *   session.c    the session, shared with an engine
+ *   process.c    the state of the process
+ *   mode.c       MFS_MODE
+ *   mark.c       MFS_MARK
+ *   rules.c      the rules
+ *   records.h    what is kept of devices and queue pairs
+ *   symbols.c    libc's dlsym, copies of libibverbs
+ *   log.c        one line for each reason
+ *   flag.c       flags that are locks
+ *   counter.h    counters that others read
+ *   compiler.h   what the compiler is told
  */
 #ifndef MFS_SHIM_RECORDS_H
 #define MFS_SHIM_RECORDS_H
+
+#include "compiler.h"
 
 #include <infiniband/verbs.h>
 #include <mfs/api.h>
@@ -23,26 +71,9 @@
 #define SHIM_TASKS_WAITING_MAX 32
 #define SHIM_TASKS_WAITING_MIN 2
 
-/* ---- one copy of libibverbs: a process may hold several (wheels carry their own) ---------------------------------- */
-
-struct shim_verbs {
-	struct ibv_context *(*open_device)(struct ibv_device *);
-	struct ibv_context *(*import_device)(int);
-	int (*close_device)(struct ibv_context *);
-	struct ibv_cq *(*create_cq)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
-	int (*destroy_cq)(struct ibv_cq *);
-	struct ibv_qp *(*create_qp)(struct ibv_pd *, struct ibv_qp_init_attr *);
-	int (*modify_qp)(struct ibv_qp *, struct ibv_qp_attr *, int);
-	int (*destroy_qp)(struct ibv_qp *);
-	int (*dereg_mr)(struct ibv_mr *);
-	int (*rereg_mr)(struct ibv_mr *, int, struct ibv_pd *, void *, size_t, int);
-	int (*get_async_event)(struct ibv_context *, struct ibv_async_event *);
-	struct ibv_qp_ex *(*qp_to_qp_ex)(struct ibv_qp *);
-	uint64_t (*get_device_guid)(struct ibv_device *);
-	int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *);
-};
-
 /* ---- an open device ------------------------------------------------------------------------------------------------ */
+
+struct shim_verbs;
 
 struct shim_context {
 	_Atomic(struct ibv_context *) context; /* NULL: free record */
@@ -87,7 +118,6 @@ struct shim_tag {
 	uint64_t hold_until_ns; /* 0: no such time */
 };
 _Static_assert(sizeof(struct shim_tag) == 32, "tags are compared as memory");
-extern const struct shim_tag shim_untagged;
 
 /* One signaled work request that went to the NIC: what is complete when its completion is polled. Everything that it
  * finishes was of one stage: where the stage changes, an entry without a completion (SHIM_SIGNAL_MARK) closes the old one. */
@@ -180,10 +210,10 @@ struct shim_qp {
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
-	/* owner side: where the thread that it is given to counts alone, in the lane of that thread; see owner.h */
+	/* owner side: where the thread that it is given to counts alone, in the shard of that thread; see owner.h */
 	struct mfs_usage_shard *posted_shards; /* NULL: the daemon knows none */
-	struct mfs_usage_shard *posted_shard;  /* NULL: it is given to none, or that has no lane */
-	int lane_given;			     /* -1: none */
+	struct mfs_usage_shard *posted_shard;  /* NULL: it is given to none, or that thread has no shard */
+	int shard_given;			     /* -1: none */
 	struct shim_held *fifo; /* NULL unless it holds */
 
 	/* owner side */
@@ -213,13 +243,13 @@ struct shim_qp {
 
 	/* seldom changed */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t permitted_sequence; /* tasks up to here may go */
-	_Atomic uint64_t free_until_ns; /* its hold budget is used up: nothing is held before then, see hold_budget.c */
+	_Atomic uint64_t free_until_ns; /* its hold budget is used up: nothing is held before then, see sweep.c */
 	_Atomic uint64_t hold_until_ns; /* the first of its held work requests may not be held longer; 0: none says so */
 	_Atomic uint32_t listed;	/* among those that hold something; stays until the thread looks */
 	struct shim_qp *next_listed;
 	_Atomic uint64_t trim_at_ns; /* when the thread gives back memory that it held something in; 0: has done so */
 	_Atomic uint64_t stretch_ns; /* for which it has stood still since something of it was last under way; the thread's */
-	_Atomic uint64_t lost_ns, looked_ns, looked_flight_ns; /* the thread's account, see hold_budget.c; RESET clears it */
+	_Atomic uint64_t lost_ns, accounted_ns, accounted_flight_ns; /* the thread's account, see sweep.c; RESET clears it */
 	_Atomic uint32_t force;	  /* post everything held, without permits */
 	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
 	_Atomic uint32_t starved; /* there was no slot for its next task: wait for the thread */

@@ -1,9 +1,9 @@
 /* The table of queue pairs: found by pointer when they are posted to, by number when they complete.
  *
- * Records come from a pool that only grows, so a thread may look at one whose queue pair is just being destroyed; it takes
- * a flag and looks at `live` before it does anything.
+ * Records come from a pool that only grows, so a thread may read one whose queue pair is just being destroyed; it takes
+ * a flag and checks `live` before it changes anything.
  */
-#include "shim.h"
+#include "table.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -163,8 +163,6 @@ void shim_table_after_fork(void)
 	for (unsigned i = 0; i < n; i++) {
 		struct shim_qp *q = &atomic_load(&chunks[i / CHUNK])[i % CHUNK];
 
-		if (atomic_load(&q->live))
-			shim_builder_after_fork(q);
 		atomic_store(&q->live, 0);
 	}
 	free_list = NULL; /* records of the parent are not used again */
