@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "ah.h"
+
+#include "mr.h"
+#include "registry.h"
 
 /* An IPv4 address of one host: multicast groups are not offered. */
 static bool address_allowed(const struct ibv_ah_attr *attr)

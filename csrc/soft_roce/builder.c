@@ -6,7 +6,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "builder.h"
+
+#include "ah.h"
+#include "post.h"
+#include "registry.h"
 
 static struct mfs_qp *qp_of(struct ibv_qp_ex *ex)
 {

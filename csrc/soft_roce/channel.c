@@ -21,7 +21,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "soft_roce.h"
+#include "channel.h"
+
+#include "registry.h"
 
 static void channel_free(struct mfs_channel *channel)
 {
@@ -30,7 +32,7 @@ static void channel_free(struct mfs_channel *channel)
 	free(channel);
 }
 
-/* libibverbs closes its end of a channel without telling; only then does the writing end report an error. */
+/* libibverbs closes its end of a channel without a word to the provider; only then does the writing end report an error. */
 static void free_abandoned(struct mfs_context *context)
 {
 	struct mfs_channel *channel, *next;

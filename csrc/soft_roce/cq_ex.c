@@ -1,7 +1,10 @@
 /* The extended polling interface (ibv_start_poll, ibv_next_poll, ibv_wc_read_*), on top of the plain one. */
 #include <errno.h>
 
-#include "soft_roce.h"
+#include "cq_ex.h"
+
+#include "cq.h"
+#include "poll.h"
 
 static struct mfs_cq *cq_of(struct ibv_cq_ex *ex)
 {

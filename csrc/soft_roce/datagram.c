@@ -11,7 +11,16 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "soft_roce.h"
+#include "datagram.h"
+
+#include "cq.h"
+#include "descriptors.h"
+#include "failure.h"
+#include "mr.h"
+#include "pacer.h"
+#include "rate.h"
+#include "receive_queue.h"
+#include "requester.h"
 
 enum {
 	GRH_SIZE = 40, /* the route header in front of every message received */
@@ -124,7 +133,7 @@ static int send_oldest(struct mfs_qp *qp, enum ibv_wc_status *status)
 		return -EAGAIN;
 	}
 	mfs_pacer_spend(&qp->pacer, bytes);
-	return 0; /* whatever else went wrong is a loss on the way, which nobody reports */
+	return 0; /* whatever else went wrong is a loss on the way, which is not reported */
 }
 
 static void complete_oldest(struct mfs_qp *qp)
@@ -251,7 +260,7 @@ static bool take_receive(struct mfs_context *context, struct mfs_qp *qp)
 	bool taken = mfs_recv_queue_take(qp->receives, &qp->receiving, qp->receiving_sges);
 
 	if (qp->init.srq)
-		mfs_srq_taken(context, (struct mfs_srq *)qp->init.srq);
+		mfs_srq_check(context, (struct mfs_srq *)qp->init.srq);
 	return taken;
 }
 
@@ -325,14 +334,14 @@ static bool read_one(const struct mfs_port *port, uint8_t *buffer, struct arriva
 				  .msg_control = &control,
 				  .msg_controllen = sizeof(control) };
 	ssize_t size = recvmsg(port->datagrams.fd, &message, 0);
-	struct cmsghdr *told = size < 0 ? NULL : CMSG_FIRSTHDR(&message);
+	struct cmsghdr *tos = size < 0 ? NULL : CMSG_FIRSTHDR(&message);
 
 	if (size < 0)
 		return false;
 	arrival->size = (uint32_t)size;
 	arrival->traffic_class = 0;
-	if (told && told->cmsg_level == IPPROTO_IP && told->cmsg_type == IP_TOS)
-		arrival->traffic_class = *CMSG_DATA(told);
+	if (tos && tos->cmsg_level == IPPROTO_IP && tos->cmsg_type == IP_TOS)
+		arrival->traffic_class = *CMSG_DATA(tos);
 	return true;
 }
 

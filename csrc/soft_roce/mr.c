@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "mr.h"
+
+#include "registry.h"
 
 struct ibv_pd *mfs_alloc_pd(struct ibv_context *ibv)
 {

@@ -3,7 +3,16 @@
 #include <errno.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "post.h"
+
+#include "ah.h"
+#include "datagram.h"
+#include "failure.h"
+#include "receive.h"
+#include "receive_queue.h"
+#include "registry.h"
+#include "requester.h"
+#include "timer.h"
 
 /* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are
  * sent with the next ones, by the next poll of an empty completion queue, or when the acknowledgement comes.
@@ -124,7 +133,7 @@ void mfs_post_start(struct mfs_qp *qp)
 	else if (mfs_qp_is_datagram(qp))
 		mfs_datagrams_send(qp);
 	else if (worth_waiting(qp))
-		mfs_progress_defer(qp);
+		mfs_defer(qp);
 	else
 		mfs_requester_send(qp);
 }

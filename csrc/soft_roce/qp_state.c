@@ -3,7 +3,16 @@
 #include <errno.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "qp_state.h"
+
+#include "connection.h"
+#include "cq.h"
+#include "datagram.h"
+#include "failure.h"
+#include "handshake.h"
+#include "pacer.h"
+#include "registry.h"
+#include "requester.h"
 
 enum {
 	INIT_ATTRIBUTES = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
@@ -159,7 +168,7 @@ static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 	if (to == IBV_QPS_RTR && from == IBV_QPS_INIT)
 		accept_waiting(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_RTR && !mfs_qp_is_datagram(qp))
-		mfs_connection_open(qp);
+		mfs_requester_open(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD && mfs_qp_is_datagram(qp))
 		mfs_datagrams_send(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD)
@@ -189,16 +198,4 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 		enter(qp, from, to, attr, mask);
 	mfs_context_unlock(context);
 	return ret;
-}
-
-uint64_t mfs_rnr_timer_ns(uint8_t code)
-{
-	/* in units of 10 microseconds, by the code of the InfiniBand specification */
-	static const uint32_t timers[32] = {
-		65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
-		48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
-		2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-	};
-
-	return timers[code & 31] * 10000ULL;
 }

@@ -4,7 +4,15 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "soft_roce.h"
+#include "responder.h"
+
+#include "connection.h"
+#include "cq.h"
+#include "failure.h"
+#include "mr.h"
+#include "pacer.h"
+#include "receive_queue.h"
+#include "requester.h"
 
 enum { TURN_BYTES = 512 * 1024, CALL_BYTES = 128 * 1024 };
 
@@ -63,7 +71,7 @@ static bool take_receive(struct mfs_connection *connection)
 	qp->receiving_taken = mfs_recv_queue_take(qp->receives, &qp->receiving, qp->receiving_sges);
 	if (srq) {
 		srq->stalled = srq->stalled || !qp->receiving_taken;
-		mfs_srq_taken(connection->context, srq);
+		mfs_srq_check(connection->context, srq);
 	}
 	return qp->receiving_taken;
 }
@@ -333,6 +341,18 @@ static ssize_t send_ack(struct mfs_connection *connection)
 	return size;
 }
 
+/* A queue pair that only answers goes on without its peer. */
+void mfs_responder_lost(struct mfs_connection *connection)
+{
+	connection->qp->responder = NULL;
+	mfs_connection_close(connection);
+}
+
+void mfs_responder_resume(struct mfs_pacer *pacer)
+{
+	mfs_responder_send(mfs_container_of(pacer, struct mfs_connection, pacer));
+}
+
 /* Sends responses and acknowledgements, up to a turn's worth; with the context's lock held. */
 void mfs_responder_send(struct mfs_connection *connection)
 {
@@ -357,7 +377,7 @@ void mfs_responder_send(struct mfs_connection *connection)
 		total += (uint32_t)size;
 	}
 	if (size < 0 && size != -EAGAIN && size != -EINTR) {
-		mfs_connection_lost(connection);
+		mfs_responder_lost(connection);
 		return;
 	}
 	if (connection->nak && !more) {

@@ -18,6 +18,7 @@ ROOMS = {
     "plan": ("csrc/plan", None),
     "queue": ("csrc/queue", None),
     "shim": ("nccl_shim/src", "records.h"),
+    "soft_roce": ("csrc/soft_roce", "objects.h"),
     "worker": ("bench/testbed/worker", "worker.h"),
 }
 """A room's folder, and the header whose first comment names its layers; without it, only a circle is an error."""
@@ -59,11 +60,12 @@ def calls(room: Path, folder: Path) -> Uses:
 def included(path: Path) -> list[Path]:
     """The project's own headers that a file includes."""
     found = []
-    for name in re.findall(r'^#include [<"]([^">]+)[">]', path.read_text(), re.MULTILINE):
-        for base in (path.parent, ROOT / "csrc/include"):
-            if (base / name).is_file():
-                found.append((base / name).resolve())
-                break
+    for quote, name in re.findall(r'^#include ([<"])([^">]+)[">]', path.read_text(), re.MULTILINE):
+        header = (path.parent if quote == '"' else ROOT / "csrc/include") / name
+        if quote == '"' and not header.is_file():
+            header = ROOT / "csrc/include" / name
+        if header.is_file():
+            found.append(header.resolve())
     return found
 
 
