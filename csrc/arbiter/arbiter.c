@@ -18,17 +18,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FEW_CORES 4 /* up to so many, whoever spins keeps those he waits for from running */
+#define FEW_CORES 4 /* up to so many, a thread that spins keeps those it waits for from running */
 #define ARBITER_NICE (-20)
 #define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
 #define TIMERS_PER_DRAIN 10
 #define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
-#define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
+#define TORN_POLLS 8 /* a torn slot is polled for so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* Reads the rings of those who need not ring; and when a heartbeat is due, those of some others. */
+/* Reads the rings of clients that need not ring; and when a heartbeat is due, those of some others. */
 static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 {
 	bool worked = false;
@@ -64,21 +64,21 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	arbiter->now_ns = arbiter_clock_ns();
 	arbiter->behind = false;
 	if (drain)
-		bells_look(arbiter);
+		bells_poll(arbiter);
 	/* From here on its bell is left alone: a command that comes later is for the next turn. */
 	asked = drain && atomic_load_explicit(&arbiter->command, memory_order_acquire);
 	if (asked)
 		bells_read(arbiter);
 	if (drain)
-		worked = rings_read(arbiter, asked || arbiter->told != MFS_AWAKE);
+		worked = rings_read(arbiter, asked || arbiter->asleep_written != MFS_AWAKE);
 	if (worked)
-		arbiter->told_ns = arbiter->now_ns;
+		arbiter->message_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->dirty || arbiter->now_ns >= direction_at(arbiter, i)->look_ns)
-			direction_grant(arbiter, i);
-	worked |= grants_end(arbiter);
+		if (direction_at(arbiter, i)->dirty || arbiter->now_ns >= direction_at(arbiter, i)->evaluate_ns)
+			direction_permit(arbiter, i);
+	worked |= permits_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
-	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
+	/* At the end, and with the rings read: the caller sees what came of all messages before. */
 	if (asked && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
 		worked |= arbiter_command_run(arbiter);
 	if (worked)
@@ -89,7 +89,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	return worked;
 }
 
-/* True when a bell rang, false when the time came to look at something. */
+/* True when a bell rang, false when something is due. */
 static bool sleep_until_event(struct mfs_arbiter *arbiter)
 {
 	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
@@ -98,8 +98,8 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	uint64_t now_ns = arbiter_clock_ns();
 
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->look_ns < until_ns)
-			until_ns = direction_at(arbiter, i)->look_ns;
+		if (direction_at(arbiter, i)->evaluate_ns < until_ns)
+			until_ns = direction_at(arbiter, i)->evaluate_ns;
 	if (arbiter->resume_ns < until_ns)
 		until_ns = arbiter->resume_ns;
 	if (until_ns <= now_ns)
@@ -110,13 +110,13 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 		return false;
 	bells_read(arbiter); /* one may be about idleness alone */
 	arbiter->wakeups++;
-	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
+	heartbeats_hasten(arbiter); /* a client that rang may have set its heartbeat back */
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
 		direction_at(arbiter, i)->dirty |= direction_at(arbiter, i)->waits;
 	return true;
 }
 
-/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps tell; but one
+/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps show it; but one
  * that ends with a wake-up is as long as the wake-up takes, so a thread that slept would go on sleeping, however fast its
  * clients were. The short spin after all work finds those. */
 static bool spin_pays(const struct mfs_arbiter *arbiter)
@@ -127,11 +127,11 @@ static bool spin_pays(const struct mfs_arbiter *arbiter)
 	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
 }
 
-/* While the thread waits for a core everybody's held flows wait. Niceness alone does not help against programs of other
+/* While the thread waits for a core all held flows wait. Niceness alone does not help against programs of other
  * sessions (autogroups), so where it never spins it is a real-time thread: it works in microseconds and sleeps. Where it
- * spins it must not be one: whoever is pinned to that core would starve, and kernels before 6.12 stop a real-time thread that
- * does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
-static void hurry(const struct mfs_arbiter *arbiter)
+ * spins it must not be one: a program that is pinned to that core would starve, and kernels before 6.12 stop a real-time
+ * thread that does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
+static void priority_raise(const struct mfs_arbiter *arbiter)
 {
 	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
 
@@ -142,14 +142,14 @@ static void hurry(const struct mfs_arbiter *arbiter)
 static void *arbiter_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
-	bool asleep = false; /* clients are told when to ring */
+	bool asleep = false; /* clients know that they have to ring */
 	bool rest = false;   /* and not to for everything */
 	bool drain = true;
 	uint64_t bell_ns = 0;
 	unsigned timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
-	hurry(arbiter);
+	priority_raise(arbiter);
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
 		if (turn(arbiter, drain)) {
@@ -160,35 +160,35 @@ static void *arbiter_thread(void *argument)
 			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
 			arbiter->worked_ns = arbiter->now_ns;
 			if (asleep)
-				active_tell(arbiter, MFS_AWAKE);
+				asleep_publish(arbiter, MFS_AWAKE);
 			asleep = false;
 			drain = true;
 		} else if (asleep && rest && arbiter->dormant) {
-			rest = false; /* all ring from here: one more turn for what was told before */
-			active_tell(arbiter, MFS_ASLEEP);
+			rest = false; /* all ring from here: one more turn for earlier messages */
+			asleep_publish(arbiter, MFS_ASLEEP);
 			drain = true;
 		} else if (asleep) {
-			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
-			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
+			/* That turn saw nothing after all clients knew. A timer changes nothing of that, so they ring: the
+			 * rings are polled only now and then, for a bell that its thread did not live to ring, and for as
 			 * long as a slot may be torn. */
 			if (sleep_until_event(arbiter)) {
-				active_tell(arbiter, MFS_AWAKE);
+				asleep_publish(arbiter, MFS_AWAKE);
 				asleep = false;
 				drain = true;
 				bell_ns = arbiter->now_ns;
 			} else {
 				if (!rest && !arbiter->dormant && at_rest(arbiter)) {
 					rest = true;
-					active_tell(arbiter, MFS_AT_REST);
+					asleep_publish(arbiter, MFS_AT_REST);
 				}
 				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
-					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
+					arbiter->now_ns - bell_ns < TORN_POLLS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
 			mfs_pause();
 		} else {
 			rest = !arbiter->dormant && at_rest(arbiter);
-			active_tell(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
+			asleep_publish(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
 			asleep = true;
 		}
 	}
@@ -214,9 +214,9 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 	rc = watch(arbiter, session->doorbell, session);
 	if (rc < 0)
 		return rc;
-	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
+	if (arbiter->sessions == 0) /* no heartbeat was written while there was no client */
 		heartbeats_due(arbiter, arbiter->load_read_ns = arbiter->now_ns);
-	arbiter->told_ns = arbiter->now_ns;
+	arbiter->message_ns = arbiter->now_ns;
 	pthread_mutex_lock(&arbiter->beat_lock);
 	session_admit(arbiter, session);
 	active_add(arbiter, session);

@@ -1,4 +1,4 @@
-/* Batches: the daemon's copies, what the queues are told, ranks; and when the contexts of a client are read.
+/* Batches: the daemon's copies, what the queues learn of them, ranks; and when the contexts of a client are read.
  *
  * A context is copied when a message says so, when a flow names its batch, and with every heartbeat. What it holds is
  * clamped to what the queues can reckon with.
@@ -39,7 +39,7 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 	return deadline_ns;
 }
 
-static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t directions)
+static void batch_announce(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t directions)
 {
 	struct mfs_batch_context context = {
 		.layer_current = batch->layer_current,
@@ -56,7 +56,7 @@ static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, str
 
 		session->work_ns += WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
 		if (mfs_rmlq_batch(direction->queue, batch->key, &context, arbiter->now_ns) == 0)
-			batch->told |= 1u << i;
+			batch->announced_directions |= 1u << i;
 		direction->dirty = true;
 	}
 }
@@ -67,8 +67,8 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 
 	watch_batch_end(arbiter, session, batch);
 	session->batches_known &= ~(1ull << slot);
-	for (uint32_t told = batch->told; told; told &= told - 1) {
-		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(told));
+	for (uint32_t directions = batch->announced_directions; directions; directions &= directions - 1) {
+		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(directions));
 
 		mfs_rmlq_batch_end(direction->queue, batch->key);
 		direction->dirty = true;
@@ -80,11 +80,11 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* A batch is there whole or not at all: one that is named by a flow before the messages about all of its requests were
- * read would be judged without some of its bytes. They are in the segment since before the batch had its id. */
+ * read would be evaluated without some of its bytes. They are in the segment since before the batch had its id. */
 static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	const struct mfs_segment *segment = session->segment;
-	uint32_t told = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed), read = 0;
+	uint32_t announced = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed), read = 0;
 
 	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
 		const struct mfs_request *shared = &segment->request[r - 1];
@@ -93,7 +93,7 @@ static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *ses
 			atomic_load_explicit(&shared->version, memory_order_relaxed) == session->request[r - 1].version;
 	}
 	session->work_ns += WORK_REQUEST_NS * session->batch_requests[slot];
-	if (read >= told)
+	if (read >= announced)
 		return;
 	session->work_ns += WORK_REQUEST_NS * MFS_REQUESTS_MAX / 4;
 	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
@@ -141,7 +141,7 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 		batch->compute_ns = 0;
 	if (batch->deadline_ns > TIME_MAX_NS)
 		batch->deadline_ns = 0;
-	batch_tell(arbiter, session, batch, batch->told);
+	batch_announce(arbiter, session, batch, batch->announced_directions);
 	watch_batch(arbiter, session, batch, arrives);
 	batch_notice(arbiter, session, slot, arrives);
 	return batch;
@@ -151,14 +151,14 @@ uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_
 {
 	struct batch *batch = batch_refresh(arbiter, session, slot);
 
-	if (batch->id && !(batch->told >> direction & 1))
-		batch_tell(arbiter, session, batch, 1u << direction);
+	if (batch->id && !(batch->announced_directions >> direction & 1))
+		batch_announce(arbiter, session, batch, 1u << direction);
 	return batch->id ? batch->key : 0;
 }
 
 /* The unit's slack and the coordinator's summary depend on the requests. Not while the batch arrives or ends, when all of
  * them come or go. */
-static void batches_retell(struct mfs_arbiter *arbiter, struct session *session)
+static void batches_announce_again(struct mfs_arbiter *arbiter, struct session *session)
 {
 	uint64_t stale = session->batches_stale & session->batches_known;
 
@@ -169,12 +169,12 @@ static void batches_retell(struct mfs_arbiter *arbiter, struct session *session)
 
 		if (!batch->id)
 			continue;
-		batch_tell(arbiter, session, batch, batch->told);
+		batch_announce(arbiter, session, batch, batch->announced_directions);
 		batch_notice(arbiter, session, slot, true);
 	}
 }
 
-/* A batch that is told again may be another by now, and then all of its requests are read: hence not before this one is
+/* A batch that is announced again may be another by now, and then all of its requests are read: hence not before this one is
  * linked, or it would be linked twice. */
 void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
@@ -182,7 +182,7 @@ void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint3
 	bool arrived = request_read(arbiter, session, slot);
 	uint32_t version = request->version;
 
-	batches_retell(arbiter, session);
+	batches_announce_again(arbiter, session);
 	if (arrived && request->id && request->version == version)
 		watch_request(arbiter, session, request);
 }
@@ -230,7 +230,7 @@ static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
 			continue;
 		batch->rank = a->rank;
 		batch->pruned = a->pruned;
-		batch_tell(arbiter, session, batch, batch->told);
+		batch_announce(arbiter, session, batch, batch->announced_directions);
 		return 0;
 	}
 	return -ENOENT;

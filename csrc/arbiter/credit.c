@@ -4,16 +4,16 @@
  * clients that have used the direction lately get half of the window together, so that with what was permitted one and a half
  * windows are in flight at most; the others ask for their first. So giving and taking costs as much as those are many, and
  * where they are many it is not given again before that is a small part of what the thread has done meanwhile.
- * What does not travel apart from collectives has none while there are any: whoever asks learns when they are through.
+ * What does not travel apart from collectives has none while there are any: a task that is asked for learns when they are through.
  * And a client whose flows are critical, nearly so or pruned asks for each, since they have a class that only the queue knows.
  */
 #include "state.h"
 
 #define SILENT_NS 1000000000ull /* no collectives for so long: there are none */
-#define REST_NS 1000000ull	/* since somebody asked: who asks again soon finds the arbiter awake for his completion */
+#define REST_NS 1000000ull	/* since a permit was asked for: a client that asks again soon finds the arbiter awake */
 #define USED_NS 10000000000ull	/* since its last task: it has credit no more */
 #define SHUT_NS 1600ull		/* for each that would get it: about sixteen times what giving it and taking it back costs */
-#define JUDGED_NS 1000000000ull /* after its last flow with such a class */
+#define CRITICAL_NS 1000000000ull /* after its last flow with such a class */
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
 {
@@ -21,7 +21,7 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 	const struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 
 	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE || session_suspect(arbiter, session, index) ||
-	    (share->judged_ns && arbiter->now_ns - share->judged_ns < JUDGED_NS))
+	    (share->critical_ns && arbiter->now_ns - share->critical_ns < CRITICAL_NS))
 		return 0;
 	return mfs_window_bytes(nic->direction[0].window) / 2 / nic->direction[index % MFS_DIRECTIONS].holders;
 }
@@ -113,7 +113,7 @@ bool at_rest(const struct mfs_arbiter *arbiter)
 	return true;
 }
 
-void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
+void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
 {
 	const struct mfs_policy *policy = &arbiter->config.policy;
 	bool demoted = pick->tier == MFS_TIER_SCAVENGER && task->stage < MFS_STAGE_BACKGROUND;
@@ -122,6 +122,6 @@ void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const s
 
 	if (pick->tier != MFS_TIER_CRITICAL && !demoted && !near)
 		return;
-	task->session->direction[task->direction].judged_ns = arbiter->now_ns;
+	task->session->direction[task->direction].critical_ns = arbiter->now_ns;
 	credit_write(arbiter, task->session, task->direction);
 }

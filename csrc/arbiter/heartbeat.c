@@ -1,13 +1,12 @@
-/* Heartbeats: how programs know that the daemon lives, and what is looked at each time.
+/* Heartbeats: how programs know that the daemon lives, and what is checked each time.
  *
  * A thread that wakes every 10 ms to say so costs more than all else that a node without traffic does. So the arbiter goes
  * dormant once nothing has gone on for a while: its next heartbeat is due in a second, and is written ahead, as if that were
- * now. Every message rings then, and whoever rings sets the heartbeat of its segment back to now (client.c): he learns as
- * soon as ever when nobody is there to hear the bell. What tells of itself by counters alone (collectives) is seen with
- * the next heartbeat.
+ * now. Every message rings then, and a client that rings sets the heartbeat of its segment back to now (message.c): it learns as
+ * soon as ever when no arbiter hears the bell. What shows in counters alone (collectives) is seen with the next heartbeat.
  *
- * A turn that takes long, or a scheduler that lets this thread wait (the kernel throttles real-time threads), must not look
- * like death. So a second thread does nothing but write the heartbeats that are late; only when the arbiter has not come
+ * A turn that takes long, or a scheduler that lets this thread wait (the kernel throttles real-time threads), must not be
+ * taken for death. So a second thread does nothing but write the heartbeats that are late; only when the arbiter has not come
  * round for half a second does it give up, and programs post what they hold.
  */
 #include "state.h"
@@ -24,7 +23,7 @@
 
 static bool session_silent(const struct session *session)
 {
-	/* a torn slot, and what is behind it, must be looked at again soon */
+	/* a torn slot, and what is behind it, must be polled again soon */
 	return !session->batches_known && !session->ending && !session_unread(session);
 }
 
@@ -38,7 +37,7 @@ static bool idle(struct mfs_arbiter *arbiter)
 
 static bool silent(struct mfs_arbiter *arbiter)
 {
-	if (arbiter->now_ns - arbiter->told_ns < DORMANT_AFTER_NS)
+	if (arbiter->now_ns - arbiter->message_ns < DORMANT_AFTER_NS)
 		return false;
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		if (arbiter->nic[i].gate.wire_bytes > 0.0 ||
@@ -67,7 +66,7 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 	for (uint32_t i = 0; i < arbiter->sessions; i++) {
 		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, arbiter->now_ns + ahead_ns,
 				      memory_order_release);
-		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
+		/* A client whose ring was full when a layer ended reports it later; no flow waits longer than this. */
 		session_contexts_refresh(arbiter, arbiter->session[i]);
 	}
 	return true;

@@ -12,7 +12,7 @@
 #define ROW_BUCKETS MFS_LEDGER_REQUESTS
 #define CELL_BUCKETS MFS_LEDGER_CELLS
 #define FINISHED_SLOTS 1024u
-#define EVICTION_LOOKS 16 /* rows with open tasks that are passed by in search of one without */
+#define EVICTION_STEPS 16 /* rows with open tasks that are passed by in search of one without */
 
 struct cell {
 	struct mfs_account_cell account;
@@ -26,10 +26,10 @@ struct row {
 	uint32_t first_cell;
 	uint32_t hash_next;
 	uint32_t newer, older; /* by last use */
-	uint32_t lives; /* told and not ended: a request is in two batches at once between two chunks */
+	uint32_t lives; /* announced and not ended: a request is in two batches at once between two chunks */
 	bool used;
-	bool ended;  /* told to have, and not closed since */
-	bool judged; /* when it ended its program lived */
+	bool ended;  /* it has, and was not closed since */
+	bool client_alive; /* when it ended */
 };
 
 struct ledger {
@@ -120,12 +120,12 @@ static void row_free(struct ledger *ledger, struct row *row)
 	ledger->rows--;
 }
 
-/* Makes room; `keep` is not to go. False: every row that was looked at has tasks open. */
+/* Makes room; `keep` is not to go. False: every row that was visited has tasks open. */
 static bool evict(struct ledger *ledger, uint32_t keep)
 {
 	uint32_t r = ledger->oldest;
 
-	for (unsigned n = 0; r && n < EVICTION_LOOKS; n++, r = ledger->row[r - 1].newer) {
+	for (unsigned n = 0; r && n < EVICTION_STEPS; n++, r = ledger->row[r - 1].newer) {
 		if (ledger->row[r - 1].account.open || r == keep)
 			continue;
 		row_free(ledger, &ledger->row[r - 1]);
@@ -223,7 +223,7 @@ static bool row_close(struct ledger *ledger, struct row *row)
 	if (!row->ended || account->open || !account->told)
 		return false;
 	row->ended = false; /* once */
-	if (account->deadline_ns && row->judged)
+	if (account->deadline_ns && row->client_alive)
 		account->verdict = done_ns <= account->deadline_ns ? MFS_VERDICT_MET : MFS_VERDICT_MISSED;
 	if (ledger->finished_tail - ledger->finished_head == FINISHED_SLOTS) {
 		ledger->unreported++;
@@ -321,7 +321,7 @@ void ledger_pruned(struct ledger *ledger, uint32_t client_id, uint64_t request_i
 		row->account.pruned = true;
 }
 
-bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool judged, uint64_t now_ns)
+bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool client_alive, uint64_t now_ns)
 {
 	struct row *row = row_find(ledger, client_id, request_id);
 
@@ -329,7 +329,7 @@ bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id
 		return false;
 	row->account.end_ns = now_ns;
 	row->ended = true;
-	row->judged = judged;
+	row->client_alive = client_alive;
 	return row_close(ledger, row);
 }
 
@@ -338,7 +338,7 @@ bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id
 int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
 		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next)
 {
-	uint32_t end = first + MFS_LEDGER_ROWS_PER_LOOK < ledger->rows_used ? first + MFS_LEDGER_ROWS_PER_LOOK
+	uint32_t end = first + MFS_LEDGER_ROWS_PER_CALL < ledger->rows_used ? first + MFS_LEDGER_ROWS_PER_CALL
 									    : ledger->rows_used;
 	uint32_t slot, written = 0;
 	int found = 0;

@@ -1,4 +1,4 @@
-/* The table behind mfs/ledger.h. It knows nothing of the arbiter; whoever calls gives the time. Owned by one thread,
+/* The table behind mfs/ledger.h. It knows nothing of the arbiter; the caller gives the time. Owned by one thread,
  * allocates once. */
 #ifndef MFS_ARBITER_LEDGER_H
 #define MFS_ARBITER_LEDGER_H
@@ -25,8 +25,8 @@ bool ledger_finish(struct ledger *ledger, uint32_t cell, enum ledger_end how, ui
 void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns);
 void ledger_batch(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t batch_id);
 void ledger_pruned(struct ledger *ledger, uint32_t client_id, uint64_t request_id);
-/* judged: false when its program has ended before it. True as above. */
-bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool judged, uint64_t now_ns);
+/* client_alive: its program has not ended before it. True as above. */
+bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool client_alive, uint64_t now_ns);
 
 int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
 		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next);

@@ -15,7 +15,7 @@ void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 		session_gate_write(arbiter, arbiter->session[i], index);
 }
 
-/* Who has no collectives need not ring when they end. */
+/* A client without collectives need not ring when they end. */
 static void nic_bell_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	const struct gate *gate = &arbiter->nic[index].gate;
@@ -137,7 +137,7 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 }
 
 /* A task that has not ended by the time that its destination was given: the peer or the program is dead, or neither ever
- * had the bytes. What was permitted first is due first, nearly; so the oldest are looked at, whatever else their program
+ * had the bytes. What was permitted first is due first, nearly; so the oldest are checked, whatever else their program
  * goes on doing. */
 static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 {
@@ -194,12 +194,12 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	watch_permit(arbiter, task, pick);
 }
 
-void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
+void nic_permitted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
 	arbiter->asked_ns = arbiter->now_ns;
-	credit_judged(arbiter, task, pick);
+	credit_evaluated(arbiter, task, pick);
 	nic_taken(arbiter, task, pick);
-	session_grant(arbiter, task->session, (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
+	session_permit(arbiter, task->session, (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
 		      pick->wire_class);
 }
 
@@ -223,7 +223,7 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
-		direction_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
+		direction_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung in vain */
 		nic->gate.read = false;
 		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	}
@@ -241,9 +241,9 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	}
 	promotion_ns = mfs_rmlq_advance(direction->queue, arbiter->now_ns);
-	direction->look_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
-	if (direction->look_ns <= arbiter->now_ns)
-		direction->look_ns = arbiter->now_ns + 1;
+	direction->evaluate_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
+	if (direction->evaluate_ns <= arbiter->now_ns)
+		direction->evaluate_ns = arbiter->now_ns + 1;
 	return false;
 }
 
@@ -253,7 +253,7 @@ static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_
 	struct task *chosen = (struct task *)(uintptr_t)pick->cookie, *first = fifo_first(chosen->session, chosen);
 	uint8_t wire_class = pick->wire_class;
 
-	/* A queue pair has one peer: who says otherwise has no order. */
+	/* A queue pair has one peer: tasks that contradict it have no order. */
 	if (first->direction == chosen->direction && first->destination != chosen->destination)
 		return chosen;
 	/* of the queue of the other direction, perhaps */
@@ -263,7 +263,7 @@ static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_
 	return first;
 }
 
-void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
+void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct direction *direction = direction_at(arbiter, index);
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
@@ -271,7 +271,7 @@ void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 	struct task *task;
 
 	direction->dirty = false;
-	direction->look_ns = MFS_TIME_NEVER;
+	direction->evaluate_ns = MFS_TIME_NEVER;
 	for (unsigned n = 0; mfs_rmlq_peek(direction->queue, arbiter->now_ns, &pick) == 0; n++) {
 		if (n == GRANTS_PER_LOOP) {
 			direction->dirty = true;
@@ -281,7 +281,7 @@ void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		/* One that takes the other direction goes with what was chosen, whatever room there is there. */
 		if (enforce && task->direction == index) {
 			enum mfs_room room = mfs_window_room(direction->window, task->destination, task->bytes, arbiter->now_ns,
-							     &direction->look_ns);
+							     &direction->evaluate_ns);
 
 			if (room == MFS_ROOM_NIC_FULL)
 				return;
@@ -293,7 +293,7 @@ void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		if (enforce && !beside_collectives(arbiter, index, &pick))
 			return;
 		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &taken);
-		nic_granted(arbiter, task, &pick);
+		nic_permitted(arbiter, task, &pick);
 	}
 	direction->closed_ns = 0;
 	direction_waits_set(arbiter, index, false);
@@ -347,7 +347,7 @@ static uint64_t direction_carried(const struct direction *direction)
 	return sum;
 }
 
-/* How much of the link was really taken, for people: what tasks completed, by their direction; what never waits, in both;
+/* How much of the link was really taken, for display: what tasks completed, by their direction; what never waits, in both;
  * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
  * end is heard of here, so those in flight are left out of the difference. */
 static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns, double weight)
@@ -388,7 +388,7 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
 }
 
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
- * mfsd.policy's Load.observe: one long look and several short ones come to the same.
+ * mfsd.policy's Load.observe: one long interval and several short ones come to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
@@ -455,7 +455,7 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 			nic->direction[d] = (struct direction){.queue = parts->queue[d],
 						   .window = parts->window[d],
-						   .look_ns = MFS_TIME_NEVER};
+						   .evaluate_ns = MFS_TIME_NEVER};
 			parts->queue[d] = NULL;
 			parts->window[d] = NULL;
 		}

@@ -18,7 +18,7 @@ static int segment_create(int *memfd, struct mfs_segment **segment)
 
 	if (fd < 0)
 		return -errno;
-	/* Allocated now: memory that runs out later would be a SIGBUS in somebody's program. */
+	/* Allocated now: memory that runs out later would be a SIGBUS in the client's program. */
 	if (ftruncate(fd, sizeof(**segment)) || fallocate(fd, 0, 0, sizeof(**segment)) ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
 		close(fd);
@@ -117,7 +117,7 @@ void session_destroy(struct session *session)
 	munmap(session, sizeof(*session));
 }
 
-/* ---- what the daemon tells --------------------------------------------------------------------------------------- */
+/* ---- what the daemon writes --------------------------------------------------------------------------------------- */
 
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
@@ -166,7 +166,7 @@ void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *sessi
 	atomic_store_explicit(&session->segment->header.apart, apart, memory_order_relaxed);
 }
 
-void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class)
+void session_permit(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class)
 {
 	struct mfs_segment *segment = session->segment;
 	struct mfs_grant grant;

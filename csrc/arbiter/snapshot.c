@@ -1,4 +1,4 @@
-/* What people and the daemon's Python see of the arbiter. Every function is one bounded command: it copies, and the caller
+/* Copies of the arbiter's state for readers: the daemon's status, its Python. Every function is one bounded command: it copies, and the caller
  * makes sense of the copy on a thread of its own. */
 #include "state.h"
 
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#define TASK_SLOTS_PER_LOOK 1024u
-#define FLOWS_PER_LOOK 1024u
+#define TASK_SLOTS_PER_SNAPSHOT 1024u
+#define FLOWS_PER_SNAPSHOT 1024u
 
 static uint64_t thread_cpu_ns(void)
 {
@@ -85,7 +85,7 @@ static int run_held(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct held_argument *a = argument;
 
-	a->next = mfs_rmlq_stats_add(direction_at(arbiter, a->direction)->queue, a->next, FLOWS_PER_LOOK, &a->queue);
+	a->next = mfs_rmlq_stats_add(direction_at(arbiter, a->direction)->queue, a->next, FLOWS_PER_SNAPSHOT, &a->queue);
 	return 0;
 }
 
@@ -169,7 +169,7 @@ int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, st
 
 struct communicators_argument {
 	uint32_t client_id;
-	struct mfs_communicator_snapshot *looks;
+	struct mfs_communicator_snapshot *snapshots;
 };
 
 static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
@@ -182,7 +182,7 @@ static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
 		return -ENOENT;
 	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++) {
 		struct mfs_communicator *from = &session->segment->communicator[i];
-		struct mfs_communicator_snapshot *to = &a->looks[found];
+		struct mfs_communicator_snapshot *to = &a->snapshots[found];
 		uint64_t id = atomic_load_explicit(&from->id, memory_order_acquire);
 
 		if (!id)
@@ -205,9 +205,9 @@ static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
 	return found;
 }
 
-int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *looks)
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *snapshots)
 {
-	struct communicators_argument a = {.client_id = client_id, .looks = looks};
+	struct communicators_argument a = {.client_id = client_id, .snapshots = snapshots};
 
 	return arbiter_command(arbiter, run_communicators, &a);
 }
@@ -362,7 +362,7 @@ static int run_tasks(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct tasks_argument *a = argument;
 	struct session *session = session_find(arbiter, a->client_id);
-	uint32_t end = a->first + TASK_SLOTS_PER_LOOK < MFS_TASKS_MAX ? a->first + TASK_SLOTS_PER_LOOK : MFS_TASKS_MAX;
+	uint32_t end = a->first + TASK_SLOTS_PER_SNAPSHOT < MFS_TASKS_MAX ? a->first + TASK_SLOTS_PER_SNAPSHOT : MFS_TASKS_MAX;
 	uint32_t slot;
 	int found = 0;
 

@@ -1,7 +1,7 @@
-/* What clients say of their tasks, and how tasks end.
+/* Clients' messages about their tasks, and how tasks end.
  *
  * Whatever a client writes is copied, then checked; the first thing that no correct client can write detaches that
- * client and nobody else. What depends on another thread's progress (a finished task named twice, a lost message) is
+ * client and no other. What depends on another thread's progress (a finished task named twice, a lost message) is
  * counted and ignored instead.
  */
 #include "watch.h"
@@ -27,7 +27,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	direction_at(arbiter, task->direction)->dirty = true;
 }
 
-/* What its program told of its end, or would have. */
+/* As its program reported its end, or would have. */
 static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how, uint64_t end_ns)
 {
 	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
@@ -42,7 +42,7 @@ static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_
 	task_drop(arbiter, task, gone);
 }
 
-/* Nobody will tell its end. */
+/* Its end will not be reported. */
 static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
 {
 	watch_end(arbiter, task, WATCH_DROP, arbiter->now_ns);
@@ -69,7 +69,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
-	session->announce = true; /* whoever waits for a grant shall look at the state */
+	session->announce = true; /* a thread that waits for a permit checks the state */
 	session_announce(session);
 }
 
@@ -172,13 +172,13 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	if (task->taken) {
 		session->taken++;
 		mfs_rmlq_take(direction->queue, task->handle, arbiter->now_ns, &pick);
-		credit_judged(arbiter, task, &pick);
+		credit_evaluated(arbiter, task, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
 		if (over)
 			task_end(arbiter, task, task->ended_how, task->ended_ns);
 	} else if (full) {
-		nic_granted(arbiter, task, &pick);
+		nic_permitted(arbiter, task, &pick);
 	} else {
 		fifo_add(session, task, message->queue ? (uint32_t)message->nic << 24 | message->queue : 0);
 	}
@@ -218,8 +218,8 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	return 0;
 }
 
-/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings, and
- * nobody is in a hurry to read them. So it is heeded when all rings are empty. */
+/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings.
+ * So it is processed when all rings are empty. */
 static bool batch_ends(struct session *session, uint32_t slot)
 {
 	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
@@ -240,7 +240,7 @@ static bool request_ends(struct session *session, uint32_t slot)
 	return session->ending = true;
 }
 
-static void ends_heed(struct mfs_arbiter *arbiter, struct session *session)
+static void ends_process(struct mfs_arbiter *arbiter, struct session *session)
 {
 	session->ending = false;
 	for (uint32_t word = 0; word < MFS_REQUESTS_MAX / 64; word++)
@@ -276,7 +276,7 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session, c
 }
 
 /* What a client's contexts cost is the client's to choose: one message may have a thousand requests read again. Each may take
- * a quarter of the thread's time for it; who has taken more is heard later, and the others now. */
+ * a quarter of the thread's time for it; one that has taken more is read later, and the others now. */
 #define WORK_SHARE 4
 #define WORK_NS_MAX 1000000ull
 
@@ -339,11 +339,11 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_
 		return true;
 	}
 	if (session->ending && session->read_whole)
-		ends_heed(arbiter, session);
+		ends_process(arbiter, session);
 	return worked;
 }
 
-bool grants_end(struct mfs_arbiter *arbiter)
+bool permits_end(struct mfs_arbiter *arbiter)
 {
 	bool fails = false;
 

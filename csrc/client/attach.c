@@ -264,7 +264,7 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	}
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
-	/* the clock tells apart the copies of this file in one process: an engine's binding may use the shim's client */
+	/* the clock distinguishes the copies of this file in one process: an engine's binding may use the shim's client */
 	client->serial = mfs_clock_ns() << 8 | (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
 	client->epoch = (uint32_t)client->segment->header.epoch;
 	client->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
@@ -289,7 +289,7 @@ void mfs_client_forget(struct mfs_client *client)
 
 void mfs_client_detach(struct mfs_client *client)
 {
-	mfs_client_forget(client); /* the closed socket tells the daemon */
+	mfs_client_forget(client); /* the daemon sees the closed socket */
 }
 
 int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)

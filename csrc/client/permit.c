@@ -179,7 +179,7 @@ int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns)
 	int saved = errno;
 
 	client_owed_check(client);
-	/* Dekker with the arbiter's grants_announce: abi.h */
+	/* Dekker with the arbiter's session_announce: abi.h */
 	atomic_fetch_add_explicit(&header->grant_waiters, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!mfs_spmc_pending(&client->segment->grant) &&

@@ -1,12 +1,12 @@
 /* A task's life at the client: submit, complete, cancel; and the messages about it.
  *
  * Tasks live in a fixed table. `state` of a slot is generation << 32 | phase; every step of a task's life is one
- * compare-and-swap on it, so that of two threads that finish, cancel or grant the same task exactly one wins:
+ * compare-and-swap on it, so that of two threads that finish, cancel or permit the same task exactly one wins:
  *
- *   FREE -submit-> WAITING -permit-> GRANTED -complete, cancel-> FREE
+ *   FREE -submit-> WAITING -permit-> PERMITTED -complete, cancel-> FREE
  *                     `---------------cancel, complete-----------^
  *
- * A task that goes on credit (credit.c) is GRANTED from the start.
+ * A task that goes on credit (credit.c) is PERMITTED from the start.
  *
  * What finds the ring full is remembered in the phase and in a bitmap, and sent by a later call; its slot stays taken
  * until then, so no message is ever lost.

@@ -215,7 +215,7 @@ void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void
 	struct ib_uverbs_async_event_desc event = { .element = (uintptr_t)element, .event_type = type };
 
 	if (write(context->async_write_fd, &event, sizeof(event)) != sizeof(event))
-		fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: nobody reads them\n",
+		fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read them\n",
 			ibv_event_type_str(type));
 }
 

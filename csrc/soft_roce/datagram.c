@@ -242,7 +242,7 @@ static bool takes_messages(const struct mfs_qp *qp)
 	return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
 }
 
-/* The queue pair that a datagram is for, or NULL: there is none, or the sender is not who it says. */
+/* The queue pair that a datagram is for, or NULL: there is none, or the sender is not what it claims. */
 static struct mfs_qp *find_receiver(const struct mfs_port *port, const struct mfs_datagram *head,
 				    const struct arrival *arrival)
 {

@@ -1,5 +1,5 @@
 /*
- * Who moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no
+ * Which thread moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no
  * wake-up. A background thread serves programs that sleep, wait on memory or are passive targets; it keeps
  * out of the way while a thread polls, because on few cores its wake-ups would cost more than they bring.
  */

@@ -40,7 +40,7 @@ static void push_receive(struct mfs_qp *qp, const struct mfs_frame *frame, enum 
 	mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, frame->flags & MFS_FRAME_SOLICITED);
 }
 
-/* Refuses a request: the peer is told why, this queue pair goes to the error state. A receive that the
+/* Refuses a request: the peer gets the reason, this queue pair goes to the error state. A receive that the
  * request had taken completes with `local`, if that is an error of its own. */
 static enum mfs_verdict refuse(struct mfs_connection *connection, enum mfs_syndrome syndrome,
 			       enum ibv_wc_status local)

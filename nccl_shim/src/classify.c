@@ -33,7 +33,7 @@ uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 	return MFS_ROLE_UNKNOWN;
 }
 
-/* NCCL says nothing when it connects a queue pair: profiler.c tells which communicator it is then taken for. */
+/* NCCL reports nothing when it connects a queue pair: profiler.c tells which communicator it is then taken for. */
 void shim_communicator_at_connect(struct shim_qp *q)
 {
 	if (q->found_role == MFS_ROLE_NCCL_DATA || q->found_role == MFS_ROLE_NCCL_CTS)
@@ -41,7 +41,7 @@ void shim_communicator_at_connect(struct shim_qp *q)
 }
 
 /* Until 2.28 NCCL gives both ends of a connection the same shape. The first post tells them apart: data ends with an
- * immediate, clear-to-send is a plain write. It tells the communicator, too, where NCCL has said what it sends. The DSCP
+ * immediate, clear-to-send is a plain write. It gives the communicator, too, where NCCL has announced what it sends. The DSCP
  * stays as it was given at RTR, before anything was posted. */
 void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 {

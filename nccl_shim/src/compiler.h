@@ -1,4 +1,4 @@
-/* What the compiler is told about the data path. */
+/* Hints to the compiler for the data path. */
 #ifndef MFS_SHIM_COMPILER_H
 #define MFS_SHIM_COMPILER_H
 

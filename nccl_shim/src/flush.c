@@ -24,7 +24,7 @@ void shim_flush_all(void)
 		shim_flush(q);
 }
 
-/* True when a held work request uses the key, or when that cannot be told now. */
+/* True when a held work request uses the key, or when that is not known now. */
 static bool names_key(struct shim_qp *q, uint32_t lkey)
 {
 	bool named = false;

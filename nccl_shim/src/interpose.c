@@ -324,7 +324,7 @@ __attribute__((used)) void *mfs_dlvsym_choose(void *handle, const char *name, co
 	return real && !shim_symbol_is_ours(real) ? replacement(handle, name) : NULL;
 }
 
-/* libc looks at the return address to know whose RTLD_NEXT is meant, so its functions are jumped to, not called. */
+/* libc reads the return address to know whose RTLD_NEXT is meant, so its functions are jumped to, not called. */
 #if defined(__x86_64__)
 #define ENTRY(name)                                                                                                    \
 	__asm__(".text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n"                                     \

@@ -78,7 +78,7 @@ static void name_nic(struct mfs_client *client, struct shim_context *context)
 	atomic_store(&context->nic, nic < MFS_NICS_MAX && nic >= 0 ? nic : -1);
 }
 
-/* Waits for an answer as attaching does, so seldom, and only where nothing is held. */
+/* Waits for an answer as attaching does, so rarely, and only where nothing is held. */
 static void name_late(struct mfs_client *client, uint64_t now_ns)
 {
 	static uint64_t next_ns;

@@ -1,4 +1,4 @@
-/* Who may post on a queue pair: the owner flag, and the thread that does without it.
+/* Which thread may post on a queue pair: the owner flag, and the thread that does without it.
  *
  * Most queue pairs are posted to by one thread. Once a thread has posted SHIM_OWNER_ROW times in a row on a queue pair
  * that does not hold, that queue pair is *given* to it: the flag's word then has the thread's id beside the flag. Its

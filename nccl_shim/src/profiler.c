@@ -9,7 +9,7 @@
  *
  * NCCL connects a queue pair without saying for whom. So a queue pair being connected is taken for that of the one
  * communicator of the process that is inside a call, or, before version 5, of the one that has not sent yet; when there are
- * several, for that of none. Its first send tells for certain, but the class on the wire was given before.
+ * several, for that of none. Its first send decides, but the class on the wire was given before.
  */
 #include "profiler.h"
 
@@ -335,7 +335,7 @@ static int finalize(void *context)
 	return NOTHING;
 }
 
-/* The communicator whose queue pairs are being connected now, or -1 when that cannot be told. */
+/* The communicator whose queue pairs are being connected now, or -1 when that is ambiguous. */
 int shim_communicator_connecting(void)
 {
 	int calling = -1, fresh = -1;

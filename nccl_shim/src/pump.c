@@ -45,7 +45,7 @@ void shim_pump(struct shim_qp *q)
 }
 
 /* The last work request of a task gets a signal of the shim's own if the caller asked for none, so that the arbiter learns
- * in time when the task has left. Only where the completion queue certainly has room and nobody sleeps on it; poll_cq
+ * in time when the task has left. Only where the completion queue certainly has room and no thread sleeps on it; poll_cq
  * takes the extra completion out again, known by its wr_id, the address of the held copy. */
 static bool may_force_signal(const struct shim_qp *q)
 {
@@ -192,7 +192,7 @@ int shim_pump_owned(struct shim_qp *q)
 		}
 		rc = post_task(q, t);
 		if (!rc && !t->done_at)
-			shim_complete(q, 0); /* nothing will tell when it is complete: count it so now */
+			shim_complete(q, 0); /* its completion will not be seen: count it as complete now */
 	}
 	if (atomic_load(&q->wr_posted) == atomic_load(&q->wr_next)) {
 		atomic_store(&q->force, 0);

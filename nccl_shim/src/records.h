@@ -49,7 +49,7 @@
  *   log.c        one line for each reason
  *   flag.c       flags that are locks
  *   counter.h    counters that others read
- *   compiler.h   what the compiler is told
+ *   compiler.h   hints to the compiler
  */
 #ifndef MFS_SHIM_RECORDS_H
 #define MFS_SHIM_RECORDS_H
@@ -101,7 +101,7 @@ struct shim_cq {
 	_Atomic(struct shim_cq *) next;
 	const struct ibv_context *context;
 	_Atomic uint64_t claimed; /* completions that its queue pairs can have outstanding */
-	bool channel;		  /* somebody may sleep on it */
+	bool channel;		  /* a thread may sleep on it */
 	struct shim_cq_ex *extended; /* made by ibv_create_cq_ex: see cq_ex.c */
 };
 
@@ -155,12 +155,12 @@ struct shim_task {
 	uint32_t bypass;	  /* never submitted: ring or slots full, or nothing is held now */
 	uint64_t sequence;	  /* number of the task on its queue pair, from 1 */
 	uint64_t end;		  /* index after its last work request */
-	_Atomic uint64_t done_at; /* complete when the signal with this end has come back; 0: nothing tells */
+	_Atomic uint64_t done_at; /* complete when the signal with this end has come back; 0: it has no signal */
 	uint64_t bytes;
 	uint64_t enqueued_ns;
 	struct shim_tag tag;
 	bool incoming; /* RDMA reads */
-	bool owed; /* the arbiter counts it in flight: tell it when it is complete */
+	bool owed; /* the arbiter counts it in flight and is owed its completion */
 };
 
 /* What one post adds to the accounting; see shim_ledger_publish. */
@@ -189,7 +189,7 @@ struct shim_builder {
 };
 
 struct shim_qp {
-	/* read by everyone, changed while nobody uses the queue pair or under both flags */
+	/* read by all threads, changed while the queue pair is not used or under both flags */
 	_Atomic(struct ibv_qp *) qp;
 	_Atomic(struct shim_qp *) next_by_pointer;
 	_Atomic(struct shim_qp *) next_by_number;
@@ -206,7 +206,7 @@ struct shim_qp {
 	uint8_t sq_sig_all;
 	uint8_t type;
 	_Atomic uint8_t stage, role, dscp; /* changed under both flags, when the rules change */
-	_Atomic uint8_t wire_dscp;	   /* with which it was connected, whoever chose it; MFS_DSCP_KEEP: none */
+	_Atomic uint8_t wire_dscp;	   /* with which it was connected, chosen here or not; MFS_DSCP_KEEP: none */
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
@@ -241,11 +241,11 @@ struct shim_qp {
 	_Atomic uint64_t flight_ns;	  /* how long tasks of it were under way, up to the last completion */
 	_Atomic uint64_t flight_since_ns; /* and since then, or since one was posted; 0: none is under way */
 
-	/* seldom changed */
+	/* rarely changed */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t permitted_sequence; /* tasks up to here may go */
 	_Atomic uint64_t free_until_ns; /* its hold budget is used up: nothing is held before then, see sweep.c */
 	_Atomic uint64_t hold_until_ns; /* the first of its held work requests may not be held longer; 0: none says so */
-	_Atomic uint32_t listed;	/* among those that hold something; stays until the thread looks */
+	_Atomic uint32_t listed;	/* among those that hold something; stays until the next sweep */
 	struct shim_qp *next_listed;
 	_Atomic uint64_t trim_at_ns; /* when the thread gives back memory that it held something in; 0: has done so */
 	_Atomic uint64_t stretch_ns; /* for which it has stood still since something of it was last under way; the thread's */
@@ -275,7 +275,7 @@ struct shim_qp {
 	union ibv_gid peer;
 	uint32_t peer_hash; /* of it; 0: unknown */
 	struct shim_qp *free_next;
-	uint32_t poster, posts_in_a_row; /* owner side: who has posted last */
+	uint32_t poster, posts_in_a_row; /* owner side: the thread that has posted last */
 	bool shared;			 /* owner side: several threads post, or it holds: it is given to none */
 };
 

@@ -1,4 +1,4 @@
-/* The rules that tell queue pairs apart: the daemon's, or those of the environment (mark.c). */
+/* The rules that classify queue pairs: the daemon's, or those of the environment (mark.c). */
 #ifndef MFS_SHIM_RULES_H
 #define MFS_SHIM_RULES_H
 

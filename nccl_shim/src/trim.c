@@ -18,7 +18,7 @@ static void pages_give_back(char *memory, uint64_t from, uint64_t to)
 		madvise((void *)first, last - first, MADV_DONTNEED);
 }
 
-/* While this has the owner flag others may reserve and fill
+/* While this holds the owner flag others may reserve and fill
  * in the next slots, cap.max_send_wr of them at most, so those stay. Not where completions are still to come, which may
  * name a held copy. False: busy. */
 bool shim_trim(struct shim_qp *q)

@@ -17,7 +17,7 @@ from mfsd._native import LAYOUT, Client, DemandInfo, Direction, MessageKind, Pol
 from mfsd.policy import PolicyConfig
 from mfsd.policy.estimate import effective_rate_bytes_per_s
 from mfsd.policy.urgency import level_at, thresholds
-from tests.unit.core.test_hostile import Lane, message
+from tests.unit.core.test_hostile import SubmitRing, message
 
 WINDOW = 131_072
 RATE = 1000
@@ -307,7 +307,7 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
         ("demand", _native.DEMANDS_MAX * _native.DEMAND_BYTES),
     ):
         target[LAYOUT[table] : LAYOUT[table] + size] = source[LAYOUT[table] : LAYOUT[table] + size]
-    lane = Lane(target)
+    lane = SubmitRing(target)
     if names_it == "request":  # the batch is not there before it is told: its own message may still be written
         sent = server.arbiter.stats()["messages"]
         lane.send(request_message(slots[0]))
@@ -433,7 +433,7 @@ def drained(server, eventually: Eventually, messages: int) -> None:
 
 def test_a_request_beyond_the_table_detaches(hostile, eventually: Eventually) -> None:
     server, client, segment = hostile
-    Lane(segment).send(request_message(_native.REQUESTS_MAX))
+    SubmitRing(segment).send(request_message(_native.REQUESTS_MAX))
     eventually(lambda: server.arbiter.client_stats(client.client_id)["state"] == 2)
 
 
@@ -441,7 +441,7 @@ def test_a_request_beyond_the_table_detaches(hostile, eventually: Eventually) ->
 def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -> None:
     server, client, segment = hostile
     noise = random.Random(filling)
-    lane = Lane(segment)
+    lane = SubmitRing(segment)
     sent = server.arbiter.stats()["messages"]
     for _ in range(20):
         for table, size in (
@@ -492,7 +492,7 @@ def test_a_chain_that_bites_its_tail_ends(hostile, eventually: Eventually) -> No
     sent = server.arbiter.stats()["messages"]
     for slot in (first, second):
         store("request", _native.REQUEST_BYTES, slot, "version", 99)
-        Lane(segment).send(request_message(slot))
+        SubmitRing(segment).send(request_message(slot))
     drained(server, eventually, sent + 2)
     look = server.arbiter.batch_snapshot(client.client_id, batch)
     assert sum(len(r.demands) for r in look.requests) <= 3
