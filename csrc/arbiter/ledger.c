@@ -239,7 +239,7 @@ static bool row_close(struct ledger *ledger, struct row *row)
 		.deadline_ns = account->deadline_ns,
 		.client_id = account->client_id,
 		.verdict = (uint8_t)account->verdict,
-		.pruned = account->pruned,
+		.pruned = account->pruned != 0,
 	};
 	for (uint32_t c = row->first_cell; c; c = ledger->cell[c - 1].next)
 		finished->bytes += ledger->cell[c - 1].account.completed_bytes + ledger->cell[c - 1].account.bypassed_bytes;

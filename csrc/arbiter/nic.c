@@ -233,7 +233,7 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	}
 	if (pick->tier != MFS_TIER_SCAVENGER && gate_aged(arbiter, direction, &at_ns)) {
-		direction->aged_bytes += pick->bytes;
+		direction->aged_bytes += (double)pick->bytes;
 		if (direction->aged_bytes * AGED_SHARE * 1e9 >= (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
 			direction->aged_bytes = 0.0;
 			direction->closed_ns = arbiter->now_ns;

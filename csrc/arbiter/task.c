@@ -83,18 +83,12 @@ static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_mess
 
 _Static_assert(MFS_TASK_BYTES_MAX <= MFS_FLOW_BYTES_MAX, "the queue takes every task");
 
-static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+/* Whether the slot is free for the message's task, or becomes so. 0: the task was over before this was read, or another
+ * has followed it. */
+static int slot_claim(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_message *message)
 {
-	uint32_t slot = (uint32_t)message->task;
-
-	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->wire_class >= arbiter->config.policy.classes ||
-	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
-		return -EBADMSG;
-
-	struct task *task = &session->task[slot];
 	uint32_t generation = (uint32_t)(message->task >> 32);
 
-	session->submits++;
 	/* A slot is reused only when its task was ended, but rings are read in any order (tests/model/slots.pml). */
 	if ((int32_t)(generation - task->generation) < 0) { /* ended long ago */
 		watch_late(arbiter, message->request_id);
@@ -109,46 +103,22 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 			task_lose(arbiter, task);
 	}
 	task->generation = generation;
-
-	bool over = task->ended_generation == generation;
-
-	if (over) {
+	if (task->ended_generation == generation && !(message->flags & MFS_TASK_TAKEN)) {
 		task->ended_generation = 0;
-		if (!(message->flags & MFS_TASK_TAKEN)) {
-			watch_late(arbiter, message->request_id);
-			return 0;
-		}
+		watch_late(arbiter, message->request_id);
+		return 0;
 	}
+	return 1;
+}
+
+/* Copies the message; what it leaves open comes from the task's request. */
+static void task_read(struct mfs_arbiter *arbiter, struct session *session, struct task *task, const struct mfs_message *message)
+{
+	task->session = session;
 	task->direction = (uint8_t)direction_index(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
 	task->deadline_ns = message->deadline_ns;
 	task->batch = message->batch;
-	if (task->request) { /* what the task does not say, its request has said */
-		const struct request *request = &session->request[task->request - 1];
-
-		if (task->deadline_ns == 0)
-			task->deadline_ns = request->deadline_ns;
-		if (task->batch == MFS_NONE_U32)
-			task->batch = request->batch;
-		if (message->stage == MFS_STAGE_P2D)
-			request_submitted(arbiter, session, task->request - 1, task->direction);
-	}
-
-	task->session = session;
-	nic_place(arbiter, task, message->peer);
-
-	struct direction *direction = direction_at(arbiter, task->direction);
-	struct mfs_flow flow = {
-		.bytes = message->bytes,
-		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
-		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->direction) : 0,
-		.deadline_ns = task->deadline_ns,
-		.cookie = (uintptr_t)task,
-		.layer = message->layer,
-		.stage = message->stage,
-		.destination = task->destination,
-	};
-
 	task->bytes = message->bytes;
 	task->submit_ns = sent_ns(arbiter, message);
 	task->taken = message->flags & MFS_TASK_TAKEN;
@@ -158,26 +128,74 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->phase = TASK_WAITING;
 	task->class_marked = message->flags & MFS_TASK_CLASS_MARKED;
 	task->fifo = 0;
+	if (task->request) {
+		const struct request *request = &session->request[task->request - 1];
+
+		if (task->deadline_ns == 0)
+			task->deadline_ns = request->deadline_ns;
+		if (task->batch == MFS_NONE_U32)
+			task->batch = request->batch;
+		if (message->stage == MFS_STAGE_P2D)
+			request_submitted(arbiter, session, task->request - 1, task->direction);
+	}
+	nic_place(arbiter, task, message->peer);
+}
+
+/* False: the queue is full, and the task goes without its order. */
+static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, struct task *task)
+{
+	struct mfs_flow flow = {
+		.bytes = task->bytes,
+		.request = task->request_id ? key_mix(session->key_salt, task->request_id) : 0,
+		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->direction) : 0,
+		.deadline_ns = task->deadline_ns,
+		.cookie = (uintptr_t)task,
+		.layer = task->layer,
+		.stage = task->stage,
+		.destination = task->destination,
+	};
+
 	session->held_bytes += task->bytes;
 	credit_used(arbiter, session, task->direction);
-	direction->dirty = true;
+	direction_at(arbiter, task->direction)->dirty = true;
 	watch_submit(arbiter, task);
-	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
-	bool full = mfs_rmlq_submit(direction->queue, &flow, arbiter->now_ns, &task->handle) < 0;
+	if (mfs_rmlq_submit(direction_at(arbiter, task->direction)->queue, &flow, arbiter->now_ns, &task->handle) == 0)
+		return true;
+	task->handle = 0; /* better now than never */
+	watch_full(arbiter, task);
+	return false;
+}
 
-	if (full) {
-		task->handle = 0; /* better now than never */
-		watch_full(arbiter, task);
-	}
+static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+{
+	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
+	uint32_t slot = (uint32_t)message->task;
+	struct task *task;
+	bool over, queued;
+	int rc;
+
+	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->wire_class >= arbiter->config.policy.classes ||
+	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
+		return -EBADMSG;
+	task = &session->task[slot];
+	session->submits++;
+	rc = slot_claim(arbiter, task, message);
+	if (rc <= 0)
+		return rc;
+	over = task->ended_generation == task->generation;
+	if (over)
+		task->ended_generation = 0;
+	task_read(arbiter, session, task, message);
+	queued = task_enqueue(arbiter, session, task);
 	if (task->taken) {
 		session->taken++;
-		mfs_rmlq_take(direction->queue, task->handle, arbiter->now_ns, &pick);
+		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &pick);
 		credit_evaluated(arbiter, task, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
 		if (over)
 			task_end(arbiter, task, task->ended_how, task->ended_ns);
-	} else if (full) {
+	} else if (!queued) {
 		nic_permitted(arbiter, task, &pick);
 	} else {
 		fifo_add(session, task, message->queue ? (uint32_t)message->nic << 24 | message->queue : 0);

@@ -55,7 +55,7 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 {
 	struct mfs_segment *segment = client->segment;
 	const struct mfs_gate *gate = &segment->gate[task->nic % MFS_NICS_MAX];
-	unsigned direction = task->nic * MFS_DIRECTIONS + task->incoming, wire_class;
+	unsigned direction = (unsigned)(task->nic * MFS_DIRECTIONS + task->incoming), wire_class;
 	uint64_t credit;
 
 	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX ||

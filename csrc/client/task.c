@@ -150,7 +150,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	bool grouped = client->minor >= MINOR_GROUPS; /* earlier daemons take the whole word for bytes */
 	struct mfs_message message = {
 		.task = generation << 32 | slot,
-		.bytes = task->bytes,
+		.bytes = task->bytes & MFS_TASK_BYTES_MAX,
 		.queue = grouped ? task->queue & MFS_TASK_QUEUE_MAX : 0,
 		.request_id = task->request_id,
 		.deadline_ns = task->deadline_ns,

@@ -34,7 +34,8 @@ void mfs_qp_flush_sends(struct mfs_qp *qp)
 	for (; sq->head != sq->tail; sq->head++)
 		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], IBV_WC_WR_FLUSH_ERR);
 	sq->sent = sq->tail;
-	sq->sent_bytes = sq->unsent_bytes = sq->reads_in_flight = 0;
+	sq->sent_bytes = sq->reads_in_flight = 0;
+	sq->unsent_bytes = 0;
 }
 
 /* And every receive. */

@@ -130,7 +130,8 @@ static void reset(struct mfs_qp *qp)
 
 	mfs_connection_close_qp(qp);
 	mfs_pacer_stop(mfs_context_of(ibv->context), &qp->pacer);
-	sq->head = sq->sent = sq->tail = sq->sent_bytes = sq->reads_in_flight = sq->unsent_bytes = 0;
+	sq->head = sq->sent = sq->tail = sq->sent_bytes = sq->reads_in_flight = 0;
+	sq->unsent_bytes = 0;
 	qp->rq.head = qp->rq.tail = 0;
 	qp->receiving_taken = qp->notify_drained = false;
 	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);

@@ -214,7 +214,7 @@ static struct ibv_send_wr *begin(struct shim_qp *q, struct ibv_qp_ex *qpx, enum 
 	memset(&held->wr, 0, sizeof(held->wr));
 	held->wr.wr_id = held->caller_wr_id = qpx->wr_id;
 	held->wr.opcode = opcode;
-	held->wr.send_flags = qpx->wr_flags & ~IBV_SEND_INLINE;
+	held->wr.send_flags = qpx->wr_flags & ~(unsigned)IBV_SEND_INLINE;
 	if (q->sq_sig_all)
 		held->wr.send_flags |= IBV_SEND_SIGNALED;
 	held->wr.sg_list = held->sge;

@@ -43,23 +43,9 @@ static uint32_t ring_size(uint32_t n)
 	return size;
 }
 
-/* `attr` is what the device gave, `asked` what the program had asked for. */
-void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
-		 const void *caller)
+/* What the device has made: sizes, completion queues, nothing posted yet. */
+static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *context, const struct ibv_qp_init_attr *attr)
 {
-	struct shim_context *context = shim_context_find(qp->context);
-	struct shim_qp *q;
-	Dl_info object;
-
-	if (!context || context->inherited)
-		return;
-	pthread_mutex_lock(&shim_table_lock);
-	q = shim_table_get();
-	if (!q) {
-		pthread_mutex_unlock(&shim_table_lock);
-		shim_log(SHIM_REASON_MEMORY, "no memory to follow more queue pairs: the later ones pass through");
-		return;
-	}
 	atomic_store(&q->qp, qp);
 	atomic_store(&q->context, context);
 	atomic_store(&q->number, qp->qp_num);
@@ -86,11 +72,16 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	q->quantum_bytes = SHIM_QUANTUM_BYTES;
 	q->shard_given = -1;
 	shim_qp_unbind(q);
-	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
-	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
-		      shim_mode() == MFS_MODE_ENFORCE;
+}
+
+/* What it is for, as far as that is known before it is connected. */
+static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const void *caller)
+{
+	int lane = shim_lane_now();
+	Dl_info object;
+
 	q->communicator = -1;
-	q->lane = shim_lane_now() >= 0 ? shim_lane_now() : context->lane;
+	q->lane = lane >= 0 ? lane : atomic_load(&q->context)->lane;
 	q->dscp = MFS_DSCP_KEEP;
 	q->wire_dscp = MFS_DSCP_KEEP;
 	q->library[0] = 0;
@@ -103,6 +94,29 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	q->found_role = q->role = shim_role_at_create(q->library, asked);
 	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS || q->found_role == MFS_ROLE_NCCL_DATA);
 	q->stage = MFS_STAGE_CONTROL;
+}
+
+/* `attr` is what the device gave, `asked` what the program had asked for. */
+void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
+		 const void *caller)
+{
+	struct shim_context *context = shim_context_find(qp->context);
+	struct shim_qp *q;
+
+	if (!context || context->inherited)
+		return;
+	pthread_mutex_lock(&shim_table_lock);
+	q = shim_table_get();
+	if (!q) {
+		pthread_mutex_unlock(&shim_table_lock);
+		shim_log(SHIM_REASON_MEMORY, "no memory to follow more queue pairs: the later ones pass through");
+		return;
+	}
+	set_up(q, qp, context, attr);
+	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
+	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
+		      shim_mode() == MFS_MODE_ENFORCE;
+	identify(q, asked, caller);
 	claim(q, false);
 	shim_table_insert(q);
 	atomic_store_explicit(&q->live, 1, memory_order_release);
