@@ -63,6 +63,7 @@ lint: setup ## formatters and type checkers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	tools/lint-c
 
 bench: setup $(VENV)/bench-system ## measure everything beside its peers, write docs/benchmarks.md
 	$(BIN)/python -m bench.report

@@ -15,12 +15,12 @@
 
 #include <sys/epoll.h>
 
-#define ACTIVE_FEW 16	    /* so many are polled anyhow */
+#define ACTIVE_FEW 16       /* so many are polled anyhow */
 #define HEARD_NS 4000000ull /* a client that sent something within this is polled */
-#define FAR 8		    /* clients before its turn comes a client's own memory is asked for, and */
-#define NEAR 4		    /* the slots of its rings */
+#define FAR 8               /* clients before its turn comes a client's own memory is asked for, and */
+#define NEAR 4              /* the slots of its rings */
 #define BELLS_NS 10000ull   /* how often a busy thread polls the bells */
-#define SLICE 128	    /* clients that a heartbeat polls though they have not rung */
+#define SLICE 128           /* clients that a heartbeat polls though they have not rung */
 
 static void asleep_write(struct session *session, enum mfs_asleep asleep)
 {
@@ -123,7 +123,8 @@ void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place)
 		for (uint32_t rings = active_rings(near); rings; rings &= rings - 1) {
 			uint32_t ring = (uint32_t)__builtin_ctz(rings);
 
-			__builtin_prefetch(&near->segment->submit_slot[ring][near->reader.ring[ring].head % MFS_SUBMIT_SLOTS]);
+			__builtin_prefetch(&near->segment->submit_slot[ring][near->reader.ring[ring].head %
+									     MFS_SUBMIT_SLOTS]);
 			__builtin_prefetch(&near->segment->submit[ring].head, 1);
 		}
 	}
@@ -153,5 +154,6 @@ void bells_poll(struct mfs_arbiter *arbiter)
 void slice_next(struct mfs_arbiter *arbiter)
 {
 	arbiter->slice = arbiter->slice_end < arbiter->sessions ? arbiter->slice_end : 0;
-	arbiter->slice_end = arbiter->slice + SLICE < arbiter->sessions ? arbiter->slice + SLICE : arbiter->sessions;
+	arbiter->slice_end =
+		arbiter->slice + SLICE < arbiter->sessions ? arbiter->slice + SLICE : arbiter->sessions;
 }

@@ -20,9 +20,11 @@
 
 #define FEW_CORES 4 /* up to so many, a thread that spins keeps those it waits for from running */
 #define ARBITER_NICE (-20)
-#define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
+/* about what the thread spends on one sleep: never much worse than sleeping at once */
+#define SPIN_AFTER_WORK_NS 3000
 #define TIMERS_PER_DRAIN 10
-#define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
+/* in which full rings are read: a client that never stops keeps no command waiting */
+#define TURNS_BEHIND_MOST 256
 #define TORN_POLLS 8 /* a torn slot is polled for so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
 
@@ -34,7 +36,8 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 	bool worked = false;
 
 	arbiter->resume_ns = MFS_TIME_NEVER;
-	for (uint32_t i = arbiter->actives; i-- > 0;) { /* one that is detached leaves its place to one that was read */
+	/* one that is detached leaves its place to one that was read */
+	for (uint32_t i = arbiter->actives; i-- > 0;) {
 		struct session *session = arbiter->active[i];
 
 		active_prefetch(arbiter, i);
@@ -74,7 +77,8 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	if (worked)
 		arbiter->message_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->dirty || arbiter->now_ns >= direction_at(arbiter, i)->evaluate_ns)
+		if (direction_at(arbiter, i)->dirty ||
+		    arbiter->now_ns >= direction_at(arbiter, i)->evaluate_ns)
 			direction_permit(arbiter, i);
 	worked |= permits_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
@@ -181,7 +185,8 @@ static void *arbiter_thread(void *argument)
 					rest = true;
 					asleep_publish(arbiter, MFS_AT_REST);
 				}
-				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
+				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER ||
+					++timers % TIMERS_PER_DRAIN == 0 ||
 					arbiter->now_ns - bell_ns < TORN_POLLS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
@@ -302,10 +307,11 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		return rc;
 	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
 	rc = 0;
-	window.rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
+	window.rate_bytes_per_s =
+		rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
 	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++) {
-		rc = mfs_rmlq_create(&arbiter->config.policy, window.rate_bytes_per_s, arbiter->config.tasks_max,
-				     &a.parts.queue[d]);
+		rc = mfs_rmlq_create(&arbiter->config.policy, window.rate_bytes_per_s,
+				     arbiter->config.tasks_max, &a.parts.queue[d]);
 		if (rc == 0)
 			rc = mfs_window_create(&window, &a.parts.window[d]);
 	}
@@ -313,7 +319,8 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		mfs_rmlq_watch(a.parts.queue[d], watch_promoted, arbiter);
 	if (rc == 0)
 		rc = arbiter_command(arbiter, run_nic, &a);
-	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) { /* NULL, unless another thread has added the NIC meanwhile */
+	/* NULL, unless another thread has added the NIC meanwhile */
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		mfs_rmlq_destroy(a.parts.queue[d]);
 		mfs_window_destroy(a.parts.window[d]);
 	}
@@ -353,13 +360,15 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 	arbiter->config.mode = *(enum mfs_mode *)argument;
 	arbiter->gate_mask = gate_mask(arbiter->config.mode);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
+		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode,
+				      memory_order_release);
 	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
 		nic_gates_write(arbiter, i);
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		struct direction *direction = direction_at(arbiter, i);
 
-		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE; d++)
+		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE;
+		     d++)
 			mfs_rmlq_destination_open(direction->queue, (uint16_t)d);
 		direction->dirty = true;
 	}
@@ -392,10 +401,9 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	struct mfs_rmlq *probe;
 	int rc;
 
-	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
-	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->gate_max_ns == 0 ||
-	    config->load_time_constant_ns == 0 ||
-	    config->mode > MFS_MODE_ENFORCE)
+	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns ||
+	    config->max_hold_ns == 0 || config->window_bytes_min == 0 || config->torn_slot_ns == 0 ||
+	    config->gate_max_ns == 0 || config->load_time_constant_ns == 0 || config->mode > MFS_MODE_ENFORCE)
 		return -EINVAL;
 	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
 	rc = mfs_rmlq_create(&config->policy, config->rate_default_bytes_per_s, config->tasks_max, &probe);
@@ -477,7 +485,8 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		session_destroy(session);
 	}
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		mfs_rmlq_destroy(direction_at(arbiter, i)->queue), mfs_window_destroy(direction_at(arbiter, i)->window);
+		mfs_rmlq_destroy(direction_at(arbiter, i)->queue),
+			mfs_window_destroy(direction_at(arbiter, i)->window);
 	if (arbiter->epoll >= 0)
 		close(arbiter->epoll);
 	if (arbiter->command_bell >= 0)

@@ -13,7 +13,8 @@
 /* What was left when the current layer began, less what has passed since, but not less than the layers after it take. */
 uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns)
 {
-	uint32_t layers_left = batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
+	uint32_t layers_left =
+		batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
 	uint64_t left_ns, least_ns, passed_ns = now_ns - batch->layer_ns;
 
 	if (layers_left == 0)
@@ -30,7 +31,8 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 
 	if (deadline_ns)
 		return deadline_ns;
-	for (uint32_t r = session->batch_request[batch - session->batch]; r; r = session->request[r - 1].next) {
+	for (uint32_t r = session->batch_request[batch - session->batch]; r;
+	     r = session->request[r - 1].next) {
 		uint64_t d = session->request[r - 1].deadline_ns;
 
 		if (d && (!deadline_ns || d < deadline_ns))
@@ -39,7 +41,8 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 	return deadline_ns;
 }
 
-static void batch_announce(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t directions)
+static void batch_announce(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch,
+			   uint32_t directions)
 {
 	struct mfs_batch_context context = {
 		.layer_current = batch->layer_current,
@@ -54,7 +57,8 @@ static void batch_announce(struct mfs_arbiter *arbiter, struct session *session,
 		uint32_t i = (uint32_t)__builtin_ctz(directions);
 		struct direction *direction = direction_at(arbiter, i);
 
-		session->work_ns += WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
+		session->work_ns +=
+			WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
 		if (mfs_rmlq_batch(direction->queue, batch->key, &context, arbiter->now_ns) == 0)
 			batch->announced_directions |= 1u << i;
 		direction->dirty = true;
@@ -84,13 +88,16 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	const struct mfs_segment *segment = session->segment;
-	uint32_t announced = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed), read = 0;
+	uint32_t announced = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed),
+		 read = 0;
 
 	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
 		const struct mfs_request *shared = &segment->request[r - 1];
 
-		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) == session->request[r - 1].id &&
-			atomic_load_explicit(&shared->version, memory_order_relaxed) == session->request[r - 1].version;
+		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) ==
+				session->request[r - 1].id &&
+			atomic_load_explicit(&shared->version, memory_order_relaxed) ==
+				session->request[r - 1].version;
 	}
 	session->work_ns += WORK_REQUEST_NS * session->batch_requests[slot];
 	if (read >= announced)
@@ -236,9 +243,13 @@ static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
 	return -ENOENT;
 }
 
-int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned)
+int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank,
+			   int pruned)
 {
-	struct rank_argument a = {.batch_id = batch_id, .client_id = client_id, .rank = rank, .pruned = pruned};
+	struct rank_argument a = {.batch_id = batch_id,
+				  .client_id = client_id,
+				  .rank = rank,
+				  .pruned = pruned};
 
 	return arbiter_command(arbiter, run_batch_rank, &a);
 }

@@ -10,9 +10,11 @@
 #include "state.h"
 
 #define SILENT_NS 1000000000ull /* no collectives for so long: there are none */
-#define REST_NS 1000000ull	/* since a permit was asked for: a client that asks again soon finds the arbiter awake */
-#define USED_NS 10000000000ull	/* since its last task: it has credit no more */
-#define SHUT_NS 1600ull		/* for each that would get it: about sixteen times what giving it and taking it back costs */
+/* since a permit was asked for: a client that asks again soon finds the arbiter awake */
+#define REST_NS 1000000ull
+#define USED_NS 10000000000ull /* since its last task: it has credit no more */
+/* for each that would get it: about sixteen times what giving it and taking it back costs */
+#define SHUT_NS 1600ull
 #define CRITICAL_NS 1000000000ull /* after its last flow with such a class */
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
@@ -20,10 +22,12 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 	const struct session_direction *share = &session->direction[index];
 	const struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 
-	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE || session_suspect(arbiter, session, index) ||
+	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE ||
+	    session_suspect(arbiter, session, index) ||
 	    (share->critical_ns && arbiter->now_ns - share->critical_ns < CRITICAL_NS))
 		return 0;
-	return mfs_window_bytes(nic->direction[0].window) / 2 / nic->direction[index % MFS_DIRECTIONS].holders;
+	return mfs_window_bytes(nic->direction[0].window) / 2 /
+	       nic->direction[index % MFS_DIRECTIONS].holders;
 }
 
 static void credit_write(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
@@ -31,10 +35,12 @@ static void credit_write(struct mfs_arbiter *arbiter, struct session *session, u
 	bool silent = arbiter->now_ns - arbiter->nic[index / MFS_DIRECTIONS].gate.busy_ns > SILENT_NS;
 	struct mfs_gate *gate = &session->segment->gate[index / MFS_DIRECTIONS];
 	struct session_direction *share = &session->direction[index];
-	uint64_t class_marked = direction_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0, any = silent ? class_marked : 0;
+	uint64_t class_marked = direction_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0,
+		 any = silent ? class_marked : 0;
 
 	if (share->credit_class_marked != class_marked)
-		atomic_store_explicit(&gate->credit_class_marked[index % MFS_DIRECTIONS], class_marked, memory_order_relaxed);
+		atomic_store_explicit(&gate->credit_class_marked[index % MFS_DIRECTIONS], class_marked,
+				      memory_order_relaxed);
 	if (share->credit != any)
 		atomic_store_explicit(&gate->credit[index % MFS_DIRECTIONS], any, memory_order_relaxed);
 	share->credit_class_marked = class_marked;
@@ -49,7 +55,8 @@ void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t 
 	share->used_ns = arbiter->now_ns;
 	if (share->holder)
 		return;
-	arbiter->holder[index][direction->holders++] = session; /* it gets some with the next heartbeat, when all shares are written */
+	/* it gets some with the next heartbeat, when all shares are written */
+	arbiter->holder[index][direction->holders++] = session;
 	share->holder = direction->holders;
 }
 
@@ -90,7 +97,8 @@ void credits_write(struct mfs_arbiter *arbiter, bool all)
 {
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		struct direction *direction = direction_at(arbiter, i);
-		bool open = arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(direction->queue) == 0;
+		bool open =
+			arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(direction->queue) == 0;
 
 		if (!direction->open && arbiter->now_ns - direction->shut_ns < SHUT_NS * direction->holders)
 			open = false;

@@ -16,8 +16,8 @@
 
 struct cell {
 	struct mfs_account_cell account;
-	uint32_t row;	    /* slot + 1; 0: free */
-	uint32_t next;	    /* of the same row, or of the free ones */
+	uint32_t row;       /* slot + 1; 0: free */
+	uint32_t next;      /* of the same row, or of the free ones */
 	uint32_t hash_next; /* of the same bucket */
 };
 
@@ -28,12 +28,13 @@ struct row {
 	uint32_t newer, older; /* by last use */
 	uint32_t lives; /* announced and not ended: a request is in two batches at once between two chunks */
 	bool used;
-	bool ended;  /* it has, and was not closed since */
+	bool ended;        /* it has, and was not closed since */
 	bool client_alive; /* when it ended */
 };
 
 struct ledger {
-	uint64_t salt; /* clients choose the numbers of their requests, and cannot know which share a bucket */
+	/* clients choose the numbers of their requests, and cannot know which share a bucket */
+	uint64_t salt;
 	uint32_t row_bucket[ROW_BUCKETS];
 	uint32_t cell_bucket[CELL_BUCKETS];
 	uint32_t newest, oldest;
@@ -49,12 +50,15 @@ struct ledger {
 
 static uint32_t *row_bucket(struct ledger *ledger, uint32_t client_id, uint64_t request_id)
 {
-	return &ledger->row_bucket[mfs_mix64(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) % ROW_BUCKETS];
+	return &ledger->row_bucket[mfs_mix64(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) %
+				   ROW_BUCKETS];
 }
 
 static uint32_t *cell_bucket(struct ledger *ledger, uint32_t row, uint8_t stage, uint16_t layer)
 {
-	return &ledger->cell_bucket[mfs_mix64(ledger->salt ^ ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) % CELL_BUCKETS];
+	return &ledger->cell_bucket[mfs_mix64(ledger->salt ^
+					      ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) %
+				    CELL_BUCKETS];
 }
 
 struct ledger *ledger_create(uint64_t salt)
@@ -162,7 +166,8 @@ static struct row *row_use(struct ledger *ledger, uint32_t client_id, uint64_t r
 	if (ledger->free_row)
 		ledger->free_row = row->hash_next;
 	bucket = row_bucket(ledger, client_id, request_id);
-	row->account = (struct mfs_account){.request_id = request_id, .client_id = client_id, .begin_ns = now_ns};
+	row->account =
+		(struct mfs_account){.request_id = request_id, .client_id = client_id, .begin_ns = now_ns};
 	row->used = true;
 	row->hash_next = *bucket;
 	*bucket = r;
@@ -242,15 +247,17 @@ static bool row_close(struct ledger *ledger, struct row *row)
 		.pruned = account->pruned != 0,
 	};
 	for (uint32_t c = row->first_cell; c; c = ledger->cell[c - 1].next)
-		finished->bytes += ledger->cell[c - 1].account.completed_bytes + ledger->cell[c - 1].account.bypassed_bytes;
+		finished->bytes += ledger->cell[c - 1].account.completed_bytes +
+				   ledger->cell[c - 1].account.bypassed_bytes;
 	return true;
 }
 
-uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint8_t stage, uint16_t layer,
-		       uint64_t bytes, uint64_t deadline_ns, uint64_t now_ns)
+uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint8_t stage,
+		       uint16_t layer, uint64_t bytes, uint64_t deadline_ns, uint64_t now_ns)
 {
 	struct row *row = row_use(ledger, client_id, request_id, now_ns);
-	uint32_t c = row ? cell_use(ledger, row, stage < MFS_STAGES_MAX ? stage : MFS_STAGES_MAX - 1, layer) : 0;
+	uint32_t c =
+		row ? cell_use(ledger, row, stage < MFS_STAGES_MAX ? stage : MFS_STAGES_MAX - 1, layer) : 0;
 	struct mfs_account_cell *cell;
 
 	if (!c) {
@@ -290,7 +297,8 @@ bool ledger_finish(struct ledger *ledger, uint32_t c, enum ledger_end how, uint6
 	return row_close(ledger, row);
 }
 
-void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns)
+void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns,
+		      uint64_t now_ns)
 {
 	struct row *row = row_use(ledger, client_id, request_id, now_ns);
 
@@ -321,7 +329,8 @@ void ledger_pruned(struct ledger *ledger, uint32_t client_id, uint64_t request_i
 		row->account.pruned = true;
 }
 
-bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool client_alive, uint64_t now_ns)
+bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool client_alive,
+		  uint64_t now_ns)
 {
 	struct row *row = row_find(ledger, client_id, request_id);
 
@@ -335,8 +344,9 @@ bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 
-int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
-		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next)
+int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first,
+		struct mfs_account *accounts, int n, struct mfs_account_cell *cells, uint32_t cells_max,
+		uint32_t *next)
 {
 	uint32_t end = first + MFS_LEDGER_ROWS_PER_CALL < ledger->rows_used ? first + MFS_LEDGER_ROWS_PER_CALL
 									    : ledger->rows_used;

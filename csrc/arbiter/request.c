@@ -74,7 +74,8 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 
 	batch_stale(session, request->batch);
 	watch_request_end(arbiter, session, request);
-	for (uint32_t left = request->announced_directions | request->pruned_directions; left; left &= left - 1) {
+	for (uint32_t left = request->announced_directions | request->pruned_directions; left;
+	     left &= left - 1) {
 		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(left));
 
 		mfs_rmlq_request_end(direction->queue, request->key);
@@ -124,7 +125,9 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 		demand->layer = atomic_load_explicit(&shared->layer, memory_order_relaxed);
 		demand->stage = atomic_load_explicit(&shared->stage, memory_order_relaxed);
 		nic = atomic_load_explicit(&shared->nic, memory_order_relaxed);
-		demand->direction = (uint8_t)direction_index(nic % MFS_NICS_MAX, atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
+		demand->direction = (uint8_t)
+			direction_index(nic % MFS_NICS_MAX,
+					atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
 		memcpy(demand->peer, peer, sizeof(peer));
 		if (demand->bytes > MFS_FLOW_BYTES_MAX || nic >= arbiter->nics)
 			demand->bytes = 0;
@@ -145,7 +148,8 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 	uint64_t ahead[DIRECTIONS_MAX] = {0}, tail[DIRECTIONS_MAX] = {0};
 
 	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
-		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers, memory_order_relaxed);
+		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers,
+					      memory_order_relaxed);
 	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
 		const struct demand *demand = &session->demand[d - 1];
 
@@ -221,13 +225,16 @@ static void request_prune_at(struct mfs_arbiter *arbiter, struct request *reques
 }
 
 /* A last-stage flow of the request came to a direction for which none was announced, or that was not there when it was pruned. */
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction)
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot,
+		       uint32_t direction)
 {
 	struct request *request = &session->request[slot];
-	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns, .budget_ns = request->budget_ns};
+	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns,
+						    .budget_ns = request->budget_ns};
 
 	if (!(request->announced_directions >> direction & 1) &&
-	    mfs_rmlq_request(direction_at(arbiter, direction)->queue, request->key, &context, arbiter->now_ns) == 0)
+	    mfs_rmlq_request(direction_at(arbiter, direction)->queue, request->key, &context,
+			     arbiter->now_ns) == 0)
 		request->announced_directions |= 1u << direction;
 	if (request->pruned && !(request->pruned_directions >> direction & 1))
 		request_prune_at(arbiter, request, direction);
@@ -291,7 +298,8 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
-int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned)
+int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id,
+			      int pruned)
 {
 	struct prune_argument a = {.request_id = request_id, .client_id = client_id, .pruned = pruned};
 

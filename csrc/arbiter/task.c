@@ -98,7 +98,8 @@ static int slot_claim(struct mfs_arbiter *arbiter, struct task *task, const stru
 		if (generation == task->generation)
 			return -EBADMSG;
 		if (task->phase == TASK_IN_FLIGHT)
-			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns); /* what had its permit has most likely gone */
+			/* what had its permit has most likely gone */
+			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns);
 		else
 			task_lose(arbiter, task);
 	}
@@ -112,10 +113,13 @@ static int slot_claim(struct mfs_arbiter *arbiter, struct task *task, const stru
 }
 
 /* Copies the message; what it leaves open comes from the task's request. */
-static void task_read(struct mfs_arbiter *arbiter, struct session *session, struct task *task, const struct mfs_message *message)
+static void task_read(struct mfs_arbiter *arbiter, struct session *session, struct task *task,
+		      const struct mfs_message *message)
 {
 	task->session = session;
-	task->direction = (uint8_t)direction_index(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
+	task->direction = (uint8_t)direction_index(message->nic, message->flags & MFS_TASK_INCOMING
+									 ? MFS_DIRECTION_IN
+									 : MFS_DIRECTION_OUT);
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
 	task->deadline_ns = message->deadline_ns;
 	task->batch = message->batch;
@@ -147,7 +151,9 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 	struct mfs_flow flow = {
 		.bytes = task->bytes,
 		.request = task->request_id ? key_mix(session->key_salt, task->request_id) : 0,
-		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->direction) : 0,
+		.batch = task->batch != MFS_NONE_U32
+				 ? batch_key(arbiter, session, task->batch, task->direction)
+				 : 0,
 		.deadline_ns = task->deadline_ns,
 		.cookie = (uintptr_t)task,
 		.layer = task->layer,
@@ -159,22 +165,26 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 	credit_used(arbiter, session, task->direction);
 	direction_at(arbiter, task->direction)->dirty = true;
 	watch_submit(arbiter, task);
-	if (mfs_rmlq_submit(direction_at(arbiter, task->direction)->queue, &flow, arbiter->now_ns, &task->handle) == 0)
+	if (mfs_rmlq_submit(direction_at(arbiter, task->direction)->queue, &flow, arbiter->now_ns,
+			    &task->handle) == 0)
 		return true;
 	task->handle = 0; /* better now than never */
 	watch_full(arbiter, task);
 	return false;
 }
 
-static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+static int task_submit(struct mfs_arbiter *arbiter, struct session *session,
+		       const struct mfs_message *message)
 {
-	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
+	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER,
+				.wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
 	uint32_t slot = (uint32_t)message->task;
 	struct task *task;
 	bool over, queued;
 	int rc;
 
-	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->wire_class >= arbiter->config.policy.classes ||
+	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics ||
+	    message->wire_class >= arbiter->config.policy.classes ||
 	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
 		return -EBADMSG;
 	task = &session->task[slot];
@@ -189,7 +199,8 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	queued = task_enqueue(arbiter, session, task);
 	if (task->taken) {
 		session->taken++;
-		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &pick);
+		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns,
+			      &pick);
 		credit_evaluated(arbiter, task, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
@@ -203,7 +214,8 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	return 0;
 }
 
-static int task_finish(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+static int task_finish(struct mfs_arbiter *arbiter, struct session *session,
+		       const struct mfs_message *message)
 {
 	uint32_t slot = (uint32_t)message->task;
 
@@ -222,11 +234,12 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	else
 		session->cancels++;
 
-	enum watch_end how = message->kind == MFS_MESSAGE_COMPLETE  ? WATCH_COMPLETE
-			     : message->flags & MFS_TASK_BYPASSED   ? WATCH_BYPASS
-								    : WATCH_CANCEL;
+	enum watch_end how = message->kind == MFS_MESSAGE_COMPLETE ? WATCH_COMPLETE
+			     : message->flags & MFS_TASK_BYPASSED  ? WATCH_BYPASS
+								   : WATCH_CANCEL;
 
-	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation))) {
+	if (ahead > 0 &&
+	    (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation))) {
 		task->ended_generation = (uint32_t)(message->task >> 32);
 		task->ended_ns = sent_ns(arbiter, message);
 		task->ended_how = (uint8_t)how;
@@ -268,7 +281,8 @@ static void ends_process(struct mfs_arbiter *arbiter, struct session *session)
 		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(session->batches_ending));
 }
 
-static int message_apply(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+static int message_apply(struct mfs_arbiter *arbiter, struct session *session,
+			 const struct mfs_message *message)
 {
 	switch (message->kind) {
 	case MFS_MESSAGE_SUBMIT:
@@ -321,8 +335,9 @@ static int messages_take(struct mfs_arbiter *arbiter, struct session *session, u
 		return 0;
 	if (session->ending)
 		rings = RINGS_ALL;
-	n = mfs_submit_pop_some(&session->reader, rings, segment->submit, segment->submit_slot[0], MFS_SUBMIT_SLOTS,
-			       session->message, MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	n = mfs_submit_pop_some(&session->reader, rings, segment->submit, segment->submit_slot[0],
+				MFS_SUBMIT_SLOTS, session->message, MESSAGES_PER_TURN, arbiter->now_ns,
+				arbiter->config.torn_slot_ns);
 	session->read_whole = rings == RINGS_ALL && n < MESSAGES_PER_TURN;
 	session->message_next = 0;
 	session->message_end = n > 0 ? (uint32_t)n : 0;

@@ -16,8 +16,8 @@ struct watch {
 };
 
 /* Called only while a ring is attached. */
-void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,
-		uint64_t time_ns);
+void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind,
+		const struct mfs_pick *pick, uint64_t time_ns);
 void trace_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,
 		 enum mfs_event_kind kind);
 void trace_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request,

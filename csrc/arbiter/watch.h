@@ -25,28 +25,34 @@ static inline void watch_submit(struct mfs_arbiter *arbiter, struct task *task)
 	/* a load without a batch says when it must be there, not when its request is due */
 	bool load = task->stage == MFS_STAGE_REUSE && task->batch == MFS_NONE_U32;
 
-	task->account = task->request_id ? ledger_submit(arbiter->watch->ledger, task->session->client_id, task->request_id,
-							 task->stage, task->layer, task->bytes,
-							 load ? 0 : task->deadline_ns, task->submit_ns)
-					 : 0;
+	task->account = task->request_id
+				? ledger_submit(arbiter->watch->ledger, task->session->client_id,
+						task->request_id, task->stage, task->layer, task->bytes,
+						load ? 0 : task->deadline_ns, task->submit_ns)
+				: 0;
 	if (watch_recorded(arbiter))
 		trace_task(arbiter, task, MFS_EVENT_SUBMIT, NULL, task->submit_ns);
 }
 
-static inline void watch_permit(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
+static inline void watch_permit(struct mfs_arbiter *arbiter, const struct task *task,
+				const struct mfs_pick *pick)
 {
 	if (watch_recorded(arbiter))
-		trace_task(arbiter, task, MFS_EVENT_PERMIT, pick, task->taken ? task->submit_ns : arbiter->now_ns);
+		trace_task(arbiter, task, MFS_EVENT_PERMIT, pick,
+			   task->taken ? task->submit_ns : arbiter->now_ns);
 }
 
-static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *task, enum watch_end how, uint64_t end_ns)
+static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *task, enum watch_end how,
+			     uint64_t end_ns)
 {
 	static const enum ledger_end end[] = {LEDGER_COMPLETE, LEDGER_BYPASS, LEDGER_DROP, LEDGER_DROP};
-	static const enum mfs_event_kind kind[] = {MFS_EVENT_COMPLETE, MFS_EVENT_BYPASS, MFS_EVENT_CANCEL, MFS_EVENT_DROP};
+	static const enum mfs_event_kind kind[] = {MFS_EVENT_COMPLETE, MFS_EVENT_BYPASS, MFS_EVENT_CANCEL,
+						   MFS_EVENT_DROP};
 
 	if (how == WATCH_BYPASS)
 		arbiter->watch->opened[MFS_OPEN_BYPASS]++;
-	if (task->account && ledger_finish(arbiter->watch->ledger, task->account, end[how], task->bytes, end_ns))
+	if (task->account &&
+	    ledger_finish(arbiter->watch->ledger, task->account, end[how], task->bytes, end_ns))
 		arbiter_notice(arbiter);
 	if (watch_recorded(arbiter))
 		trace_task(arbiter, task, kind[how], NULL, end_ns);
@@ -67,7 +73,8 @@ static inline void watch_full(struct mfs_arbiter *arbiter, const struct task *ta
 		trace_client(arbiter, task->session, MFS_OPEN_QUEUE_FULL);
 }
 
-static inline void watch_open(struct mfs_arbiter *arbiter, const struct session *session, enum mfs_open_reason why)
+static inline void watch_open(struct mfs_arbiter *arbiter, const struct session *session,
+			      enum mfs_open_reason why)
 {
 	arbiter->watch->opened[why]++;
 	if (watch_recorded(arbiter))
@@ -76,8 +83,8 @@ static inline void watch_open(struct mfs_arbiter *arbiter, const struct session 
 
 void watch_batch_begun(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch);
 
-static inline void watch_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,
-			       bool arrives)
+static inline void watch_batch(struct mfs_arbiter *arbiter, const struct session *session,
+			       const struct batch *batch, bool arrives)
 {
 	if (arrives)
 		watch_batch_begun(arbiter, session, batch);
@@ -85,14 +92,16 @@ static inline void watch_batch(struct mfs_arbiter *arbiter, const struct session
 		trace_batch(arbiter, session, batch, MFS_EVENT_BATCH_LAYER);
 }
 
-static inline void watch_batch_end(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch)
+static inline void watch_batch_end(struct mfs_arbiter *arbiter, const struct session *session,
+				   const struct batch *batch)
 {
 	if (watch_recorded(arbiter))
 		trace_batch(arbiter, session, batch, MFS_EVENT_BATCH_END);
 }
 
 void watch_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request);
-void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request);
+void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session,
+		       const struct request *request);
 void watch_prune(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request);
 
 #endif

@@ -12,7 +12,8 @@
 #define SPIN_WAKING_NS 40000
 #define POLLS_PER_CLOCK 64
 
-int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
+int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns,
+		   uint64_t *task_id)
 {
 	struct mfs_segment *segment = client->segment;
 	struct mfs_task asking = *task;

@@ -10,13 +10,15 @@
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static void announce(struct mfs_client *client, uint32_t slot, _Atomic uint64_t *owed,
-		 bool (*send)(struct mfs_client *, uint32_t))
+		     bool (*send)(struct mfs_client *, uint32_t))
 {
 	client_owed_check(client);
 	if (send(client, slot))
 		return;
-	if (!(atomic_fetch_or_explicit(&owed[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS, memory_order_release) >>
-		      slot % MFS_WORD_BITS & 1))
+	if (!(atomic_fetch_or_explicit(&owed[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS,
+				       memory_order_release) >>
+		      slot % MFS_WORD_BITS &
+	      1))
 		atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
 }
 
@@ -40,9 +42,9 @@ static int request_claim(struct mfs_client *client)
 		uint32_t slot = (first + i) % MFS_REQUESTS_MAX;
 		uint64_t free_id = 0;
 
-		if (atomic_compare_exchange_strong_explicit(&client->segment->request[slot].request_id, &free_id,
-							    MFS_CONTEXT_CLAIMED, memory_order_acquire,
-							    memory_order_relaxed)) {
+		if (atomic_compare_exchange_strong_explicit(&client->segment->request[slot].request_id,
+							    &free_id, MFS_CONTEXT_CLAIMED,
+							    memory_order_acquire, memory_order_relaxed)) {
 			atomic_store_explicit(&client->request_hint, slot + 1, memory_order_relaxed);
 			return (int)slot;
 		}
@@ -59,8 +61,9 @@ static uint32_t demand_claim(struct mfs_client *client, uint32_t request)
 		uint32_t slot = (first + i) % MFS_DEMANDS_MAX;
 		uint32_t none = 0;
 
-		if (atomic_compare_exchange_strong_explicit(&client->segment->demand[slot].request, &none, request + 1,
-							    memory_order_acquire, memory_order_relaxed)) {
+		if (atomic_compare_exchange_strong_explicit(&client->segment->demand[slot].request, &none,
+							    request + 1, memory_order_acquire,
+							    memory_order_relaxed)) {
 			atomic_store_explicit(&client->demand_hint, slot + 1, memory_order_relaxed);
 			return slot + 1;
 		}
@@ -82,7 +85,8 @@ static void demands_free(struct mfs_client *client, uint32_t request)
 	atomic_store_explicit(&segment->request[request].demand, 0, memory_order_relaxed);
 }
 
-static int demands_write(struct mfs_client *client, uint32_t request, const struct mfs_demand_info *info, uint32_t count)
+static int demands_write(struct mfs_client *client, uint32_t request, const struct mfs_demand_info *info,
+			 uint32_t count)
 {
 	_Atomic uint32_t *link = &client->segment->request[request].demand;
 
@@ -113,7 +117,8 @@ static int demands_write(struct mfs_client *client, uint32_t request, const stru
 
 int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *info, uint32_t batch)
 {
-	if (info->request_id == 0 || info->request_id == MFS_CONTEXT_CLAIMED || info->demands_count > MFS_REQUEST_DEMANDS_MAX ||
+	if (info->request_id == 0 || info->request_id == MFS_CONTEXT_CLAIMED ||
+	    info->demands_count > MFS_REQUEST_DEMANDS_MAX ||
 	    (batch != MFS_NONE_U32 && batch >= MFS_BATCHES_MAX))
 		return -EINVAL;
 
@@ -216,11 +221,13 @@ int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batc
 	return -ENOSPC;
 }
 
-int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
-			   uint64_t compute_ns)
+int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers,
+			   uint64_t deadline_ns, uint64_t compute_ns)
 {
-	const struct mfs_batch_info info = {
-		.batch_id = batch_id, .layers = layers, .deadline_ns = deadline_ns, .compute_ns = compute_ns};
+	const struct mfs_batch_info info = {.batch_id = batch_id,
+					    .layers = layers,
+					    .deadline_ns = deadline_ns,
+					    .compute_ns = compute_ns};
 
 	return mfs_client_batch_begin_with(client, &info);
 }
@@ -229,7 +236,8 @@ int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t l
 {
 	if (batch >= MFS_BATCHES_MAX)
 		return -EINVAL;
-	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current, memory_order_relaxed);
+	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current,
+			      memory_order_relaxed);
 	/* The arbiter reads the context with every submit and every heartbeat; a message is due only for what waits already. */
 	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++) {
 		if (atomic_load_explicit(&client->ring[ring].waiting, memory_order_relaxed)) {
@@ -252,8 +260,8 @@ int mfs_client_batch_end(struct mfs_client *client, uint32_t batch)
 	do {
 		if (id == 0 || id == MFS_CONTEXT_CLAIMED)
 			return -ENOENT;
-	} while (!atomic_compare_exchange_weak_explicit(batch_id, &id, MFS_CONTEXT_CLAIMED, memory_order_acquire,
-							memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(batch_id, &id, MFS_CONTEXT_CLAIMED,
+							memory_order_acquire, memory_order_relaxed));
 	requests_end(client, batch);
 	atomic_store_explicit(batch_id, 0, memory_order_release);
 	batch_announce(client, batch);

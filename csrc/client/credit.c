@@ -14,7 +14,8 @@
 
 static bool collectives_in_flight(const struct mfs_segment *segment, uint32_t nic)
 {
-	return mfs_usage_posted(segment, nic, MFS_STAGE_COLLECTIVE) != mfs_usage_completed(segment, nic, MFS_STAGE_COLLECTIVE);
+	return mfs_usage_posted(segment, nic, MFS_STAGE_COLLECTIVE) !=
+	       mfs_usage_completed(segment, nic, MFS_STAGE_COLLECTIVE);
 }
 
 static unsigned class_of_reuse(const struct mfs_segment *segment, const struct mfs_task *task)
@@ -64,14 +65,17 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 	wire_class = class_of(segment, task);
 	if (wire_class >= segment->header.classes)
 		return -EAGAIN;
-	if (task->class_marked && atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
-		credit = atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed);
+	if (task->class_marked &&
+	    atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
+		credit = atomic_load_explicit(&gate->credit_class_marked[task->incoming],
+					      memory_order_relaxed);
 	else if (!collectives_in_flight(segment, task->nic))
 		credit = atomic_load_explicit(&gate->credit[task->incoming], memory_order_relaxed);
 	else
 		return -EAGAIN;
 	/* As with the window: any rest of it admits one more task, however large. */
-	if (atomic_fetch_add_explicit(&client->taken_bytes[direction], task->bytes, memory_order_relaxed) < credit)
+	if (atomic_fetch_add_explicit(&client->taken_bytes[direction], task->bytes, memory_order_relaxed) <
+	    credit)
 		return (int)wire_class;
 	credit_give(client, direction, task->bytes);
 	return -EAGAIN;

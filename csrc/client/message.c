@@ -38,8 +38,8 @@ static void heartbeat_doubt(struct mfs_segment_header *header)
 	uint64_t ahead_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
 
 	if ((int64_t)(ahead_ns - now_ns) > 0) /* fails when the arbiter has just written another: it lives */
-		atomic_compare_exchange_strong_explicit(&header->heartbeat_ns, &ahead_ns, now_ns, memory_order_relaxed,
-							memory_order_relaxed);
+		atomic_compare_exchange_strong_explicit(&header->heartbeat_ns, &ahead_ns, now_ns,
+							memory_order_relaxed, memory_order_relaxed);
 }
 
 /* The fence and the arbiter's own are a Dekker pair: abi.h. */
@@ -49,7 +49,8 @@ void client_doorbell_ring(struct mfs_client *client, bool urgent)
 
 	atomic_thread_fence(memory_order_seq_cst);
 
-	uint32_t how = atomic_load_explicit(asleep, memory_order_acquire); /* sees the heartbeat that came before */
+	/* sees the heartbeat that came before */
+	uint32_t how = atomic_load_explicit(asleep, memory_order_acquire);
 
 	if (__builtin_expect(how == MFS_AWAKE, 1) || (how == MFS_AT_REST && !urgent))
 		return;
@@ -77,13 +78,14 @@ uint32_t client_ring_acquire(struct mfs_client *client)
 		uint32_t owner = atomic_load_explicit(&client->ring[ring].owner, memory_order_relaxed);
 
 		if ((owner == 0 || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
-		    atomic_compare_exchange_strong_explicit(&client->ring[ring].owner, &owner, tid, memory_order_acquire,
-							    memory_order_relaxed))
+		    atomic_compare_exchange_strong_explicit(&client->ring[ring].owner, &owner, tid,
+							    memory_order_acquire, memory_order_relaxed))
 			found = ring;
 	}
 	errno = saved;
 	if (found != MFS_SUBMIT_SHARED)
-		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found], MFS_SUBMIT_SLOTS);
+		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found],
+			       MFS_SUBMIT_SLOTS);
 	client_own.ring = found;
 	client_own.serial = client->serial;
 	return found;
@@ -98,13 +100,15 @@ bool client_message_send(struct mfs_client *client, const struct mfs_message *me
 	if (ring != MFS_SUBMIT_SHARED && !client->ring[ring].sending) {
 		client->ring[ring].sending = 1;
 		atomic_signal_fence(memory_order_seq_cst);
-		sent = mfs_mpsc_push_owned(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, message, 1);
+		sent = mfs_mpsc_push_owned(&segment->submit[ring], segment->submit_slot[ring],
+					   MFS_SUBMIT_SLOTS, message, 1);
 		atomic_signal_fence(memory_order_seq_cst);
 		client->ring[ring].sending = 0;
 	}
 	if (!sent) {
 		ring = MFS_SUBMIT_SHARED;
-		sent = mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, message, 1);
+		sent = mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS,
+				     message, 1);
 	}
 	if (!sent)
 		return false;

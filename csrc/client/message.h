@@ -14,7 +14,8 @@ extern __thread volatile struct client_own client_own __attribute__((tls_model("
 uint32_t client_ring_acquire(struct mfs_client *client);
 static inline uint32_t client_ring_own(struct mfs_client *client)
 {
-	return __builtin_expect(client_own.serial == client->serial, 1) ? client_own.ring : client_ring_acquire(client);
+	return __builtin_expect(client_own.serial == client->serial, 1) ? client_own.ring
+									: client_ring_acquire(client);
 }
 
 /* Call after what the arbiter should see was stored: wakes it if it sleeps and this is `urgent`, or something waits. */

@@ -60,7 +60,9 @@ static bool permit_take(struct mfs_client *client, const struct mfs_grant *grant
 		waiters_wake(client);
 		return false;
 	}
-	*permit = (struct mfs_permit){.task_id = task_id, .cookie = cookie, .wire_class = (uint32_t)class_epoch};
+	*permit = (struct mfs_permit){.task_id = task_id,
+				      .cookie = cookie,
+				      .wire_class = (uint32_t)class_epoch};
 	return true;
 }
 
@@ -91,7 +93,8 @@ static bool permit_foreign(struct mfs_client *client, const struct mfs_grant *gr
 	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);
 	uint32_t slot = (uint32_t)task_id;
 
-	if (slot >= MFS_TASKS_MAX || atomic_load_explicit(&grant->class_epoch, memory_order_relaxed) >> 32 != client->epoch)
+	if (slot >= MFS_TASKS_MAX ||
+	    atomic_load_explicit(&grant->class_epoch, memory_order_relaxed) >> 32 != client->epoch)
 		return false;
 	return atomic_load_explicit(&client->task[slot].state, memory_order_acquire) ==
 		       ((task_id >> 32) << 32 | PHASE_WAITING) &&
@@ -125,8 +128,8 @@ int mfs_client_permit(struct mfs_client *client, uint64_t task_id)
 		mfs_grant_copy(&grant, &segment->grant_slot[head & (MFS_GRANT_SLOTS - 1)]);
 		if (permit_foreign(client, &grant))
 			return -EAGAIN;
-		if (atomic_compare_exchange_strong_explicit(&segment->grant.head, &head, head + 1, memory_order_acq_rel,
-							    memory_order_relaxed))
+		if (atomic_compare_exchange_strong_explicit(&segment->grant.head, &head, head + 1,
+							    memory_order_acq_rel, memory_order_relaxed))
 			permit_take(client, &grant, &none);
 	}
 }
@@ -151,7 +154,8 @@ int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t
 		else if (rc == -EAGAIN && now_ns >= until_ns)
 			rc = -ETIMEDOUT;
 		else if (rc == -EAGAIN) {
-			uint64_t wait_ns = until_ns - now_ns < ALIVE_CHECK_NS ? until_ns - now_ns : ALIVE_CHECK_NS;
+			uint64_t wait_ns =
+				until_ns - now_ns < ALIVE_CHECK_NS ? until_ns - now_ns : ALIVE_CHECK_NS;
 			struct timespec timeout = {.tv_nsec = (long)wait_ns};
 
 			syscall(SYS_futex, &header->grant_word, FUTEX_WAIT, word, &timeout, NULL, 0);

@@ -25,8 +25,8 @@
 
 /* The minor version from which on a daemon has it. */
 #define MINOR_REQUESTS 1 /* tables of requests and demands, and the message about them */
-#define MINOR_CREDIT 2	 /* tasks that go on credit */
-#define MINOR_GROUPS 4	 /* where a task goes: peer and queue pair */
+#define MINOR_CREDIT 2   /* tasks that go on credit */
+#define MINOR_GROUPS 4   /* where a task goes: peer and queue pair */
 
 /* The low half of a task's state. */
 enum phase {
@@ -46,15 +46,16 @@ struct task_slot {
 	_Atomic(void *) cookie; /* stored before state turns WAITING, stable until the task ends */
 	_Atomic uint32_t next_free;
 	/* written before the state, read by the thread that ends the task */
-	uint32_t direction;	/* whose credit it took, MFS_NONE_U32: none */
-	uint64_t bytes; /* of that credit */
+	uint32_t direction; /* whose credit it took, MFS_NONE_U32: none */
+	uint64_t bytes;     /* of that credit */
 };
 
 /* A ring's own part of the task table, and whose ring it is. Slots return to the ring they came from. */
 struct ring {
-	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head; /* a stack: slot + 1 or 0 low, a tag against ABA high */
-	_Atomic uint32_t waiting;			     /* its tasks in PHASE_WAITING */
-	_Atomic uint32_t owner;				     /* thread id, 0: none */
+	/* a stack: slot + 1 or 0 low, a tag against ABA high */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t free_head;
+	_Atomic uint32_t waiting; /* its tasks in PHASE_WAITING */
+	_Atomic uint32_t owner;   /* thread id, 0: none */
 	/* A message is being written: a call that finds it set is a signal handler of this very thread. Here and not in the thread's
 	 * own memory, because the shim and the Python binding may share a client and each has its copy of this code. */
 	volatile uint32_t sending;
@@ -76,9 +77,9 @@ struct mfs_client {
 	unsigned timeout_ms;
 	bool few_cores; /* a thread that spins may keep the arbiter from its core */
 	_Atomic uint32_t socket_busy;
-	_Atomic uint32_t request_hint, demand_hint; /* where a free slot may be */
+	_Atomic uint32_t request_hint, demand_hint;                  /* where a free slot may be */
 	_Atomic uint64_t taken_bytes[MFS_NICS_MAX * MFS_DIRECTIONS]; /* in flight on credit */
-	_Atomic uint32_t owed; /* bits set in the maps below */
+	_Atomic uint32_t owed;                                       /* bits set in the maps below */
 	_Atomic uint64_t owed_batches;
 	_Atomic uint64_t owed_requests[MFS_REQUESTS_MAX / MFS_WORD_BITS];
 	_Atomic uint64_t owed_tasks[MFS_TASKS_MAX / MFS_WORD_BITS];

@@ -71,7 +71,8 @@ static void slot_give(struct mfs_client *client, uint32_t slot)
 
 	do {
 		atomic_store_explicit(&client->task[slot].next_free, (uint32_t)head, memory_order_relaxed);
-	} while (!atomic_compare_exchange_weak_explicit(free_head, &head, ((head >> 32) + 1) << 32 | (slot + 1),
+	} while (!atomic_compare_exchange_weak_explicit(free_head, &head,
+							((head >> 32) + 1) << 32 | (slot + 1),
 							memory_order_release, memory_order_relaxed));
 }
 
@@ -102,7 +103,8 @@ static bool owed_slots_flush(struct mfs_client *client, _Atomic uint64_t *map, u
 void client_owed_flush(struct mfs_client *client)
 {
 	if (!owed_slots_flush(client, &client->owed_batches, 1, client_batch_send) ||
-	    !owed_slots_flush(client, client->owed_requests, MFS_REQUESTS_MAX / MFS_WORD_BITS, client_request_send))
+	    !owed_slots_flush(client, client->owed_requests, MFS_REQUESTS_MAX / MFS_WORD_BITS,
+			      client_request_send))
 		return;
 	for (uint32_t word = 0; word < MFS_TASKS_MAX / MFS_WORD_BITS; word++) {
 		uint64_t bits = atomic_load_explicit(&client->owed_tasks[word], memory_order_relaxed);
@@ -111,17 +113,22 @@ void client_owed_flush(struct mfs_client *client)
 			uint64_t bit = bits & -bits;
 			uint32_t slot = word * MFS_WORD_BITS + (uint32_t)__builtin_ctzll(bit);
 
-			if (!(atomic_fetch_and_explicit(&client->owed_tasks[word], ~bit, memory_order_acquire) & bit))
+			if (!(atomic_fetch_and_explicit(&client->owed_tasks[word], ~bit,
+							memory_order_acquire) &
+			      bit))
 				continue;
 
-			uint64_t state = atomic_load_explicit(&client->task[slot].state, memory_order_relaxed);
+			uint64_t state =
+				atomic_load_explicit(&client->task[slot].state, memory_order_relaxed);
 
 			if (!finish_send(client, (state >> 32) << 32 | slot, (enum phase)(uint32_t)state)) {
-				atomic_fetch_or_explicit(&client->owed_tasks[word], bit, memory_order_release);
+				atomic_fetch_or_explicit(&client->owed_tasks[word], bit,
+							 memory_order_release);
 				return;
 			}
 			atomic_fetch_sub_explicit(&client->owed, 1, memory_order_relaxed);
-			atomic_store_explicit(&client->task[slot].state, state & ~0xffffffffull, memory_order_relaxed);
+			atomic_store_explicit(&client->task[slot].state, state & ~0xffffffffull,
+					      memory_order_relaxed);
 			slot_give(client, slot);
 		}
 	}
@@ -161,7 +168,8 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.stage = task->stage,
 		.nic = task->nic,
 		.role = task->role,
-		.flags = (uint8_t)((task->class_marked ? MFS_TASK_CLASS_MARKED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
+		.flags = (uint8_t)((task->class_marked ? MFS_TASK_CLASS_MARKED : 0) |
+				   (task->incoming ? MFS_TASK_INCOMING : 0) |
 				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
 		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
 		.peer = grouped ? task->peer : 0,
@@ -199,10 +207,11 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 	uint64_t state = atomic_load_explicit(&entry->state, memory_order_relaxed);
 
 	do {
-		if (state != (generation | PHASE_WAITING) && (state & ~CLASS_MASK) != (generation | PHASE_PERMITTED))
+		if (state != (generation | PHASE_WAITING) &&
+		    (state & ~CLASS_MASK) != (generation | PHASE_PERMITTED))
 			return; /* finished before */
-	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes, memory_order_acq_rel,
-							memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes,
+							memory_order_acq_rel, memory_order_relaxed));
 	if ((uint32_t)state == PHASE_WAITING)
 		waiting_add(client, slot, -1u);
 	if (entry->direction != MFS_NONE_U32)
@@ -213,7 +222,8 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 		return;
 	}
 	atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
-	atomic_fetch_or_explicit(&client->owed_tasks[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS, memory_order_release);
+	atomic_fetch_or_explicit(&client->owed_tasks[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS,
+				 memory_order_release);
 }
 
 void mfs_client_complete(struct mfs_client *client, uint64_t task_id)

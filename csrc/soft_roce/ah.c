@@ -48,7 +48,7 @@ void mfs_ah_address(struct mfs_destination *to, const struct ibv_ah *ibv, uint32
 	const struct mfs_ah *ah = (const struct mfs_ah *)ibv;
 
 	static_assert(offsetof(struct mfs_ah, ah) == 0, "the handle begins with libibverbs' part");
-	*to = (struct mfs_destination){ .qp_num = qp_num, .qkey = qkey };
+	*to = (struct mfs_destination){.qp_num = qp_num, .qkey = qkey};
 	if (!ibv)
 		return;
 	to->pd = ibv->pd;

@@ -38,7 +38,7 @@ static void free_abandoned(struct mfs_context *context)
 	struct mfs_channel *channel, *next;
 
 	for (channel = LIST_FIRST(&context->channels); channel; channel = next) {
-		struct pollfd reader = { .fd = channel->write_fd };
+		struct pollfd reader = {.fd = channel->write_fd};
 
 		next = LIST_NEXT(channel, link);
 		if (poll(&reader, 1, 0) > 0 && (reader.revents & POLLERR))
@@ -168,7 +168,7 @@ int mfs_channel_install(void *libibverbs)
 
 void mfs_channel_notify(struct mfs_channel *channel, struct mfs_cq *cq)
 {
-	struct ib_uverbs_comp_event_desc event = { .cq_handle = (uintptr_t)&cq->verbs.cq };
+	struct ib_uverbs_comp_event_desc event = {.cq_handle = (uintptr_t)&cq->verbs.cq};
 
 	if (write(channel->write_fd, &event, sizeof(event)) == sizeof(event))
 		cq->channel_events_written++;
@@ -212,7 +212,7 @@ void mfs_channel_forget(struct mfs_channel *channel, struct mfs_cq *cq)
 
 void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element)
 {
-	struct ib_uverbs_async_event_desc event = { .element = (uintptr_t)element, .event_type = type };
+	struct ib_uverbs_async_event_desc event = {.element = (uintptr_t)element, .event_type = type};
 
 	if (write(context->async_write_fd, &event, sizeof(event)) != sizeof(event))
 		fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read them\n",

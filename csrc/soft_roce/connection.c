@@ -56,9 +56,9 @@ void mfs_connection_open(struct mfs_qp *qp, mfs_resume *resume)
 {
 	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
 	const struct ibv_global_route *route = &qp->attr.ah_attr.grh;
-	struct sockaddr_in from = { .sin_family = AF_INET, .sin_addr = context->address };
-	struct sockaddr_in to = { .sin_family = AF_INET,
-				  .sin_port = htons((uint16_t)(qp->attr.dest_qp_num >> 8)) };
+	struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = context->address};
+	struct sockaddr_in to = {.sin_family = AF_INET,
+				 .sin_port = htons((uint16_t)(qp->attr.dest_qp_num >> 8))};
 	struct mfs_connection *connection;
 	int fd, on = 1, tries = SYN_RETRIES, tos = route->traffic_class;
 
@@ -102,7 +102,7 @@ void mfs_stranger_remove(struct mfs_connection *connection)
 /* Registers with epoll what the connection waits for. */
 void mfs_connection_update(struct mfs_connection *connection)
 {
-	struct epoll_event event = { .data.ptr = &connection->source };
+	struct epoll_event event = {.data.ptr = &connection->source};
 
 	if (connection->state == MFS_CLOSED)
 		return;

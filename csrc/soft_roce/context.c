@@ -79,9 +79,9 @@ static int query_port(struct ibv_context *ibv, uint8_t port, struct ibv_port_att
 	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 	attr->max_msg_sz = MFS_MAX_MESSAGE;
 	attr->max_vl_num = 1;
-	attr->active_width = 2;	 /* 4X */
+	attr->active_width = 2;  /* 4X */
 	attr->active_speed = 32; /* EDR: 100 Gbit/s with 4X */
-	attr->phys_state = 5;	 /* link up */
+	attr->phys_state = 5;    /* link up */
 	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
 	attr->flags = IBV_QPF_GRH_REQUIRED;
 	return 0;

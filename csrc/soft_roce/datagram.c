@@ -26,10 +26,11 @@ enum {
 	GRH_SIZE = 40, /* the route header in front of every message received */
 	DATAGRAM_AT = GRH_SIZE - sizeof(struct mfs_datagram),
 	BUFFER_BYTES = 4 * 1024 * 1024, /* of the socket; the system may allow less */
-	SEND_TURN_BYTES = 512 * 1024,	/* then others get the context's lock */
-	RECEIVE_TURN = 64,		/* so many datagrams, likewise */
+	SEND_TURN_BYTES = 512 * 1024,   /* then others get the context's lock */
+	RECEIVE_TURN = 64,              /* so many datagrams, likewise */
 	TIME_TO_LIVE = 64,
-	ROCE_V2_IPV4 = 0xa, /* instead of a service level, as of ConnectX: UDP (8) over IPv4 (2); UCX asks for it */
+	ROCE_V2_IPV4 =
+		0xa, /* instead of a service level, as of ConnectX: UDP (8) over IPv4 (2); UCX asks for it */
 };
 
 /* A request's Q_Key with this bit means that of its queue pair. */
@@ -38,10 +39,10 @@ static const uint32_t PRIVILEGED_QKEY = 1u << 31;
 /* Fails with -EADDRINUSE when another program has the UDP port of that number. */
 int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr = context->address,
-				       .sin_port = htons(port->number) };
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = &port->datagrams };
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_addr = context->address,
+				      .sin_port = htons(port->number)};
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = &port->datagrams};
 	int fd = mfs_descriptor_own(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	int on = 1, size = BUFFER_BYTES, ret;
 
@@ -62,8 +63,8 @@ int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port)
 
 static void want_write(struct mfs_context *context, struct mfs_port *port, bool wanted)
 {
-	struct epoll_event event = { .events = EPOLLIN | (wanted ? EPOLLOUT : 0),
-				     .data.ptr = &port->datagrams };
+	struct epoll_event event = {.events = EPOLLIN | (wanted ? EPOLLOUT : 0),
+				    .data.ptr = &port->datagrams};
 
 	if (port->datagrams_full == wanted)
 		return;
@@ -76,21 +77,20 @@ static int transmit(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, str
 		    size_t count)
 {
 	const struct mfs_destination *to = &wqe->to;
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr = to->address,
-				       .sin_port = htons((uint16_t)(to->qp_num >> 8)) };
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_addr = to->address,
+				      .sin_port = htons((uint16_t)(to->qp_num >> 8))};
 	union {
 		struct cmsghdr header;
 		uint8_t bytes[CMSG_SPACE(sizeof(int))];
-	} control = { .header = { .cmsg_len = CMSG_LEN(sizeof(int)),
-				  .cmsg_level = IPPROTO_IP,
-				  .cmsg_type = IP_TOS } };
-	struct msghdr message = { .msg_name = &address,
-				  .msg_namelen = sizeof(address),
-				  .msg_iov = pieces,
-				  .msg_iovlen = count,
-				  .msg_control = &control,
-				  .msg_controllen = sizeof(control) };
+	} control = {
+		.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TOS}};
+	struct msghdr message = {.msg_name = &address,
+				 .msg_namelen = sizeof(address),
+				 .msg_iov = pieces,
+				 .msg_iovlen = count,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
 	int tos = to->traffic_class;
 
 	memcpy(CMSG_DATA(&control.header), &tos, sizeof(tos));
@@ -110,12 +110,12 @@ static int send_oldest(struct mfs_qp *qp, enum ibv_wc_status *status)
 		.immediate = wqe->frame.value,
 		.flags = wqe->frame.flags,
 	};
-	struct iovec pieces[MFS_MAX_SGE + 1] = { { .iov_base = &head, .iov_len = sizeof(head) } };
+	struct iovec pieces[MFS_MAX_SGE + 1] = {{.iov_base = &head, .iov_len = sizeof(head)}};
 	uint32_t bytes = mfs_wqe_wire_bytes(wqe);
 	int count, ret;
 
 	*status = wqe->to.pd != qp->verbs.qp.pd ? IBV_WC_LOC_QP_OP_ERR
-		  : wqe->length > MFS_MTU	? IBV_WC_LOC_LEN_ERR
+		  : wqe->length > MFS_MTU       ? IBV_WC_LOC_LEN_ERR
 						: IBV_WC_SUCCESS;
 	if (*status != IBV_WC_SUCCESS)
 		return -EIO;
@@ -325,14 +325,13 @@ static bool read_one(const struct mfs_port *port, uint8_t *buffer, struct arriva
 		struct cmsghdr header;
 		uint8_t bytes[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct iovec piece = { .iov_base = buffer + DATAGRAM_AT,
-			       .iov_len = MFS_RX_BUFFER_SIZE - DATAGRAM_AT };
-	struct msghdr message = { .msg_name = &arrival->from,
-				  .msg_namelen = sizeof(arrival->from),
-				  .msg_iov = &piece,
-				  .msg_iovlen = 1,
-				  .msg_control = &control,
-				  .msg_controllen = sizeof(control) };
+	struct iovec piece = {.iov_base = buffer + DATAGRAM_AT, .iov_len = MFS_RX_BUFFER_SIZE - DATAGRAM_AT};
+	struct msghdr message = {.msg_name = &arrival->from,
+				 .msg_namelen = sizeof(arrival->from),
+				 .msg_iov = &piece,
+				 .msg_iovlen = 1,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
 	ssize_t size = recvmsg(port->datagrams.fd, &message, 0);
 	struct cmsghdr *tos = size < 0 ? NULL : CMSG_FIRSTHDR(&message);
 
@@ -356,7 +355,7 @@ static void send_more(struct mfs_context *context, struct mfs_port *port)
 /* With the context's lock held. What is left after a turn makes the next event. */
 void mfs_datagrams_event(struct mfs_context *context, struct mfs_port *port, uint32_t events)
 {
-	struct arrival arrival = { 0 };
+	struct arrival arrival = {0};
 
 	if (events & (EPOLLIN | EPOLLERR))
 		for (uint32_t i = 0; i < RECEIVE_TURN && read_one(port, context->rx_buffer, &arrival); i++)

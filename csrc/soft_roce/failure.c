@@ -43,9 +43,9 @@ void mfs_qp_flush(struct mfs_qp *qp)
 {
 	struct mfs_recv_wqe receive;
 	struct ibv_sge sges[MFS_MAX_SGE];
-	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR,
-			     .opcode = IBV_WC_RECV,
-			     .qp_num = qp->verbs.qp.qp_num };
+	struct ibv_wc wc = {.status = IBV_WC_WR_FLUSH_ERR,
+			    .opcode = IBV_WC_RECV,
+			    .qp_num = qp->verbs.qp.qp_num};
 
 	mfs_qp_flush_sends(qp);
 	if (qp->receiving_taken) {

@@ -131,8 +131,8 @@ void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 	int fd;
 
 	while ((fd = accept4(port->source.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-		connection = mfs_connection_new(context, mfs_descriptor_own(fd), EPOLLIN,
-						mfs_responder_resume);
+		connection =
+			mfs_connection_new(context, mfs_descriptor_own(fd), EPOLLIN, mfs_responder_resume);
 		if (connection)
 			mfs_stranger_add(connection, MFS_GREETING);
 		while (context->stranger_count > MFS_MAX_STRANGERS)

@@ -64,7 +64,7 @@ enum {
 	MFS_MAX_SRQ_WR = 16384,
 	MFS_MAX_CQE = 1 << 20,
 	MFS_MAX_MR = 1 << 20,
-	MFS_MAX_READS = 16,	/* outstanding RDMA READs and atomics of a queue pair, power of two */
+	MFS_MAX_READS = 16,     /* outstanding RDMA READs and atomics of a queue pair, power of two */
 	MFS_QPS_PER_PORT = 256, /* a QPN is a TCP port and an index of eight bits */
 	MFS_MAX_PORTS = 256,
 	MFS_MAX_MESSAGE = 1 << 30,
@@ -135,8 +135,8 @@ struct mfs_recv_wqe {
 struct mfs_recv_queue {
 	struct mfs_recv_wqe *wqes;
 	struct ibv_sge *sges; /* max_sge for each entry */
-	uint32_t size;	      /* power of two */
-	uint32_t limit;	      /* entries the user may fill */
+	uint32_t size;        /* power of two */
+	uint32_t limit;       /* entries the user may fill */
 	uint32_t max_sge;
 	uint32_t head, tail;
 };
@@ -145,7 +145,7 @@ struct mfs_srq {
 	struct verbs_srq verbs;
 	struct mfs_recv_queue queue;
 	uint32_t watermark; /* event when fewer receives are left; 0: none */
-	bool stalled;	    /* some queue pair waits for a receive */
+	bool stalled;       /* some queue pair waits for a receive */
 	_Atomic int users;
 	uint32_t async_events_raised;
 	_Atomic uint32_t async_events_read;
@@ -208,7 +208,7 @@ struct mfs_source {
 
 /* What waits for its turn on a link of limited rate. */
 struct mfs_pacer {
-	bool waiting;	 /* in the context's list, until `due_ns` */
+	bool waiting;    /* in the context's list, until `due_ns` */
 	bool backlogged; /* has had something to send since `due_ns` */
 	uint64_t due_ns; /* when its last or next turn begins */
 	uint32_t credit_bytes;
@@ -221,7 +221,7 @@ struct mfs_pacer {
 struct mfs_port {
 	struct mfs_source source;
 	struct mfs_source datagrams; /* fd -1: none */
-	bool datagrams_full;	     /* some queue pair waits for room in the UDP socket */
+	bool datagrams_full;         /* some queue pair waits for room in the UDP socket */
 	uint16_t number;
 	uint16_t used;
 	uint16_t next;
@@ -250,9 +250,9 @@ struct mfs_connection {
 	TAILQ_ENTRY(mfs_connection) link; /* in strangers or closed list */
 	enum mfs_connection_state state;
 	bool requester; /* we opened it: requests go out, responses come in */
-	bool accepted;	/* by the peer's queue pair; what was sent before it counts as unsent if it is not */
+	bool accepted;  /* by the peer's queue pair; what was sent before it counts as unsent if it is not */
 	uint32_t first; /* number in the send queue of the connection's first request */
-	bool stalled;	/* receiver not ready: nothing is read */
+	bool stalled;   /* receiver not ready: nothing is read */
 	bool want_write;
 	uint32_t events; /* registered with epoll */
 
@@ -266,7 +266,7 @@ struct mfs_connection {
 	uint32_t target_index, target_count;
 	uint64_t operands[2];
 	uint32_t key_epoch; /* the keys behind `target` were valid at this epoch */
-	uint8_t *stash;	    /* bytes read but not handled, of a stalled connection */
+	uint8_t *stash;     /* bytes read but not handled, of a stalled connection */
 	uint32_t stash_position, stash_size;
 
 	/* responses, written by the responder */
@@ -295,21 +295,21 @@ struct mfs_qp {
 	struct verbs_qp verbs;
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
-	struct mfs_port *port;	/* that of its number */
+	struct mfs_port *port;  /* that of its number */
 	struct mfs_pacer pacer; /* of a UD queue pair; connections have their own */
 	bool notify_drained;
 	struct mfs_send_queue sq;
 	struct mfs_recv_queue rq;
 	struct mfs_recv_queue *receives; /* own or shared */
-	struct mfs_recv_wqe receiving;	 /* taken by the message that is arriving */
+	struct mfs_recv_wqe receiving;   /* taken by the message that is arriving */
 	struct ibv_sge receiving_sges[MFS_MAX_SGE];
 	bool receiving_taken;
 	struct mfs_connection *requester;
 	struct mfs_connection *responder;
-	struct mfs_connection *waiting;	  /* becomes the responder when the queue pair is ready */
-	bool requester_lost;	  /* to be opened again for the next request */
-	uint64_t reopen_until_ns; /* then retries are used up; 0: none was needed yet */
-	bool deferred;		  /* in the context's list of queue pairs with requests to send */
+	struct mfs_connection *waiting; /* becomes the responder when the queue pair is ready */
+	bool requester_lost;            /* to be opened again for the next request */
+	uint64_t reopen_until_ns;       /* then retries are used up; 0: none was needed yet */
+	bool deferred;                  /* in the context's list of queue pairs with requests to send */
 	TAILQ_ENTRY(mfs_qp) deferred_link;
 	enum mfs_qp_timer
 		timer; /* the queue pair is in the context's list of timed ones unless it has none */
@@ -359,7 +359,7 @@ struct mfs_context {
 	struct mfs_qp_list timed;
 	struct mfs_connection_list strangers; /* oldest first: without a hello yet, or draining */
 	uint32_t stranger_count;
-	struct mfs_pacer_list paced;	   /* by due time */
+	struct mfs_pacer_list paced;       /* by due time */
 	struct mfs_connection_list closed; /* freed when no event can name them any more */
 	uint8_t rx_buffer[MFS_RX_BUFFER_SIZE];
 };
@@ -388,7 +388,7 @@ static inline bool mfs_qp_is_datagram(const struct mfs_qp *qp)
 static inline uint32_t mfs_wqe_wire_bytes(const struct mfs_send_wqe *wqe)
 {
 	uint32_t payload = wqe->frame.opcode >= MFS_COMPARE_SWAP ? MFS_ATOMIC_OPERANDS_SIZE
-			   : wqe->frame.opcode == MFS_READ	 ? 0
+			   : wqe->frame.opcode == MFS_READ       ? 0
 								 : wqe->length;
 
 	return (uint32_t)sizeof(wqe->frame) + payload;

@@ -12,7 +12,7 @@ enum { LISTEN_BACKLOG = 1024 };
 
 int mfs_source_watch(struct mfs_context *context, struct mfs_source *source, uint32_t events)
 {
-	struct epoll_event event = { .events = events, .data.ptr = source };
+	struct epoll_event event = {.events = events, .data.ptr = source};
 
 	return epoll_ctl(context->epoll_fd, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
 }
@@ -20,7 +20,7 @@ int mfs_source_watch(struct mfs_context *context, struct mfs_source *source, uin
 /* Opens a further listening port. Ephemeral: its number becomes the upper part of queue pair numbers. */
 int mfs_port_open(struct mfs_context *context, struct mfs_port **out)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = context->address };
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = context->address};
 	socklen_t size = sizeof(address);
 	struct mfs_port *port;
 	int ret;

@@ -119,8 +119,8 @@ static bool try_progress(struct mfs_context *context)
  */
 static void wait_for_event(struct mfs_context *context)
 {
-	const struct timespec time = { .tv_nsec = POLL_WAIT_NS };
-	struct pollfd any = { .fd = context->epoll_fd, .events = POLLIN };
+	const struct timespec time = {.tv_nsec = POLL_WAIT_NS};
+	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
 
 	atomic_fetch_add_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
 	ppoll(&any, 1, &time, NULL);
@@ -160,7 +160,7 @@ static bool is_polled(struct mfs_context *context)
 
 static void sleep_ns(long time_ns)
 {
-	struct timespec time = { .tv_nsec = time_ns };
+	struct timespec time = {.tv_nsec = time_ns};
 
 	nanosleep(&time, NULL);
 }
@@ -168,7 +168,7 @@ static void sleep_ns(long time_ns)
 static void *background(void *argument)
 {
 	struct mfs_context *context = argument;
-	struct pollfd any = { .fd = context->epoll_fd, .events = POLLIN };
+	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
 	long back_off_ns = BACK_OFF_MIN_NS;
 
 	prctl(PR_SET_NAME, "mfs-soft-roce");
@@ -192,7 +192,7 @@ static void *background(void *argument)
 
 static int watch(struct mfs_context *context, struct mfs_source *source, enum mfs_source_kind kind, int fd)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = source };
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
 
 	source->kind = kind;
 	source->fd = mfs_descriptor_own(fd);

@@ -59,7 +59,8 @@ static int note_copy(struct dl_phdr_info *object, size_t size, void *data)
 	struct copies *copies = data;
 
 	(void)size;
-	if (object->dlpi_addr != copies->own && slash && !strncmp(slash + 1, "libibverbs", strlen("libibverbs")))
+	if (object->dlpi_addr != copies->own && slash &&
+	    !strncmp(slash + 1, "libibverbs", strlen("libibverbs")))
 		copies->other = object->dlpi_name;
 	return 0;
 }
@@ -70,7 +71,7 @@ static int note_copy(struct dl_phdr_info *object, size_t size, void *data)
 static void warn_of_copies(void *library)
 {
 	struct link_map *map;
-	struct copies copies = { 0 };
+	struct copies copies = {0};
 	Dl_info first;
 	/* the program's scope: RTLD_DEFAULT would start with this library's own */
 	void *program = dlopen(NULL, RTLD_LAZY), *symbol = dlsym(program, "ibv_node_type_str");

@@ -173,7 +173,7 @@ struct verbs_context_ops {
 	void *set_ece, *unimport_dm, *unimport_mr, *unimport_pd;
 };
 
-#define MFS_ASSERT_SLOT(member, slot)                                                                        \
+#define MFS_ASSERT_SLOT(member, slot) \
 	static_assert(offsetof(struct verbs_context_ops, member) == (slot) * sizeof(void *), #member)
 static_assert(sizeof(struct verbs_context_ops) == 76 * sizeof(void *), "operation table of private ABI 34");
 MFS_ASSERT_SLOT(alloc_pd, 5);

@@ -205,8 +205,7 @@ struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr
 	(void)ibv;
 	if ((attr->comp_mask & ~(uint32_t)(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)) ||
 	    !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) ||
-	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
-	     (attr->send_ops_flags & ~offered))) {
+	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && (attr->send_ops_flags & ~offered))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}

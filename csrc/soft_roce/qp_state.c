@@ -32,28 +32,28 @@ struct transition {
 
 /* Every state may go to RESET and ERR, with no other attribute; alternate paths are not offered. */
 static const struct transition transitions[] = {
-	{ IBV_QPS_RESET, IBV_QPS_INIT, INIT_ATTRIBUTES, 0 },
-	{ IBV_QPS_INIT, IBV_QPS_INIT, 0, INIT_ATTRIBUTES },
-	{ IBV_QPS_INIT, IBV_QPS_RTR, RTR_ATTRIBUTES, IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX },
-	{ IBV_QPS_RTR, IBV_QPS_RTS, RTS_ATTRIBUTES, LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_RTS, 0, LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY },
-	{ IBV_QPS_SQD, IBV_QPS_RTS, 0, LIVE_OPTIONS },
-	{ IBV_QPS_SQD, IBV_QPS_SQD, 0,
-	  LIVE_OPTIONS | INIT_ATTRIBUTES | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		  IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC },
+	{IBV_QPS_RESET, IBV_QPS_INIT, INIT_ATTRIBUTES, 0},
+	{IBV_QPS_INIT, IBV_QPS_INIT, 0, INIT_ATTRIBUTES},
+	{IBV_QPS_INIT, IBV_QPS_RTR, RTR_ATTRIBUTES, IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
+	{IBV_QPS_RTR, IBV_QPS_RTS, RTS_ATTRIBUTES, LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_RTS, 0, LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+	{IBV_QPS_SQD, IBV_QPS_RTS, 0, LIVE_OPTIONS},
+	{IBV_QPS_SQD, IBV_QPS_SQD, 0,
+	 LIVE_OPTIONS | INIT_ATTRIBUTES | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC},
 };
 
 static const struct transition datagram_transitions[] = {
-	{ IBV_QPS_RESET, IBV_QPS_INIT, DATAGRAM_INIT_ATTRIBUTES, 0 },
-	{ IBV_QPS_INIT, IBV_QPS_INIT, 0, DATAGRAM_INIT_ATTRIBUTES },
-	{ IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
-	{ IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, DATAGRAM_LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY },
-	{ IBV_QPS_SQD, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
-	{ IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
-	{ IBV_QPS_SQE, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
+	{IBV_QPS_RESET, IBV_QPS_INIT, DATAGRAM_INIT_ATTRIBUTES, 0},
+	{IBV_QPS_INIT, IBV_QPS_INIT, 0, DATAGRAM_INIT_ATTRIBUTES},
+	{IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+	{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, DATAGRAM_LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+	{IBV_QPS_SQD, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS},
+	{IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+	{IBV_QPS_SQE, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS},
 };
 
 static bool transition_allowed(const struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
@@ -100,10 +100,10 @@ static bool values_allowed(const struct ibv_qp_attr *attr, int mask)
 
 static void take_values(struct ibv_qp_attr *own, const struct ibv_qp_attr *attr, int mask)
 {
-#define TAKE(flag, field)                                                                                    \
-	do {                                                                                                 \
-		if (mask & (flag))                                                                           \
-			own->field = attr->field;                                                            \
+#define TAKE(flag, field)                         \
+	do {                                      \
+		if (mask & (flag))                \
+			own->field = attr->field; \
 	} while (0)
 	TAKE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
 	TAKE(IBV_QP_PKEY_INDEX, pkey_index);

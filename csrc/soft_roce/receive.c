@@ -17,7 +17,7 @@
 #include "responder.h"
 
 enum {
-	DIRECT_MIN = 8192,	 /* payload below this is cheaper to copy than to fetch by itself */
+	DIRECT_MIN = 8192,       /* payload below this is cheaper to copy than to fetch by itself */
 	TURN_BYTES = 256 * 1024, /* then others get the context's lock */
 };
 
@@ -186,7 +186,7 @@ static size_t read_direct(struct mfs_connection *connection, enum mfs_verdict *v
 {
 	uint32_t pieces = connection->target_count - connection->target_index;
 	struct iovec into[MFS_MAX_SGE + 1];
-	struct msghdr message = { .msg_iov = into, .msg_iovlen = pieces + 1 };
+	struct msghdr message = {.msg_iov = into, .msg_iovlen = pieces + 1};
 	uint32_t wanted = connection->payload_left + (uint32_t)sizeof(connection->frame), payload;
 	ssize_t size;
 

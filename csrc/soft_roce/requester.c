@@ -175,7 +175,7 @@ void mfs_requester_send(struct mfs_qp *qp)
 	struct mfs_connection *connection = qp->requester;
 	struct mfs_send_queue *sq = &qp->sq;
 	struct batch batch;
-	struct msghdr message = { .msg_iov = batch.pieces };
+	struct msghdr message = {.msg_iov = batch.pieces};
 	enum ibv_wc_status status;
 	uint32_t total = 0;
 	bool full = false;
@@ -288,8 +288,8 @@ static uint64_t rnr_timer_ns(uint8_t code)
 {
 	/* in units of 10 microseconds, by the code of the InfiniBand specification */
 	static const uint32_t timers[32] = {
-		65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
-		48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
+		65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,    32,
+		48,    64,   96,   128,  192,  256,   384,   512,   768,   1024,  1536,
 		2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 	};
 
@@ -302,7 +302,7 @@ static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 {
 	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER && qp->timer != MFS_RNR_TIMER)
 		mfs_timer_start(qp, MFS_RNR_TIMER,
-					 mfs_clock_ns() + qp->attr.rnr_retry * rnr_timer_ns(timer_code));
+				mfs_clock_ns() + qp->attr.rnr_retry * rnr_timer_ns(timer_code));
 }
 
 /* Tries later to reach the peer, which may not be ready yet, as long as a NIC would: retry_cnt times after
@@ -316,8 +316,7 @@ static void reopen_later(struct mfs_qp *qp)
 	if (now >= qp->reopen_until_ns)
 		mfs_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
 	else
-		mfs_timer_start(qp, MFS_REOPEN_TIMER,
-					 mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
+		mfs_timer_start(qp, MFS_REOPEN_TIMER, mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
 }
 
 void mfs_requester_timer(struct mfs_qp *qp)

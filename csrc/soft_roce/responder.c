@@ -260,8 +260,7 @@ int mfs_responder_revalidate(struct mfs_connection *connection)
 /* A frame with how far we are. Responses to reads before go first, so it never says more than they allow. */
 static void begin_ack(struct mfs_connection *connection)
 {
-	connection->ack =
-		(struct mfs_frame){ .opcode = MFS_ACK, .value = htole32(connection->requests_done) };
+	connection->ack = (struct mfs_frame){.opcode = MFS_ACK, .value = htole32(connection->requests_done)};
 	if (connection->nak) {
 		connection->ack.syndrome = connection->nak;
 	} else if (connection->rnr_wanted) {
@@ -279,7 +278,7 @@ static ssize_t send_from(struct mfs_connection *connection, const void *frame, c
 	const uint32_t frame_size = sizeof(struct mfs_frame);
 	uint32_t at = connection->sent_bytes;
 	struct iovec pieces[2];
-	struct msghdr message = { .msg_iov = pieces };
+	struct msghdr message = {.msg_iov = pieces};
 
 	if (at < frame_size) {
 		pieces[0].iov_base = (uint8_t *)(uintptr_t)frame + at;

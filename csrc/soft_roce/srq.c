@@ -34,7 +34,7 @@ struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 
 struct ibv_srq *mfs_create_srq_ex(struct ibv_context *ibv, struct ibv_srq_init_attr_ex *attr)
 {
-	struct ibv_srq_init_attr basic = { .attr = attr->attr };
+	struct ibv_srq_init_attr basic = {.attr = attr->attr};
 	struct ibv_srq *srq;
 
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) ||

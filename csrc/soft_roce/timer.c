@@ -17,8 +17,8 @@ void mfs_defer(struct mfs_qp *qp)
 void mfs_timer_arm(struct mfs_context *context, uint64_t due_ns)
 {
 	struct itimerspec when = {
-		.it_value = { .tv_sec = (time_t)(due_ns / MFS_NS_PER_S),
-			      .tv_nsec = (long)(due_ns % MFS_NS_PER_S) },
+		.it_value = {.tv_sec = (time_t)(due_ns / MFS_NS_PER_S),
+			     .tv_nsec = (long)(due_ns % MFS_NS_PER_S)},
 	};
 
 	context->timer_due_ns = due_ns;

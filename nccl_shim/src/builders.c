@@ -22,9 +22,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define KNOWN_OPS                                                                                                      \
-	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |                        \
-	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |                 \
+#define KNOWN_OPS                                                                                      \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |        \
+	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
 	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
 
 bool shim_builder_can_hold(uint64_t ops)
@@ -289,7 +289,8 @@ static void wr_send_imm(struct ibv_qp_ex *qpx, __be32 imm_data)
 		wr->imm_data = imm_data;
 }
 
-static void wr_atomic_cmp_swp(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap)
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, uint64_t compare,
+			      uint64_t swap)
 {
 	struct shim_qp *q = queue_pair(qpx);
 	struct ibv_send_wr *wr = begin(q, qpx, IBV_WR_ATOMIC_CMP_AND_SWP);
@@ -443,19 +444,21 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qpx, size_t n, const struc
 
 /* ---- patching -------------------------------------------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define EACH_FUNCTION(X)                                                                                               \
 	X(wr_start) X(wr_complete) X(wr_abort) X(wr_rdma_write) X(wr_rdma_write_imm) X(wr_rdma_read) X(wr_send)        \
 	X(wr_send_imm) X(wr_atomic_cmp_swp) X(wr_atomic_fetch_add) X(wr_set_sge) X(wr_set_sge_list)                    \
 	X(wr_set_inline_data) X(wr_set_inline_data_list)
+/* clang-format on */
 
 void shim_builder_patch(struct shim_qp *q, struct ibv_qp_ex *qpx, uint64_t ops)
 {
 	if (!ops || !qpx || !qpx->wr_start || qpx->wr_start == wr_start)
 		return;
 	q->builder.qpx = qpx;
-#define PATCH(f)                                                                                                       \
-	q->builder.real.f = qpx->f;                                                                                    \
-	if (qpx->f)                                                                                                    \
+#define PATCH(f)                    \
+	q->builder.real.f = qpx->f; \
+	if (qpx->f)                 \
 		qpx->f = f;
 	EACH_FUNCTION(PATCH)
 #undef PATCH

@@ -62,10 +62,11 @@ void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 	if (!shim_classify(q)) /* busy: the next post tries again */
 		atomic_store(&q->unsure, 1);
 	else if (q->communicator != communicator && q->dscp != dscp)
-		shim_log(SHIM_REASON_CLASS,
-			 "a queue pair of NCCL communicator \"%s\" was connected while it was not clear whose it is: it keeps "
-			 "the DSCP that it has",
-			 shim_communicator_name(q->communicator));
+		shim_log(
+			SHIM_REASON_CLASS,
+			"a queue pair of NCCL communicator \"%s\" was connected while it was not clear whose it is: it keeps "
+			"the DSCP that it has",
+			shim_communicator_name(q->communicator));
 }
 
 /* Applies the rules to a queue pair, at creation, when its peer is known, and when the rules change. False when it stayed
@@ -73,7 +74,8 @@ void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 bool shim_classify(struct shim_qp *q)
 {
 	int communicator = atomic_load(&q->communicator);
-	struct shim_decision to = shim_rules_decide(q, communicator >= 0 ? shim_communicator_name(communicator) : NULL);
+	struct shim_decision to =
+		shim_rules_decide(q, communicator >= 0 ? shim_communicator_name(communicator) : NULL);
 
 	if (!shim_owner_acquire_for(q, SHIM_UPDATE_WAIT_NS))
 		return false;
@@ -88,7 +90,8 @@ bool shim_classify(struct shim_qp *q)
 			atomic_fetch_add_explicit(&q->report->queue_pairs[to.role], 1, memory_order_relaxed);
 		}
 		q->role = to.role;
-		q->stage = to.stage; /* what is in flight completes under the old one: see struct shim_signal */
+		/* what is in flight completes under the old one: see struct shim_signal */
+		q->stage = to.stage;
 		if (!atomic_load(&q->holds) && to.hold && q->may_hold && shim_hold_allocate(q)) {
 			atomic_store(&q->wr_formed, atomic_load(&q->wr_posted));
 			shim_owner_share(q);

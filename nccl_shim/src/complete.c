@@ -15,11 +15,14 @@
 
 static void count_completed(struct shim_qp *q, uint8_t stage, uint64_t bytes)
 {
-	if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed), memory_order_relaxed) &
-		     MFS_GATE_IDLE_BELL) && q->client) /* rings if held flows wait for idleness */
+	if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed),
+					  memory_order_relaxed) &
+		     MFS_GATE_IDLE_BELL) &&
+	    q->client) /* rings if held flows wait for idleness */
 		mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, stage, bytes);
 	else
-		shim_count(&atomic_load_explicit(&q->usage, memory_order_relaxed)->completed.bytes[stage], bytes);
+		shim_count(&atomic_load_explicit(&q->usage, memory_order_relaxed)->completed.bytes[stage],
+			   bytes);
 }
 
 static inline uint8_t stage_of(uint64_t end)
@@ -57,17 +60,21 @@ static void account(struct shim_qp *q, uint32_t n)
 {
 	uint64_t tail = atomic_load_explicit(&q->signal_tail, memory_order_relaxed);
 	uint64_t head = atomic_load_explicit(&q->signal_head, memory_order_acquire);
-	uint64_t bytes = q->bytes_completed, end = q->completed_end, from_bytes = bytes, from_end = end, retired = 0;
+	uint64_t bytes = q->bytes_completed, end = q->completed_end, from_bytes = bytes, from_end = end,
+		 retired = 0;
 	uint8_t stage = 0;
 
 	if (unlikely(head - tail > q->signal_mask + 1)) {
 		atomic_store(&q->broken, 1); /* more in flight than the provider promised: stop accounting */
 		return;
 	}
-	if (likely(n && tail != head && tail >= atomic_load_explicit(&q->signal_even, memory_order_relaxed))) {
+	if (likely(n && tail != head &&
+		   tail >= atomic_load_explicit(&q->signal_even, memory_order_relaxed))) {
 		tail += n < head - tail ? n : head - tail;
-		bytes = atomic_load_explicit(&q->signals[(tail - 1) & q->signal_mask].bytes, memory_order_relaxed);
-		end = atomic_load_explicit(&q->signals[(tail - 1) & q->signal_mask].end, memory_order_relaxed);
+		bytes = atomic_load_explicit(&q->signals[(tail - 1) & q->signal_mask].bytes,
+					     memory_order_relaxed);
+		end = atomic_load_explicit(&q->signals[(tail - 1) & q->signal_mask].end,
+					   memory_order_relaxed);
 		stage = stage_of(end);
 		retired = end &= SHIM_SIGNAL_END;
 		n = 0;
@@ -135,7 +142,8 @@ static void complete_owned(struct shim_qp *q, uint32_t signals)
 		shim_release(&q->polling);
 		if (atomic_load_explicit(&q->holds, memory_order_relaxed))
 			atomic_thread_fence(memory_order_seq_cst);
-		if (likely(!atomic_load_explicit(&q->poll_deferred, memory_order_relaxed)) || !shim_try(&q->polling))
+		if (likely(!atomic_load_explicit(&q->poll_deferred, memory_order_relaxed)) ||
+		    !shim_try(&q->polling))
 			return;
 		signals = 0;
 	}

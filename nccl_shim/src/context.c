@@ -33,7 +33,8 @@ static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_in
 
 	if (qp) /* the first fields of both attribute structures are the same */
 		shim_qp_add(qp, (const struct ibv_qp_init_attr *)attr, &asked,
-			    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0, caller);
+			    attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0,
+			    caller);
 	return qp;
 }
 
@@ -63,7 +64,8 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
 	return ex;
 }
 
-static struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
+static struct ibv_pd *alloc_parent_domain(struct ibv_context *context,
+					  struct ibv_parent_domain_init_attr *attr)
 {
 	struct shim_context *c = shim_context_find(context);
 
@@ -77,7 +79,8 @@ static uint64_t port_rate_bytes_per_s(struct ibv_context *context, const struct 
 	static const struct {
 		uint8_t code;
 		uint32_t mbit_per_s;
-	} speeds[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
+	} speeds[] = {{1, 2500},   {2, 5000},   {4, 10000},  {8, 10000},
+		      {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
 	struct verbs_context *v = verbs_get_ctx_op(context, query_port);
 	struct ibv_port_attr attr;
 	uint64_t lanes;
@@ -86,8 +89,12 @@ static uint64_t port_rate_bytes_per_s(struct ibv_context *context, const struct 
 	if (v ? v->query_port(context, 1, &attr, sizeof(attr))
 	      : !verbs->query_port || verbs->query_port(context, 1, &attr))
 		return 0;
-	lanes = attr.active_width == 1 ? 1 : attr.active_width == 2 ? 4 : attr.active_width == 4 ? 8
-	      : attr.active_width == 8 ? 12 : attr.active_width == 16 ? 2 : 0;
+	lanes = attr.active_width == 1    ? 1
+		: attr.active_width == 2  ? 4
+		: attr.active_width == 4  ? 8
+		: attr.active_width == 8  ? 12
+		: attr.active_width == 16 ? 2
+					  : 0;
 	for (unsigned i = 0; i < sizeof(speeds) / sizeof(speeds[0]); i++)
 		if (speeds[i].code == attr.active_speed)
 			return lanes * speeds[i].mbit_per_s * 125000;
@@ -106,7 +113,8 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	c = shim_context_get();
 	if (!c) {
 		pthread_mutex_unlock(&shim_table_lock);
-		shim_log(SHIM_REASON_MEMORY, "more than %d devices open: the later ones pass through", SHIM_DEVICES_MAX);
+		shim_log(SHIM_REASON_MEMORY, "more than %d devices open: the later ones pass through",
+			 SHIM_DEVICES_MAX);
 		return;
 	}
 	c->verbs = verbs;

@@ -22,7 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAILED_MAX 16 /* queue pairs seen to have failed in one polling; each is seen again with its next completion */
+/* queue pairs seen to have failed in one polling; each is seen again with its next completion */
+#define FAILED_MAX 16
 
 struct shim_cq_ex {
 	struct ibv_cq_ex *ex;
@@ -36,9 +37,11 @@ struct shim_cq_ex {
 };
 
 /* What is patched. Completions that we make have errors, so nothing else is read of them. */
+/* clang-format off */
 #define EACH_FUNCTION(X)                                                                                               \
 	X(start_poll) X(next_poll) X(end_poll) X(read_opcode) X(read_vendor_err) X(read_byte_len) X(read_qp_num)       \
 	X(read_wc_flags)
+/* clang-format on */
 
 static struct shim_cq_ex *known(struct ibv_cq_ex *ex, struct shim_context **context)
 {
@@ -170,14 +173,15 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 /* ---- what is read ----------------------------------------------------------------------------------------------------- */
 
-#define READ(type, function, ours)                                                                                     \
-	static type function(struct ibv_cq_ex *ex)                                                                     \
-	{                                                                                                              \
-		struct shim_context *context;                                                                          \
-		struct shim_cq_ex *p = known(ex, &context);                                                            \
-                                                                                                                       \
-		return unlikely(atomic_load_explicit(&p->making, memory_order_relaxed)) ? (ours)                       \
-											 : p->real.function(ex);       \
+#define READ(type, function, ours)                                                      \
+	static type function(struct ibv_cq_ex *ex)                                      \
+	{                                                                               \
+		struct shim_context *context;                                           \
+		struct shim_cq_ex *p = known(ex, &context);                             \
+                                                                                        \
+		return unlikely(atomic_load_explicit(&p->making, memory_order_relaxed)) \
+			       ? (ours)                                                 \
+			       : p->real.function(ex);                                  \
 	}
 READ(enum ibv_wc_opcode, read_opcode, p->made.opcode)
 READ(uint32_t, read_vendor_err, 0)
@@ -198,9 +202,9 @@ struct shim_cq_ex *shim_cq_ex_patch(struct ibv_cq_ex *ex)
 	if (!p)
 		return NULL;
 	p->ex = ex;
-#define PATCH(f)                                                                                                       \
-	p->real.f = ex->f;                                                                                             \
-	if (ex->f)                                                                                                     \
+#define PATCH(f)           \
+	p->real.f = ex->f; \
+	if (ex->f)         \
 		ex->f = f;
 	EACH_FUNCTION(PATCH)
 #undef PATCH

@@ -19,24 +19,25 @@ static unsigned bucket_of(const void *pointer, unsigned buckets)
 
 /* Records are never given back to the system, so a reader may stand on one that is removed under it; it can then only
  * miss, and tries again because the version has changed. */
-#define CHAIN_FIND(type, buckets, count, field, key)                                                                   \
-	do {                                                                                                           \
-		uint32_t before;                                                                                       \
-		unsigned tries = 0;                                                                                    \
-		do {                                                                                                   \
-			before = atomic_load_explicit(&version, memory_order_acquire);                                 \
-			type *found =                                                                                  \
-				atomic_load_explicit(&buckets[bucket_of(key, count)], memory_order_acquire);           \
-			for (unsigned steps = 0; found && steps < SHIM_DEVICES_MAX; steps++) {                                     \
-				if (likely(atomic_load_explicit(&found->field, memory_order_relaxed) == key))          \
-					return found;                                                                  \
-				found = atomic_load_explicit(&found->next, memory_order_acquire);                      \
-			}                                                                                              \
-			atomic_thread_fence(memory_order_acquire);                                                     \
-		} while (unlikely((before & 1) ||                                                                      \
-				  before != atomic_load_explicit(&version, memory_order_relaxed)) &&                   \
-			 ++tries < 1000);                                                                              \
-		return NULL;                                                                                           \
+#define CHAIN_FIND(type, buckets, count, field, key)                                                         \
+	do {                                                                                                 \
+		uint32_t before;                                                                             \
+		unsigned tries = 0;                                                                          \
+		do {                                                                                         \
+			before = atomic_load_explicit(&version, memory_order_acquire);                       \
+			type *found =                                                                        \
+				atomic_load_explicit(&buckets[bucket_of(key, count)], memory_order_acquire); \
+			for (unsigned steps = 0; found && steps < SHIM_DEVICES_MAX; steps++) {               \
+				if (likely(atomic_load_explicit(&found->field, memory_order_relaxed) ==      \
+					   key))                                                             \
+					return found;                                                        \
+				found = atomic_load_explicit(&found->next, memory_order_acquire);            \
+			}                                                                                    \
+			atomic_thread_fence(memory_order_acquire);                                           \
+		} while (unlikely((before & 1) ||                                                            \
+				  before != atomic_load_explicit(&version, memory_order_relaxed)) &&         \
+			 ++tries < 1000);                                                                    \
+		return NULL;                                                                                 \
 	} while (0)
 
 struct shim_context *shim_context_find(const struct ibv_context *context)
@@ -50,28 +51,29 @@ struct shim_cq *shim_cq_find(const struct ibv_cq *cq)
 }
 
 /* Caller holds shim_table_lock. */
-#define CHAIN_ADD(record, bucket)                                                                                      \
-	do {                                                                                                           \
-		atomic_fetch_add(&version, 1);                                                                         \
-		atomic_store_explicit(&(record)->next, atomic_load(bucket), memory_order_relaxed);                     \
-		atomic_store_explicit(bucket, record, memory_order_release);                                           \
-		atomic_fetch_add(&version, 1);                                                                         \
+#define CHAIN_ADD(record, bucket)                                                                  \
+	do {                                                                                       \
+		atomic_fetch_add(&version, 1);                                                     \
+		atomic_store_explicit(&(record)->next, atomic_load(bucket), memory_order_relaxed); \
+		atomic_store_explicit(bucket, record, memory_order_release);                       \
+		atomic_fetch_add(&version, 1);                                                     \
 	} while (0)
 
-#define CHAIN_REMOVE(type, record, bucket)                                                                             \
-	do {                                                                                                           \
-		_Atomic(type *) *link = bucket;                                                                        \
-		atomic_fetch_add(&version, 1);                                                                         \
-		while (atomic_load(link) && atomic_load(link) != (record))                                             \
-			link = &atomic_load(link)->next;                                                               \
-		if (atomic_load(link))                                                                                 \
-			atomic_store(link, atomic_load(&(record)->next));                                              \
-		atomic_fetch_add(&version, 1);                                                                         \
+#define CHAIN_REMOVE(type, record, bucket)                                 \
+	do {                                                               \
+		_Atomic(type *) *link = bucket;                            \
+		atomic_fetch_add(&version, 1);                             \
+		while (atomic_load(link) && atomic_load(link) != (record)) \
+			link = &atomic_load(link)->next;                   \
+		if (atomic_load(link))                                     \
+			atomic_store(link, atomic_load(&(record)->next));  \
+		atomic_fetch_add(&version, 1);                             \
 	} while (0)
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
-bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel, struct shim_cq_ex *extended)
+bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel,
+		 struct shim_cq_ex *extended)
 {
 	struct shim_cq *record = NULL;
 

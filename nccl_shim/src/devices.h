@@ -9,7 +9,8 @@
 struct shim_context *shim_context_find(const struct ibv_context *context);
 struct shim_context *shim_context_each(unsigned *cursor);
 struct shim_cq *shim_cq_find(const struct ibv_cq *cq);
-bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel, struct shim_cq_ex *extended);
+bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel,
+		 struct shim_cq_ex *extended);
 void shim_cq_remove(struct ibv_cq *cq);
 void shim_context_after_fork(void);
 

@@ -12,10 +12,10 @@
 /* For how long a flag is waited for. A thread that was cancelled while it had a flag never clears it, so no wait is without
  * an end where the flag may be that of a thread of the program. */
 #define SHIM_TURNOVER_WAIT_NS 1000000000u /* RESET, ERR, destroy: nothing may be posted meanwhile */
-#define SHIM_UPDATE_WAIT_NS 100000000u	   /* other rules, another daemon: tried again later */
-#define SHIM_SETTLE_WAIT_NS 100000000u	   /* completions in the hands of a thread that has been preempted */
-#define SHIM_ERROR_WAIT_NS 1000000u	   /* an error was seen on the path of a poll */
-#define SHIM_KEY_WAIT_NS 1000000u	   /* a memory region goes away */
+#define SHIM_UPDATE_WAIT_NS 100000000u    /* other rules, another daemon: tried again later */
+#define SHIM_SETTLE_WAIT_NS 100000000u    /* completions in the hands of a thread that has been preempted */
+#define SHIM_ERROR_WAIT_NS 1000000u       /* an error was seen on the path of a poll */
+#define SHIM_KEY_WAIT_NS 1000000u         /* a memory region goes away */
 
 static inline bool shim_try(_Atomic uint32_t *flag)
 {

@@ -11,7 +11,8 @@ static inline uint8_t shim_stage_of(const struct shim_qp *q, const struct shim_t
 	uint8_t stage = atomic_load_explicit(&q->stage, memory_order_relaxed);
 
 	if (likely(!tag->stage) || stage == MFS_STAGE_COLLECTIVE ||
-	    (stage == MFS_STAGE_CONTROL && atomic_load_explicit(&q->role, memory_order_relaxed) != MFS_ROLE_UNKNOWN))
+	    (stage == MFS_STAGE_CONTROL &&
+	     atomic_load_explicit(&q->role, memory_order_relaxed) != MFS_ROLE_UNKNOWN))
 		return stage;
 	return tag->stage;
 }

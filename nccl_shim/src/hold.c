@@ -35,7 +35,8 @@ bool shim_hold_allocate(struct shim_qp *q)
 	memory = mmap(NULL, q->fifo_bytes + task_bytes, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED) {
-		shim_log(SHIM_REASON_MEMORY, "no memory to hold work requests of a queue pair: it passes through");
+		shim_log(SHIM_REASON_MEMORY,
+			 "no memory to hold work requests of a queue pair: it passes through");
 		return false;
 	}
 	q->tasks = (struct shim_task *)((char *)memory + q->fifo_bytes);
@@ -103,8 +104,8 @@ bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint
 		if (!free)
 			return false;
 		*count = free < wanted ? free : wanted;
-		if (atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count, memory_order_acq_rel,
-							  memory_order_relaxed))
+		if (atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count,
+							  memory_order_acq_rel, memory_order_relaxed))
 			break;
 	}
 	*first = next;
@@ -141,7 +142,8 @@ void shim_hold_void(struct shim_qp *q, uint64_t index)
 	atomic_store_explicit(&held->published, index + 1, memory_order_release);
 }
 
-static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr, const struct shim_tag *tag)
+static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr,
+		 const struct shim_tag *tag)
 {
 	char *payload = (char *)(held->sge + q->cap.max_send_sge);
 
@@ -165,7 +167,8 @@ static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_sen
 
 /* Takes the work requests of the chain in order until the slots are used up (ENOMEM) or one is not held (0, and *rest is
  * that one). *rest is NULL when all were taken. */
-int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **rest)
+int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+		    struct ibv_send_wr **rest)
 {
 	uint64_t wanted = 0, first, count, now_ns = mfs_clock_ns();
 	struct ibv_send_wr *w;
@@ -228,8 +231,10 @@ void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end)
 /* Owner held, so the segment stays mapped. For display only: the last of two threads wins. */
 void shim_report_held(struct shim_qp *q)
 {
-	atomic_store_explicit(&q->report->held_bytes, atomic_load_explicit(&shim.held_bytes, memory_order_relaxed),
+	atomic_store_explicit(&q->report->held_bytes,
+			      atomic_load_explicit(&shim.held_bytes, memory_order_relaxed),
 			      memory_order_relaxed);
 	atomic_store_explicit(&q->report->held_work_requests,
-			      atomic_load_explicit(&shim.held_requests, memory_order_relaxed), memory_order_relaxed);
+			      atomic_load_explicit(&shim.held_requests, memory_order_relaxed),
+			      memory_order_relaxed);
 }

@@ -37,7 +37,7 @@
 #include <unistd.h>
 
 #define BUSY_TICK_NS 4000000
-#define BUSY_FOR_NS 20000000 /* after something was held */
+#define BUSY_FOR_NS 20000000   /* after something was held */
 #define POLLED_TICK_NS 1000000 /* the caller's own polling takes the permits: no need to be woken for each */
 #define IDLE_TICK_NS 250000000
 #define RETRY_FIRST_NS 100000000
@@ -60,8 +60,10 @@ static void update_mode(struct mfs_client *client)
 
 	if (atomic_exchange(&shim.enforcing, enforcing) && !enforcing)
 		shim_flush_all();
-	if (!alive && atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE) /* else it detached us just now */
-		shim_log(SHIM_REASON_HUNG, "the daemon does not answer: work requests pass through until it does");
+	if (!alive &&
+	    atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE) /* else it detached us just now */
+		shim_log(SHIM_REASON_HUNG,
+			 "the daemon does not answer: work requests pass through until it does");
 }
 
 static void name_nic(struct mfs_client *client, struct shim_context *context)
@@ -70,10 +72,12 @@ static void name_nic(struct mfs_client *client, struct shim_context *context)
 
 	context->unanswered = nic == -ETIMEDOUT;
 	if (context->unanswered)
-		shim_log(SHIM_REASON_NIC_LATE, "the daemon is late with device %s: its traffic is not scheduled until it answers",
+		shim_log(SHIM_REASON_NIC_LATE,
+			 "the daemon is late with device %s: its traffic is not scheduled until it answers",
 			 context->name);
 	else if (nic < 0 || nic >= MFS_NICS_MAX)
-		shim_log(SHIM_REASON_NIC, "the daemon does not take device %s (%s): its traffic is not scheduled",
+		shim_log(SHIM_REASON_NIC,
+			 "the daemon does not take device %s (%s): its traffic is not scheduled",
 			 context->name, strerror(nic < 0 ? -nic : EINVAL));
 	atomic_store(&context->nic, nic < MFS_NICS_MAX && nic >= 0 ? nic : -1);
 }
@@ -141,7 +145,8 @@ static bool attach(void)
 		return false;
 	}
 	if (mfs_client_minor(client) < MFS_ABI_MINOR)
-		shim_log(SHIM_REASON_VERSION, "the daemon speaks ABI %d.%u, older than this %d.%d: used as far as it goes",
+		shim_log(SHIM_REASON_VERSION,
+			 "the daemon speaks ABI %d.%u, older than this %d.%d: used as far as it goes",
 			 MFS_ABI_MAJOR, mfs_client_minor(client), MFS_ABI_MAJOR, MFS_ABI_MINOR);
 	while ((context = shim_context_each(&cursor)))
 		if (!context->inherited)
@@ -241,7 +246,8 @@ static void *thread_main(void *unused)
 		else if (polled)
 			usleep(POLLED_TICK_NS / 1000);
 		else
-			mfs_client_wait(client, BUSY_TICK_NS); /* only this thread detaches: it stays mapped */
+			/* only this thread detaches: it stays mapped */
+			mfs_client_wait(client, BUSY_TICK_NS);
 		shim_permits();
 	}
 	return NULL;
@@ -263,7 +269,8 @@ static bool start_thread(void)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	if (rc)
-		shim_log(SHIM_REASON_THREAD, "no thread for the shim (%s): work requests are counted but never held",
+		shim_log(SHIM_REASON_THREAD,
+			 "no thread for the shim (%s): work requests are counted but never held",
 			 strerror(rc));
 	return rc == 0;
 }

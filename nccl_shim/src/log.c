@@ -38,12 +38,14 @@ void shim_log(enum shim_reason reason, const char *format, ...)
 	if (n < 0)
 		return;
 	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
-	for (int i = 5; i < n; i++) /* what comes from the environment must not break the line or reach a terminal's controls */
+	for (int i = 5; i < n;
+	     i++) /* what comes from the environment must not break the line or reach a terminal's controls */
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
 			line[i] = '?';
 	line[n] = '\n';
 	int saved = errno;
 
-	syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1); /* not write(): no cancellation point on the path */
+	/* not write(): no cancellation point on the path */
+	syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1);
 	errno = saved;
 }

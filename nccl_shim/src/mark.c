@@ -29,8 +29,12 @@ static const struct {
 	const char *name;
 	uint8_t role;
 } roles[] = {
-	{"any", MFS_ROLE_UNKNOWN},	  {"nccl-data", MFS_ROLE_NCCL_DATA}, {"nccl-cts", MFS_ROLE_NCCL_CTS},
-	{"nccl-flush", MFS_ROLE_NCCL_FLUSH}, {"kv", MFS_ROLE_KV},	     {"bulk", MFS_ROLE_BULK},
+	{"any", MFS_ROLE_UNKNOWN},
+	{"nccl-data", MFS_ROLE_NCCL_DATA},
+	{"nccl-cts", MFS_ROLE_NCCL_CTS},
+	{"nccl-flush", MFS_ROLE_NCCL_FLUSH},
+	{"kv", MFS_ROLE_KV},
+	{"bulk", MFS_ROLE_BULK},
 };
 
 /* A part of the variable; it ends where the next one begins. */
@@ -137,7 +141,9 @@ static bool role(struct span part, uint8_t *found)
 
 static bool rule_read(struct span part, struct mfs_rule *rule)
 {
-	*rule = (struct mfs_rule){.action = MFS_RULE_PASS, .stage = MFS_STAGE_BACKGROUND, .dscp = MFS_DSCP_KEEP};
+	*rule = (struct mfs_rule){.action = MFS_RULE_PASS,
+				  .stage = MFS_STAGE_BACKGROUND,
+				  .dscp = MFS_DSCP_KEEP};
 	while (part.at < part.end) {
 		struct span value = cut(&part, ','), key = cut(&value, ':');
 		int dscp;
@@ -207,16 +213,20 @@ bool shim_mark_load(void)
 	mark_rules = 0;
 	memset(mark_dscp, MFS_DSCP_KEEP, sizeof(mark_dscp));
 	if (!size || size == TEXT_MAX) {
-		shim_log(SHIM_REASON_MODE, "MFS_MODE=mark: MFS_MARK is %s: nothing is marked; start the program with "
-			 "mfs-run --mode mark", size ? "too long" : "not set");
+		shim_log(SHIM_REASON_MODE,
+			 "MFS_MODE=mark: MFS_MARK is %s: nothing is marked; start the program with "
+			 "mfs-run --mode mark",
+			 size ? "too long" : "not set");
 		return false;
 	}
 	while (rest.at < rest.end) {
 		struct span part = cut(&rest, ';');
 
 		if (!part_read(part)) {
-			shim_log(SHIM_REASON_MODE, "MFS_MODE=mark: MFS_MARK has \"%.*s\", which cannot be read: nothing is "
-				 "marked; start the program with mfs-run --mode mark", (int)(part.end - part.at), part.at);
+			shim_log(SHIM_REASON_MODE,
+				 "MFS_MODE=mark: MFS_MARK has \"%.*s\", which cannot be read: nothing is "
+				 "marked; start the program with mfs-run --mode mark",
+				 (int)(part.end - part.at), part.at);
 			return false;
 		}
 	}

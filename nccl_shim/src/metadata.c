@@ -195,7 +195,8 @@ static struct shim_ranges *copy(const struct shim_ranges *old, uint32_t count, u
 	if (at)
 		memcpy(fresh->range, old->range, at * sizeof(fresh->range[0]));
 	if (behind)
-		memcpy(fresh->range + count - behind, old->range + at + skip, behind * sizeof(fresh->range[0]));
+		memcpy(fresh->range + count - behind, old->range + at + skip,
+		       behind * sizeof(fresh->range[0]));
 	return fresh;
 }
 

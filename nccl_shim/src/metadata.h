@@ -20,7 +20,8 @@ void shim_metadata_after_fork(void);
 /* True when a work request of this thread may have a tag. Three loads. */
 static inline bool shim_tags_exist(void)
 {
-	return shim_context_given || shim_collective.given || atomic_load_explicit(&shim_ranges, memory_order_relaxed);
+	return shim_context_given || shim_collective.given ||
+	       atomic_load_explicit(&shim_ranges, memory_order_relaxed);
 }
 
 #endif

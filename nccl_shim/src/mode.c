@@ -32,7 +32,8 @@ enum mfs_mode shim_mode(void)
 		mode = shim_mark_load() ? MFS_MODE_OBSERVE : MFS_MODE_OFF;
 	} else if (text && *text && strcmp(text, "enforce")) {
 		mode = MFS_MODE_OFF;
-		shim_log(SHIM_REASON_MODE, "MFS_MODE=%s is not one of off, mark, observe, enforce: taken as off", text);
+		shim_log(SHIM_REASON_MODE,
+			 "MFS_MODE=%s is not one of off, mark, observe, enforce: taken as off", text);
 	}
 	atomic_store(&mode_plus_one, mode + 1);
 	return mode;

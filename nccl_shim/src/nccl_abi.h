@@ -18,7 +18,7 @@
 #define NCCL_EVENT_P2P_API 0x400u
 
 /* states of a proxy step that sends */
-#define NCCL_STATE_SEND_WAIT 9	    /* the network has taken it */
+#define NCCL_STATE_SEND_WAIT 9       /* the network has taken it */
 #define NCCL_STATE_SEND_PEER_WAIT 20 /* the next call of this thread hands it to the network */
 
 struct nccl_event {
@@ -50,16 +50,22 @@ struct nccl_event {
 	};
 };
 _Static_assert(offsetof(struct nccl_event, parent) == 8 && offsetof(struct nccl_event, rank) == 16, "event");
-_Static_assert(offsetof(struct nccl_event, coll.function) == 32 && offsetof(struct nccl_event, coll.datatype) == 72, "coll");
-_Static_assert(offsetof(struct nccl_event, p2p.datatype) == 40 && offsetof(struct nccl_event, p2p.peer) == 56, "p2p");
-_Static_assert(offsetof(struct nccl_event, proxy_op.peer) == 32 && offsetof(struct nccl_event, proxy_op.is_send) == 44, "op");
+_Static_assert(offsetof(struct nccl_event, coll.function) == 32 &&
+		       offsetof(struct nccl_event, coll.datatype) == 72,
+	       "coll");
+_Static_assert(offsetof(struct nccl_event, p2p.datatype) == 40 && offsetof(struct nccl_event, p2p.peer) == 56,
+	       "p2p");
+_Static_assert(offsetof(struct nccl_event, proxy_op.peer) == 32 &&
+		       offsetof(struct nccl_event, proxy_op.is_send) == 44,
+	       "op");
 
 typedef void nccl_log(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 /* What NCCL looks up by the name ncclProfiler_v4 and so on. */
 struct nccl_profiler_v4 {
 	const char *name;
-	int (*init)(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank, nccl_log *log);
+	int (*init)(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
+		    nccl_log *log);
 	int (*start)(void *context, void **handle, const struct nccl_event *event);
 	int (*stop)(void *handle);
 	int (*state)(void *handle, int state, const void *arguments);
@@ -69,7 +75,8 @@ struct nccl_profiler_v4 {
 
 struct nccl_profiler_v5 {
 	const char *name;
-	int (*init)(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, nccl_log *log);
+	int (*init)(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+		    nccl_log *log);
 	int (*start)(void *context, void **handle, const struct nccl_event *event);
 	int (*stop)(void *handle);
 	int (*state)(void *handle, int state, const void *arguments);

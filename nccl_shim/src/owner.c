@@ -16,8 +16,8 @@
 #define DRAIN_NS 1000000 /* far longer than a store stays in its core */
 #define THREADS_MAX (1u << 30)
 
-static _Atomic uint32_t usable; /* threads can be made to pass a barrier */
-static _Atomic uint32_t threads; /* ids given out */
+static _Atomic uint32_t usable;                         /* threads can be made to pass a barrier */
+static _Atomic uint32_t threads;                        /* ids given out */
 static _Atomic uint32_t shard_thread[MFS_USAGE_SHARDS]; /* the system's number of its thread; 0: none */
 
 /* Once, before the first queue pair is made. */
@@ -73,8 +73,8 @@ static bool acquire_until(struct shim_qp *q, uint64_t until_ns)
 	for (unsigned spins = 0;; spins++) {
 		word = atomic_load_explicit(&q->owner, memory_order_relaxed);
 		if (!(word & SHIM_OWNER_HELD) &&
-		    atomic_compare_exchange_weak_explicit(&q->owner, &word, word | SHIM_OWNER_HELD, memory_order_acquire,
-							  memory_order_relaxed))
+		    atomic_compare_exchange_weak_explicit(&q->owner, &word, word | SHIM_OWNER_HELD,
+							  memory_order_acquire, memory_order_relaxed))
 			break;
 		if (until_ns != NEVER && mfs_clock_ns() >= until_ns)
 			return false;
@@ -141,7 +141,8 @@ void shim_owner_give(struct shim_qp *q)
 	bool given = atomic_load_explicit(&q->owner, memory_order_relaxed) != SHIM_OWNER_HELD;
 
 	if (q->shared || !atomic_load_explicit(&usable, memory_order_relaxed) ||
-	    !atomic_load_explicit(&q->accounted, memory_order_relaxed) || atomic_load_explicit(&q->unsure, memory_order_relaxed))
+	    !atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
+	    atomic_load_explicit(&q->unsure, memory_order_relaxed))
 		return;
 	if (unlikely(shim_thread_id == SHIM_THREAD_NONE)) {
 		uint32_t number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;

@@ -77,8 +77,8 @@ static inline bool shim_owner_try(struct shim_qp *q)
 	uint32_t word = atomic_load_explicit(&q->owner, memory_order_relaxed);
 
 	if (word & SHIM_OWNER_HELD ||
-	    !atomic_compare_exchange_strong_explicit(&q->owner, &word, word | SHIM_OWNER_HELD, memory_order_acquire,
-						     memory_order_relaxed))
+	    !atomic_compare_exchange_strong_explicit(&q->owner, &word, word | SHIM_OWNER_HELD,
+						     memory_order_acquire, memory_order_relaxed))
 		return false;
 	if (likely(!word) || shim_owner_settled(q, word))
 		return true;

@@ -31,7 +31,8 @@ void shim_permits(void)
 			return;
 		struct mfs_client *client = atomic_load(&shim.client);
 
-		n = client && mfs_client_permits_pending(client) ? mfs_client_permits(client, permits, 32) : 0;
+		n = client && mfs_client_permits_pending(client) ? mfs_client_permits(client, permits, 32)
+								 : 0;
 		queue_pairs = 0;
 		for (int i = 0; i < n; i++) {
 			struct shim_task *t = permits[i].cookie;

@@ -34,17 +34,19 @@ static inline uint64_t wr_bytes(const struct ibv_send_wr *wr)
 	return bytes;
 }
 
-static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *ledger, const struct ibv_send_wr *wr,
-					const struct ibv_send_wr *until, uint64_t end)
+static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *ledger,
+					const struct ibv_send_wr *wr, const struct ibv_send_wr *until,
+					uint64_t end)
 {
 	for (; wr != until; wr = wr->next)
-		shim_ledger_add(q, ledger, wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED), ++end,
-				false);
+		shim_ledger_add(q, ledger, wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED),
+				++end, false);
 }
 
 /* The provider stopped at `at`: what is before it was posted, after all that `ledger` had before. */
-static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr, const struct ibv_send_wr *at,
-					struct shim_ledger ledger, uint64_t bytes_published, bool alone)
+static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr,
+					const struct ibv_send_wr *at, struct shim_ledger ledger,
+					uint64_t bytes_published, bool alone)
 {
 	uint64_t first = atomic_load(&q->wr_posted);
 
@@ -59,7 +61,8 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 {
 	const uint64_t first = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
 	struct shim_ledger ledger = shim_ledger_open(q, stage);
-	const uint64_t head = ledger.head, bytes = ledger.bytes, marked = ledger.marked; /* no copy of all of it: slow */
+	/* no copy of all of it: slow */
+	const uint64_t head = ledger.head, bytes = ledger.bytes, marked = ledger.marked;
 	struct ibv_send_wr *at = NULL;
 	int rc;
 
@@ -71,7 +74,8 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 		return 0;
 	}
 	posted_in_part(q, wr, at,
-		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage}, ledger.bytes, alone);
+		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage},
+		       ledger.bytes, alone);
 	if (bad)
 		*bad = at;
 	return rc;
@@ -86,7 +90,9 @@ struct before {
 
 static never_inline int given_failed(struct shim_qp *q, const struct before *before, int rc)
 {
-	struct shim_ledger ledger = {.head = before->head, .bytes = before->bytes, .marked = before->marked,
+	struct shim_ledger ledger = {.head = before->head,
+				     .bytes = before->bytes,
+				     .marked = before->marked,
 				     .stage = q->run_stage};
 
 	posted_in_part(q, before->wr, before->at, ledger, q->bytes_posted, true);
@@ -98,10 +104,12 @@ static never_inline int given_failed(struct shim_qp *q, const struct before *bef
 
 /* By shim_owner_enter, and of the stage that was posted last, as nearly all posts are: what post_now does, in two
  * thirds of the instructions. */
-static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr,
+				   struct ibv_send_wr **bad)
 {
 	const uint64_t stage = q->run_stage;
-	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed), bytes = q->bytes_posted, head;
+	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed), bytes = q->bytes_posted,
+		 head;
 	struct before before;
 	int rc;
 
@@ -161,7 +169,8 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	return true;
 }
 
-#define BEHIND_WAIT_NS 1000000000 /* in all; bounds a signal handler that waits for the thread it has interrupted */
+/* in all; bounds a signal handler that waits for the thread it has interrupted */
+#define BEHIND_WAIT_NS 1000000000
 
 /* Posts natively behind everything that is held, so that the provider answers for what is never held. What others have reserved and
  * not filled in yet is waited for; where the provider itself has no room, there is none. */
@@ -246,7 +255,7 @@ static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, 
 }
 
 static int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
-			      struct ibv_send_wr **bad)
+		struct ibv_send_wr **bad)
 {
 	int rc;
 
@@ -292,7 +301,8 @@ static bool same_tag(const struct shim_tag *a, const struct shim_tag *b)
 
 /* Copies the first work requests of one tag, which is that of the very first, as a chain of their own; answers how many.
  * 0: the tag is that of all. The tag of each is read once, since the engine may be changing it. */
-static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr *copies)
+static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag,
+			   struct ibv_send_wr *copies)
 {
 	const struct ibv_send_wr *w;
 	struct shim_tag other;
@@ -322,7 +332,8 @@ static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, s
 	unsigned n, taken;
 	int rc;
 
-	if (shim_collective.given && atomic_load_explicit(&q->role, memory_order_relaxed) == MFS_ROLE_NCCL_DATA)
+	if (shim_collective.given &&
+	    atomic_load_explicit(&q->role, memory_order_relaxed) == MFS_ROLE_NCCL_DATA)
 		return post_collective(q, wr, bad);
 	for (;;) {
 		tag = tag_of(wr);
@@ -331,7 +342,9 @@ static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, s
 			return post(q, wr, &tag, bad);
 		bad_copy = copies;
 		rc = post(q, copies, &tag, &bad_copy);
-		taken = !rc ? n : bad_copy >= copies && bad_copy < copies + n ? (unsigned)(bad_copy - copies) : 0;
+		taken = !rc                                           ? n
+			: bad_copy >= copies && bad_copy < copies + n ? (unsigned)(bad_copy - copies)
+								      : 0;
 		for (; taken; taken--)
 			wr = wr->next;
 		if (rc) {

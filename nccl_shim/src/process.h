@@ -17,12 +17,12 @@ extern struct shim_detached shim_detached;
 
 struct shim {
 	_Atomic(struct mfs_client *) client; /* NULL: no daemon */
-	_Atomic uint32_t enforcing;	     /* attached, alive, and both sides allow holding */
+	_Atomic uint32_t enforcing;          /* attached, alive, and both sides allow holding */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t held_requests; /* if there are any, poll_cq takes permits */
 	_Atomic uint64_t held_bytes;
 	_Atomic uint32_t failures; /* queue pairs whose held requests become flushed completions */
 	_Atomic uint32_t draining; /* flag: permits are being taken */
-	_Atomic uint32_t polls;	   /* grows while pollers take permits */
+	_Atomic uint32_t polls;    /* grows while pollers take permits */
 	_Atomic uint32_t listed;   /* queue pairs that hold something, or did at the thread's last sweep */
 };
 extern struct shim shim;

@@ -37,7 +37,7 @@ struct slot {
 
 struct communicator {
 	struct mfs_communicator seen; /* its copy in the segment is made by the shim's thread */
-	_Atomic uint32_t calls;	      /* groups of calls under way */
+	_Atomic uint32_t calls;       /* groups of calls under way */
 	_Atomic uint32_t sent;
 };
 
@@ -105,9 +105,12 @@ static enum mfs_operation operation_of(const char *function)
 		const char *name;
 		enum mfs_operation operation;
 	} known[] = {
-		{"AllReduce", MFS_OPERATION_ALL_REDUCE},     {"AllGather", MFS_OPERATION_ALL_GATHER},
-		{"ReduceScatter", MFS_OPERATION_REDUCE_SCATTER}, {"Broadcast", MFS_OPERATION_BROADCAST},
-		{"Reduce", MFS_OPERATION_REDUCE},	     {"AlltoAll", MFS_OPERATION_ALL_TO_ALL},
+		{"AllReduce", MFS_OPERATION_ALL_REDUCE},
+		{"AllGather", MFS_OPERATION_ALL_GATHER},
+		{"ReduceScatter", MFS_OPERATION_REDUCE_SCATTER},
+		{"Broadcast", MFS_OPERATION_BROADCAST},
+		{"Reduce", MFS_OPERATION_REDUCE},
+		{"AlltoAll", MFS_OPERATION_ALL_TO_ALL},
 		{"Send", MFS_OPERATION_SEND},
 	};
 
@@ -210,7 +213,8 @@ static int start(void *context, void **handle, const struct nccl_event *event, u
 	case NCCL_EVENT_PROXY_OP:
 		if (!event->proxy_op.is_send)
 			break;
-		*handle = handle_make(HANDLE_OPERATION, c, 0, 1); /* of another process: the communicator is all we know */
+		/* of another process: the communicator is all we know */
+		*handle = handle_make(HANDLE_OPERATION, c, 0, 1);
 		if (event->proxy_op.pid == own_pid && handle_kind(event->parent) == HANDLE_OPERATION &&
 		    handle_communicator(event->parent) == c)
 			*handle = event->parent;
@@ -283,7 +287,8 @@ void shim_collective_sent(uint64_t bytes, uint64_t requests)
 
 /* ---- communicators ----------------------------------------------------------------------------------------------------------- */
 
-static int init(void **context, uint64_t id, int *mask, unsigned events, const char *name, int ranks, int rank)
+static int init(void **context, uint64_t id, int *mask, unsigned events, const char *name, int ranks,
+		int rank)
 {
 	struct communicator *free_place = NULL;
 
@@ -307,22 +312,26 @@ static int init(void **context, uint64_t id, int *mask, unsigned events, const c
 	}
 	pthread_mutex_unlock(&communicators_lock);
 	if (!free_place)
-		shim_log(SHIM_REASON_COMMUNICATORS, "more than %d NCCL communicators: the later ones are not told apart",
+		shim_log(SHIM_REASON_COMMUNICATORS,
+			 "more than %d NCCL communicators: the later ones are not told apart",
 			 MFS_COMMUNICATORS_MAX);
 	*mask = (int)events; /* one for all communicators */
 	return NOTHING;
 }
 
-static int init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank, nccl_log *log)
+static int init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
+		   nccl_log *log)
 {
 	(void)nodes, (void)log;
 	return init(context, id, mask, EVENTS, name, ranks, rank);
 }
 
-static int init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, nccl_log *log)
+static int init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+		   nccl_log *log)
 {
 	(void)nodes, (void)log;
-	return init(context, id, mask, EVENTS | NCCL_EVENT_GROUP_API | NCCL_EVENT_COLL_API | NCCL_EVENT_P2P_API, name, ranks,
+	return init(context, id, mask,
+		    EVENTS | NCCL_EVENT_GROUP_API | NCCL_EVENT_COLL_API | NCCL_EVENT_P2P_API, name, ranks,
 		    rank);
 }
 
@@ -400,6 +409,7 @@ void shim_profiler_after_fork(void)
 /* ---- what NCCL looks for ----------------------------------------------------------------------------------------------------- */
 
 /* Not const: a release that writes to it must not end the program. */
+/* clang-format off */
 #define PLUGIN(version, layout, start_event)                                                                           \
 	__attribute__((visibility("default"))) extern struct nccl_profiler_v##layout ncclProfiler_v##version;          \
 	struct nccl_profiler_v##layout ncclProfiler_v##version = {                                                     \
@@ -415,3 +425,4 @@ PLUGIN(4, 4, start_v4);
 PLUGIN(5, 5, start_v5);
 PLUGIN(6, 5, start_v5);
 PLUGIN(7, 5, start_v5);
+/* clang-format on */

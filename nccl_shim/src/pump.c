@@ -90,9 +90,10 @@ static int to_error(struct shim_qp *q)
 static int refused(struct shim_qp *q, int error)
 {
 	if (atomic_load(&q->state) != IBV_QPS_ERR) {
-		shim_log(SHIM_REASON_POST,
-			 "the device refused a held work request (error %d): its queue pair goes to the error state",
-			 error);
+		shim_log(
+			SHIM_REASON_POST,
+			"the device refused a held work request (error %d): its queue pair goes to the error state",
+			error);
 		atomic_store(&q->force, 1);
 		if (!to_error(q))
 			return 0;
@@ -109,8 +110,8 @@ static void account_held(struct shim_qp *q, struct shim_ledger *ledger, uint64_t
 		struct shim_held *held = shim_held_at(q, i);
 
 		if (!held->hole)
-			shim_ledger_add(q, ledger, held->bytes, held->wr.send_flags & IBV_SEND_SIGNALED, i + 1,
-					held->wr.wr_id == (uintptr_t)held);
+			shim_ledger_add(q, ledger, held->bytes, held->wr.send_flags & IBV_SEND_SIGNALED,
+					i + 1, held->wr.wr_id == (uintptr_t)held);
 	}
 }
 
@@ -128,7 +129,8 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 
 		if (held->hole)
 			continue;
-		if (i + 1 == t->end && t->owed && !(held->wr.send_flags & IBV_SEND_SIGNALED) && may_force_signal(q)) {
+		if (i + 1 == t->end && t->owed && !(held->wr.send_flags & IBV_SEND_SIGNALED) &&
+		    may_force_signal(q)) {
 			held->wr.send_flags |= IBV_SEND_SIGNALED;
 			held->wr.wr_id = (uintptr_t)held;
 		}

@@ -27,7 +27,8 @@ static void claim(struct shim_qp *q, bool give)
 	uint64_t receives = q->cap.max_recv_wr;
 
 	if (q->send_cq)
-		atomic_fetch_add(&q->send_cq->claimed, give ? -(uint64_t)q->cap.max_send_wr : q->cap.max_send_wr);
+		atomic_fetch_add(&q->send_cq->claimed,
+				 give ? -(uint64_t)q->cap.max_send_wr : q->cap.max_send_wr);
 	if (q->recv_cq)
 		atomic_fetch_add(&q->recv_cq->claimed, give ? -receives : receives);
 }
@@ -44,7 +45,8 @@ static uint32_t ring_size(uint32_t n)
 }
 
 /* What the device has made: sizes, completion queues, nothing posted yet. */
-static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *context, const struct ibv_qp_init_attr *attr)
+static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *context,
+		   const struct ibv_qp_init_attr *attr)
 {
 	atomic_store(&q->qp, qp);
 	atomic_store(&q->context, context);
@@ -60,7 +62,8 @@ static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *co
 	atomic_store(&q->state, IBV_QPS_RESET);
 	/* twice the slots: completions of a chain may free slots while the provider still walks its copies */
 	q->ring_mask = ring_size(2 * q->cap.max_send_wr) - 1;
-	q->signal_mask = ring_size(2 * q->cap.max_send_wr) - 1; /* some providers take a little more than they say */
+	/* some providers take a little more than they say */
+	q->signal_mask = ring_size(2 * q->cap.max_send_wr) - 1;
 	q->signals = q->send_cq ? shim_map((q->signal_mask + 1) * sizeof(*q->signals)) : NULL;
 	q->fifo = NULL;
 	q->tasks = NULL;
@@ -89,7 +92,9 @@ static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const vo
 		size_t length = strlen(object.dli_fname);
 
 		/* the end of a long path says more than its beginning */
-		strcpy(q->library, object.dli_fname + (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
+		strcpy(q->library,
+		       object.dli_fname +
+			       (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
 	}
 	q->found_role = q->role = shim_role_at_create(q->library, asked);
 	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS || q->found_role == MFS_ROLE_NCCL_DATA);
@@ -97,8 +102,8 @@ static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const vo
 }
 
 /* `attr` is what the device gave, `asked` what the program had asked for. */
-void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
-		 const void *caller)
+void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked,
+		 uint64_t ops, const void *caller)
 {
 	struct shim_context *context = shim_context_find(qp->context);
 	struct shim_qp *q;
@@ -109,7 +114,8 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	q = shim_table_get();
 	if (!q) {
 		pthread_mutex_unlock(&shim_table_lock);
-		shim_log(SHIM_REASON_MEMORY, "no memory to follow more queue pairs: the later ones pass through");
+		shim_log(SHIM_REASON_MEMORY,
+			 "no memory to follow more queue pairs: the later ones pass through");
 		return;
 	}
 	set_up(q, qp, context, attr);

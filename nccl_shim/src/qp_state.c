@@ -71,8 +71,11 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 			q->quantum_bytes = quantum_bytes(segment->nic[nic].rate_bytes_per_s);
 			atomic_store(&q->gate, &segment->gate[nic].word);
 			atomic_store(&q->usage, &segment->usage[nic]);
-			shim_owner_shards(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR ? NULL : segment->posted_shard[nic]);
-			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1, memory_order_relaxed);
+			shim_owner_shards(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR
+						     ? NULL
+						     : segment->posted_shard[nic]);
+			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1,
+						  memory_order_relaxed);
 			shim_in_flight(q, in_flight);
 			for (int i = 0; i < MFS_STAGES_MAX; i++)
 				shim_count(&segment->usage[nic].posted.bytes[i], in_flight[i]);
@@ -141,8 +144,10 @@ void shim_qp_reset_counts(struct shim_qp *q)
 	q->bytes_posted = q->bytes_marked = q->bytes_completed = q->completed_end = 0;
 	if (q->fifo) /* old numbers must not look published */
 		for (uint64_t i = 0; i <= q->ring_mask; i++)
-			if (atomic_load_explicit(&shim_held_at(q, i)->published, memory_order_relaxed)) /* takes no memory */
-				atomic_store_explicit(&shim_held_at(q, i)->published, 0, memory_order_relaxed);
+			if (atomic_load_explicit(&shim_held_at(q, i)->published,
+						 memory_order_relaxed)) /* takes no memory */
+				atomic_store_explicit(&shim_held_at(q, i)->published, 0,
+						      memory_order_relaxed);
 }
 
 /* ---- transitions ------------------------------------------------------------------------------------------------------------------ */

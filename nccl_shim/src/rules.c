@@ -39,8 +39,8 @@ static const struct mfs_rule *match(const struct shim_qp *q, const char *communi
 		if ((!rule->role || rule->role == q->found_role) &&
 		    contains(q->library, rule->library, sizeof(rule->library)) &&
 		    contains(program_invocation_short_name, rule->process, sizeof(rule->process)) &&
-		    (!rule->communicator[0] ||
-		     (communicator && contains(communicator, rule->communicator, sizeof(rule->communicator)))) &&
+		    (!rule->communicator[0] || (communicator && contains(communicator, rule->communicator,
+									 sizeof(rule->communicator)))) &&
 		    same_prefix(q->peer.raw, rule->peer, rule->peer_prefix_bits))
 			return rule;
 	}
@@ -68,11 +68,13 @@ struct shim_decision shim_rules_decide(const struct shim_qp *q, const char *comm
 
 	pthread_mutex_lock(&rules_lock);
 	rule = match(q, communicator);
-	decision.role = rule && rule->set_role && rule->set_role < MFS_ROLES_MAX ? rule->set_role : q->found_role;
+	decision.role =
+		rule && rule->set_role && rule->set_role < MFS_ROLES_MAX ? rule->set_role : q->found_role;
 	decision.stage = stage_of_role(decision.role);
 	if (rule) {
 		decision.stage = rule->stage < MFS_STAGES_MAX ? rule->stage : MFS_STAGE_BACKGROUND;
-		decision.hold = rule->action == MFS_RULE_HOLD && !(MFS_STAGES_UNSCHEDULED >> decision.stage & 1);
+		decision.hold =
+			rule->action == MFS_RULE_HOLD && !(MFS_STAGES_UNSCHEDULED >> decision.stage & 1);
 		decision.dscp = rule->dscp;
 	}
 	if (q->lane >= 0) { /* its maker asks for permits */
@@ -85,7 +87,8 @@ struct shim_decision shim_rules_decide(const struct shim_qp *q, const char *comm
 
 static uint8_t dscp_of_class(struct mfs_client *client, int wire_class)
 {
-	return atomic_load_explicit(&mfs_client_segment(client)->header.dscp[wire_class], memory_order_relaxed);
+	return atomic_load_explicit(&mfs_client_segment(client)->header.dscp[wire_class],
+				    memory_order_relaxed);
 }
 
 /* Reads the daemon's rules; answers their number, or -EAGAIN. */

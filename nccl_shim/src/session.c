@@ -16,7 +16,8 @@ struct mfs_client *shim_client_share(void)
 /* The batch of this process and its layer, when there is exactly one. Only an engine that knows the session has any. */
 void shim_batch_now(uint32_t *batch, uint16_t *layer)
 {
-	struct mfs_client *client = atomic_load_explicit(&shared, memory_order_relaxed) ? atomic_load(&shim.client) : NULL;
+	struct mfs_client *client =
+		atomic_load_explicit(&shared, memory_order_relaxed) ? atomic_load(&shim.client) : NULL;
 	struct mfs_segment *segment;
 	uint32_t found = MFS_NONE_U32;
 

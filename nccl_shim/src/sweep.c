@@ -35,16 +35,17 @@
 #define TURN_LEAST_NS 8000000 /* two sweeps */
 #define TURN_OTHERS 4
 #define TURN_RATE_UNKNOWN_BYTES_PER_S 1000000000 /* of a port that does not say */
-#define SOON_NS 5000000 /* the next sweep may be only so much later */
-#define TRIM_AFTER_NS 1000000000 /* a queue pair held something its memory goes back */
-#define ALL_EVERY_NS 64000000 /* queue pairs that hold nothing are visited, too */
+#define SOON_NS 5000000                          /* the next sweep may be only so much later */
+#define TRIM_AFTER_NS 1000000000                 /* a queue pair held something its memory goes back */
+#define ALL_EVERY_NS 64000000                    /* queue pairs that hold nothing are visited, too */
 
 static struct shim_qp *listed; /* the thread's */
 static uint64_t all_at_ns;
 
 static bool holds_something(struct shim_qp *q)
 {
-	return atomic_load(&q->live) && atomic_load(&q->holds) && atomic_load(&q->wr_posted) != atomic_load(&q->wr_next);
+	return atomic_load(&q->live) && atomic_load(&q->holds) &&
+	       atomic_load(&q->wr_posted) != atomic_load(&q->wr_next);
 }
 
 /* Owner held. Some held work request may not be held any longer: all go. Otherwise notes the next that says so. */
@@ -81,7 +82,8 @@ static uint64_t turn_ns(const struct shim_qp *q)
 {
 	const struct shim_context *context = atomic_load(&q->context);
 	uint64_t rate = context->rate_bytes_per_s ? context->rate_bytes_per_s : TURN_RATE_UNKNOWN_BYTES_PER_S;
-	uint64_t ns = (uint64_t)atomic_load(&shim.listed) * TURN_OTHERS * SHIM_QUANTUM_BYTES * 1000 / (rate / 1000000 + 1);
+	uint64_t ns = (uint64_t)atomic_load(&shim.listed) * TURN_OTHERS * SHIM_QUANTUM_BYTES * 1000 /
+		      (rate / 1000000 + 1);
 
 	return ns > TURN_LEAST_NS ? ns : TURN_LEAST_NS;
 }
@@ -99,7 +101,8 @@ static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns)
 static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
 	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns);
-	uint64_t accounted_ns = q->accounted_ns, accounted_flight_ns = q->accounted_flight_ns, account_ns = q->lost_ns;
+	uint64_t accounted_ns = q->accounted_ns, accounted_flight_ns = q->accounted_flight_ns,
+		 account_ns = q->lost_ns;
 	uint64_t lost_ns, other_ns;
 
 	if (now_ns < accounted_ns) /* it is free until then */
@@ -111,7 +114,8 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 		since_ns = accounted_ns;
 	lost_ns = now_ns - since_ns;
 	if (flown_ns > accounted_flight_ns) {
-		lost_ns -= flown_ns - accounted_flight_ns < lost_ns ? flown_ns - accounted_flight_ns : lost_ns;
+		lost_ns -=
+			flown_ns - accounted_flight_ns < lost_ns ? flown_ns - accounted_flight_ns : lost_ns;
 		q->stretch_ns = 0;
 	}
 	if (since_ns == now_ns)

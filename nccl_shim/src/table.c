@@ -35,7 +35,8 @@ struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
 
 	do {
 		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q = atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
+		struct shim_qp *q =
+			atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
 
 		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
 			if (likely(atomic_load_explicit(&q->qp, memory_order_relaxed) == qp))
@@ -43,7 +44,8 @@ struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
 			q = atomic_load_explicit(&q->next_by_pointer, memory_order_acquire);
 		}
 		atomic_thread_fence(memory_order_acquire);
-	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) && ++tries < 1000);
+	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) &&
+		 ++tries < 1000);
 	return NULL;
 }
 
@@ -54,8 +56,8 @@ struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t
 
 	do {
 		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q =
-			atomic_load_explicit(&by_number[number_bucket(context, number)], memory_order_acquire);
+		struct shim_qp *q = atomic_load_explicit(&by_number[number_bucket(context, number)],
+							 memory_order_acquire);
 
 		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
 			if (likely(atomic_load_explicit(&q->number, memory_order_relaxed) == number &&
@@ -64,7 +66,8 @@ struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t
 			q = atomic_load_explicit(&q->next_by_number, memory_order_acquire);
 		}
 		atomic_thread_fence(memory_order_acquire);
-	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) && ++tries < 1000);
+	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) &&
+		 ++tries < 1000);
 	return NULL;
 }
 
@@ -86,7 +89,8 @@ struct shim_qp *shim_qp_each(unsigned *cursor)
 
 void *shim_map(size_t bytes)
 {
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return p == MAP_FAILED ? NULL : p;
 }

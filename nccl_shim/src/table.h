@@ -18,7 +18,8 @@ static inline unsigned shim_pointer_bucket(const struct ibv_qp *qp)
 /* The queue pair if it is the first of its bucket, as nearly all are; else NULL, and shim_qp_find may find it. */
 static inline struct shim_qp *shim_qp_first(const struct ibv_qp *qp)
 {
-	struct shim_qp *q = atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
+	struct shim_qp *q =
+		atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
 
 	return likely(q && atomic_load_explicit(&q->qp, memory_order_relaxed) == qp) ? q : NULL;
 }

@@ -26,7 +26,8 @@ bool shim_task_may_go(struct shim_qp *q, uint64_t posted)
 /* What needs no slot does not wait for one. */
 static bool waits_for_slot(struct shim_qp *q)
 {
-	return atomic_load(&q->starved) && !atomic_load(&q->force) && atomic_load(&shim.enforcing) && !shim_budget_over(q);
+	return atomic_load(&q->starved) && !atomic_load(&q->force) && atomic_load(&shim.enforcing) &&
+	       !shim_budget_over(q);
 }
 
 static uint32_t waiting_max(void)
@@ -34,7 +35,7 @@ static uint32_t waiting_max(void)
 	uint32_t listed = atomic_load_explicit(&shim.listed, memory_order_relaxed);
 	uint32_t share = listed ? MFS_TASKS_MAX / 2 / listed : SHIM_TASKS_WAITING_MAX;
 
-	return share > SHIM_TASKS_WAITING_MAX	? SHIM_TASKS_WAITING_MAX
+	return share > SHIM_TASKS_WAITING_MAX   ? SHIM_TASKS_WAITING_MAX
 	       : share < SHIM_TASKS_WAITING_MIN ? SHIM_TASKS_WAITING_MIN
 						: share;
 }
@@ -58,7 +59,8 @@ void shim_task_permit(struct shim_qp *q, struct shim_task *t)
 	uint64_t before = atomic_load(&q->permitted_sequence);
 
 	atomic_store_explicit(&t->permitted, 1, memory_order_release);
-	while (before < t->sequence && !atomic_compare_exchange_weak(&q->permitted_sequence, &before, t->sequence))
+	while (before < t->sequence &&
+	       !atomic_compare_exchange_weak(&q->permitted_sequence, &before, t->sequence))
 		;
 }
 
@@ -150,7 +152,8 @@ void shim_tasks_form(struct shim_qp *q)
 				t->tag = held->tag;
 				t->incoming = reads(held);
 			} else if (bytes + held->bytes > q->quantum_bytes ||
-				   (!held->hole && (reads(held) != t->incoming || memcmp(&held->tag, &t->tag, sizeof(t->tag))))) {
+				   (!held->hole && (reads(held) != t->incoming ||
+						    memcmp(&held->tag, &t->tag, sizeof(t->tag))))) {
 				break;
 			}
 			bytes += held->bytes;

@@ -12,7 +12,8 @@
 static void pages_give_back(char *memory, uint64_t from, uint64_t to)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	uintptr_t first = ((uintptr_t)memory + from + page - 1) & ~(page - 1), last = ((uintptr_t)memory + to) & ~(page - 1);
+	uintptr_t first = ((uintptr_t)memory + from + page - 1) & ~(page - 1),
+		  last = ((uintptr_t)memory + to) & ~(page - 1);
 
 	if (first < last)
 		madvise((void *)first, last - first, MADV_DONTNEED);
@@ -30,7 +31,8 @@ bool shim_trim(struct shim_qp *q)
 		return false;
 	if (shim_try(&q->polling)) {
 		next = atomic_load(&q->wr_posted);
-		idle = atomic_load(&q->live) && q->fifo && !atomic_load(&q->broken) && next == atomic_load(&q->wr_next) &&
+		idle = atomic_load(&q->live) && q->fifo && !atomic_load(&q->broken) &&
+		       next == atomic_load(&q->wr_next) &&
 		       atomic_load(&q->task_done) == atomic_load(&q->task_formed) &&
 		       atomic_load(&q->signal_tail) == atomic_load(&q->signal_head);
 		if (idle) {

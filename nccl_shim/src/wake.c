@@ -14,7 +14,8 @@ static _Atomic uint32_t sleeping; /* the thread sleeps until woken; futex */
 
 static void sleep_ns(uint64_t timeout_ns)
 {
-	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
+	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000),
+				   .tv_nsec = (long)(timeout_ns % 1000000000)};
 
 	syscall(SYS_futex, &sleeping, FUTEX_WAIT_PRIVATE, 1, &timeout, NULL, 0);
 }
