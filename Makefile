@@ -61,9 +61,9 @@ e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under
 
 lint: setup ## formatters and type checkers
 	$(BIN)/ruff check .
+	tools/lint-c
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	tools/lint-c
 
 bench: setup $(VENV)/bench-system ## measure everything beside its peers, write docs/benchmarks.md
 	$(BIN)/python -m bench.report
