@@ -61,6 +61,7 @@ e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under
 
 lint: setup ## formatters, type checkers, lengths of functions, what nothing uses
 	$(BIN)/ruff check .
+	tools/lint-c
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/function_length.py

@@ -38,7 +38,7 @@ class SharedLibrary(Extension):
 
 
 CORE = ("queue", "client", "arbiter", "plan", "fluid")
-HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc/include").rglob("*.h"))
+HEADERS = sorted(str(p.relative_to(ROOT)) for part in ("include", "base") for p in (ROOT / "csrc" / part).rglob("*.h"))
 
 
 def sources(*patterns: str) -> list[str]:

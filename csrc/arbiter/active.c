@@ -1,26 +1,26 @@
-/* Which clients are looked at in each turn: those that were heard lately. A turn costs as much as those do, however many
+/* Which clients are polled in each turn: those that sent something lately. A turn costs as much as those do, however many
  * are attached.
  *
- * The others have MFS_ASLEEP in their segments, so that each of their messages rings; the thread looks for bells now and
+ * The others have MFS_ASLEEP in their segments, so that each of their messages rings; the thread polls the bells now and
  * then while it is busy, and is woken by them when it sleeps. It is the same pair as before a sleep (abi.h), for one
- * client: its word is set, and once that is seen by all its rings are looked at again. Who rings has set his word back.
+ * client: its word is set, and once that is seen by all its rings are polled again. A client that rings has set its word back.
  *
- * While few are attached none is left out: what rings costs a client more than looking at its rings costs here. A thread that
- * ended between its message and the bell, or within a message, has rung for nobody: with every heartbeat some of those who
+ * While few are attached none is left out: what rings costs a client more than polling its rings costs here. A thread that
+ * ended between its message and the bell, or within a message, has rung in vain: with every heartbeat some of those that
  * are left out are read all the same.
  *
- * Of a client that is looked at only the rings that gave messages lately are, and one more each time.
+ * Of a client that is polled only the rings that gave messages lately are, and one more each time.
  */
 #include "state.h"
 
 #include <sys/epoll.h>
 
-#define ACTIVE_FEW 16	    /* so many are looked at anyhow */
-#define HEARD_NS 4000000ull /* who was heard within this is looked at */
-#define FAR 8		    /* clients before its turn comes a client's own memory is asked for, and */
-#define NEAR 4		    /* the slots of its rings */
-#define BELLS_NS 10000ull   /* how often a busy thread looks for bells */
-#define SLICE 128	    /* clients that a heartbeat looks at though they have not rung */
+#define ACTIVE_FEW 16       /* so many are polled anyhow */
+#define HEARD_NS 4000000ull /* a client that sent something within this is polled */
+#define FAR 8               /* clients before its turn comes a client's own memory is asked for, and */
+#define NEAR 4              /* the slots of its rings */
+#define BELLS_NS 10000ull   /* how often a busy thread polls the bells */
+#define SLICE 128           /* clients that a heartbeat polls though they have not rung */
 
 static void asleep_write(struct session *session, enum mfs_asleep asleep)
 {
@@ -46,7 +46,7 @@ void active_add(struct mfs_arbiter *arbiter, struct session *session)
 	arbiter->active[arbiter->actives++] = session;
 	session->active = arbiter->actives;
 	session->rings = RINGS_ALL;
-	asleep_write(session, arbiter->told);
+	asleep_write(session, arbiter->asleep_written);
 }
 
 void active_remove(struct mfs_arbiter *arbiter, struct session *session)
@@ -61,9 +61,9 @@ void active_remove(struct mfs_arbiter *arbiter, struct session *session)
 	session->active = 0;
 }
 
-void active_tell(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
+void asleep_publish(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
 {
-	arbiter->told = asleep;
+	arbiter->asleep_written = asleep;
 	for (uint32_t i = 0; i < arbiter->actives; i++)
 		asleep_write(arbiter->active[i], asleep);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -78,7 +78,7 @@ void actives_review(struct mfs_arbiter *arbiter)
 {
 	uint32_t few = arbiter->actives > ACTIVE_FEW ? arbiter->actives - ACTIVE_FEW : 0, leaving = 0;
 
-	if (arbiter->told != MFS_AWAKE || arbiter->now_ns - arbiter->reviewed_ns < HEARD_NS)
+	if (arbiter->asleep_written != MFS_AWAKE || arbiter->now_ns - arbiter->reviewed_ns < HEARD_NS)
 		return;
 	arbiter->reviewed_ns = arbiter->now_ns;
 	for (uint32_t i = arbiter->actives; i-- > 0;) {
@@ -123,13 +123,14 @@ void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place)
 		for (uint32_t rings = active_rings(near); rings; rings &= rings - 1) {
 			uint32_t ring = (uint32_t)__builtin_ctz(rings);
 
-			__builtin_prefetch(&near->segment->submit_slot[ring][near->reader.ring[ring].head % MFS_SUBMIT_SLOTS]);
+			__builtin_prefetch(&near->segment->submit_slot[ring][near->reader.ring[ring].head %
+									     MFS_SUBMIT_SLOTS]);
 			__builtin_prefetch(&near->segment->submit[ring].head, 1);
 		}
 	}
 }
 
-/* Edge-triggered: taking the events is enough, nobody reads the doorbells. */
+/* Edge-triggered: taking the events is enough, the doorbells are not read. */
 void bells_read(struct mfs_arbiter *arbiter)
 {
 	struct epoll_event events[64];
@@ -144,7 +145,7 @@ void bells_read(struct mfs_arbiter *arbiter)
 	} while (n == 64);
 }
 
-void bells_look(struct mfs_arbiter *arbiter)
+void bells_poll(struct mfs_arbiter *arbiter)
 {
 	if (arbiter->actives < arbiter->sessions && arbiter->now_ns - arbiter->bells_ns >= BELLS_NS)
 		bells_read(arbiter);
@@ -153,5 +154,6 @@ void bells_look(struct mfs_arbiter *arbiter)
 void slice_next(struct mfs_arbiter *arbiter)
 {
 	arbiter->slice = arbiter->slice_end < arbiter->sessions ? arbiter->slice_end : 0;
-	arbiter->slice_end = arbiter->slice + SLICE < arbiter->sessions ? arbiter->slice + SLICE : arbiter->sessions;
+	arbiter->slice_end =
+		arbiter->slice + SLICE < arbiter->sessions ? arbiter->slice + SLICE : arbiter->sessions;
 }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "watch.h"
 
+#include "../base/pause.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -16,32 +18,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FEW_CORES 4 /* up to so many, whoever spins keeps those he waits for from running */
+#define FEW_CORES 4 /* up to so many, a thread that spins keeps those it waits for from running */
 #define ARBITER_NICE (-20)
-#define SPIN_AFTER_WORK_NS 3000 /* about what the thread spends on one sleep: never much worse than sleeping at once */
+/* about what the thread spends on one sleep: never much worse than sleeping at once */
+#define SPIN_AFTER_WORK_NS 3000
 #define TIMERS_PER_DRAIN 10
-#define TURNS_BEHIND_MOST 256 /* in which full rings are read: a client that never stops keeps no command waiting */
-#define TORN_LOOKS 8 /* a torn slot is passed by within so many times torn_slot_ns of the last bell */
+/* in which full rings are read: a client that never stops keeps no command waiting */
+#define TURNS_BEHIND_MOST 256
+#define TORN_POLLS 8 /* a torn slot is polled for so many times torn_slot_ns of the last bell */
 #define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
-
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("isb");
-#endif
-}
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-/* Reads the rings of those who need not ring; and when a heartbeat is due, those of some others. */
+/* Reads the rings of clients that need not ring; and when a heartbeat is due, those of some others. */
 static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 {
 	bool worked = false;
 
 	arbiter->resume_ns = MFS_TIME_NEVER;
-	for (uint32_t i = arbiter->actives; i-- > 0;) { /* one that is detached leaves its place to one that was read */
+	/* one that is detached leaves its place to one that was read */
+	for (uint32_t i = arbiter->actives; i-- > 0;) {
 		struct session *session = arbiter->active[i];
 
 		active_prefetch(arbiter, i);
@@ -71,21 +67,22 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	arbiter->now_ns = arbiter_clock_ns();
 	arbiter->behind = false;
 	if (drain)
-		bells_look(arbiter);
+		bells_poll(arbiter);
 	/* From here on its bell is left alone: a command that comes later is for the next turn. */
 	asked = drain && atomic_load_explicit(&arbiter->command, memory_order_acquire);
 	if (asked)
 		bells_read(arbiter);
 	if (drain)
-		worked = rings_read(arbiter, asked || arbiter->told != MFS_AWAKE);
+		worked = rings_read(arbiter, asked || arbiter->asleep_written != MFS_AWAKE);
 	if (worked)
-		arbiter->told_ns = arbiter->now_ns;
+		arbiter->message_ns = arbiter->now_ns;
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->dirty || arbiter->now_ns >= direction_at(arbiter, i)->look_ns)
-			direction_grant(arbiter, i);
-	worked |= grants_end(arbiter);
+		if (direction_at(arbiter, i)->dirty ||
+		    arbiter->now_ns >= direction_at(arbiter, i)->evaluate_ns)
+			direction_permit(arbiter, i);
+	worked |= permits_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
-	/* At the end, and with the rings read: who asks sees what came of all that was told before. */
+	/* At the end, and with the rings read: the caller sees what came of all messages before. */
 	if (asked && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
 		worked |= arbiter_command_run(arbiter);
 	if (worked)
@@ -96,7 +93,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	return worked;
 }
 
-/* True when a bell rang, false when the time came to look at something. */
+/* True when a bell rang, false when something is due. */
 static bool sleep_until_event(struct mfs_arbiter *arbiter)
 {
 	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
@@ -105,8 +102,8 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	uint64_t now_ns = arbiter_clock_ns();
 
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->look_ns < until_ns)
-			until_ns = direction_at(arbiter, i)->look_ns;
+		if (direction_at(arbiter, i)->evaluate_ns < until_ns)
+			until_ns = direction_at(arbiter, i)->evaluate_ns;
 	if (arbiter->resume_ns < until_ns)
 		until_ns = arbiter->resume_ns;
 	if (until_ns <= now_ns)
@@ -117,13 +114,13 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 		return false;
 	bells_read(arbiter); /* one may be about idleness alone */
 	arbiter->wakeups++;
-	heartbeats_hasten(arbiter); /* who rang may have set his heartbeat back */
+	heartbeats_hasten(arbiter); /* a client that rang may have set its heartbeat back */
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
 		direction_at(arbiter, i)->dirty |= direction_at(arbiter, i)->waits;
 	return true;
 }
 
-/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps tell; but one
+/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps show it; but one
  * that ends with a wake-up is as long as the wake-up takes, so a thread that slept would go on sleeping, however fast its
  * clients were. The short spin after all work finds those. */
 static bool spin_pays(const struct mfs_arbiter *arbiter)
@@ -134,11 +131,11 @@ static bool spin_pays(const struct mfs_arbiter *arbiter)
 	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
 }
 
-/* While the thread waits for a core everybody's held flows wait. Niceness alone does not help against programs of other
+/* While the thread waits for a core all held flows wait. Niceness alone does not help against programs of other
  * sessions (autogroups), so where it never spins it is a real-time thread: it works in microseconds and sleeps. Where it
- * spins it must not be one: whoever is pinned to that core would starve, and kernels before 6.12 stop a real-time thread that
- * does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
-static void hurry(const struct mfs_arbiter *arbiter)
+ * spins it must not be one: a program that is pinned to that core would starve, and kernels before 6.12 stop a real-time
+ * thread that does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
+static void priority_raise(const struct mfs_arbiter *arbiter)
 {
 	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
 
@@ -149,14 +146,14 @@ static void hurry(const struct mfs_arbiter *arbiter)
 static void *arbiter_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
-	bool asleep = false; /* clients are told when to ring */
+	bool asleep = false; /* clients know that they have to ring */
 	bool rest = false;   /* and not to for everything */
 	bool drain = true;
 	uint64_t bell_ns = 0;
 	unsigned timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
-	hurry(arbiter);
+	priority_raise(arbiter);
 	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
 		if (turn(arbiter, drain)) {
@@ -167,35 +164,36 @@ static void *arbiter_thread(void *argument)
 			arbiter->gap_ns = (arbiter->gap_ns * GAP_WEIGHT + gap_ns) / (GAP_WEIGHT + 1);
 			arbiter->worked_ns = arbiter->now_ns;
 			if (asleep)
-				active_tell(arbiter, MFS_AWAKE);
+				asleep_publish(arbiter, MFS_AWAKE);
 			asleep = false;
 			drain = true;
 		} else if (asleep && rest && arbiter->dormant) {
-			rest = false; /* all ring from here: one more turn for what was told before */
-			active_tell(arbiter, MFS_ASLEEP);
+			rest = false; /* all ring from here: one more turn for earlier messages */
+			asleep_publish(arbiter, MFS_ASLEEP);
 			drain = true;
 		} else if (asleep) {
-			/* That turn saw nothing after everybody was told. A timer leaves them told, and who is told rings: the
-			 * rings need a look only now and then, for a bell that its thread did not live to ring, and for as
+			/* That turn saw nothing after all clients knew. A timer changes nothing of that, so they ring: the
+			 * rings are polled only now and then, for a bell that its thread did not live to ring, and for as
 			 * long as a slot may be torn. */
 			if (sleep_until_event(arbiter)) {
-				active_tell(arbiter, MFS_AWAKE);
+				asleep_publish(arbiter, MFS_AWAKE);
 				asleep = false;
 				drain = true;
 				bell_ns = arbiter->now_ns;
 			} else {
 				if (!rest && !arbiter->dormant && at_rest(arbiter)) {
 					rest = true;
-					active_tell(arbiter, MFS_AT_REST);
+					asleep_publish(arbiter, MFS_AT_REST);
 				}
-				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER || ++timers % TIMERS_PER_DRAIN == 0 ||
-					arbiter->now_ns - bell_ns < TORN_LOOKS * arbiter->config.torn_slot_ns;
+				drain = rest || arbiter->dormant || arbiter->resume_ns != MFS_TIME_NEVER ||
+					++timers % TIMERS_PER_DRAIN == 0 ||
+					arbiter->now_ns - bell_ns < TORN_POLLS * arbiter->config.torn_slot_ns;
 			}
 		} else if (spin_pays(arbiter)) {
-			cpu_relax();
+			mfs_pause();
 		} else {
 			rest = !arbiter->dormant && at_rest(arbiter);
-			active_tell(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
+			asleep_publish(arbiter, rest ? MFS_AT_REST : MFS_ASLEEP);
 			asleep = true;
 		}
 	}
@@ -221,9 +219,9 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 	rc = watch(arbiter, session->doorbell, session);
 	if (rc < 0)
 		return rc;
-	if (arbiter->sessions == 0) /* nobody was told a heartbeat while there was nobody */
+	if (arbiter->sessions == 0) /* no heartbeat was written while there was no client */
 		heartbeats_due(arbiter, arbiter->load_read_ns = arbiter->now_ns);
-	arbiter->told_ns = arbiter->now_ns;
+	arbiter->message_ns = arbiter->now_ns;
 	pthread_mutex_lock(&arbiter->beat_lock);
 	session_admit(arbiter, session);
 	active_add(arbiter, session);
@@ -309,10 +307,11 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		return rc;
 	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
 	rc = 0;
-	window.rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
+	window.rate_bytes_per_s =
+		rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
 	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++) {
-		rc = mfs_rmlq_create(&arbiter->config.policy, window.rate_bytes_per_s, arbiter->config.tasks_max,
-				     &a.parts.queue[d]);
+		rc = mfs_rmlq_create(&arbiter->config.policy, window.rate_bytes_per_s,
+				     arbiter->config.tasks_max, &a.parts.queue[d]);
 		if (rc == 0)
 			rc = mfs_window_create(&window, &a.parts.window[d]);
 	}
@@ -320,7 +319,8 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		mfs_rmlq_watch(a.parts.queue[d], watch_promoted, arbiter);
 	if (rc == 0)
 		rc = arbiter_command(arbiter, run_nic, &a);
-	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) { /* NULL, unless another thread has added the NIC meanwhile */
+	/* NULL, unless another thread has added the NIC meanwhile */
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		mfs_rmlq_destroy(a.parts.queue[d]);
 		mfs_window_destroy(a.parts.window[d]);
 	}
@@ -360,13 +360,15 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 	arbiter->config.mode = *(enum mfs_mode *)argument;
 	arbiter->gate_mask = gate_mask(arbiter->config.mode);
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode, memory_order_release);
+		atomic_store_explicit(&arbiter->session[i]->segment->header.mode, arbiter->config.mode,
+				      memory_order_release);
 	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
 		nic_gates_write(arbiter, i);
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		struct direction *direction = direction_at(arbiter, i);
 
-		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE; d++)
+		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE;
+		     d++)
 			mfs_rmlq_destination_open(direction->queue, (uint16_t)d);
 		direction->dirty = true;
 	}
@@ -399,10 +401,9 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	struct mfs_rmlq *probe;
 	int rc;
 
-	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns || config->max_hold_ns == 0 ||
-	    config->window_bytes_min == 0 || config->torn_slot_ns == 0 || config->gate_max_ns == 0 ||
-	    config->load_time_constant_ns == 0 ||
-	    config->mode > MFS_MODE_ENFORCE)
+	if (config->heartbeat_ns == 0 || config->stale_after_ns <= config->heartbeat_ns ||
+	    config->max_hold_ns == 0 || config->window_bytes_min == 0 || config->torn_slot_ns == 0 ||
+	    config->gate_max_ns == 0 || config->load_time_constant_ns == 0 || config->mode > MFS_MODE_ENFORCE)
 		return -EINVAL;
 	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
 	rc = mfs_rmlq_create(&config->policy, config->rate_default_bytes_per_s, config->tasks_max, &probe);
@@ -484,7 +485,8 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		session_destroy(session);
 	}
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		mfs_rmlq_destroy(direction_at(arbiter, i)->queue), mfs_window_destroy(direction_at(arbiter, i)->window);
+		mfs_rmlq_destroy(direction_at(arbiter, i)->queue),
+			mfs_window_destroy(direction_at(arbiter, i)->window);
 	if (arbiter->epoll >= 0)
 		close(arbiter->epoll);
 	if (arbiter->command_bell >= 0)

@@ -1,4 +1,4 @@
-/* Batches: the daemon's copies, what the queues are told, ranks; and when the contexts of a client are read.
+/* Batches: the daemon's copies, what the queues learn of them, ranks; and when the contexts of a client are read.
  *
  * A context is copied when a message says so, when a flow names its batch, and with every heartbeat. What it holds is
  * clamped to what the queues can reckon with.
@@ -13,7 +13,8 @@
 /* What was left when the current layer began, less what has passed since, but not less than the layers after it take. */
 uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns)
 {
-	uint32_t layers_left = batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
+	uint32_t layers_left =
+		batch->layers > batch->layer_current ? batch->layers - batch->layer_current : 0;
 	uint64_t left_ns, least_ns, passed_ns = now_ns - batch->layer_ns;
 
 	if (layers_left == 0)
@@ -30,7 +31,8 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 
 	if (deadline_ns)
 		return deadline_ns;
-	for (uint32_t r = session->batch_request[batch - session->batch]; r; r = session->request[r - 1].next) {
+	for (uint32_t r = session->batch_request[batch - session->batch]; r;
+	     r = session->request[r - 1].next) {
 		uint64_t d = session->request[r - 1].deadline_ns;
 
 		if (d && (!deadline_ns || d < deadline_ns))
@@ -39,7 +41,8 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 	return deadline_ns;
 }
 
-static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch, uint32_t directions)
+static void batch_announce(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch,
+			   uint32_t directions)
 {
 	struct mfs_batch_context context = {
 		.layer_current = batch->layer_current,
@@ -54,9 +57,10 @@ static void batch_tell(struct mfs_arbiter *arbiter, struct session *session, str
 		uint32_t i = (uint32_t)__builtin_ctz(directions);
 		struct direction *direction = direction_at(arbiter, i);
 
-		session->work_ns += WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
+		session->work_ns +=
+			WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
 		if (mfs_rmlq_batch(direction->queue, batch->key, &context, arbiter->now_ns) == 0)
-			batch->told |= 1u << i;
+			batch->announced_directions |= 1u << i;
 		direction->dirty = true;
 	}
 }
@@ -67,8 +71,8 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 
 	watch_batch_end(arbiter, session, batch);
 	session->batches_known &= ~(1ull << slot);
-	for (uint32_t told = batch->told; told; told &= told - 1) {
-		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(told));
+	for (uint32_t directions = batch->announced_directions; directions; directions &= directions - 1) {
+		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(directions));
 
 		mfs_rmlq_batch_end(direction->queue, batch->key);
 		direction->dirty = true;
@@ -80,20 +84,23 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* A batch is there whole or not at all: one that is named by a flow before the messages about all of its requests were
- * read would be judged without some of its bytes. They are in the segment since before the batch had its id. */
+ * read would be evaluated without some of its bytes. They are in the segment since before the batch had its id. */
 static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	const struct mfs_segment *segment = session->segment;
-	uint32_t told = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed), read = 0;
+	uint32_t announced = atomic_load_explicit(&segment->batch[slot].requests, memory_order_relaxed),
+		 read = 0;
 
 	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
 		const struct mfs_request *shared = &segment->request[r - 1];
 
-		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) == session->request[r - 1].id &&
-			atomic_load_explicit(&shared->version, memory_order_relaxed) == session->request[r - 1].version;
+		read += atomic_load_explicit(&shared->request_id, memory_order_relaxed) ==
+				session->request[r - 1].id &&
+			atomic_load_explicit(&shared->version, memory_order_relaxed) ==
+				session->request[r - 1].version;
 	}
 	session->work_ns += WORK_REQUEST_NS * session->batch_requests[slot];
-	if (read >= told)
+	if (read >= announced)
 		return;
 	session->work_ns += WORK_REQUEST_NS * MFS_REQUESTS_MAX / 4;
 	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++)
@@ -141,7 +148,7 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 		batch->compute_ns = 0;
 	if (batch->deadline_ns > TIME_MAX_NS)
 		batch->deadline_ns = 0;
-	batch_tell(arbiter, session, batch, batch->told);
+	batch_announce(arbiter, session, batch, batch->announced_directions);
 	watch_batch(arbiter, session, batch, arrives);
 	batch_notice(arbiter, session, slot, arrives);
 	return batch;
@@ -151,14 +158,14 @@ uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_
 {
 	struct batch *batch = batch_refresh(arbiter, session, slot);
 
-	if (batch->id && !(batch->told >> direction & 1))
-		batch_tell(arbiter, session, batch, 1u << direction);
+	if (batch->id && !(batch->announced_directions >> direction & 1))
+		batch_announce(arbiter, session, batch, 1u << direction);
 	return batch->id ? batch->key : 0;
 }
 
 /* The unit's slack and the coordinator's summary depend on the requests. Not while the batch arrives or ends, when all of
  * them come or go. */
-static void batches_retell(struct mfs_arbiter *arbiter, struct session *session)
+static void batches_announce_again(struct mfs_arbiter *arbiter, struct session *session)
 {
 	uint64_t stale = session->batches_stale & session->batches_known;
 
@@ -169,12 +176,12 @@ static void batches_retell(struct mfs_arbiter *arbiter, struct session *session)
 
 		if (!batch->id)
 			continue;
-		batch_tell(arbiter, session, batch, batch->told);
+		batch_announce(arbiter, session, batch, batch->announced_directions);
 		batch_notice(arbiter, session, slot, true);
 	}
 }
 
-/* A batch that is told again may be another by now, and then all of its requests are read: hence not before this one is
+/* A batch that is announced again may be another by now, and then all of its requests are read: hence not before this one is
  * linked, or it would be linked twice. */
 void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
@@ -182,7 +189,7 @@ void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint3
 	bool arrived = request_read(arbiter, session, slot);
 	uint32_t version = request->version;
 
-	batches_retell(arbiter, session);
+	batches_announce_again(arbiter, session);
 	if (arrived && request->id && request->version == version)
 		watch_request(arbiter, session, request);
 }
@@ -230,15 +237,19 @@ static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
 			continue;
 		batch->rank = a->rank;
 		batch->pruned = a->pruned;
-		batch_tell(arbiter, session, batch, batch->told);
+		batch_announce(arbiter, session, batch, batch->announced_directions);
 		return 0;
 	}
 	return -ENOENT;
 }
 
-int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned)
+int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank,
+			   int pruned)
 {
-	struct rank_argument a = {.batch_id = batch_id, .client_id = client_id, .rank = rank, .pruned = pruned};
+	struct rank_argument a = {.batch_id = batch_id,
+				  .client_id = client_id,
+				  .rank = rank,
+				  .pruned = pruned};
 
 	return arbiter_command(arbiter, run_batch_rank, &a);
 }

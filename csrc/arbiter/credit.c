@@ -4,26 +4,30 @@
  * clients that have used the direction lately get half of the window together, so that with what was permitted one and a half
  * windows are in flight at most; the others ask for their first. So giving and taking costs as much as those are many, and
  * where they are many it is not given again before that is a small part of what the thread has done meanwhile.
- * What does not travel apart from collectives has none while there are any: whoever asks learns when they are through.
+ * What does not travel apart from collectives has none while there are any: a task that is asked for learns when they are through.
  * And a client whose flows are critical, nearly so or pruned asks for each, since they have a class that only the queue knows.
  */
 #include "state.h"
 
 #define SILENT_NS 1000000000ull /* no collectives for so long: there are none */
-#define REST_NS 1000000ull	/* since somebody asked: who asks again soon finds the arbiter awake for his completion */
-#define USED_NS 10000000000ull	/* since its last task: it has credit no more */
-#define SHUT_NS 1600ull		/* for each that would get it: about sixteen times what giving it and taking it back costs */
-#define JUDGED_NS 1000000000ull /* after its last flow with such a class */
+/* since a permit was asked for: a client that asks again soon finds the arbiter awake */
+#define REST_NS 1000000ull
+#define USED_NS 10000000000ull /* since its last task: it has credit no more */
+/* for each that would get it: about sixteen times what giving it and taking it back costs */
+#define SHUT_NS 1600ull
+#define CRITICAL_NS 1000000000ull /* after its last flow with such a class */
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
 {
 	const struct session_direction *share = &session->direction[index];
 	const struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 
-	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE || session_suspect(arbiter, session, index) ||
-	    (share->judged_ns && arbiter->now_ns - share->judged_ns < JUDGED_NS))
+	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE ||
+	    session_suspect(arbiter, session, index) ||
+	    (share->critical_ns && arbiter->now_ns - share->critical_ns < CRITICAL_NS))
 		return 0;
-	return mfs_window_bytes(nic->direction[0].window) / 2 / nic->direction[index % MFS_DIRECTIONS].holders;
+	return mfs_window_bytes(nic->direction[0].window) / 2 /
+	       nic->direction[index % MFS_DIRECTIONS].holders;
 }
 
 static void credit_write(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
@@ -31,10 +35,12 @@ static void credit_write(struct mfs_arbiter *arbiter, struct session *session, u
 	bool silent = arbiter->now_ns - arbiter->nic[index / MFS_DIRECTIONS].gate.busy_ns > SILENT_NS;
 	struct mfs_gate *gate = &session->segment->gate[index / MFS_DIRECTIONS];
 	struct session_direction *share = &session->direction[index];
-	uint64_t class_marked = direction_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0, any = silent ? class_marked : 0;
+	uint64_t class_marked = direction_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0,
+		 any = silent ? class_marked : 0;
 
 	if (share->credit_class_marked != class_marked)
-		atomic_store_explicit(&gate->credit_class_marked[index % MFS_DIRECTIONS], class_marked, memory_order_relaxed);
+		atomic_store_explicit(&gate->credit_class_marked[index % MFS_DIRECTIONS], class_marked,
+				      memory_order_relaxed);
 	if (share->credit != any)
 		atomic_store_explicit(&gate->credit[index % MFS_DIRECTIONS], any, memory_order_relaxed);
 	share->credit_class_marked = class_marked;
@@ -49,7 +55,8 @@ void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t 
 	share->used_ns = arbiter->now_ns;
 	if (share->holder)
 		return;
-	arbiter->holder[index][direction->holders++] = session; /* it gets some with the next heartbeat, when all shares are written */
+	/* it gets some with the next heartbeat, when all shares are written */
+	arbiter->holder[index][direction->holders++] = session;
 	share->holder = direction->holders;
 }
 
@@ -90,7 +97,8 @@ void credits_write(struct mfs_arbiter *arbiter, bool all)
 {
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		struct direction *direction = direction_at(arbiter, i);
-		bool open = arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(direction->queue) == 0;
+		bool open =
+			arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(direction->queue) == 0;
 
 		if (!direction->open && arbiter->now_ns - direction->shut_ns < SHUT_NS * direction->holders)
 			open = false;
@@ -113,7 +121,7 @@ bool at_rest(const struct mfs_arbiter *arbiter)
 	return true;
 }
 
-void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
+void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
 {
 	const struct mfs_policy *policy = &arbiter->config.policy;
 	bool demoted = pick->tier == MFS_TIER_SCAVENGER && task->stage < MFS_STAGE_BACKGROUND;
@@ -122,6 +130,6 @@ void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const s
 
 	if (pick->tier != MFS_TIER_CRITICAL && !demoted && !near)
 		return;
-	task->session->direction[task->direction].judged_ns = arbiter->now_ns;
+	task->session->direction[task->direction].critical_ns = arbiter->now_ns;
 	credit_write(arbiter, task->session, task->direction);
 }

@@ -1,9 +1,9 @@
 /* Queue pairs are FIFO: a permit for a task releases all tasks that its program posted to that queue pair before. So it is
- * the first of them that is permitted, in the place of whichever is chosen; it has the best key of all behind it.
+ * the first of them that is permitted, in the place of the one that is chosen; it has the best key of all behind it.
  *
- * Tasks of one queue pair may be read in another order than they were sent, since threads have rings of their own. The
- * time at which each was sent tells; it is searched from the end, where it nearly always belongs. Who says otherwise of each of
- * thousands pays for the steps.
+ * Tasks of one queue pair may be read in another order than they were sent, since threads have rings of their own. They
+ * are ordered by the time at which each was sent; its place is searched from the end, where it nearly always belongs. A
+ * client that sends thousands in another order pays for the steps.
  */
 #include "state.h"
 

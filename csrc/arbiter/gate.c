@@ -1,7 +1,7 @@
 /* The gate: whether held flows may go beside collectives, which never wait.
  *
  * What is known of collectives is what their senders count, in their own memory, and not all of it comes back: a program may
- * signal one work request in many, look for completions seldom, have died, or lie. So the gate is judged by bytes that can
+ * signal one work request in many, poll for completions rarely, have died, or lie. So the gate is decided by bytes that can
  * really be under way, and every way of being wrong is bounded:
  *
  *  - Only collectives count. Control messages are small and often unsignaled: they close nothing.
@@ -19,10 +19,10 @@
 
 #define ABSURD_BYTES (1ull << 44)
 #define DRAIN_SHARE 0.75
-#define PAUSE_SHARE 12   /* of the time in which collectives leave the link, one part in so many */
+#define PAUSE_SHARE 12 /* of the time in which collectives leave the link, one part in so many */
 #define SCAN_NS 10000000ull
-#define SCAN_SLICE 128 /* clients that are looked at each time, beside those known to have some */
-#define MEMBER_NS 5000000000ull /* without a collective for so long a client is looked at with each scan only */
+#define SCAN_SLICE 128          /* clients that are read each time, beside those known to have some */
+#define MEMBER_NS 5000000000ull /* without a collective for so long a client is read with each scan only */
 #define AGED_SHARE 20
 
 static uint64_t collective_posted(const struct session *session, uint32_t index)
@@ -37,8 +37,9 @@ static uint64_t collective_completed(const struct session *session, uint32_t ind
 
 static bool moved(const struct session *session, uint32_t index)
 {
-	return session->state == MFS_SEGMENT_ACTIVE && (collective_posted(session, index) != session->nic[index].posted ||
-							collective_completed(session, index) != session->nic[index].completed);
+	return session->state == MFS_SEGMENT_ACTIVE &&
+	       (collective_posted(session, index) != session->nic[index].posted ||
+		collective_completed(session, index) != session->nic[index].completed);
 }
 
 static void member_set(struct mfs_arbiter *arbiter, uint32_t index, struct session *session, bool member)
@@ -47,7 +48,7 @@ static void member_set(struct mfs_arbiter *arbiter, uint32_t index, struct sessi
 	session_gate_write(arbiter, session, index);
 }
 
-/* Clients that have had collectives lately: the others' counters need not be read for each grant, nor need they ring. */
+/* Clients that have had collectives lately: the others' counters need not be read for each permit, nor need they ring. */
 static void members_scan(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct gate *gate = &arbiter->nic[index].gate;
@@ -145,7 +146,7 @@ static void gate_read(struct mfs_arbiter *arbiter, uint32_t index)
 		gate->wire_bytes = 0.0;
 }
 
-/* Time passes since the last look: a pause that was granted is used up, or more is earned. */
+/* The time since the last call: a pause under way uses it up, or more is earned. */
 static void pause_count(struct mfs_arbiter *arbiter, struct gate *gate, bool paused)
 {
 	uint64_t elapsed_ns = arbiter->now_ns - gate->pause_read_ns, most_ns = 4 * arbiter->config.quiet_ns;
@@ -168,7 +169,8 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 	gate_read(arbiter, index);
 	gate->paused = false;
 	if (gate->wire_bytes > 0.0) {
-		gate->pause_read_ns = arbiter->now_ns; /* the link is not free: nothing is earned, nothing lost */
+		/* the link is not free: nothing is earned, nothing lost */
+		gate->pause_read_ns = arbiter->now_ns;
 		*at_ns = arbiter->now_ns + 1 +
 			 (uint64_t)(gate->wire_bytes / ((double)nic->rate_bytes_per_s / 1e9 * DRAIN_SHARE));
 		return true;
@@ -206,5 +208,6 @@ void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns)
 		gate->rate += weight * ((double)gate->moved_bytes * 1e9 / (double)elapsed_ns - gate->rate);
 	gate->moved_bytes = 0;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-		mfs_window_set_drain(nic->direction[d].window, (double)nic->rate_bytes_per_s - gate->rate, arbiter->now_ns);
+		mfs_window_set_drain(nic->direction[d].window, (double)nic->rate_bytes_per_s - gate->rate,
+				     arbiter->now_ns);
 }

@@ -1,13 +1,12 @@
-/* Heartbeats: how programs know that the daemon lives, and what is looked at each time.
+/* Heartbeats: how programs know that the daemon lives, and what is checked each time.
  *
  * A thread that wakes every 10 ms to say so costs more than all else that a node without traffic does. So the arbiter goes
  * dormant once nothing has gone on for a while: its next heartbeat is due in a second, and is written ahead, as if that were
- * now. Every message rings then, and whoever rings sets the heartbeat of its segment back to now (client.c): he learns as
- * soon as ever when nobody is there to hear the bell. What tells of itself by counters alone (collectives) is seen with
- * the next heartbeat.
+ * now. Every message rings then, and a client that rings sets the heartbeat of its segment back to now (message.c): it learns as
+ * soon as ever when no arbiter hears the bell. What shows in counters alone (collectives) is seen with the next heartbeat.
  *
- * A turn that takes long, or a scheduler that lets this thread wait (the kernel throttles real-time threads), must not look
- * like death. So a second thread does nothing but write the heartbeats that are late; only when the arbiter has not come
+ * A turn that takes long, or a scheduler that lets this thread wait (the kernel throttles real-time threads), must not be
+ * taken for death. So a second thread does nothing but write the heartbeats that are late; only when the arbiter has not come
  * round for half a second does it give up, and programs post what they hold.
  */
 #include "state.h"
@@ -24,21 +23,22 @@
 
 static bool session_silent(const struct session *session)
 {
-	/* a torn slot, and what is behind it, must be looked at again soon */
+	/* a torn slot, and what is behind it, must be polled again soon */
 	return !session->batches_known && !session->ending && !session_unread(session);
 }
 
 static bool idle(struct mfs_arbiter *arbiter)
 {
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (mfs_window_in_flight(direction_at(arbiter, i)->window) || mfs_rmlq_waiting(direction_at(arbiter, i)->queue))
+		if (mfs_window_in_flight(direction_at(arbiter, i)->window) ||
+		    mfs_rmlq_waiting(direction_at(arbiter, i)->queue))
 			return false;
 	return true;
 }
 
 static bool silent(struct mfs_arbiter *arbiter)
 {
-	if (arbiter->now_ns - arbiter->told_ns < DORMANT_AFTER_NS)
+	if (arbiter->now_ns - arbiter->message_ns < DORMANT_AFTER_NS)
 		return false;
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		if (arbiter->nic[i].gate.wire_bytes > 0.0 ||
@@ -63,11 +63,12 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 		nic_tick(arbiter);
 	arbiter->dormant = still && silent(arbiter);
 	ahead_ns = arbiter->dormant ? DORMANT_NS : 0;
-	heartbeats_due(arbiter, arbiter->now_ns + (arbiter->dormant ? DORMANT_NS : arbiter->config.heartbeat_ns));
+	heartbeats_due(arbiter,
+		       arbiter->now_ns + (arbiter->dormant ? DORMANT_NS : arbiter->config.heartbeat_ns));
 	for (uint32_t i = 0; i < arbiter->sessions; i++) {
-		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, arbiter->now_ns + ahead_ns,
-				      memory_order_release);
-		/* A client whose ring was full when a layer ended tells it later; no flow waits longer than this. */
+		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns,
+				      arbiter->now_ns + ahead_ns, memory_order_release);
+		/* A client whose ring was full when a layer ended reports it later; no flow waits longer than this. */
 		session_contexts_refresh(arbiter, arbiter->session[i]);
 	}
 	return true;
@@ -95,7 +96,8 @@ void heartbeats_hasten(struct mfs_arbiter *arbiter)
 static void beats_write(struct mfs_arbiter *arbiter, uint64_t now_ns)
 {
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, now_ns, memory_order_release);
+		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns, now_ns,
+				      memory_order_release);
 }
 
 static void *beater_thread(void *argument)
@@ -104,19 +106,22 @@ static void *beater_thread(void *argument)
 	uint64_t late_ns = 0; /* the heartbeat that the arbiter is late with, and that was written here */
 
 	prctl(PR_SET_NAME, "mfs-heartbeat");
-	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BEATER_NICE); /* without the right to it the thread stays as it is */
+	/* without the right to it the thread stays as it is */
+	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BEATER_NICE);
 	pthread_mutex_lock(&arbiter->beat_lock);
 	while (!arbiter->beat_stop) {
 		uint64_t due_ns = atomic_load_explicit(&arbiter->beat_due_ns, memory_order_relaxed);
 		uint64_t at_ns = (due_ns > late_ns ? due_ns : late_ns) + arbiter->config.heartbeat_ns, now_ns;
-		struct timespec until = {.tv_sec = (time_t)(at_ns / 1000000000u), .tv_nsec = (long)(at_ns % 1000000000u)};
+		struct timespec until = {.tv_sec = (time_t)(at_ns / 1000000000u),
+					 .tv_nsec = (long)(at_ns % 1000000000u)};
 
 		if (arbiter->sessions == 0)
 			pthread_cond_wait(&arbiter->beat_changed, &arbiter->beat_lock);
 		else
 			pthread_cond_timedwait(&arbiter->beat_changed, &arbiter->beat_lock, &until);
 		now_ns = arbiter_clock_ns();
-		if (now_ns < at_ns || atomic_load_explicit(&arbiter->beat_due_ns, memory_order_relaxed) != due_ns)
+		if (now_ns < at_ns ||
+		    atomic_load_explicit(&arbiter->beat_due_ns, memory_order_relaxed) != due_ns)
 			continue;
 		late_ns = now_ns;
 		if (now_ns - due_ns < STALL_NS)

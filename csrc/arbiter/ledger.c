@@ -3,6 +3,8 @@
  * the least recently used one that has no task open makes room. */
 #include "ledger.h"
 
+#include "../base/mix.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +12,12 @@
 #define ROW_BUCKETS MFS_LEDGER_REQUESTS
 #define CELL_BUCKETS MFS_LEDGER_CELLS
 #define FINISHED_SLOTS 1024u
-#define EVICTION_LOOKS 16 /* rows with open tasks that are passed by in search of one without */
+#define EVICTION_STEPS 16 /* rows with open tasks that are passed by in search of one without */
 
 struct cell {
 	struct mfs_account_cell account;
-	uint32_t row;	    /* slot + 1; 0: free */
-	uint32_t next;	    /* of the same row, or of the free ones */
+	uint32_t row;       /* slot + 1; 0: free */
+	uint32_t next;      /* of the same row, or of the free ones */
 	uint32_t hash_next; /* of the same bucket */
 };
 
@@ -24,14 +26,15 @@ struct row {
 	uint32_t first_cell;
 	uint32_t hash_next;
 	uint32_t newer, older; /* by last use */
-	uint32_t lives; /* told and not ended: a request is in two batches at once between two chunks */
+	uint32_t lives; /* announced and not ended: a request is in two batches at once between two chunks */
 	bool used;
-	bool ended;  /* told to have, and not closed since */
-	bool judged; /* when it ended its program lived */
+	bool ended;        /* it has, and was not closed since */
+	bool client_alive; /* when it ended */
 };
 
 struct ledger {
-	uint64_t salt; /* clients choose the numbers of their requests, and cannot know which share a bucket */
+	/* clients choose the numbers of their requests, and cannot know which share a bucket */
+	uint64_t salt;
 	uint32_t row_bucket[ROW_BUCKETS];
 	uint32_t cell_bucket[CELL_BUCKETS];
 	uint32_t newest, oldest;
@@ -45,21 +48,17 @@ struct ledger {
 	struct cell cell[MFS_LEDGER_CELLS];
 };
 
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	return x ^ x >> 31;
-}
-
 static uint32_t *row_bucket(struct ledger *ledger, uint32_t client_id, uint64_t request_id)
 {
-	return &ledger->row_bucket[mix(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) % ROW_BUCKETS];
+	return &ledger->row_bucket[mfs_mix64(ledger->salt ^ (request_id + ((uint64_t)client_id << 40))) %
+				   ROW_BUCKETS];
 }
 
 static uint32_t *cell_bucket(struct ledger *ledger, uint32_t row, uint8_t stage, uint16_t layer)
 {
-	return &ledger->cell_bucket[mix(ledger->salt ^ ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) % CELL_BUCKETS];
+	return &ledger->cell_bucket[mfs_mix64(ledger->salt ^
+					      ((uint64_t)row << 24 | (uint64_t)stage << 16 | layer)) %
+				    CELL_BUCKETS];
 }
 
 struct ledger *ledger_create(uint64_t salt)
@@ -125,12 +124,12 @@ static void row_free(struct ledger *ledger, struct row *row)
 	ledger->rows--;
 }
 
-/* Makes room; `keep` is not to go. False: every row that was looked at has tasks open. */
+/* Makes room; `keep` is not to go. False: every row that was visited has tasks open. */
 static bool evict(struct ledger *ledger, uint32_t keep)
 {
 	uint32_t r = ledger->oldest;
 
-	for (unsigned n = 0; r && n < EVICTION_LOOKS; n++, r = ledger->row[r - 1].newer) {
+	for (unsigned n = 0; r && n < EVICTION_STEPS; n++, r = ledger->row[r - 1].newer) {
 		if (ledger->row[r - 1].account.open || r == keep)
 			continue;
 		row_free(ledger, &ledger->row[r - 1]);
@@ -167,7 +166,8 @@ static struct row *row_use(struct ledger *ledger, uint32_t client_id, uint64_t r
 	if (ledger->free_row)
 		ledger->free_row = row->hash_next;
 	bucket = row_bucket(ledger, client_id, request_id);
-	row->account = (struct mfs_account){.request_id = request_id, .client_id = client_id, .begin_ns = now_ns};
+	row->account =
+		(struct mfs_account){.request_id = request_id, .client_id = client_id, .begin_ns = now_ns};
 	row->used = true;
 	row->hash_next = *bucket;
 	*bucket = r;
@@ -228,7 +228,7 @@ static bool row_close(struct ledger *ledger, struct row *row)
 	if (!row->ended || account->open || !account->told)
 		return false;
 	row->ended = false; /* once */
-	if (account->deadline_ns && row->judged)
+	if (account->deadline_ns && row->client_alive)
 		account->verdict = done_ns <= account->deadline_ns ? MFS_VERDICT_MET : MFS_VERDICT_MISSED;
 	if (ledger->finished_tail - ledger->finished_head == FINISHED_SLOTS) {
 		ledger->unreported++;
@@ -244,18 +244,20 @@ static bool row_close(struct ledger *ledger, struct row *row)
 		.deadline_ns = account->deadline_ns,
 		.client_id = account->client_id,
 		.verdict = (uint8_t)account->verdict,
-		.pruned = account->pruned,
+		.pruned = account->pruned != 0,
 	};
 	for (uint32_t c = row->first_cell; c; c = ledger->cell[c - 1].next)
-		finished->bytes += ledger->cell[c - 1].account.completed_bytes + ledger->cell[c - 1].account.bypassed_bytes;
+		finished->bytes += ledger->cell[c - 1].account.completed_bytes +
+				   ledger->cell[c - 1].account.bypassed_bytes;
 	return true;
 }
 
-uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint8_t stage, uint16_t layer,
-		       uint64_t bytes, uint64_t deadline_ns, uint64_t now_ns)
+uint32_t ledger_submit(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint8_t stage,
+		       uint16_t layer, uint64_t bytes, uint64_t deadline_ns, uint64_t now_ns)
 {
 	struct row *row = row_use(ledger, client_id, request_id, now_ns);
-	uint32_t c = row ? cell_use(ledger, row, stage < MFS_STAGES_MAX ? stage : MFS_STAGES_MAX - 1, layer) : 0;
+	uint32_t c =
+		row ? cell_use(ledger, row, stage < MFS_STAGES_MAX ? stage : MFS_STAGES_MAX - 1, layer) : 0;
 	struct mfs_account_cell *cell;
 
 	if (!c) {
@@ -295,7 +297,8 @@ bool ledger_finish(struct ledger *ledger, uint32_t c, enum ledger_end how, uint6
 	return row_close(ledger, row);
 }
 
-void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns, uint64_t now_ns)
+void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t deadline_ns,
+		      uint64_t now_ns)
 {
 	struct row *row = row_use(ledger, client_id, request_id, now_ns);
 
@@ -326,7 +329,8 @@ void ledger_pruned(struct ledger *ledger, uint32_t client_id, uint64_t request_i
 		row->account.pruned = true;
 }
 
-bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool judged, uint64_t now_ns)
+bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id, bool client_alive,
+		  uint64_t now_ns)
 {
 	struct row *row = row_find(ledger, client_id, request_id);
 
@@ -334,16 +338,17 @@ bool ledger_ended(struct ledger *ledger, uint32_t client_id, uint64_t request_id
 		return false;
 	row->account.end_ns = now_ns;
 	row->ended = true;
-	row->judged = judged;
+	row->client_alive = client_alive;
 	return row_close(ledger, row);
 }
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 
-int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first, struct mfs_account *accounts, int n,
-		struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next)
+int ledger_read(const struct ledger *ledger, uint64_t request_id, uint32_t first,
+		struct mfs_account *accounts, int n, struct mfs_account_cell *cells, uint32_t cells_max,
+		uint32_t *next)
 {
-	uint32_t end = first + MFS_LEDGER_ROWS_PER_LOOK < ledger->rows_used ? first + MFS_LEDGER_ROWS_PER_LOOK
+	uint32_t end = first + MFS_LEDGER_ROWS_PER_CALL < ledger->rows_used ? first + MFS_LEDGER_ROWS_PER_CALL
 									    : ledger->rows_used;
 	uint32_t slot, written = 0;
 	int found = 0;

@@ -7,7 +7,8 @@
 
 #define GRANTS_PER_LOOP 256
 #define COUNTER_ABSURD_BYTES (1ull << 44)
-#define AGED_SHARE 20 /* of the link: what goes beside collectives once a direction has been closed for as long as it may */
+/* of the link: what goes beside collectives once a direction has been closed for as long as it may */
+#define AGED_SHARE 20
 
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
@@ -15,7 +16,7 @@ void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 		session_gate_write(arbiter, arbiter->session[i], index);
 }
 
-/* Who has no collectives need not ring when they end. */
+/* A client without collectives need not ring when they end. */
 static void nic_bell_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	const struct gate *gate = &arbiter->nic[index].gate;
@@ -56,7 +57,8 @@ static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer,
 
 	task->own = own;
 	task->destination =
-		mfs_window_destination(window, key, own ? key : key_mix(arbiter->key_secret, peer), arbiter->now_ns);
+		mfs_window_destination(window, key, own ? key : key_mix(arbiter->key_secret, peer),
+				       arbiter->now_ns);
 	task->placed = true;
 	if (mfs_window_destination_users(window, task->destination) == 1)
 		session->direction[task->direction].destinations++;
@@ -64,7 +66,8 @@ static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer,
 
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
 {
-	if (task->placed && mfs_window_destination_give(direction_at(arbiter, task->direction)->window, task->destination))
+	if (task->placed &&
+	    mfs_window_destination_give(direction_at(arbiter, task->direction)->window, task->destination))
 		task->session->direction[task->direction].destinations--;
 	task->placed = false;
 }
@@ -123,7 +126,8 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	share->in_flight_bytes -= task->bytes;
 	if (complete)
 		direction->carried_bytes[task->wire_class] += task->bytes;
-	if (complete && task->stage == MFS_STAGE_REUSE && task->direction % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
+	if (complete && task->stage == MFS_STAGE_REUSE &&
+	    task->direction % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
 		arbiter->nic[task->direction / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
 	else if (complete && task->load)
 		direction->load_bytes += task->bytes;
@@ -137,7 +141,7 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 }
 
 /* A task that has not ended by the time that its destination was given: the peer or the program is dead, or neither ever
- * had the bytes. What was permitted first is due first, nearly; so the oldest are looked at, whatever else their program
+ * had the bytes. What was permitted first is due first, nearly; so the oldest are checked, whatever else their program
  * goes on doing. */
 static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 {
@@ -184,8 +188,9 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	nic->in_flight_class_bytes[wire_class] += task->bytes;
 	/* What went on credit is what the client says: no more of it is believed than the credit is. */
 	mfs_window_enter(direction->window, task->destination,
-			 task->taken && task->bytes > mfs_window_bytes(direction->window) / 2 ? mfs_window_bytes(direction->window) / 2
-											  : task->bytes,
+			 task->taken && task->bytes > mfs_window_bytes(direction->window) / 2
+				 ? mfs_window_bytes(direction->window) / 2
+				 : task->bytes,
 			 arbiter->now_ns, &task->passage);
 	nic->granted_bytes[wire_class] += task->bytes;
 	nic->grants[wire_class]++;
@@ -194,20 +199,22 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	watch_permit(arbiter, task, pick);
 }
 
-void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
+void nic_permitted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
 	arbiter->asked_ns = arbiter->now_ns;
-	credit_judged(arbiter, task, pick);
+	credit_evaluated(arbiter, task, pick);
 	nic_taken(arbiter, task, pick);
-	session_grant(arbiter, task->session, (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
-		      pick->wire_class);
+	session_permit(arbiter, task->session,
+		       (uint64_t)task->generation << 32 | (uint32_t)(task - task->session->task),
+		       pick->wire_class);
 }
 
 /* Whether NIC and switches hold the task back behind collectives by themselves, because it travels in a lower class. Then
  * it need not wait here until they are done, and fills what they leave of the link. */
 static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick *pick)
 {
-	return ((struct task *)(uintptr_t)pick->cookie)->class_marked && class_apart(arbiter, pick->wire_class);
+	return ((struct task *)(uintptr_t)pick->cookie)->class_marked &&
+	       class_apart(arbiter, pick->wire_class);
 }
 
 /* Collectives are counted where they are sent, and receive about what they send: while some are under way, both directions
@@ -223,7 +230,8 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
-		direction_waits_set(arbiter, index, true); /* and once more: what ended meanwhile has rung for nobody */
+		/* and once more: what ended meanwhile has rung in vain */
+		direction_waits_set(arbiter, index, true);
 		nic->gate.read = false;
 		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	}
@@ -233,37 +241,40 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	}
 	if (pick->tier != MFS_TIER_SCAVENGER && gate_aged(arbiter, direction, &at_ns)) {
-		direction->aged_bytes += pick->bytes;
-		if (direction->aged_bytes * AGED_SHARE * 1e9 >= (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
+		direction->aged_bytes += (double)pick->bytes;
+		if (direction->aged_bytes * AGED_SHARE * 1e9 >=
+		    (double)nic->rate_bytes_per_s * (double)arbiter->config.gate_max_ns) {
 			direction->aged_bytes = 0.0;
 			direction->closed_ns = arbiter->now_ns;
 		}
 		return true;
 	}
 	promotion_ns = mfs_rmlq_advance(direction->queue, arbiter->now_ns);
-	direction->look_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
-	if (direction->look_ns <= arbiter->now_ns)
-		direction->look_ns = arbiter->now_ns + 1;
+	direction->evaluate_ns = promotion_ns < at_ns ? promotion_ns : at_ns;
+	if (direction->evaluate_ns <= arbiter->now_ns)
+		direction->evaluate_ns = arbiter->now_ns + 1;
 	return false;
 }
 
 /* The first task of the queue pair goes in the place of the one that was chosen, and in its class if that is the better. */
 static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_pick *pick)
 {
-	struct task *chosen = (struct task *)(uintptr_t)pick->cookie, *first = fifo_first(chosen->session, chosen);
+	struct task *chosen = (struct task *)(uintptr_t)pick->cookie,
+		    *first = fifo_first(chosen->session, chosen);
 	uint8_t wire_class = pick->wire_class;
 
-	/* A queue pair has one peer: who says otherwise has no order. */
+	/* A queue pair has one peer: tasks that contradict it have no order. */
 	if (first->direction == chosen->direction && first->destination != chosen->destination)
 		return chosen;
 	/* of the queue of the other direction, perhaps */
-	if (first != chosen && mfs_rmlq_place(direction_at(arbiter, first->direction)->queue, first->handle, pick) == 0 &&
+	if (first != chosen &&
+	    mfs_rmlq_place(direction_at(arbiter, first->direction)->queue, first->handle, pick) == 0 &&
 	    wire_class < pick->wire_class)
 		pick->wire_class = wire_class;
 	return first;
 }
 
-void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
+void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct direction *direction = direction_at(arbiter, index);
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
@@ -271,7 +282,7 @@ void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 	struct task *task;
 
 	direction->dirty = false;
-	direction->look_ns = MFS_TIME_NEVER;
+	direction->evaluate_ns = MFS_TIME_NEVER;
 	for (unsigned n = 0; mfs_rmlq_peek(direction->queue, arbiter->now_ns, &pick) == 0; n++) {
 		if (n == GRANTS_PER_LOOP) {
 			direction->dirty = true;
@@ -280,8 +291,9 @@ void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		task = first_of_queue_pair(arbiter, &pick);
 		/* One that takes the other direction goes with what was chosen, whatever room there is there. */
 		if (enforce && task->direction == index) {
-			enum mfs_room room = mfs_window_room(direction->window, task->destination, task->bytes, arbiter->now_ns,
-							     &direction->look_ns);
+			enum mfs_room room =
+				mfs_window_room(direction->window, task->destination, task->bytes,
+						arbiter->now_ns, &direction->evaluate_ns);
 
 			if (room == MFS_ROOM_NIC_FULL)
 				return;
@@ -292,8 +304,9 @@ void direction_grant(struct mfs_arbiter *arbiter, uint32_t index)
 		}
 		if (enforce && !beside_collectives(arbiter, index, &pick))
 			return;
-		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &taken);
-		nic_granted(arbiter, task, &pick);
+		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns,
+			      &taken);
+		nic_permitted(arbiter, task, &pick);
 	}
 	direction->closed_ns = 0;
 	direction_waits_set(arbiter, index, false);
@@ -320,7 +333,8 @@ struct nic_moved {
 static void counters_read(struct session *session, uint32_t index, struct nic_moved *nic_moved)
 {
 	const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
-	uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED), usage_sum(completed, 1u << MFS_STAGE_REUSE),
+	uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED),
+			    usage_sum(completed, 1u << MFS_STAGE_REUSE),
 			    usage_sum(completed, ~MFS_STAGES_UNSCHEDULED)};
 	struct session_nic *last = &session->nic[index];
 
@@ -347,13 +361,15 @@ static uint64_t direction_carried(const struct direction *direction)
 	return sum;
 }
 
-/* How much of the link was really taken, for people: what tasks completed, by their direction; what never waits, in both;
+/* How much of the link was really taken, for display: what tasks completed, by their direction; what never waits, in both;
  * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
  * end is heard of here, so those in flight are left out of the difference. */
-static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns, double weight)
+static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns,
+			    double weight)
 {
 	struct direction *out = &nic->direction[MFS_DIRECTION_OUT], *in = &nic->direction[MFS_DIRECTION_IN];
-	uint64_t asked = direction_carried(out) + direction_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
+	uint64_t asked =
+		direction_carried(out) + direction_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
 	uint64_t passed = 0;
 
 	nic->others_bytes += others;
@@ -364,10 +380,13 @@ static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t othe
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		struct direction *direction = &nic->direction[d];
 		uint64_t carried = direction_carried(direction);
-		uint64_t bytes = carried - direction->measured_bytes + unscheduled + (d == MFS_DIRECTION_OUT ? passed : 0);
+		uint64_t bytes = carried - direction->measured_bytes + unscheduled +
+				 (d == MFS_DIRECTION_OUT ? passed : 0);
 
 		direction->measured_bytes = carried;
-		direction->used += weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) - direction->used);
+		direction->used +=
+			weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) -
+				  direction->used);
 	}
 }
 
@@ -388,7 +407,7 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
 }
 
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
- * mfsd.policy's Load.observe: one long look and several short ones come to the same.
+ * mfsd.policy's Load.observe: one long interval and several short ones come to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
@@ -405,7 +424,8 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	all_counters_read(arbiter, nic_moved);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		struct nic *nic = &arbiter->nic[i];
-		struct direction *out = &nic->direction[MFS_DIRECTION_OUT], *in = &nic->direction[MFS_DIRECTION_IN];
+		struct direction *out = &nic->direction[MFS_DIRECTION_OUT],
+				 *in = &nic->direction[MFS_DIRECTION_IN];
 		uint64_t unscheduled = nic_moved[i].unscheduled, reuse = nic_moved[i].reuse, reuse_out;
 
 		nic_use_measure(nic, unscheduled, nic_moved[i].others, elapsed_ns, weight);
@@ -454,8 +474,8 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 			return -ENOENT;
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 			nic->direction[d] = (struct direction){.queue = parts->queue[d],
-						   .window = parts->window[d],
-						   .look_ns = MFS_TIME_NEVER};
+							       .window = parts->window[d],
+							       .evaluate_ns = MFS_TIME_NEVER};
 			parts->queue[d] = NULL;
 			parts->window[d] = NULL;
 		}
@@ -463,13 +483,15 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		nic->guid = guid;
 		nic->gate.busy_ns = arbiter->now_ns - arbiter->config.quiet_ns;
 		nic->gate.read_ns = nic->gate.pause_read_ns = arbiter->now_ns;
-		nic->rate_bytes_per_s = rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
+		nic->rate_bytes_per_s =
+			rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
 		arbiter->nics++;
 	} else if (rate_bytes_per_s && rate_bytes_per_s != nic->rate_bytes_per_s) {
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 			rc = mfs_rmlq_set_rate(nic->direction[d].queue, rate_bytes_per_s);
 			if (rc == 0)
-				rc = mfs_window_set_rate(nic->direction[d].window, rate_bytes_per_s, arbiter->now_ns);
+				rc = mfs_window_set_rate(nic->direction[d].window, rate_bytes_per_s,
+							 arbiter->now_ns);
 			if (rc < 0)
 				return rc;
 			nic->direction[d].dirty = true;

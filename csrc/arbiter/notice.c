@@ -1,4 +1,4 @@
-/* What the daemon's Python is told of: an eventfd rings, then it asks which batches came, went or changed. */
+/* What wakes the daemon's Python: an eventfd rings, then it asks which batches came, went or changed. */
 #include "state.h"
 
 #include <unistd.h>
@@ -17,7 +17,7 @@ void arbiter_notice(struct mfs_arbiter *arbiter)
 		arbiter->noticed = false; /* an eventfd that is full was rung */
 }
 
-/* An arrival or departure is told at once, a layer boundary with the next that is due. */
+/* An arrival or departure is reported at once, a layer boundary with the next that is due. */
 void batch_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t batch, bool at_once)
 {
 	session->batches_changed |= 1ull << batch;

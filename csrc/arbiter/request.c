@@ -1,8 +1,8 @@
-/* Requests and the bytes that they will move: the daemon's copies, what the queues are told, pruning.
+/* Requests and the bytes that they will move: the daemon's copies, what the queues learn of them, pruning.
  *
  * Whatever a segment holds is clamped to what the queues can reckon with; a chain of demands is as long as it may be and no
- * longer, and a demand that belongs to another request ends it. So garbage costs its writer its own order and nobody
- * anything else. Batches are told of their requests in batch.c.
+ * longer, and a demand that belongs to another request ends it. So garbage costs its writer its own order and no
+ * other client anything. Requests are announced with their batches in batch.c.
  */
 #include "watch.h"
 
@@ -60,7 +60,7 @@ static void request_unlink(struct session *session, uint32_t slot)
 		session->batch_request[request->batch] = request->next;
 }
 
-/* Its batch is told again, once what happens to its requests is done. */
+/* Its batch is announced again, once what happens to its requests is done. */
 static void batch_stale(struct session *session, uint32_t slot)
 {
 	if (slot != MFS_NONE_U32)
@@ -74,8 +74,9 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 
 	batch_stale(session, request->batch);
 	watch_request_end(arbiter, session, request);
-	for (uint32_t told = request->told | request->pruned_told; told; told &= told - 1) {
-		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(told));
+	for (uint32_t left = request->announced_directions | request->pruned_directions; left;
+	     left &= left - 1) {
+		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(left));
 
 		mfs_rmlq_request_end(direction->queue, request->key);
 		direction->dirty = true;
@@ -124,7 +125,9 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 		demand->layer = atomic_load_explicit(&shared->layer, memory_order_relaxed);
 		demand->stage = atomic_load_explicit(&shared->stage, memory_order_relaxed);
 		nic = atomic_load_explicit(&shared->nic, memory_order_relaxed);
-		demand->direction = (uint8_t)direction_index(nic % MFS_NICS_MAX, atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
+		demand->direction = (uint8_t)
+			direction_index(nic % MFS_NICS_MAX,
+					atomic_load_explicit(&shared->direction, memory_order_relaxed) & 1);
 		memcpy(demand->peer, peer, sizeof(peer));
 		if (demand->bytes > MFS_FLOW_BYTES_MAX || nic >= arbiter->nics)
 			demand->bytes = 0;
@@ -145,7 +148,8 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 	uint64_t ahead[DIRECTIONS_MAX] = {0}, tail[DIRECTIONS_MAX] = {0};
 
 	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
-		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers, memory_order_relaxed);
+		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers,
+					      memory_order_relaxed);
 	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
 		const struct demand *demand = &session->demand[d - 1];
 
@@ -167,7 +171,7 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 		};
 
 		if (mfs_rmlq_request(direction->queue, request->key, &context, arbiter->now_ns) == 0)
-			request->told |= 1u << i;
+			request->announced_directions |= 1u << i;
 		direction->dirty = true;
 	}
 }
@@ -216,24 +220,27 @@ static void request_prune_at(struct mfs_arbiter *arbiter, struct request *reques
 	struct direction *direction = direction_at(arbiter, i);
 
 	if (mfs_rmlq_prune(direction->queue, request->key) == 0)
-		request->pruned_told |= 1u << i;
+		request->pruned_directions |= 1u << i;
 	direction->dirty = true;
 }
 
-/* A last-stage flow of the request came to a direction for which none was told, or that was not there when it was pruned. */
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction)
+/* A last-stage flow of the request came to a direction for which none was announced, or that was not there when it was pruned. */
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot,
+		       uint32_t direction)
 {
 	struct request *request = &session->request[slot];
-	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns, .budget_ns = request->budget_ns};
+	const struct mfs_request_context context = {.deadline_ns = request->deadline_ns,
+						    .budget_ns = request->budget_ns};
 
-	if (!(request->told >> direction & 1) &&
-	    mfs_rmlq_request(direction_at(arbiter, direction)->queue, request->key, &context, arbiter->now_ns) == 0)
-		request->told |= 1u << direction;
-	if (request->pruned && !(request->pruned_told >> direction & 1))
+	if (!(request->announced_directions >> direction & 1) &&
+	    mfs_rmlq_request(direction_at(arbiter, direction)->queue, request->key, &context,
+			     arbiter->now_ns) == 0)
+		request->announced_directions |= 1u << direction;
+	if (request->pruned && !(request->pruned_directions >> direction & 1))
 		request_prune_at(arbiter, request, direction);
 }
 
-/* Takes the task's bytes off what its request has told: off its own layer's first, then off the same stage's. */
+/* Takes the task's bytes off its request's demands: off its own layer's first, then off the same stage's. */
 void request_completed(struct session *session, const struct task *task)
 {
 	struct request *request = &session->request[task->request - 1];
@@ -279,19 +286,20 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		if (a->pruned) {
 			request_prune_at(arbiter, request, i);
-		} else if (request->pruned_told >> i & 1) {
+		} else if (request->pruned_directions >> i & 1) {
 			mfs_rmlq_unprune(direction_at(arbiter, i)->queue, request->key);
 			direction_at(arbiter, i)->dirty = true;
 		}
 	}
 	if (!a->pruned)
-		request->pruned_told = 0;
+		request->pruned_directions = 0;
 	atomic_store_explicit(&session->segment->request[r - 1].judgement, a->pruned ? MFS_REQUEST_PRUNED : 0,
 			      memory_order_relaxed);
 	return 0;
 }
 
-int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned)
+int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id,
+			      int pruned)
 {
 	struct prune_argument a = {.request_id = request_id, .client_id = client_id, .pruned = pruned};
 

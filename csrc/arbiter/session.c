@@ -18,7 +18,7 @@ static int segment_create(int *memfd, struct mfs_segment **segment)
 
 	if (fd < 0)
 		return -errno;
-	/* Allocated now: memory that runs out later would be a SIGBUS in somebody's program. */
+	/* Allocated now: memory that runs out later would be a SIGBUS in the client's program. */
 	if (ftruncate(fd, sizeof(**segment)) || fallocate(fd, 0, 0, sizeof(**segment)) ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
 		close(fd);
@@ -37,7 +37,8 @@ static int segment_create(int *memfd, struct mfs_segment **segment)
 int session_create(struct mfs_arbiter *arbiter, struct session **result, int *memfd, int *doorbell)
 {
 	/* Zero pages that are not touched cost nothing: the task table is large. */
-	struct session *session = mmap(NULL, sizeof(*session), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct session *session =
+		mmap(NULL, sizeof(*session), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int rc;
 
 	if (session == MAP_FAILED)
@@ -117,7 +118,7 @@ void session_destroy(struct session *session)
 	munmap(session, sizeof(*session));
 }
 
-/* ---- what the daemon tells --------------------------------------------------------------------------------------- */
+/* ---- what the daemon writes --------------------------------------------------------------------------------------- */
 
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
@@ -138,7 +139,8 @@ void session_gate_write(const struct mfs_arbiter *arbiter, struct session *sessi
 
 	if (session->state == MFS_SEGMENT_ACTIVE)
 		atomic_store_explicit(&session->segment->gate[index].word,
-				      arbiter->gate_mask | (bell ? MFS_GATE_IDLE_BELL : 0), memory_order_release);
+				      arbiter->gate_mask | (bell ? MFS_GATE_IDLE_BELL : 0),
+				      memory_order_release);
 }
 
 void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session)
@@ -160,13 +162,15 @@ void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *sessi
 	uint8_t apart = 0;
 
 	for (unsigned i = 0; i < MFS_CLASSES_MAX; i++) {
-		atomic_store_explicit(&session->segment->header.dscp[i], arbiter->dscp[i], memory_order_relaxed);
+		atomic_store_explicit(&session->segment->header.dscp[i], arbiter->dscp[i],
+				      memory_order_relaxed);
 		apart |= (uint8_t)(class_apart(arbiter, i) << i);
 	}
 	atomic_store_explicit(&session->segment->header.apart, apart, memory_order_relaxed);
 }
 
-void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class)
+void session_permit(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id,
+		    uint32_t wire_class)
 {
 	struct mfs_segment *segment = session->segment;
 	struct mfs_grant grant;
@@ -175,7 +179,8 @@ void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_
 	atomic_init(&grant.task, task_id);
 	atomic_init(&grant.class_epoch, arbiter->config.epoch << 32 | wire_class);
 	/* A full ring means a client that cancels without reading its permits: it has cancelled this one, or will. */
-	rc = mfs_spmc_push(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &session->grant_tail, &grant, 1);
+	rc = mfs_spmc_push(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &session->grant_tail,
+			   &grant, 1);
 	if (rc < 0)
 		session->failed = rc;
 	if (!session->announce)

@@ -2,21 +2,23 @@
  *
  * From above to below; none calls one above it (tests/unit/test_native_layers.py).
  *
- *   arbiter.c          the thread: loop, spinning and sleeping; what the daemon asks for
- *   look.c     what people and the daemon's Python see: statistics, contexts, tasks
- *   task.c     what clients say of their tasks, how tasks end, detaching
+ *   snapshot.c   copies of its state for readers: statistics, contexts, tasks
+ *   arbiter.c    the thread: loop, spinning and sleeping; the daemon's interface
+ *   task.c       tasks: messages about them, how they end; detaching
  *   heartbeat.c  how programs know that the daemon lives
- *   batch.c    batches: what the queues are told, ranks; when contexts are read
- *   request.c  requests and the bytes that they will move, pruning
- *   nic.c      NICs: grants, windows, load
- *   gate.c     collectives: whether held flows may go beside them
- *   fifo.c     queue pairs: which of their tasks is first
- *   credit.c   leave in advance where nothing waits
- *   active.c  which clients are looked at in each turn
- *   session.c  sessions: segments and what the daemon writes there
- *   watch.h    where all of them are watched: accounts of requests, events for a recorder
- *   notice.c   what the daemon's Python is told of
- *   command.c  how other threads reach the arbiter's
+ *   batch.c      batches: when contexts are read, what the queues learn of them, ranks
+ *   request.c    requests and the bytes that they will move, pruning
+ *   nic.c        NICs: permits, windows, load
+ *   gate.c       collectives: whether held flows may go beside them
+ *   fifo.c       queue pairs: which of their tasks is first
+ *   credit.c     permits in advance where nothing waits
+ *   active.c     which clients are polled in each turn
+ *   session.c    sessions: segments and what the daemon writes there
+ *   watch.c      observers of all of them: accounts of requests, events for a recorder
+ *   trace.c      the ring of events
+ *   ledger.c     what each request has moved
+ *   notice.c     what wakes the daemon's Python
+ *   command.c    how other threads reach the arbiter's
  */
 #ifndef MFS_ARBITER_STATE_H
 #define MFS_ARBITER_STATE_H
@@ -25,6 +27,8 @@
 #include <mfs/ring.h>
 #include <mfs/usage.h>
 #include <mfs/window.h>
+
+#include "../base/mix.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -39,32 +43,32 @@ struct task {
 	struct session *session;
 	uint64_t bytes;
 	uint64_t submit_ns;
-	mfs_flow_handle handle; /* 0: granted past a full queue */
-	uint64_t request_id; /* as told */
+	mfs_flow_handle handle; /* 0: permitted past a full queue */
+	uint64_t request_id;    /* as submitted */
 	uint64_t deadline_ns;
 	uint32_t generation;
 	uint32_t ended_generation; /* finished before its submit was read; 0: none */
-	uint64_t ended_ns;	   /* when, and how (enum watch_end) */
+	uint64_t ended_ns;         /* when, and how (enum watch_end) */
 	uint8_t ended_how;
-	uint32_t batch;		   /* slot, MFS_NONE_U32: none */
-	uint32_t request;	   /* slot + 1 when it was submitted; 0: not in the table */
-	uint32_t account;	   /* cell of the ledger; 0: none */
+	uint32_t batch;   /* slot, MFS_NONE_U32: none */
+	uint32_t request; /* slot + 1 when it was submitted; 0: not in the table */
+	uint32_t account; /* cell of the ledger; 0: none */
 	uint16_t layer;
 	uint8_t stage;
 	uint8_t phase; /* enum task_phase */
 	uint8_t direction;
 	uint8_t wire_class; /* when in flight */
-	bool class_marked;	    /* goes out on the lane of its class */
-	bool counted;	    /* when in flight: its bytes are in the windows, as `passage` says */
-	bool load;	    /* when in flight: it goes before the last stage by promotion (variant paper) */
-	bool taken;	    /* went on credit */
-	bool placed;	    /* it has a reference to its destination */
-	bool own;	    /* which is its program's alone */
+	bool class_marked;  /* goes out on the lane of its class */
+	bool counted;       /* when in flight: its bytes are in the windows, as `passage` says */
+	bool load;          /* when in flight: it goes before the last stage by promotion (variant paper) */
+	bool taken;         /* went on credit */
+	bool placed;        /* it has a reference to its destination */
+	bool own;           /* which is its program's alone */
 	uint16_t destination;
 	uint16_t fifo_next, fifo_prev; /* waiting tasks of the same queue pair: slot + 1; 0: none */
-	uint32_t fifo;		       /* of its queue pair, slot + 1 in the table of them; 0: none */
+	uint32_t fifo;                 /* of its queue pair, slot + 1 in the table of them; 0: none */
 	struct mfs_passage passage;
-	struct task *flight_next, *flight_prev; /* of the same way, by when they were permitted */
+	struct task *flight_next, *flight_prev; /* of the same direction, by when they were permitted */
 };
 
 /* The daemon's copy of a batch context. */
@@ -79,7 +83,7 @@ struct batch {
 	uint32_t layer_current;
 	uint32_t rank;
 	bool pruned;
-	uint32_t told; /* directions whose queue knows it, one bit each */
+	uint32_t announced_directions; /* whose queue knows it, one bit each */
 };
 
 /* The daemon's copy of a request. Slots of it and of its demands are those of the segment, plus one in links. */
@@ -93,12 +97,12 @@ struct request {
 	uint32_t batch; /* slot, MFS_NONE_U32: none */
 	uint32_t value;
 	uint32_t flags;
-	uint32_t demand;	  /* first of the chain */
-	uint32_t demands;	  /* length of the chain */
-	uint32_t next, prev;	  /* of the same batch */
-	uint32_t hash_next;	  /* of the same bucket */
-	uint32_t told;		  /* directions whose queue knows it, one bit each */
-	uint32_t pruned_told;	  /* directions whose queue knows that it is pruned */
+	uint32_t demand;               /* first of the chain */
+	uint32_t demands;              /* length of the chain */
+	uint32_t next, prev;           /* of the same batch */
+	uint32_t hash_next;            /* of the same bucket */
+	uint32_t announced_directions; /* whose queue knows it, one bit each */
+	uint32_t pruned_directions;    /* whose queue knows that it is pruned */
 	bool pruned;
 };
 
@@ -124,32 +128,33 @@ struct session_nic {
 	uint64_t posted;
 	uint64_t completed;
 	uint64_t read_ns;
-	uint64_t moved_ns;    /* when a counter of it was last seen to move; 0: never */
-	uint64_t load_bytes;  /* completed bytes of stages that never wait, as last read */
-	uint64_t reuse_bytes; /* completed bytes of stage 1, as last read */
+	uint64_t moved_ns;     /* when a counter of it was last seen to move; 0: never */
+	uint64_t load_bytes;   /* completed bytes of stages that never wait, as last read */
+	uint64_t reuse_bytes;  /* completed bytes of stage 1, as last read */
 	uint64_t others_bytes; /* completed bytes of all stages that may wait, as last read */
-	bool member;	      /* its collectives are read for each grant */
+	bool member;           /* its collectives are read for each permit */
 };
 
 #define DIRECTIONS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
 _Static_assert(DIRECTIONS_MAX <= 32, "contexts keep one bit a direction in a word");
 
-/* What one client was granted on one direction. */
+/* What one client has on one direction. */
 struct session_direction {
 	uint32_t in_flight_tasks;
 	uint64_t in_flight_bytes;
-	uint64_t judged_ns;   /* its last critical or pruned flow; 0: none yet */
-	uint64_t overdue_ns;  /* when a task of it was last written off; 0: never */
-	uint32_t destinations; /* numbers of the table that its tasks use */
+	uint64_t critical_ns;                 /* its last critical or pruned flow; 0: none yet */
+	uint64_t overdue_ns;                  /* when a task of it was last written off; 0: never */
+	uint32_t destinations;                /* numbers of the table that its tasks use */
 	uint64_t credit, credit_class_marked; /* as written in its segment */
-	uint64_t used_ns;     /* when a task of it was last submitted there */
-	uint32_t holder;      /* place in the table of those that have used it lately, plus one; 0: it has not */
+	uint64_t used_ns;                     /* when a task of it was last submitted there */
+	/* place in the table of those that have used it lately, plus one; 0: it has not */
+	uint32_t holder;
 };
 
 /* The waiting tasks of one queue pair, in the order in which they were sent. */
 struct task_fifo {
 	uint32_t queue; /* NIC and number; 0: free */
-	uint32_t next;	/* of the same bucket, or next free: slot + 1 */
+	uint32_t next;  /* of the same bucket, or next free: slot + 1 */
 	uint16_t head, tail;
 };
 
@@ -157,16 +162,16 @@ struct session {
 	uint32_t client_id;
 	enum mfs_segment_state state;
 	int detach_reason;
-	int failed; /* its segment could not take a grant: it is detached before the turn ends */
+	int failed; /* its segment could not take a permit: it is detached before the turn ends */
 	struct mfs_segment *segment;
 	int doorbell;
-	bool announce; /* grants were pushed since the last futex wake */
-	bool leaving;  /* it may be looked at no more: being found out */
-	bool read_whole; /* all rings were looked at when its messages were last taken */
-	uint32_t active; /* place among those that are looked at in each turn, plus one; 0: it has to ring */
-	uint32_t rings, ring_next; /* that gave messages lately, one bit each; the other one to look at next */
-	uint32_t nics_counted; /* where its counters of bytes have moved lately, one bit each */
-	uint64_t heard_ns; /* when a message of it was last read, or its bell heard */
+	bool announce;   /* permits were pushed since the last futex wake */
+	bool leaving;    /* it may be polled no more: being decided */
+	bool read_whole; /* all rings were polled when its messages were last taken */
+	uint32_t active; /* place among those that are polled in each turn, plus one; 0: it has to ring */
+	uint32_t rings, ring_next; /* that gave messages lately, one bit each; the other one to poll next */
+	uint32_t nics_counted;     /* where its counters of bytes have moved lately, one bit each */
+	uint64_t heard_ns;         /* when a message of it was last read, or its bell heard */
 	struct mfs_submit_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;
@@ -174,21 +179,21 @@ struct session {
 	uint64_t held_bytes;
 	struct session_nic nic[MFS_NICS_MAX];
 	struct session_direction direction[DIRECTIONS_MAX];
-	uint64_t batches_known;	  /* those with an id, one bit each */
-	uint64_t batches_stale;	  /* requests came or went since the queues were told, one bit each */
-	uint64_t batches_changed; /* since the daemon's Python looked, one bit each */
-	uint64_t batches_ending;  /* told to have ended; some of their tasks' messages may be unread yet */
+	uint64_t batches_known;   /* those with an id, one bit each */
+	uint64_t batches_stale;   /* requests came or went since they were announced, one bit each */
+	uint64_t batches_changed; /* since the daemon's Python read them, one bit each */
+	uint64_t batches_ending;  /* have ended; some of their tasks' messages may be unread yet */
 	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];
 	bool ending; /* any of both */
 	struct batch batch[MFS_BATCHES_MAX];
-	uint32_t batch_request[MFS_BATCHES_MAX]; /* first of the chain of its requests, slot + 1 */
+	uint32_t batch_request[MFS_BATCHES_MAX];  /* first of the chain of its requests, slot + 1 */
 	uint32_t batch_requests[MFS_BATCHES_MAX]; /* length of that chain */
 	uint32_t request_bucket[REQUEST_BUCKETS]; /* by id: slot + 1 */
 	struct request request[MFS_REQUESTS_MAX];
 	struct demand demand[MFS_DEMANDS_MAX];
-	uint64_t work_ns;     /* processor time that its contexts have cost and that was not yet forgiven */
+	uint64_t work_ns; /* processor time that its contexts have cost and that was not yet forgiven */
 	uint64_t work_read_ns;
-	struct mfs_message message[MESSAGES_PER_TURN]; /* taken from its rings and not yet heeded */
+	struct mfs_message message[MESSAGES_PER_TURN]; /* taken from its rings and not yet processed */
 	uint32_t message_next, message_end;
 	uint32_t fifo_bucket[FIFO_BUCKETS];
 	uint32_t fifo_free, fifos_used;
@@ -202,37 +207,39 @@ struct direction {
 	struct mfs_rmlq *queue;
 	struct mfs_window *window;
 	struct task *flight_first, *flight_last;
-	uint64_t in_flight_bytes; /* permitted and not complete, as told: the windows count less of what is very large */
-	uint64_t look_ns;    /* when to try to grant again though no message comes; MFS_TIME_NEVER */
-	uint64_t closed_ns;  /* since when collectives have held its first flow up; 0: they do not */
-	double aged_bytes;   /* that went all the same since */
-	uint64_t shut_ns;    /* when credit was last taken back */
-	uint32_t holders;    /* clients that have used it lately */
-	bool dirty;	     /* something changed that may allow a grant */
-	bool waits;	     /* its first flow waits for collectives to end */
-	bool open;	     /* nothing waits: clients have credit */
-	uint64_t load_bytes; /* completed since the load was last measured, and known to have taken this direction */
+	/* permitted and not complete, as submitted: the windows count less of what is very large */
+	uint64_t in_flight_bytes;
+	uint64_t evaluate_ns; /* when to evaluate it again though no message comes; MFS_TIME_NEVER */
+	uint64_t closed_ns;   /* since when collectives have held its first flow up; 0: they do not */
+	double aged_bytes;    /* that went all the same since */
+	uint64_t shut_ns;     /* when credit was last taken back */
+	uint32_t holders;     /* clients that have used it lately */
+	bool dirty;           /* something changed that may allow a permit */
+	bool waits;           /* its first flow waits for collectives to end */
+	bool open;            /* nothing waits: clients have credit */
+	/* completed since the load was last measured, and known to have taken this direction */
+	uint64_t load_bytes;
 	double load;
 	uint64_t carried_bytes[MFS_CLASSES_MAX]; /* completed by tasks, by class */
-	uint64_t measured_bytes; /* of these, when the use was last measured */
-	double used;		 /* share of the rate that was really taken */
+	uint64_t measured_bytes;                 /* of these, when the use was last measured */
+	double used;                             /* share of the rate that was really taken */
 };
 
 /* Collectives on one NIC: see gate.c. */
 struct gate {
 	uint64_t pending_bytes; /* posted and not completed, as their senders count */
-	double wire_bytes;	/* of these, what the wire has not had the time for */
+	double wire_bytes;      /* of these, what the wire has not had the time for */
 	uint64_t read_ns;
-	uint64_t busy_ns;	/* when some were last on the wire, or a counter moved */
-	uint64_t scan_ns;	/* when all clients were last looked at, not only those known to have some */
-	uint64_t pause_ns;	/* time that the link may still be left silent between collectives */
+	uint64_t busy_ns;  /* when some were last on the wire, or a counter moved */
+	uint64_t scan_ns;  /* when all clients were last read, not only those known to have some */
+	uint64_t pause_ns; /* time that the link may still be left silent between collectives */
 	uint64_t pause_read_ns;
-	bool paused;		/* it is left silent now */
-	bool read;		/* the counters were, in this turn */
-	uint64_t moved_bytes;	/* posted since the rate was last measured */
-	double rate;		/* bytes a second, averaged */
-	uint32_t members;	/* clients that have some, at the front of `member` */
-	uint32_t slice;		/* where the next look at the others begins */
+	bool paused;          /* it is left silent now */
+	bool read;            /* the counters were, in this turn */
+	uint64_t moved_bytes; /* posted since the rate was last measured */
+	double rate;          /* bytes a second, averaged */
+	uint32_t members;     /* clients that have some, at the front of `member` */
+	uint32_t slice;       /* where the next scan of the others begins */
 	struct session *member[MFS_CLIENTS_MAX];
 };
 
@@ -246,11 +253,12 @@ struct nic {
 	uint64_t grants[MFS_CLASSES_MAX];
 	uint64_t wait_ns;
 	struct gate gate;
-	uint64_t reuse_out_bytes; /* completed by outgoing tasks of stage 1 since the load was last measured */
+	/* completed by outgoing tasks of stage 1 since the load was last measured */
+	uint64_t reuse_out_bytes;
 	uint64_t unscheduled_carried_bytes; /* completed by what never waits */
-	uint64_t others_bytes;	 /* completed in all other stages, permitted or not */
-	uint64_t passed_bytes;	 /* of these, without a permit */
-	bool bell;		 /* MFS_GATE_IDLE_BELL is set */
+	uint64_t others_bytes;              /* completed in all other stages, permitted or not */
+	uint64_t passed_bytes;              /* of these, without a permit */
+	bool bell;                          /* MFS_GATE_IDLE_BELL is set */
 };
 
 struct command {
@@ -264,32 +272,35 @@ struct mfs_arbiter {
 	struct mfs_arbiter_config config;
 	uint64_t now_ns; /* read once a loop */
 	uint64_t heartbeat_due_ns;
-	uint64_t told_ns; /* when a client's message was last read */
-	bool dormant;	  /* nothing goes on: heartbeats are few, and written ahead */
+	uint64_t message_ns; /* when a client's message was last read */
+	bool dormant;        /* nothing goes on: heartbeats are few, and written ahead */
 	uint64_t idle_heartbeats;
-	uint32_t turns_behind;	/* since the first in a row that left messages in a ring */
-	bool behind;		/* this turn did */
+	uint32_t turns_behind; /* since the first in a row that left messages in a ring */
+	bool behind;           /* this turn did */
 	uint64_t load_read_ns;
-	uint64_t resume_ns; /* when a client that cost too much is heard again; MFS_TIME_NEVER: there is none */
+	/* when a client that cost too much is heard again; MFS_TIME_NEVER: there is none */
+	uint64_t resume_ns;
 	uint64_t key_secret;
 	uint32_t next_client_id;
 	uint32_t sessions; /* in use, at the front of the table */
 	uint32_t nics;
 	struct session *session[MFS_CLIENTS_MAX];
-	struct session *active[MFS_CLIENTS_MAX]; /* those that are looked at in each turn */
+	struct session *active[MFS_CLIENTS_MAX]; /* those that are polled in each turn */
 	uint32_t actives;
-	enum mfs_asleep told; /* to them */
-	uint64_t reviewed_ns, bells_ns; /* when they were last gone through, and bells looked for */
-	uint32_t slice, slice_end; /* of the table of sessions: whom this heartbeat looks at though they have not rung */
-	struct session *announcing[MFS_CLIENTS_MAX]; /* those with permits that nobody was woken for yet */
+	enum mfs_asleep asleep_written; /* in their segments */
+	uint64_t reviewed_ns, bells_ns; /* when they were last gone through, and bells polled */
+	/* of the table of sessions: those that this heartbeat polls though they have not rung */
+	uint32_t slice, slice_end;
+	/* those with permits for which no thread was woken yet */
+	struct session *announcing[MFS_CLIENTS_MAX];
 	uint32_t announcings;
 	struct session *holder[DIRECTIONS_MAX][MFS_CLIENTS_MAX]; /* those that have used a direction lately */
 	struct nic nic[MFS_NICS_MAX];
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
 	uint8_t dscp[MFS_CLASSES_MAX];
-	int notice;	    /* eventfd: contexts changed */
-	bool noticed;	    /* it was rung and nobody has looked yet */
+	int notice;         /* eventfd: contexts changed */
+	bool noticed;       /* it was rung and not read yet */
 	uint64_t notice_ns; /* when it was rung last */
 	uint32_t gate_mask;
 	uint64_t loops, wakeups, messages, grants;
@@ -306,9 +317,9 @@ struct mfs_arbiter {
 	bool stop;
 	int epoll;
 	int command_bell;
-	uint64_t gap_ns;    /* mean time between turns that found something */
-	uint64_t worked_ns; /* when the last one was */
-	uint64_t asked_ns;  /* when a task was last permitted that had asked */
+	uint64_t gap_ns;         /* mean time between turns that found something */
+	uint64_t worked_ns;      /* when the last one was */
+	uint64_t asked_ns;       /* when a task was last permitted that had asked */
 	pthread_mutex_t control; /* one command at a time */
 	_Atomic(struct command *) command;
 };
@@ -316,7 +327,8 @@ struct mfs_arbiter {
 /* Whether the wire keeps a class apart from collectives. */
 static inline bool class_apart(const struct mfs_arbiter *arbiter, uint32_t wire_class)
 {
-	uint8_t collectives = arbiter->dscp[arbiter->config.policy.classes > 3 ? 1 : 0], own = arbiter->dscp[wire_class];
+	uint8_t collectives = arbiter->dscp[arbiter->config.policy.classes > 3 ? 1 : 0],
+		own = arbiter->dscp[wire_class];
 
 	return own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
 }
@@ -340,35 +352,34 @@ static inline uint32_t directions_count(const struct mfs_arbiter *arbiter)
 #define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
 
 /* A task of the client did not end in time there, lately. */
-static inline bool session_suspect(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t direction)
+static inline bool session_suspect(const struct mfs_arbiter *arbiter, const struct session *session,
+				   uint32_t direction)
 {
-	return session->direction[direction].overdue_ns && arbiter->now_ns - session->direction[direction].overdue_ns < SUSPECT_NS;
+	return session->direction[direction].overdue_ns &&
+	       arbiter->now_ns - session->direction[direction].overdue_ns < SUSPECT_NS;
 }
 
-/* splitmix64's finisher: keys of different clients do not meet in the queues unless they guess the salt. */
+/* Keys of different clients do not meet in the queues unless they guess the salt. */
 static inline uint64_t key_mix(uint64_t salt, uint64_t id)
 {
-	uint64_t x = salt ^ id;
+	uint64_t key = mfs_mix64(salt ^ id);
 
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-	x ^= x >> 31;
-	return x ? x : 1;
+	return key ? key : 1;
 }
 
-/* The rings of it that are looked at in a turn, one bit each. */
+/* The rings of it that are polled in a turn, one bit each. */
 static inline uint32_t active_rings(const struct session *session)
 {
 	return session->rings | 1u << session->ring_next % MFS_SUBMIT_RINGS;
 }
 
-/* What contexts cost to read and to tell the queues, roughly: clients are held to a share of the thread's time. */
+/* What contexts cost to read and to announce, roughly: clients are held to a share of the thread's time. */
 #define WORK_BATCH_NS 300
 #define WORK_REQUEST_NS 100
 #define WORK_DEMAND_NS 50
-#define WORK_STEP_NS 5 /* along a list that the client has made */
+#define WORK_STEP_NS 5           /* along a list that the client has made */
 #define WORK_LATER_NS 2000000ull /* a client that owes so much has its contexts read no more for now */
-#define TIME_MAX_NS (1ull << 60) /* what a segment tells beyond it is not believed */
+#define TIME_MAX_NS (1ull << 60) /* what a segment has beyond it is not believed */
 
 /* command.c */
 uint64_t arbiter_clock_ns(void);
@@ -377,7 +388,8 @@ void arbiter_futex_wake(_Atomic uint32_t *word);
 int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument);
 /* Starts one of the arbiter's threads, on the processors that it may use. -EINVAL: not one of them may be used. */
 int arbiter_thread_start(struct mfs_arbiter *arbiter, pthread_t *thread, void *(*run)(void *));
-bool arbiter_command_run(struct mfs_arbiter *arbiter); /* on the arbiter's thread: what waits. True: something did */
+/* on the arbiter's thread: what waits. True: something did */
+bool arbiter_command_run(struct mfs_arbiter *arbiter);
 
 /* notice.c */
 void arbiter_notice(struct mfs_arbiter *arbiter);
@@ -388,38 +400,44 @@ int session_create(struct mfs_arbiter *arbiter, struct session **session, int *m
 void session_admit(struct mfs_arbiter *arbiter, struct session *session); /* from here on its ring is read */
 struct session *session_find(struct mfs_arbiter *arbiter, uint32_t client_id);
 void session_destroy(struct session *session);
-/* Pushes a grant. A client whose ring is full loses it; one whose ring is corrupt has `failed` from then on. */
-void session_grant(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id, uint32_t wire_class);
-void session_announce(struct session *session); /* wakes threads that wait for grants */
+/* Pushes a permit. A client whose ring is full loses it; one whose ring is corrupt has `failed` from then on. */
+void session_permit(struct mfs_arbiter *arbiter, struct session *session, uint64_t task_id,
+		    uint32_t wire_class);
+void session_announce(struct session *session); /* wakes threads that wait for permits */
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
 void session_gate_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t nic);
 void session_rules_write(const struct mfs_arbiter *arbiter, struct session *session);
 void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *session);
 
 /* credit.c */
-void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t direction); /* by a task of it */
+/* by a task of it */
+void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t direction);
 void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
 /* Gives clients credit where nothing waits and takes it where something does: on all directions, or where that changed. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
-bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and nobody has asked for a while */
-/* Looks whether a flow that may go has a class which its client could not have known. */
-void credit_judged(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
+bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and no client has asked for a while */
+/* Notes whether a flow that may go has a class which its client could not have known. */
+void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
 
 /* active.c */
 void active_add(struct mfs_arbiter *arbiter, struct session *session); /* it was heard */
 void active_remove(struct mfs_arbiter *arbiter, struct session *session);
-void active_tell(struct mfs_arbiter *arbiter, enum mfs_asleep asleep); /* to those who need not ring otherwise */
+void asleep_publish(struct mfs_arbiter *arbiter, enum mfs_asleep asleep); /* to those that are polled */
 void actives_review(struct mfs_arbiter *arbiter); /* leaves out those that were not heard lately */
-void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place); /* asks for the memory of those who are read after it */
+/* asks for the memory of those that are read after it */
+void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place);
 void bells_read(struct mfs_arbiter *arbiter);
-void bells_look(struct mfs_arbiter *arbiter); /* once in a while */
+void bells_poll(struct mfs_arbiter *arbiter); /* now and then */
 void slice_next(struct mfs_arbiter *arbiter);
-bool session_unread(const struct session *session); /* something lies in its rings, or a slot of them is torn */
+/* something lies in its rings, or a slot of them is torn */
+bool session_unread(const struct session *session);
 
 /* fifo.c */
-void fifo_add(struct session *session, struct task *task, uint32_t queue); /* a task that waits; 0: of no queue pair */
+/* a task that waits; 0: of no queue pair */
+void fifo_add(struct session *session, struct task *task, uint32_t queue);
 void fifo_remove(struct session *session, struct task *task);
-struct task *fifo_first(struct session *session, struct task *task); /* of its queue pair; itself if of none */
+/* of its queue pair; itself if of none */
+struct task *fifo_first(struct session *session, struct task *task);
 
 /* gate.c */
 /* Whether collectives hold back what does not travel apart from them. Then `at_ns` is when that may have changed. */
@@ -438,21 +456,27 @@ struct nic_parts {
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
 		    struct nic_parts *parts);
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t nic);
-void direction_grant(struct mfs_arbiter *arbiter, uint32_t direction); /* grants what may go now, and sets look_ns */
+/* permits what may go now, and sets evaluate_ns */
+void direction_permit(struct mfs_arbiter *arbiter, uint32_t direction);
 /* The destination of a task that comes from the client; `peer` 0: unknown. Given back when the task has ended. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer);
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task);
-void nic_granted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books and sends a grant */
-void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick); /* books what went on credit */
-void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete); /* the task is in flight no more */
-void nic_tick(struct mfs_arbiter *arbiter); /* with every heartbeat: load, activity, clients that finish nothing */
+/* books and sends a permit */
+void nic_permitted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick);
+/* books what went on credit */
+void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick);
+/* the task is in flight no more */
+void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete);
+/* with every heartbeat: load, activity, clients that finish nothing */
+void nic_tick(struct mfs_arbiter *arbiter);
 
 /* request.c */
 uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */
 /* Copies the request if it changed; true: it is there and was not before. Batches that lose or gain one become stale. */
 bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
 void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
-void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction);
+void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot,
+		       uint32_t direction);
 void request_completed(struct session *session, const struct task *task);
 
 /* batch.c */
@@ -465,16 +489,17 @@ void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *sessi
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* task.c */
-/* True: it had messages. Looks at `rings`, one bit each. */
+/* True: it had messages. Polls `rings`, one bit each. */
 bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings);
-/* The turn's grants are out: wakes who waits for them, detaches clients that failed. True: it did the latter. */
-bool grants_end(struct mfs_arbiter *arbiter);
-/* Drops its tasks and tells the client to pass through; the segment stays mapped until session_destroy. */
+/* The turn's permits are out: wakes the threads that wait for them, detaches clients that failed. True: it did the latter. */
+bool permits_end(struct mfs_arbiter *arbiter);
+/* Drops its tasks and has the client pass through; the segment stays mapped until session_destroy. */
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
 
 /* heartbeat.c */
 bool heartbeats_write(struct mfs_arbiter *arbiter); /* when they are due; true: they were */
-void heartbeats_hasten(struct mfs_arbiter *arbiter); /* somebody stirs: the next, if it is a second away, is due now */
+/* something happens: the next, if it is a second away, is due now */
+void heartbeats_hasten(struct mfs_arbiter *arbiter);
 void heartbeats_due(struct mfs_arbiter *arbiter, uint64_t due_ns);
 int beater_init(struct mfs_arbiter *arbiter);
 int beater_start(struct mfs_arbiter *arbiter);

@@ -1,7 +1,7 @@
-/* What clients say of their tasks, and how tasks end.
+/* Clients' messages about their tasks, and how tasks end.
  *
  * Whatever a client writes is copied, then checked; the first thing that no correct client can write detaches that
- * client and nobody else. What depends on another thread's progress (a finished task named twice, a lost message) is
+ * client and no other. What depends on another thread's progress (a finished task named twice, a lost message) is
  * counted and ignored instead.
  */
 #include "watch.h"
@@ -27,7 +27,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	direction_at(arbiter, task->direction)->dirty = true;
 }
 
-/* What its program told of its end, or would have. */
+/* As its program reported its end, or would have. */
 static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how, uint64_t end_ns)
 {
 	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
@@ -42,7 +42,7 @@ static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_
 	task_drop(arbiter, task, gone);
 }
 
-/* Nobody will tell its end. */
+/* Its end will not be reported. */
 static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
 {
 	watch_end(arbiter, task, WATCH_DROP, arbiter->now_ns);
@@ -69,7 +69,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
-	session->announce = true; /* whoever waits for a grant shall look at the state */
+	session->announce = true; /* a thread that waits for a permit checks the state */
 	session_announce(session);
 }
 
@@ -83,18 +83,12 @@ static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_mess
 
 _Static_assert(MFS_TASK_BYTES_MAX <= MFS_FLOW_BYTES_MAX, "the queue takes every task");
 
-static int task_submit(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+/* Whether the slot is free for the message's task, or becomes so. 0: the task was over before this was read, or another
+ * has followed it. */
+static int slot_claim(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_message *message)
 {
-	uint32_t slot = (uint32_t)message->task;
-
-	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics || message->wire_class >= arbiter->config.policy.classes ||
-	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
-		return -EBADMSG;
-
-	struct task *task = &session->task[slot];
 	uint32_t generation = (uint32_t)(message->task >> 32);
 
-	session->submits++;
 	/* A slot is reused only when its task was ended, but rings are read in any order (tests/model/slots.pml). */
 	if ((int32_t)(generation - task->generation) < 0) { /* ended long ago */
 		watch_late(arbiter, message->request_id);
@@ -104,51 +98,31 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 		if (generation == task->generation)
 			return -EBADMSG;
 		if (task->phase == TASK_IN_FLIGHT)
-			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns); /* what had its permit has most likely gone */
+			/* what had its permit has most likely gone */
+			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns);
 		else
 			task_lose(arbiter, task);
 	}
 	task->generation = generation;
-
-	bool over = task->ended_generation == generation;
-
-	if (over) {
+	if (task->ended_generation == generation && !(message->flags & MFS_TASK_TAKEN)) {
 		task->ended_generation = 0;
-		if (!(message->flags & MFS_TASK_TAKEN)) {
-			watch_late(arbiter, message->request_id);
-			return 0;
-		}
+		watch_late(arbiter, message->request_id);
+		return 0;
 	}
-	task->direction = (uint8_t)direction_index(message->nic, message->flags & MFS_TASK_INCOMING ? MFS_DIRECTION_IN : MFS_DIRECTION_OUT);
+	return 1;
+}
+
+/* Copies the message; what it leaves open comes from the task's request. */
+static void task_read(struct mfs_arbiter *arbiter, struct session *session, struct task *task,
+		      const struct mfs_message *message)
+{
+	task->session = session;
+	task->direction = (uint8_t)direction_index(message->nic, message->flags & MFS_TASK_INCOMING
+									 ? MFS_DIRECTION_IN
+									 : MFS_DIRECTION_OUT);
 	task->request = message->request_id ? request_find(session, message->request_id) : 0;
 	task->deadline_ns = message->deadline_ns;
 	task->batch = message->batch;
-	if (task->request) { /* what the task does not say, its request has said */
-		const struct request *request = &session->request[task->request - 1];
-
-		if (task->deadline_ns == 0)
-			task->deadline_ns = request->deadline_ns;
-		if (task->batch == MFS_NONE_U32)
-			task->batch = request->batch;
-		if (message->stage == MFS_STAGE_P2D)
-			request_submitted(arbiter, session, task->request - 1, task->direction);
-	}
-
-	task->session = session;
-	nic_place(arbiter, task, message->peer);
-
-	struct direction *direction = direction_at(arbiter, task->direction);
-	struct mfs_flow flow = {
-		.bytes = message->bytes,
-		.request = message->request_id ? key_mix(session->key_salt, message->request_id) : 0,
-		.batch = task->batch != MFS_NONE_U32 ? batch_key(arbiter, session, task->batch, task->direction) : 0,
-		.deadline_ns = task->deadline_ns,
-		.cookie = (uintptr_t)task,
-		.layer = message->layer,
-		.stage = message->stage,
-		.destination = task->destination,
-	};
-
 	task->bytes = message->bytes;
 	task->submit_ns = sent_ns(arbiter, message);
 	task->taken = message->flags & MFS_TASK_TAKEN;
@@ -158,34 +132,90 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session, con
 	task->phase = TASK_WAITING;
 	task->class_marked = message->flags & MFS_TASK_CLASS_MARKED;
 	task->fifo = 0;
+	if (task->request) {
+		const struct request *request = &session->request[task->request - 1];
+
+		if (task->deadline_ns == 0)
+			task->deadline_ns = request->deadline_ns;
+		if (task->batch == MFS_NONE_U32)
+			task->batch = request->batch;
+		if (message->stage == MFS_STAGE_P2D)
+			request_submitted(arbiter, session, task->request - 1, task->direction);
+	}
+	nic_place(arbiter, task, message->peer);
+}
+
+/* False: the queue is full, and the task goes without its order. */
+static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, struct task *task)
+{
+	struct mfs_flow flow = {
+		.bytes = task->bytes,
+		.request = task->request_id ? key_mix(session->key_salt, task->request_id) : 0,
+		.batch = task->batch != MFS_NONE_U32
+				 ? batch_key(arbiter, session, task->batch, task->direction)
+				 : 0,
+		.deadline_ns = task->deadline_ns,
+		.cookie = (uintptr_t)task,
+		.layer = task->layer,
+		.stage = task->stage,
+		.destination = task->destination,
+	};
+
 	session->held_bytes += task->bytes;
 	credit_used(arbiter, session, task->direction);
-	direction->dirty = true;
+	direction_at(arbiter, task->direction)->dirty = true;
 	watch_submit(arbiter, task);
-	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER, .wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
-	bool full = mfs_rmlq_submit(direction->queue, &flow, arbiter->now_ns, &task->handle) < 0;
+	if (mfs_rmlq_submit(direction_at(arbiter, task->direction)->queue, &flow, arbiter->now_ns,
+			    &task->handle) == 0)
+		return true;
+	task->handle = 0; /* better now than never */
+	watch_full(arbiter, task);
+	return false;
+}
 
-	if (full) {
-		task->handle = 0; /* better now than never */
-		watch_full(arbiter, task);
-	}
+static int task_submit(struct mfs_arbiter *arbiter, struct session *session,
+		       const struct mfs_message *message)
+{
+	struct mfs_pick pick = {.tier = MFS_TIER_SCAVENGER,
+				.wire_class = (uint8_t)(arbiter->config.policy.classes - 1)};
+	uint32_t slot = (uint32_t)message->task;
+	struct task *task;
+	bool over, queued;
+	int rc;
+
+	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics ||
+	    message->wire_class >= arbiter->config.policy.classes ||
+	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
+		return -EBADMSG;
+	task = &session->task[slot];
+	session->submits++;
+	rc = slot_claim(arbiter, task, message);
+	if (rc <= 0)
+		return rc;
+	over = task->ended_generation == task->generation;
+	if (over)
+		task->ended_generation = 0;
+	task_read(arbiter, session, task, message);
+	queued = task_enqueue(arbiter, session, task);
 	if (task->taken) {
 		session->taken++;
-		mfs_rmlq_take(direction->queue, task->handle, arbiter->now_ns, &pick);
-		credit_judged(arbiter, task, &pick);
+		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns,
+			      &pick);
+		credit_evaluated(arbiter, task, &pick);
 		pick.wire_class = message->wire_class;
 		nic_taken(arbiter, task, &pick);
 		if (over)
 			task_end(arbiter, task, task->ended_how, task->ended_ns);
-	} else if (full) {
-		nic_granted(arbiter, task, &pick);
+	} else if (!queued) {
+		nic_permitted(arbiter, task, &pick);
 	} else {
 		fifo_add(session, task, message->queue ? (uint32_t)message->nic << 24 | message->queue : 0);
 	}
 	return 0;
 }
 
-static int task_finish(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+static int task_finish(struct mfs_arbiter *arbiter, struct session *session,
+		       const struct mfs_message *message)
 {
 	uint32_t slot = (uint32_t)message->task;
 
@@ -204,11 +234,12 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	else
 		session->cancels++;
 
-	enum watch_end how = message->kind == MFS_MESSAGE_COMPLETE  ? WATCH_COMPLETE
-			     : message->flags & MFS_TASK_BYPASSED   ? WATCH_BYPASS
-								    : WATCH_CANCEL;
+	enum watch_end how = message->kind == MFS_MESSAGE_COMPLETE ? WATCH_COMPLETE
+			     : message->flags & MFS_TASK_BYPASSED  ? WATCH_BYPASS
+								   : WATCH_CANCEL;
 
-	if (ahead > 0 && (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation))) {
+	if (ahead > 0 &&
+	    (!task->ended_generation || ahead > (int32_t)(task->ended_generation - task->generation))) {
 		task->ended_generation = (uint32_t)(message->task >> 32);
 		task->ended_ns = sent_ns(arbiter, message);
 		task->ended_how = (uint8_t)how;
@@ -218,8 +249,8 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session, con
 	return 0;
 }
 
-/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings, and
- * nobody is in a hurry to read them. So it is heeded when all rings are empty. */
+/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings.
+ * So it is processed when all rings are empty. */
 static bool batch_ends(struct session *session, uint32_t slot)
 {
 	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
@@ -240,7 +271,7 @@ static bool request_ends(struct session *session, uint32_t slot)
 	return session->ending = true;
 }
 
-static void ends_heed(struct mfs_arbiter *arbiter, struct session *session)
+static void ends_process(struct mfs_arbiter *arbiter, struct session *session)
 {
 	session->ending = false;
 	for (uint32_t word = 0; word < MFS_REQUESTS_MAX / 64; word++)
@@ -250,7 +281,8 @@ static void ends_heed(struct mfs_arbiter *arbiter, struct session *session)
 		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(session->batches_ending));
 }
 
-static int message_apply(struct mfs_arbiter *arbiter, struct session *session, const struct mfs_message *message)
+static int message_apply(struct mfs_arbiter *arbiter, struct session *session,
+			 const struct mfs_message *message)
 {
 	switch (message->kind) {
 	case MFS_MESSAGE_SUBMIT:
@@ -276,7 +308,7 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session, c
 }
 
 /* What a client's contexts cost is the client's to choose: one message may have a thousand requests read again. Each may take
- * a quarter of the thread's time for it; who has taken more is heard later, and the others now. */
+ * a quarter of the thread's time for it; one that has taken more is read later, and the others now. */
 #define WORK_SHARE 4
 #define WORK_NS_MAX 1000000ull
 
@@ -303,8 +335,9 @@ static int messages_take(struct mfs_arbiter *arbiter, struct session *session, u
 		return 0;
 	if (session->ending)
 		rings = RINGS_ALL;
-	n = mfs_submit_pop_some(&session->reader, rings, segment->submit, segment->submit_slot[0], MFS_SUBMIT_SLOTS,
-			       session->message, MESSAGES_PER_TURN, arbiter->now_ns, arbiter->config.torn_slot_ns);
+	n = mfs_submit_pop_some(&session->reader, rings, segment->submit, segment->submit_slot[0],
+				MFS_SUBMIT_SLOTS, session->message, MESSAGES_PER_TURN, arbiter->now_ns,
+				arbiter->config.torn_slot_ns);
 	session->read_whole = rings == RINGS_ALL && n < MESSAGES_PER_TURN;
 	session->message_next = 0;
 	session->message_end = n > 0 ? (uint32_t)n : 0;
@@ -339,11 +372,11 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_
 		return true;
 	}
 	if (session->ending && session->read_whole)
-		ends_heed(arbiter, session);
+		ends_process(arbiter, session);
 	return worked;
 }
 
-bool grants_end(struct mfs_arbiter *arbiter)
+bool permits_end(struct mfs_arbiter *arbiter)
 {
 	bool fails = false;
 

@@ -5,7 +5,7 @@
  * alone. The writer keeps the last head that it saw, so that it reads the reader's line once a lap. Attaching and detaching
  * are commands, that is they happen between two turns of the writer.
  */
-#include "watch.h"
+#include "trace.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ struct trace {
 	uint64_t head_seen;
 	_Atomic uint64_t lost;
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head; /* the reader's line */
-	_Alignas(MFS_CACHE_LINE) uint64_t slots; /* constant */
+	_Alignas(MFS_CACHE_LINE) uint64_t slots;        /* constant */
 	struct mfs_event event[];
 };
 
@@ -28,7 +28,8 @@ static void trace_push(struct trace *trace, const struct mfs_event *event)
 	if (tail - trace->head_seen == trace->slots)
 		trace->head_seen = atomic_load_explicit(&trace->head, memory_order_acquire);
 	if (tail - trace->head_seen == trace->slots) {
-		atomic_store_explicit(&trace->lost, atomic_load_explicit(&trace->lost, memory_order_relaxed) + 1,
+		atomic_store_explicit(&trace->lost,
+				      atomic_load_explicit(&trace->lost, memory_order_relaxed) + 1,
 				      memory_order_relaxed);
 		return;
 	}
@@ -38,8 +39,8 @@ static void trace_push(struct trace *trace, const struct mfs_event *event)
 
 /* ---- what is written --------------------------------------------------------------------------------------------- */
 
-void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,
-		uint64_t time_ns)
+void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind,
+		const struct mfs_pick *pick, uint64_t time_ns)
 {
 	const struct session *session = task->session;
 	const struct mfs_event event = {

@@ -33,8 +33,10 @@ void watch_batch_begun(struct mfs_arbiter *arbiter, const struct session *sessio
 {
 	if (watch_recorded(arbiter))
 		trace_batch(arbiter, session, batch, MFS_EVENT_BATCH_BEGIN);
-	for (uint32_t r = session->batch_request[batch - session->batch]; r; r = session->request[r - 1].next) {
-		ledger_batch(arbiter->watch->ledger, session->client_id, session->request[r - 1].id, batch->id);
+	for (uint32_t r = session->batch_request[batch - session->batch]; r;
+	     r = session->request[r - 1].next) {
+		ledger_batch(arbiter->watch->ledger, session->client_id, session->request[r - 1].id,
+			     batch->id);
 		if (watch_recorded(arbiter))
 			trace_request(arbiter, session, &session->request[r - 1], MFS_EVENT_REQUEST_BATCH, 0);
 	}
@@ -44,20 +46,23 @@ void watch_request(struct mfs_arbiter *arbiter, const struct session *session, c
 {
 	uint64_t budget_us = request->budget_ns / 1000;
 
-	ledger_announced(arbiter->watch->ledger, session->client_id, request->id, request->deadline_ns, arbiter->now_ns);
+	ledger_announced(arbiter->watch->ledger, session->client_id, request->id, request->deadline_ns,
+			 arbiter->now_ns);
 	if (batch_id_of(session, request))
-		ledger_batch(arbiter->watch->ledger, session->client_id, request->id, batch_id_of(session, request));
+		ledger_batch(arbiter->watch->ledger, session->client_id, request->id,
+			     batch_id_of(session, request));
 	if (watch_recorded(arbiter))
 		trace_request(arbiter, session, request, MFS_EVENT_REQUEST_ANNOUNCED,
 			      budget_us < UINT32_MAX ? (uint32_t)budget_us : UINT32_MAX);
 }
 
-void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request)
+void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session,
+		       const struct request *request)
 {
 	if (watch_recorded(arbiter))
 		trace_request(arbiter, session, request, MFS_EVENT_REQUEST_ENDED, 0);
-	if (ledger_ended(arbiter->watch->ledger, session->client_id, request->id, session->state == MFS_SEGMENT_ACTIVE,
-			 arbiter->now_ns))
+	if (ledger_ended(arbiter->watch->ledger, session->client_id, request->id,
+			 session->state == MFS_SEGMENT_ACTIVE, arbiter->now_ns))
 		arbiter_notice(arbiter);
 }
 
@@ -72,7 +77,8 @@ void watch_prune(struct mfs_arbiter *arbiter, const struct session *session, con
 void watch_promoted(void *argument, uint64_t cookie, uint32_t level, bool critical)
 {
 	struct mfs_arbiter *arbiter = argument;
-	const struct mfs_pick place = {.level = (uint8_t)level, .tier = critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST};
+	const struct mfs_pick place = {.level = (uint8_t)level,
+				       .tier = critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST};
 
 	if (watch_recorded(arbiter))
 		trace_task(arbiter, (const struct task *)(uintptr_t)cookie, MFS_EVENT_PROMOTE, &place,
@@ -94,18 +100,21 @@ static int run_accounts(struct mfs_arbiter *arbiter, void *argument)
 {
 	const struct accounts_argument *a = argument;
 
-	return ledger_read(arbiter->watch->ledger, a->request_id, a->first, a->accounts, a->n, a->cells, a->cells_max, a->next);
+	return ledger_read(arbiter->watch->ledger, a->request_id, a->first, a->accounts, a->n, a->cells,
+			   a->cells_max, a->next);
 }
 
-int mfs_arbiter_accounts(struct mfs_arbiter *arbiter, uint64_t request_id, uint32_t first, struct mfs_account *accounts,
-			 int n, struct mfs_account_cell *cells, uint32_t cells_max, uint32_t *next)
+int mfs_arbiter_accounts(struct mfs_arbiter *arbiter, uint64_t request_id, uint32_t first,
+			 struct mfs_account *accounts, int n, struct mfs_account_cell *cells,
+			 uint32_t cells_max, uint32_t *next)
 {
 	struct accounts_argument a = {request_id, accounts, cells, next, first, cells_max, n};
 
 	*next = MFS_LEDGER_REQUESTS;
 	if (first >= MFS_LEDGER_REQUESTS)
 		return 0;
-	return cells_max < 2 * MFS_LEDGER_REQUEST_CELLS ? -EINVAL : arbiter_command(arbiter, run_accounts, &a);
+	return cells_max < 2 * MFS_LEDGER_REQUEST_CELLS ? -EINVAL
+							: arbiter_command(arbiter, run_accounts, &a);
 }
 
 struct finished_argument {

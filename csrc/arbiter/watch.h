@@ -1,38 +1,17 @@
-/* Where the arbiter is watched: one line at each place where something happens to a flow, a batch or a request. Each keeps
- * the ledger and, only while somebody records, writes an event: otherwise one branch that is always predicted.
- *
- *   ledger.c   what each request has moved
- *   trace.c    the ring of events
+/* Where the arbiter is observed: one line at each place where something happens to a flow, a batch or a request. Each keeps
+ * the ledger and, only while an observer records, writes an event: otherwise one branch that is always predicted.
  */
 #ifndef MFS_ARBITER_WATCH_H
 #define MFS_ARBITER_WATCH_H
 
 #include "ledger.h"
-#include "state.h"
-
-#include <mfs/trace.h>
-
-struct trace;
-
-struct watch {
-	struct trace *trace; /* NULL: nobody records */
-	struct ledger *ledger;
-	uint64_t opened[MFS_OPEN_REASONS];
-};
+#include "trace.h"
 
 enum watch_end { WATCH_COMPLETE, WATCH_BYPASS, WATCH_CANCEL, WATCH_DROP };
 
 int watch_create(struct mfs_arbiter *arbiter);
 void watch_destroy(struct mfs_arbiter *arbiter); /* also after watch_create has failed or was not called */
 
-/* trace.c: called only while a ring is attached */
-void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind, const struct mfs_pick *pick,
-		uint64_t time_ns);
-void trace_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,
-		 enum mfs_event_kind kind);
-void trace_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request,
-		   enum mfs_event_kind kind, uint32_t value);
-void trace_client(struct mfs_arbiter *arbiter, const struct session *session, enum mfs_open_reason why);
 /* A queue's observer: mfs_rmlq_watch. */
 void watch_promoted(void *arbiter, uint64_t cookie, uint32_t level, bool critical);
 
@@ -46,28 +25,34 @@ static inline void watch_submit(struct mfs_arbiter *arbiter, struct task *task)
 	/* a load without a batch says when it must be there, not when its request is due */
 	bool load = task->stage == MFS_STAGE_REUSE && task->batch == MFS_NONE_U32;
 
-	task->account = task->request_id ? ledger_submit(arbiter->watch->ledger, task->session->client_id, task->request_id,
-							 task->stage, task->layer, task->bytes,
-							 load ? 0 : task->deadline_ns, task->submit_ns)
-					 : 0;
+	task->account = task->request_id
+				? ledger_submit(arbiter->watch->ledger, task->session->client_id,
+						task->request_id, task->stage, task->layer, task->bytes,
+						load ? 0 : task->deadline_ns, task->submit_ns)
+				: 0;
 	if (watch_recorded(arbiter))
 		trace_task(arbiter, task, MFS_EVENT_SUBMIT, NULL, task->submit_ns);
 }
 
-static inline void watch_permit(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick)
+static inline void watch_permit(struct mfs_arbiter *arbiter, const struct task *task,
+				const struct mfs_pick *pick)
 {
 	if (watch_recorded(arbiter))
-		trace_task(arbiter, task, MFS_EVENT_PERMIT, pick, task->taken ? task->submit_ns : arbiter->now_ns);
+		trace_task(arbiter, task, MFS_EVENT_PERMIT, pick,
+			   task->taken ? task->submit_ns : arbiter->now_ns);
 }
 
-static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *task, enum watch_end how, uint64_t end_ns)
+static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *task, enum watch_end how,
+			     uint64_t end_ns)
 {
 	static const enum ledger_end end[] = {LEDGER_COMPLETE, LEDGER_BYPASS, LEDGER_DROP, LEDGER_DROP};
-	static const enum mfs_event_kind kind[] = {MFS_EVENT_COMPLETE, MFS_EVENT_BYPASS, MFS_EVENT_CANCEL, MFS_EVENT_DROP};
+	static const enum mfs_event_kind kind[] = {MFS_EVENT_COMPLETE, MFS_EVENT_BYPASS, MFS_EVENT_CANCEL,
+						   MFS_EVENT_DROP};
 
 	if (how == WATCH_BYPASS)
 		arbiter->watch->opened[MFS_OPEN_BYPASS]++;
-	if (task->account && ledger_finish(arbiter->watch->ledger, task->account, end[how], task->bytes, end_ns))
+	if (task->account &&
+	    ledger_finish(arbiter->watch->ledger, task->account, end[how], task->bytes, end_ns))
 		arbiter_notice(arbiter);
 	if (watch_recorded(arbiter))
 		trace_task(arbiter, task, kind[how], NULL, end_ns);
@@ -88,7 +73,8 @@ static inline void watch_full(struct mfs_arbiter *arbiter, const struct task *ta
 		trace_client(arbiter, task->session, MFS_OPEN_QUEUE_FULL);
 }
 
-static inline void watch_open(struct mfs_arbiter *arbiter, const struct session *session, enum mfs_open_reason why)
+static inline void watch_open(struct mfs_arbiter *arbiter, const struct session *session,
+			      enum mfs_open_reason why)
 {
 	arbiter->watch->opened[why]++;
 	if (watch_recorded(arbiter))
@@ -97,8 +83,8 @@ static inline void watch_open(struct mfs_arbiter *arbiter, const struct session 
 
 void watch_batch_begun(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch);
 
-static inline void watch_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,
-			       bool arrives)
+static inline void watch_batch(struct mfs_arbiter *arbiter, const struct session *session,
+			       const struct batch *batch, bool arrives)
 {
 	if (arrives)
 		watch_batch_begun(arbiter, session, batch);
@@ -106,14 +92,16 @@ static inline void watch_batch(struct mfs_arbiter *arbiter, const struct session
 		trace_batch(arbiter, session, batch, MFS_EVENT_BATCH_LAYER);
 }
 
-static inline void watch_batch_end(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch)
+static inline void watch_batch_end(struct mfs_arbiter *arbiter, const struct session *session,
+				   const struct batch *batch)
 {
 	if (watch_recorded(arbiter))
 		trace_batch(arbiter, session, batch, MFS_EVENT_BATCH_END);
 }
 
 void watch_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request);
-void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request);
+void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session,
+		       const struct request *request);
 void watch_prune(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request);
 
 #endif

@@ -107,7 +107,7 @@ static inline void mfs_heap_remove(struct mfs_heap *heap, uint32_t node)
 	last = heap->entry[--heap->n];
 	if (last.node == node)
 		return;
-	/* the last entry belongs near the bottom as a rule: the hole goes all the way down without a look at it */
+	/* the last entry belongs near the bottom as a rule: the hole goes all the way down without comparing it */
 	for (at = position - 1; (child = at * 4 + 1) < heap->n;) {
 		uint32_t best = mfs_heap_least(heap->entry, child, heap->n);
 

@@ -1,6 +1,8 @@
 /* Submit and wait in one: what a synchronous sender does for each of its messages. */
-#define _GNU_SOURCE
 #include "state.h"
+
+#include "../base/clock.h"
+#include "../base/pause.h"
 
 #include <errno.h>
 
@@ -8,18 +10,10 @@
  * costs no more than it saves. */
 #define SPIN_AWAKE_NS 5000
 #define SPIN_WAKING_NS 40000
-#define LOOKS_PER_CLOCK 64
+#define POLLS_PER_CLOCK 64
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
-int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)
+int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns,
+		   uint64_t *task_id)
 {
 	struct mfs_segment *segment = client->segment;
 	struct mfs_task asking = *task;
@@ -44,16 +38,16 @@ int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint6
 		return mfs_client_permit(client, *task_id);
 	/* Where cores are few the arbiter may need this one: then it is never woken and waited for at once. */
 	if (!waking || !client->few_cores) {
-		uint64_t until_ns = client_clock_ns() + (waking ? SPIN_WAKING_NS : SPIN_AWAKE_NS);
+		uint64_t until_ns = mfs_clock_ns() + (waking ? SPIN_WAKING_NS : SPIN_AWAKE_NS);
 
 		do {
-			for (unsigned look = 0; look < LOOKS_PER_CLOCK; look++) {
+			for (unsigned poll = 0; poll < POLLS_PER_CLOCK; poll++) {
 				rc = mfs_client_permit(client, *task_id);
 				if (rc != -EAGAIN)
 					return rc;
-				relax();
+				mfs_pause();
 			}
-		} while (client_clock_ns() < until_ns);
+		} while (mfs_clock_ns() < until_ns);
 	}
 	return mfs_client_permit_wait(client, *task_id, timeout_ns);
 }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "state.h"
 
+#include "../base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -33,15 +35,17 @@ static int fail(const char **why, const char *line, int rc)
 /* Applies what is left until deadline_ns to both directions of the socket. -ETIMEDOUT when nothing is. */
 static int socket_bound(int fd, uint64_t deadline_ns)
 {
-	uint64_t now = client_clock_ns();
+	uint64_t now = mfs_clock_ns();
 
 	if (now >= deadline_ns)
 		return -ETIMEDOUT;
 
 	uint64_t left_us = (deadline_ns - now) / 1000 + 1;
-	struct timeval t = {.tv_sec = (time_t)(left_us / 1000000), .tv_usec = (suseconds_t)(left_us % 1000000)};
+	struct timeval t = {.tv_sec = (time_t)(left_us / 1000000),
+			    .tv_usec = (suseconds_t)(left_us % 1000000)};
 
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t)) || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)))
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)))
 		return -errno;
 	return 0;
 }
@@ -76,12 +80,14 @@ static int socket_connect(const char *path, uint64_t deadline_ns)
 }
 
 /* Sends one packet and receives one of exactly `answer_bytes`, with up to two descriptors (-1 where there is none). */
-static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, size_t answer_bytes, int descriptors[2],
-			   uint64_t deadline_ns)
+static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, size_t answer_bytes,
+			   int descriptors[2], uint64_t deadline_ns)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
 	struct iovec vector = {.iov_base = answer, .iov_len = answer_bytes};
-	struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr message = {.msg_iov = &vector,
+				 .msg_iovlen = 1,
+				 .msg_control = control,
 				 .msg_controllen = sizeof(control)};
 	unsigned n = 0;
 	ssize_t got;
@@ -125,9 +131,9 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 /* The part of the segment that a daemon of this minor version has and we know. */
 static size_t segment_known_bytes(uint32_t minor)
 {
-	return minor < MINOR_REQUESTS	       ? offsetof(struct mfs_segment, request)
+	return minor < MINOR_REQUESTS           ? offsetof(struct mfs_segment, request)
 	       : minor < MFS_USAGE_SHARDS_MINOR ? offsetof(struct mfs_segment, posted_shard)
-					       : sizeof(struct mfs_segment);
+						: sizeof(struct mfs_segment);
 }
 
 /* Maps the segment after checking that it cannot shrink under us and that both sides mean the same layout. What a daemon of
@@ -142,16 +148,22 @@ static int segment_map(int memfd, struct mfs_client *client, const char **why)
 
 	if (fstat(memfd, &status) || status.st_size < (off_t)sizeof(header) ||
 	    pread(memfd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))
-		return fail(why, "the daemon's segment has another size: restart mfsd and this program with one version",
-			    -EPROTO);
+		return fail(
+			why,
+			"the daemon's segment has another size: restart mfsd and this program with one version",
+			-EPROTO);
 	if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
 		return fail(why, "the daemon's segment is not sealed", -EPROTO);
 	bytes = segment_known_bytes(header.minor);
-	if (header.magic != MFS_ABI_MAGIC || header.major != MFS_ABI_MAJOR || header.header_bytes != sizeof(header) ||
-	    header.segment_bytes < bytes || status.st_size < (off_t)bytes)
-		return fail(why, "the daemon speaks another ABI version: restart mfsd and this program with one version",
-			    -EPROTO);
-	memory = mmap(NULL, sizeof(struct mfs_segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (header.magic != MFS_ABI_MAGIC || header.major != MFS_ABI_MAJOR ||
+	    header.header_bytes != sizeof(header) || header.segment_bytes < bytes ||
+	    status.st_size < (off_t)bytes)
+		return fail(
+			why,
+			"the daemon speaks another ABI version: restart mfsd and this program with one version",
+			-EPROTO);
+	memory = mmap(NULL, sizeof(struct mfs_segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		      -1, 0);
 	if (memory != MAP_FAILED &&
 	    mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memfd, 0) == MAP_FAILED) {
 		munmap(memory, sizeof(struct mfs_segment));
@@ -170,11 +182,15 @@ static void process_name(char *name, size_t size, const char *wanted)
 }
 
 /* `minor` is the version to ask for; set to the daemon's when that one refuses a higher. */
-static int handshake(const struct mfs_client_options *options, struct mfs_client *client, uint64_t deadline_ns,
-		     uint16_t *minor, const char **why)
+static int handshake(const struct mfs_client_options *options, struct mfs_client *client,
+		     uint64_t deadline_ns, uint16_t *minor, const char **why)
 {
-	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = *minor,
-				  .kind = MFS_HELLO_ATTACH, .pid = (uint32_t)getpid(), .mode = options->mode};
+	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC,
+				  .major = MFS_ABI_MAJOR,
+				  .minor = *minor,
+				  .kind = MFS_HELLO_ATTACH,
+				  .pid = (uint32_t)getpid(),
+				  .mode = options->mode};
 	struct mfs_welcome welcome = {0};
 	int descriptors[2];
 	int rc;
@@ -182,25 +198,32 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 	process_name(hello.process, sizeof(hello.process), options->process);
 	rc = socket_exchange(client->socket, &hello, &welcome, sizeof(welcome), descriptors, deadline_ns);
 	if (rc < 0)
-		fail(why, rc == -EPROTO ? "the daemon speaks another protocol: restart mfsd and this program with one version"
-			  : rc == -ETIMEDOUT ? "the daemon does not answer in time"
-					     : "the daemon closed the connection",
+		fail(why,
+		     rc == -EPROTO
+			     ? "the daemon speaks another protocol: restart mfsd and this program with one version"
+		     : rc == -ETIMEDOUT ? "the daemon does not answer in time"
+					: "the daemon closed the connection",
 		     rc);
 	else if (welcome.magic != MFS_ABI_MAGIC || welcome.major != MFS_ABI_MAJOR)
-		rc = fail(why, "the daemon speaks another ABI version: restart mfsd and this program with one version",
-			  -EPROTO);
+		rc = fail(
+			why,
+			"the daemon speaks another ABI version: restart mfsd and this program with one version",
+			-EPROTO);
 	else if (welcome.error != 0)
-		rc = fail(why, welcome.error == -EACCES	  ? "the daemon refused this user"
-			       : welcome.error == -EUSERS ? "the daemon has too many clients"
-			       : welcome.error == -ENOSPC ? "the daemon has no memory for another segment"
-			       : welcome.error == -EPROTO ? "the daemon serves another ABI version: install one version of mfsd"
-							  : "the daemon refused",
+		rc = fail(why,
+			  welcome.error == -EACCES   ? "the daemon refused this user"
+			  : welcome.error == -EUSERS ? "the daemon has too many clients"
+			  : welcome.error == -ENOSPC ? "the daemon has no memory for another segment"
+			  : welcome.error == -EPROTO
+				  ? "the daemon serves another ABI version: install one version of mfsd"
+				  : "the daemon refused",
 			  welcome.error < 0 && welcome.error > -4096 ? welcome.error : -EPROTO);
 	else if (descriptors[1] < 0)
 		rc = fail(why, "the daemon's welcome lacks its descriptors", -EPROTO);
 	else
 		rc = segment_map(descriptors[0], client, why);
-	if (rc == -EPROTO && welcome.error == -EPROTO && welcome.major == MFS_ABI_MAJOR && welcome.minor < *minor)
+	if (rc == -EPROTO && welcome.error == -EPROTO && welcome.major == MFS_ABI_MAJOR &&
+	    welcome.minor < *minor)
 		*minor = welcome.minor;
 
 	if (descriptors[0] >= 0)
@@ -213,8 +236,8 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 }
 
 /* Daemons before minor 4 close the door on a client of a higher minor version; then it says theirs. */
-static int connect_and_shake_hands(const struct mfs_client_options *options, const char *path, struct mfs_client *client,
-				   uint64_t deadline_ns, const char **why)
+static int connect_and_shake_hands(const struct mfs_client_options *options, const char *path,
+				   struct mfs_client *client, uint64_t deadline_ns, const char **why)
 {
 	uint16_t minor = MFS_ABI_MINOR, asked;
 	int rc;
@@ -223,10 +246,12 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 		asked = minor;
 		client->socket = rc = socket_connect(path, deadline_ns);
 		if (rc < 0)
-			return fail(why, rc == -ETIMEDOUT      ? "the daemon does not accept connections in time"
-					 : rc == -EACCES       ? "this user may not open the daemon's socket"
-					 : rc == -ENAMETOOLONG ? "the daemon's socket path is too long: at most 107 bytes"
-							       : "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
+			return fail(why,
+				    rc == -ETIMEDOUT ? "the daemon does not accept connections in time"
+				    : rc == -EACCES  ? "this user may not open the daemon's socket"
+				    : rc == -ENAMETOOLONG
+					    ? "the daemon's socket path is too long: at most 107 bytes"
+					    : "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
 				    rc);
 		rc = handshake(options, client, deadline_ns, &minor, why);
 		if (rc < 0)
@@ -238,7 +263,7 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
 {
 	unsigned timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_MS_DEFAULT;
-	uint64_t deadline_ns = client_clock_ns() + timeout_ms * 1000000ull;
+	uint64_t deadline_ns = mfs_clock_ns() + timeout_ms * MFS_NS_PER_MS;
 	const char *path = options->socket_path;
 	struct mfs_client *client;
 	int rc;
@@ -262,8 +287,9 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	}
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
-	/* the clock tells apart the copies of this file in one process: an engine's binding may use the shim's client */
-	client->serial = client_clock_ns() << 8 | (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
+	/* the clock distinguishes the copies of this file in one process: an engine's binding may use the shim's client */
+	client->serial = mfs_clock_ns() << 8 |
+			 (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
 	client->epoch = (uint32_t)client->segment->header.epoch;
 	client->few_cores = sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES;
 	for (uint32_t i = 0; i < MFS_TASKS_MAX; i++) {
@@ -287,14 +313,18 @@ void mfs_client_forget(struct mfs_client *client)
 
 void mfs_client_detach(struct mfs_client *client)
 {
-	mfs_client_forget(client); /* the closed socket tells the daemon */
+	mfs_client_forget(client); /* the daemon sees the closed socket */
 }
 
 int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
-	uint64_t deadline_ns = client_clock_ns() + client->timeout_ms * 1000000ull;
-	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = (uint16_t)client->minor,
-				  .kind = MFS_HELLO_NIC, .pid = (uint32_t)getpid(), .nic_guid = guid,
+	uint64_t deadline_ns = mfs_clock_ns() + client->timeout_ms * MFS_NS_PER_MS;
+	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC,
+				  .major = MFS_ABI_MAJOR,
+				  .minor = (uint16_t)client->minor,
+				  .kind = MFS_HELLO_NIC,
+				  .pid = (uint32_t)getpid(),
+				  .nic_guid = guid,
 				  .nic_rate_bytes_per_s = rate_bytes_per_s};
 	struct mfs_nic_reply reply;
 	char late[sizeof(struct mfs_welcome)];
@@ -303,12 +333,12 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 
 	strncpy(hello.nic_name, name, sizeof(hello.nic_name) - 1);
 	while (atomic_exchange_explicit(&client->socket_busy, 1, memory_order_acquire)) {
-		if (client_clock_ns() >= deadline_ns)
+		if (mfs_clock_ns() >= deadline_ns)
 			return -ETIMEDOUT;
 		sched_yield();
 	}
 	/* the answer to a request that timed out before; a daemon that sends without end is not listened to without end */
-	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0 && client_clock_ns() < deadline_ns)
+	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0 && mfs_clock_ns() < deadline_ns)
 		;
 	rc = socket_exchange(client->socket, &hello, &reply, sizeof(reply), descriptors, deadline_ns);
 	atomic_store_explicit(&client->socket_busy, 0, memory_order_release);
@@ -317,7 +347,8 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 			close(descriptors[i]);
 	if (rc < 0)
 		return rc;
-	if (reply.magic != MFS_ABI_MAGIC || reply.error > 0 || reply.error <= -4096 || reply.nic >= MFS_NICS_MAX)
+	if (reply.magic != MFS_ABI_MAGIC || reply.error > 0 || reply.error <= -4096 ||
+	    reply.nic >= MFS_NICS_MAX)
 		return -EPROTO;
 	return reply.error ? reply.error : (int)reply.nic;
 }
@@ -347,7 +378,8 @@ int mfs_client_rules(struct mfs_client *client, struct mfs_rule *rules, int n, u
 		if ((int)count > n)
 			count = (uint32_t)(n < 0 ? 0 : n);
 		for (size_t i = 0; i < count * sizeof(*rules) / sizeof(uint64_t); i++)
-			((uint64_t *)rules)[i] = __atomic_load_n((uint64_t *)table->rule + i, __ATOMIC_RELAXED);
+			((uint64_t *)rules)[i] =
+				__atomic_load_n((uint64_t *)table->rule + i, __ATOMIC_RELAXED);
 		atomic_thread_fence(memory_order_acquire);
 		if (atomic_load_explicit(&table->version, memory_order_relaxed) == before) {
 			*version = before;

@@ -1,48 +1,35 @@
 /* The client's contexts: batches, their requests, and what those will move. Tables in the segment that the daemon reads;
- * who may write a slot is who claimed it, so that no call waits for another. */
+ * a slot is written only by the thread that claimed it, so that no call waits for another. */
 #define _GNU_SOURCE
-#include "state.h"
+#include "message.h"
+#include "task.h"
 
 #include <errno.h>
 #include <string.h>
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-bool client_batch_send(struct mfs_client *client, uint32_t batch)
-{
-	struct mfs_message message = {.batch = batch, .kind = MFS_MESSAGE_BATCH};
-
-	return client_message_send(client, &message, true);
-}
-
-bool client_request_send(struct mfs_client *client, uint32_t request)
-{
-	struct mfs_message message = {.task = request, .batch = MFS_NONE_U32, .kind = MFS_MESSAGE_REQUEST};
-
-	if (client->minor < MINOR_REQUESTS) /* its daemon has no such table: what is told stays here */
-		return true;
-	return client_message_send(client, &message, true);
-}
-
-static void tell(struct mfs_client *client, uint32_t slot, _Atomic uint64_t *owed,
-		 bool (*send)(struct mfs_client *, uint32_t))
+static void announce(struct mfs_client *client, uint32_t slot, _Atomic uint64_t *owed,
+		     bool (*send)(struct mfs_client *, uint32_t))
 {
 	client_owed_check(client);
 	if (send(client, slot))
 		return;
-	if (!(atomic_fetch_or_explicit(&owed[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS, memory_order_release) >>
-		      slot % MFS_WORD_BITS & 1))
+	if (!(atomic_fetch_or_explicit(&owed[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS,
+				       memory_order_release) >>
+		      slot % MFS_WORD_BITS &
+	      1))
 		atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
 }
 
-static void batch_tell(struct mfs_client *client, uint32_t batch)
+static void batch_announce(struct mfs_client *client, uint32_t batch)
 {
-	tell(client, batch, &client->owed_batches, client_batch_send);
+	announce(client, batch, &client->owed_batches, client_batch_send);
 }
 
-static void request_tell(struct mfs_client *client, uint32_t request)
+static void request_announce(struct mfs_client *client, uint32_t request)
 {
-	tell(client, request, client->owed_requests, client_request_send);
+	announce(client, request, client->owed_requests, client_request_send);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -55,9 +42,9 @@ static int request_claim(struct mfs_client *client)
 		uint32_t slot = (first + i) % MFS_REQUESTS_MAX;
 		uint64_t free_id = 0;
 
-		if (atomic_compare_exchange_strong_explicit(&client->segment->request[slot].request_id, &free_id,
-							    MFS_CONTEXT_CLAIMED, memory_order_acquire,
-							    memory_order_relaxed)) {
+		if (atomic_compare_exchange_strong_explicit(&client->segment->request[slot].request_id,
+							    &free_id, MFS_CONTEXT_CLAIMED,
+							    memory_order_acquire, memory_order_relaxed)) {
 			atomic_store_explicit(&client->request_hint, slot + 1, memory_order_relaxed);
 			return (int)slot;
 		}
@@ -72,10 +59,11 @@ static uint32_t demand_claim(struct mfs_client *client, uint32_t request)
 
 	for (uint32_t i = 0; i < MFS_DEMANDS_MAX; i++) {
 		uint32_t slot = (first + i) % MFS_DEMANDS_MAX;
-		uint32_t nobody = 0;
+		uint32_t none = 0;
 
-		if (atomic_compare_exchange_strong_explicit(&client->segment->demand[slot].request, &nobody, request + 1,
-							    memory_order_acquire, memory_order_relaxed)) {
+		if (atomic_compare_exchange_strong_explicit(&client->segment->demand[slot].request, &none,
+							    request + 1, memory_order_acquire,
+							    memory_order_relaxed)) {
 			atomic_store_explicit(&client->demand_hint, slot + 1, memory_order_relaxed);
 			return slot + 1;
 		}
@@ -97,7 +85,8 @@ static void demands_free(struct mfs_client *client, uint32_t request)
 	atomic_store_explicit(&segment->request[request].demand, 0, memory_order_relaxed);
 }
 
-static int demands_write(struct mfs_client *client, uint32_t request, const struct mfs_demand_info *told, uint32_t count)
+static int demands_write(struct mfs_client *client, uint32_t request, const struct mfs_demand_info *info,
+			 uint32_t count)
 {
 	_Atomic uint32_t *link = &client->segment->request[request].demand;
 
@@ -111,24 +100,25 @@ static int demands_write(struct mfs_client *client, uint32_t request, const stru
 			demands_free(client, request);
 			return -ENOSPC;
 		}
-		memcpy(peer, told[i].peer, sizeof(peer));
+		memcpy(peer, info[i].peer, sizeof(peer));
 		atomic_store_explicit(&demand->next, 0, memory_order_relaxed);
-		atomic_store_explicit(&demand->bytes, told[i].bytes, memory_order_relaxed);
+		atomic_store_explicit(&demand->bytes, info[i].bytes, memory_order_relaxed);
 		atomic_store_explicit(&demand->peer[0], peer[0], memory_order_relaxed);
 		atomic_store_explicit(&demand->peer[1], peer[1], memory_order_relaxed);
-		atomic_store_explicit(&demand->layer, told[i].layer, memory_order_relaxed);
-		atomic_store_explicit(&demand->stage, told[i].stage, memory_order_relaxed);
-		atomic_store_explicit(&demand->nic, told[i].nic, memory_order_relaxed);
-		atomic_store_explicit(&demand->direction, told[i].direction, memory_order_relaxed);
+		atomic_store_explicit(&demand->layer, info[i].layer, memory_order_relaxed);
+		atomic_store_explicit(&demand->stage, info[i].stage, memory_order_relaxed);
+		atomic_store_explicit(&demand->nic, info[i].nic, memory_order_relaxed);
+		atomic_store_explicit(&demand->direction, info[i].direction, memory_order_relaxed);
 		atomic_store_explicit(link, claimed, memory_order_relaxed);
 		link = &demand->next;
 	}
 	return 0;
 }
 
-int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *told, uint32_t batch)
+int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *info, uint32_t batch)
 {
-	if (told->request_id == 0 || told->request_id == MFS_CONTEXT_CLAIMED || told->demands_count > MFS_REQUEST_DEMANDS_MAX ||
+	if (info->request_id == 0 || info->request_id == MFS_CONTEXT_CLAIMED ||
+	    info->demands_count > MFS_REQUEST_DEMANDS_MAX ||
 	    (batch != MFS_NONE_U32 && batch >= MFS_BATCHES_MAX))
 		return -EINVAL;
 
@@ -138,22 +128,22 @@ int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request
 		return slot;
 
 	struct mfs_request *request = &client->segment->request[slot];
-	int rc = demands_write(client, (uint32_t)slot, told->demands, told->demands_count);
+	int rc = demands_write(client, (uint32_t)slot, info->demands, info->demands_count);
 
 	if (rc < 0) {
 		atomic_store_explicit(&request->request_id, 0, memory_order_release);
 		return rc;
 	}
-	atomic_store_explicit(&request->program_id, told->program_id, memory_order_relaxed);
-	atomic_store_explicit(&request->deadline_ns, told->deadline_ns, memory_order_relaxed);
-	atomic_store_explicit(&request->budget_ns, told->budget_ns, memory_order_relaxed);
+	atomic_store_explicit(&request->program_id, info->program_id, memory_order_relaxed);
+	atomic_store_explicit(&request->deadline_ns, info->deadline_ns, memory_order_relaxed);
+	atomic_store_explicit(&request->budget_ns, info->budget_ns, memory_order_relaxed);
 	atomic_store_explicit(&request->batch, batch, memory_order_relaxed);
-	atomic_store_explicit(&request->value, told->value, memory_order_relaxed);
-	atomic_store_explicit(&request->flags, told->flags, memory_order_relaxed);
+	atomic_store_explicit(&request->value, info->value, memory_order_relaxed);
+	atomic_store_explicit(&request->flags, info->flags, memory_order_relaxed);
 	atomic_store_explicit(&request->judgement, 0, memory_order_relaxed);
 	atomic_fetch_add_explicit(&request->version, 1, memory_order_relaxed);
-	atomic_store_explicit(&request->request_id, told->request_id, memory_order_release);
-	request_tell(client, (uint32_t)slot);
+	atomic_store_explicit(&request->request_id, info->request_id, memory_order_release);
+	request_announce(client, (uint32_t)slot);
 	return slot;
 }
 
@@ -174,7 +164,7 @@ int mfs_client_request_end(struct mfs_client *client, uint32_t slot)
 							memory_order_acquire, memory_order_relaxed));
 	demands_free(client, slot);
 	atomic_store_explicit(&request->request_id, 0, memory_order_release);
-	request_tell(client, slot);
+	request_announce(client, slot);
 	return 0;
 }
 
@@ -195,9 +185,9 @@ static void requests_end(struct mfs_client *client, uint32_t batch)
 			mfs_client_request_end(client, i);
 }
 
-int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *told)
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *info)
 {
-	if (told->batch_id == 0 || told->batch_id == MFS_CONTEXT_CLAIMED)
+	if (info->batch_id == 0 || info->batch_id == MFS_CONTEXT_CLAIMED)
 		return -EINVAL;
 	for (uint32_t i = 0; i < MFS_BATCHES_MAX; i++) {
 		struct mfs_batch *batch = &client->segment->batch[i];
@@ -207,48 +197,51 @@ int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batc
 							     memory_order_acquire, memory_order_relaxed))
 			continue;
 		atomic_store_explicit(&batch->layer_current, 0, memory_order_relaxed);
-		atomic_store_explicit(&batch->layers, told->layers, memory_order_relaxed);
-		atomic_store_explicit(&batch->deadline_ns, told->deadline_ns, memory_order_relaxed);
-		atomic_store_explicit(&batch->compute_ns, told->compute_ns, memory_order_relaxed);
-		atomic_store_explicit(&batch->requests, told->requests_count, memory_order_relaxed);
+		atomic_store_explicit(&batch->layers, info->layers, memory_order_relaxed);
+		atomic_store_explicit(&batch->deadline_ns, info->deadline_ns, memory_order_relaxed);
+		atomic_store_explicit(&batch->compute_ns, info->compute_ns, memory_order_relaxed);
+		atomic_store_explicit(&batch->requests, info->requests_count, memory_order_relaxed);
 		atomic_fetch_add_explicit(&batch->version, 1, memory_order_relaxed);
 		/* Its requests before its id: once the batch is known, all that is in it is. */
-		for (uint32_t r = 0; r < told->requests_count; r++) {
-			int rc = mfs_client_request_begin(client, &told->requests[r], i);
+		for (uint32_t r = 0; r < info->requests_count; r++) {
+			int rc = mfs_client_request_begin(client, &info->requests[r], i);
 
 			if (rc < 0) {
 				requests_end(client, i);
 				atomic_store_explicit(&batch->batch_id, 0, memory_order_release);
 				return rc;
 			}
-			if (told->request_slots)
-				told->request_slots[r] = (uint32_t)rc;
+			if (info->request_slots)
+				info->request_slots[r] = (uint32_t)rc;
 		}
-		atomic_store_explicit(&batch->batch_id, told->batch_id, memory_order_release);
-		batch_tell(client, i);
+		atomic_store_explicit(&batch->batch_id, info->batch_id, memory_order_release);
+		batch_announce(client, i);
 		return (int)i;
 	}
 	return -ENOSPC;
 }
 
-int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
-			   uint64_t compute_ns)
+int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers,
+			   uint64_t deadline_ns, uint64_t compute_ns)
 {
-	const struct mfs_batch_info told = {
-		.batch_id = batch_id, .layers = layers, .deadline_ns = deadline_ns, .compute_ns = compute_ns};
+	const struct mfs_batch_info info = {.batch_id = batch_id,
+					    .layers = layers,
+					    .deadline_ns = deadline_ns,
+					    .compute_ns = compute_ns};
 
-	return mfs_client_batch_begin_with(client, &told);
+	return mfs_client_batch_begin_with(client, &info);
 }
 
 int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t layer_current)
 {
 	if (batch >= MFS_BATCHES_MAX)
 		return -EINVAL;
-	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current, memory_order_relaxed);
+	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current,
+			      memory_order_relaxed);
 	/* The arbiter reads the context with every submit and every heartbeat; a message is due only for what waits already. */
 	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++) {
 		if (atomic_load_explicit(&client->ring[ring].waiting, memory_order_relaxed)) {
-			batch_tell(client, batch);
+			batch_announce(client, batch);
 			break;
 		}
 	}
@@ -267,10 +260,10 @@ int mfs_client_batch_end(struct mfs_client *client, uint32_t batch)
 	do {
 		if (id == 0 || id == MFS_CONTEXT_CLAIMED)
 			return -ENOENT;
-	} while (!atomic_compare_exchange_weak_explicit(batch_id, &id, MFS_CONTEXT_CLAIMED, memory_order_acquire,
-							memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(batch_id, &id, MFS_CONTEXT_CLAIMED,
+							memory_order_acquire, memory_order_relaxed));
 	requests_end(client, batch);
 	atomic_store_explicit(batch_id, 0, memory_order_release);
-	batch_tell(client, batch);
+	batch_announce(client, batch);
 	return 0;
 }

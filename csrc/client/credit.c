@@ -1,18 +1,21 @@
-/* Credit: where nothing waits for a NIC, its arbiter has nothing to decide, and a task need not ask and sleep until it is
- * told so. Each client may then have some bytes in flight that it tells of and does not ask for; the arbiter reads what it
- * was told when it gets to it, and takes the credit back as soon as anything waits. How much is the arbiter's to say
- * (arbiter/credit.c); how much of it is in use only the client counts.
+/* Credit: where nothing waits for a NIC, its arbiter has nothing to decide, and a task need not ask for a permit and wait.
+ * Each client may then have some bytes in flight that it reports and does not ask for; the arbiter reads the report when it
+ * gets to it, and takes the credit back as soon as anything waits. The arbiter sets how much it is (arbiter/credit.c); how
+ * much of it is in use only the client counts.
  *
  * A task that goes so has the class of one that is neither critical nor near nor pruned. Where that depends on what the client
  * does not know, it asks.
  */
-#include "state.h"
+#include "credit.h"
+
+#include "../base/clock.h"
 
 #include <errno.h>
 
 static bool collectives_in_flight(const struct mfs_segment *segment, uint32_t nic)
 {
-	return mfs_usage_posted(segment, nic, MFS_STAGE_COLLECTIVE) != mfs_usage_completed(segment, nic, MFS_STAGE_COLLECTIVE);
+	return mfs_usage_posted(segment, nic, MFS_STAGE_COLLECTIVE) !=
+	       mfs_usage_completed(segment, nic, MFS_STAGE_COLLECTIVE);
 }
 
 static unsigned class_of_reuse(const struct mfs_segment *segment, const struct mfs_task *task)
@@ -31,7 +34,7 @@ static bool due_soon(const struct mfs_segment *segment, const struct mfs_task *t
 {
 	uint64_t soon_ns = atomic_load_explicit(&segment->header.soon_ns, memory_order_relaxed);
 
-	return soon_ns && task->deadline_ns && task->deadline_ns < client_clock_ns() + soon_ns;
+	return soon_ns && task->deadline_ns && task->deadline_ns < mfs_clock_ns() + soon_ns;
 }
 
 static unsigned class_of(const struct mfs_segment *segment, const struct mfs_task *task)
@@ -53,22 +56,26 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 {
 	struct mfs_segment *segment = client->segment;
 	const struct mfs_gate *gate = &segment->gate[task->nic % MFS_NICS_MAX];
-	unsigned direction = task->nic * MFS_DIRECTIONS + task->incoming, wire_class;
+	unsigned direction = (unsigned)(task->nic * MFS_DIRECTIONS + task->incoming), wire_class;
 	uint64_t credit;
 
-	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX || !atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed))
+	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX ||
+	    !atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed))
 		return -EAGAIN;
 	wire_class = class_of(segment, task);
 	if (wire_class >= segment->header.classes)
 		return -EAGAIN;
-	if (task->class_marked && atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
-		credit = atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed);
+	if (task->class_marked &&
+	    atomic_load_explicit(&segment->header.apart, memory_order_relaxed) >> wire_class & 1)
+		credit = atomic_load_explicit(&gate->credit_class_marked[task->incoming],
+					      memory_order_relaxed);
 	else if (!collectives_in_flight(segment, task->nic))
 		credit = atomic_load_explicit(&gate->credit[task->incoming], memory_order_relaxed);
 	else
 		return -EAGAIN;
-	/* As with the window: whatever is left of it lets one more go, however large. */
-	if (atomic_fetch_add_explicit(&client->taken_bytes[direction], task->bytes, memory_order_relaxed) < credit)
+	/* As with the window: any rest of it admits one more task, however large. */
+	if (atomic_fetch_add_explicit(&client->taken_bytes[direction], task->bytes, memory_order_relaxed) <
+	    credit)
 		return (int)wire_class;
 	credit_give(client, direction, task->bytes);
 	return -EAGAIN;

@@ -1,11 +1,13 @@
 /* Permits that have arrived: taken, asked about by a task's id, slept for.
  *
- * A permit is handed to whoever takes permits (mfs_client_permits), with the task's cookie; a task without one
+ * A permit is handed to the thread that takes permits (mfs_client_permits), with the task's cookie; a task without one
  * (MFS_COOKIE_NONE) is asked about by its id: its class then stays in the state until it ends. So the shim and an engine's
  * own code can share one client.
  */
 #define _GNU_SOURCE
-#include "state.h"
+#include "task.h"
+
+#include "../base/clock.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -14,9 +16,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LOOK_NS 20000000ull /* whoever waits looks so often whether the daemon lives */
+#define ALIVE_CHECK_NS 20000000ull /* a waiting thread checks so often whether the daemon lives */
 
-/* Somebody may sleep until a task without a cookie is permitted; it was another thread that took the permit. */
+/* A thread may sleep until a task without a cookie is permitted; it was another thread that took the permit. */
 static void waiters_wake(struct mfs_client *client)
 {
 	struct mfs_segment_header *header = &client->segment->header;
@@ -30,7 +32,7 @@ static void waiters_wake(struct mfs_client *client)
 }
 
 /* Gives the permit to its task. True when it is to be handed out. */
-static bool grant_take(struct mfs_client *client, const struct mfs_grant *grant, struct mfs_permit *permit)
+static bool permit_take(struct mfs_client *client, const struct mfs_grant *grant, struct mfs_permit *permit)
 {
 	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);
 	uint64_t class_epoch = atomic_load_explicit(&grant->class_epoch, memory_order_relaxed);
@@ -40,17 +42,17 @@ static bool grant_take(struct mfs_client *client, const struct mfs_grant *grant,
 	if (slot >= MFS_TASKS_MAX || class_epoch >> 32 != client->epoch)
 		return false;
 
-	/* The cookie is read between two looks at the state: another thread may end the task and reuse the slot as soon as
+	/* The cookie is read between two reads of the state: another thread may end the task and reuse the slot as soon as
 	 * the permit is taken. */
 	struct task_slot *entry = &client->task[slot];
 	uint64_t state = atomic_load_explicit(&entry->state, memory_order_acquire);
 	void *cookie = atomic_load_explicit(&entry->cookie, memory_order_relaxed);
-	uint64_t granted = generation | PHASE_GRANTED;
+	uint64_t permitted = generation | PHASE_PERMITTED;
 
 	if (cookie == MFS_COOKIE_NONE)
-		granted |= (class_epoch << CLASS_SHIFT) & CLASS_MASK;
+		permitted |= (class_epoch << CLASS_SHIFT) & CLASS_MASK;
 	if (state != (generation | PHASE_WAITING) ||
-	    !atomic_compare_exchange_strong_explicit(&entry->state, &state, granted, memory_order_acq_rel,
+	    !atomic_compare_exchange_strong_explicit(&entry->state, &state, permitted, memory_order_acq_rel,
 						     memory_order_relaxed))
 		return false;
 	waiting_add(client, slot, -1u);
@@ -58,7 +60,9 @@ static bool grant_take(struct mfs_client *client, const struct mfs_grant *grant,
 		waiters_wake(client);
 		return false;
 	}
-	*permit = (struct mfs_permit){.task_id = task_id, .cookie = cookie, .wire_class = (uint32_t)class_epoch};
+	*permit = (struct mfs_permit){.task_id = task_id,
+				      .cookie = cookie,
+				      .wire_class = (uint32_t)class_epoch};
 	return true;
 }
 
@@ -78,18 +82,19 @@ int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, in
 		if (got == 0)
 			break;
 		for (int i = 0; i < got; i++)
-			taken += grant_take(client, &grants[i], &permits[taken]);
+			taken += permit_take(client, &grants[i], &permits[taken]);
 	}
 	return taken;
 }
 
-/* The first permit in the ring is for a task with a cookie: whoever takes such permits shall find it. */
-static bool grant_foreign(struct mfs_client *client, const struct mfs_grant *grant)
+/* The first permit in the ring is for a task with a cookie: it is left to the thread that takes such permits. */
+static bool permit_foreign(struct mfs_client *client, const struct mfs_grant *grant)
 {
 	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);
 	uint32_t slot = (uint32_t)task_id;
 
-	if (slot >= MFS_TASKS_MAX || atomic_load_explicit(&grant->class_epoch, memory_order_relaxed) >> 32 != client->epoch)
+	if (slot >= MFS_TASKS_MAX ||
+	    atomic_load_explicit(&grant->class_epoch, memory_order_relaxed) >> 32 != client->epoch)
 		return false;
 	return atomic_load_explicit(&client->task[slot].state, memory_order_acquire) ==
 		       ((task_id >> 32) << 32 | PHASE_WAITING) &&
@@ -111,7 +116,7 @@ int mfs_client_permit(struct mfs_client *client, uint64_t task_id)
 		state = atomic_load_explicit(&client->task[slot].state, memory_order_acquire);
 		if (state >> 32 != task_id >> 32)
 			return -ENOENT;
-		if ((state & 0xff) == PHASE_GRANTED)
+		if ((state & 0xff) == PHASE_PERMITTED)
 			return (int)((state & CLASS_MASK) >> CLASS_SHIFT);
 		if ((state & 0xff) != PHASE_WAITING)
 			return -ENOENT;
@@ -121,23 +126,23 @@ int mfs_client_permit(struct mfs_client *client, uint64_t task_id)
 		if (head == atomic_load_explicit(&segment->grant.tail, memory_order_acquire))
 			return -EAGAIN;
 		mfs_grant_copy(&grant, &segment->grant_slot[head & (MFS_GRANT_SLOTS - 1)]);
-		if (grant_foreign(client, &grant))
+		if (permit_foreign(client, &grant))
 			return -EAGAIN;
-		if (atomic_compare_exchange_strong_explicit(&segment->grant.head, &head, head + 1, memory_order_acq_rel,
-							    memory_order_relaxed))
-			grant_take(client, &grant, &none);
+		if (atomic_compare_exchange_strong_explicit(&segment->grant.head, &head, head + 1,
+							    memory_order_acq_rel, memory_order_relaxed))
+			permit_take(client, &grant, &none);
 	}
 }
 
 int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
 {
 	struct mfs_segment_header *header = &client->segment->header;
-	uint64_t now_ns = client_clock_ns();
+	uint64_t now_ns = mfs_clock_ns();
 	uint64_t until_ns = timeout_ns < UINT64_MAX - now_ns ? now_ns + timeout_ns : UINT64_MAX;
 	int saved = errno;
 	int rc;
 
-	for (;; now_ns = client_clock_ns()) {
+	for (;; now_ns = mfs_clock_ns()) {
 		uint32_t word = atomic_load_explicit(&header->grant_word, memory_order_acquire);
 
 		/* Dekker with session_announce and waiters_wake: abi.h */
@@ -149,7 +154,8 @@ int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t
 		else if (rc == -EAGAIN && now_ns >= until_ns)
 			rc = -ETIMEDOUT;
 		else if (rc == -EAGAIN) {
-			uint64_t wait_ns = until_ns - now_ns < LOOK_NS ? until_ns - now_ns : LOOK_NS;
+			uint64_t wait_ns =
+				until_ns - now_ns < ALIVE_CHECK_NS ? until_ns - now_ns : ALIVE_CHECK_NS;
 			struct timespec timeout = {.tv_nsec = (long)wait_ns};
 
 			syscall(SYS_futex, &header->grant_word, FUTEX_WAIT, word, &timeout, NULL, 0);
@@ -171,13 +177,13 @@ bool mfs_client_permits_pending(const struct mfs_client *client)
 int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns)
 {
 	struct mfs_segment_header *header = &client->segment->header;
-	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
-				   .tv_nsec = (long)(timeout_ns % 1000000000u)};
+	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / MFS_NS_PER_S),
+				   .tv_nsec = (long)(timeout_ns % MFS_NS_PER_S)};
 	uint32_t word = atomic_load_explicit(&header->grant_word, memory_order_acquire);
 	int saved = errno;
 
 	client_owed_check(client);
-	/* Dekker with the arbiter's grants_announce: abi.h */
+	/* Dekker with the arbiter's session_announce: abi.h */
 	atomic_fetch_add_explicit(&header->grant_waiters, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!mfs_spmc_pending(&client->segment->grant) &&

@@ -1,5 +1,5 @@
 /* What the client has given to its NICs and got back, by stage: counters that the arbiter reads. */
-#include "state.h"
+#include "message.h"
 
 static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t bytes)
 {
@@ -9,7 +9,8 @@ static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t byte
 void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
 {
 	if (nic < MFS_NICS_MAX)
-		usage_add(&client->segment->usage[nic].posted, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
+		usage_add(&client->segment->usage[nic].posted,
+			  stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
 }
 
 void mfs_client_count_open(struct mfs_client *client, enum mfs_open why)
@@ -28,8 +29,11 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 
 	if (nic >= MFS_NICS_MAX)
 		return;
-	usage_add(&segment->usage[nic].completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
-	if (__builtin_expect(!(atomic_load_explicit(&segment->gate[nic].word, memory_order_relaxed) & MFS_GATE_IDLE_BELL), 1))
+	usage_add(&segment->usage[nic].completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND,
+		  bytes);
+	if (__builtin_expect(!(atomic_load_explicit(&segment->gate[nic].word, memory_order_relaxed) &
+			       MFS_GATE_IDLE_BELL),
+			     1))
 		return;
 	if (stage == MFS_STAGE_COLLECTIVE &&
 	    mfs_usage_posted(segment, nic, stage) == mfs_usage_completed(segment, nic, stage))

@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "ah.h"
+
+#include "mr.h"
+#include "registry.h"
 
 /* An IPv4 address of one host: multicast groups are not offered. */
 static bool address_allowed(const struct ibv_ah_attr *attr)
@@ -45,7 +48,7 @@ void mfs_ah_address(struct mfs_destination *to, const struct ibv_ah *ibv, uint32
 	const struct mfs_ah *ah = (const struct mfs_ah *)ibv;
 
 	static_assert(offsetof(struct mfs_ah, ah) == 0, "the handle begins with libibverbs' part");
-	*to = (struct mfs_destination){ .qp_num = qp_num, .qkey = qkey };
+	*to = (struct mfs_destination){.qp_num = qp_num, .qkey = qkey};
 	if (!ibv)
 		return;
 	to->pd = ibv->pd;

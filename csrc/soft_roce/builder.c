@@ -6,7 +6,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "builder.h"
+
+#include "ah.h"
+#include "post.h"
+#include "registry.h"
 
 static struct mfs_qp *qp_of(struct ibv_qp_ex *ex)
 {
@@ -200,7 +204,7 @@ static void set_sge_list(struct ibv_qp_ex *ex, size_t count, const struct ibv_sg
 
 static void set_sge(struct ibv_qp_ex *ex, uint32_t key, uint64_t address, uint32_t length)
 {
-	struct ibv_sge sge = { .addr = address, .length = length, .lkey = key };
+	struct ibv_sge sge = {.addr = address, .length = length, .lkey = key};
 
 	set_sge_list(ex, 1, &sge);
 }
@@ -229,7 +233,7 @@ static void set_inline_list(struct ibv_qp_ex *ex, size_t count, const struct ibv
 
 static void set_inline(struct ibv_qp_ex *ex, void *address, size_t length)
 {
-	struct ibv_data_buf buffer = { .addr = address, .length = length };
+	struct ibv_data_buf buffer = {.addr = address, .length = length};
 
 	set_inline_list(ex, 1, &buffer);
 }

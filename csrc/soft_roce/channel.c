@@ -21,7 +21,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "soft_roce.h"
+#include "channel.h"
+
+#include "registry.h"
 
 static void channel_free(struct mfs_channel *channel)
 {
@@ -30,13 +32,13 @@ static void channel_free(struct mfs_channel *channel)
 	free(channel);
 }
 
-/* libibverbs closes its end of a channel without telling; only then does the writing end report an error. */
+/* libibverbs closes its end of a channel without a word to the provider; only then does the writing end report an error. */
 static void free_abandoned(struct mfs_context *context)
 {
 	struct mfs_channel *channel, *next;
 
 	for (channel = LIST_FIRST(&context->channels); channel; channel = next) {
-		struct pollfd reader = { .fd = channel->write_fd };
+		struct pollfd reader = {.fd = channel->write_fd};
 
 		next = LIST_NEXT(channel, link);
 		if (poll(&reader, 1, 0) > 0 && (reader.revents & POLLERR))
@@ -166,7 +168,7 @@ int mfs_channel_install(void *libibverbs)
 
 void mfs_channel_notify(struct mfs_channel *channel, struct mfs_cq *cq)
 {
-	struct ib_uverbs_comp_event_desc event = { .cq_handle = (uintptr_t)&cq->verbs.cq };
+	struct ib_uverbs_comp_event_desc event = {.cq_handle = (uintptr_t)&cq->verbs.cq};
 
 	if (write(channel->write_fd, &event, sizeof(event)) == sizeof(event))
 		cq->channel_events_written++;
@@ -210,10 +212,10 @@ void mfs_channel_forget(struct mfs_channel *channel, struct mfs_cq *cq)
 
 void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element)
 {
-	struct ib_uverbs_async_event_desc event = { .element = (uintptr_t)element, .event_type = type };
+	struct ib_uverbs_async_event_desc event = {.element = (uintptr_t)element, .event_type = type};
 
 	if (write(context->async_write_fd, &event, sizeof(event)) != sizeof(event))
-		fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: nobody reads them\n",
+		fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read them\n",
 			ibv_event_type_str(type));
 }
 

@@ -1,4 +1,4 @@
-/* Opening and closing a device; what it says about itself; what happens to it in a forked child. */
+/* Opening and closing a device; what it says about itself. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,60 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "soft_roce.h"
+#include "context.h"
 
-static LIST_HEAD(, mfs_context) registry = LIST_HEAD_INITIALIZER(registry);
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-uint32_t mfs_forks;
-
-uint64_t mfs_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
-}
-
-struct mfs_context *mfs_context_by_command_fd(int fd)
-{
-	struct mfs_context *context;
-
-	pthread_mutex_lock(&registry_lock);
-	LIST_FOREACH (context, &registry, registry_link)
-		if (context->verbs.context.cmd_fd == fd)
-			break;
-	pthread_mutex_unlock(&registry_lock);
-	return context;
-}
-
-/* The registry is taken over as it is at one moment; its contexts are the parent's. */
-static void before_fork(void)
-{
-	pthread_mutex_lock(&registry_lock);
-}
-
-static void after_fork_parent(void)
-{
-	pthread_mutex_unlock(&registry_lock);
-}
-
-static void after_fork_child(void)
-{
-	mfs_forks++;
-	LIST_INIT(&registry);
-	mfs_descriptors_close_all();
-	pthread_mutex_unlock(&registry_lock);
-}
-
-static void watch_fork(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
+#include "ah.h"
+#include "channel.h"
+#include "connection.h"
+#include "cq.h"
+#include "cq_ex.h"
+#include "descriptors.h"
+#include "library.h"
+#include "mr.h"
+#include "poll.h"
+#include "port.h"
+#include "post.h"
+#include "progress.h"
+#include "qp.h"
+#include "qp_state.h"
+#include "registry.h"
+#include "srq.h"
 
 static int query_device(struct ibv_context *ibv, const struct ibv_query_device_ex_input *input,
 			struct ibv_device_attr_ex *attr, size_t attr_size)
@@ -113,9 +79,9 @@ static int query_port(struct ibv_context *ibv, uint8_t port, struct ibv_port_att
 	attr->port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
 	attr->max_msg_sz = MFS_MAX_MESSAGE;
 	attr->max_vl_num = 1;
-	attr->active_width = 2;	 /* 4X */
+	attr->active_width = 2;  /* 4X */
 	attr->active_speed = 32; /* EDR: 100 Gbit/s with 4X */
-	attr->phys_state = 5;	 /* link up */
+	attr->phys_state = 5;    /* link up */
 	attr->link_layer = IBV_LINK_LAYER_ETHERNET;
 	attr->flags = IBV_QPF_GRH_REQUIRED;
 	return 0;
@@ -188,9 +154,7 @@ static void free_context(struct ibv_context *ibv)
 	struct mfs_context *context = mfs_context_of(ibv);
 
 	if (!mfs_context_inherited(context)) {
-		pthread_mutex_lock(&registry_lock);
-		LIST_REMOVE(context, registry_link);
-		pthread_mutex_unlock(&registry_lock);
+		mfs_registry_remove(context);
 		mfs_context_stop(context);
 	}
 	mfs_rate_close(&context->rate);
@@ -271,7 +235,7 @@ struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, vo
 	int ret;
 
 	(void)private_data;
-	pthread_once(&fork_once, watch_fork);
+	mfs_registry_start();
 	context = mfs_rdma_core.alloc_context(device, cmd_fd, sizeof(*context),
 					      &((struct mfs_context *)NULL)->verbs, 0);
 	if (!context)
@@ -289,8 +253,6 @@ struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, vo
 		errno = -ret;
 		return NULL;
 	}
-	pthread_mutex_lock(&registry_lock);
-	LIST_INSERT_HEAD(&registry, context, registry_link);
-	pthread_mutex_unlock(&registry_lock);
+	mfs_registry_add(context);
 	return &context->verbs;
 }

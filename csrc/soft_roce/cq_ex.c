@@ -1,7 +1,10 @@
 /* The extended polling interface (ibv_start_poll, ibv_next_poll, ibv_wc_read_*), on top of the plain one. */
 #include <errno.h>
 
-#include "soft_roce.h"
+#include "cq_ex.h"
+
+#include "cq.h"
+#include "poll.h"
 
 static struct mfs_cq *cq_of(struct ibv_cq_ex *ex)
 {
@@ -88,7 +91,7 @@ struct ibv_cq_ex *mfs_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 
 	/* no timestamps, flow tags or VLANs; a promise of a single thread changes nothing here */
 	if ((attr->wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS) ||
-	    (attr->comp_mask & ~IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
+	    (attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
 	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&
 	     (attr->flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED))) {
 		errno = EOPNOTSUPP;

@@ -11,16 +11,26 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "soft_roce.h"
+#include "datagram.h"
+
+#include "cq.h"
+#include "descriptors.h"
+#include "failure.h"
+#include "mr.h"
+#include "pacer.h"
+#include "rate.h"
+#include "receive_queue.h"
+#include "requester.h"
 
 enum {
 	GRH_SIZE = 40, /* the route header in front of every message received */
 	DATAGRAM_AT = GRH_SIZE - sizeof(struct mfs_datagram),
 	BUFFER_BYTES = 4 * 1024 * 1024, /* of the socket; the system may allow less */
-	SEND_TURN_BYTES = 512 * 1024,	/* then others get the context's lock */
-	RECEIVE_TURN = 64,		/* so many datagrams, likewise */
+	SEND_TURN_BYTES = 512 * 1024,   /* then others get the context's lock */
+	RECEIVE_TURN = 64,              /* so many datagrams, likewise */
 	TIME_TO_LIVE = 64,
-	ROCE_V2_IPV4 = 0xa, /* instead of a service level, as of ConnectX: UDP (8) over IPv4 (2); UCX asks for it */
+	ROCE_V2_IPV4 =
+		0xa, /* instead of a service level, as of ConnectX: UDP (8) over IPv4 (2); UCX asks for it */
 };
 
 /* A request's Q_Key with this bit means that of its queue pair. */
@@ -29,10 +39,10 @@ static const uint32_t PRIVILEGED_QKEY = 1u << 31;
 /* Fails with -EADDRINUSE when another program has the UDP port of that number. */
 int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr = context->address,
-				       .sin_port = htons(port->number) };
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = &port->datagrams };
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_addr = context->address,
+				      .sin_port = htons(port->number)};
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = &port->datagrams};
 	int fd = mfs_descriptor_own(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	int on = 1, size = BUFFER_BYTES, ret;
 
@@ -53,8 +63,8 @@ int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port)
 
 static void want_write(struct mfs_context *context, struct mfs_port *port, bool wanted)
 {
-	struct epoll_event event = { .events = EPOLLIN | (wanted ? EPOLLOUT : 0),
-				     .data.ptr = &port->datagrams };
+	struct epoll_event event = {.events = EPOLLIN | (wanted ? EPOLLOUT : 0),
+				    .data.ptr = &port->datagrams};
 
 	if (port->datagrams_full == wanted)
 		return;
@@ -67,21 +77,20 @@ static int transmit(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, str
 		    size_t count)
 {
 	const struct mfs_destination *to = &wqe->to;
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr = to->address,
-				       .sin_port = htons((uint16_t)(to->qp_num >> 8)) };
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_addr = to->address,
+				      .sin_port = htons((uint16_t)(to->qp_num >> 8))};
 	union {
 		struct cmsghdr header;
 		uint8_t bytes[CMSG_SPACE(sizeof(int))];
-	} control = { .header = { .cmsg_len = CMSG_LEN(sizeof(int)),
-				  .cmsg_level = IPPROTO_IP,
-				  .cmsg_type = IP_TOS } };
-	struct msghdr message = { .msg_name = &address,
-				  .msg_namelen = sizeof(address),
-				  .msg_iov = pieces,
-				  .msg_iovlen = count,
-				  .msg_control = &control,
-				  .msg_controllen = sizeof(control) };
+	} control = {
+		.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TOS}};
+	struct msghdr message = {.msg_name = &address,
+				 .msg_namelen = sizeof(address),
+				 .msg_iov = pieces,
+				 .msg_iovlen = count,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
 	int tos = to->traffic_class;
 
 	memcpy(CMSG_DATA(&control.header), &tos, sizeof(tos));
@@ -101,12 +110,12 @@ static int send_oldest(struct mfs_qp *qp, enum ibv_wc_status *status)
 		.immediate = wqe->frame.value,
 		.flags = wqe->frame.flags,
 	};
-	struct iovec pieces[MFS_MAX_SGE + 1] = { { .iov_base = &head, .iov_len = sizeof(head) } };
+	struct iovec pieces[MFS_MAX_SGE + 1] = {{.iov_base = &head, .iov_len = sizeof(head)}};
 	uint32_t bytes = mfs_wqe_wire_bytes(wqe);
 	int count, ret;
 
 	*status = wqe->to.pd != qp->verbs.qp.pd ? IBV_WC_LOC_QP_OP_ERR
-		  : wqe->length > MFS_MTU	? IBV_WC_LOC_LEN_ERR
+		  : wqe->length > MFS_MTU       ? IBV_WC_LOC_LEN_ERR
 						: IBV_WC_SUCCESS;
 	if (*status != IBV_WC_SUCCESS)
 		return -EIO;
@@ -124,7 +133,7 @@ static int send_oldest(struct mfs_qp *qp, enum ibv_wc_status *status)
 		return -EAGAIN;
 	}
 	mfs_pacer_spend(&qp->pacer, bytes);
-	return 0; /* whatever else went wrong is a loss on the way, which nobody reports */
+	return 0; /* whatever else went wrong is a loss on the way, which is not reported */
 }
 
 static void complete_oldest(struct mfs_qp *qp)
@@ -233,7 +242,7 @@ static bool takes_messages(const struct mfs_qp *qp)
 	return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
 }
 
-/* The queue pair that a datagram is for, or NULL: there is none, or the sender is not who it says. */
+/* The queue pair that a datagram is for, or NULL: there is none, or the sender is not what it claims. */
 static struct mfs_qp *find_receiver(const struct mfs_port *port, const struct mfs_datagram *head,
 				    const struct arrival *arrival)
 {
@@ -251,7 +260,7 @@ static bool take_receive(struct mfs_context *context, struct mfs_qp *qp)
 	bool taken = mfs_recv_queue_take(qp->receives, &qp->receiving, qp->receiving_sges);
 
 	if (qp->init.srq)
-		mfs_srq_taken(context, (struct mfs_srq *)qp->init.srq);
+		mfs_srq_check(context, (struct mfs_srq *)qp->init.srq);
 	return taken;
 }
 
@@ -316,23 +325,22 @@ static bool read_one(const struct mfs_port *port, uint8_t *buffer, struct arriva
 		struct cmsghdr header;
 		uint8_t bytes[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct iovec piece = { .iov_base = buffer + DATAGRAM_AT,
-			       .iov_len = MFS_RX_BUFFER_SIZE - DATAGRAM_AT };
-	struct msghdr message = { .msg_name = &arrival->from,
-				  .msg_namelen = sizeof(arrival->from),
-				  .msg_iov = &piece,
-				  .msg_iovlen = 1,
-				  .msg_control = &control,
-				  .msg_controllen = sizeof(control) };
+	struct iovec piece = {.iov_base = buffer + DATAGRAM_AT, .iov_len = MFS_RX_BUFFER_SIZE - DATAGRAM_AT};
+	struct msghdr message = {.msg_name = &arrival->from,
+				 .msg_namelen = sizeof(arrival->from),
+				 .msg_iov = &piece,
+				 .msg_iovlen = 1,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
 	ssize_t size = recvmsg(port->datagrams.fd, &message, 0);
-	struct cmsghdr *told = size < 0 ? NULL : CMSG_FIRSTHDR(&message);
+	struct cmsghdr *tos = size < 0 ? NULL : CMSG_FIRSTHDR(&message);
 
 	if (size < 0)
 		return false;
 	arrival->size = (uint32_t)size;
 	arrival->traffic_class = 0;
-	if (told && told->cmsg_level == IPPROTO_IP && told->cmsg_type == IP_TOS)
-		arrival->traffic_class = *CMSG_DATA(told);
+	if (tos && tos->cmsg_level == IPPROTO_IP && tos->cmsg_type == IP_TOS)
+		arrival->traffic_class = *CMSG_DATA(tos);
 	return true;
 }
 
@@ -347,7 +355,7 @@ static void send_more(struct mfs_context *context, struct mfs_port *port)
 /* With the context's lock held. What is left after a turn makes the next event. */
 void mfs_datagrams_event(struct mfs_context *context, struct mfs_port *port, uint32_t events)
 {
-	struct arrival arrival = { 0 };
+	struct arrival arrival = {0};
 
 	if (events & (EPOLLIN | EPOLLERR))
 		for (uint32_t i = 0; i < RECEIVE_TURN && read_one(port, context->rx_buffer, &arrival); i++)

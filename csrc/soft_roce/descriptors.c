@@ -4,10 +4,11 @@
  * missing in a child, and with them whatever else the heap has put there: contexts, queue pairs, connections. The
  * child follows no pointer.
  */
-#define _GNU_SOURCE
-#include <unistd.h>
+#include "descriptors.h"
 
-#include "soft_roce.h"
+#include <stdatomic.h>
+#include <stdint.h>
+#include <unistd.h>
 
 enum { DESCRIPTORS_MAX = 1 << 16, BITS = 64 }; /* a child keeps its copies of those above */
 
@@ -21,7 +22,7 @@ int mfs_descriptor_own(int fd)
 	return fd;
 }
 
-/* Forgotten first: once it is closed, its number may be that of somebody else's. */
+/* Forgotten first: once it is closed, its number may be that of another file. */
 void mfs_descriptor_close(int fd)
 {
 	if (fd >= 0 && fd < DESCRIPTORS_MAX)

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "mr.h"
+
+#include "registry.h"
 
 struct ibv_pd *mfs_alloc_pd(struct ibv_context *ibv)
 {
@@ -115,7 +117,8 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 	struct mfs_mr *mr = mfs_container_of(verbs, struct mfs_mr, verbs);
 	struct mfs_context *context = mfs_context_of(verbs->ibv_mr.context);
 
-	if (mfs_context_inherited(context) || ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
+	if (mfs_context_inherited(context) ||
+	    ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
 		return EINVAL;
 	mfs_context_lock(context);
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {

@@ -2,7 +2,10 @@
  * Turns on a link of limited rate. A connection or UD queue pair waits for one turn at a time, so the link goes
  * round all of them, in all processes, that have something to send.
  */
-#include "soft_roce.h"
+#include "pacer.h"
+
+#include "../base/clock.h"
+#include "timer.h"
 
 /* What may be sent now of a turn of that many bytes; 0: it is resumed when its turn begins. */
 uint32_t mfs_pacer_credit(struct mfs_context *context, struct mfs_pacer *pacer, uint32_t turn_bytes)
@@ -13,7 +16,7 @@ uint32_t mfs_pacer_credit(struct mfs_context *context, struct mfs_pacer *pacer, 
 		return 0;
 	if (pacer->credit_bytes)
 		return pacer->credit_bytes;
-	now = mfs_now_ns();
+	now = mfs_clock_ns();
 	pacer->credit_bytes = turn_bytes;
 	pacer->due_ns =
 		mfs_rate_reserve(&context->rate, turn_bytes, now, pacer->backlogged ? pacer->due_ns : now);
@@ -23,7 +26,7 @@ uint32_t mfs_pacer_credit(struct mfs_context *context, struct mfs_pacer *pacer, 
 	pacer->waiting = true;
 	TAILQ_INSERT_TAIL(&context->paced, pacer, link);
 	if (pacer == TAILQ_FIRST(&context->paced))
-		mfs_progress_timer(context, pacer->due_ns);
+		mfs_timer_set(context, pacer->due_ns);
 	return 0;
 }
 

@@ -3,7 +3,16 @@
 #include <errno.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "post.h"
+
+#include "ah.h"
+#include "datagram.h"
+#include "failure.h"
+#include "receive.h"
+#include "receive_queue.h"
+#include "registry.h"
+#include "requester.h"
+#include "timer.h"
 
 /* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are
  * sent with the next ones, by the next poll of an empty completion queue, or when the acknowledgement comes.
@@ -15,13 +24,13 @@ static const struct {
 	uint8_t flags;
 	uint8_t wc_opcode;
 } operations[] = {
-	[IBV_WR_RDMA_WRITE] = { MFS_WRITE, 0, IBV_WC_RDMA_WRITE },
-	[IBV_WR_RDMA_WRITE_WITH_IMM] = { MFS_WRITE, MFS_FRAME_IMMEDIATE, IBV_WC_RDMA_WRITE },
-	[IBV_WR_SEND] = { MFS_SEND, 0, IBV_WC_SEND },
-	[IBV_WR_SEND_WITH_IMM] = { MFS_SEND, MFS_FRAME_IMMEDIATE, IBV_WC_SEND },
-	[IBV_WR_RDMA_READ] = { MFS_READ, 0, IBV_WC_RDMA_READ },
-	[IBV_WR_ATOMIC_CMP_AND_SWP] = { MFS_COMPARE_SWAP, 0, IBV_WC_COMP_SWAP },
-	[IBV_WR_ATOMIC_FETCH_AND_ADD] = { MFS_FETCH_ADD, 0, IBV_WC_FETCH_ADD },
+	[IBV_WR_RDMA_WRITE] = {MFS_WRITE, 0, IBV_WC_RDMA_WRITE},
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = {MFS_WRITE, MFS_FRAME_IMMEDIATE, IBV_WC_RDMA_WRITE},
+	[IBV_WR_SEND] = {MFS_SEND, 0, IBV_WC_SEND},
+	[IBV_WR_SEND_WITH_IMM] = {MFS_SEND, MFS_FRAME_IMMEDIATE, IBV_WC_SEND},
+	[IBV_WR_RDMA_READ] = {MFS_READ, 0, IBV_WC_RDMA_READ},
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = {MFS_COMPARE_SWAP, 0, IBV_WC_COMP_SWAP},
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = {MFS_FETCH_ADD, 0, IBV_WC_FETCH_ADD},
 };
 
 static int copy_data(struct mfs_send_queue *sq, uint32_t slot, const struct ibv_send_wr *wr,
@@ -81,8 +90,8 @@ static int post_one(struct mfs_qp *qp, const struct ibv_send_wr *wr)
 		wqe->flags |= MFS_WQE_SIGNALED;
 	if (wr->send_flags & IBV_SEND_FENCE)
 		wqe->flags |= MFS_WQE_FENCE;
-	wqe->frame = (struct mfs_frame){ .opcode = operations[wr->opcode].opcode,
-					 .flags = operations[wr->opcode].flags };
+	wqe->frame = (struct mfs_frame){.opcode = operations[wr->opcode].opcode,
+					.flags = operations[wr->opcode].flags};
 	if (wr->send_flags & IBV_SEND_SOLICITED)
 		wqe->frame.flags |= MFS_FRAME_SOLICITED;
 	ret = copy_data(sq, slot, wr, wqe);
@@ -124,7 +133,7 @@ void mfs_post_start(struct mfs_qp *qp)
 	else if (mfs_qp_is_datagram(qp))
 		mfs_datagrams_send(qp);
 	else if (worth_waiting(qp))
-		mfs_progress_defer(qp);
+		mfs_defer(qp);
 	else
 		mfs_requester_send(qp);
 }

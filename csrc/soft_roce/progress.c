@@ -1,7 +1,7 @@
 /*
- * Who moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no
+ * Which thread moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no
  * wake-up. A background thread serves programs that sleep, wait on memory or are passive targets; it keeps
- * out of the way while somebody polls, because on few cores its wake-ups would cost more than they bring.
+ * out of the way while a thread polls, because on few cores its wake-ups would cost more than they bring.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,10 +14,19 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "soft_roce.h"
+#include "progress.h"
+
+#include "../base/clock.h"
+#include "connection.h"
+#include "datagram.h"
+#include "descriptors.h"
+#include "handshake.h"
+#include "pacer.h"
+#include "registry.h"
+#include "requester.h"
+#include "timer.h"
 
 enum {
 	EVENTS_PER_TURN = 32,
@@ -27,14 +36,6 @@ enum {
 	POLL_SPIN_NS = 100 * 1000,
 	POLL_WAIT_NS = 50 * 1000,
 };
-
-void mfs_progress_defer(struct mfs_qp *qp)
-{
-	if (qp->deferred)
-		return;
-	qp->deferred = true;
-	TAILQ_INSERT_TAIL(&mfs_context_of(qp->verbs.qp.context)->deferred, qp, deferred_link);
-}
 
 static void send_deferred(struct mfs_context *context)
 {
@@ -47,46 +48,9 @@ static void send_deferred(struct mfs_context *context)
 	}
 }
 
-static void arm_timer(struct mfs_context *context, uint64_t due_ns)
-{
-	struct itimerspec when = {
-		.it_value = { .tv_sec = (time_t)(due_ns / 1000000000ULL),
-			      .tv_nsec = (long)(due_ns % 1000000000ULL) },
-	};
-
-	context->timer_due_ns = due_ns;
-	timerfd_settime(context->timer.fd, TFD_TIMER_ABSTIME, &when, NULL);
-}
-
-/* Asks for a turn at that time. */
-void mfs_progress_timer(struct mfs_context *context, uint64_t due_ns)
-{
-	if (!context->timer_due_ns || due_ns < context->timer_due_ns)
-		arm_timer(context, due_ns);
-}
-
-/* A queue pair has one timer at a time. */
-void mfs_progress_start_timer(struct mfs_qp *qp, enum mfs_qp_timer timer, uint64_t due_ns)
-{
-	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
-
-	mfs_progress_stop_timer(qp);
-	qp->timer = timer;
-	qp->timer_due_ns = due_ns;
-	TAILQ_INSERT_TAIL(&context->timed, qp, timed_link);
-	mfs_progress_timer(context, due_ns);
-}
-
-void mfs_progress_stop_timer(struct mfs_qp *qp)
-{
-	if (qp->timer != MFS_NO_TIMER)
-		TAILQ_REMOVE(&mfs_context_of(qp->verbs.qp.context)->timed, qp, timed_link);
-	qp->timer = MFS_NO_TIMER;
-}
-
 static void run_timers(struct mfs_context *context)
 {
-	uint64_t now = mfs_now_ns(), next = 0;
+	uint64_t now = mfs_clock_ns(), next = 0;
 	struct mfs_pacer *pacer;
 	struct mfs_qp *qp, *following;
 
@@ -105,7 +69,7 @@ static void run_timers(struct mfs_context *context)
 		if (!next || qp->timer_due_ns < next)
 			next = qp->timer_due_ns;
 	if (next || context->timer_due_ns)
-		arm_timer(context, next); /* 0 disarms, and ends its being readable */
+		mfs_timer_arm(context, next); /* 0 disarms, and ends its being readable */
 }
 
 /* One turn over everything that can go on; with the context's lock held. Events are only ever fetched here,
@@ -129,7 +93,7 @@ static int progress(struct mfs_context *context)
 		else if (source->kind == MFS_SOURCE_DATAGRAMS)
 			mfs_datagrams_event(context, mfs_container_of(source, struct mfs_port, datagrams),
 					    events[i].events);
-		/* the timer is looked at in every turn, the wake-up only ends the background thread */
+		/* the timer is checked in every turn, the wake-up only ends the background thread */
 	}
 	send_deferred(context);
 	mfs_connection_free_closed(context);
@@ -155,8 +119,8 @@ static bool try_progress(struct mfs_context *context)
  */
 static void wait_for_event(struct mfs_context *context)
 {
-	const struct timespec time = { .tv_nsec = POLL_WAIT_NS };
-	struct pollfd any = { .fd = context->epoll_fd, .events = POLLIN };
+	const struct timespec time = {.tv_nsec = POLL_WAIT_NS};
+	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
 
 	atomic_fetch_add_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
 	ppoll(&any, 1, &time, NULL);
@@ -166,7 +130,7 @@ static void wait_for_event(struct mfs_context *context)
 /* Called by a poll that found nothing. */
 void mfs_progress_help(struct mfs_context *context)
 {
-	uint64_t now = mfs_now_ns(), since;
+	uint64_t now = mfs_clock_ns(), since;
 
 	if (mfs_context_inherited(context))
 		return;
@@ -190,13 +154,13 @@ void mfs_progress_help(struct mfs_context *context)
 static bool is_polled(struct mfs_context *context)
 {
 	return atomic_load_explicit(&context->waiting_pollers, memory_order_relaxed) ||
-	       mfs_now_ns() - atomic_load_explicit(&context->last_poll_ns, memory_order_relaxed) <
+	       mfs_clock_ns() - atomic_load_explicit(&context->last_poll_ns, memory_order_relaxed) <
 		       POLLED_RECENTLY_NS;
 }
 
 static void sleep_ns(long time_ns)
 {
-	struct timespec time = { .tv_nsec = time_ns };
+	struct timespec time = {.tv_nsec = time_ns};
 
 	nanosleep(&time, NULL);
 }
@@ -204,7 +168,7 @@ static void sleep_ns(long time_ns)
 static void *background(void *argument)
 {
 	struct mfs_context *context = argument;
-	struct pollfd any = { .fd = context->epoll_fd, .events = POLLIN };
+	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
 	long back_off_ns = BACK_OFF_MIN_NS;
 
 	prctl(PR_SET_NAME, "mfs-soft-roce");
@@ -228,7 +192,7 @@ static void *background(void *argument)
 
 static int watch(struct mfs_context *context, struct mfs_source *source, enum mfs_source_kind kind, int fd)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.ptr = source };
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
 
 	source->kind = kind;
 	source->fd = mfs_descriptor_own(fd);

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "soft_roce.h"
-
-struct mfs_rdma_core mfs_rdma_core;
+#include "channel.h"
+#include "context.h"
+#include "library.h"
 
 static struct verbs_device *alloc_device(struct verbs_sysfs_dev *sysfs)
 {
@@ -59,7 +59,8 @@ static int note_copy(struct dl_phdr_info *object, size_t size, void *data)
 	struct copies *copies = data;
 
 	(void)size;
-	if (object->dlpi_addr != copies->own && slash && !strncmp(slash + 1, "libibverbs", strlen("libibverbs")))
+	if (object->dlpi_addr != copies->own && slash &&
+	    !strncmp(slash + 1, "libibverbs", strlen("libibverbs")))
 		copies->other = object->dlpi_name;
 	return 0;
 }
@@ -70,7 +71,7 @@ static int note_copy(struct dl_phdr_info *object, size_t size, void *data)
 static void warn_of_copies(void *library)
 {
 	struct link_map *map;
-	struct copies copies = { 0 };
+	struct copies copies = {0};
 	Dl_info first;
 	/* the program's scope: RTLD_DEFAULT would start with this library's own */
 	void *program = dlopen(NULL, RTLD_LAZY), *symbol = dlsym(program, "ibv_node_type_str");
@@ -89,18 +90,6 @@ static void warn_of_copies(void *library)
 			copies.other);
 }
 
-static void *find(void *library, const char *name)
-{
-	void *symbol = dlvsym(library, name, MFS_PRIVATE_ABI);
-
-	if (!symbol)
-		fprintf(stderr,
-			"mfs soft RoCE: libibverbs has no %s@" MFS_PRIVATE_ABI
-			"; it needs rdma-core 36 to 56, start programs with mfs-soft-roce\n",
-			name);
-	return symbol;
-}
-
 static __attribute__((constructor)) void register_provider(void)
 {
 	void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -109,16 +98,7 @@ static __attribute__((constructor)) void register_provider(void)
 		fprintf(stderr, "mfs soft RoCE: not loaded by libibverbs.so.1: %s\n", dlerror());
 		return;
 	}
-	mfs_rdma_core.register_driver = find(library, "verbs_register_driver_34");
-	mfs_rdma_core.alloc_context = find(library, "_verbs_init_and_alloc_context");
-	mfs_rdma_core.uninit_context = find(library, "verbs_uninit_context");
-	mfs_rdma_core.set_ops = find(library, "verbs_set_ops");
-	/* the library that has this function also has the member `active_speed_ex` behind the flags */
-	mfs_rdma_core.port_attr_size = offsetof(struct ibv_port_attr, port_cap_flags2) + sizeof(uint32_t);
-	if (dlvsym(library, "ibv_wr_opcode_str", MFS_PRIVATE_ABI))
-		mfs_rdma_core.port_attr_size += sizeof(uint32_t);
-	if (mfs_rdma_core.register_driver && mfs_rdma_core.alloc_context && mfs_rdma_core.uninit_context &&
-	    mfs_rdma_core.set_ops && !mfs_channel_install(library))
+	if (mfs_library_load(library) && !mfs_channel_install(library))
 		mfs_rdma_core.register_driver(&device_ops);
 	warn_of_copies(library);
 	dlclose(library);

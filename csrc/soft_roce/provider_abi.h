@@ -86,7 +86,7 @@ enum { VERBS_QP_HAS_EX = 1 << 1 };
 /*
  * What libibverbs reads behind ibv_qp_ex is the one place where ABI 34 moved: the mask follows the
  * operations, and these grew by one in rdma-core 44 and by another in 46. The mask is therefore kept at all
- * three places. The new operations are not offered, so nobody calls what it overlays.
+ * three places. The new operations are not offered, so what it overlays is never called.
  */
 enum { VERBS_QP_MASK_PLACES = 3 };
 
@@ -173,7 +173,7 @@ struct verbs_context_ops {
 	void *set_ece, *unimport_dm, *unimport_mr, *unimport_pd;
 };
 
-#define MFS_ASSERT_SLOT(member, slot)                                                                        \
+#define MFS_ASSERT_SLOT(member, slot) \
 	static_assert(offsetof(struct verbs_context_ops, member) == (slot) * sizeof(void *), #member)
 static_assert(sizeof(struct verbs_context_ops) == 76 * sizeof(void *), "operation table of private ABI 34");
 MFS_ASSERT_SLOT(alloc_pd, 5);

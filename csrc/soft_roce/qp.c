@@ -1,9 +1,20 @@
-/* Queue pairs: creation, numbers, destruction, and what happens to their requests on an error. */
+/* Queue pairs: creation, numbers, destruction. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "qp.h"
+
+#include "builder.h"
+#include "channel.h"
+#include "connection.h"
+#include "cq.h"
+#include "datagram.h"
+#include "mr.h"
+#include "pacer.h"
+#include "port.h"
+#include "receive_queue.h"
+#include "registry.h"
 
 static const uint64_t SEND_OPERATIONS = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
 					IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
@@ -62,23 +73,6 @@ static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
 	qp->port = port;
 	qp->verbs.qp.qp_num = (uint32_t)port->number << 8 | i;
 	return 0;
-}
-
-static struct mfs_port *port_of(struct mfs_context *context, uint32_t qp_num)
-{
-	uint32_t i;
-
-	for (i = 0; i < context->port_count; i++)
-		if (context->ports[i]->number == qp_num >> 8)
-			return context->ports[i];
-	return NULL;
-}
-
-struct mfs_qp *mfs_qp_find(struct mfs_context *context, uint32_t qp_num)
-{
-	struct mfs_port *port = port_of(context, qp_num);
-
-	return port ? port->qps[qp_num & 0xff] : NULL;
 }
 
 static void release_number(struct mfs_qp *qp)
@@ -211,8 +205,7 @@ struct ibv_qp *mfs_create_qp_ex(struct ibv_context *ibv, struct ibv_qp_init_attr
 	(void)ibv;
 	if ((attr->comp_mask & ~(uint32_t)(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)) ||
 	    !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) ||
-	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
-	     (attr->send_ops_flags & ~offered))) {
+	    ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && (attr->send_ops_flags & ~offered))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -243,116 +236,6 @@ int mfs_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int attr_mask, st
 	*init = qp->init;
 	mfs_context_unlock(context);
 	return 0;
-}
-
-void mfs_qp_raise(struct mfs_qp *qp, enum ibv_event_type type)
-{
-	qp->async_events_raised++;
-	mfs_async_raise(mfs_context_of(qp->verbs.qp.context), type, &qp->verbs.qp);
-}
-
-static void push_send(struct mfs_qp *qp, const struct mfs_send_wqe *wqe, enum ibv_wc_status status)
-{
-	struct ibv_wc wc = {
-		.wr_id = wqe->wr_id,
-		.status = status,
-		.opcode = wqe->wc_opcode,
-		.qp_num = qp->verbs.qp.qp_num,
-	};
-
-	mfs_cq_push(mfs_cq_of(qp->init.send_cq), &wc, false);
-}
-
-/* Completes every request that was posted, in order, as flushed. */
-void mfs_qp_flush_sends(struct mfs_qp *qp)
-{
-	struct mfs_send_queue *sq = &qp->sq;
-
-	for (; sq->head != sq->tail; sq->head++)
-		push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], IBV_WC_WR_FLUSH_ERR);
-	sq->sent = sq->tail;
-	sq->sent_bytes = sq->unsent_bytes = sq->reads_in_flight = 0;
-}
-
-/* And every receive. */
-void mfs_qp_flush(struct mfs_qp *qp)
-{
-	struct mfs_recv_wqe receive;
-	struct ibv_sge sges[MFS_MAX_SGE];
-	struct ibv_wc wc = { .status = IBV_WC_WR_FLUSH_ERR,
-			     .opcode = IBV_WC_RECV,
-			     .qp_num = qp->verbs.qp.qp_num };
-
-	mfs_qp_flush_sends(qp);
-	if (qp->receiving_taken) {
-		qp->receiving_taken = false;
-		wc.wr_id = qp->receiving.wr_id;
-		mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, false);
-	}
-	if (qp->init.srq)
-		return;
-	while (mfs_recv_queue_take(&qp->rq, &receive, sges)) {
-		wc.wr_id = receive.wr_id;
-		mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, false);
-	}
-}
-
-static void fail_oldest(struct mfs_qp *qp, enum ibv_wc_status status)
-{
-	struct mfs_send_queue *sq = &qp->sq;
-
-	if (sq->head == sq->tail)
-		return;
-	push_send(qp, &sq->wqes[sq->head & (sq->size - 1)], status);
-	sq->head++;
-}
-
-/* Of a UD queue pair only the sending half fails: it receives on, and can be made ready to send again. */
-void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status)
-{
-	qp->verbs.qp.state = IBV_QPS_SQE;
-	mfs_pacer_stop(mfs_context_of(qp->verbs.qp.context), &qp->pacer);
-	fail_oldest(qp, status);
-	mfs_qp_flush_sends(qp);
-}
-
-/*
- * Moves a queue pair to the error state: the oldest request that waits for the peer completes with that
- * status (none does when the status is that of a flush), all others are flushed. The requester's connection
- * is closed, the responder's stays until the peer has read why.
- */
-void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
-{
-	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->verbs.qp.state == IBV_QPS_RESET)
-		return;
-	qp->verbs.qp.state = IBV_QPS_ERR;
-	if (qp->requester) {
-		mfs_connection_close(qp->requester);
-		qp->requester = NULL;
-	}
-	qp->requester_lost = false;
-	if (qp->waiting)
-		mfs_connection_close(qp->waiting);
-	if (qp->responder && !qp->responder->nak) {
-		mfs_connection_close(qp->responder);
-		qp->responder = NULL;
-	}
-	mfs_progress_stop_timer(qp);
-	mfs_pacer_stop(mfs_context_of(qp->verbs.qp.context), &qp->pacer);
-	if (status != IBV_WC_WR_FLUSH_ERR)
-		fail_oldest(qp, status);
-	mfs_qp_flush(qp);
-	if (qp->init.srq)
-		mfs_qp_raise(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
-}
-
-void mfs_qp_check_drained(struct mfs_qp *qp)
-{
-	if (qp->verbs.qp.state != IBV_QPS_SQD || !qp->notify_drained || qp->sq.head != qp->sq.sent ||
-	    qp->sq.sent_bytes)
-		return;
-	qp->notify_drained = false;
-	mfs_qp_raise(qp, IBV_EVENT_SQ_DRAINED);
 }
 
 int mfs_destroy_qp(struct ibv_qp *ibv)

@@ -3,7 +3,16 @@
 #include <errno.h>
 #include <string.h>
 
-#include "soft_roce.h"
+#include "qp_state.h"
+
+#include "connection.h"
+#include "cq.h"
+#include "datagram.h"
+#include "failure.h"
+#include "handshake.h"
+#include "pacer.h"
+#include "registry.h"
+#include "requester.h"
 
 enum {
 	INIT_ATTRIBUTES = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
@@ -23,28 +32,28 @@ struct transition {
 
 /* Every state may go to RESET and ERR, with no other attribute; alternate paths are not offered. */
 static const struct transition transitions[] = {
-	{ IBV_QPS_RESET, IBV_QPS_INIT, INIT_ATTRIBUTES, 0 },
-	{ IBV_QPS_INIT, IBV_QPS_INIT, 0, INIT_ATTRIBUTES },
-	{ IBV_QPS_INIT, IBV_QPS_RTR, RTR_ATTRIBUTES, IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX },
-	{ IBV_QPS_RTR, IBV_QPS_RTS, RTS_ATTRIBUTES, LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_RTS, 0, LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY },
-	{ IBV_QPS_SQD, IBV_QPS_RTS, 0, LIVE_OPTIONS },
-	{ IBV_QPS_SQD, IBV_QPS_SQD, 0,
-	  LIVE_OPTIONS | INIT_ATTRIBUTES | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		  IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC },
+	{IBV_QPS_RESET, IBV_QPS_INIT, INIT_ATTRIBUTES, 0},
+	{IBV_QPS_INIT, IBV_QPS_INIT, 0, INIT_ATTRIBUTES},
+	{IBV_QPS_INIT, IBV_QPS_RTR, RTR_ATTRIBUTES, IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
+	{IBV_QPS_RTR, IBV_QPS_RTS, RTS_ATTRIBUTES, LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_RTS, 0, LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+	{IBV_QPS_SQD, IBV_QPS_RTS, 0, LIVE_OPTIONS},
+	{IBV_QPS_SQD, IBV_QPS_SQD, 0,
+	 LIVE_OPTIONS | INIT_ATTRIBUTES | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		 IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC},
 };
 
 static const struct transition datagram_transitions[] = {
-	{ IBV_QPS_RESET, IBV_QPS_INIT, DATAGRAM_INIT_ATTRIBUTES, 0 },
-	{ IBV_QPS_INIT, IBV_QPS_INIT, 0, DATAGRAM_INIT_ATTRIBUTES },
-	{ IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
-	{ IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, DATAGRAM_LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
-	{ IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY },
-	{ IBV_QPS_SQD, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
-	{ IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY },
-	{ IBV_QPS_SQE, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS },
+	{IBV_QPS_RESET, IBV_QPS_INIT, DATAGRAM_INIT_ATTRIBUTES, 0},
+	{IBV_QPS_INIT, IBV_QPS_INIT, 0, DATAGRAM_INIT_ATTRIBUTES},
+	{IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+	{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, DATAGRAM_LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS},
+	{IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
+	{IBV_QPS_SQD, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS},
+	{IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+	{IBV_QPS_SQE, IBV_QPS_RTS, 0, DATAGRAM_LIVE_OPTIONS},
 };
 
 static bool transition_allowed(const struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state to,
@@ -91,10 +100,10 @@ static bool values_allowed(const struct ibv_qp_attr *attr, int mask)
 
 static void take_values(struct ibv_qp_attr *own, const struct ibv_qp_attr *attr, int mask)
 {
-#define TAKE(flag, field)                                                                                    \
-	do {                                                                                                 \
-		if (mask & (flag))                                                                           \
-			own->field = attr->field;                                                            \
+#define TAKE(flag, field)                         \
+	do {                                      \
+		if (mask & (flag))                \
+			own->field = attr->field; \
 	} while (0)
 	TAKE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
 	TAKE(IBV_QP_PKEY_INDEX, pkey_index);
@@ -121,7 +130,8 @@ static void reset(struct mfs_qp *qp)
 
 	mfs_connection_close_qp(qp);
 	mfs_pacer_stop(mfs_context_of(ibv->context), &qp->pacer);
-	sq->head = sq->sent = sq->tail = sq->sent_bytes = sq->reads_in_flight = sq->unsent_bytes = 0;
+	sq->head = sq->sent = sq->tail = sq->sent_bytes = sq->reads_in_flight = 0;
+	sq->unsent_bytes = 0;
 	qp->rq.head = qp->rq.tail = 0;
 	qp->receiving_taken = qp->notify_drained = false;
 	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);
@@ -159,7 +169,7 @@ static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 	if (to == IBV_QPS_RTR && from == IBV_QPS_INIT)
 		accept_waiting(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_RTR && !mfs_qp_is_datagram(qp))
-		mfs_connection_open(qp);
+		mfs_requester_open(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD && mfs_qp_is_datagram(qp))
 		mfs_datagrams_send(qp);
 	else if (to == IBV_QPS_RTS && from == IBV_QPS_SQD)
@@ -189,16 +199,4 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 		enter(qp, from, to, attr, mask);
 	mfs_context_unlock(context);
 	return ret;
-}
-
-uint64_t mfs_rnr_timer_ns(uint8_t code)
-{
-	/* in units of 10 microseconds, by the code of the InfiniBand specification */
-	static const uint32_t timers[32] = {
-		65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
-		48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
-		2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-	};
-
-	return timers[code & 31] * 10000ULL;
 }

@@ -16,8 +16,8 @@ enum {
 	TURN_NS = 100 * 1000,  /* aim for a turn of this length ... */
 	TURN_BYTES_MIN = 4096, /* ... within these bounds */
 	TURN_BYTES_MAX = 64 * 1024,
-	IDLE_CREDIT_NS = 100 * 1000,	   /* how far a turn may begin in the past after the link was idle */
-	LATE_CREDIT_NS = 50 * 1000 * 1000, /* and for one who was waiting */
+	IDLE_CREDIT_NS = 100 * 1000,       /* how far a turn may begin in the past after the link was idle */
+	LATE_CREDIT_NS = 50 * 1000 * 1000, /* and for one that was waiting */
 };
 
 /* The file's layout; the launcher writes magic and rate. All words are independent, so relaxed order is
@@ -77,7 +77,7 @@ uint32_t mfs_rate_turn_bytes(const struct mfs_rate *rate)
 
 	if (!speed)
 		return 0;
-	return bytes < TURN_BYTES_MIN	? TURN_BYTES_MIN
+	return bytes < TURN_BYTES_MIN   ? TURN_BYTES_MIN
 	       : bytes > TURN_BYTES_MAX ? TURN_BYTES_MAX
 					: (uint32_t)bytes;
 }

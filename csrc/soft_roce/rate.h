@@ -1,9 +1,9 @@
 /*
  * The device's rate limit: a virtual clock in a file that every process using the device maps.
  *
- * The clock says until when the link is taken. Who wants to send n bytes moves it on by the time these take,
+ * The clock says until when the link is taken. A sender of n bytes moves it on by the time these take,
  * with one compare-and-swap, and may send once the time that it found there has come. A process that dies
- * loses at most its own turns. Who has more to send than its turn, and is woken late, takes the next turn
+ * loses at most its own turns. A sender that has more to send than its turn, and is woken late, takes the next turn
  * from where its last one was, so late wake-ups cost no rate; a link that was idle starts with hardly any
  * credit.
  */

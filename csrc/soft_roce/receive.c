@@ -2,7 +2,7 @@
  * Turns the bytes of a connection into frames and payload.
  *
  * Large payload goes from the socket straight into the target memory, in one call with the next frame behind
- * it; small messages are read many at a time into the context's buffer. Programs wait for data by looking at
+ * it; small messages are read many at a time into the context's buffer. Programs wait for data by polling
  * its last bytes, so those are always stored last.
  */
 #include <errno.h>
@@ -10,10 +10,14 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "soft_roce.h"
+#include "receive.h"
+
+#include "connection.h"
+#include "requester.h"
+#include "responder.h"
 
 enum {
-	DIRECT_MIN = 8192,	 /* payload below this is cheaper to copy than to fetch by itself */
+	DIRECT_MIN = 8192,       /* payload below this is cheaper to copy than to fetch by itself */
 	TURN_BYTES = 256 * 1024, /* then others get the context's lock */
 };
 
@@ -182,7 +186,7 @@ static size_t read_direct(struct mfs_connection *connection, enum mfs_verdict *v
 {
 	uint32_t pieces = connection->target_count - connection->target_index;
 	struct iovec into[MFS_MAX_SGE + 1];
-	struct msghdr message = { .msg_iov = into, .msg_iovlen = pieces + 1 };
+	struct msghdr message = {.msg_iov = into, .msg_iovlen = pieces + 1};
 	uint32_t wanted = connection->payload_left + (uint32_t)sizeof(connection->frame), payload;
 	ssize_t size;
 
@@ -204,6 +208,15 @@ static size_t read_direct(struct mfs_connection *connection, enum mfs_verdict *v
 	if ((size_t)size > payload && *verdict == MFS_GO_ON)
 		consume(connection, connection->next_frame, (size_t)size - payload, verdict);
 	return (uint32_t)size == wanted ? (size_t)size : 0;
+}
+
+/* The peer is gone. */
+void mfs_connection_lost(struct mfs_connection *connection)
+{
+	if (connection->requester)
+		mfs_requester_lost(connection);
+	else
+		mfs_responder_lost(connection);
 }
 
 /* Handles what the socket has, up to a turn's worth; with the context's lock held. */

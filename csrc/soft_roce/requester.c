@@ -4,7 +4,15 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "soft_roce.h"
+#include "requester.h"
+
+#include "../base/clock.h"
+#include "connection.h"
+#include "cq.h"
+#include "failure.h"
+#include "mr.h"
+#include "pacer.h"
+#include "timer.h"
 
 enum {
 	BATCH_PIECES = 128,
@@ -151,20 +159,30 @@ static void sent(struct mfs_qp *qp, uint32_t bytes)
 	}
 }
 
+void mfs_requester_resume(struct mfs_pacer *pacer)
+{
+	mfs_requester_send(mfs_container_of(pacer, struct mfs_connection, pacer)->qp);
+}
+
+void mfs_requester_open(struct mfs_qp *qp)
+{
+	mfs_connection_open(qp, mfs_requester_resume);
+}
+
 /* Sends what can be sent, up to a turn's worth; with the context's lock held. */
 void mfs_requester_send(struct mfs_qp *qp)
 {
 	struct mfs_connection *connection = qp->requester;
 	struct mfs_send_queue *sq = &qp->sq;
 	struct batch batch;
-	struct msghdr message = { .msg_iov = batch.pieces };
+	struct msghdr message = {.msg_iov = batch.pieces};
 	enum ibv_wc_status status;
 	uint32_t total = 0;
 	bool full = false;
 	ssize_t size;
 
 	if (qp->requester_lost && sq->tail != sq->head && qp->timer != MFS_REOPEN_TIMER) {
-		mfs_connection_open(qp);
+		mfs_requester_open(qp);
 		if (qp->requester_lost)
 			reopen_later(qp);
 		return;
@@ -235,7 +253,7 @@ static bool complete_before(struct mfs_qp *qp, uint32_t number)
 	struct mfs_send_queue *sq = &qp->sq;
 
 	if ((int32_t)(number - sq->head) <= 0)
-		return true; /* a request of the peer told us earlier */
+		return true; /* a request of the peer has said so earlier */
 	if (number - sq->head > sq->sent - sq->head)
 		return false;
 	while (sq->head != number) {
@@ -263,7 +281,19 @@ void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done)
 static void stop_rnr_timer(struct mfs_qp *qp)
 {
 	if (qp->timer == MFS_RNR_TIMER)
-		mfs_progress_stop_timer(qp);
+		mfs_timer_stop(qp);
+}
+
+static uint64_t rnr_timer_ns(uint8_t code)
+{
+	/* in units of 10 microseconds, by the code of the InfiniBand specification */
+	static const uint32_t timers[32] = {
+		65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,    32,
+		48,    64,   96,   128,  192,  256,   384,   512,   768,   1024,  1536,
+		2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+	};
+
+	return timers[code & 31] * 10000ULL;
 }
 
 /* The peer has no receive for the oldest request. It waits for one; we give up when a NIC had used up its
@@ -271,30 +301,29 @@ static void stop_rnr_timer(struct mfs_qp *qp)
 static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 {
 	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER && qp->timer != MFS_RNR_TIMER)
-		mfs_progress_start_timer(qp, MFS_RNR_TIMER,
-					 mfs_now_ns() + qp->attr.rnr_retry * mfs_rnr_timer_ns(timer_code));
+		mfs_timer_start(qp, MFS_RNR_TIMER,
+				mfs_clock_ns() + qp->attr.rnr_retry * rnr_timer_ns(timer_code));
 }
 
 /* Tries later to reach the peer, which may not be ready yet, as long as a NIC would: retry_cnt times after
  * timeout. */
 static void reopen_later(struct mfs_qp *qp)
 {
-	uint64_t now = mfs_now_ns(), timeout_ns = qp->attr.timeout ? 4096ULL << qp->attr.timeout : 0;
+	uint64_t now = mfs_clock_ns(), timeout_ns = qp->attr.timeout ? 4096ULL << qp->attr.timeout : 0;
 
 	if (!qp->reopen_until_ns)
 		qp->reopen_until_ns = timeout_ns ? now + timeout_ns * (qp->attr.retry_cnt + 1U) : UINT64_MAX;
 	if (now >= qp->reopen_until_ns)
 		mfs_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
 	else
-		mfs_progress_start_timer(qp, MFS_REOPEN_TIMER,
-					 mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
+		mfs_timer_start(qp, MFS_REOPEN_TIMER, mfs_min(now + REOPEN_AFTER_NS, qp->reopen_until_ns));
 }
 
 void mfs_requester_timer(struct mfs_qp *qp)
 {
 	enum mfs_qp_timer timer = qp->timer;
 
-	mfs_progress_stop_timer(qp);
+	mfs_timer_stop(qp);
 	if (timer == MFS_RNR_TIMER)
 		mfs_qp_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
 	else
@@ -438,7 +467,7 @@ enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection)
 	/* an acknowledgement may release deferred, fenced or surplus requests, or one that waits with its
 	 * error */
 	if (qp->sq.sent != qp->sq.tail && !qp->deferred)
-		mfs_progress_defer(qp);
+		mfs_defer(qp);
 	return MFS_GO_ON;
 }
 

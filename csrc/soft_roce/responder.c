@@ -4,7 +4,15 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "soft_roce.h"
+#include "responder.h"
+
+#include "connection.h"
+#include "cq.h"
+#include "failure.h"
+#include "mr.h"
+#include "pacer.h"
+#include "receive_queue.h"
+#include "requester.h"
 
 enum { TURN_BYTES = 512 * 1024, CALL_BYTES = 128 * 1024 };
 
@@ -32,7 +40,7 @@ static void push_receive(struct mfs_qp *qp, const struct mfs_frame *frame, enum 
 	mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, frame->flags & MFS_FRAME_SOLICITED);
 }
 
-/* Refuses a request: the peer is told why, this queue pair goes to the error state. A receive that the
+/* Refuses a request: the peer gets the reason, this queue pair goes to the error state. A receive that the
  * request had taken completes with `local`, if that is an error of its own. */
 static enum mfs_verdict refuse(struct mfs_connection *connection, enum mfs_syndrome syndrome,
 			       enum ibv_wc_status local)
@@ -63,7 +71,7 @@ static bool take_receive(struct mfs_connection *connection)
 	qp->receiving_taken = mfs_recv_queue_take(qp->receives, &qp->receiving, qp->receiving_sges);
 	if (srq) {
 		srq->stalled = srq->stalled || !qp->receiving_taken;
-		mfs_srq_taken(connection->context, srq);
+		mfs_srq_check(connection->context, srq);
 	}
 	return qp->receiving_taken;
 }
@@ -252,8 +260,7 @@ int mfs_responder_revalidate(struct mfs_connection *connection)
 /* A frame with how far we are. Responses to reads before go first, so it never says more than they allow. */
 static void begin_ack(struct mfs_connection *connection)
 {
-	connection->ack =
-		(struct mfs_frame){ .opcode = MFS_ACK, .value = htole32(connection->requests_done) };
+	connection->ack = (struct mfs_frame){.opcode = MFS_ACK, .value = htole32(connection->requests_done)};
 	if (connection->nak) {
 		connection->ack.syndrome = connection->nak;
 	} else if (connection->rnr_wanted) {
@@ -271,7 +278,7 @@ static ssize_t send_from(struct mfs_connection *connection, const void *frame, c
 	const uint32_t frame_size = sizeof(struct mfs_frame);
 	uint32_t at = connection->sent_bytes;
 	struct iovec pieces[2];
-	struct msghdr message = { .msg_iov = pieces };
+	struct msghdr message = {.msg_iov = pieces};
 
 	if (at < frame_size) {
 		pieces[0].iov_base = (uint8_t *)(uintptr_t)frame + at;
@@ -333,6 +340,18 @@ static ssize_t send_ack(struct mfs_connection *connection)
 	return size;
 }
 
+/* A queue pair that only answers goes on without its peer. */
+void mfs_responder_lost(struct mfs_connection *connection)
+{
+	connection->qp->responder = NULL;
+	mfs_connection_close(connection);
+}
+
+void mfs_responder_resume(struct mfs_pacer *pacer)
+{
+	mfs_responder_send(mfs_container_of(pacer, struct mfs_connection, pacer));
+}
+
 /* Sends responses and acknowledgements, up to a turn's worth; with the context's lock held. */
 void mfs_responder_send(struct mfs_connection *connection)
 {
@@ -357,7 +376,7 @@ void mfs_responder_send(struct mfs_connection *connection)
 		total += (uint32_t)size;
 	}
 	if (size < 0 && size != -EAGAIN && size != -EINTR) {
-		mfs_connection_lost(connection);
+		mfs_responder_lost(connection);
 		return;
 	}
 	if (connection->nak && !more) {

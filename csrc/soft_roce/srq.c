@@ -1,65 +1,14 @@
-/* Receive queues: a queue pair's own, and shared ones. */
+/* Shared receive queues. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "soft_roce.h"
+#include "srq.h"
 
-int mfs_recv_queue_init(struct mfs_recv_queue *queue, uint32_t max_wr, uint32_t max_sge)
-{
-	queue->limit = max_wr;
-	queue->max_sge = max_sge ? max_sge : 1;
-	queue->size = mfs_power_of_two(max_wr);
-	queue->wqes = calloc(queue->size, sizeof(*queue->wqes));
-	queue->sges = calloc((size_t)queue->size * queue->max_sge, sizeof(*queue->sges));
-	if (queue->wqes && queue->sges)
-		return 0;
-	mfs_recv_queue_free(queue);
-	return -ENOMEM;
-}
-
-void mfs_recv_queue_free(struct mfs_recv_queue *queue)
-{
-	free(queue->wqes);
-	free(queue->sges);
-	memset(queue, 0, sizeof(*queue));
-}
-
-int mfs_recv_queue_post(struct mfs_recv_queue *queue, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
-{
-	for (; wr; wr = wr->next) {
-		uint32_t slot = queue->tail & (queue->size - 1);
-		int ret = 0;
-
-		if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
-			ret = EINVAL;
-		else if (queue->tail - queue->head >= queue->limit)
-			ret = ENOMEM;
-		if (ret) {
-			*bad_wr = wr;
-			return ret;
-		}
-		queue->wqes[slot].wr_id = wr->wr_id;
-		queue->wqes[slot].num_sge = (uint32_t)wr->num_sge;
-		if (wr->num_sge)
-			memcpy(&queue->sges[(size_t)slot * queue->max_sge], wr->sg_list,
-			       (size_t)wr->num_sge * sizeof(*wr->sg_list));
-		queue->tail++;
-	}
-	return 0;
-}
-
-bool mfs_recv_queue_take(struct mfs_recv_queue *queue, struct mfs_recv_wqe *wqe, struct ibv_sge *sges)
-{
-	uint32_t slot = queue->head & (queue->size - 1);
-
-	if (queue->head == queue->tail)
-		return false;
-	*wqe = queue->wqes[slot];
-	memcpy(sges, &queue->sges[(size_t)slot * queue->max_sge], wqe->num_sge * sizeof(*sges));
-	queue->head++;
-	return true;
-}
+#include "channel.h"
+#include "mr.h"
+#include "receive.h"
+#include "receive_queue.h"
+#include "registry.h"
 
 struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
@@ -85,7 +34,7 @@ struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr
 
 struct ibv_srq *mfs_create_srq_ex(struct ibv_context *ibv, struct ibv_srq_init_attr_ex *attr)
 {
-	struct ibv_srq_init_attr basic = { .attr = attr->attr };
+	struct ibv_srq_init_attr basic = {.attr = attr->attr};
 	struct ibv_srq *srq;
 
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) ||
@@ -105,20 +54,6 @@ struct ibv_srq *mfs_create_srq_ex(struct ibv_context *ibv, struct ibv_srq_init_a
 	return srq;
 }
 
-static void check_watermark(struct mfs_context *context, struct mfs_srq *srq)
-{
-	if (!srq->watermark || srq->queue.tail - srq->queue.head >= srq->watermark)
-		return;
-	srq->watermark = 0; /* one event for each time it is set */
-	srq->async_events_raised++;
-	mfs_async_raise(context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->verbs.srq);
-}
-
-void mfs_srq_taken(struct mfs_context *context, struct mfs_srq *srq)
-{
-	check_watermark(context, srq);
-}
-
 int mfs_modify_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr, int attr_mask)
 {
 	struct mfs_srq *srq = (struct mfs_srq *)ibv;
@@ -130,7 +65,7 @@ int mfs_modify_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr, int attr_mask
 		return EINVAL;
 	mfs_context_lock(context);
 	srq->watermark = attr->srq_limit;
-	check_watermark(context, srq);
+	mfs_srq_check(context, srq);
 	mfs_context_unlock(context);
 	return 0;
 }
@@ -180,7 +115,7 @@ int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_re
 	mfs_context_lock(context);
 	ret = mfs_recv_queue_post(&srq->queue, wr, bad_wr);
 	if (srq->stalled) {
-		srq->stalled = false; /* who finds none again says so */
+		srq->stalled = false; /* a queue pair that finds none again sets it again */
 		TAILQ_FOREACH (qp, &context->qps, link)
 			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled)
 				mfs_receive_resume(qp->responder);

@@ -23,8 +23,8 @@ enum mfs_opcode {
 	MFS_WRITE,
 	MFS_READ,
 	MFS_COMPARE_SWAP, /* 16 bytes follow: compare, swap */
-	MFS_FETCH_ADD,	  /* 16 bytes follow: add, 0 */
-	MFS_ACK,	  /* value: number of requests done; the first one, of none, accepts the connection */
+	MFS_FETCH_ADD,    /* 16 bytes follow: add, 0 */
+	MFS_ACK,          /* value: number of requests done; the first one, of none, accepts the connection */
 	MFS_READ_RESPONSE,
 	MFS_ATOMIC_RESPONSE, /* address: value before the operation */
 };
@@ -70,7 +70,7 @@ struct mfs_datagram {
 	uint32_t source;      /* QPN */
 	uint32_t qkey;
 	uint32_t immediate; /* as it is */
-	uint8_t flags;	    /* enum mfs_frame_flag */
+	uint8_t flags;      /* enum mfs_frame_flag */
 	uint8_t reserved[7];
 };
 static_assert(sizeof(struct mfs_datagram) == 32, "datagram on the wire");

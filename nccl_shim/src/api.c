@@ -1,5 +1,8 @@
 /* The functions that an engine finds by the name mfs_api_v1: mfs/api.h. */
-#include "shim.h"
+#include "metadata.h"
+#include "session.h"
+
+#include <mfs/api.h>
 
 __attribute__((visibility("default"))) extern const struct mfs_api mfs_api_v1;
 const struct mfs_api mfs_api_v1 = {

@@ -1,20 +1,30 @@
 /* The ibv_wr_* interface: functions in struct ibv_qp_ex, one set for each queue pair.
  *
- * A queue pair that never holds builds in the provider as before; we count. A queue pair that holds builds into our queue
+ * A queue pair that never holds builds in the provider as before, and is counted. A queue pair that holds builds into the ring
  * and is posted from there by post_send, which providers accept on such queue pairs too. Queue pairs that asked for rarer
  * operations (memory windows, TSO, atomic write and what is newer than our headers) are left alone altogether.
  */
+#include "builders.h"
+
+#include "../../csrc/base/clock.h"
+#include "gate.h"
+#include "hold.h"
 #include "ledger.h"
+#include "metadata.h"
 #include "owner.h"
+#include "process.h"
+#include "pump.h"
+#include "table.h"
+#include "wake.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define KNOWN_OPS                                                                                                      \
-	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |                        \
-	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |                 \
+#define KNOWN_OPS                                                                                      \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |        \
+	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
 	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
 
 bool shim_builder_can_hold(uint64_t ops)
@@ -86,7 +96,7 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 {
 	uint64_t first = atomic_load(&q->wr_posted), expected = first;
 
-	if (likely(b->entered)) { /* such a queue pair does not hold: nobody else gives out indices */
+	if (likely(b->entered)) { /* such a queue pair does not hold: no other thread gives out indices */
 		if (posted) {
 			atomic_store_explicit(&q->wr_posted, b->end, memory_order_relaxed);
 			atomic_store_explicit(&q->wr_next, b->end, memory_order_relaxed);
@@ -99,7 +109,7 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 		atomic_store(&q->wr_posted, b->end);
 		atomic_store(&q->wr_formed, b->end);
 	} else if (posted && b->end != first) {
-		/* somebody has begun to hold here meanwhile, on a queue pair that is failing or being turned over: what was
+		/* another thread has begun to hold here meanwhile, on a queue pair that is failing or being turned over: what was
 		 * built has no indices, so nothing can be accounted any more, and what is held goes behind it */
 		atomic_store(&q->broken, 1);
 		atomic_store(&q->force, 1);
@@ -117,7 +127,7 @@ static void undo_held(struct shim_qp *q, struct shim_builder *b)
 		return;
 	if (b->last - b->first + 1 == b->count &&
 	    atomic_compare_exchange_strong(&q->wr_next, &expected, b->first)) {
-		shim_count(&shim.attention, -b->count);
+		shim_count(&shim.held_requests, -b->count);
 		return;
 	}
 	for (uint64_t i = b->first, n = b->count; n; n--) {
@@ -147,7 +157,7 @@ static int wr_complete(struct ibv_qp_ex *qpx)
 	if (rc) {
 		undo_held(q, b);
 	} else if (b->count) {
-		uint64_t now_ns = shim_now_ns();
+		uint64_t now_ns = mfs_clock_ns();
 
 		for (uint64_t i = b->first, n = b->count; n; n--) {
 			uint64_t next = shim_held_at(q, i)->built_next;
@@ -204,7 +214,7 @@ static struct ibv_send_wr *begin(struct shim_qp *q, struct ibv_qp_ex *qpx, enum 
 	memset(&held->wr, 0, sizeof(held->wr));
 	held->wr.wr_id = held->caller_wr_id = qpx->wr_id;
 	held->wr.opcode = opcode;
-	held->wr.send_flags = qpx->wr_flags & ~IBV_SEND_INLINE;
+	held->wr.send_flags = qpx->wr_flags & ~(unsigned)IBV_SEND_INLINE;
 	if (q->sq_sig_all)
 		held->wr.send_flags |= IBV_SEND_SIGNALED;
 	held->wr.sg_list = held->sge;
@@ -279,7 +289,8 @@ static void wr_send_imm(struct ibv_qp_ex *qpx, __be32 imm_data)
 		wr->imm_data = imm_data;
 }
 
-static void wr_atomic_cmp_swp(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, uint64_t compare, uint64_t swap)
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t remote_addr, uint64_t compare,
+			      uint64_t swap)
 {
 	struct shim_qp *q = queue_pair(qpx);
 	struct ibv_send_wr *wr = begin(q, qpx, IBV_WR_ATOMIC_CMP_AND_SWP);
@@ -433,25 +444,27 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qpx, size_t n, const struc
 
 /* ---- patching -------------------------------------------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define EACH_FUNCTION(X)                                                                                               \
 	X(wr_start) X(wr_complete) X(wr_abort) X(wr_rdma_write) X(wr_rdma_write_imm) X(wr_rdma_read) X(wr_send)        \
 	X(wr_send_imm) X(wr_atomic_cmp_swp) X(wr_atomic_fetch_add) X(wr_set_sge) X(wr_set_sge_list)                    \
 	X(wr_set_inline_data) X(wr_set_inline_data_list)
+/* clang-format on */
 
 void shim_builder_patch(struct shim_qp *q, struct ibv_qp_ex *qpx, uint64_t ops)
 {
 	if (!ops || !qpx || !qpx->wr_start || qpx->wr_start == wr_start)
 		return;
 	q->builder.qpx = qpx;
-#define PATCH(f)                                                                                                       \
-	q->builder.real.f = qpx->f;                                                                                    \
-	if (qpx->f)                                                                                                    \
+#define PATCH(f)                    \
+	q->builder.real.f = qpx->f; \
+	if (qpx->f)                 \
 		qpx->f = f;
 	EACH_FUNCTION(PATCH)
 #undef PATCH
 }
 
-void shim_builder_unpatch(struct shim_qp *q)
+static void unpatch(struct shim_qp *q)
 {
 	if (!q->builder.qpx)
 		return;
@@ -461,14 +474,24 @@ void shim_builder_unpatch(struct shim_qp *q)
 	q->builder.qpx = NULL;
 }
 
-/* In a forked child, which passes through. After ibv_fork_init the pages of registered memory are missing there, and
- * with them the provider's record, if it shared one: then nobody can post through it either. */
-void shim_builder_after_fork(struct shim_qp *q)
+/* A forked child passes through. After ibv_fork_init the pages of registered memory are missing there, and
+ * with them the provider's record, if it shared one: then no thread can post through it either. */
+static void after_fork(struct shim_qp *q)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), record = (uintptr_t)q->builder.qpx;
 	const uintptr_t start = record & ~(page - 1);
 
 	if (record && msync((void *)start, record + sizeof(*q->builder.qpx) - start, MS_ASYNC) == 0)
-		shim_builder_unpatch(q);
+		unpatch(q);
 	q->builder.qpx = NULL;
+}
+
+/* Before the table forgets the queue pairs. */
+void shim_builders_after_fork(void)
+{
+	unsigned cursor = 0;
+	struct shim_qp *q;
+
+	while ((q = shim_qp_each(&cursor)))
+		after_fork(q);
 }

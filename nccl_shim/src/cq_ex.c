@@ -5,13 +5,25 @@
  * Nothing is posted in between: a provider may take that lock in its post. What has to be posted, because a queue pair has
  * failed, or its device had no room, is posted at the end.
  */
-#include "shim.h"
+#include "cq_ex.h"
+
+#include "complete.h"
+#include "devices.h"
+#include "flag.h"
+#include "flushed.h"
+#include "hold.h"
+#include "permits.h"
+#include "process.h"
+#include "pump.h"
+#include "qp_state.h"
+#include "table.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FAILED_MAX 16 /* queue pairs seen to have failed in one polling; each is seen again with its next completion */
+/* queue pairs seen to have failed in one polling; each is seen again with its next completion */
+#define FAILED_MAX 16
 
 struct shim_cq_ex {
 	struct ibv_cq_ex *ex;
@@ -25,9 +37,11 @@ struct shim_cq_ex {
 };
 
 /* What is patched. Completions that we make have errors, so nothing else is read of them. */
+/* clang-format off */
 #define EACH_FUNCTION(X)                                                                                               \
 	X(start_poll) X(next_poll) X(end_poll) X(read_opcode) X(read_vendor_err) X(read_byte_len) X(read_qp_num)       \
 	X(read_wc_flags)
+/* clang-format on */
 
 static struct shim_cq_ex *known(struct ibv_cq_ex *ex, struct shim_context **context)
 {
@@ -46,8 +60,8 @@ static void count(struct shim_cq_ex *p)
 	p->signals = 0;
 }
 
-/* Takes in the completion that stands in the queue. False: it is the shim's own, and nobody's business. */
-static bool see(struct shim_cq_ex *p, struct shim_context *context)
+/* Takes in the completion that stands in the queue. False: it is the shim's own, and the caller must not see it. */
+static bool take(struct shim_cq_ex *p, struct shim_context *context)
 {
 	struct ibv_cq_ex *ex = p->ex;
 	uint32_t number = p->real.read_qp_num(ex);
@@ -92,7 +106,7 @@ static int next_poll(struct ibv_cq_ex *ex)
 		return make(p);
 	do
 		rc = p->real.next_poll(ex);
-	while (!rc && !context->inherited && !see(p, context));
+	while (!rc && !context->inherited && !take(p, context));
 	return rc;
 }
 
@@ -106,8 +120,8 @@ static void settle(struct shim_qp *q, struct shim_qp *const *failed, uint32_t fa
 		atomic_store(&q->blocked, 0);
 		shim_pump(q);
 	}
-	if (unlikely(atomic_load_explicit(&shim.attention, memory_order_relaxed)))
-		shim_attend();
+	if (unlikely(atomic_load_explicit(&shim.held_requests, memory_order_relaxed)))
+		shim_permits_poll();
 }
 
 static void end_poll(struct ibv_cq_ex *ex)
@@ -140,13 +154,13 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 	if (unlikely(context->inherited))
 		return rc;
-	if (!rc && !see(p, context)) {
+	if (!rc && !take(p, context)) {
 		rc = next_poll(ex);
 		if (rc)
 			end_poll(ex); /* the caller does so only after a poll that has begun */
 		return rc;
 	}
-	if (unlikely(rc == ENOENT && atomic_load_explicit(&shim.attention, memory_order_relaxed))) {
+	if (unlikely(rc == ENOENT && atomic_load_explicit(&shim.held_requests, memory_order_relaxed))) {
 		settle(NULL, NULL, 0);
 		if (atomic_load_explicit(&shim.failures, memory_order_relaxed) && shim_try(&p->making)) {
 			rc = make(p);
@@ -159,14 +173,15 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 /* ---- what is read ----------------------------------------------------------------------------------------------------- */
 
-#define READ(type, function, ours)                                                                                     \
-	static type function(struct ibv_cq_ex *ex)                                                                     \
-	{                                                                                                              \
-		struct shim_context *context;                                                                          \
-		struct shim_cq_ex *p = known(ex, &context);                                                            \
-                                                                                                                       \
-		return unlikely(atomic_load_explicit(&p->making, memory_order_relaxed)) ? (ours)                       \
-											 : p->real.function(ex);       \
+#define READ(type, function, ours)                                                      \
+	static type function(struct ibv_cq_ex *ex)                                      \
+	{                                                                               \
+		struct shim_context *context;                                           \
+		struct shim_cq_ex *p = known(ex, &context);                             \
+                                                                                        \
+		return unlikely(atomic_load_explicit(&p->making, memory_order_relaxed)) \
+			       ? (ours)                                                 \
+			       : p->real.function(ex);                                  \
 	}
 READ(enum ibv_wc_opcode, read_opcode, p->made.opcode)
 READ(uint32_t, read_vendor_err, 0)
@@ -187,9 +202,9 @@ struct shim_cq_ex *shim_cq_ex_patch(struct ibv_cq_ex *ex)
 	if (!p)
 		return NULL;
 	p->ex = ex;
-#define PATCH(f)                                                                                                       \
-	p->real.f = ex->f;                                                                                             \
-	if (ex->f)                                                                                                     \
+#define PATCH(f)           \
+	p->real.f = ex->f; \
+	if (ex->f)         \
 		ex->f = f;
 	EACH_FUNCTION(PATCH)
 #undef PATCH

@@ -1,17 +1,27 @@
 /* The queue of held work requests of one queue pair: deep copies in a ring that is allocated beforehand.
  *
- * A work request has an index that never repeats. Whoever posts reserves indices by compare-and-swap, never more than the
+ * A work request has an index that never repeats. A posting thread reserves indices by compare-and-swap, never more than the
  * caller's slots (cap.max_send_wr, counted from `retired`). The ring has twice as many: the provider may complete the
  * first of a chain, and another thread reserve again, while the owner's post of that chain has not returned; what is
- * reserved but not yet out of a post is at most twice the slots. So the slot of an index is always free. He fills it and
- * publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole.
+ * reserved but not yet out of a post is at most twice the slots. So the slot of an index is always free. The thread
+ * fills it and publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole.
  */
-#include "owner.h"
+#include "hold.h"
+
+#include "../../csrc/base/clock.h"
+#include "budget.h"
+#include "compiler.h"
+#include "complete.h"
+#include "counter.h"
+#include "gate.h"
+#include "log.h"
+#include "metadata.h"
+#include "process.h"
 
 #include <errno.h>
+#include <mfs/client.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 bool shim_hold_allocate(struct shim_qp *q)
 {
@@ -25,7 +35,8 @@ bool shim_hold_allocate(struct shim_qp *q)
 	memory = mmap(NULL, q->fifo_bytes + task_bytes, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED) {
-		shim_log(SHIM_REASON_MEMORY, "no memory to hold work requests of a queue pair: it passes through");
+		shim_log(SHIM_REASON_MEMORY,
+			 "no memory to hold work requests of a queue pair: it passes through");
 		return false;
 	}
 	q->tasks = (struct shim_task *)((char *)memory + q->fifo_bytes);
@@ -41,49 +52,9 @@ void shim_hold_free(struct shim_qp *q)
 	q->tasks = NULL;
 }
 
-/* Gives the whole pages of slots [from, to) back to the system, which has zeros there from then on. */
-static void pages_give_back(char *memory, uint64_t from, uint64_t to)
-{
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	uintptr_t first = ((uintptr_t)memory + from + page - 1) & ~(page - 1), last = ((uintptr_t)memory + to) & ~(page - 1);
-
-	if (first < last)
-		madvise((void *)first, last - first, MADV_DONTNEED);
-}
-
-/* Nothing has been held for a while: what was used goes back. While this has the owner flag others may reserve and fill
- * in the next slots, cap.max_send_wr of them at most, so those stay. Not where completions are still to come, which may
- * name a held copy. False: busy. */
-bool shim_hold_trim(struct shim_qp *q)
-{
-	uint64_t slots = (uint64_t)q->ring_mask + 1, next, first, last;
-	bool idle = false;
-
-	if (!shim_owner_try(q))
-		return false;
-	if (shim_try(&q->polling)) {
-		next = atomic_load(&q->wr_posted);
-		idle = atomic_load(&q->live) && q->fifo && !atomic_load(&q->broken) && next == atomic_load(&q->wr_next) &&
-		       atomic_load(&q->task_done) == atomic_load(&q->task_formed) &&
-		       atomic_load(&q->signal_tail) == atomic_load(&q->signal_head);
-		if (idle) {
-			first = (next + q->cap.max_send_wr) & q->ring_mask;
-			last = next & q->ring_mask;
-			pages_give_back((char *)q->fifo, first * q->fifo_stride,
-					(first < last ? last : slots) * q->fifo_stride);
-			if (first >= last)
-				pages_give_back((char *)q->fifo, 0, last * q->fifo_stride);
-			pages_give_back((char *)q->tasks, 0, slots * sizeof(struct shim_task));
-		}
-		shim_release(&q->polling);
-	}
-	shim_owner_leave(q);
-	return idle;
-}
-
 /* Only what every provider accepts is held. The rest (bad or rare) is posted natively behind what is held, so that the
  * provider itself answers. */
-static bool usual(const struct shim_qp *q, const struct ibv_send_wr *wr)
+static bool holdable(const struct shim_qp *q, const struct ibv_send_wr *wr)
 {
 	uint64_t bytes = 0;
 
@@ -133,12 +104,12 @@ bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint
 		if (!free)
 			return false;
 		*count = free < wanted ? free : wanted;
-		if (atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count, memory_order_acq_rel,
-							  memory_order_relaxed))
+		if (atomic_compare_exchange_weak_explicit(&q->wr_next, &next, next + *count,
+							  memory_order_acq_rel, memory_order_relaxed))
 			break;
 	}
 	*first = next;
-	shim_count(&shim.attention, *count);
+	shim_count(&shim.held_requests, *count);
 	return true;
 }
 
@@ -171,7 +142,8 @@ void shim_hold_void(struct shim_qp *q, uint64_t index)
 	atomic_store_explicit(&held->published, index + 1, memory_order_release);
 }
 
-static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr, const struct shim_tag *tag)
+static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_send_wr *wr,
+		 const struct shim_tag *tag)
 {
 	char *payload = (char *)(held->sge + q->cap.max_send_sge);
 
@@ -193,14 +165,15 @@ static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_sen
 		held->wr.send_flags |= IBV_SEND_SIGNALED;
 }
 
-/* Takes the work requests of the chain in order until the slots are used up (ENOMEM) or one is unusual (0, and *rest is
+/* Takes the work requests of the chain in order until the slots are used up (ENOMEM) or one is not held (0, and *rest is
  * that one). *rest is NULL when all were taken. */
-int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr **rest)
+int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
+		    struct ibv_send_wr **rest)
 {
-	uint64_t wanted = 0, first, count, now_ns = shim_now_ns();
+	uint64_t wanted = 0, first, count, now_ns = mfs_clock_ns();
 	struct ibv_send_wr *w;
 
-	for (w = wr; w && usual(q, w); w = w->next)
+	for (w = wr; w && holdable(q, w); w = w->next)
 		wanted++;
 	*rest = wr;
 	if (!wanted)
@@ -236,32 +209,32 @@ void shim_hold_drop(struct shim_qp *q)
 			continue;
 		shim_count(&shim.held_bytes, -held->bytes);
 	}
-	shim_count(&shim.attention, -(next - posted));
+	shim_count(&shim.held_requests, -(next - posted));
 	atomic_store(&q->wr_posted, next);
 	atomic_store(&q->wr_formed, next);
 	atomic_store(&q->held_since_ns, 0);
 	shim_report_held(q);
 }
 
-/* True when a held work request uses the key, or when that cannot be told now. */
-bool shim_hold_names(struct shim_qp *q, uint32_t lkey)
+/* The held work requests [first, end) went to the NIC or became completions. */
+void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end)
 {
-	bool named = false;
-	uint64_t next;
+	uint64_t bytes = 0;
 
-	if (!atomic_load(&q->holds) || atomic_load(&q->wr_posted) == atomic_load(&q->wr_next))
-		return false;
-	if (!shim_owner_acquire_for(q, 1000000))
-		return true;
-	next = atomic_load(&q->wr_next);
-	for (uint64_t i = atomic_load(&q->wr_posted); atomic_load(&q->live) && i != next && !named; i++) {
-		struct shim_held *held = shim_held_at(q, i);
+	for (uint64_t i = first; i != end; i++)
+		bytes += shim_held_at(q, i)->hole ? 0 : shim_held_at(q, i)->bytes;
+	shim_count(&shim.held_bytes, -bytes);
+	shim_count(&shim.held_requests, -(end - first));
+	atomic_store(&q->wr_posted, end);
+}
 
-		if (atomic_load_explicit(&held->published, memory_order_acquire) != i + 1 || held->hole)
-			continue;
-		for (int s = 0; s < held->wr.num_sge && !(held->wr.send_flags & IBV_SEND_INLINE); s++)
-			named |= held->sge[s].lkey == lkey;
-	}
-	shim_owner_leave(q);
-	return named;
+/* Owner held, so the segment stays mapped. For display only: the last of two threads wins. */
+void shim_report_held(struct shim_qp *q)
+{
+	atomic_store_explicit(&q->report->held_bytes,
+			      atomic_load_explicit(&shim.held_bytes, memory_order_relaxed),
+			      memory_order_relaxed);
+	atomic_store_explicit(&q->report->held_work_requests,
+			      atomic_load_explicit(&shim.held_requests, memory_order_relaxed),
+			      memory_order_relaxed);
 }

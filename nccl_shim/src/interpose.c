@@ -5,11 +5,20 @@
  * wrapper: whatever handle it gives is passed to dlsym.
  */
 #define _GNU_SOURCE
-#pragma GCC visibility push(default) /* what verbs.h declares is what we define and export; see libmfs_shim.map */
+#pragma GCC visibility push( \
+	default) /* what verbs.h declares is what we define and export; see libmfs_shim.map */
 #include <infiniband/verbs.h>
 #pragma GCC visibility pop
 
+#include "context.h"
+#include "cq_ex.h"
+#include "devices.h"
+#include "flush.h"
+#include "mode.h"
+#include "qp.h"
+#include "qp_state.h"
 #include "symbols.h"
+#include "table.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -66,14 +75,14 @@ struct ibv_context *ibv_import_device(int fd)
 /* A function got from a handle must open the device with that handle's copy: one small function for each copy. */
 #define COPIES 4
 static const struct shim_verbs *_Atomic copies[COPIES];
-#define COPY(i)                                                                                                        \
-	static struct ibv_context *open_device_##i(struct ibv_device *device)                                          \
-	{                                                                                                              \
-		return open_with(copies[i], device);                                                                   \
-	}                                                                                                              \
-	static struct ibv_context *import_device_##i(int fd)                                                           \
-	{                                                                                                              \
-		return import_with(copies[i], fd);                                                                     \
+#define COPY(i)                                                               \
+	static struct ibv_context *open_device_##i(struct ibv_device *device) \
+	{                                                                     \
+		return open_with(copies[i], device);                          \
+	}                                                                     \
+	static struct ibv_context *import_device_##i(int fd)                  \
+	{                                                                     \
+		return import_with(copies[i], fd);                            \
 	}
 COPY(0)
 COPY(1)
@@ -97,8 +106,8 @@ static int copy_index(void *handle)
 	for (int i = 0; verbs && i < COPIES; i++) {
 		const struct shim_verbs *none = NULL;
 
-		if (atomic_load(&copies[i]) == verbs || atomic_compare_exchange_strong(&copies[i], &none, verbs) ||
-		    none == verbs)
+		if (atomic_load(&copies[i]) == verbs ||
+		    atomic_compare_exchange_strong(&copies[i], &none, verbs) || none == verbs)
 			return i;
 	}
 	return -1;
@@ -144,8 +153,8 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
-			     int comp_vector)
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+			     struct ibv_comp_channel *channel, int comp_vector)
 {
 	const struct shim_verbs *verbs = verbs_of(context, CALLER());
 	struct ibv_cq *cq;
@@ -230,18 +239,9 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 
 /* ---- memory regions ---------------------------------------------------------------------------------------------------- */
 
-/* Posts what is held and names this key, while the key is still good. */
 static void flush_key(const struct ibv_mr *mr)
 {
-	const struct shim_context *context = shim_context_find(mr->context);
-	struct shim_qp *q;
-	unsigned cursor = 0;
-
-	if (!atomic_load_explicit(&shim.attention, memory_order_acquire))
-		return;
-	while ((q = shim_qp_each(&cursor)))
-		if (atomic_load(&q->context) == context && shim_hold_names(q, mr->lkey))
-			shim_flush(q);
+	shim_flush_key(shim_context_find(mr->context), mr->lkey);
 }
 
 int ibv_dereg_mr(struct ibv_mr *mr)
@@ -286,7 +286,9 @@ static void *replacement(void *handle, const char *name)
 
 	if (open || import) {
 		copy = copy_index(handle);
-		return copy < 0 ? NULL : open ? (void *)of_copy[copy].open_device : (void *)of_copy[copy].import_device;
+		return copy < 0 ? NULL
+		       : open   ? (void *)of_copy[copy].open_device
+				: (void *)of_copy[copy].import_device;
 	}
 	for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
 		if (!strcmp(name, ours[i].name))
@@ -306,8 +308,7 @@ __attribute__((used)) void *mfs_dlsym_choose(void *handle, const char *name)
 	void *real;
 
 	mfs_symbols_load();
-	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) ||
-	    shim_mode() == MFS_MODE_OFF)
+	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) || shim_mode() == MFS_MODE_OFF)
 		return NULL;
 	real = mfs_real_dlsym(handle, name);
 	return real && !shim_symbol_is_ours(real) ? replacement(handle, name) : NULL;
@@ -319,13 +320,15 @@ __attribute__((used)) void *mfs_dlvsym_choose(void *handle, const char *name, co
 
 	mfs_symbols_load();
 	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !is_verbs(name) || !version ||
-	    strncmp(version, "IBVERBS_", 8) || !strncmp(version, "IBVERBS_PRIVATE", 15) || shim_mode() == MFS_MODE_OFF)
+	    strncmp(version, "IBVERBS_", 8) || !strncmp(version, "IBVERBS_PRIVATE", 15) ||
+	    shim_mode() == MFS_MODE_OFF)
 		return NULL;
 	real = mfs_real_dlvsym(handle, name, version);
 	return real && !shim_symbol_is_ours(real) ? replacement(handle, name) : NULL;
 }
 
-/* libc looks at the return address to know whose RTLD_NEXT is meant, so its functions are jumped to, not called. */
+/* libc reads the return address to know whose RTLD_NEXT is meant, so its functions are jumped to, not called. */
+/* clang-format off */
 #if defined(__x86_64__)
 #define ENTRY(name)                                                                                                    \
 	__asm__(".text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n"                                     \
@@ -356,3 +359,4 @@ ENTRY(dlvsym);
 #else
 #error "libmfs_shim: write the dlsym entry for this processor"
 #endif
+/* clang-format on */

@@ -2,7 +2,9 @@
 #ifndef MFS_SHIM_LEDGER_H
 #define MFS_SHIM_LEDGER_H
 
-#include "shim.h"
+#include "compiler.h"
+#include "counter.h"
+#include "records.h"
 
 /* Writes the entry that closes what was posted without a signal under another stage: its `bytes` complete with the next
  * signal, apart. */
@@ -27,21 +29,24 @@ static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t sta
 	return ledger;
 }
 
-static inline void shim_ledger_signal(struct shim_qp *q, uint64_t head, uint64_t bytes, uint64_t end, uint8_t stage)
+static inline void shim_ledger_signal(struct shim_qp *q, uint64_t head, uint64_t bytes, uint64_t end,
+				      uint8_t stage)
 {
 	struct shim_signal *signal = &q->signals[head & q->signal_mask];
 
 	atomic_store_explicit(&signal->bytes, bytes, memory_order_relaxed);
-	atomic_store_explicit(&signal->end, end | (uint64_t)stage << SHIM_SIGNAL_STAGE_SHIFT, memory_order_relaxed);
+	atomic_store_explicit(&signal->end, end | (uint64_t)stage << SHIM_SIGNAL_STAGE_SHIFT,
+			      memory_order_relaxed);
 }
 
-static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger, uint64_t bytes, bool signaled,
-				   uint64_t end, bool forced)
+static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger, uint64_t bytes,
+				   bool signaled, uint64_t end, bool forced)
 {
 	ledger->bytes += bytes;
 	ledger->requests++;
 	if (signaled && q->signals) {
-		shim_ledger_signal(q, ledger->head++, ledger->bytes, end | (forced ? SHIM_SIGNAL_FORCED : 0), ledger->stage);
+		shim_ledger_signal(q, ledger->head++, ledger->bytes, end | (forced ? SHIM_SIGNAL_FORCED : 0),
+				   ledger->stage);
 		ledger->marked = ledger->bytes;
 		if (unlikely(forced))
 			atomic_store_explicit(&q->signal_even, ledger->head, memory_order_relaxed);
@@ -50,7 +55,8 @@ static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger
 
 /* Makes `now` the truth in place of a ledger with `bytes_before`, which may be ahead of it when a post has failed. `alone`:
  * the caller came by shim_owner_enter. */
-static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before, const struct shim_ledger *now, bool alone)
+static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before,
+				       const struct shim_ledger *now, bool alone)
 {
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
 

@@ -1,19 +1,22 @@
 /* One line for each reason, once, on stderr. */
 #define _GNU_SOURCE
-#include "shim.h"
+#include "log.h"
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static _Atomic uint32_t said[SHIM_REASON_MAX];
+static _Atomic uint32_t logged[SHIM_REASON_MAX];
 static bool quiet;
 
-/* Before the program's threads run: they may be changing the environment when something is to be said. */
+/* Before the program's threads run: they may be changing the environment when a line is logged. */
 void shim_log_load(void)
 {
 	const char *wanted = getenv("MFS_LOG");
@@ -27,7 +30,7 @@ void shim_log(enum shim_reason reason, const char *format, ...)
 	va_list arguments;
 	int n;
 
-	if (atomic_exchange_explicit(&said[reason], 1, memory_order_relaxed) || quiet)
+	if (atomic_exchange_explicit(&logged[reason], 1, memory_order_relaxed) || quiet)
 		return;
 	va_start(arguments, format);
 	n = vsnprintf(line + 5, sizeof(line) - 6, format, arguments);
@@ -35,12 +38,14 @@ void shim_log(enum shim_reason reason, const char *format, ...)
 	if (n < 0)
 		return;
 	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
-	for (int i = 5; i < n; i++) /* what comes from the environment must not break the line or reach a terminal's controls */
+	for (int i = 5; i < n;
+	     i++) /* what comes from the environment must not break the line or reach a terminal's controls */
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
 			line[i] = '?';
 	line[n] = '\n';
 	int saved = errno;
 
-	syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1); /* not write(): no cancellation point on the path */
+	/* not write(): no cancellation point on the path */
+	syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1);
 	errno = saved;
 }

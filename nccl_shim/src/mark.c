@@ -1,7 +1,7 @@
 /* Mode "mark": queue pairs get their DSCP from rules in the environment. No daemon is asked, nothing is held or counted,
  * and neither posts nor polls are patched.
  *
- * MFS_MARK is written by mfs-run (mfsd/policy/marks.py is its other reader and its writer):
+ * MFS_MARK is written by mfs-run (mfsd/policy/mark_text.py is its other reader and its writer):
  *
  *   dscp=46,34,-,8;stages=...;sizes=...;rule=library:libnccl,role:nccl-data,dscp:46;rule=...
  *
@@ -10,6 +10,9 @@
  */
 #define _GNU_SOURCE
 #include "mark.h"
+
+#include "log.h"
+#include "rules.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -26,8 +29,12 @@ static const struct {
 	const char *name;
 	uint8_t role;
 } roles[] = {
-	{"any", MFS_ROLE_UNKNOWN},	  {"nccl-data", MFS_ROLE_NCCL_DATA}, {"nccl-cts", MFS_ROLE_NCCL_CTS},
-	{"nccl-flush", MFS_ROLE_NCCL_FLUSH}, {"kv", MFS_ROLE_KV},	     {"bulk", MFS_ROLE_BULK},
+	{"any", MFS_ROLE_UNKNOWN},
+	{"nccl-data", MFS_ROLE_NCCL_DATA},
+	{"nccl-cts", MFS_ROLE_NCCL_CTS},
+	{"nccl-flush", MFS_ROLE_NCCL_FLUSH},
+	{"kv", MFS_ROLE_KV},
+	{"bulk", MFS_ROLE_BULK},
 };
 
 /* A part of the variable; it ends where the next one begins. */
@@ -134,7 +141,9 @@ static bool role(struct span part, uint8_t *found)
 
 static bool rule_read(struct span part, struct mfs_rule *rule)
 {
-	*rule = (struct mfs_rule){.action = MFS_RULE_PASS, .stage = MFS_STAGE_BACKGROUND, .dscp = MFS_DSCP_KEEP};
+	*rule = (struct mfs_rule){.action = MFS_RULE_PASS,
+				  .stage = MFS_STAGE_BACKGROUND,
+				  .dscp = MFS_DSCP_KEEP};
 	while (part.at < part.end) {
 		struct span value = cut(&part, ','), key = cut(&value, ':');
 		int dscp;
@@ -204,16 +213,20 @@ bool shim_mark_load(void)
 	mark_rules = 0;
 	memset(mark_dscp, MFS_DSCP_KEEP, sizeof(mark_dscp));
 	if (!size || size == TEXT_MAX) {
-		shim_log(SHIM_REASON_MODE, "MFS_MODE=mark: MFS_MARK is %s: nothing is marked; start the program with "
-			 "mfs-run --mode mark", size ? "too long" : "not set");
+		shim_log(SHIM_REASON_MODE,
+			 "MFS_MODE=mark: MFS_MARK is %s: nothing is marked; start the program with "
+			 "mfs-run --mode mark",
+			 size ? "too long" : "not set");
 		return false;
 	}
 	while (rest.at < rest.end) {
 		struct span part = cut(&rest, ';');
 
 		if (!part_read(part)) {
-			shim_log(SHIM_REASON_MODE, "MFS_MODE=mark: MFS_MARK has \"%.*s\", which cannot be read: nothing is "
-				 "marked; start the program with mfs-run --mode mark", (int)(part.end - part.at), part.at);
+			shim_log(SHIM_REASON_MODE,
+				 "MFS_MODE=mark: MFS_MARK has \"%.*s\", which cannot be read: nothing is "
+				 "marked; start the program with mfs-run --mode mark",
+				 (int)(part.end - part.at), part.at);
 			return false;
 		}
 	}

@@ -1,10 +1,10 @@
-/* Marking without a daemon: mark.c. */
+/* Marking without a daemon. */
 #ifndef MFS_SHIM_MARK_H
 #define MFS_SHIM_MARK_H
 
-#include "shim.h"
+#include <stdbool.h>
 
-/* Reads MFS_MARK, and gives its rules to classify.c. False: it cannot be used, which has been said. */
+/* Reads MFS_MARK, and sets the rules that it has. False: it cannot be used, which has been logged. */
 bool shim_mark_load(void);
 
 /* Whether the process only marks: its queue pairs are followed until they are connected, and nothing else is done. */

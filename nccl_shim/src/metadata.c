@@ -3,18 +3,21 @@
  * Ranges are an array that is never changed once it can be seen: sorted by address, replaced as a whole through one pointer.
  * A reader counts itself in, reads the pointer, searches, and counts itself out: a fixed number of steps, whatever the
  * writers do. The counters are spread over READERS cache lines by thread. A writer frees a replaced array once it has seen
- * every counter at zero since: who comes later can only find the new array. A counter that is busy whenever it is looked
- * at delays this; when RETIRED_MAX arrays wait, the writer gives up for now instead of waiting.
+ * every counter at zero since: a later reader can only find the new array. A counter that is busy whenever it is read
+ * delays this; when RETIRED_MAX arrays wait, the writer gives up for now instead of waiting.
  */
-#include "shim.h"
+#include "metadata.h"
+
+#include "../../csrc/base/pause.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define READERS 64
 #define RETIRED_MAX 16
-#define LOOKS 1000 /* at a busy counter, before it is left for the next writer */
+#define READS_MAX 1000 /* of a busy counter, before it is left for the next writer */
 
 struct range {
 	uint64_t first, last; /* addresses, both inside */
@@ -31,7 +34,6 @@ struct reader {
 };
 
 const struct shim_tag shim_untagged = {.batch = MFS_NONE_U32};
-__thread bool shim_context_given __attribute__((tls_model("initial-exec")));
 _Atomic(struct shim_ranges *) shim_ranges;
 
 static __thread struct shim_tag context_tag __attribute__((tls_model("initial-exec")));
@@ -46,7 +48,7 @@ _Static_assert(READERS == 64, "one bit for each counter");
 
 /* ---- the thread's own -------------------------------------------------------------------------------------------------- */
 
-/* What is not a stage that we count is taken as not given: the rules decide. */
+/* An unknown stage is taken as not given: the rules decide. */
 static struct shim_tag tag_of(const struct mfs_context *context)
 {
 	return (struct shim_tag){
@@ -139,17 +141,17 @@ static uint64_t still_busy(uint64_t busy)
 	for (uint64_t left = busy; left; left &= left - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(left);
 
-		for (unsigned looks = 0; busy >> i & 1 && looks < LOOKS; looks++) {
+		for (unsigned reads = 0; busy >> i & 1 && reads < READS_MAX; reads++) {
 			if (!atomic_load(&readers[i].inside))
 				busy &= ~(1ull << i);
 			else
-				shim_pause();
+				mfs_pause();
 		}
 	}
 	return busy;
 }
 
-/* A place for one more replaced array, or NULL. Frees those that nobody can be reading any more. */
+/* A place for one more replaced array, or NULL. Frees those that no reader can have any more. */
 static struct retired *place(void)
 {
 	struct retired *free_place = NULL;
@@ -193,7 +195,8 @@ static struct shim_ranges *copy(const struct shim_ranges *old, uint32_t count, u
 	if (at)
 		memcpy(fresh->range, old->range, at * sizeof(fresh->range[0]));
 	if (behind)
-		memcpy(fresh->range + count - behind, old->range + at + skip, behind * sizeof(fresh->range[0]));
+		memcpy(fresh->range + count - behind, old->range + at + skip,
+		       behind * sizeof(fresh->range[0]));
 	return fresh;
 }
 
@@ -283,7 +286,7 @@ int shim_range_remove(uint64_t address)
 	return rc;
 }
 
-/* The child's memory is its own, and so is what it says about it. What was allocated stays: free() could find a lock held
+/* The child's memory is its own, and so are its ranges. What was allocated stays: free() could find a lock held
  * by a thread that is not there any more. */
 void shim_metadata_after_fork(void)
 {

@@ -1,6 +1,9 @@
-/* The seldom ways of the owner flag: waiting for it, and whose a queue pair is. See owner.h. */
+/* The rare paths of the owner flag: waiting for it, and giving a queue pair to a thread. See owner.h. */
 #define _GNU_SOURCE
 #include "owner.h"
+
+#include "../../csrc/base/clock.h"
+#include "../../csrc/base/pause.h"
 
 #include <errno.h>
 #include <linux/membarrier.h>
@@ -13,13 +16,9 @@
 #define DRAIN_NS 1000000 /* far longer than a store stays in its core */
 #define THREADS_MAX (1u << 30)
 
-__thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))) = SHIM_THREAD_NONE;
-
-__thread uint32_t shim_plain_id __attribute__((tls_model("initial-exec"))) = SHIM_THREAD_NONE;
-
-static _Atomic uint32_t usable; /* threads can be made to pass a barrier */
-static _Atomic uint32_t threads; /* ids given out */
-static _Atomic uint32_t lane_thread[MFS_USAGE_SHARDS]; /* the system's number of whose lane it is; 0: none */
+static _Atomic uint32_t usable;                         /* threads can be made to pass a barrier */
+static _Atomic uint32_t threads;                        /* ids given out */
+static _Atomic uint32_t shard_thread[MFS_USAGE_SHARDS]; /* the system's number of its thread; 0: none */
 
 /* Once, before the first queue pair is made. */
 void shim_owner_start(void)
@@ -61,7 +60,7 @@ bool shim_owner_settled(struct shim_qp *q, uint32_t word)
 
 static void wait_a_little(unsigned spins)
 {
-	shim_pause();
+	mfs_pause();
 	if (spins % 16 == 15)
 		sched_yield();
 }
@@ -74,17 +73,17 @@ static bool acquire_until(struct shim_qp *q, uint64_t until_ns)
 	for (unsigned spins = 0;; spins++) {
 		word = atomic_load_explicit(&q->owner, memory_order_relaxed);
 		if (!(word & SHIM_OWNER_HELD) &&
-		    atomic_compare_exchange_weak_explicit(&q->owner, &word, word | SHIM_OWNER_HELD, memory_order_acquire,
-							  memory_order_relaxed))
+		    atomic_compare_exchange_weak_explicit(&q->owner, &word, word | SHIM_OWNER_HELD,
+							  memory_order_acquire, memory_order_relaxed))
 			break;
-		if (until_ns != NEVER && shim_now_ns() >= until_ns)
+		if (until_ns != NEVER && mfs_clock_ns() >= until_ns)
 			return false;
 		wait_a_little(spins);
 	}
 	if (!word || shim_owner_settled(q, word))
 		return true;
 	for (unsigned spins = 0; atomic_load_explicit(&q->inside, memory_order_acquire); spins++) {
-		if (until_ns != NEVER && shim_now_ns() >= until_ns) {
+		if (until_ns != NEVER && mfs_clock_ns() >= until_ns) {
 			shim_owner_release(q);
 			return false;
 		}
@@ -98,51 +97,52 @@ void shim_owner_acquire(struct shim_qp *q)
 	acquire_until(q, NEVER);
 }
 
-/* The bound is for a thread that was cancelled inside: nobody may wait for it for ever. */
-bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns)
+/* The bound is for a thread that was cancelled inside. */
+bool shim_owner_acquire_for(struct shim_qp *q, uint64_t timeout_ns)
 {
-	return shim_owner_try(q) || acquire_until(q, shim_now_ns() + ns);
+	return shim_owner_try(q) || acquire_until(q, mfs_clock_ns() + timeout_ns);
 }
 
-/* The lane of the calling thread, or -1. */
-static int lane_claim(void)
+/* The shard of the calling thread, or -1. */
+static int shard_claim(void)
 {
 	uint32_t tid = (uint32_t)syscall(SYS_gettid), owner;
 	int saved = errno, found = -1;
 
 	for (int i = 0; i < MFS_USAGE_SHARDS && found < 0; i++)
-		if (atomic_load(&lane_thread[i]) == tid)
+		if (atomic_load(&shard_thread[i]) == tid)
 			found = i;
 	for (int i = 0; i < MFS_USAGE_SHARDS && found < 0; i++) {
-		owner = atomic_load(&lane_thread[i]);
+		owner = atomic_load(&shard_thread[i]);
 		if ((!owner || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
-		    atomic_compare_exchange_strong(&lane_thread[i], &owner, tid))
+		    atomic_compare_exchange_strong(&shard_thread[i], &owner, tid))
 			found = i;
 	}
 	errno = saved;
 	return found;
 }
 
-static void lane_set(struct shim_qp *q, int lane)
+static void shard_set(struct shim_qp *q, int shard)
 {
-	q->lane_given = lane;
-	q->posted_shard = lane >= 0 && q->posted_shards ? &q->posted_shards[lane] : NULL;
+	q->shard_given = shard;
+	q->posted_shard = shard >= 0 && q->posted_shards ? &q->posted_shards[shard] : NULL;
 }
 
-/* Flag set, or nobody knows the queue pair yet: the counters are elsewhere from now on. */
-void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_shard *lanes)
+/* Flag set, or the queue pair cannot be found yet: the counters are elsewhere from now on. */
+void shim_owner_shards(struct shim_qp *q, struct mfs_usage_shard *shards)
 {
-	q->posted_shards = lanes;
-	lane_set(q, q->lane_given);
+	q->posted_shards = shards;
+	shard_set(q, q->shard_given);
 }
 
-/* Flag set by the caller, who posts on a queue pair that does not hold: makes it his, or nobody's. */
+/* Flag set by the caller, which posts on a queue pair that does not hold: gives it to this thread, or to none. */
 void shim_owner_give(struct shim_qp *q)
 {
 	bool given = atomic_load_explicit(&q->owner, memory_order_relaxed) != SHIM_OWNER_HELD;
 
 	if (q->shared || !atomic_load_explicit(&usable, memory_order_relaxed) ||
-	    !atomic_load_explicit(&q->accounted, memory_order_relaxed) || atomic_load_explicit(&q->unsure, memory_order_relaxed))
+	    !atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
+	    atomic_load_explicit(&q->unsure, memory_order_relaxed))
 		return;
 	if (unlikely(shim_thread_id == SHIM_THREAD_NONE)) {
 		uint32_t number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
@@ -160,16 +160,16 @@ void shim_owner_give(struct shim_qp *q)
 		q->poster = shim_thread_id;
 		q->posts_in_a_row = 0;
 	} else if (!given && ++q->posts_in_a_row == SHIM_OWNER_ROW) {
-		lane_set(q, lane_claim());
+		shard_set(q, shard_claim());
 		atomic_store_explicit(&q->owner, SHIM_OWNER_HELD | shim_thread_id, memory_order_relaxed);
 	}
 }
 
-/* Flag set: nobody's, for good. */
+/* Flag set: it is given to no thread, for good. */
 void shim_owner_share(struct shim_qp *q)
 {
 	q->shared = true;
-	lane_set(q, -1);
+	shard_set(q, -1);
 	atomic_store_explicit(&q->owner, SHIM_OWNER_HELD, memory_order_relaxed);
 }
 
@@ -178,6 +178,6 @@ void shim_owner_forget(struct shim_qp *q)
 {
 	q->poster = q->posts_in_a_row = 0;
 	q->shared = false;
-	lane_set(q, -1);
+	shard_set(q, -1);
 	atomic_store_explicit(&q->owner, 0, memory_order_release);
 }

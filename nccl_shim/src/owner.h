@@ -1,27 +1,29 @@
-/* Who may post on a queue pair: the owner flag, and the thread that does without it.
+/* Which thread may post on a queue pair: the owner flag, and the thread that does without it.
  *
  * Most queue pairs are posted to by one thread. Once a thread has posted SHIM_OWNER_ROW times in a row on a queue pair
  * that does not hold, that queue pair is *given* to it: the flag's word then has the thread's id beside the flag. Its
- * thread says in `inside` that it is posting, and looks at the word again: two plain stores and loads, and only the
- * compiler is kept from exchanging them. Everybody else sets the flag, and then makes all threads of the process pass a
- * memory barrier (membarrier). After that he sees `inside` if the thread had said it before; and if it says so later, it
- * sees the flag and turns back. tests/model/owner.pml checks this.
+ * thread sets `inside` while it posts, and reads the word again: two plain stores and loads, and only the compiler is kept
+ * from exchanging them. Every other thread sets the flag, and then makes all threads of the process pass a memory barrier
+ * (membarrier). After that it sees `inside` if the first thread had set it before; and if that sets it later, it sees the
+ * flag and turns back. tests/model/owner.pml checks this.
  *
- *  - The flag set: whose queue pair it is does not change but by who has set it. `inside` is written by that thread only.
- *  - A queue pair is given once in its life. If another thread posts there, or it begins to hold, it is nobody's again,
- *    for good: a thread that was stopped between its look at the word and its `inside` may write that arbitrarily late,
+ *  - While the flag is set, only its holder changes whose queue pair it is. `inside` is written by that thread only.
+ *  - A queue pair is given once in its life. If another thread posts there, or it begins to hold, it is given to none
+ *    for good: a thread that was stopped between reading the word and setting `inside` may write that arbitrarily late,
  *    which must not hide that of another thread.
  *  - A thread that ends leaves `inside` at 0, so its queue pairs can be taken; its id is not used again. One that was
  *    cancelled while posting stays inside, as it would have kept the flag.
  *  - A signal handler that finds its own thread inside waits for the flag, as it would without all this.
- *  - Its thread counts what it posts in a lane of counters that it has alone (mfs_usage_shard), while there are any: a lane
+ *  - Its thread counts what it posts in a shard of counters that it has alone (mfs_usage_shard), while there are any: a shard
  *    whose thread has ended is taken over.
  *  - Without membarrier (Linux before 4.14) nothing is given, nor is a queue pair whose completions are not accounted.
  */
 #ifndef MFS_SHIM_OWNER_H
 #define MFS_SHIM_OWNER_H
 
-#include "shim.h"
+#include "flag.h"
+#include "records.h"
+#include "thread.h"
 
 #include <mfs/usage.h>
 
@@ -31,11 +33,11 @@
 void shim_owner_start(void);
 bool shim_owner_settled(struct shim_qp *q, uint32_t word);
 void shim_owner_acquire(struct shim_qp *q);
-bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns);
+bool shim_owner_acquire_for(struct shim_qp *q, uint64_t timeout_ns);
 void shim_owner_give(struct shim_qp *q);
 void shim_owner_share(struct shim_qp *q);
 void shim_owner_forget(struct shim_qp *q);
-void shim_owner_lanes(struct shim_qp *q, struct mfs_usage_shard *lanes);
+void shim_owner_shards(struct shim_qp *q, struct mfs_usage_shard *shards);
 void shim_owner_after_fork(void);
 
 /* True when the queue pair is this thread's, which then leaves by shim_owner_exit. Such a queue pair does not hold. */
@@ -62,7 +64,7 @@ static inline void shim_owner_exit(struct shim_qp *q)
 	atomic_store_explicit(&q->inside, 0, memory_order_release);
 }
 
-/* Lets go of the flag. Where a queue pair may hold, shim_owner_leave looks for work, too. */
+/* Clears the flag. Where a queue pair may hold, shim_owner_leave posts what others have left, too. */
 static inline void shim_owner_release(struct shim_qp *q)
 {
 	uint32_t word = atomic_load_explicit(&q->owner, memory_order_relaxed);
@@ -75,8 +77,8 @@ static inline bool shim_owner_try(struct shim_qp *q)
 	uint32_t word = atomic_load_explicit(&q->owner, memory_order_relaxed);
 
 	if (word & SHIM_OWNER_HELD ||
-	    !atomic_compare_exchange_strong_explicit(&q->owner, &word, word | SHIM_OWNER_HELD, memory_order_acquire,
-						     memory_order_relaxed))
+	    !atomic_compare_exchange_strong_explicit(&q->owner, &word, word | SHIM_OWNER_HELD,
+						     memory_order_acquire, memory_order_relaxed))
 		return false;
 	if (likely(!word) || shim_owner_settled(q, word))
 		return true;

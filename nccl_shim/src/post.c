@@ -1,35 +1,52 @@
 /* ibv_post_send of an open device. */
+#include "post.h"
+
+#include "../../csrc/base/clock.h"
+#include "budget.h"
+#include "classify.h"
+#include "devices.h"
+#include "gate.h"
+#include "hold.h"
 #include "ledger.h"
+#include "metadata.h"
 #include "owner.h"
+#include "process.h"
+#include "profiler.h"
+#include "pump.h"
+#include "qp_state.h"
+#include "table.h"
+#include "wake.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
 
-/* True when the gate is closed for this stage and the daemon is there to open it. */
-bool shim_must_hold(struct shim_qp *q, uint8_t stage)
+static inline uint64_t wr_bytes(const struct ibv_send_wr *wr)
 {
-	_Atomic uint32_t *gate = atomic_load_explicit(&q->gate, memory_order_relaxed);
+	uint64_t bytes = 0;
 
-	return atomic_load_explicit(gate, memory_order_relaxed) & 1u << stage &&
-	       !atomic_load_explicit(&q->passes, memory_order_relaxed) &&
-	       atomic_load_explicit(&shim.enforcing, memory_order_relaxed);
+	if (unlikely(wr->opcode == IBV_WR_LOCAL_INV || wr->opcode == IBV_WR_BIND_MW))
+		return 0;
+	if (likely(wr->num_sge == 1))
+		return wr->sg_list->length;
+	for (int i = 0; i < wr->num_sge; i++)
+		bytes += wr->sg_list[i].length;
+	return bytes;
 }
 
-#define always_inline inline __attribute__((always_inline))
-#define never_inline __attribute__((noinline))
-
-static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *ledger, const struct ibv_send_wr *wr,
-					const struct ibv_send_wr *until, uint64_t end)
+static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *ledger,
+					const struct ibv_send_wr *wr, const struct ibv_send_wr *until,
+					uint64_t end)
 {
 	for (; wr != until; wr = wr->next)
-		shim_ledger_add(q, ledger, shim_wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED), ++end,
-				false);
+		shim_ledger_add(q, ledger, wr_bytes(wr), q->sq_sig_all | (wr->send_flags & IBV_SEND_SIGNALED),
+				++end, false);
 }
 
 /* The provider stopped at `at`: what is before it was posted, after all that `ledger` had before. */
-static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr, const struct ibv_send_wr *at,
-					struct shim_ledger ledger, uint64_t bytes_published, bool alone)
+static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr,
+					const struct ibv_send_wr *at, struct shim_ledger ledger,
+					uint64_t bytes_published, bool alone)
 {
 	uint64_t first = atomic_load(&q->wr_posted);
 
@@ -44,7 +61,8 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 {
 	const uint64_t first = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
 	struct shim_ledger ledger = shim_ledger_open(q, stage);
-	const uint64_t head = ledger.head, bytes = ledger.bytes, marked = ledger.marked; /* no copy of all of it: slow */
+	/* no copy of all of it: slow */
+	const uint64_t head = ledger.head, bytes = ledger.bytes, marked = ledger.marked;
 	struct ibv_send_wr *at = NULL;
 	int rc;
 
@@ -56,7 +74,8 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 		return 0;
 	}
 	posted_in_part(q, wr, at,
-		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage}, ledger.bytes, alone);
+		       (struct shim_ledger){.head = head, .bytes = bytes, .marked = marked, .stage = stage},
+		       ledger.bytes, alone);
 	if (bad)
 		*bad = at;
 	return rc;
@@ -71,7 +90,9 @@ struct before {
 
 static never_inline int given_failed(struct shim_qp *q, const struct before *before, int rc)
 {
-	struct shim_ledger ledger = {.head = before->head, .bytes = before->bytes, .marked = before->marked,
+	struct shim_ledger ledger = {.head = before->head,
+				     .bytes = before->bytes,
+				     .marked = before->marked,
 				     .stage = q->run_stage};
 
 	posted_in_part(q, before->wr, before->at, ledger, q->bytes_posted, true);
@@ -83,10 +104,12 @@ static never_inline int given_failed(struct shim_qp *q, const struct before *bef
 
 /* By shim_owner_enter, and of the stage that was posted last, as nearly all posts are: what post_now does, in two
  * thirds of the instructions. */
-static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr,
+				   struct ibv_send_wr **bad)
 {
 	const uint64_t stage = q->run_stage;
-	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed), bytes = q->bytes_posted, head;
+	uint64_t end = atomic_load_explicit(&q->wr_posted, memory_order_relaxed), bytes = q->bytes_posted,
+		 head;
 	struct before before;
 	int rc;
 
@@ -97,7 +120,7 @@ static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct 
 	before.bytes = bytes;
 	before.marked = q->bytes_marked;
 	for (struct ibv_send_wr *w = wr; w; w = w->next) {
-		bytes += shim_wr_bytes(w);
+		bytes += wr_bytes(w);
 		end++;
 		if (q->sq_sig_all | (w->send_flags & IBV_SEND_SIGNALED)) {
 			head = atomic_load_explicit(&q->signal_head, memory_order_relaxed);
@@ -136,7 +159,7 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	expected = end;
 	if (posted != end && !atomic_compare_exchange_strong(&q->wr_next, &expected, posted)) {
 		/* others have reserved behind us: what the provider did not take becomes holes */
-		shim_count(&shim.attention, end - posted);
+		shim_count(&shim.held_requests, end - posted);
 		for (uint64_t i = posted; i != end; i++)
 			shim_hold_void(q, i);
 		atomic_store(&q->wr_formed, posted);
@@ -146,18 +169,19 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	return true;
 }
 
-#define BEHIND_NS 1000000000 /* in all; bounds who has interrupted the very thread that he waits for */
+/* in all; bounds a signal handler that waits for the thread it has interrupted */
+#define BEHIND_WAIT_NS 1000000000
 
-/* Posts natively behind everything that is held, so that the provider judges what we do not. What others have reserved and
+/* Posts natively behind everything that is held, so that the provider answers for what is never held. What others have reserved and
  * not filled in yet is waited for; where the provider itself has no room, there is none. */
 static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
-	uint64_t until_ns = shim_now_ns() + BEHIND_NS;
+	uint64_t until_ns = mfs_clock_ns() + BEHIND_WAIT_NS;
 	bool done = false, room = true;
 	int rc = ENOMEM;
 
 	do {
-		if (!shim_owner_acquire_for(q, BEHIND_NS))
+		if (!shim_owner_acquire_for(q, BEHIND_WAIT_NS))
 			break;
 		if (atomic_load(&q->wr_posted) != atomic_load(&q->wr_next)) {
 			atomic_store(&q->force, 1);
@@ -167,7 +191,7 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 		shim_owner_leave(q);
 		if (!done)
 			sched_yield();
-	} while (!done && room && shim_now_ns() < until_ns);
+	} while (!done && room && mfs_clock_ns() < until_ns);
 	if (!done)
 		*bad = wr;
 	return rc;
@@ -231,7 +255,7 @@ static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, 
 }
 
 static int post(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
-			      struct ibv_send_wr **bad)
+		struct ibv_send_wr **bad)
 {
 	int rc;
 
@@ -252,7 +276,7 @@ static struct shim_tag tag_of(const struct ibv_send_wr *wr)
 	return shim_tag_find(any, any ? wr->sg_list[0].addr : 0);
 }
 
-/* NCCL has said what this thread sends: counted by communicator, never held. Clear-to-send has its own queue pairs. */
+/* NCCL has announced what this thread sends: counted by communicator, never held. Clear-to-send has its own queue pairs. */
 static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct shim_tag tag = {.batch = shim_collective.batch, .layer = shim_collective.layer};
@@ -260,7 +284,7 @@ static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv
 	int rc = post(q, wr, &tag, bad);
 
 	for (; !rc && wr; wr = wr->next) {
-		bytes += shim_wr_bytes(wr);
+		bytes += wr_bytes(wr);
 		requests++;
 	}
 	if (!rc)
@@ -276,8 +300,9 @@ static bool same_tag(const struct shim_tag *a, const struct shim_tag *b)
 }
 
 /* Copies the first work requests of one tag, which is that of the very first, as a chain of their own; answers how many.
- * 0: the tag is that of all. Each is asked about once, since what the engine says may be changing. */
-static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag, struct ibv_send_wr *copies)
+ * 0: the tag is that of all. The tag of each is read once, since the engine may be changing it. */
+static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag,
+			   struct ibv_send_wr *copies)
 {
 	const struct ibv_send_wr *w;
 	struct shim_tag other;
@@ -299,7 +324,7 @@ static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *
 }
 
 /* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. The chain is the
- * caller's, who may have it in memory that cannot be written. */
+ * caller's, and may be in memory that cannot be written. */
 static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct ibv_send_wr copies[PIECE_MAX], *bad_copy;
@@ -307,7 +332,8 @@ static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, s
 	unsigned n, taken;
 	int rc;
 
-	if (shim_collective.given && atomic_load_explicit(&q->role, memory_order_relaxed) == MFS_ROLE_NCCL_DATA)
+	if (shim_collective.given &&
+	    atomic_load_explicit(&q->role, memory_order_relaxed) == MFS_ROLE_NCCL_DATA)
 		return post_collective(q, wr, bad);
 	for (;;) {
 		tag = tag_of(wr);
@@ -316,7 +342,9 @@ static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, s
 			return post(q, wr, &tag, bad);
 		bad_copy = copies;
 		rc = post(q, copies, &tag, &bad_copy);
-		taken = !rc ? n : bad_copy >= copies && bad_copy < copies + n ? (unsigned)(bad_copy - copies) : 0;
+		taken = !rc                                           ? n
+			: bad_copy >= copies && bad_copy < copies + n ? (unsigned)(bad_copy - copies)
+								      : 0;
 		for (; taken; taken--)
 			wr = wr->next;
 		if (rc) {
@@ -360,7 +388,7 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 	return post_any(qp, wr, bad);
 }
 
-/* ibv_bind_mw posts to the send queue on a way of its own: such a queue pair is left alone from then on. */
+/* ibv_bind_mw posts to the send queue by a function of its own: such a queue pair is left alone from then on. */
 int shim_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct shim_qp *q = shim_qp_find(qp);

@@ -1,6 +1,6 @@
 /* The shim as NCCL's profiler plugin: it learns which communicator, operation and batch a send is for.
  *
- * NCCL tells of an operation on the thread that called it, then, on the proxy thread and immediately before it hands a step
+ * NCCL reports an operation on the thread that called it, then, on the proxy thread and immediately before it hands a step
  * to the network, of that step. In between this file remembers what the operation was: in a ring of slots that is written
  * round and round, never freed. A handle that NCCL gets is no pointer but a number: communicator, slot, and which use of the
  * slot. So an event that is older than the ring finds its slot taken and counts for its communicator alone, and nothing
@@ -9,11 +9,16 @@
  *
  * NCCL connects a queue pair without saying for whom. So a queue pair being connected is taken for that of the one
  * communicator of the process that is inside a call, or, before version 5, of the one that has not sent yet; when there are
- * several, for nobody's. Its first send tells for certain, but the class on the wire was given before.
+ * several, for that of none. Its first send decides, but the class on the wire was given before.
  */
 #include "profiler.h"
 
-#include "shim.h"
+#include "counter.h"
+#include "log.h"
+#include "metadata.h"
+#include "mode.h"
+#include "nccl_abi.h"
+#include "session.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -32,11 +37,9 @@ struct slot {
 
 struct communicator {
 	struct mfs_communicator seen; /* its copy in the segment is made by the shim's thread */
-	_Atomic uint32_t calls;	      /* groups of calls under way */
+	_Atomic uint32_t calls;       /* groups of calls under way */
 	_Atomic uint32_t sent;
 };
-
-__thread struct shim_collective shim_collective __attribute__((tls_model("initial-exec")));
 
 static struct communicator communicators[MFS_COMMUNICATORS_MAX];
 static struct slot operations[OPERATIONS], groups[GROUPS];
@@ -102,9 +105,12 @@ static enum mfs_operation operation_of(const char *function)
 		const char *name;
 		enum mfs_operation operation;
 	} known[] = {
-		{"AllReduce", MFS_OPERATION_ALL_REDUCE},     {"AllGather", MFS_OPERATION_ALL_GATHER},
-		{"ReduceScatter", MFS_OPERATION_REDUCE_SCATTER}, {"Broadcast", MFS_OPERATION_BROADCAST},
-		{"Reduce", MFS_OPERATION_REDUCE},	     {"AlltoAll", MFS_OPERATION_ALL_TO_ALL},
+		{"AllReduce", MFS_OPERATION_ALL_REDUCE},
+		{"AllGather", MFS_OPERATION_ALL_GATHER},
+		{"ReduceScatter", MFS_OPERATION_REDUCE_SCATTER},
+		{"Broadcast", MFS_OPERATION_BROADCAST},
+		{"Reduce", MFS_OPERATION_REDUCE},
+		{"AlltoAll", MFS_OPERATION_ALL_TO_ALL},
 		{"Send", MFS_OPERATION_SEND},
 	};
 
@@ -207,7 +213,8 @@ static int start(void *context, void **handle, const struct nccl_event *event, u
 	case NCCL_EVENT_PROXY_OP:
 		if (!event->proxy_op.is_send)
 			break;
-		*handle = handle_make(HANDLE_OPERATION, c, 0, 1); /* of another process: the communicator is all we know */
+		/* of another process: the communicator is all we know */
+		*handle = handle_make(HANDLE_OPERATION, c, 0, 1);
 		if (event->proxy_op.pid == own_pid && handle_kind(event->parent) == HANDLE_OPERATION &&
 		    handle_communicator(event->parent) == c)
 			*handle = event->parent;
@@ -261,7 +268,7 @@ static int state(void *handle, int state, const void *arguments)
 	return NOTHING;
 }
 
-/* A send that this thread was told of has been posted. */
+/* The send that NCCL has announced to this thread has been posted. */
 void shim_collective_sent(uint64_t bytes, uint64_t requests)
 {
 	struct communicator *communicator = &communicators[shim_collective.communicator];
@@ -280,7 +287,8 @@ void shim_collective_sent(uint64_t bytes, uint64_t requests)
 
 /* ---- communicators ----------------------------------------------------------------------------------------------------------- */
 
-static int init(void **context, uint64_t id, int *mask, unsigned events, const char *name, int ranks, int rank)
+static int init(void **context, uint64_t id, int *mask, unsigned events, const char *name, int ranks,
+		int rank)
 {
 	struct communicator *free_place = NULL;
 
@@ -304,22 +312,26 @@ static int init(void **context, uint64_t id, int *mask, unsigned events, const c
 	}
 	pthread_mutex_unlock(&communicators_lock);
 	if (!free_place)
-		shim_log(SHIM_REASON_COMMUNICATORS, "more than %d NCCL communicators: the later ones are not told apart",
+		shim_log(SHIM_REASON_COMMUNICATORS,
+			 "more than %d NCCL communicators: the later ones are not told apart",
 			 MFS_COMMUNICATORS_MAX);
 	*mask = (int)events; /* one for all communicators */
 	return NOTHING;
 }
 
-static int init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank, nccl_log *log)
+static int init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
+		   nccl_log *log)
 {
 	(void)nodes, (void)log;
 	return init(context, id, mask, EVENTS, name, ranks, rank);
 }
 
-static int init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, nccl_log *log)
+static int init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+		   nccl_log *log)
 {
 	(void)nodes, (void)log;
-	return init(context, id, mask, EVENTS | NCCL_EVENT_GROUP_API | NCCL_EVENT_COLL_API | NCCL_EVENT_P2P_API, name, ranks,
+	return init(context, id, mask,
+		    EVENTS | NCCL_EVENT_GROUP_API | NCCL_EVENT_COLL_API | NCCL_EVENT_P2P_API, name, ranks,
 		    rank);
 }
 
@@ -332,7 +344,7 @@ static int finalize(void *context)
 	return NOTHING;
 }
 
-/* The communicator whose queue pairs are being connected now, or -1 when that cannot be told. */
+/* The communicator whose queue pairs are being connected now, or -1 when that is ambiguous. */
 int shim_communicator_connecting(void)
 {
 	int calling = -1, fresh = -1;
@@ -356,14 +368,6 @@ int shim_communicator_connecting(void)
 const char *shim_communicator_name(int communicator)
 {
 	return communicators[communicator].seen.name;
-}
-
-bool shim_communicators_exist(void)
-{
-	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++)
-		if (atomic_load_explicit(&communicators[i].seen.id, memory_order_relaxed))
-			return true;
-	return false;
 }
 
 /* Copies what was seen to the daemon's segment. Called by the shim's thread, now and then. */
@@ -405,6 +409,7 @@ void shim_profiler_after_fork(void)
 /* ---- what NCCL looks for ----------------------------------------------------------------------------------------------------- */
 
 /* Not const: a release that writes to it must not end the program. */
+/* clang-format off */
 #define PLUGIN(version, layout, start_event)                                                                           \
 	__attribute__((visibility("default"))) extern struct nccl_profiler_v##layout ncclProfiler_v##version;          \
 	struct nccl_profiler_v##layout ncclProfiler_v##version = {                                                     \
@@ -420,3 +425,4 @@ PLUGIN(4, 4, start_v4);
 PLUGIN(5, 5, start_v5);
 PLUGIN(6, 5, start_v5);
 PLUGIN(7, 5, start_v5);
+/* clang-format on */

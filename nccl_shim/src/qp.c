@@ -1,59 +1,39 @@
 /* A queue pair's creation and destruction. */
 #define _GNU_SOURCE
+#include "qp.h"
+
+#include "builders.h"
+#include "classify.h"
+#include "complete.h"
+#include "devices.h"
+#include "hold.h"
+#include "log.h"
+#include "metadata.h"
+#include "mode.h"
 #include "owner.h"
+#include "permits.h"
+#include "process.h"
+#include "pump.h"
+#include "qp_state.h"
+#include "symbols.h"
+#include "table.h"
 
 #include <dlfcn.h>
 #include <string.h>
 #include <sys/mman.h>
-
-struct shim_detached shim_detached;
 
 static void claim(struct shim_qp *q, bool give)
 {
 	uint64_t receives = q->cap.max_recv_wr;
 
 	if (q->send_cq)
-		atomic_fetch_add(&q->send_cq->claimed, give ? -(uint64_t)q->cap.max_send_wr : q->cap.max_send_wr);
+		atomic_fetch_add(&q->send_cq->claimed,
+				 give ? -(uint64_t)q->cap.max_send_wr : q->cap.max_send_wr);
 	if (q->recv_cq)
 		atomic_fetch_add(&q->recv_cq->claimed, give ? -receives : receives);
 }
 
 /* ---- creation ---------------------------------------------------------------------------------------------------------------- */
-
-void shim_qp_reset_counts(struct shim_qp *q)
-{
-	atomic_store(&q->signal_head, 0);
-	atomic_store(&q->signal_tail, 0);
-	atomic_store(&q->signal_even, 0);
-	atomic_store(&q->wr_next, 0);
-	atomic_store(&q->wr_posted, 0);
-	atomic_store(&q->wr_formed, 0);
-	atomic_store(&q->task_formed, 0);
-	atomic_store(&q->task_posted, 0);
-	atomic_store(&q->task_done, 0);
-	atomic_store(&q->permitted_sequence, 0);
-	atomic_store(&q->free_until_ns, 0);
-	atomic_store(&q->hold_until_ns, 0);
-	atomic_store(&q->flight_ns, 0);
-	atomic_store(&q->flight_since_ns, 0);
-	q->lost_ns = q->looked_flight_ns = q->stretch_ns = 0;
-	q->looked_ns = shim_now_ns();
-	atomic_store(&q->trim_at_ns, 0);
-	atomic_store(&q->retired, 0);
-	atomic_store(&q->poll_deferred, 0);
-	atomic_store(&q->held_since_ns, 0);
-	atomic_store(&q->force, 0);
-	atomic_store(&q->blocked, 0);
-	atomic_store(&q->starved, 0);
-	if (atomic_exchange(&q->failed, 0))
-		atomic_fetch_sub(&shim.failures, 1);
-	atomic_store(&q->broken, 0);
-	q->bytes_posted = q->bytes_marked = q->bytes_completed = q->completed_end = 0;
-	if (q->fifo) /* old numbers must not look published */
-		for (uint64_t i = 0; i <= q->ring_mask; i++)
-			if (atomic_load_explicit(&shim_held_at(q, i)->published, memory_order_relaxed)) /* takes no memory */
-				atomic_store_explicit(&shim_held_at(q, i)->published, 0, memory_order_relaxed);
-}
 
 static uint32_t ring_size(uint32_t n)
 {
@@ -64,23 +44,10 @@ static uint32_t ring_size(uint32_t n)
 	return size;
 }
 
-/* `attr` is what the device gave, `asked` what the program had asked for. */
-void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked, uint64_t ops,
-		 const void *caller)
+/* What the device has made: sizes, completion queues, nothing posted yet. */
+static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *context,
+		   const struct ibv_qp_init_attr *attr)
 {
-	struct shim_context *context = shim_context_find(qp->context);
-	struct shim_qp *q;
-	Dl_info object;
-
-	if (!context || context->inherited)
-		return;
-	pthread_mutex_lock(&shim_table_lock);
-	q = shim_table_get();
-	if (!q) {
-		pthread_mutex_unlock(&shim_table_lock);
-		shim_log(SHIM_REASON_MEMORY, "no memory to follow more queue pairs: the later ones pass through");
-		return;
-	}
 	atomic_store(&q->qp, qp);
 	atomic_store(&q->context, context);
 	atomic_store(&q->number, qp->qp_num);
@@ -95,7 +62,8 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	atomic_store(&q->state, IBV_QPS_RESET);
 	/* twice the slots: completions of a chain may free slots while the provider still walks its copies */
 	q->ring_mask = ring_size(2 * q->cap.max_send_wr) - 1;
-	q->signal_mask = ring_size(2 * q->cap.max_send_wr) - 1; /* some providers take a little more than they say */
+	/* some providers take a little more than they say */
+	q->signal_mask = ring_size(2 * q->cap.max_send_wr) - 1;
 	q->signals = q->send_cq ? shim_map((q->signal_mask + 1) * sizeof(*q->signals)) : NULL;
 	q->fifo = NULL;
 	q->tasks = NULL;
@@ -105,17 +73,18 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	memset(&q->peer, 0, sizeof(q->peer));
 	q->peer_hash = 0;
 	q->quantum_bytes = SHIM_QUANTUM_BYTES;
-	q->lane_given = -1;
-	q->client = NULL;
-	q->report = &shim_detached.report;
-	atomic_store(&q->gate, &shim_detached.gate);
-	atomic_store(&q->usage, &shim_detached.usage);
-	shim_owner_lanes(q, shim_detached.posted_shard);
-	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
-	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
-		      shim_mode() == MFS_MODE_ENFORCE;
+	q->shard_given = -1;
+	shim_qp_unbind(q);
+}
+
+/* What it is for, as far as that is known before it is connected. */
+static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const void *caller)
+{
+	int lane = shim_lane_now();
+	Dl_info object;
+
 	q->communicator = -1;
-	q->lane = shim_lane_now() >= 0 ? shim_lane_now() : context->lane;
+	q->lane = lane >= 0 ? lane : atomic_load(&q->context)->lane;
 	q->dscp = MFS_DSCP_KEEP;
 	q->wire_dscp = MFS_DSCP_KEEP;
 	q->library[0] = 0;
@@ -123,18 +92,44 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 		size_t length = strlen(object.dli_fname);
 
 		/* the end of a long path says more than its beginning */
-		strcpy(q->library, object.dli_fname + (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
+		strcpy(q->library,
+		       object.dli_fname +
+			       (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
 	}
 	q->found_role = q->role = shim_role_at_create(q->library, asked);
 	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS || q->found_role == MFS_ROLE_NCCL_DATA);
 	q->stage = MFS_STAGE_CONTROL;
+}
+
+/* `attr` is what the device gave, `asked` what the program had asked for. */
+void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked,
+		 uint64_t ops, const void *caller)
+{
+	struct shim_context *context = shim_context_find(qp->context);
+	struct shim_qp *q;
+
+	if (!context || context->inherited)
+		return;
+	pthread_mutex_lock(&shim_table_lock);
+	q = shim_table_get();
+	if (!q) {
+		pthread_mutex_unlock(&shim_table_lock);
+		shim_log(SHIM_REASON_MEMORY,
+			 "no memory to follow more queue pairs: the later ones pass through");
+		return;
+	}
+	set_up(q, qp, context, attr);
+	atomic_store(&q->accounted, q->signals != NULL && shim_builder_can_hold(ops));
+	q->may_hold = atomic_load(&q->accounted) && q->type == IBV_QPT_RC && !context->single_threaded &&
+		      shim_mode() == MFS_MODE_ENFORCE;
+	identify(q, asked, caller);
 	claim(q, false);
 	shim_table_insert(q);
 	atomic_store_explicit(&q->live, 1, memory_order_release);
 	pthread_mutex_unlock(&shim_table_lock);
 
 	shim_classify(q);
-	shim_bind_current(q);
+	shim_qp_bind_current(q);
 	if (ops && context->verbs->qp_to_qp_ex && atomic_load(&q->accounted))
 		shim_builder_patch(q, context->verbs->qp_to_qp_ex(qp), ops);
 }
@@ -151,7 +146,7 @@ static void forget(struct shim_qp *q)
 	atomic_store(&q->live, 0);
 	pthread_mutex_unlock(&shim_table_lock);
 	shim_hold_drop(q);
-	shim_qp_settle(q);
+	shim_complete_all(q);
 	if (atomic_exchange(&q->failed, 0))
 		atomic_fetch_sub(&shim.failures, 1);
 	/* a permit that is being handed out names memory that goes away now; a thread that died doing so keeps it */
@@ -162,11 +157,7 @@ static void forget(struct shim_qp *q)
 	if (q->signals)
 		munmap(q->signals, (q->signal_mask + 1) * sizeof(*q->signals));
 	q->signals = NULL;
-	q->client = NULL;
-	q->report = &shim_detached.report;
-	atomic_store(&q->gate, &shim_detached.gate);
-	atomic_store(&q->usage, &shim_detached.usage);
-	shim_owner_lanes(q, shim_detached.posted_shard);
+	shim_qp_unbind(q);
 }
 
 static void give_back(struct shim_qp *q)
@@ -179,8 +170,8 @@ static void give_back(struct shim_qp *q)
 int shim_qp_destroy(struct shim_qp *q)
 {
 	const struct shim_verbs *verbs = atomic_load(&q->context)->verbs;
-	bool owned = shim_owner_acquire_for(q, 1000000000);
-	bool polling = owned && shim_acquire_for(&q->polling, 1000000000);
+	bool owned = shim_owner_acquire_for(q, SHIM_TURNOVER_WAIT_NS);
+	bool polling = owned && shim_acquire_for(&q->polling, SHIM_TURNOVER_WAIT_NS);
 	int rc = verbs->destroy_qp(atomic_load(&q->qp));
 
 	if (rc || !polling) {
@@ -208,9 +199,9 @@ void shim_qp_forget_context(const struct shim_context *context)
 	struct shim_qp *q;
 
 	while ((q = shim_qp_each(&cursor))) {
-		if (atomic_load(&q->context) != context || !shim_owner_acquire_for(q, 100000000))
+		if (atomic_load(&q->context) != context || !shim_owner_acquire_for(q, SHIM_UPDATE_WAIT_NS))
 			continue;
-		if (shim_acquire_for(&q->polling, 100000000)) {
+		if (shim_acquire_for(&q->polling, SHIM_UPDATE_WAIT_NS)) {
 			forget(q);
 			give_back(q);
 		} else {

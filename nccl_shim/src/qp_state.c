@@ -1,19 +1,42 @@
 /* What happens to a queue pair between its creation and its destruction: another daemon, an error, another state. */
+#include "qp_state.h"
+
+#include "../../csrc/base/clock.h"
+#include "classify.h"
+#include "complete.h"
+#include "counter.h"
+#include "flush.h"
+#include "hold.h"
 #include "mark.h"
 #include "owner.h"
+#include "permits.h"
+#include "process.h"
+#include "pump.h"
+#include "session.h"
+#include "symbols.h"
 
-#include <string.h>
+#include <mfs/client.h>
 
 /* ---- the daemon's side of a queue pair ---------------------------------------------------------------------------------------- */
 
-/* What takes the NIC a fifth of a millisecond. A rate that nobody knows is a high one. */
+/* What takes the NIC a fifth of a millisecond. An unknown rate is a high one. */
 static uint32_t quantum_bytes(uint64_t rate_bytes_per_s)
 {
-	uint64_t bytes = rate_bytes_per_s / (1000000000 / SHIM_QUANTUM_NS);
+	uint64_t bytes = rate_bytes_per_s / (MFS_NS_PER_S / SHIM_QUANTUM_NS);
 
 	if (!rate_bytes_per_s || bytes > SHIM_QUANTUM_BYTES)
 		return SHIM_QUANTUM_BYTES;
 	return bytes < SHIM_QUANTUM_BYTES_MIN ? SHIM_QUANTUM_BYTES_MIN : (uint32_t)bytes;
+}
+
+/* Both flags set, or the queue pair cannot be found yet: it is of no daemon. */
+void shim_qp_unbind(struct shim_qp *q)
+{
+	q->client = NULL;
+	q->report = &shim_detached.report;
+	atomic_store(&q->gate, &shim_detached.gate);
+	atomic_store(&q->usage, &shim_detached.usage);
+	shim_owner_shards(q, shim_detached.posted_shard);
 }
 
 /* Moves the queue pair to another daemon (NULL: none). Afterwards nothing of it touches the old segment. False when the
@@ -25,9 +48,9 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 	struct mfs_segment *segment;
 	int nic;
 
-	if (!shim_owner_acquire_for(q, 100000000))
+	if (!shim_owner_acquire_for(q, SHIM_UPDATE_WAIT_NS))
 		return false;
-	if (!shim_acquire_for(&q->polling, 100000000)) {
+	if (!shim_acquire_for(&q->polling, SHIM_UPDATE_WAIT_NS)) {
 		shim_owner_leave(q);
 		return false;
 	}
@@ -41,19 +64,18 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 		}
 		q->client = client;
 		if (!client || nic < 0) {
-			q->client = NULL;
-			q->report = &shim_detached.report;
-			atomic_store(&q->gate, &shim_detached.gate);
-			atomic_store(&q->usage, &shim_detached.usage);
-			shim_owner_lanes(q, shim_detached.posted_shard);
+			shim_qp_unbind(q);
 		} else {
 			segment = mfs_client_segment(client);
 			q->report = &segment->report;
 			q->quantum_bytes = quantum_bytes(segment->nic[nic].rate_bytes_per_s);
 			atomic_store(&q->gate, &segment->gate[nic].word);
 			atomic_store(&q->usage, &segment->usage[nic]);
-			shim_owner_lanes(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR ? NULL : segment->posted_shard[nic]);
-			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1, memory_order_relaxed);
+			shim_owner_shards(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR
+						     ? NULL
+						     : segment->posted_shard[nic]);
+			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1,
+						  memory_order_relaxed);
 			shim_in_flight(q, in_flight);
 			for (int i = 0; i < MFS_STAGES_MAX; i++)
 				shim_count(&segment->usage[nic].posted.bytes[i], in_flight[i]);
@@ -64,31 +86,14 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 	return true;
 }
 
-/* ---- the end of accounting (caller has both flags) ------------------------------------------------------------------------------ */
-
-/* Everything posted counts as complete: the queue pair was reset, destroyed or has failed. */
-void shim_qp_settle(struct shim_qp *q)
+void shim_qp_bind_current(struct shim_qp *q)
 {
-	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);
-	uint64_t in_flight[MFS_STAGES_MAX];
-
-	shim_in_flight(q, in_flight);
-	for (int i = 0; i < MFS_STAGES_MAX; i++)
-		shim_count(&usage->completed.bytes[i], in_flight[i]);
-	q->bytes_completed = q->bytes_marked = q->bytes_posted;
-	atomic_store(&q->signal_tail, atomic_load(&q->signal_head));
-	q->completed_end = atomic_load(&q->wr_posted);
-	atomic_store(&q->retired, q->completed_end);
-	for (uint64_t i = atomic_load(&q->task_done); i != atomic_load(&q->task_posted); i++) {
-		struct shim_task *t = &q->tasks[i & q->ring_mask];
-
-		if (t->owed && q->client)
-			mfs_client_complete(q->client, atomic_load(&t->id));
-		t->owed = false;
-		atomic_store(&q->task_done, i + 1);
-	}
-	atomic_store(&q->flight_since_ns, 0);
+	pthread_mutex_lock(&shim_attach_lock);
+	shim_qp_bind(q, atomic_load(&shim.client));
+	pthread_mutex_unlock(&shim_attach_lock);
 }
+
+/* ---- the end of accounting (caller has both flags) ------------------------------------------------------------------------------ */
 
 /* An error was seen: what is held is posted now, so that the provider flushes it in order. */
 void shim_qp_break(struct shim_qp *q)
@@ -98,14 +103,51 @@ void shim_qp_break(struct shim_qp *q)
 		return;
 	if (q->fifo)
 		shim_flush(q);
-	if (shim_owner_acquire_for(q, 1000000)) {
-		if (shim_acquire_for(&q->polling, 1000000)) {
+	if (shim_owner_acquire_for(q, SHIM_ERROR_WAIT_NS)) {
+		if (shim_acquire_for(&q->polling, SHIM_ERROR_WAIT_NS)) {
 			if (atomic_load(&q->live))
-				shim_qp_settle(q);
+				shim_complete_all(q);
 			shim_release(&q->polling);
 		}
 		shim_owner_leave(q);
 	}
+}
+
+void shim_qp_reset_counts(struct shim_qp *q)
+{
+	atomic_store(&q->signal_head, 0);
+	atomic_store(&q->signal_tail, 0);
+	atomic_store(&q->signal_even, 0);
+	atomic_store(&q->wr_next, 0);
+	atomic_store(&q->wr_posted, 0);
+	atomic_store(&q->wr_formed, 0);
+	atomic_store(&q->task_formed, 0);
+	atomic_store(&q->task_posted, 0);
+	atomic_store(&q->task_done, 0);
+	atomic_store(&q->permitted_sequence, 0);
+	atomic_store(&q->free_until_ns, 0);
+	atomic_store(&q->hold_until_ns, 0);
+	atomic_store(&q->flight_ns, 0);
+	atomic_store(&q->flight_since_ns, 0);
+	q->lost_ns = q->accounted_flight_ns = q->stretch_ns = 0;
+	q->accounted_ns = mfs_clock_ns();
+	atomic_store(&q->trim_at_ns, 0);
+	atomic_store(&q->retired, 0);
+	atomic_store(&q->poll_deferred, 0);
+	atomic_store(&q->held_since_ns, 0);
+	atomic_store(&q->force, 0);
+	atomic_store(&q->blocked, 0);
+	atomic_store(&q->starved, 0);
+	if (atomic_exchange(&q->failed, 0))
+		atomic_fetch_sub(&shim.failures, 1);
+	atomic_store(&q->broken, 0);
+	q->bytes_posted = q->bytes_marked = q->bytes_completed = q->completed_end = 0;
+	if (q->fifo) /* old numbers must not look published */
+		for (uint64_t i = 0; i <= q->ring_mask; i++)
+			if (atomic_load_explicit(&shim_held_at(q, i)->published,
+						 memory_order_relaxed)) /* takes no memory */
+				atomic_store_explicit(&shim_held_at(q, i)->published, 0,
+						      memory_order_relaxed);
 }
 
 /* ---- transitions ------------------------------------------------------------------------------------------------------------------ */
@@ -113,18 +155,6 @@ void shim_qp_break(struct shim_qp *q)
 static int real_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 {
 	return atomic_load(&q->context)->verbs->modify_qp(atomic_load(&q->qp), attr, mask);
-}
-
-/* Owner held. Moves the queue pair to the error state, for a deferred post that was refused. */
-int shim_qp_to_error(struct shim_qp *q)
-{
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-	int rc = real_modify(q, &attr, IBV_QP_STATE);
-
-	atomic_store(&q->broken, 1);
-	if (!rc)
-		atomic_store(&q->state, IBV_QPS_ERR);
-	return rc;
 }
 
 static void note_peer(struct shim_qp *q, const struct ibv_qp_attr *attr, int mask)
@@ -165,16 +195,16 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 	}
 
 	/* nothing may be posted while the queue pair turns over */
-	bool owned = shim_owner_acquire_for(q, 1000000000);
+	bool owned = shim_owner_acquire_for(q, SHIM_TURNOVER_WAIT_NS);
 
 	rc = real_modify(q, attr, mask);
 	if (!rc)
 		atomic_store(&q->state, (uint8_t)state);
 	if (!rc && owned && state == IBV_QPS_RESET) {
-		if (shim_acquire_for(&q->polling, 1000000000)) {
+		if (shim_acquire_for(&q->polling, SHIM_TURNOVER_WAIT_NS)) {
 			shim_hold_drop(q);
 			shim_permits_settle(); /* one that is being handed out is not for the tasks to come */
-			shim_qp_settle(q);
+			shim_complete_all(q);
 			shim_qp_reset_counts(q);
 			shim_release(&q->polling);
 		}

@@ -1,12 +1,60 @@
 /* What the shim keeps of devices, completion queues and queue pairs, and the locks that protect it.
  *
  * A queue pair has two ownership flags. `owner` covers everything that is done before and during a native post; `polling`
- * covers the accounting of completions. Nobody waits for `polling`, and nobody waits for the `owner` of a queue pair that
- * can hold: whoever finds it taken leaves his work in the queue, and the owner looks again after letting go. How a thread
- * owns a queue pair without a locked instruction: owner.h.
+ * covers the accounting of completions. No path of a post or a poll waits for `polling`, nor for the `owner` of a queue pair
+ * that can hold: a thread that finds it taken leaves its work in the ring, and the owner checks for work after it has
+ * cleared the flag. How a thread owns a queue pair without a locked instruction: owner.h.
+ *
+ * Layers, from above to below. Each has a header of its own, includes only those below it, and calls none above it
+ * (tests/unit/test_native_layers.py):
+ *
+ *   api.c        the symbol by which an engine finds us
+ *   interpose.c  what programs find instead of libibverbs' own functions
+ *   context.c    devices: which of their operations are patched
+ *   lifecycle.c  the daemon, the thread, fork
+ *   qp.c         a queue pair's creation and destruction
+ *   cq_ex.c      completion queues with functions of their own
+ *   poll.c       ibv_poll_cq
+ *   flushed.c    completions that no provider makes
+ *   builders.c   ibv_wr_*
+ *   post.c       ibv_post_send
+ *   sweep.c      the thread's account of what is held, and for how long
+ *   trim.c       memory in which nothing is held goes back
+ *   qp_state.c   another state, another daemon, an error
+ *   classify.c   what a queue pair is for
+ *   permits.c    permits that have arrived
+ *   flush.c      what is held goes now
+ *   pump.c       from the ring to the NIC
+ *   task.c       tasks and what they wait for
+ *   hold.c       the ring of held work requests
+ *   gate.h       whether a work request waits
+ *   complete.c   the accounting of completions
+ *   ledger.c     the accounting of posts
+ *   budget.c     the list of queue pairs that hold something
+ *   owner.c      which thread may post
+ *   profiler.c   what NCCL says
+ *   nccl_abi.h   its profiler interface
+ *   metadata.c   what the engine says
+ *   thread.c     the posting thread's variables
+ *   devices.c    records of devices and completion queues
+ *   table.c      finding queue pairs
+ *   wake.c       the thread's sleep
+ *   session.c    the session, shared with an engine
+ *   process.c    the state of the process
+ *   mode.c       MFS_MODE
+ *   mark.c       MFS_MARK
+ *   rules.c      the rules
+ *   records.h    what is kept of devices and queue pairs
+ *   symbols.c    libc's dlsym, copies of libibverbs
+ *   log.c        one line for each reason
+ *   flag.c       flags that are locks
+ *   counter.h    counters that others read
+ *   compiler.h   hints to the compiler
  */
 #ifndef MFS_SHIM_RECORDS_H
 #define MFS_SHIM_RECORDS_H
+
+#include "compiler.h"
 
 #include <infiniband/verbs.h>
 #include <mfs/api.h>
@@ -23,26 +71,9 @@
 #define SHIM_TASKS_WAITING_MAX 32
 #define SHIM_TASKS_WAITING_MIN 2
 
-/* ---- one copy of libibverbs: a process may hold several (wheels carry their own) ---------------------------------- */
-
-struct shim_verbs {
-	struct ibv_context *(*open_device)(struct ibv_device *);
-	struct ibv_context *(*import_device)(int);
-	int (*close_device)(struct ibv_context *);
-	struct ibv_cq *(*create_cq)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
-	int (*destroy_cq)(struct ibv_cq *);
-	struct ibv_qp *(*create_qp)(struct ibv_pd *, struct ibv_qp_init_attr *);
-	int (*modify_qp)(struct ibv_qp *, struct ibv_qp_attr *, int);
-	int (*destroy_qp)(struct ibv_qp *);
-	int (*dereg_mr)(struct ibv_mr *);
-	int (*rereg_mr)(struct ibv_mr *, int, struct ibv_pd *, void *, size_t, int);
-	int (*get_async_event)(struct ibv_context *, struct ibv_async_event *);
-	struct ibv_qp_ex *(*qp_to_qp_ex)(struct ibv_qp *);
-	uint64_t (*get_device_guid)(struct ibv_device *);
-	int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *);
-};
-
 /* ---- an open device ------------------------------------------------------------------------------------------------ */
+
+struct shim_verbs;
 
 struct shim_context {
 	_Atomic(struct ibv_context *) context; /* NULL: free record */
@@ -54,14 +85,15 @@ struct shim_context {
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
 	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *, struct ibv_cq_init_attr_ex *);
 	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);
-	bool single_threaded; /* a thread domain was used: providers drop their locks, so only the caller's threads post */
+	/* a thread domain was used: providers drop their locks, so only the caller's threads post */
+	bool single_threaded;
 	char name[32];
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	bool inherited; /* opened before a fork: passes through in the child */
+	bool inherited;  /* opened before a fork: passes through in the child */
 	_Atomic int nic; /* index given by the daemon, or -1 */
 	bool unanswered; /* the daemon was asked for that index and has not answered in time */
-	int lane;	/* class on the wire of its queue pairs, or -1: see metadata.c */
+	int lane;        /* class on the wire of its queue pairs, or -1: see metadata.c */
 };
 
 /* A completion queue. It is polled by the poll_cq that is patched, and, if it is extended, by functions of its own. */
@@ -69,8 +101,8 @@ struct shim_cq {
 	_Atomic(struct ibv_cq *) cq; /* NULL: free record */
 	_Atomic(struct shim_cq *) next;
 	const struct ibv_context *context;
-	_Atomic uint64_t claimed; /* completions that its queue pairs can have outstanding */
-	bool channel;		  /* somebody may sleep on it */
+	_Atomic uint64_t claimed;    /* completions that its queue pairs can have outstanding */
+	bool channel;                /* a thread may sleep on it */
 	struct shim_cq_ex *extended; /* made by ibv_create_cq_ex: see cq_ex.c */
 };
 
@@ -87,16 +119,15 @@ struct shim_tag {
 	uint64_t hold_until_ns; /* 0: no such time */
 };
 _Static_assert(sizeof(struct shim_tag) == 32, "tags are compared as memory");
-extern const struct shim_tag shim_untagged;
 
 /* One signaled work request that went to the NIC: what is complete when its completion is polled. Everything that it
  * finishes was of one stage: where the stage changes, an entry without a completion (SHIM_SIGNAL_MARK) closes the old one. */
 struct shim_signal {
 	_Atomic uint64_t bytes; /* posted on this queue pair so far */
-	_Atomic uint64_t end;	/* index after this work request, its stage, and flags */
+	_Atomic uint64_t end;   /* index after this work request, its stage, and flags */
 };
 #define SHIM_SIGNAL_FORCED (1ULL << 63) /* signaled by the shim, not by the caller */
-#define SHIM_SIGNAL_MARK (1ULL << 62)	/* no completion comes for this entry: it goes with the next */
+#define SHIM_SIGNAL_MARK (1ULL << 62)   /* no completion comes for this entry: it goes with the next */
 #define SHIM_SIGNAL_STAGE_SHIFT 56
 #define SHIM_SIGNAL_STAGE (7ULL << SHIM_SIGNAL_STAGE_SHIFT)
 #define SHIM_SIGNAL_END ((1ULL << SHIM_SIGNAL_STAGE_SHIFT) - 1)
@@ -110,7 +141,7 @@ struct shim_held {
 	uint64_t bytes;
 	uint64_t built_next; /* index of the builder's next work request */
 	struct shim_tag tag;
-	bool hole;	     /* nothing to post: the reservation was not used */
+	bool hole; /* nothing to post: the reservation was not used */
 	struct ibv_send_wr wr;
 	struct ibv_sge sge[];
 };
@@ -120,23 +151,24 @@ struct shim_qp;
 /* Consecutive held work requests of one queue pair, of one tag, that need one permit. */
 struct shim_task {
 	struct shim_qp *q;
-	_Atomic uint64_t id;	  /* 0: not (yet) known */
+	_Atomic uint64_t id; /* 0: not (yet) known */
 	_Atomic uint32_t permitted;
-	uint32_t bypass;	  /* never submitted: ring or slots full, or nothing is held now */
-	uint64_t sequence;	  /* number of the task on its queue pair, from 1 */
-	uint64_t end;		  /* index after its last work request */
-	_Atomic uint64_t done_at; /* complete when the signal with this end has come back; 0: nothing tells */
+	uint32_t bypass;   /* never submitted: ring or slots full, or nothing is held now */
+	uint64_t sequence; /* number of the task on its queue pair, from 1 */
+	uint64_t end;      /* index after its last work request */
+	/* complete when the signal with this end has come back; 0: it has no signal */
+	_Atomic uint64_t done_at;
 	uint64_t bytes;
 	uint64_t enqueued_ns;
 	struct shim_tag tag;
 	bool incoming; /* RDMA reads */
-	bool owed; /* the arbiter counts it in flight: tell it when it is complete */
+	bool owed;     /* the arbiter counts it in flight and is owed its completion */
 };
 
 /* What one post adds to the accounting; see shim_ledger_publish. */
 struct shim_ledger {
-	uint64_t head;	 /* of the signal ring */
-	uint64_t bytes;	 /* posted on this queue pair so far */
+	uint64_t head;   /* of the signal ring */
+	uint64_t bytes;  /* posted on this queue pair so far */
 	uint64_t marked; /* of these, up to the last entry of the signal ring */
 	uint64_t requests;
 	uint8_t stage;
@@ -147,19 +179,19 @@ struct shim_builder {
 	struct ibv_qp_ex *qpx;
 	struct ibv_qp_ex real; /* the provider's functions */
 	_Atomic uint32_t busy; /* between wr_start and wr_complete or wr_abort */
-	bool held;	       /* built into our queue, not into the provider's */
-	bool entered;	       /* native: by shim_owner_enter */
-	bool current;	       /* a work request is being built */
+	bool held;             /* built into our queue, not into the provider's */
+	bool entered;          /* native: by shim_owner_enter */
+	bool current;          /* a work request is being built */
 	bool signaled;
 	bool named; /* native: the stage of all that is built now is settled */
 	int error;
-	uint64_t first, last, count; /* held: indices of what was built */
+	uint64_t first, last, count;    /* held: indices of what was built */
 	struct shim_ledger before, now; /* native: what wr_complete publishes */
 	uint64_t bytes, end;
 };
 
 struct shim_qp {
-	/* read by everyone, changed while nobody uses the queue pair or under both flags */
+	/* read by all threads, changed while the queue pair is not used or under both flags */
 	_Atomic(struct ibv_qp *) qp;
 	_Atomic(struct shim_qp *) next_by_pointer;
 	_Atomic(struct shim_qp *) next_by_number;
@@ -167,34 +199,38 @@ struct shim_qp {
 	int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 	_Atomic uint32_t number;
 	_Atomic uint8_t live;
-	_Atomic uint8_t accounted; /* completions come through the patched poll_cq and match the signal ring */
-	_Atomic uint8_t broken;	   /* error seen: nothing is held or accounted until RESET */
-	_Atomic uint8_t state;	   /* enum ibv_qp_state */
-	_Atomic uint8_t holds;	   /* it has a queue; never unset while it lives */
-	_Atomic uint8_t passes;	   /* the rules do not ask for permits (any more) */
-	_Atomic uint8_t unsure;	   /* its role is a guess until its first post, see shim_role_at_post */
+	/* completions come through the patched poll_cq and match the signal ring */
+	_Atomic uint8_t accounted;
+	_Atomic uint8_t broken; /* error seen: nothing is held or accounted until RESET */
+	_Atomic uint8_t state;  /* enum ibv_qp_state */
+	_Atomic uint8_t holds;  /* it has a queue; never unset while it lives */
+	_Atomic uint8_t passes; /* the rules do not ask for permits (any more) */
+	_Atomic uint8_t unsure; /* its role is a guess until its first post, see shim_role_at_post */
 	uint8_t sq_sig_all;
 	uint8_t type;
 	_Atomic uint8_t stage, role, dscp; /* changed under both flags, when the rules change */
-	_Atomic uint8_t wire_dscp;	   /* with which it was connected, whoever chose it; MFS_DSCP_KEEP: none */
+	/* with which it was connected, chosen here or not; MFS_DSCP_KEEP: none */
+	_Atomic uint8_t wire_dscp;
 	/* what stage `stage` must obey and where it is counted; never NULL, see shim_detached */
 	_Atomic(_Atomic uint32_t *) gate;
 	_Atomic(struct mfs_usage *) usage;
-	/* owner side: where the thread that it is given to counts alone, in the lane of that thread; see owner.h */
+	/* owner side: where the thread that it is given to counts alone, in the shard of that thread; see owner.h */
 	struct mfs_usage_shard *posted_shards; /* NULL: the daemon knows none */
-	struct mfs_usage_shard *posted_shard;  /* NULL: it is given to none, or that has no lane */
-	int lane_given;			     /* -1: none */
-	struct shim_held *fifo; /* NULL unless it holds */
+	struct mfs_usage_shard *posted_shard;  /* NULL: it is given to none, or that thread has no shard */
+	int shard_given;                       /* -1: none */
+	struct shim_held *fifo;                /* NULL unless it holds */
 
 	/* owner side */
-	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t owner; /* the flag, and whose thread does without it: see owner.h */
-	_Atomic uint32_t inside;			 /* written by that thread: it is posting */
+	/* the flag, and whose thread does without it: see owner.h */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t owner;
+	_Atomic uint32_t inside; /* written by that thread: it is posting */
 	uint32_t signal_mask;
 	struct shim_signal *signals;
 	_Atomic uint64_t signal_head;
 	uint64_t bytes_posted, bytes_marked; /* marked: up to the last entry of the signal ring */
-	uint8_t run_stage;		     /* of what was posted since */
-	_Atomic uint64_t signal_even; /* from this entry of the signal ring on all are of one stage, and the caller's own */
+	uint8_t run_stage;                   /* of what was posted since */
+	/* from this entry of the signal ring on all are of one stage, and the caller's own */
+	_Atomic uint64_t signal_even;
 	_Atomic uint64_t wr_next;   /* next index to give out; changed by compare-and-swap */
 	_Atomic uint64_t wr_posted; /* everything before went to the NIC */
 	_Atomic uint64_t wr_formed; /* everything before belongs to a task */
@@ -205,22 +241,27 @@ struct shim_qp {
 	_Atomic uint32_t poll_deferred; /* completions seen while another thread was accounting */
 	_Atomic uint64_t signal_tail;
 	uint64_t bytes_completed;
-	uint64_t completed_end;	  /* index after the last work request known to be complete */
+	uint64_t completed_end;   /* index after the last work request known to be complete */
 	_Atomic uint64_t retired; /* the caller's slots before this index are free again */
 	_Atomic uint64_t task_done;
-	_Atomic uint64_t flight_ns;	  /* how long tasks of it were under way, up to the last completion */
+	_Atomic uint64_t flight_ns;       /* how long tasks of it were under way, up to the last completion */
 	_Atomic uint64_t flight_since_ns; /* and since then, or since one was posted; 0: none is under way */
 
-	/* seldom changed */
+	/* rarely changed */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t permitted_sequence; /* tasks up to here may go */
-	_Atomic uint64_t free_until_ns; /* its hold budget is used up: nothing is held before then, see hold_budget.c */
-	_Atomic uint64_t hold_until_ns; /* the first of its held work requests may not be held longer; 0: none says so */
-	_Atomic uint32_t listed;	/* among those that hold something; stays until the thread looks */
+	/* its hold budget is used up: nothing is held before then, see sweep.c */
+	_Atomic uint64_t free_until_ns;
+	/* the first of its held work requests may not be held longer; 0: none says so */
+	_Atomic uint64_t hold_until_ns;
+	_Atomic uint32_t listed; /* among those that hold something; stays until the next sweep */
 	struct shim_qp *next_listed;
-	_Atomic uint64_t trim_at_ns; /* when the thread gives back memory that it held something in; 0: has done so */
-	_Atomic uint64_t stretch_ns; /* for which it has stood still since something of it was last under way; the thread's */
-	_Atomic uint64_t lost_ns, looked_ns, looked_flight_ns; /* the thread's account, see hold_budget.c; RESET clears it */
-	_Atomic uint32_t force;	  /* post everything held, without permits */
+	/* when the thread gives back memory that it held something in; 0: has done so */
+	_Atomic uint64_t trim_at_ns;
+	/* for which it has stood still since something of it was last under way; the thread's */
+	_Atomic uint64_t stretch_ns;
+	/* the thread's account, see sweep.c; RESET clears it */
+	_Atomic uint64_t lost_ns, accounted_ns, accounted_flight_ns;
+	_Atomic uint32_t force;   /* post everything held, without permits */
 	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
 	_Atomic uint32_t starved; /* there was no slot for its next task: wait for the thread */
 	_Atomic uint32_t failed;  /* a deferred post was refused: what is held becomes flushed completions */
@@ -238,15 +279,16 @@ struct shim_qp {
 	char library[128]; /* file name of the object that created it */
 	uint8_t found_role;
 	uint32_t quantum_bytes; /* of a task; changed under both flags */
-	bool may_hold; /* nothing about this queue pair forbids holding */
+	bool may_hold;          /* nothing about this queue pair forbids holding */
 	bool shared_receive;
-	int lane;	  /* class on the wire, or -1 */
+	int lane;                 /* class on the wire, or -1 */
 	_Atomic int communicator; /* NCCL's, see profiler.c; -1: unknown */
 	union ibv_gid peer;
 	uint32_t peer_hash; /* of it; 0: unknown */
 	struct shim_qp *free_next;
-	uint32_t poster, posts_in_a_row; /* owner side: who has posted last */
-	bool shared;			 /* owner side: several threads post, or it holds: it is given to none */
+	uint32_t poster, posts_in_a_row; /* owner side: the thread that has posted last */
+	/* owner side: several threads post, or it holds: it is given to none */
+	bool shared;
 };
 
 #endif

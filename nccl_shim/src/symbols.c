@@ -10,6 +10,8 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 void *(*mfs_real_dlsym)(void *, const char *);

@@ -1,9 +1,9 @@
 /* The table of queue pairs: found by pointer when they are posted to, by number when they complete.
  *
- * Records come from a pool that only grows, so a thread may look at one whose queue pair is just being destroyed; it takes
- * a flag and looks at `live` before it does anything.
+ * Records come from a pool that only grows, so a thread may read one whose queue pair is just being destroyed; it takes
+ * a flag and checks `live` before it changes anything.
  */
-#include "shim.h"
+#include "table.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -35,7 +35,8 @@ struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
 
 	do {
 		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q = atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
+		struct shim_qp *q =
+			atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
 
 		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
 			if (likely(atomic_load_explicit(&q->qp, memory_order_relaxed) == qp))
@@ -43,7 +44,8 @@ struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
 			q = atomic_load_explicit(&q->next_by_pointer, memory_order_acquire);
 		}
 		atomic_thread_fence(memory_order_acquire);
-	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) && ++tries < 1000);
+	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) &&
+		 ++tries < 1000);
 	return NULL;
 }
 
@@ -54,8 +56,8 @@ struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t
 
 	do {
 		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q =
-			atomic_load_explicit(&by_number[number_bucket(context, number)], memory_order_acquire);
+		struct shim_qp *q = atomic_load_explicit(&by_number[number_bucket(context, number)],
+							 memory_order_acquire);
 
 		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
 			if (likely(atomic_load_explicit(&q->number, memory_order_relaxed) == number &&
@@ -64,7 +66,8 @@ struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t
 			q = atomic_load_explicit(&q->next_by_number, memory_order_acquire);
 		}
 		atomic_thread_fence(memory_order_acquire);
-	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) && ++tries < 1000);
+	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) &&
+		 ++tries < 1000);
 	return NULL;
 }
 
@@ -86,7 +89,8 @@ struct shim_qp *shim_qp_each(unsigned *cursor)
 
 void *shim_map(size_t bytes)
 {
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return p == MAP_FAILED ? NULL : p;
 }
@@ -163,8 +167,6 @@ void shim_table_after_fork(void)
 	for (unsigned i = 0; i < n; i++) {
 		struct shim_qp *q = &atomic_load(&chunks[i / CHUNK])[i % CHUNK];
 
-		if (atomic_load(&q->live))
-			shim_builder_after_fork(q);
 		atomic_store(&q->live, 0);
 	}
 	free_list = NULL; /* records of the parent are not used again */

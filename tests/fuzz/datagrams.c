@@ -10,10 +10,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../csrc/soft_roce/soft_roce.h"
+#include "../../csrc/soft_roce/ah.h"
+#include "../../csrc/soft_roce/context.h"
+#include "../../csrc/soft_roce/cq.h"
+#include "../../csrc/soft_roce/mr.h"
+#include "../../csrc/soft_roce/poll.h"
+#include "../../csrc/soft_roce/post.h"
+#include "../../csrc/soft_roce/progress.h"
+#include "../../csrc/soft_roce/qp.h"
+#include "../../csrc/soft_roce/qp_state.h"
+#include "../../csrc/soft_roce/srq.h"
 #include "input.h"
-
-struct mfs_rdma_core mfs_rdma_core; /* of provider.c, which registers with libibverbs: not here */
 
 enum { REGION = 64 * 1024, GUARD = 4096, WRS = 16, QKEY = 0x1234, QPS = 3, RC = 2 };
 

@@ -14,13 +14,20 @@ static int fuzz_getpeername(int fd, struct sockaddr *address, socklen_t *size)
 	return 0;
 }
 #define getpeername fuzz_getpeername
-#include "../../csrc/soft_roce/connection.c"
+#include "../../csrc/soft_roce/handshake.c"
 #undef getpeername
+#include "../../csrc/soft_roce/context.h"
+#include "../../csrc/soft_roce/cq.h"
+#include "../../csrc/soft_roce/mr.h"
+#include "../../csrc/soft_roce/poll.h"
+#include "../../csrc/soft_roce/post.h"
+#include "../../csrc/soft_roce/progress.h"
+#include "../../csrc/soft_roce/qp.h"
 #include "input.h"
 
 #include <stdio.h>
-
-struct mfs_rdma_core mfs_rdma_core; /* of provider.c, which registers with libibverbs: not here */
+#include <stdlib.h>
+#include <unistd.h>
 
 enum { REGION = 64 * 1024, GUARD = 4096, WRS = 16 };
 
@@ -70,7 +77,8 @@ static int connection_make(struct peer *p, bool requester)
 	int pair[2];
 
 	require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0, "socketpair");
-	connection = connection_new(p->context, pair[0], EPOLLIN);
+	connection = mfs_connection_new(p->context, pair[0], EPOLLIN,
+					requester ? mfs_requester_resume : mfs_responder_resume);
 	require(connection, "connection");
 	if (requester) {
 		connection->requester = true;
@@ -80,7 +88,7 @@ static int connection_make(struct peer *p, bool requester)
 		p->qp->requester = connection;
 		p->qp->requester_lost = false;
 	} else {
-		stranger_add(connection, MFS_GREETING);
+		mfs_stranger_add(connection, MFS_GREETING);
 	}
 	return pair[1];
 }

@@ -14,6 +14,7 @@ static int socket_given;
 #undef connect
 
 #include "../../nccl_shim/src/classify.c"
+#include "../../nccl_shim/src/rules.c"
 #include "input.h"
 
 #include <stdio.h>
@@ -25,16 +26,16 @@ enum { TIMEOUT_MS = 1, TASKS = 8, STEPS = 64 };
 
 __thread struct shim_collective shim_collective;
 
-bool shim_acquire_for(_Atomic uint32_t *flag, uint64_t ns)
+bool shim_acquire_for(_Atomic uint32_t *flag, uint64_t timeout_ns)
 {
-	(void)ns;
+	(void)timeout_ns;
 	atomic_store(flag, 1);
 	return true;
 }
 
-bool shim_owner_acquire_for(struct shim_qp *q, uint64_t ns)
+bool shim_owner_acquire_for(struct shim_qp *q, uint64_t timeout_ns)
 {
-	(void)ns;
+	(void)timeout_ns;
 	return shim_owner_try(q);
 }
 
@@ -133,7 +134,7 @@ static struct mfs_segment *segment_make(struct input *in, int *memfd)
 			.magic = MFS_ABI_MAGIC, .major = MFS_ABI_MAJOR, .minor = MFS_ABI_MINOR,
 			.header_bytes = sizeof(segment->header), .segment_bytes = (uint64_t)bytes, .epoch = 7,
 			.stale_after_ns = 1000000000, .max_hold_ns = 1000000000, .classes = 8,
-			.heartbeat_ns = client_clock_ns(), .state = MFS_SEGMENT_ACTIVE, .mode = MFS_MODE_ENFORCE};
+			.heartbeat_ns = mfs_clock_ns(), .state = MFS_SEGMENT_ACTIVE, .mode = MFS_MODE_ENFORCE};
 	}
 	if (!(wrong & 4))
 		fcntl(*memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | (wrong & 8 ? F_SEAL_WRITE : 0));
@@ -276,7 +277,7 @@ static void nic(struct input *in, struct mfs_client *client, int to)
 	struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = (uint32_t)take(in, 1) % 16};
 	unsigned wrong = take_wrong(in);
 	uint8_t packet[sizeof(reply) + 32] = {0};
-	uint64_t before = client_clock_ns();
+	uint64_t before = mfs_clock_ns();
 	int descriptors[12], index;
 
 	memcpy(packet, &reply, sizeof(reply));
@@ -288,7 +289,7 @@ static void nic(struct input *in, struct mfs_client *client, int to)
 		    wrong & 4 ? (unsigned)take(in, 1) % 13 : 0);
 	index = mfs_client_nic(client, "rdma0", 1, 0);
 	require(index < MFS_NICS_MAX && index > -4096, "a NIC's index, or an error");
-	require(client_clock_ns() - before < 2000000000, "the answer is not waited for beyond the timeout");
+	require(mfs_clock_ns() - before < 2000000000, "the answer is not waited for beyond the timeout");
 }
 
 static int lowest_descriptor(void)

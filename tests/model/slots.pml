@@ -1,4 +1,4 @@
-/* Task slots and their generations (csrc/client/client.c, csrc/arbiter/task.c).
+/* Task slots and their generations (csrc/client/task.c, csrc/arbiter/task.c).
  *
  * One slot is used for task after task; any thread may submit a task or end it, each through the ring of its own, so the
  * arbiter reads the messages about a slot in any order that keeps the order within a ring. Whole calls are steps here:

@@ -7,7 +7,7 @@
  * Version rule: a client refuses a segment whose major number differs from its own. A new field takes reserved bytes or
  * the segment's end and raises the minor number; a changed meaning or place raises the major number. A client maps as much
  * of a longer segment as it knows. At a daemon of a lower minor it uses only what that one knows: no field of a message that
- * came later, and tables behind that segment's end are memory of its own that nobody reads.
+ * came later, and tables behind that segment's end are memory of its own that is never read.
  *
  * Memory order of the shared words, stated once for the whole project:
  *  - rings: see ring.h.
@@ -21,12 +21,12 @@
  *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
  *  - contexts (batches, requests, demands): a slot is claimed by compare-and-swap with acquire, filled relaxed, and
  *    published by a release store of its id; the daemon reads the id with acquire, the rest relaxed. A reader that meets
- *    a change halfway sees a mixture once: every change is followed by a message that makes it look again, and what it
- *    copies is checked field by field. `version` tells two lives of a slot with one id apart.
+ *    a change halfway sees a mixture once: every change is followed by a message that makes it read again, and what it
+ *    copies is checked field by field. `version` distinguishes two lives of a slot with one id.
  *  - judgement: written by the daemon relaxed, read relaxed; meaningful alone.
- *  - credit: written by the daemon relaxed, read relaxed. Whoever reads it a moment too late sends at most its credit
+ *  - credit: written by the daemon relaxed, read relaxed. A client that reads it a moment too late sends at most its credit
  *    once more; the message that follows says so.
- *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and looks at the queue
+ *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and reads the queue
  *    once more before it sleeps; the waker stores to the queue, issues a seq_cst fence and then reads the flag. One of
  *    both sees the other (Dekker), so no wake-up is lost.
  */
@@ -53,11 +53,11 @@
 #define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
 #define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
 #define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
-#define MFS_REQUESTS_MAX 1024 /* requests of one process told at once */
+#define MFS_REQUESTS_MAX 1024 /* requests of one process announced at once */
 #define MFS_DEMANDS_MAX 4096 /* what those will move */
 #define MFS_REQUEST_DEMANDS_MAX 256 /* of one request */
 #define MFS_RULES_MAX 64     /* classification rules */
-#define MFS_COMMUNICATORS_MAX 32 /* NCCL communicators of one process told apart */
+#define MFS_COMMUNICATORS_MAX 32 /* NCCL communicators of one process */
 #define MFS_NONE_U32 UINT32_MAX
 #define MFS_CLASS_ASK 0xff
 
@@ -99,8 +99,8 @@ enum mfs_message_kind {
 	MFS_MESSAGE_SUBMIT = 1,
 	MFS_MESSAGE_COMPLETE = 2, /* the NIC has finished a granted task */
 	MFS_MESSAGE_CANCEL = 3,	  /* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
-	MFS_MESSAGE_BATCH = 4,	  /* a batch context changed (begin, layer boundary, end): look at slot `batch` */
-	MFS_MESSAGE_REQUEST = 5,  /* a request began, changed or ended: look at slot `task` of the request table */
+	MFS_MESSAGE_BATCH = 4,	  /* a batch context changed (begin, layer boundary, end): read slot `batch` */
+	MFS_MESSAGE_REQUEST = 5,  /* a request began, changed or ended: read slot `task` of the request table */
 };
 
 enum mfs_message_flags {
@@ -112,7 +112,7 @@ enum mfs_message_flags {
 
 /* Every thread of the process sends through a ring of its own while there are any; the last ring is for all others. So
  * two messages about one task may be read in another order than they were sent: a completion ahead of its submit, or a
- * slot's next submit ahead of the completion before it. Generations tell. */
+ * slot's next submit ahead of the completion before it. Generations tell them apart. */
 #define MFS_SUBMIT_SHARED (MFS_SUBMIT_RINGS - 1)
 
 /* Where a task goes. Both only group tasks: what goes to one port, and what goes on one queue pair, in the order in which it
@@ -163,13 +163,13 @@ _Static_assert(sizeof(struct mfs_mpsc_slot) == 64, "one message, one cache line"
 struct mfs_mpsc {
 	/* the producers' line */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* next ticket */
-	_Atomic uint64_t head_seen;			/* some earlier value of head, so that producers seldom read it */
-	_Atomic uint32_t quarantined;			/* entries in use below; written by the consumer, seldom */
+	_Atomic uint64_t head_seen;			/* some earlier value of head, so that producers rarely read it */
+	_Atomic uint32_t quarantined;			/* entries in use below; written by the consumer, rarely */
 	uint8_t reserved0[44];
 	/* the consumer's line */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head;
 	uint8_t reserved1[56];
-	/* slots that nobody uses, as slot number + 1; written by the consumer */
+	/* slots that are not used, as slot number + 1; written by the consumer */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t quarantine[MFS_QUARANTINE_MAX];
 	uint8_t reserved2[32];
 };
@@ -236,7 +236,7 @@ _Static_assert(offsetof(struct mfs_segment_header, grant_word) == 192, "grant fu
  * ring the doorbell when its unscheduled bytes in flight on this NIC drop to zero, since held flows wait for that. */
 #define MFS_GATE_IDLE_BELL (1u << 31)
 
-/* Credit is leave given in advance, while nothing waits for a direction of the NIC: this client may have so many bytes in
+/* Credit is a permit in advance, while nothing waits for a direction of the NIC: this client may have so many bytes in
  * flight without a permit, 0: none. `class_marked` is for what travels in a class that the wire keeps apart from collectives. */
 struct mfs_gate {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t word;
@@ -266,7 +266,7 @@ struct mfs_usage_shard {
 };
 _Static_assert(sizeof(struct mfs_usage_shard) == 64, "each thread has a line of its own");
 
-/* ---- client state for people (status), written by the client, believed by nobody else -------------------------- */
+/* ---- client state for display (status), written by the client, nothing depends on it -------------------------- */
 
 struct mfs_client_report {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t queue_pairs[MFS_ROLES_MAX]; /* open now, by role */
@@ -290,7 +290,7 @@ struct mfs_batch {
 	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
 	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
 	_Atomic uint32_t version;     /* grows with every use of the slot */
-	_Atomic uint32_t requests;    /* told with it, and readable once batch_id is; 0: none, or not said */
+	_Atomic uint32_t requests;    /* announced with it, and readable once batch_id is; 0: none, or not said */
 	uint8_t reserved[88];
 };
 _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");
@@ -315,8 +315,8 @@ struct mfs_request {
 	_Atomic uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
 	_Atomic uint64_t budget_ns;   /* the whole: arrival to deadline; 0: unknown */
 	_Atomic uint32_t batch;	      /* slot in the batch table; MFS_NONE_U32: none (yet) */
-	_Atomic uint32_t demand;      /* first of its demands: slot + 1; 0: none told */
-	_Atomic uint32_t value;	      /* worth beside other requests; 0: not told */
+	_Atomic uint32_t demand;      /* first of its demands: slot + 1; 0: none */
+	_Atomic uint32_t value;	      /* worth beside other requests; 0: not given */
 	_Atomic uint32_t flags;	      /* enum mfs_request_flags */
 	_Atomic uint32_t version;     /* grows with every use of the slot */
 	_Atomic uint32_t judgement;   /* enum mfs_request_judgement; written by the daemon */
@@ -370,7 +370,7 @@ struct mfs_rules {
 	struct mfs_rule rule[MFS_RULES_MAX];
 };
 
-/* ---- NCCL communicators: written by the client for people, believed by nobody else ------------------------------ */
+/* ---- NCCL communicators: written by the client for display, nothing depends on it ------------------------------ */
 
 enum mfs_operation {
 	MFS_OPERATION_OTHER = 0,
@@ -384,7 +384,7 @@ enum mfs_operation {
 };
 #define MFS_OPERATIONS_MAX 8
 
-/* What NCCL's profiler interface told the shim. Updated a few times a second. */
+/* What NCCL's profiler interface reports to the shim. Updated a few times a second. */
 struct mfs_communicator {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t id; /* 0: free */
 	char name[32];		      /* as its maker called it, may be empty */
@@ -400,7 +400,7 @@ struct mfs_communicator {
 };
 _Static_assert(sizeof(struct mfs_communicator) == 192, "communicator: three cache lines");
 
-/* ---- NIC table: written by the daemon before its index is told to the client ----------------------------------- */
+/* ---- NIC table: written by the daemon before the client gets its index ----------------------------------- */
 
 struct mfs_nic {
 	_Alignas(MFS_CACHE_LINE) char name[32];
@@ -464,7 +464,7 @@ struct mfs_welcome {
 	uint64_t segment_bytes;
 	uint32_t client_id;
 	uint8_t reserved[36];
-	char reason[64]; /* for people, when error != 0 */
+	char reason[64]; /* for display, when error != 0 */
 };
 _Static_assert(sizeof(struct mfs_welcome) == 128, "welcome");
 

@@ -1,4 +1,4 @@
-/* What an engine tells MFS from inside its own process, through the preloaded shim. Nothing is linked: mfs_api() finds the
+/* What an engine passes to MFS from inside its own process, through the preloaded shim. Nothing is linked: mfs_api() finds the
  * shim when it is there and answers NULL when it is not.
  *
  *	const struct mfs_api *api = mfs_api();
@@ -41,16 +41,16 @@ struct mfs_api {
 	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
 	int (*context_set)(const struct mfs_context *context);
 
-	/* Work requests whose first local scatter element begins in [address, address + bytes) carry `context` (copied), whoever
-	 * posts them, unless the posting thread has a context of its own. The same range again replaces its context. -EEXIST:
-	 * it overlaps another; -ENOSPC: MFS_RANGES_MAX are in use; -EAGAIN: a reader is stuck, try again; -EINVAL: empty, wraps
+	/* Work requests whose first local scatter element begins in [address, address + bytes) carry `context` (copied), no matter
+	 * which thread posts them, unless that thread has a context of its own. The same range again replaces its context.
+	 * -EEXIST: it overlaps another; -ENOSPC: MFS_RANGES_MAX are in use; -EAGAIN: a reader is stuck, try again; -EINVAL: empty, wraps
 	 * around, or no context. Costs a copy of all ranges: meant for buffers and requests, not for single packets. */
 	int (*range_add)(uint64_t address, uint64_t bytes, const struct mfs_context *context);
 	int (*range_remove)(uint64_t address); /* the one that begins there; -ENOENT: none */
 
 	/* Opens lanes: a queue pair that this thread creates from now on, or that any thread creates later on a device opened
 	 * from now on, carries the DSCP of this class on the wire (0 highest; the daemon's table), is counted, and is never
-	 * held, because whoever opens a lane asks for permits himself. -1 ends it. -EINVAL: no such class. */
+	 * held, because its opener asks for permits itself. -1 ends it. -EINVAL: no such class. */
 	int (*lane_set)(int wire_class);
 
 	/* The shim's session with the daemon; NULL while there is none. Use it for as long as you like: when the daemon is gone
@@ -63,12 +63,12 @@ struct mfs_api {
 static inline const struct mfs_api *mfs_api(void)
 {
 	static const struct mfs_api *found;
-	static int looked;
+	static int searched;
 
-	if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) {
+	if (!__atomic_load_n(&searched, __ATOMIC_ACQUIRE)) {
 		__atomic_store_n(&found, (const struct mfs_api *)dlsym((void *)0 /* RTLD_DEFAULT */, "mfs_api_v1"),
 				 __ATOMIC_RELAXED);
-		__atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&searched, 1, __ATOMIC_RELEASE);
 	}
 	return __atomic_load_n(&found, __ATOMIC_RELAXED);
 }

@@ -19,8 +19,8 @@ struct mfs_arbiter_config {
 	struct mfs_policy policy; /* rmlq.h */
 	uint64_t epoch;
 	uint64_t heartbeat_ns;	  /* how often heartbeats are written, default 10 ms */
-	uint64_t stale_after_ns;  /* told to clients, default 40 ms */
-	uint64_t max_hold_ns;	  /* told to clients */
+	uint64_t stale_after_ns;  /* written to clients, default 40 ms */
+	uint64_t max_hold_ns;	  /* written to clients */
 	uint64_t window_ns;	  /* in-flight window as time at the NIC's rate */
 	uint64_t window_bytes_min; /* but at least this much */
 	uint64_t quiet_ns;	  /* a silence between collectives that is waited through, within a share of the free link */
@@ -116,7 +116,7 @@ int mfs_arbiter_notice_fd(const struct mfs_arbiter *arbiter);
 
 struct mfs_batch_snapshot {
 	uint64_t batch_id;
-	uint64_t deadline_ns; /* as the engine told; 0: none */
+	uint64_t deadline_ns; /* as announced; 0: none */
 	uint64_t compute_left_ns;
 	uint32_t layers, layer_current;
 	uint32_t rank; /* MFS_RANK_NONE */
@@ -133,7 +133,7 @@ struct mfs_request_snapshot {
 };
 
 struct mfs_demand_snapshot {
-	uint64_t bytes, bytes_left; /* told; less what was completed */
+	uint64_t bytes, bytes_left; /* announced; less what was completed */
 	uint8_t peer[16];
 	uint16_t layer;
 	uint8_t stage, nic, direction;
@@ -150,7 +150,7 @@ int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, 
 int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_snapshot *batch,
 			struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands);
 
-/* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has told no such request. */
+/* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has announced no such request. */
 int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned);
 /* The order of a batch across the cluster, smaller first; and whether it was pruned. */
 int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned);
@@ -162,7 +162,7 @@ struct mfs_task_snapshot {
 	uint64_t bytes;
 	uint64_t submit_ns;
 	uint64_t request_id, batch_id; /* 0: none */
-	uint64_t deadline_ns;	       /* as told with the task; 0: none */
+	uint64_t deadline_ns;	       /* as submitted with the task; 0: none */
 	uint32_t in_flight;
 	uint16_t layer;
 	uint8_t stage, nic, direction;
@@ -171,7 +171,7 @@ struct mfs_task_snapshot {
 	struct mfs_rmlq_snapshot why;
 };
 
-/* Tasks of one client that wait or are in flight, from slot `first` on, up to n of them; a call looks at no more than 1,024
+/* Tasks of one client that wait or are in flight, from slot `first` on, up to n of them; a call reads no more than 1,024
  * slots. *next: where to go on; MFS_TASKS_MAX: that was all. Answers how many were written. -ENOENT. */
 int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_snapshot *tasks, int n,
 		      uint32_t *next);
@@ -182,6 +182,6 @@ int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *sta
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats); /* -ENOENT */
 int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats);
 /* Answers how many there are, at most MFS_COMMUNICATORS_MAX. */
-int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *looks);
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *snapshots);
 
 #endif

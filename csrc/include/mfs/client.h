@@ -1,4 +1,4 @@
-/* The client side: how a process attaches to its node's daemon and asks leave to send.
+/* The client side: how a process attaches to its node's daemon and asks for permits to send.
  *
  * Three primitives (submit, permit, completion) and what they need around them. All functions return 0 or a count on
  * success and -errno on failure; none blocks unless its comment gives a bound; none allocates after attach. Every one
@@ -17,7 +17,7 @@ struct mfs_client;
 
 struct mfs_client_options {
 	const char *socket_path; /* NULL: $MFS_SOCKET, else /run/mfs/mfsd.sock */
-	const char *process;	 /* name told to the daemon; NULL: the program's own */
+	const char *process;	 /* name given to the daemon; NULL: the program's own */
 	enum mfs_mode mode;	 /* the most that this client allows */
 	unsigned timeout_ms;	 /* bound on the whole handshake; 0: 200 */
 };
@@ -42,9 +42,9 @@ struct mfs_task {
 uint32_t mfs_peer_hash(const uint8_t gid[16]);
 
 /* Connects, checks versions and maps the segment, within timeout_ms. A daemon of a lower minor version is taken, too, and
- * told only what it knows: mfs_client_minor.
+ * sent only what it knows: mfs_client_minor.
  * -ENOENT/-ECONNREFUSED no daemon; -EPROTO version or size mismatch; -EACCES refused; -ETIMEDOUT; -EPERM in a
- * secure-execution (setuid) process. *why (may be NULL) points to a static line for people. */
+ * secure-execution (setuid) process. *why (may be NULL) points to a static line for display. */
 int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **client, const char **why);
 
 /* The lower of the client's and the daemon's minor version. */
@@ -68,7 +68,7 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns);
 /* True when the daemon's socket is closed: the daemon is dead for good and a new attach is needed. One system call. */
 bool mfs_client_hung_up(struct mfs_client *client);
 
-/* The cookie of a task whose permit nobody is handed: it is asked about by its id, see mfs_client_permit. */
+/* The cookie of a task whose permit is not handed out: it is asked about by its id, see mfs_client_permit. */
 #define MFS_COOKIE_NONE ((void *)UINTPTR_MAX)
 
 /* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it. 1, for a task that
@@ -93,10 +93,10 @@ bool mfs_client_permits_pending(const struct mfs_client *client);
 int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns);
 
 /* For a task with MFS_COOKIE_NONE: its class on the wire once it is permitted, until it ends; -EAGAIN: it waits; -ENOENT:
- * it has ended. Takes arrived permits of such tasks, and leaves the others to mfs_client_permits. Lock-free. Whoever
+ * it has ended. Takes arrived permits of such tasks, and leaves the others to mfs_client_permits. Lock-free. A thread that
  * polls several tasks polls all of them again when the header's grant_word has moved since a round began: this call, or
  * the shim in a hook of its own, may have taken the permit of a task that was asked about before, and mfs_client_wait
- * does not tell of it again. */
+ * does not report it again. */
 int mfs_client_permit(struct mfs_client *client, uint64_t task_id);
 
 /* The same, and sleeps until then. -ETIMEDOUT; -ENOTCONN: the daemon is gone or gave us up: send without a permit and
@@ -144,7 +144,7 @@ struct mfs_request_info {
 	uint64_t program_id;  /* 0: none */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
 	uint64_t budget_ns;   /* arrival to deadline; 0: unknown */
-	uint32_t value;	      /* 0: not told */
+	uint32_t value;	      /* 0: not given */
 	uint32_t flags;	      /* enum mfs_request_flags */
 	const struct mfs_demand_info *demands;
 	uint32_t demands_count; /* up to MFS_REQUEST_DEMANDS_MAX: merge layers beyond it */
@@ -162,7 +162,7 @@ struct mfs_batch_info {
 
 /* Tells the daemon of a batch and its requests at once; answers its slot. -EINVAL: an id that is not allowed, or too many
  * demands of one request; -ENOSPC: no slot for the batch, a request or a demand, and then nothing was begun. */
-int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *told);
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *info);
 /* A batch without requests. */
 int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
 			   uint64_t compute_ns);
@@ -172,7 +172,7 @@ int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t l
 int mfs_client_batch_end(struct mfs_client *client, uint32_t batch);
 
 /* A request that comes later than its batch, or has none (MFS_NONE_U32); answers its slot. Errors as above. */
-int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *told, uint32_t batch);
+int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *info, uint32_t batch);
 /* It has nothing left to send, or was aborted. -ENOENT: it has ended already. */
 int mfs_client_request_end(struct mfs_client *client, uint32_t request);
 /* What the daemon thinks of it: enum mfs_request_judgement. One load. */

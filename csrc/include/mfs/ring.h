@@ -22,15 +22,15 @@
  * a bound the consumer passes it by and puts it in quarantine: no ticket that falls on this slot is used by anyone, so
  * if the producer was only slow and publishes after all, it overwrites nothing, and its message is delivered late
  * instead of being lost. The slot is used again from the first pass after that.
- *   C3 -> P1 -> P2: whoever may claim a slot sees whether it is in quarantine. An entry is removed only while passing a
+ *   C3 -> P1 -> P2: a producer that may claim a slot sees whether it is in quarantine. An entry is removed only while passing a
  *   ticket on its slot (C4), and its claimer read the table before the claim (P2 before P3, and P3 -> C4), so both sides
- *   judge each ticket alike.
+ *   treat each ticket alike.
  *
  * The consumer trusts nothing in the ring: `head`, the quarantine and all counts are its own (struct mfs_mpsc_reader); what
  * it stores in shared memory is for producers only. An absurd tail or too many torn slots are reported as -EPROTO.
  *
  * SPMC. The producer fills slots, then moves `tail` (release). Consumers copy slots between `head` and `tail` (acquire),
- * then move `head` by compare-and-swap (release); who loses has copied in vain and takes nothing. The producer reuses a
+ * then move `head` by compare-and-swap (release); the loser has copied in vain and takes nothing. The producer reuses a
  * slot only after it saw `head` beyond it (acquire), so a copy that was overwritten is never the one that wins.
  */
 #ifndef MFS_RING_H
@@ -43,7 +43,7 @@
 
 /* ---- MPSC, producer ---------------------------------------------------------------------------------------------- */
 
-#define MFS_LOOKS_MAX 64      /* at a ring whose ends make no sense together, before it counts as full */
+#define MFS_TRIES_MAX 64      /* at a ring whose ends make no sense together, before it counts as full */
 #define MFS_PREFETCH_SLOTS 24 /* how far ahead a slot's line is asked for; measured: bench micro ring */
 
 typedef uint64_t mfs_two_words __attribute__((vector_size(16), aligned(8), may_alias));
@@ -77,7 +77,7 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 {
 	uint32_t quarantine[MFS_QUARANTINE_MAX];
 	uint32_t quarantined;
-	unsigned looks = 0;
+	unsigned tries = 0;
 	uint64_t ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 
 	for (;;) {
@@ -89,8 +89,8 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 			atomic_store_explicit(&ring->head_seen, head, memory_order_release);
 			ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 			room = size - (ticket - head);
-			if (room > size) { /* others claimed and the consumer passed them meanwhile: look again */
-				if (++looks == MFS_LOOKS_MAX) /* or a stray write has hit the ring */
+			if (room > size) { /* others claimed and the consumer passed them meanwhile: try again */
+				if (++tries == MFS_TRIES_MAX) /* or a stray write has hit the ring */
 					return -EAGAIN;
 				continue;
 			}
@@ -249,7 +249,7 @@ static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct
 }
 
 /* `head` is on a slot that is not published. Answers 1 when it was passed by, 0 when there is nothing to take yet,
- * -EPROTO when the ring is corrupt. Looks at `tail` only when it must: each look takes the line from the producers. */
+ * -EPROTO when the ring is corrupt. Reads `tail` only when it must: each read takes the line from the producers. */
 static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, uint64_t size, uint64_t now_ns,
 				 uint64_t torn_slot_ns)
 {
@@ -281,7 +281,7 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 		reader->head++;
 		return 1;
 	}
-	/* Unpublished for torn_slot_ns since a look that saw it claimed, not since the ring ran empty. */
+	/* Unpublished for torn_slot_ns since a read that saw it claimed, not since the ring ran empty. */
 	if (reader->stalled_ns == 0 || !reader->claimed) {
 		reader->stalled_ns = now_ns | 1;
 		reader->claimed = true;
@@ -326,7 +326,7 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 		reader->head++;
 	}
 	reader->backlog = taken == n;
-	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second look at shared memory */
+	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second read of shared memory */
 	if (reader->head != first) {
 		reader->stalled_ns = 0;
 		atomic_store_explicit(&ring->head, reader->head, memory_order_release);

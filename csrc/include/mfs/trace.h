@@ -1,4 +1,4 @@
-/* Events of the arbiter for whoever records them: a bounded ring between the arbiter's thread and one reader.
+/* Events of the arbiter for a recorder: a bounded ring between the arbiter's thread and one reader.
  *
  * The arbiter writes only while a ring is attached, and never waits for its reader: what finds the ring full is lost and
  * counted. The layout of an event is read outside of this process (mfsd/node/events.py): fields are only added in

@@ -7,7 +7,7 @@
 
 #include <mfs/abi.h>
 
-#define MFS_USAGE_SHARDS_MINOR 4 /* a daemon of a lower minor version does not look at them */
+#define MFS_USAGE_SHARDS_MINOR 4 /* a daemon of a lower minor version does not read them */
 
 static inline uint64_t mfs_usage_posted(const struct mfs_segment *segment, uint32_t nic, unsigned stage)
 {

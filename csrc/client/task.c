@@ -1,146 +1,29 @@
-/* A task's life at the client: submit, complete, cancel; and the messages that tell of it.
+/* A task's life at the client: submit, complete, cancel; and the messages about it.
  *
  * Tasks live in a fixed table. `state` of a slot is generation << 32 | phase; every step of a task's life is one
- * compare-and-swap on it, so that of two threads that finish, cancel or grant the same task exactly one wins:
+ * compare-and-swap on it, so that of two threads that finish, cancel or permit the same task exactly one wins:
  *
- *   FREE -submit-> WAITING -permit-> GRANTED -complete, cancel-> FREE
+ *   FREE -submit-> WAITING -permit-> PERMITTED -complete, cancel-> FREE
  *                     `---------------cancel, complete-----------^
  *
- * A task that goes on credit (credit.c) is GRANTED from the start.
+ * A task that goes on credit (credit.c) is PERMITTED from the start.
  *
  * What finds the ring full is remembered in the phase and in a bitmap, and sent by a later call; its slot stays taken
  * until then, so no message is ever lost.
  */
-#define _GNU_SOURCE
-#include "state.h"
+#include "task.h"
+
+#include "../base/clock.h"
+#include "credit.h"
+#include "message.h"
 
 #include <errno.h>
-#include <mfs/ring.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* The ring of this thread. Static TLS: no allocation on first use. */
-struct own {
-	uint64_t serial; /* of the client whose ring it is */
-	uint32_t ring;
-};
-static __thread volatile struct own own __attribute__((tls_model("initial-exec")));
-
-/* ---- state ------------------------------------------------------------------------------------------------------- */
-
-struct mfs_segment *mfs_client_segment(struct mfs_client *client)
-{
-	return client->segment;
-}
-
-uint32_t mfs_client_minor(const struct mfs_client *client)
-{
-	return client->minor;
-}
-
-bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
-{
-	const struct mfs_segment_header *header = &client->segment->header;
-	uint64_t heartbeat_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
-
-	return atomic_load_explicit(&header->state, memory_order_relaxed) == MFS_SEGMENT_ACTIVE &&
-	       (int64_t)(now_ns - heartbeat_ns) < (int64_t)client->stale_after_ns;
-}
-
-/* ---- messages to the arbiter ------------------------------------------------------------------------------------- */
-
-/* A dormant arbiter has written its heartbeat ahead. Whoever needs it to act does not take that for life: from now on it
- * is as old as this call, until the arbiter writes the next. */
-static void heartbeat_doubt(struct mfs_segment_header *header)
-{
-	uint64_t now_ns = client_clock_ns();
-	uint64_t ahead_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
-
-	if ((int64_t)(ahead_ns - now_ns) > 0) /* fails when the arbiter has just written another: it lives */
-		atomic_compare_exchange_strong_explicit(&header->heartbeat_ns, &ahead_ns, now_ns, memory_order_relaxed,
-							memory_order_relaxed);
-}
-
-/* Call after what the arbiter should see was stored. The fence and the arbiter's own are a Dekker pair: abi.h. */
-void client_doorbell_ring(struct mfs_client *client, bool urgent)
-{
-	_Atomic uint32_t *asleep = &client->segment->header.arbiter_asleep;
-
-	atomic_thread_fence(memory_order_seq_cst);
-
-	uint32_t how = atomic_load_explicit(asleep, memory_order_acquire); /* sees the heartbeat that came before */
-
-	if (__builtin_expect(how == MFS_AWAKE, 1) || (how == MFS_AT_REST && !urgent))
-		return;
-	heartbeat_doubt(&client->segment->header);
-	if (atomic_exchange_explicit(asleep, MFS_AWAKE, memory_order_relaxed)) {
-		uint64_t one = 1;
-		int saved = errno;
-
-		syscall(SYS_write, client->doorbell, &one, sizeof(one));
-		errno = saved;
-	}
-}
-
-/* Gives this thread a ring to itself: the one it had, a free one, or that of a thread that has ended. */
-static uint32_t ring_acquire(struct mfs_client *client)
-{
-	uint32_t tid = (uint32_t)syscall(SYS_gettid);
-	uint32_t found = MFS_SUBMIT_SHARED;
-	int saved = errno;
-
-	for (uint32_t ring = 0; ring < MFS_SUBMIT_SHARED && found == MFS_SUBMIT_SHARED; ring++)
-		if (atomic_load_explicit(&client->ring[ring].owner, memory_order_relaxed) == tid)
-			found = ring;
-	for (uint32_t ring = 0; ring < MFS_SUBMIT_SHARED && found == MFS_SUBMIT_SHARED; ring++) {
-		uint32_t owner = atomic_load_explicit(&client->ring[ring].owner, memory_order_relaxed);
-
-		if ((owner == 0 || (syscall(SYS_tgkill, getpid(), owner, 0) < 0 && errno == ESRCH)) &&
-		    atomic_compare_exchange_strong_explicit(&client->ring[ring].owner, &owner, tid, memory_order_acquire,
-							    memory_order_relaxed))
-			found = ring;
-	}
-	errno = saved;
-	if (found != MFS_SUBMIT_SHARED)
-		mfs_mpsc_adopt(&client->segment->submit[found], client->segment->submit_slot[found], MFS_SUBMIT_SLOTS);
-	own.ring = found;
-	own.serial = client->serial;
-	return found;
-}
-
-static inline uint32_t ring_own(struct mfs_client *client)
-{
-	return __builtin_expect(own.serial == client->serial, 1) ? own.ring : ring_acquire(client);
-}
-
-bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent)
-{
-	struct mfs_segment *segment = client->segment;
-	uint32_t ring = ring_own(client);
-	unsigned sent = 0;
-
-	if (ring != MFS_SUBMIT_SHARED && !client->ring[ring].sending) {
-		client->ring[ring].sending = 1;
-		atomic_signal_fence(memory_order_seq_cst);
-		sent = mfs_mpsc_push_owned(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, message, 1);
-		atomic_signal_fence(memory_order_seq_cst);
-		client->ring[ring].sending = 0;
-	}
-	if (!sent) {
-		ring = MFS_SUBMIT_SHARED;
-		sent = mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, message, 1);
-	}
-	if (!sent)
-		return false;
-	client_doorbell_ring(client, urgent || mfs_mpsc_crowded(&segment->submit[ring], MFS_SUBMIT_SLOTS));
-	return true;
-}
 
 static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase phase)
 {
 	struct mfs_message message = {
 		.task = task_id,
-		.submit_ns = client_clock_ns(),
+		.submit_ns = mfs_clock_ns(),
 		.batch = MFS_NONE_U32,
 		.kind = phase == PHASE_OWES_COMPLETE ? MFS_MESSAGE_COMPLETE : MFS_MESSAGE_CANCEL,
 		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
@@ -170,7 +53,7 @@ static uint32_t ring_slot_take(struct mfs_client *client, uint32_t ring)
 
 static uint32_t slot_take(struct mfs_client *client)
 {
-	uint32_t first = ring_own(client);
+	uint32_t first = client_ring_own(client);
 
 	for (uint32_t i = 0; i < MFS_SUBMIT_RINGS; i++) {
 		uint32_t slot = ring_slot_take(client, (first + i) % MFS_SUBMIT_RINGS);
@@ -188,7 +71,8 @@ static void slot_give(struct mfs_client *client, uint32_t slot)
 
 	do {
 		atomic_store_explicit(&client->task[slot].next_free, (uint32_t)head, memory_order_relaxed);
-	} while (!atomic_compare_exchange_weak_explicit(free_head, &head, ((head >> 32) + 1) << 32 | (slot + 1),
+	} while (!atomic_compare_exchange_weak_explicit(free_head, &head,
+							((head >> 32) + 1) << 32 | (slot + 1),
 							memory_order_release, memory_order_relaxed));
 }
 
@@ -215,11 +99,12 @@ static bool owed_slots_flush(struct mfs_client *client, _Atomic uint64_t *map, u
 	return true;
 }
 
-/* Sends what found the ring full. Any thread may; each bit is taken by one. */
+/* Any thread may; each bit is taken by one. */
 void client_owed_flush(struct mfs_client *client)
 {
 	if (!owed_slots_flush(client, &client->owed_batches, 1, client_batch_send) ||
-	    !owed_slots_flush(client, client->owed_requests, MFS_REQUESTS_MAX / MFS_WORD_BITS, client_request_send))
+	    !owed_slots_flush(client, client->owed_requests, MFS_REQUESTS_MAX / MFS_WORD_BITS,
+			      client_request_send))
 		return;
 	for (uint32_t word = 0; word < MFS_TASKS_MAX / MFS_WORD_BITS; word++) {
 		uint64_t bits = atomic_load_explicit(&client->owed_tasks[word], memory_order_relaxed);
@@ -228,17 +113,22 @@ void client_owed_flush(struct mfs_client *client)
 			uint64_t bit = bits & -bits;
 			uint32_t slot = word * MFS_WORD_BITS + (uint32_t)__builtin_ctzll(bit);
 
-			if (!(atomic_fetch_and_explicit(&client->owed_tasks[word], ~bit, memory_order_acquire) & bit))
+			if (!(atomic_fetch_and_explicit(&client->owed_tasks[word], ~bit,
+							memory_order_acquire) &
+			      bit))
 				continue;
 
-			uint64_t state = atomic_load_explicit(&client->task[slot].state, memory_order_relaxed);
+			uint64_t state =
+				atomic_load_explicit(&client->task[slot].state, memory_order_relaxed);
 
 			if (!finish_send(client, (state >> 32) << 32 | slot, (enum phase)(uint32_t)state)) {
-				atomic_fetch_or_explicit(&client->owed_tasks[word], bit, memory_order_release);
+				atomic_fetch_or_explicit(&client->owed_tasks[word], bit,
+							 memory_order_release);
 				return;
 			}
 			atomic_fetch_sub_explicit(&client->owed, 1, memory_order_relaxed);
-			atomic_store_explicit(&client->task[slot].state, state & ~0xffffffffull, memory_order_relaxed);
+			atomic_store_explicit(&client->task[slot].state, state & ~0xffffffffull,
+					      memory_order_relaxed);
 			slot_give(client, slot);
 		}
 	}
@@ -248,7 +138,7 @@ void client_owed_flush(struct mfs_client *client)
 
 int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id)
 {
-	uint64_t now_ns = client_clock_ns();
+	uint64_t now_ns = mfs_clock_ns();
 
 	if (task->bytes > MFS_TASK_BYTES_MAX)
 		return -EINVAL;
@@ -267,7 +157,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	bool grouped = client->minor >= MINOR_GROUPS; /* earlier daemons take the whole word for bytes */
 	struct mfs_message message = {
 		.task = generation << 32 | slot,
-		.bytes = task->bytes,
+		.bytes = task->bytes & MFS_TASK_BYTES_MAX,
 		.queue = grouped ? task->queue & MFS_TASK_QUEUE_MAX : 0,
 		.request_id = task->request_id,
 		.deadline_ns = task->deadline_ns,
@@ -278,12 +168,13 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.stage = task->stage,
 		.nic = task->nic,
 		.role = task->role,
-		.flags = (uint8_t)((task->class_marked ? MFS_TASK_CLASS_MARKED : 0) | (task->incoming ? MFS_TASK_INCOMING : 0) |
+		.flags = (uint8_t)((task->class_marked ? MFS_TASK_CLASS_MARKED : 0) |
+				   (task->incoming ? MFS_TASK_INCOMING : 0) |
 				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
 		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
 		.peer = grouped ? task->peer : 0,
 	};
-	uint64_t phase = taken >= 0 ? PHASE_GRANTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;
+	uint64_t phase = taken >= 0 ? PHASE_PERMITTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;
 
 	atomic_store_explicit(&entry->cookie, cookie, memory_order_relaxed);
 	entry->direction = taken >= 0 ? task->nic * MFS_DIRECTIONS + (uint32_t)task->incoming : MFS_NONE_U32;
@@ -302,6 +193,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	slot_give(client, slot);
 	return -EAGAIN;
 }
+
 static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase owes)
 {
 	uint32_t slot = (uint32_t)task_id;
@@ -315,10 +207,11 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 	uint64_t state = atomic_load_explicit(&entry->state, memory_order_relaxed);
 
 	do {
-		if (state != (generation | PHASE_WAITING) && (state & ~CLASS_MASK) != (generation | PHASE_GRANTED))
+		if (state != (generation | PHASE_WAITING) &&
+		    (state & ~CLASS_MASK) != (generation | PHASE_PERMITTED))
 			return; /* finished before */
-	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes, memory_order_acq_rel,
-							memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes,
+							memory_order_acq_rel, memory_order_relaxed));
 	if ((uint32_t)state == PHASE_WAITING)
 		waiting_add(client, slot, -1u);
 	if (entry->direction != MFS_NONE_U32)
@@ -329,7 +222,8 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 		return;
 	}
 	atomic_fetch_add_explicit(&client->owed, 1, memory_order_relaxed);
-	atomic_fetch_or_explicit(&client->owed_tasks[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS, memory_order_release);
+	atomic_fetch_or_explicit(&client->owed_tasks[slot / MFS_WORD_BITS], 1ull << slot % MFS_WORD_BITS,
+				 memory_order_release);
 }
 
 void mfs_client_complete(struct mfs_client *client, uint64_t task_id)

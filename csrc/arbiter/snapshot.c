@@ -1,4 +1,4 @@
-/* What people and the daemon's Python see of the arbiter. Every function is one bounded command: it copies, and the caller
+/* Copies of the arbiter's state for readers: the daemon's status, its Python. Every function is one bounded command: it copies, and the caller
  * makes sense of the copy on a thread of its own. */
 #include "state.h"
 
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#define TASK_SLOTS_PER_LOOK 1024u
-#define FLOWS_PER_LOOK 1024u
+#define TASK_SLOTS_PER_SNAPSHOT 1024u
+#define FLOWS_PER_SNAPSHOT 1024u
 
 static uint64_t thread_cpu_ns(void)
 {
@@ -64,10 +64,12 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 		stats->in_flight_bytes[d] = nic->direction[d].in_flight_bytes;
 		stats->load[d] = nic->direction[d].load;
 		stats->used[d] = nic->direction[d].used;
-		memcpy(stats->carried_bytes[d], nic->direction[d].carried_bytes, sizeof(stats->carried_bytes[d]));
+		memcpy(stats->carried_bytes[d], nic->direction[d].carried_bytes,
+		       sizeof(stats->carried_bytes[d]));
 		stats->promotions += queue.promotions;
 	}
-	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes, sizeof(stats->in_flight_class_bytes));
+	memcpy(stats->in_flight_class_bytes, nic->in_flight_class_bytes,
+	       sizeof(stats->in_flight_class_bytes));
 	memcpy(stats->granted_bytes, nic->granted_bytes, sizeof(stats->granted_bytes));
 	memcpy(stats->grants, nic->grants, sizeof(stats->grants));
 	stats->wait_ns = nic->wait_ns;
@@ -85,7 +87,8 @@ static int run_held(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct held_argument *a = argument;
 
-	a->next = mfs_rmlq_stats_add(direction_at(arbiter, a->direction)->queue, a->next, FLOWS_PER_LOOK, &a->queue);
+	a->next = mfs_rmlq_stats_add(direction_at(arbiter, a->direction)->queue, a->next, FLOWS_PER_SNAPSHOT,
+				     &a->queue);
 	return 0;
 }
 
@@ -169,7 +172,7 @@ int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, st
 
 struct communicators_argument {
 	uint32_t client_id;
-	struct mfs_communicator_snapshot *looks;
+	struct mfs_communicator_snapshot *snapshots;
 };
 
 static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
@@ -182,7 +185,7 @@ static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
 		return -ENOENT;
 	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++) {
 		struct mfs_communicator *from = &session->segment->communicator[i];
-		struct mfs_communicator_snapshot *to = &a->looks[found];
+		struct mfs_communicator_snapshot *to = &a->snapshots[found];
 		uint64_t id = atomic_load_explicit(&from->id, memory_order_acquire);
 
 		if (!id)
@@ -205,9 +208,10 @@ static int run_communicators(struct mfs_arbiter *arbiter, void *argument)
 	return found;
 }
 
-int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *looks)
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id,
+			      struct mfs_communicator_snapshot *snapshots)
 {
-	struct communicators_argument a = {.client_id = client_id, .looks = looks};
+	struct communicators_argument a = {.client_id = client_id, .snapshots = snapshots};
 
 	return arbiter_command(arbiter, run_communicators, &a);
 }
@@ -221,8 +225,8 @@ struct batch_snapshot_argument {
 	struct mfs_demand_snapshot *demands;
 };
 
-static void request_copy(const struct session *session, const struct request *request, struct mfs_request_snapshot *to,
-			 struct mfs_demand_snapshot *demands)
+static void request_copy(const struct session *session, const struct request *request,
+			 struct mfs_request_snapshot *to, struct mfs_demand_snapshot *demands)
 {
 	*to = (struct mfs_request_snapshot){
 		.request_id = request->id,
@@ -282,8 +286,9 @@ static int run_batch_snapshot(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
-int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_snapshot *batch,
-			   struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands)
+int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot,
+			       struct mfs_batch_snapshot *batch, struct mfs_request_snapshot *requests,
+			       struct mfs_demand_snapshot *demands)
 {
 	struct batch_snapshot_argument a = {client_id, slot, batch, requests, demands};
 
@@ -313,8 +318,9 @@ static int run_changed(struct mfs_arbiter *arbiter, void *argument)
 	return changed;
 }
 
-int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_snapshot *batch,
-			struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands)
+int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change,
+			struct mfs_batch_snapshot *batch, struct mfs_request_snapshot *requests,
+			struct mfs_demand_snapshot *demands)
 {
 	struct batch_snapshot_argument a = {.batch = batch, .requests = requests, .demands = demands};
 	int changed = arbiter_command(arbiter, run_changed, &a);
@@ -350,7 +356,8 @@ static void task_copy(struct mfs_arbiter *arbiter, const struct session *session
 		.wire_class = task->wire_class,
 		.why.rank = MFS_RANK_NONE,
 	};
-	if (task->handle && mfs_rmlq_snapshot(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns, &to->why) == 0) {
+	if (task->handle && mfs_rmlq_snapshot(direction_at(arbiter, task->direction)->queue, task->handle,
+					      arbiter->now_ns, &to->why) == 0) {
 		to->queued = 1;
 		to->wire_class = to->why.place.wire_class;
 	}
@@ -362,7 +369,8 @@ static int run_tasks(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct tasks_argument *a = argument;
 	struct session *session = session_find(arbiter, a->client_id);
-	uint32_t end = a->first + TASK_SLOTS_PER_LOOK < MFS_TASKS_MAX ? a->first + TASK_SLOTS_PER_LOOK : MFS_TASKS_MAX;
+	uint32_t end = a->first + TASK_SLOTS_PER_SNAPSHOT < MFS_TASKS_MAX ? a->first + TASK_SLOTS_PER_SNAPSHOT
+									  : MFS_TASKS_MAX;
 	uint32_t slot;
 	int found = 0;
 
@@ -375,8 +383,8 @@ static int run_tasks(struct mfs_arbiter *arbiter, void *argument)
 	return found;
 }
 
-int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_snapshot *tasks, int n,
-		      uint32_t *next)
+int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first,
+		      struct mfs_task_snapshot *tasks, int n, uint32_t *next)
 {
 	struct tasks_argument a = {client_id, first, tasks, n, next};
 
@@ -399,7 +407,8 @@ static int run_facts(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
-int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, struct mfs_rmlq_facts *facts)
+int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction,
+		      struct mfs_rmlq_facts *facts)
 {
 	struct facts_argument a = {nic, direction, facts};
 

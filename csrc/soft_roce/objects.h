@@ -1,13 +1,49 @@
 /*
- * Objects of the soft RoCE provider and what its files offer each other.
+ * Objects of the soft RoCE provider.
  *
  * Locking: one mutex per context guards all queue pairs, connections and keys of that context, so an event of
  * the network is handled from the first byte to the completion without another lock. Completion queues are
  * rings that the context's lock holder fills and that any poller drains under the queue's own lock. No call
  * blocks with a lock held: sockets are non-blocking and each turn moves a bounded number of bytes.
+ *
+ * Layers, from above to below. Each has a header of its own, includes only those below it, and calls none above
+ * it (tests/unit/test_native_layers.py):
+ *
+ *   provider.c       registers with libibverbs
+ *   context.c        a device is opened and closed
+ *   srq.c            shared receive queues
+ *   qp.c             queue pairs: creation, destruction
+ *   builder.c        ibv_wr_*
+ *   post.c           ibv_post_send, ibv_post_recv
+ *   qp_state.c       ibv_modify_qp
+ *   cq_ex.c          ibv_start_poll and its like
+ *   poll.c           ibv_poll_cq
+ *   progress.c       which thread moves the bytes
+ *   handshake.c      connections that are accepted, and their events
+ *   receive.c        bytes into frames and payload
+ *   responder.c      the answering half of a queue pair
+ *   datagram.c       UD queue pairs
+ *   requester.c      the sending half of a queue pair
+ *   failure.c        requests are flushed
+ *   connection.c     TCP connections
+ *   port.c           TCP ports, and the queue pair numbers on them
+ *   receive_queue.c  receives
+ *   cq.c             completion queues
+ *   pacer.c          turns on a link of limited rate
+ *   timer.c          what is to be done later
+ *   channel.c        completion channels, asynchronous events
+ *   ah.c             address handles
+ *   mr.c             protection domains, memory regions
+ *   registry.c       open devices, fork
+ *   objects.h        structures
+ *   wire.h           frames
+ *   library.c        the private functions of libibverbs
+ *   provider_abi.h   their types
+ *   rate.c           the device's rate limit
+ *   descriptors.c    which descriptors are the provider's
  */
-#ifndef MFS_SOFT_ROCE_H
-#define MFS_SOFT_ROCE_H
+#ifndef MFS_SOFT_ROCE_OBJECTS_H
+#define MFS_SOFT_ROCE_OBJECTS_H
 
 #include <netinet/in.h>
 #include <pthread.h>
@@ -28,7 +64,7 @@ enum {
 	MFS_MAX_SRQ_WR = 16384,
 	MFS_MAX_CQE = 1 << 20,
 	MFS_MAX_MR = 1 << 20,
-	MFS_MAX_READS = 16,	/* outstanding RDMA READs and atomics of a queue pair, power of two */
+	MFS_MAX_READS = 16,     /* outstanding RDMA READs and atomics of a queue pair, power of two */
 	MFS_QPS_PER_PORT = 256, /* a QPN is a TCP port and an index of eight bits */
 	MFS_MAX_PORTS = 256,
 	MFS_MAX_MESSAGE = 1 << 30,
@@ -99,8 +135,8 @@ struct mfs_recv_wqe {
 struct mfs_recv_queue {
 	struct mfs_recv_wqe *wqes;
 	struct ibv_sge *sges; /* max_sge for each entry */
-	uint32_t size;	      /* power of two */
-	uint32_t limit;	      /* entries the user may fill */
+	uint32_t size;        /* power of two */
+	uint32_t limit;       /* entries the user may fill */
 	uint32_t max_sge;
 	uint32_t head, tail;
 };
@@ -109,7 +145,7 @@ struct mfs_srq {
 	struct verbs_srq verbs;
 	struct mfs_recv_queue queue;
 	uint32_t watermark; /* event when fewer receives are left; 0: none */
-	bool stalled;	    /* some queue pair waits for a receive */
+	bool stalled;       /* some queue pair waits for a receive */
 	_Atomic int users;
 	uint32_t async_events_raised;
 	_Atomic uint32_t async_events_read;
@@ -172,7 +208,7 @@ struct mfs_source {
 
 /* What waits for its turn on a link of limited rate. */
 struct mfs_pacer {
-	bool waiting;	 /* in the context's list, until `due_ns` */
+	bool waiting;    /* in the context's list, until `due_ns` */
 	bool backlogged; /* has had something to send since `due_ns` */
 	uint64_t due_ns; /* when its last or next turn begins */
 	uint32_t credit_bytes;
@@ -185,7 +221,7 @@ struct mfs_pacer {
 struct mfs_port {
 	struct mfs_source source;
 	struct mfs_source datagrams; /* fd -1: none */
-	bool datagrams_full;	     /* some queue pair waits for room in the UDP socket */
+	bool datagrams_full;         /* some queue pair waits for room in the UDP socket */
 	uint16_t number;
 	uint16_t used;
 	uint16_t next;
@@ -214,9 +250,9 @@ struct mfs_connection {
 	TAILQ_ENTRY(mfs_connection) link; /* in strangers or closed list */
 	enum mfs_connection_state state;
 	bool requester; /* we opened it: requests go out, responses come in */
-	bool accepted;	/* by the peer's queue pair; what was sent before it counts as unsent if it is not */
+	bool accepted;  /* by the peer's queue pair; what was sent before it counts as unsent if it is not */
 	uint32_t first; /* number in the send queue of the connection's first request */
-	bool stalled;	/* receiver not ready: nothing is read */
+	bool stalled;   /* receiver not ready: nothing is read */
 	bool want_write;
 	uint32_t events; /* registered with epoll */
 
@@ -230,7 +266,7 @@ struct mfs_connection {
 	uint32_t target_index, target_count;
 	uint64_t operands[2];
 	uint32_t key_epoch; /* the keys behind `target` were valid at this epoch */
-	uint8_t *stash;	    /* bytes read but not handled, of a stalled connection */
+	uint8_t *stash;     /* bytes read but not handled, of a stalled connection */
 	uint32_t stash_position, stash_size;
 
 	/* responses, written by the responder */
@@ -245,27 +281,35 @@ struct mfs_connection {
 	struct mfs_pacer pacer;
 };
 
+/* What a half of a queue pair makes of a frame or payload. */
+enum mfs_verdict {
+	MFS_GO_ON,
+	MFS_STALL, /* receiver not ready: handle this frame again when there is a receive */
+	MFS_STOP,  /* the connection has ended or takes no more */
+	MFS_LOST,
+};
+
 enum mfs_qp_timer { MFS_NO_TIMER, MFS_RNR_TIMER, MFS_REOPEN_TIMER };
 
 struct mfs_qp {
 	struct verbs_qp verbs;
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
-	struct mfs_port *port;	/* that of its number */
+	struct mfs_port *port;  /* that of its number */
 	struct mfs_pacer pacer; /* of a UD queue pair; connections have their own */
 	bool notify_drained;
 	struct mfs_send_queue sq;
 	struct mfs_recv_queue rq;
 	struct mfs_recv_queue *receives; /* own or shared */
-	struct mfs_recv_wqe receiving;	 /* taken by the message that is arriving */
+	struct mfs_recv_wqe receiving;   /* taken by the message that is arriving */
 	struct ibv_sge receiving_sges[MFS_MAX_SGE];
 	bool receiving_taken;
 	struct mfs_connection *requester;
 	struct mfs_connection *responder;
-	struct mfs_connection *waiting;	  /* becomes the responder when the queue pair is ready */
-	bool requester_lost;	  /* to be opened again for the next request */
-	uint64_t reopen_until_ns; /* then retries are used up; 0: none was needed yet */
-	bool deferred;		  /* in the context's list of queue pairs with requests to send */
+	struct mfs_connection *waiting; /* becomes the responder when the queue pair is ready */
+	bool requester_lost;            /* to be opened again for the next request */
+	uint64_t reopen_until_ns;       /* then retries are used up; 0: none was needed yet */
+	bool deferred;                  /* in the context's list of queue pairs with requests to send */
 	TAILQ_ENTRY(mfs_qp) deferred_link;
 	enum mfs_qp_timer
 		timer; /* the queue pair is in the context's list of timed ones unless it has none */
@@ -315,7 +359,7 @@ struct mfs_context {
 	struct mfs_qp_list timed;
 	struct mfs_connection_list strangers; /* oldest first: without a hello yet, or draining */
 	uint32_t stranger_count;
-	struct mfs_pacer_list paced;	   /* by due time */
+	struct mfs_pacer_list paced;       /* by due time */
 	struct mfs_connection_list closed; /* freed when no event can name them any more */
 	uint8_t rx_buffer[MFS_RX_BUFFER_SIZE];
 };
@@ -344,7 +388,7 @@ static inline bool mfs_qp_is_datagram(const struct mfs_qp *qp)
 static inline uint32_t mfs_wqe_wire_bytes(const struct mfs_send_wqe *wqe)
 {
 	uint32_t payload = wqe->frame.opcode >= MFS_COMPARE_SWAP ? MFS_ATOMIC_OPERANDS_SIZE
-			   : wqe->frame.opcode == MFS_READ	 ? 0
+			   : wqe->frame.opcode == MFS_READ       ? 0
 								 : wqe->length;
 
 	return (uint32_t)sizeof(wqe->frame) + payload;
@@ -357,14 +401,6 @@ static inline uint32_t mfs_power_of_two(uint32_t at_least)
 	while (size < at_least)
 		size *= 2;
 	return size;
-}
-
-extern uint32_t mfs_forks;
-
-/* By fork: it belongs to the parent, every call fails. */
-static inline bool mfs_context_inherited(const struct mfs_context *context)
-{
-	return context->forks != mfs_forks;
 }
 
 /* Calls of the program go before progress, which would otherwise hold the lock almost without pause under
@@ -382,157 +418,5 @@ static inline void mfs_context_unlock(struct mfs_context *context)
 {
 	pthread_mutex_unlock(&context->lock);
 }
-
-uint64_t mfs_now_ns(void);
-
-/* context.c */
-void mfs_context_init(struct mfs_context *context);
-int mfs_context_start(struct mfs_context *context);
-void mfs_context_stop(struct mfs_context *context);
-struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, void *private_data);
-struct mfs_context *mfs_context_by_command_fd(int fd);
-
-/* descriptors.c */
-int mfs_descriptor_own(int fd);
-void mfs_descriptor_close(int fd);
-void mfs_descriptors_close_all(void);
-
-/* channel.c */
-int mfs_channel_install(void *libibverbs);
-struct mfs_channel *mfs_channel_find(struct mfs_context *context, int read_fd);
-void mfs_channel_close_all(struct mfs_context *context);
-void mfs_channel_notify(struct mfs_channel *channel, struct mfs_cq *cq);
-void mfs_channel_forget(struct mfs_channel *channel, struct mfs_cq *cq);
-void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element);
-void mfs_async_forget(struct mfs_context *context, const void *element);
-void mfs_async_event(struct ibv_context *context, struct ibv_async_event *event);
-
-/* mr.c */
-struct ibv_pd *mfs_alloc_pd(struct ibv_context *context);
-int mfs_dealloc_pd(struct ibv_pd *pd);
-void mfs_pd_use(struct ibv_pd *pd, int change);
-struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
-int mfs_rereg_mr(struct verbs_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
-int mfs_dereg_mr(struct verbs_mr *mr);
-void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address,
-		     uint64_t length, int access);
-int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges,
-			uint32_t count, uint64_t length, int access, struct iovec *out);
-
-/* cq.c, cq_ex.c */
-struct ibv_cq *mfs_create_cq(struct ibv_context *context, int cqe, struct ibv_comp_channel *channel,
-			     int vector);
-struct ibv_cq_ex *mfs_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
-int mfs_destroy_cq(struct ibv_cq *cq);
-int mfs_resize_cq(struct ibv_cq *cq, int cqe);
-int mfs_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
-int mfs_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-void mfs_cq_event(struct ibv_cq *cq);
-void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited);
-void mfs_cq_remove(struct mfs_cq *cq, uint32_t qp_num);
-
-/* srq.c */
-int mfs_recv_queue_init(struct mfs_recv_queue *queue, uint32_t max_wr, uint32_t max_sge);
-void mfs_recv_queue_free(struct mfs_recv_queue *queue);
-int mfs_recv_queue_post(struct mfs_recv_queue *queue, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-bool mfs_recv_queue_take(struct mfs_recv_queue *queue, struct mfs_recv_wqe *wqe, struct ibv_sge *sges);
-struct ibv_srq *mfs_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
-struct ibv_srq *mfs_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
-int mfs_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int attr_mask);
-int mfs_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
-int mfs_destroy_srq(struct ibv_srq *srq);
-int mfs_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-void mfs_srq_taken(struct mfs_context *context, struct mfs_srq *srq);
-
-/* qp.c, qp_state.c */
-struct ibv_qp *mfs_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
-struct ibv_qp *mfs_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
-int mfs_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init);
-int mfs_destroy_qp(struct ibv_qp *qp);
-int mfs_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
-struct mfs_qp *mfs_qp_find(struct mfs_context *context, uint32_t qp_num);
-void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status);
-void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status);
-void mfs_qp_flush(struct mfs_qp *qp);
-void mfs_qp_flush_sends(struct mfs_qp *qp);
-void mfs_qp_check_drained(struct mfs_qp *qp);
-void mfs_qp_raise(struct mfs_qp *qp, enum ibv_event_type type);
-uint64_t mfs_rnr_timer_ns(uint8_t code);
-
-/* ah.c, datagram.c: UD queue pairs */
-struct ibv_ah *mfs_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
-int mfs_destroy_ah(struct ibv_ah *ah);
-void mfs_ah_address(struct mfs_destination *to, const struct ibv_ah *ah, uint32_t qp_num, uint32_t qkey);
-int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port);
-void mfs_datagrams_event(struct mfs_context *context, struct mfs_port *port, uint32_t events);
-void mfs_datagrams_send(struct mfs_qp *qp);
-void mfs_datagrams_resume(struct mfs_pacer *pacer);
-
-/* pacer.c */
-uint32_t mfs_pacer_credit(struct mfs_context *context, struct mfs_pacer *pacer, uint32_t turn_bytes);
-void mfs_pacer_spend(struct mfs_pacer *pacer, uint32_t bytes);
-void mfs_pacer_stop(struct mfs_context *context, struct mfs_pacer *pacer);
-void mfs_pacers_run(struct mfs_context *context, uint64_t now_ns);
-
-/* post.c, builder.c */
-int mfs_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
-int mfs_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-bool mfs_post_allowed(const struct mfs_qp *qp);
-void mfs_post_publish(struct mfs_send_queue *sq);
-void mfs_post_start(struct mfs_qp *qp);
-void mfs_builder_setup(struct mfs_qp *qp, uint64_t operations);
-
-/* connection.c */
-int mfs_port_open(struct mfs_context *context, struct mfs_port **port);
-void mfs_port_accept(struct mfs_context *context, struct mfs_port *port);
-void mfs_connection_open(struct mfs_qp *qp);
-void mfs_connection_close(struct mfs_connection *connection);
-void mfs_connection_close_qp(struct mfs_qp *qp);
-void mfs_connection_lost(struct mfs_connection *connection);
-void mfs_connection_send(struct mfs_connection *connection);
-void mfs_connection_drain(struct mfs_connection *connection);
-void mfs_connection_greet(struct mfs_connection *connection);
-void mfs_connection_close_strangers(struct mfs_context *context);
-void mfs_connection_event(struct mfs_connection *connection, uint32_t events);
-void mfs_connection_update(struct mfs_connection *connection);
-void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic_class);
-void mfs_connection_free_closed(struct mfs_context *context);
-uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_bytes);
-
-/* receive.c: turns bytes into frames and payload */
-enum mfs_verdict {
-	MFS_GO_ON,
-	MFS_STALL, /* receiver not ready: handle this frame again when there is a receive */
-	MFS_STOP,  /* the connection has ended or takes no more */
-	MFS_LOST,
-};
-void mfs_receive(struct mfs_connection *connection);
-void mfs_receive_resume(struct mfs_connection *connection);
-
-/* requester.c */
-void mfs_requester_send(struct mfs_qp *qp);
-int mfs_requester_memory(struct mfs_qp *qp, uint32_t index, struct iovec *pieces);
-enum mfs_verdict mfs_requester_frame(struct mfs_connection *connection);
-enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection);
-int mfs_requester_revalidate(struct mfs_connection *connection);
-void mfs_requester_lost(struct mfs_connection *connection);
-void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done);
-void mfs_requester_timer(struct mfs_qp *qp);
-
-/* responder.c */
-void mfs_responder_send(struct mfs_connection *connection);
-enum mfs_verdict mfs_responder_frame(struct mfs_connection *connection);
-enum mfs_verdict mfs_responder_payload_done(struct mfs_connection *connection);
-int mfs_responder_revalidate(struct mfs_connection *connection);
-void mfs_responder_batch_done(struct mfs_connection *connection);
-
-/* progress.c */
-int mfs_progress_start(struct mfs_context *context);
-void mfs_progress_stop(struct mfs_context *context);
-void mfs_progress_help(struct mfs_context *context);
-void mfs_progress_defer(struct mfs_qp *qp);
-void mfs_progress_timer(struct mfs_context *context, uint64_t due_ns);
-void mfs_progress_start_timer(struct mfs_qp *qp, enum mfs_qp_timer timer, uint64_t due_ns);
-void mfs_progress_stop_timer(struct mfs_qp *qp);
 
 #endif

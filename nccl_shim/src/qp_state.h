@@ -1,0 +1,14 @@
+/* A queue pair from one state to another, from one daemon to another. */
+#ifndef MFS_SHIM_QP_STATE_H
+#define MFS_SHIM_QP_STATE_H
+
+#include "records.h"
+
+int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask);
+void shim_qp_break(struct shim_qp *q);
+void shim_qp_reset_counts(struct shim_qp *q);
+bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client);
+void shim_qp_bind_current(struct shim_qp *q);
+void shim_qp_unbind(struct shim_qp *q);
+
+#endif

@@ -1,0 +1,205 @@
+/* For how long a queue pair may be held, whatever the daemon does: the account that the shim's thread keeps.
+ *
+ * A queue pair stands still because of MFS while it holds something and has nothing under way. That time is its loss. The loss is
+ * paid back by other time, at a quarter: PAYBACK. When it reaches the budget, everything that the queue pair holds goes, and
+ * what it posts is not held for PAYBACK budgets; then the account is balanced, and begins at zero. So within any time T
+ * a queue pair stands still for at most
+ *
+ *	budget + (T - what it stands still) / PAYBACK
+ *
+ * and a transfer that takes U without MFS takes at most budget + U * (1 + 1 / PAYBACK), in however many work requests, pieces
+ * and calls it comes. What belongs to which transfer need not be known.
+ *
+ * Where a link is full, each queue pair stands still while the others have their turn, with MFS and without. So of each stretch
+ * of standing still the first is not counted: one turn, that is, the time in which every queue pair of this process that holds
+ * something could have sent a task, four times over, since there are other processes. A flow that is served in its turn is
+ * not concerned, however long it lasts; one that is not uses its budget up.
+ *
+ * The thread sweeps every few milliseconds while anything is held. What is under way for longer
+ * than the budget without a completion counts as standing still: its program does not poll.
+ *
+ * Besides, an engine can say until when a work request may be held (mfs_context.hold_until_ns).
+ */
+#include "sweep.h"
+
+#include "budget.h"
+#include "complete.h"
+#include "hold.h"
+#include "owner.h"
+#include "process.h"
+#include "pump.h"
+#include "table.h"
+#include "trim.h"
+
+#define PAYBACK 4
+#define TURN_LEAST_NS 8000000 /* two sweeps */
+#define TURN_OTHERS 4
+#define TURN_RATE_UNKNOWN_BYTES_PER_S 1000000000 /* of a port that does not say */
+#define SOON_NS 5000000                          /* the next sweep may be only so much later */
+#define TRIM_AFTER_NS 1000000000                 /* a queue pair held something its memory goes back */
+#define ALL_EVERY_NS 64000000                    /* queue pairs that hold nothing are visited, too */
+
+static struct shim_qp *listed; /* the thread's */
+static uint64_t all_at_ns;
+
+static bool holds_something(struct shim_qp *q)
+{
+	return atomic_load(&q->live) && atomic_load(&q->holds) &&
+	       atomic_load(&q->wr_posted) != atomic_load(&q->wr_next);
+}
+
+/* Owner held. Some held work request may not be held any longer: all go. Otherwise notes the next that says so. */
+static void leases_check(struct shim_qp *q, uint64_t now_ns)
+{
+	uint64_t next = atomic_load(&q->wr_next), until_ns;
+
+	atomic_store(&q->hold_until_ns, 0);
+	for (uint64_t i = atomic_load(&q->wr_posted); i != next; i++) {
+		struct shim_held *held = shim_held_at(q, i);
+
+		if (atomic_load_explicit(&held->published, memory_order_acquire) != i + 1)
+			continue;
+		until_ns = held->tag.hold_until_ns;
+		if (until_ns && now_ns + SOON_NS >= until_ns)
+			atomic_store(&q->force, 1);
+		else if (until_ns)
+			shim_lease_note(q, until_ns);
+	}
+}
+
+/* How long tasks were under way so far. */
+static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t total_ns = atomic_load(&q->flight_ns), since_ns = atomic_load(&q->flight_since_ns);
+
+	if (!since_ns || since_ns > now_ns)
+		return total_ns;
+	return total_ns + (now_ns - since_ns < budget_ns ? now_ns - since_ns : budget_ns);
+}
+
+/* How long a queue pair may wait for others to have their turn. */
+static uint64_t turn_ns(const struct shim_qp *q)
+{
+	const struct shim_context *context = atomic_load(&q->context);
+	uint64_t rate = context->rate_bytes_per_s ? context->rate_bytes_per_s : TURN_RATE_UNKNOWN_BYTES_PER_S;
+	uint64_t ns = (uint64_t)atomic_load(&shim.listed) * TURN_OTHERS * SHIM_QUANTUM_BYTES * 1000 /
+		      (rate / 1000000 + 1);
+
+	return ns > TURN_LEAST_NS ? ns : TURN_LEAST_NS;
+}
+
+/* Of a stretch of standing still that went on for `more_ns`, the part beyond one turn. */
+static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns)
+{
+	uint64_t turn = turn_ns(q), before_ns = q->stretch_ns > turn ? q->stretch_ns - turn : 0;
+
+	q->stretch_ns += more_ns;
+	return (q->stretch_ns > turn ? q->stretch_ns - turn : 0) - before_ns;
+}
+
+/* Brings the account up to date; true when the budget is used up. */
+static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns);
+	uint64_t accounted_ns = q->accounted_ns, accounted_flight_ns = q->accounted_flight_ns,
+		 account_ns = q->lost_ns;
+	uint64_t lost_ns, other_ns;
+
+	if (now_ns < accounted_ns) /* it is free until then */
+		return false;
+	atomic_store(&q->free_until_ns, 0);
+	if (!since_ns || since_ns > now_ns)
+		since_ns = now_ns;
+	else if (since_ns < accounted_ns)
+		since_ns = accounted_ns;
+	lost_ns = now_ns - since_ns;
+	if (flown_ns > accounted_flight_ns) {
+		lost_ns -=
+			flown_ns - accounted_flight_ns < lost_ns ? flown_ns - accounted_flight_ns : lost_ns;
+		q->stretch_ns = 0;
+	}
+	if (since_ns == now_ns)
+		q->stretch_ns = 0;
+	lost_ns = beyond_turn(q, lost_ns);
+	other_ns = now_ns - accounted_ns - lost_ns;
+	account_ns -= other_ns / PAYBACK < account_ns ? other_ns / PAYBACK : account_ns;
+	account_ns += lost_ns;
+	q->accounted_ns = now_ns;
+	q->accounted_flight_ns = flown_ns;
+	q->lost_ns = account_ns;
+	return account_ns >= budget_ns;
+}
+
+/* Takes the owner flag only where there is something to do: a post that finds it taken leaves its work request to be
+ * part of a larger task. */
+static void visit(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t until_ns = atomic_load(&q->hold_until_ns);
+	bool again = atomic_exchange(&q->blocked, 0);
+
+	again |= atomic_exchange(&q->starved, 0) != 0;
+	if (atomic_load(&q->poll_deferred))
+		shim_complete(q, 0);
+	if (unlikely(until_ns && now_ns + SOON_NS >= until_ns) && shim_owner_try(q)) {
+		if (atomic_load(&q->live) && q->fifo)
+			leases_check(q, now_ns);
+		shim_owner_leave(q);
+		again = true;
+	}
+	if (unlikely(account(q, now_ns, budget_ns))) {
+		q->lost_ns = 0;
+		q->accounted_ns = now_ns + PAYBACK * budget_ns;
+		atomic_store(&q->free_until_ns, now_ns + PAYBACK * budget_ns);
+		again = true;
+	}
+	if (again)
+		shim_pump(q);
+}
+
+/* Visits every queue pair that holds something: what was held too long may go, what the provider or the daemon had no
+ * room for is tried again. And now and then all queue pairs, so that no completion stays uncounted. */
+void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
+{
+	uint64_t budget_ns = shim_budget_ns(max_hold_ns);
+	struct shim_qp **link = &listed, *q = shim_list_take(), *next;
+	unsigned cursor = 0;
+
+	for (; q; q = next) {
+		next = q->next_listed;
+		q->next_listed = listed;
+		listed = q;
+	}
+	while ((q = *link)) {
+		if (holds_something(q)) {
+			visit(q, now_ns, budget_ns);
+			link = &q->next_listed;
+			continue;
+		}
+		*link = q->next_listed;
+		atomic_store(&q->trim_at_ns, now_ns + TRIM_AFTER_NS);
+		atomic_fetch_sub(&shim.listed, 1);
+		atomic_store(&q->listed, 0);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (holds_something(q))
+			shim_list(q);
+	}
+	if (now_ns < all_at_ns)
+		return;
+	all_at_ns = now_ns + ALL_EVERY_NS;
+	while ((q = shim_qp_each(&cursor))) {
+		uint64_t trim_at_ns = atomic_load(&q->trim_at_ns);
+
+		if (atomic_load(&q->poll_deferred))
+			shim_complete(q, 0);
+		if (unlikely(trim_at_ns && now_ns >= trim_at_ns) && !atomic_load(&q->listed) && shim_trim(q))
+			atomic_store(&q->trim_at_ns, 0);
+	}
+}
+
+/* Records of the parent are not used again, so what is in them does not matter. */
+void shim_sweep_after_fork(void)
+{
+	shim_list_take();
+	atomic_store(&shim.listed, 0);
+	listed = NULL;
+}
