@@ -1,0 +1,129 @@
+/* The rules of one NIC: which flow goes first, and in which class it travels. Pure functions of facts: no clock, no state.
+ *
+ * The queue (mfs/rmlq.h) asks them for every flow. So does whoever orders flows without a queue: the simulator for links
+ * inside the fabric, mfsctl explain for its reasons. There is one implementation of each variant
+ * (csrc/queue/policy_mfs.c, policy_paper.c); tests/specification says the same in Python, and tests compare both.
+ * docs/internals/policy.md has the rules in words.
+ */
+#ifndef MFS_POLICY_H
+#define MFS_POLICY_H
+
+#include <mfs/abi.h>
+#include <stdbool.h>
+
+#define MFS_LEVELS_MAX	    8
+#define MFS_TIME_MAX	    ((1ULL << 60) - 1) /* times are clipped to it; as a deadline: none */
+#define MFS_TIME_NEVER	    UINT64_MAX
+#define MFS_RLI_UNKNOWN	    (1u << 16)	       /* above every layer */
+#define MFS_RANK_NONE	    UINT32_MAX	       /* a batch without a rank goes after those that have one */
+#define MFS_RENEWAL_BUDGETS 4u		       /* a lost request is due again this many budgets after its deadline */
+#define MFS_NEAR_GUARDS	    3
+#define MFS_LOAD_STEP	    4u
+#define MFS_NEAR_CLASSES    6 /* a fabric with fewer has none to spare for last stages that are near */
+
+enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
+
+enum mfs_early_order {
+	MFS_EARLY_RANK = 0,		/* RLI, rank, stage */
+	MFS_EARLY_COLLECTIVE_FIRST = 1, /* every collective before every reuse; reuse by RLI, rank */
+	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
+};
+
+/* The defaults are those of mfs_policy_default, and stand there alone. */
+struct mfs_policy {
+	enum mfs_variant variant;
+	enum mfs_early_order early_order; /* variant mfs; the paper's is by rank */
+	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
+	uint32_t levels;		  /* paper: of last stages, 2..MFS_LEVELS_MAX */
+	double threshold[MFS_LEVELS_MAX]; /* paper: Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
+	double rho_max;			  /* paper: clip of the measured load */
+	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS times it a last
+	 * stage travels a class above the others */
+	double critical_laxity_share;
+	double readmission_share;	/* a lost request comes back with this share of its budget to spare */
+	uint64_t promotion_interval_ns; /* shortest time between two evaluations of one request */
+	uint64_t soon_ns; /* mfs: a last stage due within this travels a class above the others, too; 0: none for that */
+	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to MFS_LOAD_STEP
+	 * times as long in the second, others in the last; 0: all in the last */
+	uint64_t short_load_ns;
+};
+
+enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
+
+/* To whom the bytes of an early flow belong. */
+enum mfs_early_owner {
+	MFS_OWNER_BATCH = 0,   /* a batch that runs */
+	MFS_OWNER_UNKNOWN = 1, /* a batch that does not run, or that is not known */
+	MFS_OWNER_REQUEST = 2, /* reuse without a batch: a request that still queues */
+	MFS_OWNER_FLOW = 3,    /* the same of a request that is not known: what more belongs to it is not known either */
+};
+
+/* A flow of an early stage: control, collective or reuse. */
+struct mfs_early_facts {
+	uint64_t now_ns;
+	uint64_t rate_bytes_per_s; /* of the port */
+	uint64_t bytes;		   /* all early bytes that the owner has waiting on the port */
+	uint64_t needed_ns; /* when reuse without a batch has to be there; a background flow's deadline; 0: not known */
+	uint32_t rank;
+	uint32_t rli; /* MFS_RLI_UNKNOWN + layer where the current layer is not known; 0 for control and collectives */
+	uint8_t owner; /* enum mfs_early_owner */
+	uint8_t stage; /* enum mfs_stage */
+};
+
+/* What is decided about a request and stays until it is evaluated again. */
+struct mfs_decision {
+	uint8_t level; /* paper: 1..levels, 1 is the most urgent; else 0 */
+	bool critical, lost;
+};
+
+/* A request with last-stage flows. */
+struct mfs_last_facts {
+	uint64_t now_ns;
+	uint64_t rate_bytes_per_s; /* of the port */
+	uint64_t deadline_ns;	   /* MFS_TIME_MAX: none */
+	uint64_t budget_ns;	   /* deadline less arrival; 0: not known */
+	uint64_t bytes;		   /* that it still has to ship through the port */
+	uint64_t bytes_tail;	   /* the part of them that exists only once compute has ended */
+	uint64_t compute_end_ns;   /* of its batch; 0 or past: it does not compute */
+	int64_t unit_slack_ns; /* least laxity of the batches whose early stages would wait; INT64_MAX: none is under way */
+	double rho;	       /* paper: load of the port */
+	struct mfs_decision decision;
+	bool pruned;
+};
+
+/* Where a flow stands: the smallest (tier, first, second, third) goes first, of equal ones the one that came first. */
+struct mfs_order_key {
+	uint32_t tier;
+	uint32_t first;	 /* early: RLI; last: level */
+	uint64_t second; /* early: size class << 32 | rank, or rank; else when it is due, MFS_TIME_MAX: never */
+	uint32_t third;	 /* early: control 0, collective 1, reuse 2, critical last stage 3; else 0 */
+};
+
+struct mfs_place {
+	struct mfs_order_key key;
+	uint8_t tier; /* enum mfs_tier; a critical request's key may be among those of MFS_TIER_EARLY */
+	uint8_t wire_class;
+	bool late; /* reuse without a batch: it cannot be there in time, and counts as larger */
+};
+
+/* The defaults for a fabric of `classes` classes. */
+void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
+/* -EINVAL: a value out of range. Sets what the variant fixes (the early order of the paper). */
+int mfs_policy_check(struct mfs_policy *policy);
+/* Whether last stages have levels, which depend on rho: the caller has to measure the load. */
+bool mfs_policy_has_levels(const struct mfs_policy *policy);
+/* The class on the wire of a flow of that stage which is neither critical nor pruned. MFS_CLASS_ASK: it depends on more. */
+uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli);
+
+/* The next three take a policy that mfs_policy_check has accepted. */
+
+/* pruned: the flow's request is. */
+void mfs_policy_place_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts, bool pruned,
+			    struct mfs_place *place);
+void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_place *place);
+/* Changes facts->decision to what holds now. Answers when it has to be evaluated again though nothing happens,
+ * MFS_TIME_NEVER: only an event can change it. A new request's decision is that of mfs_policy_first. */
+uint64_t mfs_policy_evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts);
+struct mfs_decision mfs_policy_first(const struct mfs_policy *policy);
+
+#endif
