@@ -414,7 +414,7 @@ cdef class Arbiter:
             "grants": numbers_u64(s.grants, MFS_CLASSES_MAX),
             "promotions": s.promotions,
             "wait_ns": s.wait_ns,
-            "load": [s.load[d] for d in range(MFS_DIRECTIONS)],
+            "load": None if s.load[0] < 0 else [s.load[d] for d in range(MFS_DIRECTIONS)],
             "carried_bytes": [[s.carried_bytes[d][c] for c in range(MFS_CLASSES_MAX)] for d in range(MFS_DIRECTIONS)],
             "unscheduled_carried_bytes": s.unscheduled_carried_bytes,
             "passed_bytes": s.passed_bytes,

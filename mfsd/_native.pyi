@@ -254,8 +254,8 @@ class NicStats(TypedDict):
     grants: list[int]
     promotions: int
     wait_ns: int
-    load: list[float]
-    """By direction."""
+    load: list[float] | None
+    """rho by direction; None: the policy has no levels, so it is not measured."""
     carried_bytes: list[list[int]]
     """Completed by tasks since start, by direction and class."""
     unscheduled_carried_bytes: int

@@ -47,7 +47,8 @@ void last_promoted(struct mfs_rmlq *q, const struct request *request)
 			    request->critical);
 }
 
-static struct mfs_last_facts request_facts(const struct mfs_rmlq *q, const struct request *request)
+/* All but what only an evaluation needs: the unit's slack. */
+static inline struct mfs_last_facts request_facts(const struct mfs_rmlq *q, const struct request *request)
 {
 	return (struct mfs_last_facts){
 		.now_ns = q->now_ns,
@@ -57,7 +58,6 @@ static struct mfs_last_facts request_facts(const struct mfs_rmlq *q, const struc
 		.bytes = request->bytes_left,
 		.bytes_tail = request->bytes_tail,
 		.compute_end_ns = request->batch ? batch_at(q, request->batch)->compute_end_ns : 0,
-		.unit_slack_ns = last_unit_slack_ns(q),
 		.rho = q->rho,
 		.decision = {.level = request->level, .critical = request->critical, .lost = request->lost},
 	};
@@ -74,6 +74,7 @@ static uint64_t evaluate(struct mfs_rmlq *q, struct request *request)
 	if (request->deadline_ns == MFS_TIME_MAX)
 		return MFS_TIME_NEVER;
 	facts = request_facts(q, request);
+	facts.unit_slack_ns = last_unit_slack_ns(q);
 	next = q->rules->evaluate(&q->policy, &facts);
 	request->level = facts.decision.level;
 	request->critical = facts.decision.critical;

@@ -17,8 +17,9 @@ from mfsd._native import LAYOUT, Client, DemandInfo, Direction, MessageKind, Pol
 from mfsd.policy import PolicyConfig
 from mfsd.policy.estimate import effective_rate_bytes_per_s
 from mfsd.policy.urgency import level_at, thresholds
-from tests.unit.core.test_hostile import Lane, message
+from tests.unit.core.test_hostile import SubmitRing, message
 
+PAPER = Policy(variant=Variant.PAPER)
 WINDOW = 131_072
 RATE = 1000
 """So slow that what fills the window is not overdue before minutes have passed."""
@@ -137,15 +138,15 @@ def test_compute_left_is_pro_rata_and_passes_with_time(serve, eventually: Eventu
 
 
 def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually) -> None:
-    """With a time constant that is long beside the look, a burst of x bytes is x / (rate T) of load."""
-    server = serve(load_time_constant_ns=1000 * S)
+    """With a time constant that is long beside the interval, a burst of x bytes is x / (rate T) of load."""
+    server = serve(policy=PAPER, load_time_constant_ns=1000 * S)
     with server.attach() as client:
         nic = client.nic("rdma0", 0, 10**9)
         client.count_completed(nic, Stage.COLLECTIVE, 10**6)
         for direction in Direction:
             eventually(lambda: server.arbiter.facts(nic, direction).rho > 0)  # noqa: B023
             assert server.arbiter.facts(nic, direction).rho == pytest.approx(1e6 / (1e9 * 1000), rel=0.02)
-    short = serve(load_time_constant_ns=1_000_000)
+    short = serve(policy=PAPER, load_time_constant_ns=1_000_000)
     with short.attach() as client:
         nic = client.nic("rdma0", 0, 10**9)
 
@@ -159,7 +160,7 @@ def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually)
 
 @pytest.mark.parametrize("direction", list(Direction))
 def test_stage_1_is_load_of_the_direction_that_it_takes(serve, eventually: Eventually, direction: Direction) -> None:
-    server = serve(load_time_constant_ns=1000 * S)
+    server = serve(policy=PAPER, load_time_constant_ns=1000 * S)
     with server.attach() as client:
         nic = client.nic("rdma0", 0, 10**12)
         for _ in range(100):
@@ -307,7 +308,7 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
         ("demand", _native.DEMANDS_MAX * _native.DEMAND_BYTES),
     ):
         target[LAYOUT[table] : LAYOUT[table] + size] = source[LAYOUT[table] : LAYOUT[table] + size]
-    lane = Lane(target)
+    lane = SubmitRing(target)
     if names_it == "request":  # the batch is not there before it is told: its own message may still be written
         sent = server.arbiter.stats()["messages"]
         lane.send(request_message(slots[0]))
@@ -433,7 +434,7 @@ def drained(server, eventually: Eventually, messages: int) -> None:
 
 def test_a_request_beyond_the_table_detaches(hostile, eventually: Eventually) -> None:
     server, client, segment = hostile
-    Lane(segment).send(request_message(_native.REQUESTS_MAX))
+    SubmitRing(segment).send(request_message(_native.REQUESTS_MAX))
     eventually(lambda: server.arbiter.client_stats(client.client_id)["state"] == 2)
 
 
@@ -441,7 +442,7 @@ def test_a_request_beyond_the_table_detaches(hostile, eventually: Eventually) ->
 def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -> None:
     server, client, segment = hostile
     noise = random.Random(filling)
-    lane = Lane(segment)
+    lane = SubmitRing(segment)
     sent = server.arbiter.stats()["messages"]
     for _ in range(20):
         for table, size in (
@@ -492,7 +493,7 @@ def test_a_chain_that_bites_its_tail_ends(hostile, eventually: Eventually) -> No
     sent = server.arbiter.stats()["messages"]
     for slot in (first, second):
         store("request", _native.REQUEST_BYTES, slot, "version", 99)
-        Lane(segment).send(request_message(slot))
+        SubmitRing(segment).send(request_message(slot))
     drained(server, eventually, sent + 2)
     look = server.arbiter.batch_snapshot(client.client_id, batch)
     assert sum(len(r.demands) for r in look.requests) <= 3
