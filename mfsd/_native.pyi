@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.result import Batch, Plan, Pruned
@@ -212,21 +212,96 @@ class Rule(NamedTuple):
     communicator: str = ""
     """Part of the name of NCCL's communicator; at most 31 bytes."""
 
-class Policy(NamedTuple):
-    """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
+THRESHOLD_TOP: Final[float]
+THRESHOLD_BASE: Final[float]
+LOAD_TIME_CONSTANT_NS: Final[int]
+NO_DEADLINE: Final[int]
+"""A deadline that never comes (ns). It sorts after every real one."""
 
-    variant: int = 0
-    early_order: int = 2
-    classes: int = 8
-    levels: int = 8
-    threshold: tuple[float, ...] = ()
-    """Empty: the defaults of mfs_policy_default (U = 0.5, E = 4)."""
-    rho_max: float = 0.95
-    critical_laxity_share: float = 0.05
-    readmission_share: float = 0.05
-    promotion_interval_ns: int = 1_000_000
-    soon_ns: int = 500_000_000
-    short_load_ns: int = 32_000_000
+class Policy(NamedTuple):
+    """struct mfs_policy, with the defaults of mfs_policy_default for the most classes there can be; thresholds fall."""
+
+    variant: int = ...
+    early_order: int = ...
+    classes: int = ...
+    levels: int = ...
+    threshold: tuple[float, ...] = ...
+    """Empty: THRESHOLD_TOP / THRESHOLD_BASE^(i-1)."""
+    rho_max: float = ...
+    critical_laxity_share: float = ...
+    readmission_margin: float = ...
+    promotion_interval_ns: int = ...
+    soon_ns: int = ...
+    short_load_ns: int = ...
+
+class Decision(NamedTuple):
+    """What is decided about a request's last stage, until it is evaluated again (struct mfs_decision)."""
+
+    level: int
+    """Variant paper: the smaller the more urgent. Variant mfs has none: 0."""
+    critical: bool = False
+    infeasible: bool = False
+
+class OrderPlace(NamedTuple):
+    """Where a flow stands (struct mfs_place)."""
+
+    key: tuple[int, int, int, int, int]
+    """(tier, first, second, third, sequence): the smallest goes first. Early: RLI, size class << 32 | rank (or rank),
+    stage. Last: level (0 without levels), when it is due. Scavenger: 0, deadline. NO_DEADLINE: never."""
+    tier: int
+    """A critical request's key may be among those of the early tier."""
+    wire_class: int
+    late: bool
+    """Reuse without a batch that cannot be there in time, and so counts as larger."""
+
+class OrderFacts(Protocol):
+    """What the rules have to know of a flow; mfsd.policy.Flow is one, and says what each means."""
+
+    @property
+    def stage(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def remaining_bytes(self) -> int: ...
+    @property
+    def rate_bytes_per_s(self) -> int: ...
+    @property
+    def layer_target(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def deadline_ns(self) -> int: ...
+    @property
+    def budget_ns(self) -> int: ...
+    @property
+    def compute_end_ns(self) -> int: ...
+    @property
+    def tail_bytes(self) -> int: ...
+    @property
+    def without_batch(self) -> bool: ...
+    @property
+    def request_known(self) -> bool: ...
+    @property
+    def batch_running(self) -> bool: ...
+    @property
+    def pruned(self) -> bool: ...
+
+class OrderRules:
+    """The rules of one NIC (mfs/policy.h) for callers that have no queue: the very functions that the queue calls.
+    Times are ns on one clock, from 0. ValueError and OSError: a policy out of range."""
+
+    def __init__(self, policy: Policy = ...) -> None: ...
+    def first(self) -> Decision:
+        """Of a request that has not been evaluated."""
+
+    def evaluate(
+        self, flow: OrderFacts, last: Decision, now_ns: int, rho: float = 0.0, unit_slack_ns: int | None = None
+    ) -> tuple[Decision, int | None]:
+        """The decision about a last stage now, and when to evaluate it again though nothing happens (None: only an
+        event can change it). unit_slack_ns None: no unit is busy whose early stages would wait."""
+
+    def place(self, flow: OrderFacts, decision: Decision, now_ns: int, layer_current: int = 0) -> OrderPlace:
+        """`decision` counts for last stages."""
 
 class ArbiterStats(TypedDict):
     loops: int
@@ -482,7 +557,7 @@ class Arbiter:
         gate_max_ns: int = 2_000_000,
         spin_ns: int = 50_000,
         torn_slot_ns: int = 10_000_000,
-        load_time_constant_ns: int = 10_000_000,
+        load_time_constant_ns: int = LOAD_TIME_CONSTANT_NS,
         rate_default_bytes_per_s: int = 12_500_000_000,
         tasks_max: int = 262_144,
         cpus: Iterable[int] = (),

@@ -7,6 +7,8 @@
 
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
 {
+	double threshold = MFS_THRESHOLD_TOP;
+
 	*policy = (struct mfs_policy){
 		.variant = MFS_VARIANT_MFS,
 		.early_order = MFS_EARLY_SHORTEST,
@@ -14,13 +16,15 @@ void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
 		.levels = MFS_LEVELS_MAX,
 		.rho_max = 0.95,
 		.critical_laxity_share = 0.05,
-		.readmission_share = 0.05,
+		.readmission_margin = 0.05,
 		.promotion_interval_ns = 1000000,
 		.soon_ns = 500000000,
 		.short_load_ns = 32000000,
 	};
-	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++)
-		policy->threshold[i] = 0.5 / (double)(1u << (2 * i));
+	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++) {
+		policy->threshold[i] = threshold;
+		threshold /= MFS_THRESHOLD_BASE;
+	}
 }
 
 static bool share(double x)
@@ -47,7 +51,7 @@ int mfs_policy_check(struct mfs_policy *policy)
 		return -EINVAL;
 	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX || !levels_valid(policy))
 		return -EINVAL;
-	if (!share(policy->critical_laxity_share) || !share(policy->readmission_share) ||
+	if (!share(policy->critical_laxity_share) || !share(policy->readmission_margin) ||
 	    policy->promotion_interval_ns < 1 || policy->promotion_interval_ns > INTERVAL_MAX_NS ||
 	    policy->soon_ns > INTERVAL_MAX_NS || policy->short_load_ns > INTERVAL_MAX_NS)
 		return -EINVAL;

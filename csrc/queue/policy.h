@@ -94,7 +94,7 @@ static inline int64_t policy_budget_share_ns(const struct mfs_last_facts *facts,
 /* A request is lost when it cannot make its deadline even alone on the port, until it has some of its budget to spare. */
 static inline bool policy_lost(const struct mfs_policy *policy, const struct mfs_last_facts *facts, int64_t laxity_ns)
 {
-	return laxity_ns < (facts->decision.lost ? policy_budget_share_ns(facts, policy->readmission_share) : 0);
+	return laxity_ns < (facts->decision.lost ? policy_budget_share_ns(facts, policy->readmission_margin) : 0);
 }
 
 /* When to evaluate again what would change at `change_ns`: while its batch computes, when that ends; and not before an

@@ -1,4 +1,4 @@
-"""Tells the coordinator by what this node's ports are used, and (variant paper) how loaded they are, also while no batch
+"""Reports to the coordinator what uses this node's ports and (variant paper) how loaded they are, also while no batch
 changes."""
 
 from __future__ import annotations

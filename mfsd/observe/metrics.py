@@ -80,7 +80,11 @@ _NIC_GAUGES = (
     ),
     ("unscheduled_in_flight_bytes", "mfs_nic_unscheduled_in_flight_bytes", "Bytes in flight of what never waits."),
     ("load", "mfs_nic_load_ratio", "Share of the outgoing rate taken by what goes first (rho); variant paper."),
-    ("incoming_load", "mfs_nic_incoming_load_ratio", "Share of the incoming rate taken by what goes first (rho); variant paper."),
+    (
+        "incoming_load",
+        "mfs_nic_incoming_load_ratio",
+        "Share of the incoming rate taken by what goes first (rho); variant paper.",
+    ),
 )
 _NIC_COUNTERS = (
     ("promotions", "mfs_nic_promotions", "Flows that moved to a more urgent level."),

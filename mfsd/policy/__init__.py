@@ -5,10 +5,11 @@ Read in this order: words, config, estimate, urgency, flow, order, wire (one NIC
 pruning, core (the cluster); on_time is a study. Rules and invariants: docs/internals/policy.md.
 """
 
+from mfsd._native import Decision
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.core import Core, ReferenceCore
 from mfsd.policy.estimate import Load
-from mfsd.policy.flow import Decision, Flow, initial, look, next_look_ns
+from mfsd.policy.flow import Flow, initial, look, next_look_ns
 from mfsd.policy.order import Key, first_in_order, is_near, load_step, order_key, tier_of
 from mfsd.policy.pruning import plan, sort_by_red
 from mfsd.policy.red import robust_effective_deadline

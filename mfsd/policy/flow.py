@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mfsd._native import Decision
 from mfsd.policy.config import PolicyConfig, Variant
 from mfsd.policy.estimate import effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
 from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, known_stage
@@ -51,15 +52,6 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """The batch has begun to compute: peers would stall with it."""
     pruned: bool = False
     """The coordinator's order serves this request from the scavenger."""
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """Where a last-stage flow stands. Other stages keep `initial`; reuse without a batch, too, may be infeasible."""
-
-    level: int
-    """Variant paper: the smaller the more urgent. Variant mfs has none: 0."""
-    critical: bool = False
-    infeasible: bool = False
 
 
 def initial(config: PolicyConfig) -> Decision:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from mfsd._native import Decision
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.estimate import transfer_ns
-from mfsd.policy.flow import Decision, Flow, guard_ns, laxity_ns
+from mfsd.policy.flow import Flow, guard_ns, laxity_ns
 from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, Tier, known_stage
 from mfsd.policy.urgency import relative_layer_index
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BELOW: dict[str, set[str]] = {
     "mfsd.text": set(),
     "mfsd.children": set(),
-    "mfsd.policy": set(),
+    "mfsd.policy": {"mfsd._native"},
     "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy", "mfsd.text"},

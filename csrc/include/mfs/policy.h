@@ -29,18 +29,23 @@ enum mfs_early_order {
 	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
 };
 
-/* The defaults are those of mfs_policy_default, and stand there alone. */
+/* Parameters. Their defaults stand in mfs_policy_default alone (and these three, which the queue does not read as they are):
+ * Q_i = TOP / BASE^(i-1), and the time constant of the moving average that measures the load of a port. */
+#define MFS_THRESHOLD_TOP	  0.5
+#define MFS_THRESHOLD_BASE	  4.0
+#define MFS_LOAD_TIME_CONSTANT_NS 10000000ULL
+
 struct mfs_policy {
 	enum mfs_variant variant;
 	enum mfs_early_order early_order; /* variant mfs; the paper's is by rank */
 	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
 	uint32_t levels;		  /* paper: of last stages, 2..MFS_LEVELS_MAX */
-	double threshold[MFS_LEVELS_MAX]; /* paper: Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
+	double threshold[MFS_LEVELS_MAX]; /* paper: Q_i, falling, in 0..1; levels - 1 of them are used */
 	double rho_max;			  /* paper: clip of the measured load */
 	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS times it a last
 	 * stage travels a class above the others */
 	double critical_laxity_share;
-	double readmission_share;	/* a lost request comes back with this share of its budget to spare */
+	double readmission_margin;	/* a lost request comes back with this share of its budget to spare */
 	uint64_t promotion_interval_ns; /* shortest time between two evaluations of one request */
 	uint64_t soon_ns; /* mfs: a last stage due within this travels a class above the others, too; 0: none for that */
 	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to MFS_LOAD_STEP

@@ -26,7 +26,7 @@ class Policy(ctypes.Structure):
         ("threshold", c_double * 8),
         ("rho_max", c_double),
         ("critical_laxity_share", c_double),
-        ("readmission_share", c_double),
+        ("readmission_margin", c_double),
         ("promotion_interval_ns", c_uint64),
         ("soon_ns", c_uint64),
         ("short_load_ns", c_uint64),

@@ -425,7 +425,7 @@ class Machine(RuleBasedStateMachine):
             critical_laxity_share=share,
             soon_ns=soon,
             short_load_ns=short,
-            readmission_share=readmission,
+            readmission_margin=readmission,
         )
         for i, threshold in enumerate(thresholds(config)):
             policy.threshold[i] = threshold
