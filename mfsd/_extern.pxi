@@ -178,7 +178,7 @@ cdef extern from "mfs/window.h" nogil:
 
 cdef extern from "mfs/policy.h" nogil:
     enum:
-        MFS_LEVELS_MAX
+        MFS_LEVELS_MAX, MFS_RENEWAL_BUDGETS, MFS_SIZE_NONE, MFS_LATE_SIZES
         MFS_TIER_CRITICAL, MFS_TIER_EARLY, MFS_TIER_LAST, MFS_TIER_SCAVENGER
         MFS_VARIANT_MFS, MFS_VARIANT_PAPER, MFS_EARLY_RANK, MFS_EARLY_COLLECTIVE_FIRST, MFS_EARLY_SHORTEST
         MFS_OWNER_BATCH, MFS_OWNER_UNKNOWN, MFS_OWNER_REQUEST, MFS_OWNER_FLOW
@@ -239,6 +239,13 @@ cdef extern from "mfs/policy.h" nogil:
         uint8_t tier
         uint8_t wire_class
         bint late
+    struct mfs_reasons:
+        int64_t laxity_ns
+        int64_t guard_ns
+        uint64_t due_ns
+        uint64_t effective_rate_bytes_per_s
+        int64_t level_ns
+    void mfs_policy_reasons(const mfs_policy *policy, const mfs_last_facts *facts, mfs_reasons *reasons)
     void mfs_policy_default(mfs_policy *policy, uint32_t classes)
     int mfs_policy_check(mfs_policy *policy)
     mfs_decision mfs_policy_first(const mfs_policy *policy)

@@ -217,6 +217,12 @@ THRESHOLD_BASE: Final[float]
 LOAD_TIME_CONSTANT_NS: Final[int]
 NO_DEADLINE: Final[int]
 """A deadline that never comes (ns). It sorts after every real one."""
+RENEWAL_BUDGETS: Final[int]
+"""Variant mfs: how many budgets after its deadline a lost request is due again."""
+SIZE_NONE: Final[int]
+"""The size class of what belongs to a batch that does not run: after all that does, and after what has no batch."""
+LATE_SIZES: Final[int]
+"""How many size classes larger a load without a batch counts that comes too late: four times the bytes."""
 
 class Policy(NamedTuple):
     """struct mfs_policy, with the defaults of mfs_policy_default for the most classes there can be; thresholds fall."""
@@ -241,6 +247,20 @@ class Decision(NamedTuple):
     """Variant paper: the smaller the more urgent. Variant mfs has none: 0."""
     critical: bool = False
     infeasible: bool = False
+
+class OrderReasons(NamedTuple):
+    """What decided about a last stage that has a deadline (struct mfs_reasons)."""
+
+    laxity_ns: int
+    """Time to spare were the port its own; negative: it cannot make it."""
+    guard_ns: int
+    """Variant mfs: class 0 opens below this laxity."""
+    due_ns: int
+    """By what it is sorted in its tier."""
+    effective_rate_bytes_per_s: int
+    """Variant paper: what load leaves of the port."""
+    level_ns: int | None
+    """Variant paper: when it reaches the next level if nothing of it is served."""
 
 class OrderPlace(NamedTuple):
     """Where a flow stands (struct mfs_place)."""
@@ -291,6 +311,10 @@ class OrderRules:
     Times are ns on one clock, from 0. ValueError and OSError: a policy out of range."""
 
     def __init__(self, policy: Policy = ...) -> None: ...
+    @property
+    def by_size(self) -> bool:
+        """Early flows of equal RLI go by the size of what their batch waits for, and critical requests among them."""
+
     def first(self) -> Decision:
         """Of a request that has not been evaluated."""
 
@@ -300,6 +324,7 @@ class OrderRules:
         """The decision about a last stage now, and when to evaluate it again though nothing happens (None: only an
         event can change it). unit_slack_ns None: no unit is busy whose early stages would wait."""
 
+    def reasons(self, flow: OrderFacts, decision: Decision, now_ns: int, rho: float = 0.0) -> OrderReasons: ...
     def place(self, flow: OrderFacts, decision: Decision, now_ns: int, layer_current: int = 0) -> OrderPlace:
         """`decision` counts for last stages."""
 

@@ -4,6 +4,9 @@ THRESHOLD_TOP = MFS_THRESHOLD_TOP
 THRESHOLD_BASE = MFS_THRESHOLD_BASE
 LOAD_TIME_CONSTANT_NS = MFS_LOAD_TIME_CONSTANT_NS
 NO_DEADLINE = INT64_MAX
+RENEWAL_BUDGETS = MFS_RENEWAL_BUDGETS
+SIZE_NONE = MFS_SIZE_NONE
+LATE_SIZES = MFS_LATE_SIZES
 
 
 cdef policy_defaults():
@@ -23,6 +26,7 @@ Policy = namedtuple(
     defaults=policy_defaults(),
 )
 Decision = namedtuple("Decision", "level critical infeasible", defaults=(False, False))
+OrderReasons = namedtuple("OrderReasons", "laxity_ns guard_ns due_ns effective_rate_bytes_per_s level_ns")
 OrderPlace = namedtuple("OrderPlace", "key tier wire_class late")
 
 
@@ -69,6 +73,10 @@ cdef class OrderRules:
         policy_read(&self.policy, policy)
         check(mfs_policy_check(&self.policy))
 
+    @property
+    def by_size(self):
+        return self.policy.early_order == MFS_EARLY_SHORTEST
+
     def first(self):
         cdef mfs_decision decision = mfs_policy_first(&self.policy)
         return Decision(decision.level, decision.critical, decision.lost)
@@ -99,6 +107,17 @@ cdef class OrderRules:
         next_ns = mfs_policy_evaluate(&self.policy, &facts)
         decision = Decision(facts.decision.level, facts.decision.critical, facts.decision.lost)
         return decision, None if next_ns == MFS_TIME_NEVER else next_ns
+
+    def reasons(self, flow, decision, now_ns, double rho=0.0):
+        cdef mfs_last_facts facts
+        cdef mfs_reasons r
+        self.last_facts(&facts, flow, decision, now_ns)
+        facts.rho = min(max(rho, 0.0), self.policy.rho_max)
+        mfs_policy_reasons(&self.policy, &facts, &r)
+        return OrderReasons(
+            r.laxity_ns, r.guard_ns, NO_DEADLINE if r.due_ns == MFS_TIME_MAX else r.due_ns,
+            r.effective_rate_bytes_per_s, None if r.level_ns == INT64_MAX else r.level_ns,
+        )
 
     def place(self, flow, decision, now_ns, int64_t layer_current=0):
         cdef mfs_early_facts early

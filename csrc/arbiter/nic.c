@@ -393,8 +393,7 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
 }
 
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage; only where the policy has
- * levels, which depend on it. One long interval and several short ones come to the same (Load.observe in
- * tests/specification).
+ * levels, which depend on it. One long interval and several short ones come to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */

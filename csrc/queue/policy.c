@@ -101,6 +101,11 @@ uint64_t mfs_policy_evaluate(const struct mfs_policy *policy, struct mfs_last_fa
 	return facts->deadline_ns == MFS_TIME_MAX ? MFS_TIME_NEVER : policy_rules(policy)->evaluate(policy, facts);
 }
 
+void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+{
+	policy_rules(policy)->reasons(policy, facts, reasons);
+}
+
 void mfs_policy_place_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts, bool pruned,
 			    struct mfs_place *place)
 {

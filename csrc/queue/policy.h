@@ -9,7 +9,6 @@
 #include <mfs/policy.h>
 
 #define NS_PER_S   1000000000ULL
-#define SIZE_NONE  63u /* the size class of what does not run: it has no claim to go before what does */
 #define STAGE_LAST 3u  /* where the key has the stage: of a critical last stage */
 
 struct policy_rules {
@@ -27,6 +26,8 @@ struct policy_rules {
 
 	/* mfs_policy_evaluate, of a request that has a deadline. */
 	uint64_t (*evaluate)(const struct mfs_policy *policy, struct mfs_last_facts *facts);
+
+	void (*reasons)(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons);
 
 	/* The class on the wire in the tiers EARLY and LAST; those of the others are fixed. */
 	uint8_t (*class_early)(const struct mfs_policy *policy, const struct mfs_early_facts *facts);

@@ -2,8 +2,6 @@
  * asks for no load. */
 #include "policy.h"
 
-#define LATE_SIZES 2u /* how many size classes larger a load counts that comes too late */
-
 /* ---- early stages ------------------------------------------------------------------------------------------------ */
 
 /* Whether what a request waits for before it runs can no longer be there in time, were the port its own. */
@@ -20,10 +18,10 @@ static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_earl
 	if (!policy_by_size(policy))
 		return facts->rank;
 	if (facts->owner == MFS_OWNER_UNKNOWN)
-		return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
+		return (uint64_t)MFS_SIZE_NONE << 32 | MFS_RANK_NONE;
 	second = policy_size_second(facts->bytes, facts->rank);
 	if (facts->owner != MFS_OWNER_BATCH && late(facts))
-		second += (uint64_t)LATE_SIZES << 32;
+		second += (uint64_t)MFS_LATE_SIZES << 32;
 	return second;
 }
 
@@ -31,7 +29,7 @@ static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_earl
 static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {
 	const uint64_t left_ns = policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s)
-				 << (late(facts) ? LATE_SIZES : 0);
+				 << (late(facts) ? MFS_LATE_SIZES : 0);
 
 	return (left_ns > policy->short_load_ns) + (left_ns > MFS_LOAD_STEP * policy->short_load_ns);
 }
@@ -117,6 +115,17 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 				     latest_start + 1 - (!decision->critical && guard_ns > 0 ? guard_ns : 0));
 }
 
+static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+{
+	*reasons = (struct mfs_reasons){
+		.laxity_ns = laxity(facts, alone(facts)),
+		.guard_ns = guard(policy, facts),
+		.due_ns = due(facts),
+		.effective_rate_bytes_per_s = facts->rate_bytes_per_s,
+		.level_ns = INT64_MAX,
+	};
+}
+
 /* It has little to spare: it travels a class above the others. */
 static bool near(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
@@ -138,6 +147,7 @@ const struct policy_rules policy_mfs = {
 	.tier_last = tier_last,
 	.key_last = key_last,
 	.evaluate = evaluate,
+	.reasons = reasons,
 	.class_early = class_early,
 	.class_last = class_last,
 };

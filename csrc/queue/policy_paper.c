@@ -22,17 +22,17 @@ static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_
 }
 
 /* What load leaves of the port. */
-static double effective_rate(const struct mfs_last_facts *facts)
+static uint64_t effective_rate(const struct mfs_last_facts *facts)
 {
 	double left = (double)facts->rate_bytes_per_s * (1.0 - facts->rho);
 
-	return (double)(left < 1.0 ? 1 : (uint64_t)left);
+	return left < 1.0 ? 1 : (uint64_t)left;
 }
 
 /* The first time at which MLU reaches Q_(i+1); may be negative. */
-static int64_t crossing_ns(const struct mfs_last_facts *facts, double rate, double threshold)
+static int64_t crossing_ns(const struct mfs_last_facts *facts, uint64_t rate, double threshold)
 {
-	double lead = (double)(int64_t)facts->bytes * 1e9 / (rate * threshold);
+	double lead = (double)(int64_t)facts->bytes * 1e9 / ((double)rate * threshold);
 
 	return (int64_t)facts->deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
 }
@@ -43,7 +43,7 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 	const int64_t now = (int64_t)facts->now_ns;
 	const int64_t latest_start = (int64_t)facts->deadline_ns -
 				     (int64_t)policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s);
-	const double rate = effective_rate(facts);
+	const uint64_t rate = effective_rate(facts);
 	struct mfs_decision *decision = &facts->decision;
 	int64_t change = latest_start + 1; /* lost from here */
 
@@ -62,6 +62,20 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 	if (decision->level == 1)
 		decision->critical = true;
 	return decision->lost ? MFS_TIME_NEVER : policy_evaluate_at_ns(policy, facts, change);
+}
+
+static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+{
+	const uint64_t rate = effective_rate(facts);
+	const uint32_t level = facts->decision.level;
+
+	*reasons = (struct mfs_reasons){
+		.laxity_ns = (int64_t)facts->deadline_ns - (int64_t)facts->now_ns -
+			     (int64_t)policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s),
+		.due_ns = facts->deadline_ns,
+		.effective_rate_bytes_per_s = rate,
+		.level_ns = level > 1 ? crossing_ns(facts, rate, policy->threshold[level - 2]) : INT64_MAX,
+	};
 }
 
 static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
@@ -84,6 +98,7 @@ const struct policy_rules policy_paper = {
 	.tier_last = tier_last,
 	.key_last = key_last,
 	.evaluate = evaluate,
+	.reasons = reasons,
 	.class_early = class_early,
 	.class_last = class_last,
 };

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from mfsd import _native
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.urgency import thresholds
@@ -9,6 +11,13 @@ from mfsd.policy.urgency import thresholds
 _EARLY_ORDERS = tuple(EarlyOrder)
 _VARIANTS = tuple(Variant)
 """In the order of the native enumerations."""
+
+
+@functools.lru_cache(maxsize=16)
+def order_rules(config: PolicyConfig) -> _native.OrderRules:
+    """The rules of one NIC under that configuration: the functions that the queue calls. They keep nothing, so one object
+    serves all."""
+    return _native.OrderRules(native_policy(config))
 
 
 def native_policy(config: PolicyConfig) -> _native.Policy:

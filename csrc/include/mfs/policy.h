@@ -17,6 +17,8 @@
 #define MFS_RLI_UNKNOWN	    (1u << 16)	       /* above every layer */
 #define MFS_RANK_NONE	    UINT32_MAX	       /* a batch without a rank goes after those that have one */
 #define MFS_RENEWAL_BUDGETS 4u		       /* a lost request is due again this many budgets after its deadline */
+#define MFS_SIZE_NONE	    63u /* the size class of what does not run: it has no claim to go before what does */
+#define MFS_LATE_SIZES	    2u	/* how many size classes larger a load counts that comes too late */
 #define MFS_NEAR_GUARDS	    3
 #define MFS_LOAD_STEP	    4u
 #define MFS_NEAR_CLASSES    6 /* a fabric with fewer has none to spare for last stages that are near */
@@ -111,6 +113,15 @@ struct mfs_place {
 	bool late; /* reuse without a batch: it cannot be there in time, and counts as larger */
 };
 
+/* What decided about a last stage, for explanations. */
+struct mfs_reasons {
+	int64_t laxity_ns;		     /* time to spare were the port its own */
+	int64_t guard_ns;		     /* mfs: class 0 opens below this laxity; else 0 */
+	uint64_t due_ns;		     /* by what it is sorted in its tier; MFS_TIME_MAX: never */
+	uint64_t effective_rate_bytes_per_s; /* paper: what load leaves of the port; else its rate */
+	int64_t level_ns; /* paper: when it reaches the next level if nothing of it is served; else INT64_MAX */
+};
+
 /* The defaults for a fabric of `classes` classes. */
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
 /* -EINVAL: a value out of range. Sets what the variant fixes (the early order of the paper). */
@@ -129,6 +140,8 @@ void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_las
 /* Changes facts->decision to what holds now. Answers when it has to be evaluated again though nothing happens,
  * MFS_TIME_NEVER: only an event can change it. A new request's decision is that of mfs_policy_first. */
 uint64_t mfs_policy_evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts);
+/* Of a request that has a deadline. */
+void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons);
 struct mfs_decision mfs_policy_first(const struct mfs_policy *policy);
 
 #endif
