@@ -1,5 +1,5 @@
-"""Why a task has its place, in sentences and numbers. Pure: a snapshot goes in, and the rules of the native queue, the very
-functions that decide, say what follows from it."""
+"""Why a task has its place, in sentences and numbers. Pure: a snapshot goes in, and the rules of the native queue, the
+very functions that decide, say what follows from it."""
 
 from __future__ import annotations
 

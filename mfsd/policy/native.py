@@ -15,8 +15,8 @@ _VARIANTS = tuple(Variant)
 
 @functools.lru_cache(maxsize=16)
 def order_rules(config: PolicyConfig) -> _native.OrderRules:
-    """The rules of one NIC under that configuration: the functions that the queue calls. They keep nothing, so one object
-    serves all."""
+    """The rules of one NIC under that configuration: the functions that the queue calls. They keep nothing, so one
+    object serves all."""
     return _native.OrderRules(native_policy(config))
 
 

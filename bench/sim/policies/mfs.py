@@ -11,14 +11,12 @@ import msgspec
 
 import mfsd.policy as rules
 from bench.sim.host_queue import RmlqNetwork
+from bench.sim.load import Load, bottleneck_rho
 from bench.sim.pace import Pace
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow, State
 from bench.sim.told_queue import ToldNetwork
-from mfsd._native import OrderRules, PlanCore
-from mfsd.policy.estimate import bottleneck_rho, counts_as_load
-from mfsd.policy.native import native_policy
-from mfsd.policy.order import by_size
+from mfsd._native import Decision, PlanCore
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
@@ -27,10 +25,10 @@ if TYPE_CHECKING:
 
 NS = 1_000_000_000
 
-EARLY, LAST = pack(rules.Tier.EARLY), pack(rules.Tier.LAST)
+LAST = pack(rules.Tier.LAST)
 RLI_UNKNOWN = 1024  # of reuse without a batch: above every layer, as in the queue (there 2^16), and for `pack` to hold
 LONE_BATCHES = 1 << 40  # above the numbers of batches
-NOT_MEASURED = (rules.Load(), -NS)
+NOT_MEASURED = (Load(), -NS)
 
 DEFAULT = rules.PolicyConfig()
 CONFIGS = {
@@ -59,10 +57,11 @@ class Mfs(Policy):
         super().__init__(simulation)
         self.config = self.configure(simulation)
         self.tick_s = self.config.promotion_interval_ns / NS
-        self.rules = OrderRules(native_policy(self.config))
+        self.rules = rules.order_rules(self.config)
+        collective = rules.Flow(stage=2, sequence=0, remaining_bytes=0, rate_bytes_per_s=1, batch_running=True)
+        self.collective_class = self.rules.place(collective, self.rules.first(), 0).wire_class
         self.has_levels = self.config.variant is rules.Variant.PAPER  # they depend on rho
-        self.loads: dict[int, tuple[rules.Load, int]] = {}  # per link: load and when it was measured
-        self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
+        self.loads: dict[int, tuple[Load, int]] = {}  # per link: load and when it was measured
         self.queues: RmlqNetwork | None = None
         self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
         self.pace = Pace(simulation)
@@ -182,8 +181,6 @@ class Mfs(Policy):
             load, at_ns = measured.get(link, NOT_MEASURED)
             if at_ns <= since:
                 rate = network.load_before(link, LAST, 2)
-                if not self.counts_critical:
-                    rate -= network.load_before(link, EARLY, 1)
                 elapsed = min(now_ns - at_ns, 10 * config.load_time_constant_ns)
                 load = load.observe(int(rate * elapsed / NS), elapsed, self.capacity[link], config)
                 measured[link] = (load, now_ns)
@@ -241,9 +238,8 @@ class Mfs(Policy):
     # -- decisions
 
     def order(self, flow: Flow) -> int:
-        if self.queues is not None:
-            config = self.config  # collectives; KV is the native queue's
-            flow.wire_class = rules.wire_class(config.classes, rules.Tier.EARLY, variant=config.variant)
+        if self.queues is not None:  # collectives; KV is the native queue's
+            flow.wire_class = self.collective_class
             return 0
         now_ns, state = self.now_ns(), flow.state
         if flow.stage == 3 and state is not None:
@@ -257,13 +253,13 @@ class Mfs(Policy):
         tier, first, second, third, sequence = place.key
         if tier != rules.Tier.EARLY:
             ticks = second / NS
-        elif by_size(self.config):
+        elif self.rules.by_size:
             ticks = (second >> 4) * 1e-6  # 6 bits of size, RED in units of 16 us
         else:
             ticks = second * 1e-6  # RED
         return pack(tier, first, ticks, third, sequence)
 
-    def evaluate(self, flow: Flow, state: State, facts: rules.Flow, now_ns: int) -> rules.Decision:
+    def evaluate(self, flow: Flow, state: State, facts: rules.Flow, now_ns: int) -> Decision:
         """The decision about a last stage. The slack of its unit costs more than all the rest, so it is looked up only
         where it decides: where the flow would be critical if no unit were busy."""
         last = state.policy or self.rules.first()

@@ -15,8 +15,8 @@ import pytest
 from mfsd import _native
 from mfsd._native import LAYOUT, Client, DemandInfo, Direction, MessageKind, Policy, RequestInfo, Stage, Tier, Variant
 from mfsd.policy import PolicyConfig
-from mfsd.policy.estimate import effective_rate_bytes_per_s
-from mfsd.policy.urgency import level_at, thresholds
+from mfsd.policy.urgency import thresholds
+from tests.specification.urgency import effective_rate_bytes_per_s, level_at
 from tests.unit.core.test_hostile import SubmitRing, message
 
 PAPER = Policy(variant=Variant.PAPER)

@@ -5,15 +5,9 @@ from pathlib import Path
 
 import mfsd.policy
 
-ALLOWED = {"__future__", "bisect", "collections", "enum", "heapq", "math", "msgspec", "operator", "typing"}
+ALLOWED = {"__future__", "bisect", "collections", "enum", "functools", "heapq", "math", "msgspec", "operator", "typing"}
 
-NATIVE = {
-    ("__init__.py", "mfsd._native"),
-    ("order.py", "mfsd._native"),
-    ("config.py", "mfsd"),
-    ("flow.py", "mfsd._native"),
-    ("native.py", "mfsd"),
-}
+NATIVE = {("config.py", "mfsd"), ("native.py", "mfsd")}
 """Defaults and types of the native core, which is as pure: it takes time as an argument."""
 
 
