@@ -188,22 +188,21 @@ cdef extern from "mfs/policy.h" nogil:
     const double MFS_THRESHOLD_TOP
     const double MFS_THRESHOLD_BASE
     const uint64_t MFS_LOAD_TIME_CONSTANT_NS
-    enum mfs_variant:
-        pass
-    enum mfs_early_order:
-        pass
     struct mfs_policy:
-        mfs_variant variant
-        mfs_early_order early_order
-        uint32_t classes
-        uint32_t levels
         double *threshold
-        double rho_max
-        double critical_laxity_share
-        double readmission_margin
-        uint64_t promotion_interval_ns
-        uint64_t soon_ns
-        uint64_t short_load_ns
+        uint32_t levels
+        uint32_t classes
+        uint32_t early_order
+    struct mfs_parameter:
+        const char *name
+        double fallback
+        double least
+        double most
+        uint32_t kind
+    enum:
+        MFS_PARAMETER_DOUBLE
+    const mfs_parameter *mfs_policy_parameter(uint32_t index)
+    void mfs_policy_set(mfs_policy *policy, const mfs_parameter *parameter, double value)
     struct mfs_early_facts:
         uint64_t now_ns
         uint64_t rate_bytes_per_s

@@ -9,21 +9,26 @@ SIZE_NONE = MFS_SIZE_NONE
 LATE_SIZES = MFS_LATE_SIZES
 
 
-cdef policy_defaults():
-    """The values of mfs_policy_default, in the order of Policy's fields."""
-    cdef mfs_policy p
-    mfs_policy_default(&p, MFS_CLASSES_MAX)
-    return (
-        p.variant, p.early_order, p.classes, p.levels, (), p.rho_max, p.critical_laxity_share, p.readmission_margin,
-        p.promotion_interval_ns, p.soon_ns, p.short_load_ns,
-    )
+Parameter = namedtuple("Parameter", "default least most")
 
 
+cdef policy_parameters():
+    """MFS_POLICY_PARAMETERS, by name."""
+    cdef const mfs_parameter *p
+    cdef uint32_t i = 0
+    found = {}
+    while True:
+        p = mfs_policy_parameter(i)
+        if p is NULL:
+            return found
+        kind = float if p.kind == MFS_PARAMETER_DOUBLE else int
+        found[p.name.decode()] = Parameter(kind(p.fallback), kind(p.least), kind(p.most))
+        i += 1
+
+
+POLICY_PARAMETERS = policy_parameters()
 Policy = namedtuple(
-    "Policy",
-    "variant early_order classes levels threshold rho_max critical_laxity_share readmission_margin promotion_interval_ns"
-    " soon_ns short_load_ns",
-    defaults=policy_defaults(),
+    "Policy", [*POLICY_PARAMETERS, "threshold"], defaults=[*(p.default for p in POLICY_PARAMETERS.values()), ()]
 )
 Decision = namedtuple("Decision", "level critical infeasible", defaults=(False, False))
 OrderReasons = namedtuple("OrderReasons", "laxity_ns guard_ns due_ns effective_rate_bytes_per_s level_ns")
@@ -31,24 +36,18 @@ OrderPlace = namedtuple("OrderPlace", "key tier wire_class late")
 
 
 cdef int policy_read(mfs_policy *to, policy) except -1:
-    if not 2 <= policy.classes <= MFS_CLASSES_MAX:
-        raise ValueError(f"policy.classes: {policy.classes}, allowed 2..{MFS_CLASSES_MAX}")
-    if not 1 <= policy.levels <= MFS_LEVELS_MAX:
-        raise ValueError(f"policy.levels: {policy.levels}, allowed 1..{MFS_LEVELS_MAX}")
+    cdef uint32_t i = 0
+    for name, parameter in POLICY_PARAMETERS.items():
+        value = getattr(policy, name)
+        if not parameter.least <= value <= parameter.most:
+            raise ValueError(f"policy.{name}: {value}, allowed {parameter.least}..{parameter.most}")
     if policy.threshold and not policy.levels - 1 <= len(policy.threshold) <= MFS_LEVELS_MAX:
         raise ValueError(f"policy.threshold: {len(policy.threshold)} values, needed {policy.levels - 1}")
     mfs_policy_default(to, policy.classes)
-    to.variant = <mfs_variant><int>policy.variant
-    to.early_order = <mfs_early_order><int>policy.early_order
-    to.levels = policy.levels
+    for i, name in enumerate(POLICY_PARAMETERS):
+        mfs_policy_set(to, mfs_policy_parameter(i), getattr(policy, name))
     for i, value in enumerate(policy.threshold):
         to.threshold[i] = value
-    to.rho_max = policy.rho_max
-    to.critical_laxity_share = policy.critical_laxity_share
-    to.readmission_margin = policy.readmission_margin
-    to.promotion_interval_ns = policy.promotion_interval_ns
-    to.soon_ns = policy.soon_ns
-    to.short_load_ns = policy.short_load_ns
     return 0
 
 
@@ -101,7 +100,7 @@ cdef class OrderRules:
         cdef mfs_last_facts facts
         cdef uint64_t next_ns
         self.last_facts(&facts, flow, last, now_ns)
-        facts.rho = min(max(rho, 0.0), self.policy.rho_max)
+        facts.rho = rho
         if unit_slack_ns is not None:
             facts.unit_slack_ns = unit_slack_ns
         next_ns = mfs_policy_evaluate(&self.policy, &facts)
@@ -112,7 +111,7 @@ cdef class OrderRules:
         cdef mfs_last_facts facts
         cdef mfs_reasons r
         self.last_facts(&facts, flow, decision, now_ns)
-        facts.rho = min(max(rho, 0.0), self.policy.rho_max)
+        facts.rho = rho
         mfs_policy_reasons(&self.policy, &facts, &r)
         return OrderReasons(
             r.laxity_ns, r.guard_ns, NO_DEADLINE if r.due_ns == MFS_TIME_MAX else r.due_ns,

@@ -2,58 +2,91 @@
 #include "policy.h"
 
 #include <errno.h>
+#include <stddef.h>
 
-#define INTERVAL_MAX_NS 3600000000000ULL
+#define ROW(type, field, fallback, least, most)                                                              \
+	{#field, fallback, least, most, offsetof(struct mfs_policy, field),                                  \
+	 _Generic((type)0, double: MFS_PARAMETER_DOUBLE, uint64_t: MFS_PARAMETER_U64, default: MFS_PARAMETER_U32)},
+
+static const struct mfs_parameter PARAMETER[] = {MFS_POLICY_PARAMETERS(ROW)};
+
+#define PARAMETERS (sizeof(PARAMETER) / sizeof(*PARAMETER))
+
+const struct mfs_parameter *mfs_policy_parameter(uint32_t index)
+{
+	return index < PARAMETERS ? &PARAMETER[index] : NULL;
+}
+
+double mfs_policy_get(const struct mfs_policy *policy, const struct mfs_parameter *parameter)
+{
+	const void *field = (const char *)policy + parameter->offset;
+
+	switch (parameter->kind) {
+	case MFS_PARAMETER_DOUBLE:
+		return *(const double *)field;
+	case MFS_PARAMETER_U64:
+		return (double)*(const uint64_t *)field;
+	default:
+		return *(const uint32_t *)field;
+	}
+}
+
+void mfs_policy_set(struct mfs_policy *policy, const struct mfs_parameter *parameter, double value)
+{
+	const double most = parameter->kind == MFS_PARAMETER_U32 ? (double)UINT32_MAX : (double)MFS_TIME_MAX;
+	const double clipped = value > 0.0 ? value < most ? value : most : 0.0; /* of integers */
+	void *field = (char *)policy + parameter->offset;
+
+	switch (parameter->kind) {
+	case MFS_PARAMETER_DOUBLE:
+		*(double *)field = value;
+		break;
+	case MFS_PARAMETER_U64:
+		*(uint64_t *)field = (uint64_t)clipped;
+		break;
+	default:
+		*(uint32_t *)field = (uint32_t)clipped;
+	}
+}
 
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
 {
 	double threshold = MFS_THRESHOLD_TOP;
 
-	*policy = (struct mfs_policy){
-		.variant = MFS_VARIANT_MFS,
-		.early_order = MFS_EARLY_SHORTEST,
-		.classes = classes,
-		.levels = MFS_LEVELS_MAX,
-		.rho_max = 0.95,
-		.critical_laxity_share = 0.05,
-		.readmission_margin = 0.05,
-		.promotion_interval_ns = 1000000,
-		.soon_ns = 500000000,
-		.short_load_ns = 32000000,
-	};
-	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++) {
+	for (uint32_t i = 0; i < PARAMETERS; i++)
+		mfs_policy_set(policy, &PARAMETER[i], PARAMETER[i].fallback);
+	for (uint32_t i = 0; i < MFS_LEVELS_MAX; i++) {
 		policy->threshold[i] = threshold;
 		threshold /= MFS_THRESHOLD_BASE;
 	}
+	policy->classes = classes;
 }
 
-static bool share(double x)
+static bool in_range(const struct mfs_policy *policy)
 {
-	return x >= 0.0 && x <= 1.0; /* false for what is not a number */
+	for (uint32_t i = 0; i < PARAMETERS; i++) {
+		const double value = mfs_policy_get(policy, &PARAMETER[i]);
+
+		if (!(value >= PARAMETER[i].least && value <= PARAMETER[i].most)) /* so that NaN fails */
+			return false;
+	}
+	return true;
 }
 
 static bool levels_valid(const struct mfs_policy *policy)
 {
-	if (policy->levels < (policy_rules(policy)->levels ? 2 : 1) || policy->levels > MFS_LEVELS_MAX)
+	if (policy_rules(policy)->levels && policy->levels < 2)
 		return false;
 	for (uint32_t i = 0; i + 1 < policy->levels; i++)
 		if (!(policy->threshold[i] > 0.0 && policy->threshold[i] <= 1.0) ||
 		    (i && !(policy->threshold[i] < policy->threshold[i - 1])))
 			return false;
-	return share(policy->rho_max) && policy->rho_max < 1.0;
+	return policy->rho_max < 1.0;
 }
 
 int mfs_policy_check(struct mfs_policy *policy)
 {
-	if (policy->variant != MFS_VARIANT_MFS && policy->variant != MFS_VARIANT_PAPER)
-		return -EINVAL;
-	if ((unsigned)policy->early_order > MFS_EARLY_SHORTEST)
-		return -EINVAL;
-	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX || !levels_valid(policy))
-		return -EINVAL;
-	if (!share(policy->critical_laxity_share) || !share(policy->readmission_margin) ||
-	    policy->promotion_interval_ns < 1 || policy->promotion_interval_ns > INTERVAL_MAX_NS ||
-	    policy->soon_ns > INTERVAL_MAX_NS || policy->short_load_ns > INTERVAL_MAX_NS)
+	if (!in_range(policy) || !levels_valid(policy))
 		return -EINVAL;
 	if (policy->variant == MFS_VARIANT_PAPER)
 		policy->early_order = MFS_EARLY_RANK;

@@ -22,9 +22,10 @@ static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_
 }
 
 /* What load leaves of the port. */
-static uint64_t effective_rate(const struct mfs_last_facts *facts)
+static uint64_t effective_rate(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
-	double left = (double)facts->rate_bytes_per_s * (1.0 - facts->rho);
+	const double rho = facts->rho < policy->rho_max ? facts->rho : policy->rho_max;
+	const double left = (double)facts->rate_bytes_per_s * (1.0 - (rho > 0.0 ? rho : 0.0));
 
 	return left < 1.0 ? 1 : (uint64_t)left;
 }
@@ -43,7 +44,7 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 	const int64_t now = (int64_t)facts->now_ns;
 	const int64_t latest_start = (int64_t)facts->deadline_ns -
 				     (int64_t)policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s);
-	const uint64_t rate = effective_rate(facts);
+	const uint64_t rate = effective_rate(policy, facts);
 	struct mfs_decision *decision = &facts->decision;
 	int64_t change = latest_start + 1; /* lost from here */
 
@@ -66,7 +67,7 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 
 static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
 {
-	const uint64_t rate = effective_rate(facts);
+	const uint64_t rate = effective_rate(policy, facts);
 	const uint32_t level = facts->decision.level;
 
 	*reasons = (struct mfs_reasons){

@@ -524,7 +524,7 @@ int mfs_rmlq_set_load(struct mfs_rmlq *q, double rho)
 	if (isnan(rho))
 		return -EINVAL;
 	if (q->rules->levels)
-		q->rho = rho < 0.0 ? 0.0 : rho > q->policy.rho_max ? q->policy.rho_max : rho;
+		q->rho = rho;
 	return 0;
 }
 

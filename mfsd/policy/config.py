@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import Any, Final
 
 import msgspec
 
@@ -31,8 +32,9 @@ class EarlyOrder(str, Enum):
     its rank."""
 
 
-_NATIVE = _native.Policy()
-"""The defaults, which the native core states (csrc/queue/policy.c); what it does not have is stated here."""
+_NATIVE: Final[Any] = _native.Policy()
+"""The defaults. Those and the limits are the native core's (MFS_POLICY_PARAMETERS in csrc/include/mfs/policy.h); what it
+does not have is stated here."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,8 +75,9 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Share of the remaining budget that must be to spare before a request leaves the scavenger (design)."""
 
     def __post_init__(self) -> None:
-        _within("classes", self.classes, 2, 8)
-        _within("levels", self.levels, 1, 8)
+        for name, parameter in _native.POLICY_PARAMETERS.items():
+            if not isinstance(value := getattr(self, name), Enum):
+                _within(name, value, parameter.least, parameter.most)
         if self.variant is Variant.PAPER and self.levels < 2:
             raise ValueError(
                 f"levels is {self.levels}: use 2 to 8, since variant 'paper' reserves class 0 for level 1 "
@@ -90,12 +93,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if not (0.0 <= self.rho_max < 1.0):
             raise ValueError(f"rho_max is {self.rho_max}: use at least 0 and below 1")
         _within("load_time_constant_ns", self.load_time_constant_ns, 1, 3_600_000_000_000)
-        _within("promotion_interval_ns", self.promotion_interval_ns, 1, 3_600_000_000_000)
-        _within("critical_laxity_share", self.critical_laxity_share, 0.0, 1.0)
-        _within("soon_ns", self.soon_ns, 0, 3_600_000_000_000)
-        _within("short_load_ns", self.short_load_ns, 0, 3_600_000_000_000)
         _within("drop_budget", self.drop_budget, 0.0, 1.0)
-        _within("readmission_margin", self.readmission_margin, 0.0, 1.0)
 
 
 def _within(field: str, value: float, low: float, high: float) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
+from enum import Enum
 
 from mfsd import _native
-from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
+from mfsd.policy.config import PolicyConfig
 from mfsd.policy.urgency import thresholds
-
-_EARLY_ORDERS = tuple(EarlyOrder)
-_VARIANTS = tuple(Variant)
-"""In the order of the native enumerations."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -21,16 +18,11 @@ def order_rules(config: PolicyConfig) -> _native.OrderRules:
 
 
 def native_policy(config: PolicyConfig) -> _native.Policy:
-    return _native.Policy(
-        variant=_VARIANTS.index(config.variant),
-        early_order=_EARLY_ORDERS.index(config.early_order),
-        classes=config.classes,
-        levels=config.levels,
-        threshold=thresholds(config),
-        rho_max=config.rho_max,
-        critical_laxity_share=config.critical_laxity_share,
-        readmission_margin=config.readmission_margin,
-        promotion_interval_ns=config.promotion_interval_ns,
-        soon_ns=config.soon_ns,
-        short_load_ns=config.short_load_ns,
-    )
+    """What the native core and the configuration know by the same name."""
+    parameters = {name: _plain(getattr(config, name)) for name in _native.POLICY_PARAMETERS}
+    return _native.Policy(**parameters, threshold=thresholds(config))
+
+
+def _plain(value: Enum | float) -> float:
+    """Of an enumeration, its place: the native one has the same order."""
+    return list(type(value)).index(value) if isinstance(value, Enum) else value

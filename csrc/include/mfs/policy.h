@@ -31,29 +31,51 @@ enum mfs_early_order {
 	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
 };
 
-/* Parameters. Their defaults stand in mfs_policy_default alone (and these three, which the queue does not read as they are):
- * Q_i = TOP / BASE^(i-1), and the time constant of the moving average that measures the load of a port. */
+/* The parameters: type, name, default, least, most. They stand here alone: struct mfs_policy, mfs_policy_default,
+ * mfs_policy_check and the Python binding are made from this list. */
+#define MFS_HOUR_NS 3600000000000ULL
+#define MFS_POLICY_PARAMETERS(P)                                                                             \
+	P(uint32_t, variant, MFS_VARIANT_MFS, MFS_VARIANT_MFS, MFS_VARIANT_PAPER) /* enum mfs_variant */     \
+	/* enum mfs_early_order; the paper's is by rank */                                                   \
+	P(uint32_t, early_order, MFS_EARLY_SHORTEST, MFS_EARLY_RANK, MFS_EARLY_SHORTEST)                     \
+	P(uint32_t, classes, MFS_CLASSES_MAX, 2, MFS_CLASSES_MAX) /* K on the wire */                        \
+	P(uint32_t, levels, MFS_LEVELS_MAX, 1, MFS_LEVELS_MAX)	/* paper: of last stages, at least 2 */      \
+	P(double, rho_max, 0.95, 0.0, 1.0)			/* paper: clip of the measured load, below 1 */ \
+	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS  \
+	 * times it a last stage travels a class above the others */                                         \
+	P(double, critical_laxity_share, 0.05, 0.0, 1.0)                                                     \
+	/* a lost request comes back with this share of its budget to spare */                               \
+	P(double, readmission_margin, 0.05, 0.0, 1.0)                                                        \
+	/* shortest time between two evaluations of one request */                                           \
+	P(uint64_t, promotion_interval_ns, 1000000, 1, MFS_HOUR_NS)                                          \
+	/* mfs: a last stage due within this travels a class above the others, too; 0: none for that */      \
+	P(uint64_t, soon_ns, 500000000, 0, MFS_HOUR_NS)                                                      \
+	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to    \
+	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */              \
+	P(uint64_t, short_load_ns, 32000000, 0, MFS_HOUR_NS)
+
+/* What the queue does not read as it is: Q_i = TOP / BASE^(i-1), and the time constant of the moving average that
+ * measures the load of a port. */
 #define MFS_THRESHOLD_TOP	  0.5
 #define MFS_THRESHOLD_BASE	  4.0
 #define MFS_LOAD_TIME_CONSTANT_NS 10000000ULL
 
 struct mfs_policy {
-	enum mfs_variant variant;
-	enum mfs_early_order early_order; /* variant mfs; the paper's is by rank */
-	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
-	uint32_t levels;		  /* paper: of last stages, 2..MFS_LEVELS_MAX */
 	double threshold[MFS_LEVELS_MAX]; /* paper: Q_i, falling, in 0..1; levels - 1 of them are used */
-	double rho_max;			  /* paper: clip of the measured load */
-	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS times it a last
-	 * stage travels a class above the others */
-	double critical_laxity_share;
-	double readmission_margin;	/* a lost request comes back with this share of its budget to spare */
-	uint64_t promotion_interval_ns; /* shortest time between two evaluations of one request */
-	uint64_t soon_ns; /* mfs: a last stage due within this travels a class above the others, too; 0: none for that */
-	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to MFS_LOAD_STEP
-	 * times as long in the second, others in the last; 0: all in the last */
-	uint64_t short_load_ns;
+#define MFS_POLICY_FIELD(type, name, fallback, least, most) type name;
+	MFS_POLICY_PARAMETERS(MFS_POLICY_FIELD)
+#undef MFS_POLICY_FIELD
 };
+
+/* A parameter by name, for bindings; integers are exact as doubles. */
+struct mfs_parameter {
+	const char *name;
+	double fallback, least, most;
+	uint32_t offset; /* in struct mfs_policy */
+	uint32_t kind;	 /* enum mfs_parameter_kind */
+};
+
+enum mfs_parameter_kind { MFS_PARAMETER_U32, MFS_PARAMETER_U64, MFS_PARAMETER_DOUBLE };
 
 enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
 
@@ -122,6 +144,11 @@ struct mfs_reasons {
 	int64_t level_ns; /* paper: when it reaches the next level if nothing of it is served; else INT64_MAX */
 };
 
+/* The list of parameters, in its order; NULL behind the last. */
+const struct mfs_parameter *mfs_policy_parameter(uint32_t index);
+double mfs_policy_get(const struct mfs_policy *policy, const struct mfs_parameter *parameter);
+/* The value as the parameter's type can hold it; mfs_policy_check says whether it is in range. */
+void mfs_policy_set(struct mfs_policy *policy, const struct mfs_parameter *parameter, double value);
 /* The defaults for a fabric of `classes` classes. */
 void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
 /* -EINVAL: a value out of range. Sets what the variant fixes (the early order of the paper). */

@@ -193,9 +193,9 @@ int mfs_rmlq_request_end(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: 
 int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request);
 int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: not pruned */
 
-/* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1, clipped at rho_max.
- * Never count traffic that promotion itself created. A request sees it at its next look, which lies at most
- * half way to its next promotion. -EINVAL: not a number. */
+/* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1; the policy clips it at rho_max.
+ * A request sees it when it is evaluated next, which is at most half way to its next level. Only a policy with levels
+ * (mfs_policy_has_levels) asks for it; others ignore it. -EINVAL: not a number. */
 int mfs_rmlq_set_load(struct mfs_rmlq *queue, double rho);
 int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EINVAL: 0 */
 
