@@ -234,8 +234,8 @@ POLICY_PARAMETERS: Final[dict[str, Parameter]]
 """MFS_POLICY_PARAMETERS (mfs/policy.h), by name."""
 
 class Policy:
-    """struct mfs_policy: a named tuple of POLICY_PARAMETERS, all of which have their defaults (for the most classes there
-    can be), and `threshold`: levels - 1 falling numbers; empty: THRESHOLD_TOP / THRESHOLD_BASE^(i-1)."""
+    """struct mfs_policy: a named tuple of POLICY_PARAMETERS, all of which have their defaults (for the most classes
+    there can be), and `threshold`: levels - 1 falling numbers; empty: THRESHOLD_TOP / THRESHOLD_BASE^(i-1)."""
 
     def __init__(self, *, threshold: tuple[float, ...] = (), **parameters: float) -> None: ...
     def __getattr__(self, name: str) -> Any: ...

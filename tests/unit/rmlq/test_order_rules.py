@@ -29,17 +29,25 @@ MS = 1_000_000
 NOW = 10**12
 near = st.integers(-20 * MS, 600 * MS).map(lambda offset: NOW + offset)
 sizes = st.one_of(st.integers(0, 3000), st.integers(0, 10**9), st.integers(0, 2**40))
+
+
+def values(name: str, parameter: _native.Parameter) -> st.SearchStrategy[Any]:
+    """Of every parameter that the core has, so that a new rule is drawn without a change here."""
+    if name == "variant":
+        return st.sampled_from(Variant)
+    if name == "early_order":
+        return st.sampled_from(EarlyOrder)
+    if isinstance(parameter.most, float):
+        return st.sampled_from([0.0, 0.05, 0.3, 0.95])
+    if name.endswith("_ns"):
+        return st.sampled_from([parameter.least, MS, 32 * MS, 500 * MS])
+    return st.integers(max(2, parameter.least), parameter.most)
+
+
 configs = st.builds(
     PolicyConfig,
-    variant=st.sampled_from(Variant),
-    early_order=st.sampled_from(EarlyOrder),
-    classes=st.integers(2, 8),
-    levels=st.integers(2, 8),
-    critical_laxity_share=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
-    readmission_margin=st.sampled_from([0.0, 0.05, 0.3]),
     threshold_top=st.sampled_from([0.125, 0.5, 1.0]),
-    soon_ns=st.sampled_from([0, 100 * MS, 500 * MS]),
-    short_load_ns=st.sampled_from([0, MS, 32 * MS]),
+    **{name: values(name, parameter) for name, parameter in _native.POLICY_PARAMETERS.items()},
 )
 shared: dict[str, Any] = {
     "sequence": st.integers(0, 100),
