@@ -82,7 +82,7 @@ cdef class Arbiter:
     def __init__(
         self, *, epoch=0, policy=Policy(), mode=MFS_MODE_ENFORCE, heartbeat_ns=10_000_000, stale_after_ns=40_000_000,
         max_hold_ns=10_000_000_000, window_ns=200_000, window_bytes_min=131_072, quiet_ns=200_000, gate_max_ns=2_000_000,
-        spin_ns=50_000, torn_slot_ns=10_000_000, load_time_constant_ns=10_000_000,
+        spin_ns=50_000, torn_slot_ns=10_000_000, load_time_constant_ns=LOAD_TIME_CONSTANT_NS,
         rate_default_bytes_per_s=12_500_000_000, tasks_max=262_144, cpus=(),
     ):
         cdef mfs_arbiter_config config
@@ -414,7 +414,7 @@ cdef class Arbiter:
             "grants": numbers_u64(s.grants, MFS_CLASSES_MAX),
             "promotions": s.promotions,
             "wait_ns": s.wait_ns,
-            "load": [s.load[d] for d in range(MFS_DIRECTIONS)],
+            "load": None if s.load[0] < 0 else [s.load[d] for d in range(MFS_DIRECTIONS)],
             "carried_bytes": [[s.carried_bytes[d][c] for c in range(MFS_CLASSES_MAX)] for d in range(MFS_DIRECTIONS)],
             "unscheduled_carried_bytes": s.unscheduled_carried_bytes,
             "passed_bytes": s.passed_bytes,

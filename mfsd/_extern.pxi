@@ -176,30 +176,85 @@ cdef extern from "mfs/window.h" nogil:
     void mfs_window_snapshot(const mfs_window *window, uint16_t destination, mfs_destination_window *to)
 
 
-cdef extern from "mfs/rmlq.h" nogil:
+cdef extern from "mfs/policy.h" nogil:
     enum:
-        MFS_LEVELS_MAX, MFS_FLOWS_MAX, MFS_DESTINATIONS_MAX
+        MFS_LEVELS_MAX, MFS_RENEWAL_BUDGETS, MFS_SIZE_NONE, MFS_LATE_SIZES
         MFS_TIER_CRITICAL, MFS_TIER_EARLY, MFS_TIER_LAST, MFS_TIER_SCAVENGER
         MFS_VARIANT_MFS, MFS_VARIANT_PAPER, MFS_EARLY_RANK, MFS_EARLY_COLLECTIVE_FIRST, MFS_EARLY_SHORTEST
+        MFS_OWNER_BATCH, MFS_OWNER_UNKNOWN, MFS_OWNER_REQUEST, MFS_OWNER_FLOW
     const uint32_t MFS_RANK_NONE
+    const uint64_t MFS_TIME_MAX
     const uint64_t MFS_TIME_NEVER
-    enum mfs_variant:
-        pass
-    enum mfs_early_order:
-        pass
+    const double MFS_THRESHOLD_TOP
+    const double MFS_THRESHOLD_BASE
+    const uint64_t MFS_LOAD_TIME_CONSTANT_NS
     struct mfs_policy:
-        mfs_variant variant
-        mfs_early_order early_order
-        uint32_t classes
-        uint32_t levels
         double *threshold
-        double rho_max
-        double critical_laxity_share
-        double readmission_share
-        uint64_t promotion_interval_ns
-        uint64_t soon_ns
-        uint64_t short_load_ns
+        uint32_t levels
+        uint32_t classes
+        uint32_t early_order
+    struct mfs_parameter:
+        const char *name
+        double fallback
+        double least
+        double most
+        uint32_t kind
+    enum:
+        MFS_PARAMETER_DOUBLE
+    const mfs_parameter *mfs_policy_parameter(uint32_t index)
+    void mfs_policy_set(mfs_policy *policy, const mfs_parameter *parameter, double value)
+    struct mfs_early_facts:
+        uint64_t now_ns
+        uint64_t rate_bytes_per_s
+        uint64_t bytes
+        uint64_t needed_ns
+        uint32_t rank
+        uint32_t rli
+        uint8_t owner
+        uint8_t stage
+    struct mfs_decision:
+        uint8_t level
+        bint critical
+        bint lost
+    struct mfs_last_facts:
+        uint64_t now_ns
+        uint64_t rate_bytes_per_s
+        uint64_t deadline_ns
+        uint64_t budget_ns
+        uint64_t bytes
+        uint64_t bytes_tail
+        uint64_t compute_end_ns
+        int64_t unit_slack_ns
+        double rho
+        mfs_decision decision
+        bint pruned
+    struct mfs_order_key:
+        uint32_t tier
+        uint32_t first
+        uint64_t second
+        uint32_t third
+    struct mfs_place:
+        mfs_order_key key
+        uint8_t tier
+        uint8_t wire_class
+        bint late
+    struct mfs_reasons:
+        int64_t laxity_ns
+        int64_t guard_ns
+        uint64_t due_ns
+        uint64_t effective_rate_bytes_per_s
+        int64_t level_ns
+    void mfs_policy_reasons(const mfs_policy *policy, const mfs_last_facts *facts, mfs_reasons *reasons)
     void mfs_policy_default(mfs_policy *policy, uint32_t classes)
+    int mfs_policy_check(mfs_policy *policy)
+    mfs_decision mfs_policy_first(const mfs_policy *policy)
+    void mfs_policy_place_early(const mfs_policy *policy, const mfs_early_facts *facts, bint pruned, mfs_place *place)
+    void mfs_policy_place_last(const mfs_policy *policy, const mfs_last_facts *facts, mfs_place *place)
+    uint64_t mfs_policy_evaluate(const mfs_policy *policy, mfs_last_facts *facts)
+
+cdef extern from "mfs/rmlq.h" nogil:
+    enum:
+        MFS_FLOWS_MAX, MFS_DESTINATIONS_MAX
     struct mfs_flow:
         uint64_t bytes
         uint64_t request

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.result import Batch, Plan, Pruned
@@ -213,21 +213,122 @@ class Rule(NamedTuple):
     communicator: str = ""
     """Part of the name of NCCL's communicator; at most 31 bytes."""
 
-class Policy(NamedTuple):
-    """struct mfs_policy; thresholds fall, U * E^-(i-1)."""
+THRESHOLD_TOP: Final[float]
+THRESHOLD_BASE: Final[float]
+LOAD_TIME_CONSTANT_NS: Final[int]
+NO_DEADLINE: Final[int]
+"""A deadline that never comes (ns). It sorts after every real one."""
+RENEWAL_BUDGETS: Final[int]
+"""Variant mfs: how many budgets after its deadline a lost request is due again."""
+SIZE_NONE: Final[int]
+"""The size class of what belongs to a batch that does not run: after all that does, and after what has no batch."""
+LATE_SIZES: Final[int]
+"""How many size classes larger a load without a batch counts that comes too late: four times the bytes."""
 
-    variant: int = 0
-    early_order: int = 2
-    classes: int = 8
-    levels: int = 8
-    threshold: tuple[float, ...] = ()
-    """Empty: the defaults of mfs_policy_default (U = 0.5, E = 4)."""
-    rho_max: float = 0.95
-    critical_laxity_share: float = 0.05
-    readmission_share: float = 0.05
-    promotion_interval_ns: int = 1_000_000
-    soon_ns: int = 500_000_000
-    short_load_ns: int = 32_000_000
+class Parameter(NamedTuple):
+    default: Any
+    """int or float, as its least and most are."""
+    least: Any
+    most: Any
+
+POLICY_PARAMETERS: Final[dict[str, Parameter]]
+"""MFS_POLICY_PARAMETERS (mfs/policy.h), by name."""
+
+class Policy:
+    """struct mfs_policy: a named tuple of POLICY_PARAMETERS, all of which have their defaults (for the most classes
+    there can be), and `threshold`: levels - 1 falling numbers; empty: THRESHOLD_TOP / THRESHOLD_BASE^(i-1)."""
+
+    def __init__(self, *, threshold: tuple[float, ...] = (), **parameters: float) -> None: ...
+    def __getattr__(self, name: str) -> Any: ...
+    def _replace(self, **changes: Any) -> Policy: ...
+
+class Decision(NamedTuple):
+    """What is decided about a request's last stage, until it is evaluated again (struct mfs_decision)."""
+
+    level: int
+    """Variant paper: the smaller the more urgent. Variant mfs has none: 0."""
+    critical: bool = False
+    infeasible: bool = False
+
+class OrderReasons(NamedTuple):
+    """What decided about a last stage that has a deadline (struct mfs_reasons)."""
+
+    laxity_ns: int
+    """Time to spare were the port its own; negative: it cannot make it."""
+    guard_ns: int
+    """Variant mfs: class 0 opens below this laxity."""
+    due_ns: int
+    """By what it is sorted in its tier."""
+    effective_rate_bytes_per_s: int
+    """Variant paper: what load leaves of the port."""
+    level_ns: int | None
+    """Variant paper: when it reaches the next level if nothing of it is served."""
+
+class OrderPlace(NamedTuple):
+    """Where a flow stands (struct mfs_place)."""
+
+    key: tuple[int, int, int, int, int]
+    """(tier, first, second, third, sequence): the smallest goes first. Early: RLI, size class << 32 | rank (or rank),
+    stage. Last: level (0 without levels), when it is due. Scavenger: 0, deadline. NO_DEADLINE: never."""
+    tier: int
+    """A critical request's key may be among those of the early tier."""
+    wire_class: int
+    late: bool
+    """Reuse without a batch that cannot be there in time, and so counts as larger."""
+
+class OrderFacts(Protocol):
+    """What the rules have to know of a flow; mfsd.policy.Flow is one, and says what each means."""
+
+    @property
+    def stage(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def remaining_bytes(self) -> int: ...
+    @property
+    def rate_bytes_per_s(self) -> int: ...
+    @property
+    def layer_target(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def deadline_ns(self) -> int: ...
+    @property
+    def budget_ns(self) -> int: ...
+    @property
+    def compute_end_ns(self) -> int: ...
+    @property
+    def tail_bytes(self) -> int: ...
+    @property
+    def without_batch(self) -> bool: ...
+    @property
+    def request_known(self) -> bool: ...
+    @property
+    def batch_running(self) -> bool: ...
+    @property
+    def pruned(self) -> bool: ...
+
+class OrderRules:
+    """The rules of one NIC (mfs/policy.h) for callers that have no queue: the very functions that the queue calls.
+    Times are ns on one clock, from 0. ValueError and OSError: a policy out of range."""
+
+    def __init__(self, policy: Policy = ...) -> None: ...
+    @property
+    def by_size(self) -> bool:
+        """Early flows of equal RLI go by the size of what their batch waits for, and critical requests among them."""
+
+    def first(self) -> Decision:
+        """Of a request that has not been evaluated."""
+
+    def evaluate(
+        self, flow: OrderFacts, last: Decision, now_ns: int, rho: float = 0.0, unit_slack_ns: int | None = None
+    ) -> tuple[Decision, int | None]:
+        """The decision about a last stage now, and when to evaluate it again though nothing happens (None: only an
+        event can change it). unit_slack_ns None: no unit is busy whose early stages would wait."""
+
+    def reasons(self, flow: OrderFacts, decision: Decision, now_ns: int, rho: float = 0.0) -> OrderReasons: ...
+    def place(self, flow: OrderFacts, decision: Decision, now_ns: int, layer_current: int = 0) -> OrderPlace:
+        """`decision` counts for last stages."""
 
 class ArbiterStats(TypedDict):
     loops: int
@@ -255,8 +356,8 @@ class NicStats(TypedDict):
     grants: list[int]
     promotions: int
     wait_ns: int
-    load: list[float]
-    """By direction."""
+    load: list[float] | None
+    """rho by direction; None: the policy has no levels, so it is not measured."""
     carried_bytes: list[list[int]]
     """Completed by tasks since start, by direction and class."""
     unscheduled_carried_bytes: int
@@ -483,7 +584,7 @@ class Arbiter:
         gate_max_ns: int = 2_000_000,
         spin_ns: int = 50_000,
         torn_slot_ns: int = 10_000_000,
-        load_time_constant_ns: int = 10_000_000,
+        load_time_constant_ns: int = LOAD_TIME_CONSTANT_NS,
         rate_default_bytes_per_s: int = 12_500_000_000,
         tasks_max: int = 262_144,
         cpus: Iterable[int] = (),

@@ -159,43 +159,14 @@ cdef numbers_u64(const uint64_t *values, int n):
 
 
 include "_wire.pxi"
+include "_policy.pxi"
 
-# ---- policy and rules ------------------------------------------------------------------------------------------------
+# ---- rules -----------------------------------------------------------------------------------------------------------
 
 Rule = namedtuple(
     "Rule", "library process peer peer_prefix_bits role action stage dscp set_role communicator",
     defaults=("", "", b"", 0, 0, 0, 0, MFS_DSCP_KEEP, 0, ""),
 )
-Policy = namedtuple(
-    "Policy",
-    "variant early_order classes levels threshold rho_max critical_laxity_share readmission_share promotion_interval_ns"
-    " soon_ns short_load_ns",
-    defaults=(0, 2, 8, 8, (), 0.95, 0.05, 0.05, 1_000_000, 500_000_000, 32_000_000),
-)
-
-
-cdef int policy_read(mfs_policy *to, policy) except -1:
-    if not 2 <= policy.classes <= MFS_CLASSES_MAX:
-        raise ValueError(f"policy.classes: {policy.classes}, allowed 2..{MFS_CLASSES_MAX}")
-    if not 1 <= policy.levels <= MFS_LEVELS_MAX:
-        raise ValueError(f"policy.levels: {policy.levels}, allowed 1..{MFS_LEVELS_MAX}")
-    if policy.threshold and not policy.levels - 1 <= len(policy.threshold) <= MFS_LEVELS_MAX:
-        raise ValueError(f"policy.threshold: {len(policy.threshold)} values, needed {policy.levels - 1}")
-    mfs_policy_default(to, policy.classes)
-    to.variant = <mfs_variant><int>policy.variant
-    to.early_order = <mfs_early_order><int>policy.early_order
-    to.levels = policy.levels
-    for i, value in enumerate(policy.threshold):
-        to.threshold[i] = value
-    to.rho_max = policy.rho_max
-    to.critical_laxity_share = policy.critical_laxity_share
-    to.readmission_share = policy.readmission_share
-    to.promotion_interval_ns = policy.promotion_interval_ns
-    to.soon_ns = policy.soon_ns
-    to.short_load_ns = policy.short_load_ns
-    return 0
-
-
 cdef int rule_read(mfs_rule *to, rule) except -1:
     if len(rule.peer) > 16 or not 0 <= rule.peer_prefix_bits <= 8 * len(rule.peer):
         raise ValueError(f"rule.peer_prefix_bits: {rule.peer_prefix_bits} of a prefix of {len(rule.peer)} bytes")

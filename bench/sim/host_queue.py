@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from bench.sim.network import SharedNetwork
 from bench.sim.states import QUEUED
 from mfsd._native import ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Rmlq, Window
-from mfsd._native import Policy as NativePolicy
-from mfsd.policy import EarlyOrder, PolicyConfig, Variant
-from mfsd.policy.urgency import thresholds
+from mfsd.policy import PolicyConfig
+from mfsd.policy.native import native_policy
 
 if TYPE_CHECKING:
     from bench.sim.states import Batch, Flow, State
@@ -28,23 +27,6 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 MESSAGE_NS = 1_000_000  # a message is at most this long at the NIC's rate: 25 MB at 200 Gbit/s
 WINDOW_MESSAGES = 1.5  # the NIC's own window: what is posted keeps its class, so it should not be much
-
-
-def native(config: PolicyConfig) -> NativePolicy:
-    """The same parameters for the native queue."""
-    return NativePolicy(
-        variant=1 if config.variant is Variant.PAPER else 0,
-        early_order=list(EarlyOrder).index(config.early_order),
-        classes=config.classes,
-        levels=config.levels,
-        threshold=thresholds(config),
-        rho_max=config.rho_max,
-        critical_laxity_share=config.critical_laxity_share,
-        soon_ns=config.soon_ns,
-        short_load_ns=config.short_load_ns,
-        readmission_share=config.readmission_margin,
-        promotion_interval_ns=config.promotion_interval_ns,
-    )
 
 
 class RmlqNetwork(SharedNetwork):
@@ -61,7 +43,7 @@ class RmlqNetwork(SharedNetwork):
         super().__init__(topology)
         self.needed_ns = needed_ns
         self.classes = config.classes
-        self.policy = native(config)
+        self.policy = native_policy(config)
         self.nics = topology.nics
         self.rate = int(topology.link)
         self.message_bytes = self.rate * MESSAGE_NS / NS

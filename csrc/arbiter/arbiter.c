@@ -415,6 +415,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	if (!arbiter)
 		return -ENOMEM;
 	arbiter->config = *config;
+	arbiter->measures_load = mfs_policy_has_levels(&config->policy);
 	arbiter->gate_mask = gate_mask(config->mode);
 	arbiter->resume_ns = MFS_TIME_NEVER;
 	if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)

@@ -125,8 +125,8 @@ void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, cons
 {
 	const struct mfs_policy *policy = &arbiter->config.policy;
 	bool demoted = pick->tier == MFS_TIER_SCAVENGER && task->stage < MFS_STAGE_BACKGROUND;
-	bool near = pick->tier == MFS_TIER_LAST && policy->variant == MFS_VARIANT_MFS &&
-		    pick->wire_class != mfs_policy_class(policy, MFS_STAGE_P2D, 0);
+	uint8_t usual = mfs_policy_class(policy, MFS_STAGE_P2D, 0);
+	bool near = pick->tier == MFS_TIER_LAST && usual != MFS_CLASS_ASK && pick->wire_class != usual;
 
 	if (pick->tier != MFS_TIER_CRITICAL && !demoted && !near)
 		return;

@@ -117,6 +117,14 @@ static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 	direction->dirty = true;
 }
 
+static void load_count(struct mfs_arbiter *arbiter, const struct task *task)
+{
+	if (task->stage == MFS_STAGE_REUSE && task->direction % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
+		arbiter->nic[task->direction / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
+	else if (task->load)
+		direction_at(arbiter, task->direction)->load_bytes += task->bytes;
+}
+
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	struct direction *direction = direction_at(arbiter, task->direction);
@@ -126,11 +134,8 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	share->in_flight_bytes -= task->bytes;
 	if (complete)
 		direction->carried_bytes[task->wire_class] += task->bytes;
-	if (complete && task->stage == MFS_STAGE_REUSE &&
-	    task->direction % MFS_DIRECTIONS == MFS_DIRECTION_OUT)
-		arbiter->nic[task->direction / MFS_DIRECTIONS].reuse_out_bytes += task->bytes;
-	else if (complete && task->load)
-		direction->load_bytes += task->bytes;
+	if (complete && arbiter->measures_load)
+		load_count(arbiter, task);
 	if (!task->counted)
 		return;
 	if (complete)
@@ -176,8 +181,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	task->phase = TASK_IN_FLIGHT;
 	task->wire_class = (uint8_t)wire_class;
 	task->counted = true;
-	/* Where the paper's rules hold, rho counts what promotion has put first, too. */
-	task->load = pick->tier == MFS_TIER_CRITICAL && arbiter->config.policy.variant == MFS_VARIANT_PAPER;
+	task->load = pick->tier == MFS_TIER_CRITICAL; /* the load counts what promotion has put first, too */
 	session->held_bytes -= task->bytes;
 	session->grants++;
 	share->in_flight_tasks++;
@@ -406,16 +410,33 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
 	}
 }
 
-/* rho: moving average of the share of the rate that was taken by what goes before the last stage. The weight is that of
- * mfsd.policy's Load.observe: one long interval and several short ones come to the same.
+/* rho: moving average of the share of the rate that was taken by what goes before the last stage; only where the policy has
+ * levels, which depend on it. One long interval and several short ones come to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
-static void nic_loads_measure(struct mfs_arbiter *arbiter)
+static void nic_load_measure(struct nic *nic, uint64_t unscheduled, uint64_t reuse, uint64_t elapsed_ns, double weight)
+{
+	uint64_t reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
+
+	nic->reuse_out_bytes = 0;
+	nic->direction[MFS_DIRECTION_OUT].load_bytes += reuse_out;
+	nic->direction[MFS_DIRECTION_IN].load_bytes += reuse - reuse_out;
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
+		struct direction *direction = &nic->direction[d];
+		double share = (double)(unscheduled + direction->load_bytes) * 1e9 /
+			       ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
+
+		direction->load_bytes = 0;
+		direction->load += weight * ((share < 1.0 ? share : 1.0) - direction->load);
+		mfs_rmlq_set_load(direction->queue, direction->load);
+	}
+}
+
+static void nics_measure(struct mfs_arbiter *arbiter)
 {
 	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
 	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
-
 	struct nic_moved nic_moved[MFS_NICS_MAX] = {{0}};
 
 	if (elapsed_ns == 0)
@@ -423,25 +444,11 @@ static void nic_loads_measure(struct mfs_arbiter *arbiter)
 	arbiter->load_read_ns = arbiter->now_ns;
 	all_counters_read(arbiter, nic_moved);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
-		struct nic *nic = &arbiter->nic[i];
-		struct direction *out = &nic->direction[MFS_DIRECTION_OUT],
-				 *in = &nic->direction[MFS_DIRECTION_IN];
-		uint64_t unscheduled = nic_moved[i].unscheduled, reuse = nic_moved[i].reuse, reuse_out;
+		const struct nic_moved *moved = &nic_moved[i];
 
-		nic_use_measure(nic, unscheduled, nic_moved[i].others, elapsed_ns, weight);
-		reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
-		nic->reuse_out_bytes = 0;
-		out->load_bytes += reuse_out;
-		in->load_bytes += reuse - reuse_out;
-		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
-			struct direction *direction = &nic->direction[d];
-			double share = (double)(unscheduled + direction->load_bytes) * 1e9 /
-				       ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
-
-			direction->load_bytes = 0;
-			direction->load += weight * ((share < 1.0 ? share : 1.0) - direction->load);
-			mfs_rmlq_set_load(direction->queue, direction->load);
-		}
+		nic_use_measure(&arbiter->nic[i], moved->unscheduled, moved->others, elapsed_ns, weight);
+		if (arbiter->measures_load)
+			nic_load_measure(&arbiter->nic[i], moved->unscheduled, moved->reuse, elapsed_ns, weight);
 	}
 }
 
@@ -449,7 +456,7 @@ void nic_tick(struct mfs_arbiter *arbiter)
 {
 	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
 
-	nic_loads_measure(arbiter);
+	nics_measure(arbiter);
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		gate_tick(arbiter, i, elapsed_ns);
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)

@@ -62,7 +62,7 @@ static int run_nic_stats(struct mfs_arbiter *arbiter, void *argument)
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		mfs_rmlq_stats_begin(nic->direction[d].queue, &queue);
 		stats->in_flight_bytes[d] = nic->direction[d].in_flight_bytes;
-		stats->load[d] = nic->direction[d].load;
+		stats->load[d] = arbiter->measures_load ? nic->direction[d].load : -1.0;
 		stats->used[d] = nic->direction[d].used;
 		memcpy(stats->carried_bytes[d], nic->direction[d].carried_bytes,
 		       sizeof(stats->carried_bytes[d]));

@@ -60,7 +60,7 @@ struct task {
 	uint8_t wire_class; /* when in flight */
 	bool class_marked;  /* goes out on the lane of its class */
 	bool counted;       /* when in flight: its bytes are in the windows, as `passage` says */
-	bool load;          /* when in flight: it goes before the last stage by promotion (variant paper) */
+	bool load;          /* when in flight: it counts in the load that the policy's levels depend on */
 	bool taken;         /* went on credit */
 	bool placed;        /* it has a reference to its destination */
 	bool own;           /* which is its program's alone */
@@ -278,6 +278,7 @@ struct mfs_arbiter {
 	uint32_t turns_behind; /* since the first in a row that left messages in a ring */
 	bool behind;           /* this turn did */
 	uint64_t load_read_ns;
+	bool measures_load; /* the policy has levels, which depend on it */
 	/* when a client that cost too much is heard again; MFS_TIME_NEVER: there is none */
 	uint64_t resume_ns;
 	uint64_t key_secret;

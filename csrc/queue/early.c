@@ -53,16 +53,28 @@ static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
-/* What comes after RLI: the rank, or (shortest) the size of all that the batch has waiting, then the rank. */
-static inline uint64_t batch_second(const struct mfs_rmlq *q, struct batch *batch)
+/* The facts of all that a batch has waiting; RLI and stage are a flow's. */
+static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const struct batch *batch)
 {
-	if (q->policy.early_order != MFS_EARLY_SHORTEST)
-		return batch->rank;
-	if (batch->told)
-		return size_second(batch->bytes_waiting, batch->rank);
-	if (batch_is_lone(batch))
-		return lone_second(q, batch);
-	return (uint64_t)SIZE_NONE << 32 | MFS_RANK_NONE;
+	static const uint8_t owner[] = {
+		[0] = MFS_OWNER_UNKNOWN, [BATCH_OF_REQUEST] = MFS_OWNER_REQUEST, [BATCH_OF_FLOW] = MFS_OWNER_FLOW};
+
+	return (struct mfs_early_facts){
+		.now_ns = q->now_ns,
+		.rate_bytes_per_s = q->rate_bytes_per_s,
+		.bytes = batch->bytes_waiting,
+		.needed_ns = batch->needed_ns,
+		.rank = batch->rank,
+		.owner = batch->told ? MFS_OWNER_BATCH : owner[batch->record.part],
+	};
+}
+
+/* What comes after RLI in its keys. */
+static inline uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch)
+{
+	const struct mfs_early_facts facts = batch_facts(q, batch);
+
+	return q->rules->key_early(&q->policy, &facts);
 }
 
 /* Gives the strand the key of its first flow. */
@@ -84,10 +96,10 @@ static void strand_place(struct mfs_rmlq *q, const struct batch *batch, uint32_t
 		}
 		head = group->fifo.head;
 		arrival = group->head_arrival;
-		rli = group_rli(batch, group) + (q->policy.early_order == MFS_EARLY_COLLECTIVE_FIRST);
+		rli = policy_reuse_rli(&q->policy, group_rli(batch, group));
 		stage = 2;
 	}
-	node_set(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination, early_key(rli, batch->second, stage),
+	node_set(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination, policy_early_key(rli, batch->second, stage),
 		 arrival, head);
 }
 
@@ -132,7 +144,7 @@ static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	return q->policy.early_order == MFS_EARLY_SHORTEST && (batch->told || batch_is_lone(batch));
+	return policy_by_size(&q->policy) && (batch->told || batch_is_lone(batch));
 }
 
 static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
@@ -302,14 +314,18 @@ void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes)
 		batch_place_at(q, b, b, false);
 }
 
-uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow)
+void early_facts(const struct mfs_rmlq *q, const struct flow *flow, struct mfs_early_facts *facts)
 {
-	const struct group *group;
+	if (flow->stage == MFS_STAGE_REUSE) {
+		const struct group *group = group_at(q, flow->owner);
+		const struct batch *batch = batch_at(q, group->batch);
 
-	if (flow->stage != MFS_STAGE_REUSE)
-		return 0;
-	group = group_at(q, flow->owner);
-	return group_rli(batch_at(q, group->batch), group);
+		*facts = batch_facts(q, batch);
+		facts->rli = group_rli(batch, group);
+	} else {
+		*facts = batch_facts(q, batch_at(q, flow->owner));
+	}
+	facts->stage = flow->stage;
 }
 
 /* ---- flows that stand alone in the scavenger
@@ -373,7 +389,7 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
 
 	if (!q->pruned_requests || !request)
 		return false;
-	if (q->policy.variant == MFS_VARIANT_MFS && batch_at(q, b)->told)
+	if (!q->rules->demotes_running && batch_at(q, b)->told)
 		return false;
 	r = mfs_slab_find(&q->request, request, 0);
 	return r && request_at(q, r)->pruned;
@@ -393,7 +409,7 @@ uint32_t early_head(struct mfs_rmlq *q)
 		struct flow *flow;
 		struct request *request;
 
-		if (__builtin_expect(batch_is_lone(batch), 0) && !batch->late && lone_is_late(q, batch)) {
+		if (__builtin_expect(batch->needed_ns != 0, 0) && batch_second(q, batch) != batch->second) {
 			batch_place(q, b);
 			continue;
 		}
@@ -449,7 +465,7 @@ void early_return(struct mfs_rmlq *q, uint32_t r)
 void early_rate(struct mfs_rmlq *q)
 {
 	for (uint32_t b = 1; b <= q->batch.used; b++)
-		if (batch_at(q, b)->record.key && batch_at(q, b)->late) /* not one that was given back */
+		if (batch_at(q, b)->record.key && batch_at(q, b)->needed_ns) /* not one that was given back */
 			batch_place(q, b);
 }
 
@@ -519,7 +535,7 @@ void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *
 	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
 		strand_come_due(q, s);
 	/* it runs now: what was set aside while it did not, comes back */
-	for (r = q->policy.variant == MFS_VARIANT_MFS ? batch->members : 0; r;) {
+	for (r = q->rules->demotes_running ? 0 : batch->members; r;) {
 		uint32_t next = request_at(q, r)->member_next;
 
 		if (request_at(q, r)->kind == REQUEST_ASIDE)

@@ -1,27 +1,7 @@
-/* The last stage: requests, their urgency (MLU, laxity) and the times at which to look at it again.
- *
- * The arithmetic is that of mfsd.policy (urgency.py, estimate.py, flow.py), operation by operation, so that
- * both decide alike to the nanosecond: times are integers, and a real number enters by single IEEE operations
- * that no compiler may fuse (a product is only ever divided or truncated). */
+/* The last stage: requests, their place, and the times at which to evaluate them again. What is decided about one is the
+ * policy's. */
 #include "parked.h"
 #include "strand.h"
-
-void last_rates(struct mfs_rmlq *q)
-{
-	double left = (double)q->rate_bytes_per_s * (1.0 - q->rho);
-	uint64_t effective = left < 1.0 ? 1 : (uint64_t)left;
-
-	for (uint32_t i = 0; i + 1 < q->policy.levels; i++)
-		q->crossing_rate[i] = (double)effective * q->policy.threshold[i];
-}
-
-/* The first time at which MLU reaches Q_(i+1); may be negative. */
-static int64_t crossing_ns(const struct mfs_rmlq *q, uint64_t bytes, uint64_t deadline_ns, uint32_t i)
-{
-	double lead = (double)(int64_t)bytes * 1e9 / q->crossing_rate[i];
-
-	return (int64_t)deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
-}
 
 /* Least laxity of the batches whose early stages would wait; INT64_MAX: none is busy. Of each it is deadline
  * - max(compute end, now), so the least is the lesser of two least values that time does not change. */
@@ -67,118 +47,55 @@ void last_promoted(struct mfs_rmlq *q, const struct request *request)
 			    request->critical);
 }
 
-/* Time to spare at the port's full rate (mfsd.policy laxity_ns). */
-static int64_t laxity_ns(const struct mfs_rmlq *q, const struct request *request)
+/* All but what only an evaluation needs: the unit's slack. */
+static inline struct mfs_last_facts request_facts(const struct mfs_rmlq *q, const struct request *request)
 {
-	const int64_t now = (int64_t)q->now_ns;
-	const uint64_t bytes = request->bytes_left;
-	int64_t finish = now + (int64_t)transfer_ns(q, bytes);
-
-	if (q->policy.variant == MFS_VARIANT_MFS) {
-		const struct batch *batch = request->batch ? batch_at(q, request->batch) : NULL;
-		uint64_t tail = request->bytes_tail < bytes ? request->bytes_tail : bytes;
-		int64_t computed = batch && batch->compute_end_ns > q->now_ns ? (int64_t)batch->compute_end_ns : now;
-		int64_t after = computed + (tail ? (int64_t)transfer_ns(q, tail) : 0);
-
-		if (after > finish)
-			finish = after;
-	}
-	return (int64_t)request->deadline_ns - finish;
+	return (struct mfs_last_facts){
+		.now_ns = q->now_ns,
+		.rate_bytes_per_s = q->rate_bytes_per_s,
+		.deadline_ns = request->deadline_ns,
+		.budget_ns = request->budget_ns,
+		.bytes = request->bytes_left,
+		.bytes_tail = request->bytes_tail,
+		.compute_end_ns = request->batch ? batch_at(q, request->batch)->compute_end_ns : 0,
+		.rho = q->rho,
+		.decision = {.level = request->level, .critical = request->critical, .lost = request->lost},
+	};
 }
 
-static int64_t guard_ns(const struct mfs_rmlq *q, const struct request *request)
+/* Evaluates the request now. Answers when to evaluate it again. */
+static uint64_t evaluate(struct mfs_rmlq *q, struct request *request)
 {
-	return (int64_t)((double)(int64_t)request->budget_ns * q->policy.critical_laxity_share);
-}
-
-/* A lost request of variant mfs is due again this much after its deadline (mfsd.policy.order). */
-static uint64_t renewed_ns(const struct request *request)
-{
-	if (!request->budget_ns || request->budget_ns > (MFS_TIME_MAX - request->deadline_ns) / MFS_RENEWAL_BUDGETS)
-		return MFS_TIME_MAX;
-	return request->deadline_ns + MFS_RENEWAL_BUDGETS * request->budget_ns;
-}
-
-/* What orders last stages of variant mfs. */
-static uint64_t due_ns(const struct request *request)
-{
-	return request->lost ? renewed_ns(request) : request->deadline_ns;
-}
-
-bool last_near(const struct mfs_rmlq *q, uint32_t r)
-{
-	const struct request *request = request_at(q, r);
-
-	if (q->policy.variant != MFS_VARIANT_MFS || request->tier != MFS_TIER_LAST || request->deadline_ns == MFS_TIME_MAX)
-		return false;
-	if (q->policy.soon_ns && due_ns(request) < q->now_ns + q->policy.soon_ns)
-		return true;
-	return !request->lost && laxity_ns(q, request) < MFS_NEAR_GUARDS * guard_ns(q, request);
-}
-
-/* Looks at the request's urgency now. Answers when to look again: not before an interval has passed, at most
- * half way to the next level since the load may rise until then. While its batch computes: when that ends. */
-static uint64_t look(struct mfs_rmlq *q, struct request *request)
-{
-	const struct mfs_policy *policy = &q->policy;
-	const struct batch *batch = request->batch ? batch_at(q, request->batch) : NULL;
-	const bool mfs = policy->variant == MFS_VARIANT_MFS;
-	const int64_t now = (int64_t)q->now_ns, deadline = (int64_t)request->deadline_ns;
-	const uint64_t bytes = request->bytes_left;
-	const uint64_t compute_end = batch && batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
 	const uint8_t level_before = request->level;
 	const bool critical_before = request->critical;
-	int64_t alone, laxity, guard, next, soonest, crossing = now;
+	struct mfs_last_facts facts;
+	uint64_t next;
 
 	if (request->deadline_ns == MFS_TIME_MAX)
 		return MFS_TIME_NEVER;
-	alone = (int64_t)transfer_ns(q, bytes);
-	laxity = laxity_ns(q, request);
-	if (!request->lost)
-		request->lost = laxity < 0;
-	else
-		request->lost =
-			laxity < (int64_t)((double)(int64_t)request->budget_ns * policy->readmission_share);
-	while (request->level > 1) {
-		crossing = crossing_ns(q, bytes, request->deadline_ns, request->level - 2u);
-		if (now < crossing)
-			break;
-		request->level--;
-	}
-	guard = guard_ns(q, request);
-	if (!mfs) {
-		if (request->level == 1)
-			request->critical = true;
-	} else if (!request->critical && !request->lost && laxity >= 0 && laxity < guard) {
-		int64_t slack = last_unit_slack_ns(q);
-
-		if (slack == INT64_MAX || slack - alone >= laxity)
-			request->critical = true;
-	}
+	facts = request_facts(q, request);
+	facts.unit_slack_ns = last_unit_slack_ns(q);
+	next = q->rules->evaluate(&q->policy, &facts);
+	request->level = facts.decision.level;
+	request->critical = facts.decision.critical;
+	request->lost = facts.decision.lost;
 	if (request->looked && (request->level < level_before || request->critical != critical_before))
 		last_promoted(q, request);
 	request->looked = true;
+	return next;
+}
 
-	if (request->lost)
-		return MFS_TIME_NEVER;
-	soonest = now + (int64_t)policy->promotion_interval_ns;
-	if (compute_end)
-		return soonest > (int64_t)compute_end ? (uint64_t)soonest : compute_end;
-	next = deadline - alone + 1; /* lost from here */
-	if (request->level > 1) {
-		int64_t half = now + (crossing - now) / 2;
+uint8_t last_class(const struct mfs_rmlq *q, uint32_t r)
+{
+	const struct mfs_last_facts facts = request_facts(q, request_at(q, r));
 
-		next = half < next ? half : next;
-	}
-	if (mfs && !request->critical && guard > 0 && deadline - alone - guard + 1 < next)
-		next = deadline - alone - guard + 1;
-	return (uint64_t)(next > soonest ? next : soonest);
+	return q->rules->class_last(&q->policy, &facts);
 }
 
 void last_look(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
-	uint64_t next = look(q, request);
+	uint64_t next = evaluate(q, request);
 
 	/* a timer that is early is harmless: it looks again and is set anew, which spares moving it at every
 	 * submit */
@@ -189,14 +106,9 @@ void last_look(struct mfs_rmlq *q, uint32_t r)
 /* The first half of the key in the request's tier. */
 static uint64_t request_high(const struct mfs_rmlq *q, const struct request *request)
 {
-	const bool mfs = q->policy.variant == MFS_VARIANT_MFS;
+	const struct mfs_last_facts facts = request_facts(q, request);
 
-	if (request->tier == MFS_TIER_CRITICAL && mfs && q->policy.early_order == MFS_EARLY_SHORTEST)
-		/* a key of the early tier: before the batches of its size */
-		return early_key(0, size_second(request->bytes_left, 0), 3);
-	if (request->tier == MFS_TIER_LAST && !mfs)
-		return request->deadline_ns | (uint64_t)request->level << 60;
-	return request->tier == MFS_TIER_LAST ? due_ns(request) : request->deadline_ns;
+	return q->rules->key_last(&q->policy, &facts, request->tier);
 }
 
 /* Gives what waits for one destination its key; `s` is the request or a strand of it. */
@@ -212,17 +124,12 @@ static void strand_place(struct mfs_rmlq *q, const struct request *request, uint
 void last_place(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
-	const bool mfs = q->policy.variant == MFS_VARIANT_MFS;
+	const struct mfs_decision decision = {
+		.level = request->level, .critical = request->critical, .lost = request->lost};
+	const bool pruned = request->pruned || (request->batch && batch_at(q, request->batch)->pruned);
+	const uint8_t tier = pruned ? MFS_TIER_SCAVENGER : (uint8_t)q->rules->tier_last(&decision);
 	uint64_t high;
-	uint8_t tier;
 
-	if (request->pruned || (request->lost && !mfs) ||
-	    (request->batch && batch_at(q, request->batch)->pruned))
-		tier = MFS_TIER_SCAVENGER;
-	else if (request->lost)
-		tier = MFS_TIER_LAST;
-	else
-		tier = request->critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
 	if (tier != request->tier) {
 		for (uint32_t s = r; s; s = request_strand_next(q, r, s))
 			node_remove(q, request->tier, s, request_at(q, s)->destination);
@@ -244,7 +151,7 @@ void last_advance(struct mfs_rmlq *q)
 
 		if (request_waits(request)) {
 			q->looks++;
-			next = look(q, request);
+			next = evaluate(q, request);
 			last_place(q, r);
 		}
 		timer_set(q, r, next);

@@ -6,50 +6,6 @@
 #include <errno.h>
 #include <math.h>
 
-void mfs_policy_default(struct mfs_policy *policy, uint32_t classes)
-{
-	*policy = (struct mfs_policy){
-		.variant = MFS_VARIANT_MFS,
-		.early_order = MFS_EARLY_SHORTEST,
-		.classes = classes,
-		.levels = MFS_LEVELS_MAX,
-		.rho_max = 0.95,
-		.critical_laxity_share = 0.05,
-		.readmission_share = 0.05,
-		.promotion_interval_ns = 1000000,
-		.soon_ns = 500000000,
-		.short_load_ns = 32000000,
-	};
-	for (uint32_t i = 0; i + 1 < MFS_LEVELS_MAX; i++)
-		policy->threshold[i] = 0.5 / (double)(1u << (2 * i));
-}
-
-static bool share(double x)
-{
-	return x >= 0.0 && x <= 1.0; /* false for what is not a number */
-}
-
-static bool policy_valid(const struct mfs_policy *policy)
-{
-	if (policy->variant != MFS_VARIANT_MFS && policy->variant != MFS_VARIANT_PAPER)
-		return false;
-	if ((unsigned)policy->early_order > MFS_EARLY_SHORTEST)
-		return false;
-	if (policy->classes < 2 || policy->classes > MFS_CLASSES_MAX)
-		return false;
-	if (policy->levels < (policy->variant == MFS_VARIANT_PAPER ? 2 : 1) ||
-	    policy->levels > MFS_LEVELS_MAX)
-		return false;
-	for (uint32_t i = 0; i + 1 < policy->levels; i++)
-		if (!(policy->threshold[i] > 0.0 && policy->threshold[i] <= 1.0) ||
-		    (i && !(policy->threshold[i] < policy->threshold[i - 1])))
-			return false;
-	return share(policy->rho_max) && policy->rho_max < 1.0 && share(policy->critical_laxity_share) &&
-	       share(policy->readmission_share) && policy->promotion_interval_ns >= 1 &&
-	       policy->promotion_interval_ns <= 3600000000000ULL && policy->soon_ns <= 3600000000000ULL &&
-	       policy->short_load_ns <= 3600000000000ULL;
-}
-
 static uint32_t *positions_lay(struct mfs_arena *arena, uint32_t nodes)
 {
 	return mfs_arena_take(arena, ((size_t)nodes + 1) * sizeof(uint32_t));
@@ -91,10 +47,11 @@ static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
 int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
 		    struct mfs_rmlq **queue)
 {
+	struct mfs_policy checked = *policy;
 	struct mfs_arena arena = { 0 };
 	struct mfs_rmlq counted, *q;
 
-	if (!policy_valid(policy) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX || !flows_max ||
+	if (mfs_policy_check(&checked) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX || !flows_max ||
 	    flows_max > MFS_FLOWS_MAX)
 		return -EINVAL;
 	mfs_arena_take(&arena, sizeof(*q));
@@ -104,13 +61,11 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 	q = mfs_arena_take(&arena, sizeof(*q));
 	lay(q, &arena, flows_max);
 	q->memory_bytes = arena.used;
-	q->policy = *policy;
-	if (policy->variant == MFS_VARIANT_PAPER)
-		q->policy.early_order = MFS_EARLY_RANK;
+	q->policy = checked;
+	q->rules = policy_rules(&checked);
 	q->rate_bytes_per_s = rate_bytes_per_s;
 	mfs_slab_take(&q->batch, 0, 0);
 	batch_at(q, MFS_BATCH_UNNAMED)->rank = MFS_RANK_NONE;
-	last_rates(q);
 	*queue = q;
 	return 0;
 }
@@ -181,19 +136,14 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	return 0;
 }
 
-/* Critical requests have keys of the early tier, the shortest goes first; else they are before all of it. */
-static bool critical_among_early(const struct mfs_rmlq *q)
-{
-	return q->policy.variant == MFS_VARIANT_MFS && q->policy.early_order == MFS_EARLY_SHORTEST;
-}
-
 /* The first flow in order, 0 if nothing waits that may go. */
 static uint32_t first(struct mfs_rmlq *q)
 {
 	const uint32_t i = early_head(q);
 	const struct mfs_heap_entry *entry = node_first(q, MFS_TIER_CRITICAL);
 
-	if (!entry || (i && critical_among_early(q) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
+	/* by size, critical requests have keys of the early tier; else they are before all of it */
+	if (!entry || (i && policy_by_size(&q->policy) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
 		if (i)
 			return i;
 		entry = node_first(q, MFS_TIER_LAST);
@@ -203,71 +153,35 @@ static uint32_t first(struct mfs_rmlq *q)
 	return entry ? request_at(q, entry->node)->fifo.head : 0;
 }
 
-static uint32_t lesser(uint32_t a, uint32_t b)
+static void describe_early(const struct mfs_rmlq *q, const struct flow *flow, struct mfs_pick *pick)
 {
-	return a < b ? a : b;
-}
+	struct mfs_early_facts facts;
 
-/* mfsd.policy.wire; `below`: how many classes below the first of its kind reuse goes. In variant mfs collectives are alone on their class and last stages below all early ones;
- * variant paper lets both share classes. */
-static uint8_t wire_class(const struct mfs_policy *policy, unsigned stage, const struct mfs_pick *pick, uint32_t below,
-			  bool near)
-{
-	uint32_t k = policy->classes;
-
-	if (pick->tier == MFS_TIER_CRITICAL)
-		return 0;
-	if (pick->tier == MFS_TIER_SCAVENGER)
-		return (uint8_t)(k - 1);
-	if (k == 2)
-		return pick->tier != MFS_TIER_EARLY;
-	if (policy->variant == MFS_VARIANT_PAPER) {
-		if (pick->tier == MFS_TIER_EARLY)
-			return (uint8_t)(1 + lesser(below, k - 3));
-		return (uint8_t)lesser(pick->level > 2 ? pick->level - 1u : 1, k - 2);
+	if (flow->stage == MFS_STAGE_REUSE && early_demoted(q, flow->record.key, group_at(q, flow->owner)->batch)) {
+		pick->tier = MFS_TIER_SCAVENGER;
+		return;
 	}
-	if (pick->tier == MFS_TIER_LAST)
-		return (uint8_t)(k - (near && k >= MFS_NEAR_CLASSES ? 3 : 2));
-	if (stage != MFS_STAGE_REUSE || k < 5)
-		return k > 3;
-	return (uint8_t)(2 + lesser(below, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
-}
-
-uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli)
-{
-	const struct mfs_pick pick = {.tier = stage == MFS_STAGE_P2D ? MFS_TIER_LAST : MFS_TIER_EARLY};
-
-	if (stage == MFS_STAGE_P2D && policy->variant == MFS_VARIANT_PAPER && policy->classes > 2)
-		return MFS_CLASS_ASK; /* it has that of its level */
-	return wire_class(policy, stage, &pick, rli, false);
+	early_facts(q, flow, &facts);
+	pick->tier = MFS_TIER_EARLY;
+	pick->rli = facts.rli;
+	pick->wire_class = policy_class_of_tier(&q->policy, MFS_TIER_EARLY);
+	if (pick->wire_class == MFS_CLASS_ASK)
+		pick->wire_class = q->rules->class_early(&q->policy, &facts);
 }
 
 static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 {
 	const struct flow *flow = flow_at(q, i);
-	uint32_t below = 0;
-	bool near = false;
 
 	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes,
 				   .destination = flow_destination(flow) };
 	switch (flow->state) {
-	case MFS_FLOW_EARLY: {
-		uint32_t b = flow->owner;
-
-		if (flow->stage == MFS_STAGE_REUSE)
-			b = group_at(q, b)->batch;
-		pick->tier = MFS_TIER_EARLY;
-		if (flow->stage == MFS_STAGE_REUSE && early_demoted(q, flow->record.key, b))
-			pick->tier = MFS_TIER_SCAVENGER;
-		else
-			pick->rli = early_rli(q, flow);
-		below = lone_is_sized(q, batch_at(q, b)) ? lone_step(q, batch_at(q, b)) : pick->rli;
+	case MFS_FLOW_EARLY:
+		describe_early(q, flow, pick);
 		break;
-	}
 	case MFS_FLOW_LAST:
 		pick->tier = request_at(q, flow->owner)->tier;
 		pick->level = request_at(q, flow->owner)->level;
-		near = last_near(q, flow->owner);
 		break;
 	case MFS_FLOW_ALONE:
 		pick->tier = MFS_TIER_SCAVENGER;
@@ -275,12 +189,16 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 	default:
 		pick->in_flight = 1;
 		pick->tier = flow->tier;
-		if (flow->stage == MFS_STAGE_P2D && q->policy.variant == MFS_VARIANT_PAPER)
+		if (flow->stage == MFS_STAGE_P2D && q->rules->levels)
 			pick->level = flow->level + 1;
 		pick->wire_class = flow->wire_class;
 		return;
 	}
-	pick->wire_class = wire_class(&q->policy, flow->stage, pick, below, near);
+	if (pick->tier == MFS_TIER_EARLY)
+		return;
+	pick->wire_class = policy_class_of_tier(&q->policy, pick->tier);
+	if (pick->wire_class == MFS_CLASS_ASK)
+		pick->wire_class = last_class(q, flow->owner);
 }
 
 /* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */
@@ -317,7 +235,10 @@ static void prefetch_first(const struct mfs_rmlq *q)
 
 			__builtin_prefetch(group_at(q, batch->due ? batch->due : batch->ahead));
 		} else {
-			__builtin_prefetch(request_at(q, entry->node));
+			const char *request = (const char *)request_at(q, entry->node);
+
+			__builtin_prefetch(request);
+			__builtin_prefetch(request + 64); /* its budget, for its class */
 		}
 		return;
 	}
@@ -394,13 +315,13 @@ int mfs_rmlq_promote(struct mfs_rmlq *q, mfs_flow_handle handle, uint32_t level)
 		return -EINVAL;
 	r = flow_at(q, i)->owner;
 	request = request_at(q, r);
-	if (q->policy.variant == MFS_VARIANT_PAPER && level == 1)
-		level = MFS_LEVEL_CRITICAL; /* the paper's class 0 is level 1 */
+	if (q->rules->levels && level == 1)
+		level = MFS_LEVEL_CRITICAL; /* level 1 goes first */
 	if (request->critical || (level != MFS_LEVEL_CRITICAL && level >= request->level))
 		return 0;
 	if (level == MFS_LEVEL_CRITICAL) {
 		request->critical = true;
-		if (q->policy.variant == MFS_VARIANT_PAPER)
+		if (q->rules->levels)
 			request->level = 1;
 	} else {
 		request->level = (uint8_t)level;
@@ -602,8 +523,8 @@ int mfs_rmlq_set_load(struct mfs_rmlq *q, double rho)
 {
 	if (isnan(rho))
 		return -EINVAL;
-	q->rho = rho < 0.0 ? 0.0 : rho > q->policy.rho_max ? q->policy.rho_max : rho;
-	last_rates(q);
+	if (q->rules->levels)
+		q->rho = rho;
 	return 0;
 }
 
@@ -612,7 +533,6 @@ int mfs_rmlq_set_rate(struct mfs_rmlq *q, uint64_t rate_bytes_per_s)
 	if (!rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX)
 		return -EINVAL;
 	q->rate_bytes_per_s = rate_bytes_per_s;
-	last_rates(q);
 	early_rate(q);
 	return 0;
 }

@@ -14,10 +14,9 @@
 #include "../base/heap.h"
 #include "../base/pairing.h"
 #include "../base/slab.h"
+#include "policy.h"
 
 #define MFS_TIERS	  4
-#define NS_PER_S	  1000000000ULL
-#define MFS_TIME_MAX	  ((1ULL << 60) - 1) /* deadlines are clipped to it; as a deadline: none */
 #define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0: its control and collectives */
 #define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch, */
 #define BATCH_OF_FLOW	  2u		     /* or the index of a reuse flow of which not even that is known */
@@ -88,8 +87,7 @@ struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	uint64_t second;	/* that its keys were made with */
 	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
 	uint16_t destination;	/* any, where it has no flows of its own */
-	bool late;		/* its key says that they cannot be any more */
-	uint8_t reserved[17];
+	uint8_t reserved[18];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
 _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
@@ -137,6 +135,7 @@ _Static_assert(sizeof(struct parked) == 32, "two in a cache line");
 
 struct mfs_rmlq {
 	struct mfs_policy policy;
+	const struct policy_rules *rules;
 	struct mfs_heap tier[MFS_TIERS]; /* nodes; they share `position` */
 	struct mfs_heap timer;		 /* requests by the time of their next look */
 	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
@@ -150,8 +149,7 @@ struct mfs_rmlq {
 	uint64_t arrivals;
 	struct mfs_slab flow, group, batch, request;
 	uint64_t rate_bytes_per_s;
-	double rho;
-	double crossing_rate[MFS_LEVELS_MAX]; /* B (1 - rho) Q_i, bytes/s */
+	double rho; /* where last stages have levels, else 0 */
 	struct mfs_heap slack;		      /* told batches by deadline - compute end */
 	struct mfs_heap deadline;	      /* told batches by deadline */
 	uint32_t flows_max, requests_told, batches_told;
@@ -225,35 +223,6 @@ static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 		fifo->tail = flow->prev;
 }
 
-/* How long the bytes take alone at the port's rate, rounded up; at most MFS_TIME_MAX. */
-static inline uint64_t transfer_ns(const struct mfs_rmlq *q, uint64_t bytes)
-{
-	unsigned __int128 ns = (unsigned __int128)bytes * NS_PER_S + q->rate_bytes_per_s - 1;
-
-	if (ns >> 64)
-		ns /= q->rate_bytes_per_s;
-	else /* below 17 GiB: one division of a machine word */
-		ns = (uint64_t)ns / q->rate_bytes_per_s;
-	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
-}
-
-/* What orders early flows of equal RLI (mfsd.policy.order_key): the size of what the batch has waiting in the high
- * bits, of equal ones the rank. A size is the power of two of the KiB: 0 below one, n for 2^(n-1) to 2^n - 1. */
-#define SIZE_NONE 63u /* of what does not run: it has no claim to go before what does */
-
-static inline uint64_t size_second(uint64_t bytes, uint32_t rank)
-{
-	uint64_t kib = bytes >> 10; /* below 2^54 */
-
-	return (uint64_t)(kib ? 64 - __builtin_clzll(kib) : 0) << 32 | rank;
-}
-
-/* The key of the early heap: RLI (17 bits and a carry), second (6 and 32), stage (2). */
-static inline uint64_t early_key(uint64_t rli, uint64_t second, uint32_t stage)
-{
-	return rli << 40 | second << 2 | stage;
-}
-
 /* early.c: batches */
 uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes the record */
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
@@ -264,7 +233,8 @@ void early_remove(struct mfs_rmlq *q, uint32_t i);
 void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes); /* of a waiting flow have arrived */
 uint32_t
 early_head(struct mfs_rmlq *q); /* first early flow; demoted ones on the way are set aside; 0: none */
-uint32_t early_rli(const struct mfs_rmlq *q, const struct flow *flow);
+/* What the rules have to know of a waiting flow. */
+void early_facts(const struct mfs_rmlq *q, const struct flow *flow, struct mfs_early_facts *facts);
 bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t batch);
 void early_return(struct mfs_rmlq *q, uint32_t request); /* all flows that were set aside for it */
 void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns); /* a background flow */
@@ -274,7 +244,6 @@ void early_tell(struct mfs_rmlq *q, uint32_t batch, const struct mfs_batch_conte
 void early_end(struct mfs_rmlq *q, uint32_t batch);
 
 /* last.c: requests */
-void last_rates(struct mfs_rmlq *q);
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
 void last_request_release(struct mfs_rmlq *q, uint32_t request);
 void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
@@ -286,7 +255,7 @@ void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost;
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
 int64_t last_unit_slack_ns(const struct mfs_rmlq *q);
-bool last_near(const struct mfs_rmlq *q, uint32_t request); /* it has little to spare: one class up on the wire */
+uint8_t last_class(const struct mfs_rmlq *q, uint32_t request); /* on the wire, in tier LAST */
 
 /* Zero behind the record's head; its size is known here, so that this is a few stores. */
 #define record_clear(it) memset(&(it)->record + 1, 0, sizeof(*(it)) - sizeof((it)->record))
@@ -309,7 +278,7 @@ static inline uint32_t request_take(struct mfs_rmlq *q, uint64_t key, enum reque
 	record_clear(request);
 	request->kind = kind;
 	request->tier = tier;
-	request->level = q->policy.variant == MFS_VARIANT_PAPER ? (uint8_t)q->policy.levels : 0;
+	request->level = q->rules->levels ? (uint8_t)q->policy.levels : 0;
 	request->deadline_ns = MFS_TIME_MAX;
 	request->timer_ns = MFS_TIME_NEVER;
 	return r;

@@ -262,9 +262,9 @@ class NicStatus(Struct, frozen=True):
     """Going out."""
     incoming_in_flight_bytes: int
     unscheduled_in_flight_bytes: int
-    load: float
-    """Of the direction out."""
-    incoming_load: float
+    load: float | None
+    """Of the outgoing direction: share of the rate taken by what goes first (rho). None: variant mfs measures none."""
+    incoming_load: float | None
     promotions: int
     wait_s: float
     """From submission to permit, summed over permits."""

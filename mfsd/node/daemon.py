@@ -69,7 +69,7 @@ from mfsd.node.uplink import make_link, node_name, unit_name
 from mfsd.node.values import SizeBytes
 from mfsd.node.why import SAMPLE_S, Why
 from mfsd.node.wire import class_dscps
-from mfsd.policy.urgency import thresholds
+from mfsd.policy.native import native_policy
 from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
@@ -443,19 +443,7 @@ class Daemon:
 def _new_arbiter(config: Config) -> Arbiter:
     arbiter, policy = config.arbiter, config.policy
     return Arbiter(
-        policy=_native.Policy(
-            variant=_native.Variant[policy.variant.name],
-            early_order=_native.EarlyOrder[policy.early_order.name],
-            classes=policy.classes,
-            levels=policy.levels,
-            threshold=thresholds(policy),
-            rho_max=policy.rho_max,
-            critical_laxity_share=policy.critical_laxity_share,
-            soon_ns=policy.soon_ns,
-            short_load_ns=policy.short_load_ns,
-            readmission_share=policy.readmission_margin,
-            promotion_interval_ns=policy.promotion_interval_ns,
-        ),
+        policy=native_policy(policy),
         mode=_native.Mode[config.mode.upper()],
         heartbeat_ns=arbiter.heartbeat_ns,
         stale_after_ns=arbiter.stale_after_ns,

@@ -1,5 +1,5 @@
-"""Why a task has its place, in sentences and numbers. Pure: what was seen goes in, and :mod:`mfsd.policy`, the very
-functions that decide, says what follows from it."""
+"""Why a task has its place, in sentences and numbers. Pure: a snapshot goes in, and the rules of the native queue, the
+very functions that decide, say what follows from it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from mfsd._native import RANK_NONE, NicFacts, TaskSnapshot
+from mfsd._native import LATE_SIZES, RANK_NONE, SIZE_NONE, Decision, NicFacts, OrderPlace, OrderReasons, TaskSnapshot
 from mfsd.node.control import Ahead, ExplainReply, TaskStatus
-from mfsd.policy import NO_DEADLINE, NO_RANK, Decision, Flow, Key, PolicyConfig, Stage, Tier, Variant
-from mfsd.policy.estimate import bytes_ahead, effective_rate_bytes_per_s, overlapped_finish_ns, transfer_ns
-from mfsd.policy.flow import admits_to_class_0, guard_ns, initial, laxity_ns
-from mfsd.policy.flow import look as evaluate
-from mfsd.policy.order import LATE_SIZES, NO_SIZE, by_size, due_ns, order_key, size_class, tier_of
+from mfsd.policy import NO_DEADLINE, NO_RANK, Flow, Key, PolicyConfig, Stage, Tier, Variant
+from mfsd.policy.estimate import bytes_ahead, overlapped_finish_ns, transfer_ns
+from mfsd.policy.native import order_rules
 from mfsd.policy.types import known_stage
-from mfsd.policy.urgency import crossing_ns, minimal_link_utilization, thresholds
+from mfsd.policy.urgency import minimal_link_utilization, thresholds
 
 AHEAD_SHOWN = 10
 CRITICAL_STAGE = 3
@@ -107,15 +105,16 @@ def flow_of(
         batch_running=state.batch_announced,
         pruned=state.pruned or state.batch_pruned,
     )
+    decision = Decision(state.level, state.critical, state.lost)
     if flow.without_batch:
-        return flow, evaluate(config, flow, initial(config), now_ns)
-    return flow, Decision(state.level, state.critical, state.lost)
+        return flow, decision._replace(infeasible=order_rules(config).place(flow, decision, now_ns).late)
+    return flow, decision
 
 
 def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> Key:
     """Its place in the order; the smallest goes first."""
     flow, decision = flow_of(config, seen, facts, now_ns, stalls)
-    return order_key(config, flow, decision, layer_current=seen.state.layer - seen.state.rli)
+    return order_rules(config).place(flow, decision, now_ns, layer_current=seen.state.layer - seen.state.rli).key
 
 
 def status_of(seen: Seen, now_ns: int) -> TaskStatus:
@@ -162,12 +161,13 @@ def explain(
     if not subject.state.queued:
         reasons.append("It found the daemon's queue full and was permitted at once, from the scavenger's class.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
-    tier = tier_of(config, flow, decision) if not subject.state.in_flight else Tier(subject.state.tier)
+    place = order_rules(config).place(flow, decision, now_ns)
+    tier = Tier(subject.state.tier if subject.state.in_flight else place.tier)
     reasons.append(_place(config, subject, tier))
     if known_stage(flow.stage) is Stage.P2D:
         _last_stage(config, flow, decision, around.facts, now_ns, reasons, facts)
     elif tier is Tier.EARLY:
-        _early_stage(config, subject, flow, decision, now_ns, reasons, facts)
+        _early_stage(config, subject, flow, place, now_ns, reasons, facts)
     elif known_stage(flow.stage) is Stage.BACKGROUND:
         reasons.append("Background and unknown stages have no claim on time: they go when nothing else waits.")
     if flow.rank != NO_RANK or around.red_ns is not None:
@@ -200,7 +200,7 @@ def _place(config: PolicyConfig, subject: Seen, tier: Tier) -> str:
     where = f"class {subject.state.wire_class} of {config.classes} on the wire"
     return {
         Tier.CRITICAL: f"Tier critical, among the early stages, the first of its size: {where}."
-        if by_size(config)
+        if order_rules(config).by_size
         else f"Tier critical, which goes before everything: {where}.",
         Tier.EARLY: f"Tier early, before last stages: {where}.",
         Tier.LAST: f"Tier last, level {subject.state.level} of {config.levels}, after early stages: {where}."
@@ -223,7 +223,9 @@ def _last_stage(
     if flow.deadline_ns == NO_DEADLINE:
         reasons.append("Its request has no deadline, so it goes after those that have one.")
         return
-    laxity = laxity_ns(config, flow, now_ns)
+    rules = order_rules(config)
+    why = rules.reasons(flow, decision, now_ns, nic.rho)
+    laxity = why.laxity_ns
     facts |= {
         "deadline_ns": flow.deadline_ns - now_ns,
         "laxity_ns": laxity,
@@ -235,7 +237,7 @@ def _last_stage(
     elif config.variant is Variant.MFS:
         reasons.append(f"{_size(flow.remaining_bytes)} still to ship, {_time(left)} to the deadline.")
     if config.variant is Variant.PAPER:
-        _level(config, flow, decision, nic, now_ns, reasons, facts)
+        _level(config, flow, decision, why, nic, now_ns, reasons, facts)
     if flow.computing:
         reasons.append(
             f"Its batch computes for another {_time(flow.compute_end_ns - now_ns)}: it is promoted at layer boundaries."
@@ -249,12 +251,11 @@ def _last_stage(
         reasons.append(
             f"Lost: {alone}, {late}; it comes back with {config.readmission_margin:.0%} of its budget to spare."
         )
-        due = due_ns(config, flow, decision)
         if config.variant is Variant.MFS:
             when = (
                 "after all that have a deadline"
-                if due == NO_DEADLINE
-                else f"as one that is due in {_time(due - now_ns)}"
+                if why.due_ns == NO_DEADLINE
+                else f"as one that is due in {_time(why.due_ns - now_ns)}"
             )
             reasons.append(f"Until then it is served {when}, so that it delays no request that can still be in time.")
         return
@@ -262,7 +263,7 @@ def _last_stage(
     if decision.critical:
         reasons.append("It was admitted to class 0 because its laxity had nearly run out.")
     elif config.variant is Variant.MFS:
-        guard = guard_ns(config, flow)
+        guard = why.guard_ns
         facts["critical_below_laxity_ns"] = guard
         if guard <= 0:
             reasons.append("Class 0 is closed to it: its whole budget is not known.")
@@ -270,7 +271,7 @@ def _last_stage(
             reasons.append(
                 f"Class 0 opens below a laxity of {_time(guard)} ({config.critical_laxity_share:.0%} of budget)."
             )
-        elif not admits_to_class_0(config, flow, now_ns, nic.unit_slack_ns):
+        elif not rules.evaluate(flow, decision, now_ns, nic.rho, nic.unit_slack_ns)[0].critical:
             reasons.append(
                 f"Class 0 is closed to it: the unit that would wait has {_time(nic.unit_slack_ns or 0)} to spare, less "
                 "than it needs to let all of this request go first."
@@ -281,13 +282,14 @@ def _level(
     config: PolicyConfig,
     flow: Flow,
     decision: Decision,
+    why: OrderReasons,
     nic: NicFacts,
     now_ns: int,
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> None:
     """Why a last stage of variant paper has its level."""
-    rate = effective_rate_bytes_per_s(nic.rate_bytes_per_s, nic.rho, config.rho_max)
+    rate = why.effective_rate_bytes_per_s
     mlu = minimal_link_utilization(flow.remaining_bytes, flow.deadline_ns, now_ns, rate)
     falling = thresholds(config)
     facts |= {
@@ -305,22 +307,23 @@ def _level(
     below = f"Q_{level} = {falling[level - 1]:.4g} <= " if level <= len(falling) else ""
     if below or above:
         reasons.append(f"Level {level} of {config.levels}: reached when {below}MLU{above}; a level is never lost.")
-    if level > 1 and not flow.computing and not decision.infeasible and not flow.pruned:
-        at_ns = crossing_ns(flow.remaining_bytes, flow.deadline_ns, rate, falling[level - 2])
-        if at_ns > now_ns:
-            reasons.append(f"Level {level - 1} comes in {_time(at_ns - now_ns)} if nothing of it is served until then.")
+    waits = not flow.computing and not decision.infeasible and not flow.pruned
+    if waits and why.level_ns is not None and why.level_ns > now_ns:
+        next_in = _time(why.level_ns - now_ns)
+        reasons.append(f"Level {level - 1} comes in {next_in} if nothing of it is served until then.")
 
 
 def _early_stage(
     config: PolicyConfig,
     subject: Seen,
     flow: Flow,
-    decision: Decision,
+    place: OrderPlace,
     now_ns: int,
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> None:
     rli = subject.state.rli
+    by_size = order_rules(config).by_size
     if known_stage(flow.stage) is not Stage.REUSE:
         reasons.append("Collectives and control block the layer that runs now: RLI 0.")
         facts["rli"] = 0
@@ -335,31 +338,30 @@ def _early_stage(
     else:
         facts["rli"] = None
         reasons.append("Its batch is not known, so the distance of its layer is not: it goes behind those that are.")
-    if by_size(config) and flow.without_batch:
+    if by_size and flow.without_batch:
         facts["request_bytes"] = flow.remaining_bytes
         reasons.append(
             f"It has no batch: its request still queues, and waits for {_size(flow.remaining_bytes)} here; of such "
             "requests who waits for less goes first."
         )
         if flow.deadline_ns != NO_DEADLINE:
-            reasons.append(_needed(config, flow, decision, now_ns, facts))
-    if by_size(config) and flow.batch_running:
+            reasons.append(_needed(flow, place.late, now_ns, facts))
+    if by_size and flow.batch_running:
         facts["stall_bytes"] = flow.remaining_bytes
-        alike = _sizes(size_class(flow.remaining_bytes))
+        alike = _sizes(place.key[2] >> 32)
         reasons.append(
             f"Its batch waits for {_size(flow.remaining_bytes)} here; of equal RLI who waits for less goes first, and "
             f"of those who wait for about as much ({alike}) the smaller rank."
         )
 
 
-def _needed(
-    config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int, facts: dict[str, int | float | str | bool | None]
-) -> str:
+def _needed(flow: Flow, late: bool, now_ns: int, facts: dict[str, int | float | str | bool | None]) -> str:
     """Of a load without a batch that must be there at some time."""
-    laxity = laxity_ns(config, flow, now_ns)
+    alone_ns = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s)
+    laxity = flow.deadline_ns - now_ns - alone_ns
     facts |= {"needed_ns": flow.deadline_ns - now_ns, "laxity_ns": laxity}
-    alone = f"with the port to itself that takes {_time(transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s))}"
-    if decision.infeasible:
+    alone = f"with the port to itself that takes {_time(alone_ns)}"
+    if late:
         return f"It comes {_time(-laxity)} too late: {alone}; so it counts as {1 << LATE_SIZES} times as large."
     return f"It must be there in {_time(flow.deadline_ns - now_ns)}: {alone}."
 
@@ -431,14 +433,15 @@ def why_before(config: PolicyConfig, first: Key, second: Key) -> str:
 def _early_before(config: PolicyConfig, first: Key, second: Key) -> str:
     size, rank = divmod(first[2], 1 << 32)
     other_size, other_rank = divmod(second[2], 1 << 32)
-    if by_size(config) and size != other_size:
+    by_size = order_rules(config).by_size
+    if by_size and size != other_size:
         runs = first[1] < RLI_UNKNOWN
-        if other_size == NO_SIZE:
+        if other_size == SIZE_NONE:
             return "its batch runs" if runs else "it has no batch, and that of the other does not run"
         if not runs:
             return f"its request counts as waiting for {_sizes(size)}, the other for {_sizes(other_size)}"
         return f"its batch waits for {_sizes(size)}, the other for {_sizes(other_size)}"
-    if by_size(config) and first[3] == CRITICAL_STAGE:
+    if by_size and first[3] == CRITICAL_STAGE:
         return "it is critical, and the other waits for about as much"
     return f"rank {_or_none(rank, NO_RANK)} before {_or_none(other_rank, NO_RANK)}"
 

@@ -1,4 +1,5 @@
-"""Tells the coordinator how loaded this node's ports are and by what they are used, also while no batch changes."""
+"""Reports to the coordinator what uses this node's ports and (variant paper) how loaded they are, also while no batch
+changes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from mfsd._native import Direction, NicFacts
+from mfsd._native import Direction
 from mfsd.node.addresses import PortNames
 from mfsd.node.link_interface import PortUse
 
@@ -25,7 +26,6 @@ SAMPLES = 6
 class Facts(Protocol):
     """The part of the arbiter that is needed here."""
 
-    def facts(self, nic: int, direction: int) -> NicFacts: ...
     def nic_stats(self, index: int) -> NicStats: ...
 
 
@@ -61,8 +61,8 @@ class LoadReports:
         self._nic_names = nic_names
         self._reports = reports
         self._clock_ns = clock_ns
-        self._told: dict[str, float] = {}
-        self._uses_told: dict[str, PortUse] = {}
+        self._reported: dict[str, float] = {}
+        self._uses_reported: dict[str, PortUse] = {}
         self._counted: dict[int, deque[_Counted]] = {}
         """By NIC, the last samples."""
         self._looked_ns = clock_ns() - INTERVAL_NS
@@ -86,14 +86,18 @@ class LoadReports:
             samples.append(now)
             before = samples[0]
             for direction, direction_name in ((Direction.OUT, "out"), (Direction.IN, "in")):
-                port, rho = f"{self._ports.own(name)}/{direction_name}", self._facts.facts(nic, direction).rho
-                if abs(rho - self._told.get(port, 0.0)) >= STEP:
-                    self._told[port] = rho
-                    self._reports.port_load(port, rho)
+                port = f"{self._ports.own(name)}/{direction_name}"
+                if stats["load"] is not None:
+                    self._report_load(port, stats["load"][direction])
                 use = _used(before, now, direction, stats["rate_bytes_per_s"])
-                if use.differs(self._uses_told.get(port, PortUse((0.0,) * len(use.classes))), STEP):
-                    self._uses_told[port] = use
+                if use.differs(self._uses_reported.get(port, PortUse((0.0,) * len(use.classes))), STEP):
+                    self._uses_reported[port] = use
                     self._reports.port_use(port, use)
+
+    def _report_load(self, port: str, rho: float) -> None:
+        if abs(rho - self._reported.get(port, 0.0)) >= STEP:
+            self._reported[port] = rho
+            self._reports.port_load(port, rho)
 
 
 def _used(before: _Counted, now: _Counted, direction: int, rate_bytes_per_s: int) -> PortUse:

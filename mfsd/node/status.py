@@ -83,8 +83,8 @@ def nic_status(index: int, stats: NicStats) -> NicStatus:
         in_flight_bytes=stats["in_flight_bytes"][Direction.OUT],
         incoming_in_flight_bytes=stats["in_flight_bytes"][Direction.IN],
         unscheduled_in_flight_bytes=stats["unscheduled_in_flight_bytes"],
-        load=stats["load"][Direction.OUT],
-        incoming_load=stats["load"][Direction.IN],
+        load=None if stats["load"] is None else stats["load"][Direction.OUT],
+        incoming_load=None if stats["load"] is None else stats["load"][Direction.IN],
         promotions=stats["promotions"],
         wait_s=stats["wait_ns"] / 1e9,
         classes=[

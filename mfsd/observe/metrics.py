@@ -79,8 +79,12 @@ _NIC_GAUGES = (
         "Bytes of RDMA reads permitted and not completed.",
     ),
     ("unscheduled_in_flight_bytes", "mfs_nic_unscheduled_in_flight_bytes", "Bytes in flight of what never waits."),
-    ("load", "mfs_nic_load_ratio", "Share of the outgoing rate taken by what goes first (rho)."),
-    ("incoming_load", "mfs_nic_incoming_load_ratio", "Share of the incoming rate taken by what goes first (rho)."),
+    ("load", "mfs_nic_load_ratio", "Share of the outgoing rate taken by what goes first (rho); variant paper."),
+    (
+        "incoming_load",
+        "mfs_nic_incoming_load_ratio",
+        "Share of the incoming rate taken by what goes first (rho); variant paper.",
+    ),
 )
 _NIC_COUNTERS = (
     ("promotions", "mfs_nic_promotions", "Flows that moved to a more urgent level."),
@@ -110,7 +114,8 @@ def _nics(status: StatusReply) -> Iterator[Metric]:
         for attribute, name, text in table:
             family = kind(name, text, labels=["nic"])
             for nic in status.nics:
-                family.add_metric([nic.name], getattr(nic, attribute))
+                if (value := getattr(nic, attribute)) is not None:
+                    family.add_metric([nic.name], value)
             yield family
     for kind, table in _OF_CLASSES:
         for attribute, name, text in table:

@@ -35,7 +35,7 @@ Escape   show all rows again           + -    look less or more often
 HELD       bytes that wait for a permit
 IN FLIGHT  bytes permitted and not completed
 OUT, IN    share of the link's rate that was really used, of late
-LOAD       share of the rate taken by what goes first (rho)
+LOAD       share of the rate taken by what goes first (rho), variant paper
 WINDOW     most bytes in flight in one direction
 FAILED OPEN  sent without a permit: overflow, hold limit or no daemon
 

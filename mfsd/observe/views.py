@@ -105,7 +105,7 @@ def _nics(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
                 Cell(nic.rate_bytes_per_s, bit_rate(nic.rate_bytes_per_s)),
                 Cell(nic.utilization, share(nic.utilization)),
                 Cell(nic.incoming_utilization, share(nic.incoming_utilization)),
-                Cell(nic.load, share(nic.load)),
+                Cell(nic.load or 0.0, "-" if nic.load is None else share(nic.load)),
                 _bytes(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
                 _bytes(nic.window_bytes),
                 _bytes(nic.unscheduled_in_flight_bytes),

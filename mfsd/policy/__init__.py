@@ -1,31 +1,28 @@
-"""The decisions of MFS as pure functions: who goes first, and who is pruned. No I/O, no clock, no global
-state.
+"""The parameters and facts of the policy, and the order of the cluster, as pure functions: no I/O, no clock, no global
+state. The rules of one NIC are the native core's (`order_rules`; csrc/queue/policy_*.c); tests/specification has them
+in Python.
 
-Read in this order: words, config, estimate, urgency, flow, order, wire (one NIC); red, load, result,
-pruning, core (the cluster); on_time is a study. Rules and invariants: docs/internals/policy.md.
+Read in this order: types, config, native, estimate, urgency, flow (one NIC); red, load, result, pruning, core (the
+cluster). Rules and invariants: docs/internals/policy.md.
 """
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.core import Core, ReferenceCore
-from mfsd.policy.estimate import Load
-from mfsd.policy.flow import Decision, Flow, initial, look, next_look_ns
-from mfsd.policy.order import Key, first_in_order, is_near, load_step, order_key, tier_of
+from mfsd.policy.flow import Flow
+from mfsd.policy.native import native_policy, order_rules
 from mfsd.policy.pruning import plan, sort_by_red
 from mfsd.policy.red import robust_effective_deadline
 from mfsd.policy.result import Batch, Place, Plan, Pruned, Request
-from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, Tier
-from mfsd.policy.wire import wire_class
+from mfsd.policy.types import NO_DEADLINE, NO_RANK, Key, Stage, Tier
 
 __all__ = [
     "NO_DEADLINE",
     "NO_RANK",
     "Batch",
     "Core",
-    "Decision",
     "EarlyOrder",
     "Flow",
     "Key",
-    "Load",
     "Place",
     "Plan",
     "PolicyConfig",
@@ -35,16 +32,9 @@ __all__ = [
     "Stage",
     "Tier",
     "Variant",
-    "first_in_order",
-    "initial",
-    "is_near",
-    "load_step",
-    "look",
-    "next_look_ns",
-    "order_key",
+    "native_policy",
+    "order_rules",
     "plan",
     "robust_effective_deadline",
     "sort_by_red",
-    "tier_of",
-    "wire_class",
 ]

@@ -1,11 +1,14 @@
-"""Every number the policy depends on, with its range and default."""
+"""Every number the policy depends on, with its range."""
 
 from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import Any, Final
 
 import msgspec
+
+from mfsd import _native
 
 
 class Variant(str, Enum):
@@ -29,6 +32,11 @@ class EarlyOrder(str, Enum):
     its rank."""
 
 
+_NATIVE: Final[Any] = _native.Policy()
+"""The defaults. Those and the limits are the native core's (MFS_POLICY_PARAMETERS in csrc/include/mfs/policy.h); what
+it does not have is stated here."""
+
+
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of the policy. The same values serve the daemon, the coordinator and the simulator.
 
@@ -36,39 +44,40 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     the field, its value and what is allowed.
     """
 
-    variant: Variant = Variant.MFS
-    classes: int = 8
+    variant: Variant = tuple(Variant)[_NATIVE.variant]
+    classes: int = _NATIVE.classes
     """K: priorities on the wire, 2..8; 0 is highest."""
-    levels: int = 8
+    levels: int = _NATIVE.levels
     """Variant paper: levels of last-stage flows in the host's queue, 2..8 (paper: P_1..P_K)."""
-    threshold_base: float = 4.0
+    threshold_base: float = _native.THRESHOLD_BASE
     """Variant paper: E > 1, the ratio of neighbouring thresholds (paper 4.3)."""
-    threshold_top: float = 0.5
+    threshold_top: float = _native.THRESHOLD_TOP
     """Variant paper: U in (0, 1], Q_1, the MLU from which a flow is at level 1 (paper 4.3)."""
-    rho_max: float = 0.95
+    rho_max: float = _NATIVE.rho_max
     """Variant paper: the measured load is clipped to this, 0 <= rho_max < 1, so that MLU stays finite."""
-    load_time_constant_ns: int = 10_000_000
+    load_time_constant_ns: int = _native.LOAD_TIME_CONSTANT_NS
     """Time constant of the moving average that measures load."""
-    promotion_interval_ns: int = 1_000_000
+    promotion_interval_ns: int = _NATIVE.promotion_interval_ns
     """How often a last-stage flow whose compute has ended is evaluated (paper 4.5)."""
-    critical_laxity_share: float = 0.05
+    critical_laxity_share: float = _NATIVE.critical_laxity_share
     """Variant mfs: class 0 needs a laxity below this share of the request's budget, and a class above other last
     stages one below three times it; 0 turns both off."""
-    soon_ns: int = 500_000_000
+    soon_ns: int = _NATIVE.soon_ns
     """Variant mfs: last stages that are due within this travel a class above the others, too; 0: none for that."""
-    short_load_ns: int = 32_000_000
+    short_load_ns: int = _NATIVE.short_load_ns
     """Variant mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to four
     times as long in the second, others in the last; 0: all in the last."""
-    early_order: EarlyOrder = EarlyOrder.SHORTEST
+    early_order: EarlyOrder = tuple(EarlyOrder)[_NATIVE.early_order]
     """Variant mfs: who goes first among early-stage flows of equal RLI."""
     drop_budget: float = 0.05
     """Share of active requests that may be pruned at once (paper: B); 0 turns pruning off."""
-    readmission_margin: float = 0.05
+    readmission_margin: float = _NATIVE.readmission_margin
     """Share of the remaining budget that must be to spare before a request leaves the scavenger."""
 
     def __post_init__(self) -> None:
-        _within("classes", self.classes, 2, 8)
-        _within("levels", self.levels, 1, 8)
+        for name, parameter in _native.POLICY_PARAMETERS.items():
+            if not isinstance(value := getattr(self, name), Enum):
+                _within(name, value, parameter.least, parameter.most)
         if self.variant is Variant.PAPER and self.levels < 2:
             raise ValueError(
                 f"levels is {self.levels}: use 2 to 8, since variant 'paper' reserves class 0 for level 1 "
@@ -84,12 +93,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if not (0.0 <= self.rho_max < 1.0):
             raise ValueError(f"rho_max is {self.rho_max}: use at least 0 and below 1")
         _within("load_time_constant_ns", self.load_time_constant_ns, 1, 3_600_000_000_000)
-        _within("promotion_interval_ns", self.promotion_interval_ns, 1, 3_600_000_000_000)
-        _within("critical_laxity_share", self.critical_laxity_share, 0.0, 1.0)
-        _within("soon_ns", self.soon_ns, 0, 3_600_000_000_000)
-        _within("short_load_ns", self.short_load_ns, 0, 3_600_000_000_000)
         _within("drop_budget", self.drop_budget, 0.0, 1.0)
-        _within("readmission_margin", self.readmission_margin, 0.0, 1.0)
 
 
 def _within(field: str, value: float, low: float, high: float) -> None:

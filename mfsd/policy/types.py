@@ -1,4 +1,4 @@
-"""The words every part of the policy shares: stages, tiers, and what stands for "none".
+"""The types every part of the policy shares: stages, tiers, and what stands for "none".
 
 Times are integers in nanoseconds on one host's monotonic clock, sizes are integers in bytes.
 """
@@ -15,6 +15,10 @@ NO_RANK: Final = 2**32 - 1
 """The rank of a batch that no coordinator or local order has placed: behind all that have one."""
 
 NS_PER_S: Final = 1_000_000_000
+
+Key = tuple[int, int, int, int, int]
+"""A flow's place in the order of one NIC: (tier, first, second, stage order, sequence). The smallest goes first;
+sequence makes each unique."""
 
 
 class Stage(IntEnum):

@@ -1,4 +1,4 @@
-"""How urgent a flow is: RLI for early stages, MLU and its levels for the last stage (paper 4.3, 4.4.1)."""
+"""MLU, by which last stages of variant paper have levels: its thresholds, and itself for explanations (paper 4.3)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from mfsd.policy.config import PolicyConfig
 from mfsd.policy.types import NO_DEADLINE, NS_PER_S
 
 
-def relative_layer_index(layer_target: int, layer_current: int) -> int:
-    """RLI = L_target - L_curr (paper 4.4.1), never below 0: what is overdue is as urgent as what is due."""
-    return max(0, layer_target - layer_current)
-
-
 def minimal_link_utilization(
     remaining_bytes: int, deadline_ns: int, now_ns: int, effective_rate_bytes_per_s: int
 ) -> float:
     """MLU(t): the share of the residual rate a request needs to be in time (paper 4.3).
 
     effective_rate_bytes_per_s is B (1 - rho). Infinite when bytes are left and the deadline has passed.
-    For people and traces: levels are decided by `crossing_ns`, which has no rounding of its own.
+    For explanations and traces: levels are decided by crossing times, which have no rounding of their own.
     """
     if remaining_bytes <= 0 or deadline_ns == NO_DEADLINE:
         return 0.0
@@ -32,33 +27,3 @@ def thresholds(config: PolicyConfig) -> tuple[float, ...]:
     """Q_1 > Q_2 > ..., `levels - 1` of them: Q_i = U E^-(i-1) (paper 4.3; the exponent as the design has
     it)."""
     return tuple(config.threshold_top / config.threshold_base**i for i in range(config.levels - 1))
-
-
-def crossing_ns(remaining_bytes: int, deadline_ns: int, effective_rate_bytes_per_s: int, threshold: float) -> int:
-    """The first nanosecond at which MLU reaches `threshold` if no byte is served until then (closed form).
-
-    MLU(t) = Q  <=>  t = D - bytes / (Q B (1 - rho)). Exact rule, for other implementations: the lead
-    floor((bytes * 1e9) / (rate * Q)) in IEEE doubles, bytes and rate converted first; then D - lead.
-    Without a deadline: NO_DEADLINE. May be in the past, even negative.
-    """
-    if deadline_ns == NO_DEADLINE:
-        return NO_DEADLINE
-    return deadline_ns - math.floor(float(remaining_bytes) * 1e9 / (float(effective_rate_bytes_per_s) * threshold))
-
-
-def level_at(
-    now_ns: int,
-    remaining_bytes: int,
-    deadline_ns: int,
-    effective_rate_bytes_per_s: int,
-    falling_thresholds: tuple[float, ...],
-) -> int:
-    """The level by MLU alone: 1 when MLU >= Q_1, i + 1 when Q_{i+1} <= MLU < Q_i, the last below all
-    (design).
-
-    falling_thresholds are Q_1 > Q_2 > ...; the result is 1..len(falling_thresholds) + 1.
-    """
-    for i, threshold in enumerate(falling_thresholds):
-        if now_ns >= crossing_ns(remaining_bytes, deadline_ns, effective_rate_bytes_per_s, threshold):
-            return i + 1
-    return len(falling_thresholds) + 1

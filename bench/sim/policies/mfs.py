@@ -11,13 +11,12 @@ import msgspec
 
 import mfsd.policy as rules
 from bench.sim.host_queue import RmlqNetwork
+from bench.sim.load import Load, bottleneck_rho
 from bench.sim.pace import Pace
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow, State
 from bench.sim.told_queue import ToldNetwork
-from mfsd.policy.estimate import bottleneck_rho, counts_as_load
-from mfsd.policy.flow import guard_ns, laxity_ns
-from mfsd.policy.order import by_size
+from mfsd._native import Decision, PlanCore
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 NS = 1_000_000_000
 
-EARLY, LAST = pack(rules.Tier.EARLY), pack(rules.Tier.LAST)
+LAST = pack(rules.Tier.LAST)
 RLI_UNKNOWN = 1024  # of reuse without a batch: above every layer, as in the queue (there 2^16), and for `pack` to hold
 LONE_BATCHES = 1 << 40  # above the numbers of batches
-NOT_MEASURED = (rules.Load(), -NS)
+NOT_MEASURED = (Load(), -NS)
 
 DEFAULT = rules.PolicyConfig()
 CONFIGS = {
@@ -58,16 +57,20 @@ class Mfs(Policy):
         super().__init__(simulation)
         self.config = self.configure(simulation)
         self.tick_s = self.config.promotion_interval_ns / NS
-        self.levels_order = self.config.variant is rules.Variant.PAPER  # in mfs nobody asks for them, nor for rho
-        self.loads: dict[int, tuple[rules.Load, int]] = {}  # per link: load and when it was measured
-        self.counts_critical = counts_as_load(rules.Tier.CRITICAL, self.config)
+        self.rules = rules.order_rules(self.config)
+        collective = rules.Flow(stage=2, sequence=0, remaining_bytes=0, rate_bytes_per_s=1, batch_running=True)
+        self.collective_class = self.rules.place(collective, self.rules.first(), 0).wire_class
+        self.has_levels = self.config.variant is rules.Variant.PAPER  # they depend on rho
+        self.loads: dict[int, tuple[Load, int]] = {}  # per link: load and when it was measured
         self.queues: RmlqNetwork | None = None
         self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
         self.pace = Pace(simulation)
         self.needed: dict[int, int] = {}  # by request that is loaded while it queues: when its reuse must be there, ns
-        self.pruned: tuple[rules.Pruned, ...] = ()
+        self.pruned: frozenset[int] = frozenset()  # requests, by the plan
+        self.planned: set[int] = set()  # batches that the plan core knows
         self.rate = int(simulation.cluster.link)  # of every NIC
         self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
+        self.core = PlanCore(self.config, self.capacity) if self.config.drop_budget else None
 
     def configure(self, simulation: Simulation) -> rules.PolicyConfig:
         classes = simulation.cluster.config.fabric_classes or DEFAULT.classes
@@ -129,7 +132,7 @@ class Mfs(Policy):
         """Of a load whose request is in no batch yet. In `paper` the RED of a batch of one, its deadline."""
         if self.variant != "paper" or flow.state is None:
             return rules.NO_RANK
-        return int(flow.state.request.deadline_s * 1e6)
+        return min(int(flow.state.request.deadline_s * 1e6), rules.NO_RANK - 1)
 
     def rank_alone(self, queue: Rmlq, now_ns: int, facts: dict[str, Any]) -> None:
         """Tells production's queue of a batch for each load without one, so that it has a rank there, too."""
@@ -166,7 +169,7 @@ class Mfs(Policy):
     def rank(self, batch: Batch) -> int:
         """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not
         its position)."""
-        return int(batch.policy)
+        return min(int(batch.policy), rules.NO_RANK - 1)
 
     def rho(self, flow: Flow) -> float:
         """Measured load of what goes before last stages on the flow's busiest link. A link is measured once
@@ -178,8 +181,6 @@ class Mfs(Policy):
             load, at_ns = measured.get(link, NOT_MEASURED)
             if at_ns <= since:
                 rate = network.load_before(link, LAST, 2)
-                if not self.counts_critical:
-                    rate -= network.load_before(link, EARLY, 1)
                 elapsed = min(now_ns - at_ns, 10 * config.load_time_constant_ns)
                 load = load.observe(int(rate * elapsed / NS), elapsed, self.capacity[link], config)
                 measured[link] = (load, now_ns)
@@ -223,7 +224,7 @@ class Mfs(Policy):
         self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
         for chunk in batch.chunks:
             flow = chunk.state.p2d
-            if flow is not None and self.levels_order:
+            if flow is not None and self.has_levels:
                 self.queues.tell_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
 
     def layer_began(self, batch: Batch) -> None:
@@ -237,44 +238,38 @@ class Mfs(Policy):
     # -- decisions
 
     def order(self, flow: Flow) -> int:
-        config = self.config
-        state = flow.state
-        if self.queues is not None:
-            flow.wire_class = rules.wire_class(config.classes, rules.Tier.EARLY, variant=config.variant)
-            return 0  # collectives; KV is the native queue's
+        if self.queues is not None:  # collectives; KV is the native queue's
+            flow.wire_class = self.collective_class
+            return 0
+        now_ns, state = self.now_ns(), flow.state
         if flow.stage == 3 and state is not None:
-            facts = self.last_stage(flow, state)
-            now_ns = self.now_ns()
-            slack = None
-            if config.variant is rules.Variant.MFS and 0 <= laxity_ns(config, facts, now_ns) < guard_ns(config, facts):
-                slack = self.unit_slack_ns(state.request.unit)
-            rho = self.rho(flow) if self.levels_order else 0.0
-            decision = rules.look(config, facts, state.policy or rules.initial(config), now_ns, rho, slack)
-            state.policy, layer = decision, 0
-            self.next_look[flow] = rules.next_look_ns(config, facts, decision, now_ns, rho)
+            facts, layer = self.last_stage(flow, state), 0
+            state.policy = self.evaluate(flow, state, facts, now_ns)
+            place = self.rules.place(facts, state.policy, now_ns)
         else:
             facts, layer = self.early_stage(flow), flow.batch.layer
-            decision = rules.look(config, facts, rules.initial(config), self.now_ns())
-        tier, first, second, third, sequence = rules.order_key(config, facts, decision, layer)
-        rli = max(0, facts.layer_target - layer) if tier == rules.Tier.EARLY and flow.stage == 1 else 0
-        step = rules.load_step(config, facts, decision) if tier == rules.Tier.EARLY else None
-        near = tier == rules.Tier.LAST and flow.stage == 3 and rules.is_near(config, facts, decision, self.now_ns())
-        flow.wire_class = rules.wire_class(
-            config.classes,
-            rules.Tier(tier),
-            rli if step is None else step,
-            decision.level,
-            reuse=flow.stage == 1,
-            near=near,
-            variant=config.variant,
-        )
+            place = self.rules.place(facts, self.rules.first(), now_ns, layer)
+        flow.wire_class = place.wire_class
+        tier, first, second, third, sequence = place.key
         if tier != rules.Tier.EARLY:
             ticks = second / NS
-        elif by_size(config):
+        elif self.rules.by_size:
             ticks = (second >> 4) * 1e-6  # 6 bits of size, RED in units of 16 us
         else:
             ticks = second * 1e-6  # RED
         return pack(tier, first, ticks, third, sequence)
+
+    def evaluate(self, flow: Flow, state: State, facts: rules.Flow, now_ns: int) -> Decision:
+        """The decision about a last stage. The slack of its unit costs more than all the rest, so it is looked up only
+        where it decides: where the flow would be critical if no unit were busy."""
+        last = state.policy or self.rules.first()
+        rho = self.rho(flow) if self.has_levels else 0.0
+        decision, next_ns = self.rules.evaluate(facts, last, now_ns, rho)
+        if decision.critical and not last.critical and not self.has_levels:
+            slack_ns = self.unit_slack_ns(state.request.unit)
+            decision, next_ns = self.rules.evaluate(facts, last, now_ns, rho, slack_ns)
+        self.next_look[flow] = None if facts.computing or facts.pruned else next_ns
+        return decision
 
     def tick(self) -> None:
         """Looks again at last stages whose compute has ended, when that can change anything."""
@@ -314,22 +309,29 @@ class Mfs(Policy):
         self.replan()
 
     def replan(self) -> None:
-        if not self.config.drop_budget:
+        """Production's plan core hears of all that has changed, and plans once."""
+        if self.core is None:
             return
-        simulation = self.simulation
+        simulation, core, now_ns = self.simulation, self.core, self.now_ns()
         described = [(batch, self.requests_of(batch)) for batch in simulation.active.values()]
         loaded = {link for _, requests in described for request in requests for link in request.loads}
         batches = [self.describe(batch, requests, loaded) for batch, requests in described if requests]
-        plan = rules.plan(self.config, batches, self.capacity, self.now_ns(), self.pruned)
-        if [p.request_id for p in plan.pruned] == [p.request_id for p in self.pruned]:
-            self.pruned = plan.pruned
-            return
-        self.pruned = plan.pruned
-        simulation.at(simulation.now + simulation.cluster.config.coordinator_delay_s, self.apply, plan.pruned)
+        core.hold()
+        for gone in self.planned - {batch.batch_id for batch in batches}:
+            core.departed(gone, now_ns)
+        # a request goes on in a later batch: its earlier one gives it up first
+        for batch in sorted(batches, key=lambda batch: batch.batch_id not in self.planned):
+            (core.updated if batch.batch_id in self.planned else core.arrived)(batch, now_ns)
+        self.planned = {batch.batch_id for batch in batches}
+        core.release(now_ns)
+        change = core.delta()
+        pruned = self.pruned - {*change.infeasible, *change.restored} | {p.request_id for p in change.pruned}
+        if pruned != self.pruned:
+            self.pruned = pruned
+            simulation.at(simulation.now + simulation.cluster.config.coordinator_delay_s, self.apply, pruned)
 
-    def apply(self, pruned: tuple[rules.Pruned, ...]) -> None:
+    def apply(self, chosen: frozenset[int]) -> None:
         simulation = self.simulation
-        chosen = {p.request_id for p in pruned}
         for batch in list(simulation.active.values()):
             for chunk in batch.chunks:
                 state = chunk.state

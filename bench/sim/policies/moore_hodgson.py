@@ -1,7 +1,7 @@
 """mh and its kin: Moore-Hodgson per port in place of the special cases of `mfs`, and `mfs` without each of these.
 
 Of the loads that wait at a port, and of its last stages, those are kept that can be in time together, as many as
-possible (`mfsd.policy.on_time`). Those kept go by deadline, or in `mh-size` by size; loads that are given up go after
+possible (`bench.sim.on_time`). Those kept go by deadline, or in `mh-size` by size; loads that are given up go after
 them by size, last stages so, too, or (`mh-renewed`, the best) by a deadline four budgets later, as lost ones in `mfs`.
 Reuse of running batches goes as in `mfs`."""
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import mfsd.policy as rules
+from bench.sim.on_time import Transfer, given_up
 from bench.sim.policies import pack, register
 from bench.sim.policies.mfs import CONFIGS, DEFAULT, NS, RLI_UNKNOWN, Mfs
 from bench.sim.states import QUEUED, Flow
-from mfsd.policy.on_time import Transfer, given_up
-from mfsd.policy.order import RENEWAL_BUDGETS, size_class
+from mfsd._native import RENEWAL_BUDGETS
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
@@ -140,8 +140,9 @@ class MooreHodgson(Mfs):
         assert flow.state is not None
         if self.parts.loads == "shipped":
             return super().order(flow)
-        size = (size_class(self.waiting_bytes(flow)) << 32 | rules.NO_RANK) >> 4
-        by_size_s = 1e-6 * size  # as `mfs` has it
+        facts = msgspec.structs.replace(self.queued_stage(flow), deadline_ns=rules.NO_DEADLINE)
+        size = self.rules.place(facts, self.rules.first(), 0).key[2] >> 4
+        by_size_s = 1e-6 * size  # as `mfs` has it, but for late ones
         if self.parts.loads == "plain":
             return pack(EARLY, RLI_UNKNOWN, by_size_s, 2, flow.sequence)
         self.plan()

@@ -48,7 +48,7 @@ struct mfs_nic_stats {
 	uint64_t grants[MFS_CLASSES_MAX];
 	uint64_t promotions;
 	uint64_t wait_ns;			   /* summed over grants: submit to grant */
-	double load[MFS_DIRECTIONS];		   /* rho: share of the rate taken by what goes before, 0..1 */
+	double load[MFS_DIRECTIONS]; /* rho: share of the rate taken by what goes before, 0..1; below 0: not measured */
 	uint64_t carried_bytes[MFS_DIRECTIONS][MFS_CLASSES_MAX]; /* completed by tasks, since start */
 	uint64_t unscheduled_carried_bytes;	   /* completed by stages that never wait: both directions */
 	uint64_t passed_bytes;			   /* completed in other stages without a permit: going out */

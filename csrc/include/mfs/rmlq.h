@@ -41,54 +41,12 @@
 #ifndef MFS_RMLQ_H
 #define MFS_RMLQ_H
 
-#include <mfs/abi.h>
-#include <stdbool.h>
+#include <mfs/policy.h>
 
-#define MFS_LEVELS_MAX	   8
 #define MFS_FLOW_BYTES_MAX (1ULL << 40) /* one flow; keeps every sum far from overflow */
 #define MFS_FLOWS_MAX	   (1u << 22)	/* of one queue */
 #define MFS_DESTINATIONS_MAX 8192u	/* of one queue */
-#define MFS_RLI_UNKNOWN	   (1u << 16)	/* above every layer */
-#define MFS_TIME_NEVER	   UINT64_MAX
-#define MFS_RANK_NONE	   UINT32_MAX /* a batch without a rank goes after those that have one */
-#define MFS_RENEWAL_BUDGETS 4u	   /* a lost request is due again this many budgets after its deadline */
-#define MFS_LEVEL_CRITICAL 0u	      /* promote: straight to MFS_TIER_CRITICAL */
-
-enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
-
-enum mfs_early_order {
-	MFS_EARLY_RANK = 0,		/* RLI, rank, stage */
-	MFS_EARLY_COLLECTIVE_FIRST = 1, /* every collective before every reuse; reuse by RLI, rank */
-	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
-};
-
-struct mfs_policy {
-	enum mfs_variant variant;
-	enum mfs_early_order early_order; /* variant mfs; the paper's is by rank */
-	uint32_t classes;		  /* K on the wire, 2..MFS_CLASSES_MAX */
-	uint32_t levels;		  /* of last stages in variant paper, 2..MFS_LEVELS_MAX; mfs has none */
-	double threshold[MFS_LEVELS_MAX]; /* Q_i = U * E^-(i-1), falling; levels - 1 of them are used */
-	double rho_max;			  /* paper: clip of the measured load, 0.95 */
-	double critical_laxity_share; /* mfs: class 0 only with less laxity than this share of the budget, 0.05; with less
-				       * than MFS_NEAR_GUARDS times it a last stage travels a class above the others */
-	double readmission_share; /* a lost request comes back with this share of its budget to spare, 0.05 */
-	uint64_t promotion_interval_ns; /* shortest time between two looks at one request's MLU, 1 ms */
-	uint64_t soon_ns; /* mfs: a last stage due within this does that, too, 500 ms; 0: none for that */
-	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, 32 ms, up to
-	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */
-	uint64_t short_load_ns;
-};
-
-#define MFS_NEAR_GUARDS 3
-#define MFS_LOAD_STEP 4u
-#define MFS_NEAR_CLASSES 6 /* a fabric with fewer has none to spare for them */
-
-/* The defaults for a fabric of `classes` classes: variant mfs, 8 levels, U = 0.5, E = 4. */
-void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
-/* The class on the wire of a flow of that stage which is neither critical nor pruned. MFS_CLASS_ASK: it depends on more. */
-uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli);
-
-enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
+#define MFS_LEVEL_CRITICAL 0u /* promote: straight to MFS_TIER_CRITICAL */
 
 /* A handle is a slot of the queue's own table (low 32 bits) and its generation (high 32 bits); 0 is never
  * one, and a handle whose flow is gone is recognised (-ENOENT). */
@@ -235,9 +193,9 @@ int mfs_rmlq_request_end(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: 
 int mfs_rmlq_prune(struct mfs_rmlq *queue, uint64_t request);
 int mfs_rmlq_unprune(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: not pruned */
 
-/* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1, clipped at rho_max.
- * Never count traffic that promotion itself created. A request sees it at its next look, which lies at most
- * half way to its next promotion. -EINVAL: not a number. */
+/* rho: share of the NIC's rate taken by traffic that goes before the last stage, 0..1; the policy clips it at rho_max.
+ * A request sees it when it is evaluated next, which is at most half way to its next level. Only a policy with levels
+ * (mfs_policy_has_levels) asks for it; others ignore it. -EINVAL: not a number. */
 int mfs_rmlq_set_load(struct mfs_rmlq *queue, double rho);
 int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EINVAL: 0 */
 

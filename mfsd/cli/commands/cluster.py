@@ -51,7 +51,7 @@ class NodeLine(Struct, frozen=True):
     batches: int
     silent_s: float
     load: float
-    """Of its busiest port (rho)."""
+    """Share of the rate that is used of its busiest port."""
     mode: str = ""
     doctor: str = ""
     """Its verdict: scheduled, not scheduled or cannot tell. Empty: nobody answered."""
@@ -245,6 +245,10 @@ def _of_requests(leader: pb.StatusReply) -> list[Point]:
     return [Point("warn", "requests", text, "mfsctl coordinator status; on a node mfsctl explain --slowest")]
 
 
+def _used(used: pb.Used) -> float:
+    return (sum(used.permille) + used.unscheduled_permille + used.passed_permille) / 1000
+
+
 def _line(node: pb.Node, health: Health) -> NodeLine:
     return NodeLine(
         node.node,
@@ -252,7 +256,7 @@ def _line(node: pb.Node, health: Health) -> NodeLine:
         node.version,
         node.batches,
         node.silent_ns / 1e9,
-        max((port.rho for port in node.ports), default=0.0),
+        max((_used(port.used) for port in node.ports), default=0.0),
         health.reply.mode if health.reply is not None else "",
         health.reply.verdict if health.reply is not None else "",
         health.clock_s if health.reply is not None else None,

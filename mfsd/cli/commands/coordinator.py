@@ -55,7 +55,8 @@ def status(address: str | None, config_file: Path | None, batches: int, form: Fo
     RED    until the batch's robust effective deadline, which decides its place
     LAG    round trip of the last heartbeat
     USED   share of the port's rate that was really used of late, as the daemon at it counts
-    LOAD   share of the port's rate taken by what goes first (rho)
+    LOAD   share of the port's rate taken by what goes first (rho),
+           variant paper only
     BEHIND decisions that the daemon has not confirmed yet
     """
     from mfsd.cli.cluster import advice, ask_leader, cluster_access

@@ -77,7 +77,8 @@ def status(
     HELD       bytes that wait for a permit
     IN FLIGHT  bytes permitted and not completed
     UNSCHED    bytes in flight that never wait (collectives, control)
-    LOAD       share of the rate taken by what goes first (rho)
+    LOAD       share of the rate taken by what goes first (rho);
+               variant paper only
     SENT, RECEIVED  bytes completed in a class, by direction
     BYPASS     requests posted without a permit (overflow/hold limit/daemon gone)
 
@@ -202,12 +203,12 @@ def _nic_row(nic: NicStatus) -> list[str]:
         bit_rate(nic.rate_bytes_per_s),
         share(nic.utilization),
         share(nic.incoming_utilization),
-        share(nic.load),
+        "-" if nic.load is None else share(nic.load),
         byte_count(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
         byte_count(nic.window_bytes),
         byte_count(nic.unscheduled_in_flight_bytes),
         duration(nic.wait_s / grants) if grants else "-",
-        share(nic.incoming_load),
+        "-" if nic.incoming_load is None else share(nic.incoming_load),
         byte_count(nic.incoming_in_flight_bytes),
         byte_count(nic.passed_bytes),
         count(nic.promotions),

@@ -15,10 +15,11 @@ import pytest
 from mfsd import _native
 from mfsd._native import LAYOUT, Client, DemandInfo, Direction, MessageKind, Policy, RequestInfo, Stage, Tier, Variant
 from mfsd.policy import PolicyConfig
-from mfsd.policy.estimate import effective_rate_bytes_per_s
-from mfsd.policy.urgency import level_at, thresholds
+from mfsd.policy.urgency import thresholds
+from tests.specification.urgency import effective_rate_bytes_per_s, level_at
 from tests.unit.core.test_hostile import SubmitRing, message
 
+PAPER = Policy(variant=Variant.PAPER)
 WINDOW = 131_072
 RATE = 1000
 """So slow that what fills the window is not overdue before minutes have passed."""
@@ -137,15 +138,15 @@ def test_compute_left_is_pro_rata_and_passes_with_time(serve, eventually: Eventu
 
 
 def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually) -> None:
-    """With a time constant that is long beside the look, a burst of x bytes is x / (rate T) of load."""
-    server = serve(load_time_constant_ns=1000 * S)
+    """With a time constant that is long beside the interval, a burst of x bytes is x / (rate T) of load."""
+    server = serve(policy=PAPER, load_time_constant_ns=1000 * S)
     with server.attach() as client:
         nic = client.nic("rdma0", 0, 10**9)
         client.count_completed(nic, Stage.COLLECTIVE, 10**6)
         for direction in Direction:
             eventually(lambda: server.arbiter.facts(nic, direction).rho > 0)  # noqa: B023
             assert server.arbiter.facts(nic, direction).rho == pytest.approx(1e6 / (1e9 * 1000), rel=0.02)
-    short = serve(load_time_constant_ns=1_000_000)
+    short = serve(policy=PAPER, load_time_constant_ns=1_000_000)
     with short.attach() as client:
         nic = client.nic("rdma0", 0, 10**9)
 
@@ -159,7 +160,7 @@ def test_load_is_the_moving_average_of_the_policy(serve, eventually: Eventually)
 
 @pytest.mark.parametrize("direction", list(Direction))
 def test_stage_1_is_load_of_the_direction_that_it_takes(serve, eventually: Eventually, direction: Direction) -> None:
-    server = serve(load_time_constant_ns=1000 * S)
+    server = serve(policy=PAPER, load_time_constant_ns=1000 * S)
     with server.attach() as client:
         nic = client.nic("rdma0", 0, 10**12)
         for _ in range(100):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mfsd import _native
-from mfsd._native import Client, Policy, Stage
+from mfsd._native import Client, Policy, Stage, Variant
 from tests.support.waiting import TIMEOUT_S
 
 WINDOW_BYTES = 100_000
@@ -191,7 +191,7 @@ def test_reads_that_hang_are_written_off_while_writes_go_on(serve, take: Take) -
 
 
 def test_load_is_what_goes_before(serve, eventually: Eventually) -> None:
-    server = serve()
+    server = serve(policy=Policy(variant=Variant.PAPER))
     with server.attach() as client:
         nic = client.nic("rdma0", 0, 10**6)
         client.count_completed(nic, Stage.P2D, 10**9)
@@ -205,6 +205,16 @@ def test_load_is_what_goes_before(serve, eventually: Eventually) -> None:
             return server.arbiter.nic_stats(nic)["load"][0] > 0
 
         eventually(loaded)
+
+
+def test_variant_mfs_measures_no_load(serve, eventually: Eventually) -> None:
+    server = serve()
+    with server.attach() as client:
+        nic = client.nic("rdma0", 0, 10**6)
+        client.count_completed(nic, Stage.COLLECTIVE, 10**9)
+        eventually(lambda: server.arbiter.nic_stats(nic)["used"][0] > 0)
+        assert server.arbiter.nic_stats(nic)["load"] is None
+        assert server.arbiter.facts(nic, 0).rho == 0
 
 
 def test_what_a_link_carried_is_counted_by_direction_and_class(serve, take: Take, eventually: Eventually) -> None:

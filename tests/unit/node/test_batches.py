@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mfsd._native import RANK_NONE, BatchSnapshot, DemandSnapshot, Direction, NicFacts, RequestSnapshot, Stage
+from mfsd._native import RANK_NONE, BatchSnapshot, DemandSnapshot, RequestSnapshot, Stage
 from mfsd.node.addresses import PortNames
 from mfsd.node.batches import Batches, Changed, OrderSource, Place
 from mfsd.node.collectives import Collectives
@@ -42,7 +42,8 @@ class Arbiter:
         self.batches: dict[tuple[int, int], BatchSnapshot] = {}
         self.gone: set[int] = set()
         self.calls = 0
-        self.rho = 0.25
+        self.rho: float | None = 0.25
+        """None: variant mfs, which measures none."""
         self.carried = [[0] * 8, [0] * 8]
         self.unscheduled = self.passed = 0
         self.moved: dict[str, dict[int, int]] = defaultdict(dict)
@@ -79,15 +80,13 @@ class Arbiter:
             changed = tuple(r._replace(pruned=pruned) if r.request_id == request_id else r for r in look.requests)
             self.batches[place] = look._replace(requests=changed)
 
-    def facts(self, nic: int, direction: int) -> NicFacts:
-        return NicFacts(RATE, self.rho if direction == Direction.OUT else 0.5, None)
-
     def nic_stats(self, index: int) -> Any:
         return {
             "rate_bytes_per_s": RATE,
             "carried_bytes": self.carried,
             "unscheduled_carried_bytes": self.unscheduled,
             "passed_bytes": self.passed,
+            "load": None if self.rho is None else [self.rho, 0.5],
         }
 
     def ranks(self) -> dict[int, int | None]:
@@ -274,6 +273,17 @@ def test_loads_are_told_when_they_have_moved(node) -> None:
     out = [0.25, 0.25 + 1.5 * STEP, 0.0]
     assert [rho for port, rho in link.said if port == "10.0.0.1/out"] == out
     assert [rho for port, rho in link.said if port == "10.0.0.1/in"] == [0.5]
+
+
+def test_variant_mfs_reports_no_load(node) -> None:
+    arbiter, link, batches = node
+    seconds = iter(range(3))
+    loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: next(seconds) * 10**9)
+    arbiter.rho = None
+    loads.sample()
+    arbiter.unscheduled += RATE
+    loads.sample()
+    assert link.said == [] and link.uses, "uses are reported all the same"
 
 
 @pytest.mark.parametrize(("variant", "scavenged"), [(Variant.PAPER, {1}), (Variant.MFS, set())])

@@ -3,7 +3,9 @@ import math
 import msgspec
 import pytest
 
-from mfsd.policy import EarlyOrder, PolicyConfig, Variant
+from mfsd import _native
+from mfsd.policy import EarlyOrder, Flow, PolicyConfig, Variant
+from mfsd.policy.native import native_policy
 
 
 def test_defaults_are_those_of_the_design() -> None:
@@ -13,6 +15,21 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (config.threshold_base, config.threshold_top) == (4.0, 0.5)
     assert (config.rho_max, config.critical_laxity_share) == (0.95, 0.05)
     assert (config.promotion_interval_ns, config.drop_budget) == (1_000_000, 0.05)
+
+
+def test_the_native_core_states_the_defaults() -> None:
+    """One place: mfs_policy_default. Its thresholds are those that the config's two numbers give."""
+    config = PolicyConfig()
+    assert native_policy(config)._replace(threshold=()) == _native.Policy()
+    flow = {"stage": 3, "sequence": 0, "remaining_bytes": 10**9, "rate_bytes_per_s": 10**9, "budget_ns": 10**10}
+    for policy in (_native.Policy(variant=1), native_policy(PolicyConfig(variant=Variant.PAPER))):
+        rules = _native.OrderRules(policy)
+        moments = [
+            rules.evaluate(Flow(**flow, deadline_ns=at_ns), rules.first(), 0) for at_ns in range(10**9, 10**13, 10**9)
+        ]
+        levels = [decision.level for decision, _ in moments]
+        crossings = [next(i + 1 for i, level in enumerate(levels) if level > k) for k in range(1, 8)]
+        assert crossings == [3, 9, 33, 129, 513, 2049, 8193]  # 1 s of bytes: Q_i is reached at 1 / Q_i = 2 * 4^(i-1) s
 
 
 @pytest.mark.parametrize(

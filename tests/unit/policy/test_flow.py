@@ -12,12 +12,9 @@ from mfsd.policy import (
     Stage,
     Tier,
     Variant,
-    initial,
-    look,
-    next_look_ns,
-    tier_of,
 )
-from mfsd.policy.flow import admits_to_class_0, laxity_ns
+from tests.specification import initial, look, next_look_ns, tier_of
+from tests.specification.flow import admits_to_class_0, laxity_ns
 
 MS = 1_000_000
 GB = 10**9

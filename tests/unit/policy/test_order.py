@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 from mfsd.policy import (
     NO_DEADLINE,
     NO_RANK,
-    Decision,
     EarlyOrder,
     Flow,
     PolicyConfig,
     Stage,
     Tier,
     Variant,
-    first_in_order,
-    look,
-    order_key,
-    tier_of,
 )
+from tests.specification import Decision, first_in_order, look, order_key, tier_of
 
 MFS, PAPER = PolicyConfig(), PolicyConfig(variant=Variant.PAPER)
 BY_RANK = PolicyConfig(early_order=EarlyOrder.RANK)

@@ -11,18 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from mfsd.policy import (
-    NO_DEADLINE,
-    Decision,
-    Flow,
-    PolicyConfig,
-    Stage,
-    Variant,
-    first_in_order,
-    initial,
-    look,
-    order_key,
-)
+from mfsd.policy import NO_DEADLINE, Flow, PolicyConfig, Stage, Variant
+from tests.specification import Decision, first_in_order, initial, look, order_key
 
 S = 10**9  # one unit of time in ns
 UNIT = 1000  # one unit of bytes: a second's worth

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from mfsd.policy import Decision, Flow, PolicyConfig, Stage, Variant, order_key
+from mfsd.policy import Flow, PolicyConfig, Stage, Variant
+from tests.specification import Decision, order_key
 
 
 class Layer(NamedTuple):

@@ -4,13 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfsd.policy import NO_DEADLINE, PolicyConfig
-from mfsd.policy.urgency import (
-    crossing_ns,
-    level_at,
-    minimal_link_utilization,
-    relative_layer_index,
-    thresholds,
-)
+from mfsd.policy.urgency import minimal_link_utilization, thresholds
+from tests.specification.urgency import crossing_ns, level_at, relative_layer_index
 
 rates = st.integers(10**6, 10**11)
 sizes = st.integers(1, 10**10)

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy import Decision, Flow, PolicyConfig, Tier, Variant, is_near, load_step, wire_class
+from mfsd.policy import Flow, PolicyConfig, Tier, Variant
+from tests.specification import Decision, is_near, load_step, wire_class
 
 all_k = st.integers(2, 8)
 variants = st.sampled_from(Variant)

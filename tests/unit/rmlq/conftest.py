@@ -6,7 +6,7 @@ import ctypes
 import os
 import shlex
 import subprocess
-from ctypes import POINTER, byref, c_double, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
 import pytest
@@ -18,18 +18,19 @@ NEVER = 2**64 - 1
 
 
 class Policy(ctypes.Structure):
+    """Its thresholds; the parameters behind them are set by name."""
+
+    _fields_ = [("threshold", c_double * 8), ("parameters", c_uint8 * 256)]
+
+
+class Parameter(ctypes.Structure):
     _fields_ = [
-        ("variant", c_int),
-        ("early_order", c_int),
-        ("classes", c_uint32),
-        ("levels", c_uint32),
-        ("threshold", c_double * 8),
-        ("rho_max", c_double),
-        ("critical_laxity_share", c_double),
-        ("readmission_share", c_double),
-        ("promotion_interval_ns", c_uint64),
-        ("soon_ns", c_uint64),
-        ("short_load_ns", c_uint64),
+        ("name", c_char_p),
+        ("fallback", c_double),
+        ("least", c_double),
+        ("most", c_double),
+        ("offset", c_uint32),
+        ("kind", c_uint32),
     ]
 
 
@@ -97,6 +98,8 @@ class Stats(ctypes.Structure):
 
 SIGNATURES = {
     "mfs_policy_default": (None, [POINTER(Policy), c_uint32]),
+    "mfs_policy_parameter": (POINTER(Parameter), [c_uint32]),
+    "mfs_policy_set": (None, [POINTER(Policy), POINTER(Parameter), c_double]),
     "mfs_rmlq_create": (c_int, [POINTER(Policy), c_uint64, c_uint32, POINTER(c_void_p)]),
     "mfs_rmlq_destroy": (None, [c_void_p]),
     "mfs_rmlq_submit": (c_int, [c_void_p, POINTER(Flow), c_uint64, POINTER(c_uint64)]),
@@ -146,8 +149,11 @@ class Native:
     def policy(self, classes: int = 8, **changes: object) -> Policy:
         policy = Policy()
         self.library.mfs_policy_default(byref(policy), classes)
+        parameters = {}
+        while parameter := self.library.mfs_policy_parameter(len(parameters)):
+            parameters[parameter.contents.name.decode()] = parameter
         for name, value in changes.items():
-            setattr(policy, name, value)
+            self.library.mfs_policy_set(byref(policy), parameters[name], value)
         return policy
 
     def create(self, policy: Policy, rate: int, flows_max: int) -> tuple[int, c_void_p]:

@@ -31,7 +31,7 @@ def test_random_calls_break_no_invariant(stress, seed):
         {"rho_max": -0.1},
         {"rho_max": float("nan")},
         {"critical_laxity_share": 1.5},
-        {"readmission_share": float("nan")},
+        {"readmission_margin": float("nan")},
         {"promotion_interval_ns": 0},
     ],
 )

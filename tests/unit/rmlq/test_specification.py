@@ -22,13 +22,17 @@ from hypothesis.stateful import (
 from mfsd.policy import (
     NO_DEADLINE,
     NO_RANK,
-    Decision,
     EarlyOrder,
     Flow,
     PolicyConfig,
     Stage,
     Tier,
     Variant,
+)
+from mfsd.policy.types import known_stage
+from mfsd.policy.urgency import thresholds
+from tests.specification import (
+    Decision,
     initial,
     is_near,
     load_step,
@@ -38,10 +42,8 @@ from mfsd.policy import (
     tier_of,
     wire_class,
 )
-from mfsd.policy.estimate import effective_rate_bytes_per_s
-from mfsd.policy.order import rli_of
-from mfsd.policy.types import known_stage
-from mfsd.policy.urgency import crossing_ns, thresholds
+from tests.specification.order import rli_of
+from tests.specification.urgency import crossing_ns, effective_rate_bytes_per_s
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
@@ -425,7 +427,7 @@ class Machine(RuleBasedStateMachine):
             critical_laxity_share=share,
             soon_ns=soon,
             short_load_ns=short,
-            readmission_share=readmission,
+            readmission_margin=readmission,
         )
         for i, threshold in enumerate(thresholds(config)):
             policy.threshold[i] = threshold

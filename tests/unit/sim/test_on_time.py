@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy.on_time import Transfer, given_up
+from bench.sim.on_time import Transfer, given_up
 
 MS = 1_000_000
 transfers = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=7).map(

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from mfsd._native import Decision
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.estimate import transfer_ns
-from mfsd.policy.flow import Decision, Flow, guard_ns, laxity_ns
-from mfsd.policy.types import NO_DEADLINE, NO_RANK, Stage, Tier, known_stage
-from mfsd.policy.urgency import relative_layer_index
-
-Key = tuple[int, int, int, int, int]
-"""(tier, first, second, stage order, sequence). The smallest goes first; sequence makes each unique."""
+from mfsd.policy.flow import Flow
+from mfsd.policy.types import NO_DEADLINE, NO_RANK, Key, Stage, Tier, known_stage
+from tests.specification.flow import guard_ns, laxity_ns
+from tests.specification.urgency import relative_layer_index
 
 RENEWAL_BUDGETS: Final = 4
 """Variant mfs: how many budgets after its deadline a lost request is due again."""

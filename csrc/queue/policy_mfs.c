@@ -1,0 +1,153 @@
+/* Variant mfs: who can still be in time goes by deadline, who blocks others by how long it blocks them. It has no levels and
+ * asks for no load. */
+#include "policy.h"
+
+/* ---- early stages ------------------------------------------------------------------------------------------------ */
+
+/* Whether what a request waits for before it runs can no longer be there in time, were the port its own. */
+static bool late(const struct mfs_early_facts *facts)
+{
+	return facts->needed_ns &&
+	       facts->now_ns + policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s) > facts->needed_ns;
+}
+
+static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
+{
+	uint64_t second;
+
+	if (!policy_by_size(policy))
+		return facts->rank;
+	if (facts->owner == MFS_OWNER_UNKNOWN)
+		return (uint64_t)MFS_SIZE_NONE << 32 | MFS_RANK_NONE;
+	second = policy_size_second(facts->bytes, facts->rank);
+	if (facts->owner != MFS_OWNER_BATCH && late(facts))
+		second += (uint64_t)MFS_LATE_SIZES << 32;
+	return second;
+}
+
+/* How many classes below the first one of loads the rest of a request's load travels. */
+static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
+{
+	const uint64_t left_ns = policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s)
+				 << (late(facts) ? MFS_LATE_SIZES : 0);
+
+	return (left_ns > policy->short_load_ns) + (left_ns > MFS_LOAD_STEP * policy->short_load_ns);
+}
+
+/* Collectives are alone on their class. */
+static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
+{
+	const uint32_t k = policy->classes;
+	uint32_t below = facts->rli;
+
+	if (facts->stage != MFS_STAGE_REUSE || k < 5)
+		return k > 3;
+	if (facts->owner == MFS_OWNER_REQUEST && policy_by_size(policy) && policy->short_load_ns)
+		below = load_step(policy, facts);
+	return (uint8_t)(2 + policy_lesser(below, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
+}
+
+/* ---- last stages ------------------------------------------------------------------------------------------------- */
+
+/* Time to spare at the port's full rate. */
+static int64_t laxity(const struct mfs_last_facts *facts, int64_t alone_ns)
+{
+	const int64_t now = (int64_t)facts->now_ns;
+	const uint64_t tail = facts->bytes_tail < facts->bytes ? facts->bytes_tail : facts->bytes;
+	const int64_t computed = policy_computes(facts) ? (int64_t)facts->compute_end_ns : now;
+	const int64_t after = computed + (tail ? (int64_t)policy_transfer_ns(tail, facts->rate_bytes_per_s) : 0);
+
+	return (int64_t)facts->deadline_ns - (after > now + alone_ns ? after : now + alone_ns);
+}
+
+static int64_t alone(const struct mfs_last_facts *facts)
+{
+	return (int64_t)policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s);
+}
+
+static int64_t guard(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
+{
+	return policy_budget_share_ns(facts, policy->critical_laxity_share);
+}
+
+/* A lost request is due again some budgets after its deadline: it delays nobody who is due before that. */
+static uint64_t due(const struct mfs_last_facts *facts)
+{
+	if (!facts->decision.lost)
+		return facts->deadline_ns;
+	if (!facts->budget_ns || facts->budget_ns > (MFS_TIME_MAX - facts->deadline_ns) / MFS_RENEWAL_BUDGETS)
+		return MFS_TIME_MAX;
+	return facts->deadline_ns + MFS_RENEWAL_BUDGETS * facts->budget_ns;
+}
+
+static enum mfs_tier tier_last(const struct mfs_decision *decision)
+{
+	return decision->critical && !decision->lost ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
+}
+
+static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts, enum mfs_tier tier)
+{
+	if (tier == MFS_TIER_CRITICAL && policy_by_size(policy)) /* among the early ones, before batches of its size */
+		return policy_early_key(0, policy_size_second(facts->bytes, 0), STAGE_LAST);
+	return tier == MFS_TIER_LAST ? due(facts) : facts->deadline_ns;
+}
+
+/* Class 0 is for who is nearly out of slack, and only where those who would wait have at least as much left after it. */
+static bool admits(const struct mfs_last_facts *facts, int64_t laxity_ns, int64_t guard_ns, int64_t alone_ns)
+{
+	if (laxity_ns < 0 || laxity_ns >= guard_ns)
+		return false;
+	return facts->unit_slack_ns == INT64_MAX || facts->unit_slack_ns - alone_ns >= laxity_ns;
+}
+
+static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts)
+{
+	const int64_t alone_ns = alone(facts), laxity_ns = laxity(facts, alone_ns), guard_ns = guard(policy, facts);
+	const int64_t latest_start = (int64_t)facts->deadline_ns - alone_ns;
+	struct mfs_decision *decision = &facts->decision;
+
+	decision->lost = policy_lost(policy, facts, laxity_ns);
+	if (decision->lost)
+		return MFS_TIME_NEVER;
+	if (!decision->critical)
+		decision->critical = admits(facts, laxity_ns, guard_ns, alone_ns);
+	return policy_evaluate_at_ns(policy, facts,
+				     latest_start + 1 - (!decision->critical && guard_ns > 0 ? guard_ns : 0));
+}
+
+static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+{
+	*reasons = (struct mfs_reasons){
+		.laxity_ns = laxity(facts, alone(facts)),
+		.guard_ns = guard(policy, facts),
+		.due_ns = due(facts),
+		.effective_rate_bytes_per_s = facts->rate_bytes_per_s,
+		.level_ns = INT64_MAX,
+	};
+}
+
+/* It has little to spare: it travels a class above the others. */
+static bool near(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
+{
+	if (facts->deadline_ns == MFS_TIME_MAX)
+		return false;
+	if (policy->soon_ns && due(facts) < facts->now_ns + policy->soon_ns)
+		return true;
+	return !facts->decision.lost && laxity(facts, alone(facts)) < MFS_NEAR_GUARDS * guard(policy, facts);
+}
+
+/* Below all early stages. */
+static uint8_t class_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
+{
+	return (uint8_t)(policy->classes - (policy->classes >= MFS_NEAR_CLASSES && near(policy, facts) ? 3 : 2));
+}
+
+const struct policy_rules policy_mfs = {
+	.key_early = key_early,
+	.tier_last = tier_last,
+	.key_last = key_last,
+	.evaluate = evaluate,
+	.reasons = reasons,
+	.class_early = class_early,
+	.class_last = class_last,
+};

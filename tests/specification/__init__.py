@@ -1,0 +1,23 @@
+"""What the native queue is held to: its rules once more, as readable Python without state.
+
+Read in this order: urgency, flow, order, wire. Facts and parameters are those of `mfsd.policy`. The differential tests
+(tests/unit/rmlq/test_specification.py, test_order_rules.py) compare what the C decides with what is written here.
+"""
+
+from mfsd._native import Decision
+from tests.specification.flow import initial, look, next_look_ns
+from tests.specification.order import first_in_order, is_near, load_step, order_key, tier_of
+from tests.specification.wire import wire_class
+
+__all__ = [
+    "Decision",
+    "first_in_order",
+    "initial",
+    "is_near",
+    "load_step",
+    "look",
+    "next_look_ns",
+    "order_key",
+    "tier_of",
+    "wire_class",
+]
