@@ -63,6 +63,7 @@ RETIRED = (
     Retired("shed", "dropped"),
     Retired("he", "it, the client, the program", pattern=r"\b(he|his|him)\b"),
     Retired("whoever", "the caller, the thread, the client", (".c", ".h", ".pyx", ".pxi")),
+    Retired("simulation-studies", "docs/results/studies.md", ALL, r"simulation-studies"),
     Retired("words.py", "types.py", NAMES, r"(^|/|_)words\.py$"),
     Retired("once.py", "warn_once.py", NAMES, r"(^|/)once\.py$"),
     Retired("cage.py", "sandbox.py", NAMES, r"(^|/)cage\.py$"),
