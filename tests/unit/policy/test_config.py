@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +22,13 @@ def test_the_native_core_states_the_defaults() -> None:
     """One place: mfs_policy_default. Its thresholds are those that the config's two numbers give."""
     config = PolicyConfig()
     assert native_policy(config)._replace(threshold=()) == _native.Policy()
-    flow = {"stage": 3, "sequence": 0, "remaining_bytes": 10**9, "rate_bytes_per_s": 10**9, "budget_ns": 10**10}
+    flow: dict[str, Any] = {
+        "stage": 3,
+        "sequence": 0,
+        "remaining_bytes": 10**9,
+        "rate_bytes_per_s": 10**9,
+        "budget_ns": 10**10,
+    }
     for policy in (_native.Policy(variant=1), native_policy(PolicyConfig(variant=Variant.PAPER))):
         rules = _native.OrderRules(policy)
         moments = [
