@@ -206,6 +206,14 @@ def test_a_critical_flow_ends_it(lent: Callable[..., tuple[Server, Client]], eve
     eventually(lambda: on_credit(server, client), "credit, a while after")
 
 
+def test_what_is_no_transfer_is_refused(lent: Callable[..., tuple[Server, Client]]) -> None:
+    _, client = lent()
+    with pytest.raises(TypeError, match="tuple is no Transfer"):
+        client.ask((1, 3), 0, None, 0, 0, 6)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="int is no Transfer"):
+        client.submit_transfer(1000, 0, None, 0)  # type: ignore[arg-type]
+
+
 def test_there_is_none_where_nothing_is_enforced(lent: Callable[..., tuple[Server, Client]]) -> None:
     server, client = lent()
     server.arbiter.mode(Mode.OBSERVE)
