@@ -18,7 +18,6 @@ from mfsd.policy import (
     PolicyConfig,
     Stage,
     Variant,
-    first_in_order,
     initial,
     look,
     order_key,
@@ -77,9 +76,7 @@ def run_mfs(config: PolicyConfig, jobs: list[Job]) -> dict[str, Fraction]:
             )
             decisions[job.name] = look(config, flow, decisions[job.name], now, unit_slack_ns=slack)
             keys[order_key(config, flow, decisions[job.name])] = job.name
-        first = first_in_order(keys)
-        assert first is not None
-        name = keys[first]
+        name = keys[min(keys)]
         now += QUANTUM * S // UNIT
         left[name] -= QUANTUM
         if left[name] == 0:

@@ -1,6 +1,6 @@
 """Algorithm 1: the order of batches and the requests pruned from it (paper appendix B).
 
-This is the reference: written to be read and to be right. An incremental core must give equal plans.
+This is the specification: written to be read and to be right. The plan core (csrc/plan) must give equal plans.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from mfsd.policy.config import PolicyConfig, Variant
-from mfsd.policy.load import Bottleneck, Loads, PromisedLoad
 from mfsd.policy.red import EffectiveDeadline, robust_effective_deadline
 from mfsd.policy.result import Batch, Place, Plan, Pruned, Request
+from tests.support.promised_load import Bottleneck, Loads, PromisedLoad
 
 _PPM = 1_000_000
 
