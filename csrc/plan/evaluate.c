@@ -144,8 +144,10 @@ static void find_bounds(struct mfs_plan *plan)
 /* Load on the port that the batch has now. */
 static int64_t load_on(const struct plan_batch *batch, uint32_t port)
 {
-	uint32_t low = 0, high = batch->ports;
+	uint32_t low = 0, high = batch->ports, run = high ? port - batch->row[0].port : 0;
 
+	if (run < high && batch->row[run].port == port) /* ports next to each other, as an all-to-all has */
+		return batch->row[run].busy;
 	while (low < high) {
 		uint32_t middle = (low + high) / 2;
 
@@ -158,34 +160,44 @@ static int64_t load_on(const struct plan_batch *batch, uint32_t port)
 }
 
 /* Whether a batch of the chunk, from the request's own on, does not bear it on the port. */
-static bool refused_by_batches(struct mfs_plan *plan, const struct plan_batch *own, const struct plan_load *load,
+static bool refused_by_batches(struct mfs_plan *plan, struct plan_out *out, const struct plan_load *load,
 			       struct plan_chunk *chunk)
 {
+	const struct plan_batch *own = out->request->batch;
 	int64_t sum = plan_front(plan, chunk)[load->port] + load->busy;
-	bool reached = chunk != own->chunk;
+	uint32_t from = 0;
 
 	if (!chunk->known)
 		plan_order_learn(plan, chunk);
-	for (const struct plan_slot *slot = chunk->slot; slot < chunk->slot + chunk->n; slot++) {
-		sum += load_on(slot->batch, load->port);
-		reached |= slot->batch == own;
-		if (reached && sum > slot->longest && sum > room(plan, slot))
-			return true;
+	while (chunk == own->chunk && chunk->slot[from].batch != own)
+		from++;
+	for (uint32_t i = from; i < chunk->n; i++)
+		if (sum > chunk->slot[i].longest && sum > room(plan, &chunk->slot[i]))
+			goto refused;
+	for (uint32_t i = 0; i < chunk->n; i++) {
+		sum += load_on(chunk->slot[i].batch, load->port);
+		if (i >= from && sum > chunk->slot[i].longest && sum > room(plan, &chunk->slot[i]))
+			goto refused;
 	}
 	return false;
+refused:
+	*out = (struct plan_out){ out->request, load->busy, load->port, chunk->at };
+	return true;
 }
 
 /* With what has come back before it in this event. */
 static bool refused(struct mfs_plan *plan, struct plan_out *out)
 {
-	const struct plan_batch *own = out->request->batch;
-	uint32_t loads = plan_request_loads(plan, out->request);
+	const struct plan_load last = { out->busy, out->port };
+	uint32_t own = out->request->batch->chunk->at, loads = plan_request_loads(plan, out->request);
 	int64_t most = 0;
 
+	if (out->chunk < plan->chunk.n && refused_by_batches(plan, out, &last, plan->chunk.at[out->chunk]))
+		return true;
 	for (uint32_t i = 0; i < loads; i++) {
 		const struct plan_load *load = &plan->part[i];
 
-		for (uint32_t c = own->chunk->at; c < plan->chunk.n; c++) {
+		for (uint32_t c = own; c < plan->chunk.n; c++) {
 			int64_t sum = plan->chunk.at[c]->behind[load->port] + load->busy;
 
 			if (sum - plan->bound.at[c].end > most) {
@@ -196,12 +208,12 @@ static bool refused(struct mfs_plan *plan, struct plan_out *out)
 	}
 	if (most)
 		return true;
-	for (uint32_t c = own->chunk->at; c < plan->chunk.n; c++)
+	for (uint32_t c = own; c < plan->chunk.n; c++)
 		for (uint32_t i = 0; i < loads; i++) {
 			const struct plan_load *load = &plan->part[i];
 
 			if (plan->chunk.at[c]->behind[load->port] + load->busy > plan->bound.at[c].least &&
-			    refused_by_batches(plan, own, load, plan->chunk.at[c]))
+			    refused_by_batches(plan, out, load, plan->chunk.at[c]))
 				return true;
 		}
 	return false;
@@ -225,35 +237,45 @@ static void readmit(struct mfs_plan *plan)
 
 /* -- pruning */
 
-/* The load of fixed loads alone, in plan->fixed: which batches late requests cannot help. */
+/* How long the longest port would be busy with fixed loads alone, which are added up in plan->fixed chunk by chunk. */
 struct fixed_walk {
-	int64_t longest, of_all;
-	uint32_t chunk, slot; /* the next */
+	uint32_t chunks; /* that are in plan->fixed */
+	int64_t front, end; /* of the last of them */
+	int64_t of_all;
 };
 
+/* Behind this batch. The later ones of its chunk are taken out for the time being. */
+static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chunk, const struct plan_slot *slot)
+{
+	int64_t longest;
+
+	for (int sign = -1; sign <= 1; sign += 2) {
+		for (const struct plan_slot *at = slot + 1; at < chunk->slot + chunk->n; at++)
+			for (uint32_t i = 0; i < at->batch->fixed_loads; i++)
+				plan->fixed[at->batch->fixed[i].port] += sign * at->batch->fixed[i].busy;
+		if (sign < 0)
+			longest = plan_greatest(plan->fixed, plan->ports);
+	}
+	return longest;
+}
+
 /* Variant mfs: late even with every request of all batches pruned. */
-static bool is_hopeless(struct mfs_plan *plan, struct fixed_walk *fixed, const struct plan_chunk *chunk,
+static bool is_hopeless(struct mfs_plan *plan, struct fixed_walk *walk, const struct plan_chunk *chunk,
 			const struct plan_slot *slot)
 {
-	if (plan->paper || fixed->of_all + plan->now <= slot->loose)
+	int64_t left = slot->loose - plan->now;
+
+	if (plan->paper || walk->of_all <= left)
 		return false;
-	while (fixed->chunk <= chunk->at) {
-		const struct plan_chunk *at = plan->chunk.at[fixed->chunk];
-		uint32_t end = at == chunk ? (uint32_t)(slot - chunk->slot) + 1 : at->n;
+	for (; walk->chunks <= chunk->at; walk->chunks++) {
+		const int64_t *here = plan->chunk.at[walk->chunks]->fixed;
 
-		for (; fixed->slot < end; fixed->slot++) {
-			const struct plan_batch *batch = at->slot[fixed->slot].batch;
-
-			for (uint32_t i = 0; i < batch->fixed_loads; i++)
-				fixed->longest = plan_max(fixed->longest, plan->fixed[batch->fixed[i].port] +=
-										    batch->fixed[i].busy);
-		}
-		if (at == chunk)
-			break;
-		fixed->chunk++;
-		fixed->slot = 0;
+		for (uint32_t u = 0; u < plan->ports; u++)
+			plan->fixed[u] += here[u];
+		walk->front = walk->end;
+		walk->end = plan_greatest(plan->fixed, plan->ports);
 	}
-	return fixed->longest + plan->now > slot->loose;
+	return walk->front > left || (walk->end > left && fixed_longest(plan, chunk, slot) > left);
 }
 
 /* The first cell of the column whose request counts; its end when none does. */
@@ -299,15 +321,18 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 	return NULL;
 }
 
+static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk *walk, const struct plan_batch *batch)
+{
+	return walk->slowest != MFS_PLAN_NO_PORT && batch->red >= plan->nobody_till[walk->slowest];
+}
+
 /* Prunes one request for the batch; false when that cannot help. */
 static bool prune_one(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_batch *batch)
 {
 	uint32_t port = walk->slowest, loads;
 	struct plan_request *victim;
 
-	if (port == MFS_PLAN_NO_PORT || batch->red < plan->nobody_till[port])
-		return false;
-	victim = find_victim(plan, port, batch);
+	victim = may_have_victim(plan, walk, batch) ? find_victim(plan, port, batch) : NULL;
 	if (!victim)
 		return false;
 	victim->flags |= PLAN_PRUNED;
@@ -334,8 +359,9 @@ static void prune_chunk(struct mfs_plan *plan, struct fixed_walk *fixed, struct 
 	plan_walk_begin(plan, &walk, chunk);
 	chunk->known = true; /* unless a victim changes what was found already */
 	for (struct plan_slot *slot = chunk->slot; slot < chunk->slot + chunk->n; slot++) {
-		plan_walk_on(plan, &walk, slot->batch);
-		if (is_late(plan, slot, walk.longest) && !is_hopeless(plan, fixed, chunk, slot))
+		plan_walk_on(plan, &walk, chunk, (uint32_t)(slot - chunk->slot));
+		if (is_late(plan, slot, walk.longest) && may_have_victim(plan, &walk, slot->batch) &&
+		    !is_hopeless(plan, fixed, chunk, slot))
 			while (plan->pruned.n < plan->budget && is_late(plan, slot, walk.longest))
 				if (!prune_one(plan, &walk, slot->batch))
 					break;
@@ -355,11 +381,10 @@ static void prune(struct mfs_plan *plan)
 {
 	struct fixed_walk fixed = { 0 };
 
+	fixed.of_all = plan_greatest(plan->fixed_total, plan->ports);
 	memset(plan->fixed, 0, plan->ports * sizeof(*plan->fixed));
-	for (uint32_t u = 0; u < plan->ports; u++) {
+	for (uint32_t u = 0; u < plan->ports; u++)
 		plan->nobody_till[u] = INT64_MIN;
-		fixed.of_all = plan_max(fixed.of_all, plan->fixed_total[u]);
-	}
 	for (uint32_t c = 0; c < plan->chunk.n && plan->pruned.n < plan->budget; c++)
 		if (may_be_late(plan, plan->chunk.at[c]))
 			prune_chunk(plan, &fixed, plan->chunk.at[c]);

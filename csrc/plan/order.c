@@ -19,7 +19,7 @@ int64_t plan_front_top(const struct mfs_plan *plan, const struct plan_chunk *chu
 	return chunk->at ? plan->chunk.at[chunk->at - 1]->top : 0;
 }
 
-static int64_t greatest(const int64_t *load, uint32_t n)
+int64_t plan_greatest(const int64_t *load, uint32_t n)
 {
 	int64_t a = 0, b = 0, c = 0, d = 0;
 	uint32_t u = 0;
@@ -46,10 +46,11 @@ int plan_order_reserve(struct mfs_plan *plan)
 	rc = rc ? rc : PLAN_RESERVE(plan->bound, need);
 	if (rc || plan->spare)
 		return rc;
-	chunk = malloc(sizeof(*chunk) + plan->chunk_slots * sizeof(*chunk->slot) + plan->ports * sizeof(*chunk->behind));
+	chunk = malloc(sizeof(*chunk) + plan->chunk_slots * sizeof(*chunk->slot) + 2 * plan->ports * sizeof(*chunk->behind));
 	if (!chunk)
 		return -ENOMEM;
 	chunk->behind = (int64_t *)(chunk->slot + plan->chunk_slots);
+	chunk->fixed = chunk->behind + plan->ports;
 	plan->spare = chunk;
 	return 0;
 }
@@ -78,6 +79,7 @@ static struct plan_chunk *add_chunk(struct mfs_plan *plan, struct plan_chunk *pr
 	chunk->n = 0;
 	chunk->known = previous && previous->known;
 	chunk->top = previous ? previous->top : 0;
+	memset(chunk->fixed, 0, plan->ports * sizeof(*chunk->fixed));
 	memcpy(chunk->behind, previous ? previous->behind : plan->none, plan->ports * sizeof(*chunk->behind));
 	memmove(plan->chunk.at + at + 1, plan->chunk.at + at, (plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
 	plan->chunk.at[at] = chunk;
@@ -94,25 +96,33 @@ static void drop_chunk(struct mfs_plan *plan, uint32_t at)
 	move_refusals(plan, at, -1);
 }
 
-static void move_slots(struct plan_chunk *to, const struct plan_slot *slot, uint32_t n)
+static void add_fixed(struct plan_chunk *chunk, const struct plan_batch *batch, int sign)
 {
-	memcpy(to->slot + to->n, slot, n * sizeof(*slot));
-	to->n += n;
-	for (uint32_t i = 0; i < n; i++)
-		slot[i].batch->chunk = to;
+	for (uint32_t i = 0; i < batch->fixed_loads; i++)
+		chunk->fixed[batch->fixed[i].port] += sign * batch->fixed[i].busy;
+}
+
+static void move_slots(struct plan_chunk *to, struct plan_chunk *from, uint32_t first)
+{
+	memcpy(to->slot + to->n, from->slot + first, (from->n - first) * sizeof(*to->slot));
+	for (; from->n > first; from->n--, to->n++) {
+		struct plan_batch *batch = from->slot[from->n - 1].batch;
+
+		batch->chunk = to;
+		add_fixed(from, batch, -1);
+		add_fixed(to, batch, 1);
+	}
 }
 
 static void split(struct mfs_plan *plan, struct plan_chunk *chunk)
 {
-	uint32_t kept = chunk->n / 2;
 	struct plan_chunk *rest = add_chunk(plan, chunk);
 
-	move_slots(rest, chunk->slot + kept, chunk->n - kept);
-	chunk->n = kept;
+	move_slots(rest, chunk, chunk->n / 2);
 	for (uint32_t i = 0; i < rest->n; i++)
 		for (uint32_t k = 0; k < rest->slot[i].batch->ports; k++)
 			chunk->behind[rest->slot[i].batch->row[k].port] -= rest->slot[i].batch->row[k].busy;
-	chunk->top = greatest(chunk->behind, plan->ports);
+	chunk->top = plan_greatest(chunk->behind, plan->ports);
 }
 
 /* Load comes or goes in this chunk: S changes behind it and all later ones. Of chunks in which none of these ports can be
@@ -134,7 +144,7 @@ static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struc
 		if (sign > 0)
 			chunk->top = plan_max(chunk->top, most);
 		else if (most == chunk->top)
-			chunk->top = greatest(chunk->behind, plan->ports);
+			chunk->top = plan_greatest(chunk->behind, plan->ports);
 		chunk->known &= most < front;
 		front = chunk->top;
 	}
@@ -192,6 +202,7 @@ void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch)
 					      .longest = at ? chunk->slot[at - 1].longest : plan_front_top(plan, chunk),
 					      .feasible_until = INT64_MIN };
 	batch->chunk = chunk;
+	add_fixed(chunk, batch, 1);
 	promise(plan, chunk, batch->row, batch->ports, 1);
 }
 
@@ -200,13 +211,14 @@ void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch)
 	struct plan_chunk *chunk = batch->chunk, *next;
 	uint32_t at = position(chunk, batch);
 
+	add_fixed(chunk, batch, -1);
 	promise(plan, chunk, batch->row, batch->ports, -1);
 	memmove(chunk->slot + at, chunk->slot + at + 1, (--chunk->n - at) * sizeof(*chunk->slot));
 	next = chunk->at + 1 < plan->chunk.n ? plan->chunk.at[chunk->at + 1] : NULL;
 	if (!chunk->n) {
 		drop_chunk(plan, chunk->at);
 	} else if (next && chunk->n + next->n <= plan->chunk_slots / 2) {
-		move_slots(chunk, next->slot, next->n);
+		move_slots(chunk, next, 0);
 		memcpy(chunk->behind, next->behind, plan->ports * sizeof(*chunk->behind));
 		chunk->top = next->top;
 		chunk->known &= next->known;
@@ -230,15 +242,25 @@ void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk)
 			*walk = (struct plan_walk){ plan->load[u], u };
 }
 
-void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_batch *batch)
+/* Past the batch of this slot. */
+void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk, uint32_t slot)
 {
+	const struct plan_batch *batch = chunk->slot[slot].batch;
+	struct plan_walk at = *walk;
+
+	if (slot + 2 < chunk->n) { /* into the cache: blocks begin with the row's head, and lie anywhere */
+		__builtin_prefetch(chunk->slot[slot + 2].batch);
+		for (uint32_t k = 0; k < chunk->slot[slot + 1].batch->ports; k += 4)
+			__builtin_prefetch(&chunk->slot[slot + 1].batch->row[k]);
+	}
 	for (uint32_t k = 0; k < batch->ports; k++) {
 		uint32_t u = batch->row[k].port;
 		int64_t sum = plan->load[u] += batch->row[k].busy;
 
-		if (sum > walk->longest || (sum == walk->longest && sum && u < walk->slowest))
-			*walk = (struct plan_walk){ sum, u };
+		if (__builtin_expect(sum >= at.longest, 0) && (sum > at.longest || (sum && u < at.slowest)))
+			at = (struct plan_walk){ sum, u };
 	}
+	*walk = at;
 }
 
 /* Finds the longest port behind each batch of the chunk. */
@@ -248,7 +270,7 @@ void plan_order_learn(struct mfs_plan *plan, struct plan_chunk *chunk)
 
 	plan_walk_begin(plan, &walk, chunk);
 	for (uint32_t i = 0; i < chunk->n; i++) {
-		plan_walk_on(plan, &walk, chunk->slot[i].batch);
+		plan_walk_on(plan, &walk, chunk, i);
 		chunk->slot[i].longest = walk.longest;
 	}
 	chunk->known = true;

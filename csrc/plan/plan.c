@@ -304,7 +304,7 @@ void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 			const struct plan_batch *batch = plan->chunk.at[c]->slot[i].batch;
 			int64_t passed;
 
-			plan_walk_on(plan, &walk, batch);
+			plan_walk_on(plan, &walk, plan->chunk.at[c], i);
 			passed = walk.longest + (plan->paper ? batch->compute : 0);
 			*out++ = (struct mfs_plan_place){ batch->id, batch->red, batch->loose,
 							  plan->now + plan_max(passed, batch->compute), walk.slowest };

@@ -89,6 +89,7 @@ struct plan_chunk {
 	bool known;   /* slot->longest of all */
 	int64_t top;  /* the greatest of `behind` */
 	int64_t *behind;
+	int64_t *fixed; /* by port: fixed loads of these batches */
 	struct plan_slot slot[];
 };
 
@@ -198,9 +199,10 @@ void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch);
 void plan_order_learn(struct mfs_plan *plan, struct plan_chunk *chunk);
 void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk);
 void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk);
-void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_batch *batch);
+void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk, uint32_t slot);
 const int64_t *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk);
 int64_t plan_front_top(const struct mfs_plan *plan, const struct plan_chunk *chunk);
+int64_t plan_greatest(const int64_t *load, uint32_t n);
 void plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign);
 uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *request);
 
