@@ -41,10 +41,9 @@ cdef extern from "mfs/plan.h":
     const uint32_t MFS_PLAN_NO_PORT
     int mfs_plan_create(mfs_plan **out, const mfs_plan_config_t *config) nogil
     void mfs_plan_destroy(mfs_plan *plan) nogil
-    int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch, int64_t now_ns) nogil
-    int mfs_plan_remove(mfs_plan *plan, uint64_t batch, int64_t now_ns) nogil
-    void mfs_plan_hold(mfs_plan *plan) nogil
-    int mfs_plan_release(mfs_plan *plan, int64_t now_ns) nogil
+    int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch) nogil
+    int mfs_plan_remove(mfs_plan *plan, uint64_t batch) nogil
+    int mfs_plan_evaluate(mfs_plan *plan, int64_t now_ns) nogil
     bint mfs_plan_active(const mfs_plan *plan, uint64_t batch) nogil
     bint mfs_plan_owner(const mfs_plan *plan, uint64_t request, uint64_t *batch) nogil
     mfs_plan_counts_t mfs_plan_counts(const mfs_plan *plan) nogil
@@ -79,6 +78,7 @@ cdef class PlanCore:
 
     cdef mfs_plan *plan_
     cdef uint32_t resources
+    cdef bint held
     cdef object Plan, Place, Pruned
     cdef mfs_plan_request_t *request
     cdef mfs_plan_load_t *load
@@ -114,14 +114,23 @@ cdef class PlanCore:
         self._put(batch, now_ns)
 
     def depart(self, batch_id, now_ns):
+        cdef int64_t now = self._time("now_ns", now_ns)
         self._check_active(batch_id)
-        self._answer(mfs_plan_remove(self.plan_, batch_id, self._time("now_ns", now_ns)), batch_id)
+        mfs_plan_remove(self.plan_, batch_id)
+        self._evaluate(now)
 
     def hold(self):
-        mfs_plan_hold(self.plan_)
+        self.held = True
 
     def release(self, now_ns):
-        mfs_plan_release(self.plan_, self._time("now_ns", now_ns))
+        cdef int64_t now = self._time("now_ns", now_ns)
+        self.held = False
+        self._evaluate(now)
+
+    cdef int _evaluate(self, int64_t now) except -1:
+        if not self.held:
+            mfs_plan_evaluate(self.plan_, now)
+        return 0
 
     cdef bint _is_active(self, batch_id) except -1:
         return 0 <= batch_id < 1 << 64 and mfs_plan_active(self.plan_, batch_id)
@@ -193,7 +202,8 @@ cdef class PlanCore:
         made.requests = <uint32_t>requests
         made.request = self.request
         made.load = self.load
-        self._answer(mfs_plan_put(self.plan_, &made, now), batch_id)
+        self._answer(mfs_plan_put(self.plan_, &made), batch_id)
+        self._evaluate(now)
         return 0
 
     cdef int _room(self, size_t requests, size_t loads) except -1:

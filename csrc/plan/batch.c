@@ -2,13 +2,6 @@
 #define _GNU_SOURCE /* qsort_r */
 #include "state.h"
 
-static int compare_u32(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 static int compare_i64(const void *a, const void *b)
 {
 	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -160,8 +153,8 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	uint32_t cells = 0;
 
 	for (uint32_t k = 0; k < batch->ports; k++) {
+		batch->row[k].port = (uint32_t)plan->port[k];
 		plan->k_of[plan->port[k]] = k;
-		batch->row[k].port = plan->port[k];
 	}
 	for (uint32_t i = 0; i < from->fixed_loads; i++, load++) {
 		if (!load->busy_ns)
@@ -205,7 +198,7 @@ int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, s
 	word = malloc(from->requests * sizeof(*word));
 	rc = word ? check(plan, from, word, &ports, &cells) : -ENOMEM;
 	if (!rc) {
-		qsort(plan->port, ports, sizeof(*plan->port), compare_u32);
+		qsort(plan->port, ports, sizeof(*plan->port), compare_i64);
 		*out = allocate(from, ports, cells);
 		if (*out)
 			fill(plan, *out, from, word);

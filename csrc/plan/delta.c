@@ -61,8 +61,7 @@ struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan
 		struct plan_request *r = plan->changed.at[i];
 
 		if (r->flags & PLAN_PRUNED)
-			pruned[count.pruned++] =
-				(struct mfs_plan_pruned){ r->id, r->batch->id, r->for_batch, r->busy, r->port };
+			pruned[count.pruned++] = plan_reason(r);
 		else if (r->flags & PLAN_INFEASIBLE)
 			infeasible[count.infeasible++] = r->id;
 		else if (r->flags & PLAN_REPORTED)

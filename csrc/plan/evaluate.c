@@ -48,7 +48,7 @@ static int compare_urgency(const void *x, const void *y)
 }
 
 /* Drops those that have lost the flag, and moves new ones to their places. */
-static void tidy(struct mfs_plan *plan)
+void plan_tidy(struct mfs_plan *plan)
 {
 	struct plan_out *out = plan->pruned.at, *add = plan->merging.at;
 	uint32_t old = 0, new = 0, to;
@@ -189,11 +189,18 @@ refused:
 static bool refused(struct mfs_plan *plan, struct plan_out *out)
 {
 	const struct plan_load last = { out->busy, out->port };
-	uint32_t own = out->request->batch->chunk->at, loads = plan_request_loads(plan, out->request);
+	uint32_t own, loads;
 	int64_t most = 0;
 
-	if (out->chunk < plan->chunk.n && refused_by_batches(plan, out, &last, plan->chunk.at[out->chunk]))
-		return true;
+	if (out->chunk < plan->chunk.n) {
+		struct plan_chunk *chunk = plan->chunk.at[out->chunk];
+
+		if (chunk->behind[last.port] + last.busy > plan->bound.at[out->chunk].end ||
+		    refused_by_batches(plan, out, &last, chunk))
+			return true;
+	}
+	own = out->request->batch->chunk->at;
+	loads = plan_request_loads(plan, out->request);
 	for (uint32_t i = 0; i < loads; i++) {
 		const struct plan_load *load = &plan->part[i];
 
@@ -219,20 +226,14 @@ static bool refused(struct mfs_plan *plan, struct plan_out *out)
 	return false;
 }
 
-static bool refused_again(const struct mfs_plan *plan, const struct plan_out *out)
-{
-	return out->chunk < plan->chunk.n &&
-	       plan->chunk.at[out->chunk]->behind[out->port] + out->busy > plan->bound.at[out->chunk].end;
-}
-
 /* Brings back, most urgent first, what fits. */
 static void readmit(struct mfs_plan *plan)
 {
 	find_bounds(plan);
 	for (uint32_t i = 0; i < plan->pruned.n; i++)
-		if (!refused_again(plan, &plan->pruned.at[i]) && !refused(plan, &plan->pruned.at[i]))
+		if (!refused(plan, &plan->pruned.at[i]))
 			give_back(plan, plan->pruned.at[i].request);
-	tidy(plan);
+	plan_tidy(plan);
 }
 
 /* -- pruning */
@@ -317,13 +318,13 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 	}
 	if (best)
 		return &best->request[best->cell[best_cell].request];
-	plan->nobody_till[port] = next_red;
+	plan->no_victim_before[port] = next_red;
 	return NULL;
 }
 
 static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk *walk, const struct plan_batch *batch)
 {
-	return walk->slowest != MFS_PLAN_NO_PORT && batch->red >= plan->nobody_till[walk->slowest];
+	return walk->slowest != MFS_PLAN_NO_PORT && batch->red >= plan->no_victim_before[walk->slowest];
 }
 
 /* Prunes one request for the batch; false when that cannot help. */
@@ -384,26 +385,29 @@ static void prune(struct mfs_plan *plan)
 	fixed.of_all = plan_greatest(plan->fixed_total, plan->ports);
 	memset(plan->fixed, 0, plan->ports * sizeof(*plan->fixed));
 	for (uint32_t u = 0; u < plan->ports; u++)
-		plan->nobody_till[u] = INT64_MIN;
+		plan->no_victim_before[u] = INT64_MIN;
 	for (uint32_t c = 0; c < plan->chunk.n && plan->pruned.n < plan->budget; c++)
 		if (may_be_late(plan, plan->chunk.at[c]))
 			prune_chunk(plan, &fixed, plan->chunk.at[c]);
-	tidy(plan);
+	plan_tidy(plan);
 }
 
-/* What arrived or departed is in the tables, and plan->now is set. */
-void plan_evaluate(struct mfs_plan *plan)
+int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns)
 {
+	if (now_ns < -MFS_PLAN_TIME_MAX || now_ns > MFS_PLAN_TIME_MAX)
+		return -ERANGE;
+	plan->now = now_ns;
 	check_all_feasible(plan);
-	tidy(plan);
+	plan_tidy(plan);
 	plan->budget = (uint32_t)(((uint64_t)plan->requests * plan->ppm + 999999) / 1000000);
 	if (plan->pruned.n > plan->budget) { /* the most urgent come back */
 		for (uint32_t i = 0; i < plan->pruned.n - plan->budget; i++)
 			give_back(plan, plan->pruned.at[i].request);
-		tidy(plan);
+		plan_tidy(plan);
 	}
 	if (plan->pruned.n)
 		readmit(plan);
 	if (plan->pruned.n < plan->budget)
 		prune(plan);
+	return 0;
 }

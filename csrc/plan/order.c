@@ -236,10 +236,10 @@ void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct
 /* Finds the longest port anew. */
 void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk)
 {
-	*walk = (struct plan_walk){ 0, MFS_PLAN_NO_PORT };
-	for (uint32_t u = 0; u < plan->ports; u++)
-		if (plan->load[u] > walk->longest)
-			*walk = (struct plan_walk){ plan->load[u], u };
+	*walk = (struct plan_walk){ plan_greatest(plan->load, plan->ports), 0 };
+	while (walk->longest && plan->load[walk->slowest] != walk->longest)
+		walk->slowest++;
+	walk->slowest = walk->longest ? walk->slowest : MFS_PLAN_NO_PORT;
 }
 
 /* Past the batch of this slot. */

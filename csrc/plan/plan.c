@@ -1,19 +1,28 @@
-/* The tables of plan.h: batches come and go; plan_evaluate() decides what follows. */
+/* The tables of plan.h: batches come and go; mfs_plan_evaluate() decides what follows. */
 #include "state.h"
 
-static void *table(size_t n, size_t size, bool *failed)
+/* Counts the tables by port, or cuts them from the arena. */
+static void take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
 {
-	void *at = calloc(n + 1, size);
+	size_t n = (size_t)plan->ports + 1;
 
-	*failed |= !at;
-	return at;
+	plan->none = mfs_arena_take(arena, n * sizeof(*plan->none));
+	plan->total = mfs_arena_take(arena, n * sizeof(*plan->total));
+	plan->load = mfs_arena_take(arena, n * sizeof(*plan->load));
+	plan->fixed_total = mfs_arena_take(arena, n * sizeof(*plan->fixed_total));
+	plan->fixed = mfs_arena_take(arena, n * sizeof(*plan->fixed));
+	plan->no_victim_before = mfs_arena_take(arena, n * sizeof(*plan->no_victim_before));
+	plan->candidates = mfs_arena_take(arena, n * sizeof(*plan->candidates));
+	plan->part = mfs_arena_take(arena, n * sizeof(*plan->part));
+	plan->stamp = mfs_arena_take(arena, n * sizeof(*plan->stamp));
+	plan->port = mfs_arena_take(arena, n * sizeof(*plan->port));
+	plan->k_of = mfs_arena_take(arena, n * sizeof(*plan->k_of));
 }
 
 int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 {
+	struct mfs_arena arena = { 0 };
 	struct mfs_plan *plan;
-	uint32_t n = config->ports;
-	bool failed = false;
 
 	if (config->drop_budget_ppm > 1000000 || !(config->readmission_margin >= 0 && config->readmission_margin <= 1))
 		return -EINVAL;
@@ -23,22 +32,15 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->paper = config->paper;
 	plan->ppm = config->drop_budget_ppm;
 	plan->margin = config->readmission_margin;
-	plan->ports = n;
-	plan->none = table(n, sizeof(*plan->none), &failed);
-	plan->total = table(n, sizeof(*plan->total), &failed);
-	plan->load = table(n, sizeof(*plan->load), &failed);
-	plan->fixed_total = table(n, sizeof(*plan->fixed_total), &failed);
-	plan->fixed = table(n, sizeof(*plan->fixed), &failed);
-	plan->nobody_till = table(n, sizeof(*plan->nobody_till), &failed);
-	plan->candidates = table(n, sizeof(*plan->candidates), &failed);
-	plan->stamp = table(n, sizeof(*plan->stamp), &failed);
-	plan->k_of = table(n, sizeof(*plan->k_of), &failed);
-	plan->port = table(n, sizeof(*plan->port), &failed);
-	plan->part = table(n, sizeof(*plan->part), &failed);
-	if (failed) {
-		mfs_plan_destroy(plan);
+	plan->ports = config->ports;
+	take_tables(plan, &arena);
+	plan->table_bytes = arena.used;
+	if (!mfs_arena_map(&arena)) {
+		free(plan);
 		return -ENOMEM;
 	}
+	plan->tables = arena.base;
+	take_tables(plan, &arena);
 	*out = plan;
 	return 0;
 }
@@ -52,19 +54,9 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 			free(plan->chunk.at[c]->slot[i].batch);
 		free(plan->chunk.at[c]);
 	}
-	for (uint32_t u = 0; plan->candidates && u < plan->ports; u++)
+	for (uint32_t u = 0; u < plan->ports; u++)
 		free(plan->candidates[u].at);
-	free(plan->none);
-	free(plan->total);
-	free(plan->load);
-	free(plan->fixed_total);
-	free(plan->fixed);
-	free(plan->nobody_till);
-	free(plan->candidates);
-	free(plan->stamp);
-	free(plan->k_of);
-	free(plan->port);
-	free(plan->part);
+	mfs_arena_unmap(plan->tables, plan->table_bytes);
 	free(plan->chunk.at);
 	free(plan->spare);
 	free(plan->bound.at);
@@ -77,51 +69,42 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 	free(plan);
 }
 
-/* -- promised totals: what keeps every sum within MFS_PLAN_TIME_MAX */
-
-static void totals_add(struct mfs_plan *plan, const struct plan_batch *batch, int sign)
-{
-	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
-		plan->total[batch->cell[c].port] += sign * batch->cell[c].busy;
-	for (uint32_t i = 0; i < batch->fixed_loads; i++)
-		plan->total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
-}
-
-/* Puts the new batch's loads, of which only the fixed ones are in its row yet, in the place of the old one's. -ERANGE. */
-static int totals_replace(struct mfs_plan *plan, const struct plan_batch *old, const struct plan_batch *batch)
-{
-	bool over = false;
-
-	if (old)
-		totals_add(plan, old, -1);
-	for (uint32_t k = 0; k < batch->ports; k++) {
-		/* the sum of all cells may overflow: check each on its way */
-		int64_t left = MFS_PLAN_TIME_MAX - plan->total[batch->row[k].port] - batch->row[k].busy;
-
-		for (uint32_t c = batch->column[k].begin; left >= 0 && c < batch->column[k + 1].begin; c++)
-			left -= batch->cell[c].busy;
-		over |= left < 0;
-	}
-	if (!over)
-		totals_add(plan, batch, 1);
-	else if (old)
-		totals_add(plan, old, 1);
-	return over ? -ERANGE : 0;
-}
-
 /* -- coming and going */
 
 static void count_batch(struct mfs_plan *plan, const struct plan_batch *batch, int sign)
 {
 	plan->batches += (uint32_t)sign;
 	plan->requests += (uint32_t)sign * batch->requests;
-	for (uint32_t i = 0; i < batch->fixed_loads; i++)
+	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
+		plan->total[batch->cell[c].port] += sign * batch->cell[c].busy;
+	for (uint32_t i = 0; i < batch->fixed_loads; i++) {
+		plan->total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
 		plan->fixed_total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
+	}
+}
+
+/* Whether all that is promised stays within MFS_PLAN_TIME_MAX with the batch, of which only the fixed loads are in its row
+ * yet, in the place of the old one. */
+static bool within_limit(struct mfs_plan *plan, const struct plan_batch *old, const struct plan_batch *batch)
+{
+	bool within = true;
+
+	if (old)
+		count_batch(plan, old, -1);
+	for (uint32_t k = 0; within && k < batch->ports; k++) {
+		int64_t left = MFS_PLAN_TIME_MAX - plan->total[batch->row[k].port] - batch->row[k].busy;
+
+		for (uint32_t c = batch->column[k].begin; left >= 0 && c < batch->column[k + 1].begin; c++)
+			left -= batch->cell[c].busy;
+		within = left >= 0;
+	}
+	if (old)
+		count_batch(plan, old, 1);
+	return within;
 }
 
 static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	uint32_t kept = 0, sorted = 0;
 	bool pruned = false;
 
 	for (uint32_t r = 0; r < batch->requests; r++) {
@@ -130,17 +113,11 @@ static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 		pruned |= request->flags & PLAN_PRUNED;
 		plan->infeasible -= !!(request->flags & PLAN_INFEASIBLE);
 		plan_unmark(plan, request);
+		request->flags = 0;
 		mfs_map_remove(&plan->request_of, request->id);
 	}
-	for (uint32_t i = 0; pruned && i < plan->pruned.n; i++)
-		if (plan->pruned.at[i].request->batch != batch) {
-			sorted += i < plan->sorted;
-			plan->pruned.at[kept++] = plan->pruned.at[i];
-		}
-	if (pruned) {
-		plan->pruned.n = kept;
-		plan->sorted = sorted;
-	}
+	if (pruned)
+		plan_tidy(plan);
 	mfs_map_remove(&plan->batch_of, batch->id);
 	plan_candidates_remove(plan, batch);
 	plan_order_remove(plan, batch);
@@ -155,14 +132,8 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch)
 		struct plan_request *request = &batch->request[r];
 
 		mfs_map_add(&plan->request_of, request->id, request);
-		if (request->latest < plan->now) {
-			request->flags |= PLAN_INFEASIBLE;
-			plan->infeasible++;
-		}
 		if (request->flags)
 			plan_mark(plan, request);
-		if (request->flags & PLAN_INFEASIBLE && !plan->paper)
-			request->flags &= (uint8_t)~PLAN_PRUNED;
 		if (request->flags & PLAN_PRUNED)
 			plan->pruned.at[plan->pruned.n++] = (struct plan_out){ request, 0, 0, PLAN_NONE };
 	}
@@ -205,15 +176,10 @@ static void carry(struct plan_request *request, struct plan_request *old)
 	old->flags &= (uint8_t)~PLAN_REPORTED;
 }
 
-static bool possible(int64_t now)
-{
-	return now >= -MFS_PLAN_TIME_MAX && now <= MFS_PLAN_TIME_MAX;
-}
-
-int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64_t now_ns)
+int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from)
 {
 	struct plan_batch *old = mfs_map_find(&plan->batch_of, from->id), *batch = NULL;
-	int rc = possible(now_ns) ? plan_batch_build(plan, from, &batch) : -ERANGE;
+	int rc = plan_batch_build(plan, from, &batch);
 
 	for (uint32_t r = 0; !rc && r < batch->requests; r++) {
 		const struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].id);
@@ -222,12 +188,12 @@ int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64
 			rc = -EEXIST;
 	}
 	rc = rc ? rc : reserve(plan, batch);
-	rc = rc ? rc : totals_replace(plan, old, batch);
+	if (!rc && !within_limit(plan, old, batch))
+		rc = -ERANGE;
 	if (rc) {
 		free(batch);
 		return rc;
 	}
-	plan->now = now_ns;
 	for (uint32_t r = 0; old && r < batch->requests; r++) {
 		struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].id);
 
@@ -237,39 +203,16 @@ int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64
 	if (old)
 		detach(plan, old);
 	attach(plan, batch);
-	if (!plan->held)
-		plan_evaluate(plan);
 	return 0;
 }
 
-int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch_id, int64_t now_ns)
+int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch_id)
 {
 	struct plan_batch *batch = mfs_map_find(&plan->batch_of, batch_id);
 
 	if (!batch)
 		return -ENOENT;
-	if (!possible(now_ns))
-		return -ERANGE;
-	plan->now = now_ns;
-	totals_add(plan, batch, -1);
 	detach(plan, batch);
-	if (!plan->held)
-		plan_evaluate(plan);
-	return 0;
-}
-
-void mfs_plan_hold(struct mfs_plan *plan)
-{
-	plan->held = true;
-}
-
-int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns)
-{
-	if (!possible(now_ns))
-		return -ERANGE;
-	plan->held = false;
-	plan->now = now_ns;
-	plan_evaluate(plan);
 	return 0;
 }
 
@@ -313,11 +256,8 @@ void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 
 void mfs_plan_pruned(const struct mfs_plan *plan, struct mfs_plan_pruned *out)
 {
-	for (uint32_t i = 0; i < plan->pruned.n; i++) {
-		const struct plan_request *r = plan->pruned.at[i].request;
-
-		out[i] = (struct mfs_plan_pruned){ r->id, r->batch->id, r->for_batch, r->busy, r->port };
-	}
+	for (uint32_t i = 0; i < plan->pruned.n; i++)
+		out[i] = plan_reason(plan->pruned.at[i].request);
 }
 
 void mfs_plan_infeasible(const struct mfs_plan *plan, uint64_t *out)

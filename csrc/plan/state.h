@@ -15,6 +15,7 @@
 
 #include <mfs/plan.h>
 
+#include "../base/arena.h"
 #include "../base/map.h"
 
 #define PLAN_NONE UINT32_MAX
@@ -130,7 +131,6 @@ PLAN_VECTOR(struct plan_candidates, plan_candidates_list);
 
 struct mfs_plan {
 	bool paper;
-	bool held; /* events are taken and not evaluated */
 	uint32_t ppm;
 	double margin;
 	uint32_t ports;
@@ -142,11 +142,14 @@ struct mfs_plan {
 	int64_t *load;	/* S of the walk */
 	int64_t *fixed_total;
 	int64_t *fixed;	      /* of the walk */
-	int64_t *nobody_till; /* prune: no candidate in batches of a lesser RED */
+	int64_t *no_victim_before; /* prune: no candidate in batches of a lesser RED */
 	struct plan_candidates_list *candidates;
-	uint32_t *stamp, *k_of, *port; /* building a batch */
-	struct plan_load *part;	       /* loads of one request */
+	int64_t *port; /* building a batch: these three */
+	uint32_t *stamp, *k_of;
+	struct plan_load *part; /* loads of one request */
 	uint32_t stamps;
+	void *tables; /* all of these */
+	size_t table_bytes;
 
 	uint32_t chunk_slots;
 	PLAN_VECTOR(struct plan_chunk *) chunk;
@@ -183,6 +186,11 @@ static inline bool plan_counts(const struct mfs_plan *plan, const struct plan_re
 	return !(request->flags & (plan->paper ? PLAN_PRUNED : PLAN_PRUNED | PLAN_INFEASIBLE));
 }
 
+static inline struct mfs_plan_pruned plan_reason(const struct plan_request *r)
+{
+	return (struct mfs_plan_pruned){ r->id, r->batch->id, r->for_batch, r->busy, r->port };
+}
+
 /* By place in the order. */
 static inline bool plan_batch_before(const struct plan_batch *a, const struct plan_batch *b)
 {
@@ -190,7 +198,7 @@ static inline bool plan_batch_before(const struct plan_batch *a, const struct pl
 }
 
 /* evaluate.c */
-void plan_evaluate(struct mfs_plan *plan);
+void plan_tidy(struct mfs_plan *plan);
 
 /* order.c */
 int plan_order_reserve(struct mfs_plan *plan);

@@ -76,21 +76,16 @@ void mfs_plan_destroy(struct mfs_plan *plan);
  * request twice, an unknown port, a negative load or compute. -EEXIST: a request of another batch.
  * -ERANGE: a time beyond MFS_PLAN_TIME_MAX. -ENOMEM.
  */
-int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *batch, int64_t now_ns);
-/* -ENOENT, -ERANGE. */
-int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch, int64_t now_ns);
-/*
- * From mfs_plan_hold to mfs_plan_release events are taken and not evaluated; the release evaluates all of them as one
- * event of its time. Until then only the tables have changed.
- */
-void mfs_plan_hold(struct mfs_plan *plan);
-int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns); /* -ERANGE: it is still held */
+int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *batch);
+int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch); /* -ENOENT */
+/* Decides anew who is pruned, after one event or many. -ERANGE. */
+int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns);
 bool mfs_plan_active(const struct mfs_plan *plan, uint64_t batch);
 /* The batch of an active request; false when there is none. */
 bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request, uint64_t *batch);
 
 struct mfs_plan_counts mfs_plan_counts(const struct mfs_plan *plan);
-/* The whole result after the last event: `batches` places first served first, `pruned` and `infeasible`
+/* The whole result of the last evaluation: `batches` places first served first, `pruned` and `infeasible`
  * entries in no order. Places are estimated anew: O(all loads). */
 void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out);
 void mfs_plan_pruned(const struct mfs_plan *plan, struct mfs_plan_pruned *out);

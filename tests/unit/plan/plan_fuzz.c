@@ -153,7 +153,7 @@ static int put(struct mfs_plan *plan, uint64_t batch, int64_t now, uint32_t wild
 			request[r].deadline_ns = pick(2) ? INT64_MAX : INT64_MIN;
 		n += loads;
 	}
-	return mfs_plan_put(plan, &from, now);
+	return mfs_plan_put(plan, &from);
 }
 
 static void round_of(uint32_t steps)
@@ -178,9 +178,11 @@ static void round_of(uint32_t steps)
 		if (pick(50) == 0)
 			now -= 500000;
 		fail_in = pick(4) ? 0 : 1 + (int)pick(12);
-		rc = pick(3) == 0 ? mfs_plan_remove(plan, batch, now) :
-				    put(plan, batch, pick(1000) < wild ? INT64_MIN : now, wild);
+		rc = pick(3) == 0 ? mfs_plan_remove(plan, batch) : put(plan, batch, now, wild);
 		fail_in = 0;
+		CHECK(mfs_plan_evaluate(plan, INT64_MIN) == -ERANGE);
+		if (!rc && pick(4)) /* else the next one decides for both */
+			CHECK(!mfs_plan_evaluate(plan, now));
 		after = take_snapshot(plan);
 		for (size_t i = 0; i < sizeof(after); i++)
 			digest = (digest ^ ((unsigned char *)&after)[i]) * 1099511628211ULL;
