@@ -1,6 +1,6 @@
 /*
  * One event of Algorithm 1: what is infeasible, what was pruned and returns, what is pruned (the rules in order:
- * tests/support/reference_plan.py).
+ * mfsd/policy/pruning.py).
  *
  * Readmission. With what is pruned before it, batch i ends its longest port at M_i, and may end it at H_i with the margin
  * kept. A pruned request of position p with load l on ports u returns when for every i >= p and u

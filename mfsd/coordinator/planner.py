@@ -8,6 +8,7 @@ from mfsd._native import PlanCore
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.result import Batch, Pruned
 
+
 class Change(NamedTuple):
     pruned: tuple[Pruned, ...]
     infeasible: tuple[int, ...]

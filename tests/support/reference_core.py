@@ -6,9 +6,9 @@ from collections.abc import Set
 
 from mfsd.coordinator.planner import Change
 from mfsd.policy.config import PolicyConfig
+from mfsd.policy.load import Loads
+from mfsd.policy.pruning import plan
 from mfsd.policy.result import Batch, Plan, Pruned
-from tests.support.promised_load import Loads
-from tests.support.reference_plan import plan
 
 
 class ReferenceCore:

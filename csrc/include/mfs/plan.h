@@ -1,7 +1,7 @@
 /*
  * Algorithm 1, kept up to date event by event: the order of the active batches by robust effective deadline
  * and the requests that are pruned from it (docs/internals/plan.md). The rules are those of the specification
- * in tests/support/reference_plan.py, and every answer equals its: integers only, and where a real number enters
+ * in mfsd/policy/pruning.py, and every answer equals its: integers only, and where a real number enters
  * (the readmission margin), one correctly rounded operation.
  *
  * A load is the time in nanoseconds for which a port is busy with it: ports need no rates here. Ports are numbered

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfsd.policy import Batch, PolicyConfig, Pruned, Request, Variant
+from mfsd.policy import Batch, PolicyConfig, Pruned, Request, Variant, plan
 from mfsd.policy.estimate import transfer_ns
-from tests.support.promised_load import PromisedLoad
-from tests.support.reference_plan import drop_budget, plan, sort_by_red
+from mfsd.policy.load import PromisedLoad
+from mfsd.policy.pruning import drop_budget, sort_by_red
 
 CAPACITY = {0: 10**9, 1: 10**9, 2: 2 * 10**9, 3: 10**9}  # 1 byte a nanosecond, port 2 twice as fast
 NOW = 1000
