@@ -184,11 +184,12 @@ def bulk(
         {"ports": 12, "fixed": True},
         {"ports": 40, "dense": True},
         {"ports": 40, "dense": True, "fixed": True},
+        {"ports": 12, "fixed": True, "steps": 120, "active": 75},
     ],
-    ids=["few-ports", "few-ports-fixed", "dense", "dense-fixed"],
+    ids=["few-ports", "few-ports-fixed", "dense", "dense-fixed", "several-chunks"],
 )
 def test_long_runs_equal_the_reference(variant: Variant, room: float, shape: dict[str, int]) -> None:
-    events = bulk(7, steps=110, active=25, room=room, **shape)
+    events = bulk(7, room=room, **({"steps": 110, "active": 25} | shape))
     config = PolicyConfig(variant=variant, drop_budget=0.15)
     plans = drive(config, shape["ports"], events, delta_every=3)
     assert plans
