@@ -349,7 +349,6 @@ class BatchLook(NamedTuple):
     layer_current: int
     rank: int
     """RANK_NONE: none."""
-    pruned: bool
     requests: tuple[RequestLook, ...]
 
 class TaskLook(NamedTuple):
@@ -516,7 +515,7 @@ class Arbiter:
     def wire(self, dscp: Sequence[int]) -> None:
         """DSCP of class 0, 1, ... told to all clients, present and future; classes beyond the list have none."""
 
-    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
+    def batch_rank(self, client_id: int, batch_id: int, rank: int) -> None:
         """ENOENT: the client has no such batch."""
 
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:

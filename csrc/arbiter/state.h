@@ -78,7 +78,6 @@ struct batch {
 	uint32_t layers;
 	uint32_t layer_current;
 	uint32_t rank;
-	bool pruned;
 	uint32_t told; /* ways whose queue knows it, one bit each */
 };
 

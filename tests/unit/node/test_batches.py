@@ -49,9 +49,7 @@ class Arbiter:
         """Of each unit, by NIC, in stage 2."""
 
     def put(self, client: int, slot: int, batch_id: int, *requests: RequestLook, deadline_ns: int = 0) -> None:
-        self.batches[client, slot] = BatchLook(
-            client, slot, batch_id, deadline_ns, 5 * MS, 8, 0, RANK_NONE, False, requests
-        )
+        self.batches[client, slot] = BatchLook(client, slot, batch_id, deadline_ns, 5 * MS, 8, 0, RANK_NONE, requests)
 
     def notice_fd(self) -> int:
         raise AssertionError("these tests tell of changes themselves")
@@ -68,7 +66,7 @@ class Arbiter:
             raise OSError(errno.ENOENT, "no such client")
         return [place for place in self.batches if place[0] == client_id]
 
-    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
+    def batch_rank(self, client_id: int, batch_id: int, rank: int) -> None:
         for place in self._of(client_id):
             if self.batches[place].batch_id == batch_id:
                 self.batches[place] = self.batches[place]._replace(rank=rank)
