@@ -4,7 +4,7 @@ DemandSnapshot = namedtuple("DemandSnapshot", "bytes bytes_left peer layer stage
 RequestSnapshot = namedtuple("RequestSnapshot", "request_id program_id deadline_ns budget_ns value flags pruned demands")
 BatchSnapshot = namedtuple(
     "BatchSnapshot",
-    "client_id slot batch_id deadline_ns compute_left_ns layers layer_current rank pruned requests",
+    "client_id slot batch_id deadline_ns compute_left_ns layers layer_current rank requests",
 )
 TaskSnapshot = namedtuple(
     "TaskSnapshot",
@@ -70,7 +70,7 @@ cdef class BatchRoom:
             ))
         return BatchSnapshot(
             client_id, slot, b.batch_id, b.deadline_ns, b.compute_left_ns, b.layers, b.layer_current, b.rank,
-            bool(b.pruned), tuple(requests),
+            tuple(requests),
         )
 
 
@@ -207,11 +207,11 @@ cdef class Arbiter:
             rc = mfs_arbiter_mode(arbiter, <mfs_mode>mode)
         self.leave(rc)
 
-    def batch_rank(self, uint32_t client_id, uint64_t batch_id, uint32_t rank, bint pruned=False):
+    def batch_rank(self, uint32_t client_id, uint64_t batch_id, uint32_t rank):
         cdef mfs_arbiter *arbiter = self.enter()
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_batch_rank(arbiter, client_id, batch_id, rank, pruned)
+            rc = mfs_arbiter_batch_rank(arbiter, client_id, batch_id, rank)
         self.leave(rc)
 
     def wire(self, dscp):

@@ -374,7 +374,6 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint32_t layers
         uint32_t layer_current
         uint32_t rank
-        uint32_t pruned
         uint32_t requests
         uint32_t demands
     struct mfs_request_snapshot:
@@ -480,7 +479,7 @@ cdef extern from "mfs/arbiter.h" nogil:
     int mfs_arbiter_nic(mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
     int mfs_arbiter_rules(mfs_arbiter *arbiter, const mfs_rule *rules, int n)
     int mfs_arbiter_mode(mfs_arbiter *arbiter, mfs_mode mode)
-    int mfs_arbiter_batch_rank(mfs_arbiter *arbiter, uint32_t client, uint64_t batch, uint32_t rank, int pruned)
+    int mfs_arbiter_batch_rank(mfs_arbiter *arbiter, uint32_t client, uint64_t batch, uint32_t rank)
     int mfs_arbiter_wire(mfs_arbiter *arbiter, const uint8_t *dscp)
     int mfs_arbiter_notice_fd(const mfs_arbiter *arbiter)
     int mfs_arbiter_changed(mfs_arbiter *arbiter, mfs_change *change, mfs_batch_snapshot *batch,

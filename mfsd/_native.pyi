@@ -6,7 +6,7 @@ alone; Python encodes and decodes them here and never repeats them.
 """
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextvars import ContextVar
 from enum import IntEnum, IntFlag
 from types import TracebackType
@@ -451,7 +451,6 @@ class BatchSnapshot(NamedTuple):
     layer_current: int
     rank: int
     """RANK_NONE: none."""
-    pruned: bool
     requests: tuple[RequestSnapshot, ...]
 
 class TaskSnapshot(NamedTuple):
@@ -618,7 +617,7 @@ class Arbiter:
     def wire(self, dscp: Sequence[int]) -> None:
         """DSCP of class 0, 1, ... given to all clients, present and future; classes beyond the list have none."""
 
-    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
+    def batch_rank(self, client_id: int, batch_id: int, rank: int) -> None:
         """ENOENT: the client has no such batch."""
 
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
@@ -1036,13 +1035,9 @@ class Fluid:
 # ---- Algorithm 1, incremental (_plan.pxi) ----------------------------------------------------------------------------
 
 class PlanDelta(NamedTuple):
-    """What changed since the last `PlanCore.delta()`. Apply `departed` and `restored` before the others: a number may
-    be in use again."""
+    """What changed since the last `PlanCore.delta()`. Apply `restored` before the others: a number may be in use
+    again."""
 
-    moved: list[tuple[int, int]]
-    """(batch, rank) of batches that are new or have another rank. The smaller rank goes first; ranks leave gaps,
-    differ, and are below 2**32 - 1 (NO_RANK)."""
-    departed: list[int]
     pruned: list[Pruned]
     """Requests in the scavenger, new there or for another reason."""
     infeasible: list[int]
@@ -1058,34 +1053,30 @@ class PlanCounts(NamedTuple):
     drop_budget: int
 
 class PlanCore:
-    """Order and pruning under events, kept up to date (plan.h): a mfsd.policy.core.Core with ReferenceCore's plans.
+    """Order and pruning under events, kept up to date (plan.h): equal to mfsd/policy/pruning.py by value.
 
-    Beyond what ReferenceCore refuses (ValueError), numbers of batches and requests are 0 to 2**64 - 1; times (the
-    clock, compute, deadlines other than NO_DEADLINE), amounts, capacities, and all that is promised on one resource,
-    in units and in ns, are at most 2**61; all are whole numbers.
+    Resources are numbered from 0, and loads are nanoseconds of theirs. Refused (ValueError), with nothing changed: an
+    arrival of an active batch, an update or departure of one that is not, a batch without requests, a request twice or
+    in another batch, an unknown resource, and numbers that are negative or not whole. Numbers of batches and requests
+    are below 2**64; times (the clock, compute, deadlines other than NO_DEADLINE), and all load that is promised on one
+    resource, are at most 2**61 ns.
     """
 
-    def __init__(self, config: PolicyConfig, capacity_per_s: Mapping[int, int]) -> None: ...
-    def arrive(self, batch: Batch, now_ns: int) -> Plan: ...
-    def update(self, batch: Batch, now_ns: int) -> Plan: ...
-    def depart(self, batch_id: int, now_ns: int) -> Plan: ...
-    def arrived(self, batch: Batch, now_ns: int) -> None:
-        """As `arrive`, without building the Plan: ask `delta` or `plan`. So are the next two."""
+    def __init__(self, config: PolicyConfig, resources: int) -> None: ...
+    def arrive(self, batch: Batch, now_ns: int) -> None: ...
+    def update(self, batch: Batch, now_ns: int) -> None:
+        """Replaces an active batch by what is left of it."""
 
-    def updated(self, batch: Batch, now_ns: int) -> None: ...
-    def departed(self, batch_id: int, now_ns: int) -> None: ...
+    def depart(self, batch_id: int, now_ns: int) -> None: ...
     def hold(self) -> None:
-        """Events are taken and not judged, until `release` judges all of them as one."""
+        """Events are taken and change nothing else, until `release` evaluates all of them as one."""
 
     def release(self, now_ns: int) -> None: ...
     def delta(self) -> PlanDelta:
         """What changed since it was last asked, after one event or many."""
 
     def plan(self) -> Plan:
-        """The result after the last event. Builds everything: for inspection, not for every event."""
-
-    def ranks(self) -> dict[int, int]:
-        """batch -> rank as the deltas give them, of all active batches, in order."""
+        """The result of the last event. Builds everything: for inspection, not for every event."""
 
     def counts(self) -> PlanCounts: ...
 

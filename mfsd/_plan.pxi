@@ -11,10 +11,9 @@ cdef extern from "mfs/plan.h":
         uint32_t drop_budget_ppm
         double readmission_margin
         uint32_t ports
-        const int64_t *capacity_per_s
     ctypedef struct mfs_plan_load_t "struct mfs_plan_load":
         uint32_t port
-        int64_t amount
+        int64_t busy_ns
     ctypedef struct mfs_plan_request_t "struct mfs_plan_request":
         uint64_t id
         int64_t deadline_ns
@@ -30,27 +29,21 @@ cdef extern from "mfs/plan.h":
         uint64_t batch
         int64_t red_ns, loose_ns, finish_ns
         uint32_t bottleneck
-        uint32_t rank
     ctypedef struct mfs_plan_pruned_t "struct mfs_plan_pruned":
         uint64_t request, batch, for_batch
-        int64_t amount
+        int64_t busy_ns
         uint32_t port
     ctypedef struct mfs_plan_counts_t "struct mfs_plan_counts":
         uint32_t batches, requests, pruned, infeasible, drop_budget
-    ctypedef struct mfs_plan_rank_t "struct mfs_plan_rank":
-        uint64_t batch
-        uint32_t rank
     ctypedef struct mfs_plan_delta_t "struct mfs_plan_delta":
-        uint32_t moved, departed, pruned, infeasible, restored
+        uint32_t pruned, infeasible, restored
     const int64_t MFS_PLAN_TIME_MAX
-    const int64_t MFS_PLAN_AMOUNT_MAX
     const uint32_t MFS_PLAN_NO_PORT
     int mfs_plan_create(mfs_plan **out, const mfs_plan_config_t *config) nogil
     void mfs_plan_destroy(mfs_plan *plan) nogil
-    int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch, int64_t now_ns) nogil
-    int mfs_plan_remove(mfs_plan *plan, uint64_t batch, int64_t now_ns) nogil
-    void mfs_plan_hold(mfs_plan *plan) nogil
-    int mfs_plan_release(mfs_plan *plan, int64_t now_ns) nogil
+    int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch) nogil
+    int mfs_plan_remove(mfs_plan *plan, uint64_t batch) nogil
+    int mfs_plan_evaluate(mfs_plan *plan, int64_t now_ns) nogil
     bint mfs_plan_active(const mfs_plan *plan, uint64_t batch) nogil
     bint mfs_plan_owner(const mfs_plan *plan, uint64_t request, uint64_t *batch) nogil
     mfs_plan_counts_t mfs_plan_counts(const mfs_plan *plan) nogil
@@ -58,12 +51,11 @@ cdef extern from "mfs/plan.h":
     void mfs_plan_pruned(const mfs_plan *plan, mfs_plan_pruned_t *out) nogil
     void mfs_plan_infeasible(const mfs_plan *plan, uint64_t *out) nogil
     mfs_plan_delta_t mfs_plan_delta_bounds(const mfs_plan *plan) nogil
-    mfs_plan_delta_t mfs_plan_delta_take(mfs_plan *plan, mfs_plan_rank_t *moved, uint64_t *departed,
-                                         mfs_plan_pruned_t *pruned, uint64_t *infeasible,
+    mfs_plan_delta_t mfs_plan_delta_take(mfs_plan *plan, mfs_plan_pruned_t *pruned, uint64_t *infeasible,
                                          uint64_t *restored) nogil
 
 
-PlanDelta = namedtuple("PlanDelta", "moved departed pruned infeasible restored")
+PlanDelta = namedtuple("PlanDelta", "pruned infeasible restored")
 PlanCounts = namedtuple("PlanCounts", "batches requests pruned infeasible drop_budget")
 
 
@@ -82,44 +74,26 @@ cdef int plan_whole(str what, value) except -1:
 
 
 cdef class PlanCore:
-    """Order and pruning, incremental; equal to mfsd.policy.ReferenceCore (_native.pyi)."""
+    """Order and pruning, incremental (_native.pyi)."""
 
     cdef mfs_plan *plan_
-    cdef list resources
-    cdef dict port_of
+    cdef uint32_t resources
+    cdef bint held
     cdef object Plan, Place, Pruned
     cdef mfs_plan_request_t *request
     cdef mfs_plan_load_t *load
     cdef size_t request_room, load_room
 
-    def __cinit__(self, config, capacity_per_s):
+    def __cinit__(self, config, resources):
         from mfsd.policy.result import Place, Plan, Pruned
 
         cdef mfs_plan_config_t made
-        cdef int64_t *capacity
-        cdef size_t i = 0
         self.Place, self.Plan, self.Pruned = Place, Plan, Pruned
-        self.resources = sorted(capacity_per_s)
-        self.port_of = {resource: u for u, resource in enumerate(self.resources)}
-        capacity = <int64_t *>plan_table(len(self.resources), sizeof(int64_t))
-        try:
-            for resource in self.resources:
-                value = capacity_per_s[resource]
-                plan_whole(f"capacity of resource {resource}", value)
-                if value < 1:
-                    raise ValueError(f"resource {resource} has capacity {value}: use at least 1 per second")
-                if value > MFS_PLAN_AMOUNT_MAX:
-                    raise ValueError(f"resource {resource} has capacity {value}: use at most {MFS_PLAN_AMOUNT_MAX} per second")
-                capacity[i] = value
-                i += 1
-            made.paper = config.variant.value == "paper"
-            made.drop_budget_ppm = round(config.drop_budget * 1_000_000)
-            made.readmission_margin = config.readmission_margin
-            made.ports = len(self.resources)
-            made.capacity_per_s = capacity
-            rc = mfs_plan_create(&self.plan_, &made)
-        finally:
-            free(capacity)
+        made.paper = config.variant.value == "paper"
+        made.drop_budget_ppm = round(config.drop_budget * 1_000_000)
+        made.readmission_margin = config.readmission_margin
+        made.ports = self.resources = resources
+        rc = mfs_plan_create(&self.plan_, &made)
         if rc == -12:
             raise MemoryError()
         if rc:
@@ -130,40 +104,33 @@ cdef class PlanCore:
         free(self.request)
         free(self.load)
 
-    # ---- mfsd.policy.core.Core
-
     def arrive(self, batch, now_ns):
-        self.arrived(batch, now_ns)
-        return self.plan()
-
-    def update(self, batch, now_ns):
-        self.updated(batch, now_ns)
-        return self.plan()
-
-    def depart(self, batch_id, now_ns):
-        self.departed(batch_id, now_ns)
-        return self.plan()
-
-    # ---- the same events without a Plan
-
-    def arrived(self, batch, now_ns):
         if self._is_active(batch.batch_id):
             raise ValueError(f"batch {batch.batch_id} is active already: update it, or let it depart first")
         self._put(batch, now_ns)
 
-    def updated(self, batch, now_ns):
+    def update(self, batch, now_ns):
         self._check_active(batch.batch_id)
         self._put(batch, now_ns)
 
-    def departed(self, batch_id, now_ns):
+    def depart(self, batch_id, now_ns):
+        cdef int64_t now = self._time("now_ns", now_ns)
         self._check_active(batch_id)
-        self._answer(mfs_plan_remove(self.plan_, batch_id, self._time("now_ns", now_ns)), batch_id)
+        mfs_plan_remove(self.plan_, batch_id)
+        self._evaluate(now)
 
     def hold(self):
-        mfs_plan_hold(self.plan_)
+        self.held = True
 
     def release(self, now_ns):
-        mfs_plan_release(self.plan_, self._time("now_ns", now_ns))
+        cdef int64_t now = self._time("now_ns", now_ns)
+        self.held = False
+        self._evaluate(now)
+
+    cdef int _evaluate(self, int64_t now) except -1:
+        if not self.held:
+            mfs_plan_evaluate(self.plan_, now)
+        return 0
 
     cdef bint _is_active(self, batch_id) except -1:
         return 0 <= batch_id < 1 << 64 and mfs_plan_active(self.plan_, batch_id)
@@ -177,8 +144,8 @@ cdef class PlanCore:
         if rc == -12:
             raise MemoryError()
         if rc == -34:
-            raise ValueError(f"batch {batch_id}: more than {MFS_PLAN_TIME_MAX} ns or {MFS_PLAN_AMOUNT_MAX} units would be "
-                             "promised on one resource: use smaller amounts")
+            raise ValueError(f"batch {batch_id}: more than {MFS_PLAN_TIME_MAX} ns would be promised on one resource: "
+                             "use smaller loads")
         if rc:
             raise ValueError(f"batch {batch_id}: refused (errno {-rc})")
         return 0
@@ -235,7 +202,8 @@ cdef class PlanCore:
         made.requests = <uint32_t>requests
         made.request = self.request
         made.load = self.load
-        self._answer(mfs_plan_put(self.plan_, &made, now), batch_id)
+        self._answer(mfs_plan_put(self.plan_, &made), batch_id)
+        self._evaluate(now)
         return 0
 
     cdef int _room(self, size_t requests, size_t loads) except -1:
@@ -258,17 +226,16 @@ cdef class PlanCore:
     cdef size_t _add_loads(self, loads, size_t n, str name, request_id) except? 0:
         where = f"{name}: fixed_loads" if request_id is None else f"{name}: loads of request {request_id}"
         self._room(0, n + len(loads))
-        for resource, amount in loads.items():
-            port = self.port_of.get(resource)
-            if port is None:
-                raise ValueError(f"{where}: resource {resource} is unknown: name one that has a capacity")
-            if type(amount) is not int:
-                plan_whole(f"{where}: the amount on resource {resource}", amount)
-            if amount < 0:
-                raise ValueError(f"{where}: {amount} on resource {resource}: use 0 or more")
-            if amount > MFS_PLAN_AMOUNT_MAX:
-                raise ValueError(f"{where}: {amount} on resource {resource}: use at most {MFS_PLAN_AMOUNT_MAX}")
-            self.load[n] = mfs_plan_load_t(port, amount)
+        for resource, busy_ns in loads.items():
+            if type(resource) is not int or not (0 <= resource < self.resources):
+                raise ValueError(f"{where}: resource {resource} is unknown: use a number below {self.resources}")
+            if type(busy_ns) is not int:
+                plan_whole(f"{where}: the load on resource {resource}", busy_ns)
+            if busy_ns < 0:
+                raise ValueError(f"{where}: {busy_ns} on resource {resource}: use 0 or more")
+            if busy_ns > MFS_PLAN_TIME_MAX:
+                raise ValueError(f"{where}: {busy_ns} on resource {resource}: use at most {MFS_PLAN_TIME_MAX}")
+            self.load[n] = mfs_plan_load_t(resource, busy_ns)
             n += 1
         return n
 
@@ -281,27 +248,27 @@ cdef class PlanCore:
     def plan(self):
         cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)
         cdef mfs_plan_place_t *place
-        cdef uint64_t *lost
+        cdef uint64_t *infeasible
         place = <mfs_plan_place_t *>plan_table(counts.batches, sizeof(mfs_plan_place_t))
         try:
             mfs_plan_places(self.plan_, place)
-            Place, resources = self.Place, self.resources
+            Place = self.Place
             places = tuple([
                 Place(
                     place[i].batch, place[i].red_ns, place[i].loose_ns, place[i].finish_ns,
-                    None if place[i].bottleneck == MFS_PLAN_NO_PORT else resources[place[i].bottleneck],
+                    None if place[i].bottleneck == MFS_PLAN_NO_PORT else place[i].bottleneck,
                 )
                 for i in range(counts.batches)
             ])
         finally:
             free(place)
-        lost = <uint64_t *>plan_table(counts.infeasible, sizeof(uint64_t))
+        infeasible = <uint64_t *>plan_table(counts.infeasible, sizeof(uint64_t))
         try:
-            mfs_plan_infeasible(self.plan_, lost)
-            infeasible = tuple(sorted([lost[i] for i in range(counts.infeasible)]))
+            mfs_plan_infeasible(self.plan_, infeasible)
+            infeasible_ids = tuple(sorted([infeasible[i] for i in range(counts.infeasible)]))
         finally:
-            free(lost)
-        return self.Plan(places, self._pruned(counts.pruned), infeasible, counts.drop_budget)
+            free(infeasible)
+        return self.Plan(places, self._pruned(counts.pruned), infeasible_ids, counts.drop_budget)
 
     cdef tuple _pruned(self, uint32_t n):
         cdef mfs_plan_pruned_t *pruned = <mfs_plan_pruned_t *>plan_table(n, sizeof(mfs_plan_pruned_t))
@@ -314,41 +281,24 @@ cdef class PlanCore:
         return tuple(entries)
 
     cdef object _reason(self, mfs_plan_pruned_t entry):
-        return self.Pruned(entry.request, entry.batch, entry.for_batch, self.resources[entry.port], entry.amount)
-
-    def ranks(self):
-        cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)
-        cdef mfs_plan_place_t *place = <mfs_plan_place_t *>plan_table(counts.batches, sizeof(mfs_plan_place_t))
-        try:
-            mfs_plan_places(self.plan_, place)
-            return {place[i].batch: place[i].rank for i in range(counts.batches)}
-        finally:
-            free(place)
+        return self.Pruned(entry.request, entry.batch, entry.for_batch, entry.port, entry.busy_ns)
 
     def delta(self):
         cdef mfs_plan_delta_t n = mfs_plan_delta_bounds(self.plan_)
-        cdef mfs_plan_rank_t *moved = NULL
         cdef mfs_plan_pruned_t *pruned = NULL
-        cdef uint64_t *departed = NULL
         cdef uint64_t *infeasible = NULL
         cdef uint64_t *restored = NULL
         try:
-            moved = <mfs_plan_rank_t *>plan_table(n.moved, sizeof(mfs_plan_rank_t))
             pruned = <mfs_plan_pruned_t *>plan_table(n.pruned, sizeof(mfs_plan_pruned_t))
-            departed = <uint64_t *>plan_table(n.departed, sizeof(uint64_t))
             infeasible = <uint64_t *>plan_table(n.infeasible, sizeof(uint64_t))
             restored = <uint64_t *>plan_table(n.restored, sizeof(uint64_t))
-            n = mfs_plan_delta_take(self.plan_, moved, departed, pruned, infeasible, restored)
+            n = mfs_plan_delta_take(self.plan_, pruned, infeasible, restored)
             return PlanDelta(
-                [(moved[i].batch, moved[i].rank) for i in range(n.moved)],
-                [departed[i] for i in range(n.departed)],
                 [self._reason(pruned[i]) for i in range(n.pruned)],
                 [infeasible[i] for i in range(n.infeasible)],
                 [restored[i] for i in range(n.restored)],
             )
         finally:
-            free(moved)
             free(pruned)
-            free(departed)
             free(infeasible)
             free(restored)

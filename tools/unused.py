@@ -52,8 +52,6 @@ UNUSED = {
 }
 ONLY_TESTS = {
     "mfsd/client/session.py memory_range": "for engines: docs/api.md",
-    "mfsd/coordinator/planner.py ReferencePlanner": "to be moved to tests/ with the rest of the reference",
-    "mfsd/policy/result.py feasible": "to be moved to tests/ with the rest of the reference",
     "mfsd/policy/serve/lanes.py cut_s": "for engines, which keep the cut: docs/internals/serve.md",
     "mfsd/policy/serve/programs.py call_*": "for engines, which keep the table: docs/internals/serve.md",
     "mooncake_adapter/protocol.py EngineAdapter": "what the modules of engines have to fill: a type for tests",

@@ -61,7 +61,7 @@ BARS = (
         "coordinator", "event_cpu_ms_p99", "coordinator, one event of 1,024 daemons with 10,000 batches (p99)", "ms", 1
     ),
     Bar("coordinator", "takeover_s", "coordinator, leader killed until the next one's order", "s", 3),
-    Bar("plan", "event_cpu_ms_p99", "plan core, one event at 10,000 batches over 2,048 ports (p99)", "ms", 1),
+    Bar("plan", "release_cpu_ms_p99", "plan core, four merged events at 10,000 batches, worst shape (p99)", "ms", 1),
     Bar(
         "fluid",
         "nic_only_10k_load_0.5/events_per_cpu_s",

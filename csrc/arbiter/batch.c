@@ -48,7 +48,6 @@ static void batch_announce(struct mfs_arbiter *arbiter, struct session *session,
 		.layer_current = batch->layer_current,
 		.layers = batch->layers,
 		.rank = batch->rank,
-		.pruned = batch->pruned,
 		.deadline_ns = directions ? batch_deadline_ns(session, batch) : 0,
 		.compute_left_ns = batch_compute_left_ns(batch, arbiter->now_ns),
 	};
@@ -220,7 +219,6 @@ struct rank_argument {
 	uint64_t batch_id;
 	uint32_t client_id;
 	uint32_t rank;
-	bool pruned;
 };
 
 static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
@@ -236,20 +234,15 @@ static int run_batch_rank(struct mfs_arbiter *arbiter, void *argument)
 		if (batch->id != a->batch_id)
 			continue;
 		batch->rank = a->rank;
-		batch->pruned = a->pruned;
 		batch_announce(arbiter, session, batch, batch->announced_directions);
 		return 0;
 	}
 	return -ENOENT;
 }
 
-int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank,
-			   int pruned)
+int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank)
 {
-	struct rank_argument a = {.batch_id = batch_id,
-				  .client_id = client_id,
-				  .rank = rank,
-				  .pruned = pruned};
+	struct rank_argument a = {.batch_id = batch_id, .client_id = client_id, .rank = rank};
 
 	return arbiter_command(arbiter, run_batch_rank, &a);
 }

@@ -265,7 +265,6 @@ static void batch_copy(const struct mfs_arbiter *arbiter, const struct session *
 		.layers = batch->layers,
 		.layer_current = batch->layer_current,
 		.rank = batch->rank,
-		.pruned = batch->pruned,
 	};
 	for (uint32_t r = session->batch_request[slot]; r; r = session->request[r - 1].next) {
 		struct mfs_request_snapshot *to = &a->requests[a->batch->requests++];

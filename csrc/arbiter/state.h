@@ -82,7 +82,6 @@ struct batch {
 	uint32_t layers;
 	uint32_t layer_current;
 	uint32_t rank;
-	bool pruned;
 	uint32_t announced_directions; /* whose queue knows it, one bit each */
 };
 

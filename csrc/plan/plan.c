@@ -1,22 +1,28 @@
-/* The tables of plan.h: batches come and go; plan_event() judges them. */
-#include <string.h>
-
+/* The tables of plan.h: batches come and go; mfs_plan_evaluate() decides what follows. */
 #include "state.h"
 
-static void *table(size_t n, size_t size, bool *failed)
+/* Counts the tables by port, or cuts them from the arena. */
+static void take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
 {
-	void *at = calloc(n + 1, size);
+	size_t n = (size_t)plan->ports + 1;
 
-	*failed |= !at;
-	return at;
+	plan->none = mfs_arena_take(arena, n * sizeof(*plan->none));
+	plan->total = mfs_arena_take(arena, n * sizeof(*plan->total));
+	plan->load = mfs_arena_take(arena, n * sizeof(*plan->load));
+	plan->fixed_total = mfs_arena_take(arena, n * sizeof(*plan->fixed_total));
+	plan->fixed = mfs_arena_take(arena, n * sizeof(*plan->fixed));
+	plan->no_victim_before = mfs_arena_take(arena, n * sizeof(*plan->no_victim_before));
+	plan->candidates = mfs_arena_take(arena, n * sizeof(*plan->candidates));
+	plan->part = mfs_arena_take(arena, n * sizeof(*plan->part));
+	plan->stamp = mfs_arena_take(arena, n * sizeof(*plan->stamp));
+	plan->port = mfs_arena_take(arena, n * sizeof(*plan->port));
+	plan->k_of = mfs_arena_take(arena, n * sizeof(*plan->k_of));
 }
 
 int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 {
+	struct mfs_arena arena = { 0 };
 	struct mfs_plan *plan;
-	uint32_t n = config->ports;
-	bool failed = false;
-	int rc;
 
 	if (config->drop_budget_ppm > 1000000 || !(config->readmission_margin >= 0 && config->readmission_margin <= 1))
 		return -EINVAL;
@@ -26,37 +32,15 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	plan->paper = config->paper;
 	plan->ppm = config->drop_budget_ppm;
 	plan->margin = config->readmission_margin;
-	plan->ports = n;
-	plan->walk.load = table(n, sizeof(*plan->walk.load), &failed);
-	plan->walk.within = table(n, sizeof(*plan->walk.within), &failed);
-	plan->fixed.load = table(n, sizeof(*plan->fixed.load), &failed);
-	plan->fixed.within = table(n, sizeof(*plan->fixed.within), &failed);
-	plan->spare = table(n, sizeof(*plan->spare), &failed);
-	plan->class = table(n, sizeof(*plan->class), &failed);
-	plan->capacity = table(n, sizeof(*plan->capacity), &failed);
-	plan->ns_per_unit = table(n, sizeof(*plan->ns_per_unit), &failed);
-	plan->units_per_ns = table(n, sizeof(*plan->units_per_ns), &failed);
-	plan->limit = table(n, sizeof(*plan->limit), &failed);
-	plan->total = table(n, sizeof(*plan->total), &failed);
-	plan->taken = table(n, sizeof(*plan->taken), &failed);
-	plan->shed = table(n, sizeof(*plan->shed), &failed);
-	plan->spare_at = table(n, sizeof(*plan->spare_at), &failed);
-	plan->load_before_unfit = table(n, sizeof(*plan->load_before_unfit), &failed);
-	plan->barren = table(n, sizeof(*plan->barren), &failed);
-	plan->touch = table(n, sizeof(*plan->touch), &failed);
-	plan->stamp = table(n, sizeof(*plan->stamp), &failed);
-	plan->k_of = table(n, sizeof(*plan->k_of), &failed);
-	plan->class_port = table(n, sizeof(*plan->class_port), &failed);
-	plan->class_within = table(n, sizeof(*plan->class_within), &failed);
-	plan->class_time = table(n, sizeof(*plan->class_time), &failed);
-	plan->all.load = table(n, sizeof(*plan->all.load), &failed);
-	plan->all_fixed.load = table(n, sizeof(*plan->all_fixed.load), &failed);
-	rc = failed ? -ENOMEM : plan_time_init(plan, config->capacity_per_s);
-	if (rc) {
-		mfs_plan_destroy(plan);
-		return rc;
+	plan->ports = config->ports;
+	take_tables(plan, &arena);
+	plan->table_bytes = arena.used;
+	if (!mfs_arena_map(&arena)) {
+		free(plan);
+		return -ENOMEM;
 	}
-	plan->runs = plan_runs();
+	plan->tables = arena.base;
+	take_tables(plan, &arena);
 	*out = plan;
 	return 0;
 }
@@ -65,318 +49,170 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 {
 	if (!plan)
 		return;
-	for (uint32_t i = 0; i < plan->order.n; i++)
-		free(plan->order.at[i]);
-	for (uint32_t u = 0; plan->touch && u < plan->ports; u++)
-		free(plan->touch[u].at);
-	for (uint32_t c = 0; c < plan->chunk.n; c++)
-		plan_chunk_free(plan->chunk.at[c]);
+	for (uint32_t c = 0; c < plan->chunk.n; c++) {
+		for (uint32_t i = 0; i < plan->chunk.at[c]->n; i++)
+			free(plan->chunk.at[c]->slot[i].batch);
+		free(plan->chunk.at[c]);
+	}
+	for (uint32_t u = 0; u < plan->ports; u++)
+		free(plan->candidates[u].at);
+	mfs_arena_unmap(plan->tables, plan->table_bytes);
 	free(plan->chunk.at);
-	plan_chunk_free(plan->spare_chunk[0]);
-	plan_chunk_free(plan->spare_chunk[1]);
-	free(plan->all.load);
-	free(plan->all_fixed.load);
-	free(plan->bound.at);
-	free(plan->staging);
-	free(plan->row_at.at);
-	free(plan->walk.load);
-	free(plan->walk.within);
-	free(plan->fixed.load);
-	free(plan->fixed.within);
 	free(plan->spare);
-	free(plan->class);
-	free(plan->capacity);
-	free(plan->ns_per_unit);
-	free(plan->units_per_ns);
-	free(plan->limit);
-	free(plan->total);
-	free(plan->taken);
-	free(plan->shed);
-	free(plan->spare_at);
-	free(plan->load_before_unfit);
-	free(plan->barren);
-	free(plan->touch);
-	free(plan->stamp);
-	free(plan->k_of);
-	free(plan->class_port);
-	free(plan->class_within);
-	free(plan->class_time);
-	free(plan->order.at);
-	free(plan->longest_at.at);
+	free(plan->bound.at);
 	free(plan->pruned.at);
-	free(plan->fresh.at);
-	free(plan->hopeful.at);
-	free(plan->lost.at);
+	free(plan->merging.at);
 	free(plan->batch_of.slot);
 	free(plan->request_of.slot);
-	free(plan->moved.at);
-	free(plan->departed.at);
-	free(plan->dirty.at);
+	free(plan->changed.at);
 	free(plan->gone.at);
 	free(plan);
 }
 
-/* -- promised totals: what keeps every time within MFS_PLAN_TIME_MAX */
-
-static void totals_add(struct mfs_plan *plan, const struct plan_batch *batch, int sign)
-{
-	for (uint32_t c = 0; c < batch->column[batch->row->n]; c++)
-		plan->total[plan_port(batch->row, batch->cell[c].k)] += sign * batch->cell[c].amount;
-	for (uint32_t k = 0; batch->fixed && k < batch->row->n; k++)
-		plan->total[plan_port(batch->row, k)] += sign * batch->fixed[k];
-}
-
-/* Puts the new batch's loads in the place of the old one's. -ERANGE. */
-static int totals_replace(struct mfs_plan *plan, const struct plan_batch *old, const struct plan_batch *batch)
-{
-	bool over = false;
-
-	if (old)
-		totals_add(plan, old, -1);
-	/* sums of up to 2^32 cells of 2^61 each overflow: check each on its way */
-	for (uint32_t k = 0; k < batch->row->n; k++) {
-		uint32_t u = plan_port(batch->row, k);
-		int64_t left = plan->limit[u] - plan->total[u] - (batch->fixed ? batch->fixed[k] : 0);
-
-		for (uint32_t c = batch->column[k]; left >= 0 && c < batch->column[k + 1]; c++)
-			left -= batch->cell[c].amount;
-		over |= left < 0;
-	}
-	if (over) {
-		if (old)
-			totals_add(plan, old, 1);
-		return -ERANGE;
-	}
-	totals_add(plan, batch, 1);
-	return 0;
-}
-
-/* -- candidates for pruning, by port */
-
-static void touches_add(struct mfs_plan *plan, struct plan_batch *batch)
-{
-	for (uint32_t k = 0; k < batch->row->n; k++) {
-		struct plan_touches *touches = &plan->touch[plan_port(batch->row, k)];
-
-		if (batch->column[k] == batch->column[k + 1])
-			continue;
-		batch->touch_at[k] = touches->n;
-		touches->at[touches->n++] =
-			(struct plan_touch){ batch, batch->red, batch->cell[batch->column[k]].amount, k };
-	}
-}
-
-static void touches_remove(struct mfs_plan *plan, struct plan_batch *batch)
-{
-	for (uint32_t k = 0; k < batch->row->n; k++) {
-		struct plan_touches *touches = &plan->touch[plan_port(batch->row, k)];
-		struct plan_touch last;
-
-		if (batch->touch_at[k] == PLAN_NONE)
-			continue;
-		last = touches->at[--touches->n];
-		touches->at[batch->touch_at[k]] = last;
-		last.batch->touch_at[last.k] = batch->touch_at[k];
-	}
-}
-
 /* -- coming and going */
 
-/* The first position whose batch does not go before this one. */
-static uint32_t position(const struct mfs_plan *plan, const struct plan_batch *batch)
+static void count_batch(struct mfs_plan *plan, const struct plan_batch *batch, int sign)
 {
-	uint32_t low = 0, high = plan->order.n;
-
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-
-		if (plan_batch_before(plan->order.at[middle], batch))
-			low = middle + 1;
-		else
-			high = middle;
+	plan->batches += (uint32_t)sign;
+	plan->requests += (uint32_t)sign * batch->requests;
+	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
+		plan->total[batch->cell[c].port] += sign * batch->cell[c].busy;
+	for (uint32_t i = 0; i < batch->fixed_loads; i++) {
+		plan->total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
+		plan->fixed_total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
 	}
-	return low;
+}
+
+/* Whether all that is promised stays within MFS_PLAN_TIME_MAX with the batch, of which only the fixed loads are in its row
+ * yet, in the place of the old one. */
+static bool within_limit(struct mfs_plan *plan, const struct plan_batch *old, const struct plan_batch *batch)
+{
+	bool within = true;
+
+	if (old)
+		count_batch(plan, old, -1);
+	for (uint32_t k = 0; within && k < batch->ports; k++) {
+		int64_t left = MFS_PLAN_TIME_MAX - plan->total[batch->row[k].port] - batch->row[k].busy;
+
+		for (uint32_t c = batch->column[k].begin; left >= 0 && c < batch->column[k + 1].begin; c++)
+			left -= batch->cell[c].busy;
+		within = left >= 0;
+	}
+	if (old)
+		count_batch(plan, old, 1);
+	return within;
 }
 
 static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	uint32_t at = position(plan, batch), kept = 0;
 	bool pruned = false;
 
-	memmove(plan->order.at + at, plan->order.at + at + 1, (--plan->order.n - at) * sizeof(*plan->order.at));
 	for (uint32_t r = 0; r < batch->requests; r++) {
 		struct plan_request *request = &batch->request[r];
 
 		pruned |= request->flags & PLAN_PRUNED;
-		plan_lost_remove(plan, request);
+		plan->infeasible -= !!(request->flags & PLAN_INFEASIBLE);
 		plan_unmark(plan, request);
-		plan_map_remove(&plan->request_of, request->id);
+		request->flags = 0;
+		mfs_map_remove(&plan->request_of, request->id);
 	}
-	for (uint32_t i = 0; i < plan->pruned.n; i++) {
-		if (plan->pruned.at[i]->witness == batch)
-			plan->pruned.at[i]->witness = NULL;
-		if (!pruned || plan->pruned.at[i]->batch != batch)
-			plan->pruned.at[kept++] = plan->pruned.at[i];
-	}
-	plan->pruned.n = kept;
-	plan_unmark_batch(plan, batch);
-	plan_map_remove(&plan->batch_of, batch->id);
-	touches_remove(plan, batch);
-	plan->requests -= batch->requests;
-	plan->batches_with_fixed -= !!batch->fixed;
-	plan_sums_fixed(plan, batch, -1);
-	plan_chunk_remove(plan, batch);
+	if (pruned)
+		plan_tidy(plan);
+	mfs_map_remove(&plan->batch_of, batch->id);
+	plan_candidates_remove(plan, batch);
+	plan_order_remove(plan, batch);
+	count_batch(plan, batch, -1);
 	free(batch);
 }
 
-static void insert_pruned(struct mfs_plan *plan, struct plan_request *request)
+static void attach(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	uint32_t at = plan->pruned.n++;
-
-	for (; at && plan_request_before(request, plan->pruned.at[at - 1]); at--)
-		plan->pruned.at[at] = plan->pruned.at[at - 1];
-	plan->pruned.at[at] = request;
-}
-
-static void attach(struct mfs_plan *plan, struct plan_batch *batch, bool keeps_rank)
-{
-	uint32_t at = position(plan, batch);
-
-	plan_chunk_insert(plan, batch, at);
-	memmove(plan->order.at + at + 1, plan->order.at + at, (plan->order.n++ - at) * sizeof(*plan->order.at));
-	plan->order.at[at] = batch;
-	plan_rank_assign(plan, at, keeps_rank);
-	plan_map_add(&plan->batch_of, batch->id, batch);
-	touches_add(plan, batch);
+	mfs_map_add(&plan->batch_of, batch->id, batch);
 	for (uint32_t r = 0; r < batch->requests; r++) {
 		struct plan_request *request = &batch->request[r];
 
-		plan_map_add(&plan->request_of, request->id, request);
-		plan_lost_add(plan, request);
-		if (request->flags & (PLAN_PRUNED | PLAN_LOST | PLAN_TOLD))
+		mfs_map_add(&plan->request_of, request->id, request);
+		if (request->flags)
 			plan_mark(plan, request);
-		if ((request->flags & PLAN_LOST) && !plan->paper)
-			request->flags &= (uint8_t)~PLAN_PRUNED;
 		if (request->flags & PLAN_PRUNED)
-			insert_pruned(plan, request);
-		if (plan_counts(plan, request))
-			plan_load_in(plan, request);
+			plan->pruned.at[plan->pruned.n++] = (struct plan_out){ request, 0, 0, PLAN_NONE };
 	}
-	plan->requests += batch->requests;
-	plan->batches_with_fixed += !!batch->fixed;
-	plan_sums_fixed(plan, batch, 1);
+	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
+		if (plan_counts(plan, &batch->request[batch->cell[c].request]))
+			batch->row[batch->cell[c].k].busy += batch->cell[c].busy;
+	plan_candidates_add(plan, batch);
+	plan_order_insert(plan, batch);
+	count_batch(plan, batch, 1);
 }
 
-/* Everything that attach() may fill, so that it cannot fail. The lists of requests hold all of them at most;
- * `gone` and `departed` what the last delta told, which was active then. */
+/* Everything that attach() and the evaluation may fill, so that they cannot fail. The lists of requests hold all of them
+ * at most; `gone` what the last delta reported, which was active then. */
 static int reserve(struct mfs_plan *plan, const struct plan_batch *batch)
 {
-	uint64_t batches = (uint64_t)plan->order.n + 1, requests = (uint64_t)plan->requests + batch->requests;
-	int rc = PLAN_RESERVE(plan->order, batches);
+	uint64_t requests = (uint64_t)plan->requests + batch->requests;
+	int rc = plan_order_reserve(plan);
 
-	rc = rc ? rc : plan_chunk_reserve(plan, batch->row->bytes);
-	rc = rc ? rc : PLAN_RESERVE(plan->row_at, batches);
-	rc = rc ? rc : PLAN_RESERVE(plan->longest_at, batches);
-	rc = rc ? rc : PLAN_RESERVE(plan->moved, batches);
-	rc = rc ? rc : PLAN_RESERVE(plan->departed, batches);
 	rc = rc ? rc : PLAN_RESERVE(plan->pruned, requests);
-	rc = rc ? rc : PLAN_RESERVE(plan->fresh, requests);
-	rc = rc ? rc : PLAN_RESERVE(plan->dirty, requests);
+	rc = rc ? rc : PLAN_RESERVE(plan->merging, requests);
+	rc = rc ? rc : PLAN_RESERVE(plan->changed, requests);
 	rc = rc ? rc : PLAN_RESERVE(plan->gone, requests);
-	rc = rc ? rc : PLAN_RESERVE(plan->hopeful, requests);
-	rc = rc ? rc : PLAN_RESERVE(plan->lost, requests);
-	rc = rc ? rc : plan_map_reserve(&plan->batch_of, batches);
-	rc = rc ? rc : plan_map_reserve(&plan->request_of, requests);
-	for (uint32_t k = 0; !rc && k < batch->row->n; k++)
-		if (batch->column[k] < batch->column[k + 1]) {
-			struct plan_touches *touches = &plan->touch[plan_port(batch->row, k)];
+	rc = rc ? rc : mfs_map_reserve(&plan->batch_of, (uint64_t)plan->batches + 1);
+	rc = rc ? rc : mfs_map_reserve(&plan->request_of, requests);
+	for (uint32_t k = 0; !rc && k < batch->ports; k++) {
+		struct plan_candidates_list *list = &plan->candidates[batch->row[k].port];
 
-			rc = PLAN_RESERVE(*touches, (uint64_t)touches->n + 1);
-		}
+		rc = PLAN_RESERVE(*list, (uint64_t)list->n + 1);
+	}
 	return rc;
 }
 
 /* A request of a batch that is replaced stays pruned, for the reason it had. */
 static void carry(struct plan_request *request, struct plan_request *old)
 {
-	request->flags = old->flags & (PLAN_PRUNED | PLAN_TOLD);
+	request->flags = old->flags & (PLAN_PRUNED | PLAN_REPORTED);
 	request->port = old->port;
 	request->for_batch = old->for_batch;
-	request->amount = old->amount;
-	old->flags &= (uint8_t)~PLAN_TOLD;
+	request->busy = old->busy;
+	old->flags &= (uint8_t)~PLAN_REPORTED;
 }
 
-static bool possible(int64_t now)
+int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from)
 {
-	return now >= -MFS_PLAN_TIME_MAX && now <= MFS_PLAN_TIME_MAX;
-}
-
-int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64_t now_ns)
-{
-	struct plan_batch *old = plan_map_find(&plan->batch_of, from->id), *batch = NULL;
-	bool keeps_rank = false;
-	int rc = possible(now_ns) ? plan_batch_build(plan, from, &batch) : -ERANGE;
+	struct plan_batch *old = mfs_map_find(&plan->batch_of, from->id), *batch = NULL;
+	int rc = plan_batch_build(plan, from, &batch);
 
 	for (uint32_t r = 0; !rc && r < batch->requests; r++) {
-		struct plan_request *owner = plan_map_find(&plan->request_of, batch->request[r].id);
+		const struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].id);
 
 		if (owner && owner->batch != old)
 			rc = -EEXIST;
 	}
 	rc = rc ? rc : reserve(plan, batch);
-	rc = rc ? rc : totals_replace(plan, old, batch);
+	if (!rc && !within_limit(plan, old, batch))
+		rc = -ERANGE;
 	if (rc) {
 		free(batch);
 		return rc;
 	}
-	plan->now = now_ns;
-	if (old) {
-		for (uint32_t r = 0; r < batch->requests; r++) {
-			struct plan_request *owner = plan_map_find(&plan->request_of, batch->request[r].id);
+	for (uint32_t r = 0; old && r < batch->requests; r++) {
+		struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].id);
 
-			if (owner)
-				carry(&batch->request[r], owner);
-		}
-		batch->flags = old->flags & PLAN_TOLD;
-		batch->rank = old->rank;
-		keeps_rank = (old->flags & (PLAN_TOLD | PLAN_DIRTY)) == PLAN_TOLD;
-		old->flags &= (uint8_t)~PLAN_TOLD;
-		detach(plan, old);
+		if (owner)
+			carry(&batch->request[r], owner);
 	}
-	attach(plan, batch, keeps_rank);
-	if (!plan->held)
-		plan_event(plan);
+	if (old)
+		detach(plan, old);
+	attach(plan, batch);
 	return 0;
 }
 
-int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch_id, int64_t now_ns)
+int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch_id)
 {
-	struct plan_batch *batch = plan_map_find(&plan->batch_of, batch_id);
+	struct plan_batch *batch = mfs_map_find(&plan->batch_of, batch_id);
 
 	if (!batch)
 		return -ENOENT;
-	if (!possible(now_ns))
-		return -ERANGE;
-	plan->now = now_ns;
-	totals_add(plan, batch, -1);
 	detach(plan, batch);
-	if (!plan->held)
-		plan_event(plan);
-	return 0;
-}
-
-void mfs_plan_hold(struct mfs_plan *plan)
-{
-	plan->held = true;
-}
-
-int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns)
-{
-	if (!possible(now_ns))
-		return -ERANGE;
-	plan->held = false;
-	plan->now = now_ns;
-	plan_event(plan);
 	return 0;
 }
 
@@ -384,12 +220,12 @@ int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns)
 
 bool mfs_plan_active(const struct mfs_plan *plan, uint64_t batch)
 {
-	return plan_map_find(&plan->batch_of, batch);
+	return mfs_map_find(&plan->batch_of, batch);
 }
 
 bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request_id, uint64_t *batch)
 {
-	const struct plan_request *request = plan_map_find(&plan->request_of, request_id);
+	const struct plan_request *request = mfs_map_find(&plan->request_of, request_id);
 
 	if (request)
 		*batch = request->batch->id;
@@ -398,38 +234,40 @@ bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request_id, uint64_t *
 
 struct mfs_plan_counts mfs_plan_counts(const struct mfs_plan *plan)
 {
-	return (struct mfs_plan_counts){ plan->order.n, plan->requests, plan->pruned.n, plan->lost.n, plan->budget };
+	return (struct mfs_plan_counts){ plan->batches, plan->requests, plan->pruned.n, plan->infeasible, plan->budget };
 }
 
 void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 {
-	plan_walk_reset(plan, &plan->walk);
-	for (uint32_t i = 0; i < plan->order.n; i++) {
-		const struct plan_batch *batch = plan->order.at[i];
-		int64_t passed;
+	struct plan_walk walk;
 
-		plan_walk_add(plan, &plan->walk, batch->row, batch->row->amounts, batch->row->wide);
-		passed = plan->walk.longest + (plan->paper ? batch->compute : 0);
-		out[i] = (struct mfs_plan_place){ batch->id,
-						  batch->red,
-						  batch->loose,
-						  plan->now + (passed > batch->compute ? passed : batch->compute),
-						  plan->walk.slowest,
-						  batch->rank };
-	}
+	plan_walk_begin(plan, &walk, NULL);
+	for (uint32_t c = 0; c < plan->chunk.n; c++)
+		for (uint32_t i = 0; i < plan->chunk.at[c]->n; i++) {
+			const struct plan_batch *batch = plan->chunk.at[c]->slot[i].batch;
+			int64_t passed;
+
+			plan_walk_on(plan, &walk, plan->chunk.at[c], i);
+			passed = walk.longest + (plan->paper ? batch->compute : 0);
+			*out++ = (struct mfs_plan_place){ batch->id, batch->red, batch->loose,
+							  plan->now + plan_max(passed, batch->compute), walk.slowest };
+		}
 }
 
 void mfs_plan_pruned(const struct mfs_plan *plan, struct mfs_plan_pruned *out)
 {
-	for (uint32_t i = 0; i < plan->pruned.n; i++) {
-		const struct plan_request *r = plan->pruned.at[i];
-
-		out[i] = (struct mfs_plan_pruned){ r->id, r->batch->id, r->for_batch, r->amount, r->port };
-	}
+	for (uint32_t i = 0; i < plan->pruned.n; i++)
+		out[i] = plan_reason(plan->pruned.at[i].request);
 }
 
 void mfs_plan_infeasible(const struct mfs_plan *plan, uint64_t *out)
 {
-	for (uint32_t i = 0; i < plan->lost.n; i++)
-		out[i] = plan->lost.at[i].request->id;
+	for (uint32_t c = 0; c < plan->chunk.n; c++)
+		for (uint32_t i = 0; i < plan->chunk.at[c]->n; i++) {
+			const struct plan_batch *batch = plan->chunk.at[c]->slot[i].batch;
+
+			for (uint32_t r = 0; r < batch->requests; r++)
+				if (batch->request[r].flags & PLAN_INFEASIBLE)
+					*out++ = batch->request[r].id;
+		}
 }

@@ -2,12 +2,11 @@
 state. The rules of one NIC are the native core's (`order_rules`; csrc/queue/policy_*.c); tests/specification has them
 in Python.
 
-Read in this order: types, config, native, estimate, urgency, flow (one NIC); red, load, result, pruning, core (the
+Read in this order: types, config, native, estimate, urgency, flow (one NIC); red, load, result, pruning (the
 cluster). Rules and invariants: docs/internals/policy.md.
 """
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
-from mfsd.policy.core import Core, ReferenceCore
 from mfsd.policy.flow import Flow
 from mfsd.policy.native import native_policy, order_rules
 from mfsd.policy.pruning import plan, sort_by_red
@@ -19,7 +18,6 @@ __all__ = [
     "NO_DEADLINE",
     "NO_RANK",
     "Batch",
-    "Core",
     "EarlyOrder",
     "Flow",
     "Key",
@@ -27,7 +25,6 @@ __all__ = [
     "Plan",
     "PolicyConfig",
     "Pruned",
-    "ReferenceCore",
     "Request",
     "Stage",
     "Tier",

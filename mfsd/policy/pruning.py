@@ -1,6 +1,7 @@
 """Algorithm 1: the order of batches and the requests pruned from it (paper appendix B).
 
-This is the reference: written to be read and to be right. An incremental core must give equal plans.
+This is the specification, and what the simulator runs: written to be read and to be right. The coordinator's plan core
+(csrc/plan) must give equal plans.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def plan(
 ) -> Plan:
     """Orders the batches and prunes until each makes its D^Lo or the drop budget is spent.
 
-    Works on input that `ReferenceCore` has checked: every resource has a capacity of at least 1, amounts are
+    Works on input that has been checked: every resource has a capacity of at least 1, amounts are
     not negative, numbers are unique. `before` are the requests pruned in the last plan: they stay pruned
     until they fit with a margin. The result does not depend on the order of any input.
     """

@@ -262,7 +262,7 @@ static void meddle(unsigned *seed)
 		CHECK(mfs_arbiter_client_stats(arbiter, id, &client) != -EIO);
 	CHECK(mfs_arbiter_rules(arbiter, rules, rand_r(seed) % 4) == 0);
 	mfs_arbiter_batch_rank(arbiter, 1 + (uint32_t)(rand_r(seed) % 3), 1 + (uint64_t)(rand_r(seed) % 3),
-			       (uint32_t)(rand_r(seed) % 9), rand_r(seed) % 2);
+			       (uint32_t)(rand_r(seed) % 9));
 	mfs_arbiter_request_prune(arbiter, 1 + (uint32_t)(rand_r(seed) % 3), 1 + (uint64_t)(rand_r(seed) % 50),
 				  rand_r(seed) % 2);
 	look(1 + (uint32_t)(rand_r(seed) % 3));

@@ -5,7 +5,6 @@ The native queue implements the same order; a differential test holds both to ea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from mfsd._native import Decision
@@ -151,8 +150,3 @@ def load_step(config: PolicyConfig, flow: Flow, decision: Decision) -> int | Non
         return None
     left_ns = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s) << (LATE_SIZES if decision.infeasible else 0)
     return (left_ns > config.short_load_ns) + (left_ns > LOAD_STEP * config.short_load_ns)
-
-
-def first_in_order(keys: Iterable[Key]) -> Key | None:
-    """The key to serve next; None only when nothing waits, scavenger included (work conserving, paper B)."""
-    return min(keys, default=None)

@@ -17,6 +17,7 @@ from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow, State
 from bench.sim.told_queue import ToldNetwork
 from mfsd._native import Decision, PlanCore
+from mfsd.policy.estimate import transfer_ns
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
@@ -70,7 +71,7 @@ class Mfs(Policy):
         self.planned: set[int] = set()  # batches that the plan core knows
         self.rate = int(simulation.cluster.link)  # of every NIC
         self.capacity = {k: int(c) for k, c in enumerate(simulation.cluster.topology.capacities)}
-        self.core = PlanCore(self.config, self.capacity) if self.config.drop_budget else None
+        self.core = PlanCore(self.config, len(self.capacity)) if self.config.drop_budget else None
 
     def configure(self, simulation: Simulation) -> rules.PolicyConfig:
         classes = simulation.cluster.config.fabric_classes or DEFAULT.classes
@@ -318,10 +319,10 @@ class Mfs(Policy):
         batches = [self.describe(batch, requests, loaded) for batch, requests in described if requests]
         core.hold()
         for gone in self.planned - {batch.batch_id for batch in batches}:
-            core.departed(gone, now_ns)
+            core.depart(gone, now_ns)
         # a request goes on in a later batch: its earlier one gives it up first
         for batch in sorted(batches, key=lambda batch: batch.batch_id not in self.planned):
-            (core.updated if batch.batch_id in self.planned else core.arrived)(batch, now_ns)
+            (core.update if batch.batch_id in self.planned else core.arrive)(batch, now_ns)
         self.planned = {batch.batch_id for batch in batches}
         core.release(now_ns)
         change = core.delta()
@@ -346,8 +347,12 @@ class Mfs(Policy):
                         if flow is not None:
                             simulation.reorder(flow)
 
+    def time_ns(self, link: int, size_bytes: int) -> int:
+        """As a coordinator counts load: in time of its port."""
+        return transfer_ns(size_bytes, self.capacity[link])
+
     def requests_of(self, batch: Batch) -> tuple[rules.Request, ...]:
-        """The batch's requests with the KV they still have to move, by link."""
+        """The batch's requests with the time that the KV which they still have to move takes, by link."""
         simulation = self.simulation
         requests = []
         for chunk in batch.chunks:
@@ -360,7 +365,8 @@ class Mfs(Policy):
                 ahead = state.reuse.message_bytes * (batch.layers - state.fetched)
                 for link, share in state.reuse.path.shares.items():
                     loads[link] = loads.get(link, 0) + int(share * ahead)
-            requests.append(rules.Request(state.request.number, int(state.request.deadline_s * NS), loads))
+            times = {link: self.time_ns(link, size) for link, size in loads.items()}
+            requests.append(rules.Request(state.request.number, int(state.request.deadline_s * NS), times))
         return tuple(requests)
 
     def describe(self, batch: Batch, requests: tuple[rules.Request, ...], loaded: set[int]) -> rules.Batch:
@@ -376,6 +382,10 @@ class Mfs(Policy):
                     shares[link] = shares.get(link, 0.0) + share
             busiest = max(shares, key=shares.__getitem__)
             left = batch.collective_bytes * layers_left
-            fixed = {link: int(share * left) for link, share in shares.items() if link in loaded or link == busiest}
+            fixed = {
+                link: self.time_ns(link, int(share * left))
+                for link, share in shares.items()
+                if link in loaded or link == busiest
+            }
         compute_s = layers_left * (batch.attention_s + batch.experts_s) * batch.believed
         return rules.Batch(batch.serial, requests, int(compute_s * NS), fixed)

@@ -120,7 +120,6 @@ struct mfs_batch_snapshot {
 	uint64_t compute_left_ns;
 	uint32_t layers, layer_current;
 	uint32_t rank; /* MFS_RANK_NONE */
-	uint32_t pruned;
 	uint32_t requests, demands; /* written to the arrays */
 };
 
@@ -152,8 +151,8 @@ int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, 
 
 /* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has announced no such request. */
 int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned);
-/* The order of a batch across the cluster, smaller first; and whether it was pruned. */
-int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank, int pruned);
+/* The order of a batch across the cluster, smaller first. */
+int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank);
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 

@@ -1,12 +1,12 @@
 /*
  * Algorithm 1, kept up to date event by event: the order of the active batches by robust effective deadline
- * and the requests that are pruned from it (docs/internals/plan.md). The rules are those of
- * mfsd/policy/pruning.py, and every answer equals its: integers only, and where a real number enters (the
- * readmission margin), one correctly rounded operation.
+ * and the requests that are pruned from it (docs/internals/plan.md). The rules are those of the specification
+ * in mfsd/policy/pruning.py, and every answer equals its: integers only, and where a real number enters
+ * (the readmission margin), one correctly rounded operation.
  *
- * Ports are any resources with a capacity, numbered 0..n-1 in the order that breaks ties. Times are
- * nanoseconds, amounts are whatever the capacity counts per second. Single threaded. Functions that can fail
- * return -errno and have then changed nothing.
+ * A load is the time in nanoseconds for which a port is busy with it: ports need no rates here. Ports are numbered
+ * from 0 in the order that breaks ties. Single threaded. Functions that can fail return -errno and have then changed
+ * nothing.
  */
 #ifndef MFS_PLAN_H
 #define MFS_PLAN_H
@@ -16,24 +16,21 @@
 
 struct mfs_plan;
 
-/* Clock readings, deadlines, compute and the time that all promised load would take stay within this, either
+/* Clock readings, deadlines, compute and all load that is promised on one port, pruned or not, stay within this, either
  * way; a deadline may also be INT64_MAX, which is never. Above 73 years. */
-#define MFS_PLAN_TIME_MAX  (INT64_C(1) << 61)
-/* A capacity, and all that is promised on one port, pruned or not, stay within this. */
-#define MFS_PLAN_AMOUNT_MAX (INT64_C(1) << 61)
-#define MFS_PLAN_NO_PORT    UINT32_MAX
+#define MFS_PLAN_TIME_MAX (INT64_C(1) << 61)
+#define MFS_PLAN_NO_PORT  UINT32_MAX
 
 struct mfs_plan_config {
-	bool paper;		    /* the paper's rules as written; false: variant mfs */
-	uint32_t drop_budget_ppm;   /* share of active requests that may be pruned at once */
-	double readmission_margin;  /* share of the remaining time, 0..1 */
+	bool paper;		   /* the paper's rules as written; false: variant mfs */
+	uint32_t drop_budget_ppm;  /* share of active requests that may be pruned at once */
+	double readmission_margin; /* share of the remaining time, 0..1 */
 	uint32_t ports;
-	const int64_t *capacity_per_s;
 };
 
 struct mfs_plan_load {
 	uint32_t port;
-	int64_t amount;
+	int64_t busy_ns;
 };
 
 struct mfs_plan_request {
@@ -56,14 +53,13 @@ struct mfs_plan_place {
 	uint64_t batch;
 	int64_t red_ns, loose_ns, finish_ns;
 	uint32_t bottleneck; /* MFS_PLAN_NO_PORT: nothing is loaded */
-	uint32_t rank;
 };
 
 /* A request in the scavenger and why: `for_batch` did not fit, `port` was its bottleneck, and this request
  * had the most load there. */
 struct mfs_plan_pruned {
 	uint64_t request, batch, for_batch;
-	int64_t amount;
+	int64_t busy_ns;
 	uint32_t port;
 };
 
@@ -71,55 +67,42 @@ struct mfs_plan_counts {
 	uint32_t batches, requests, pruned, infeasible, drop_budget;
 };
 
-/* -EINVAL: a capacity below 1 or above MFS_PLAN_AMOUNT_MAX, a share outside 0..1. -ENOMEM. */
+/* -EINVAL: a share outside 0..1. -ENOMEM. */
 int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config);
 void mfs_plan_destroy(struct mfs_plan *plan);
 
 /*
  * A batch arrives, or what is left of it replaces it. -EINVAL: no requests, a request or a port of one
- * request twice, an unknown port, a negative amount or compute. -EEXIST: a request of another batch.
- * -ERANGE: a time or an amount beyond the limits above. -ENOMEM.
+ * request twice, an unknown port, a negative load or compute. -EEXIST: a request of another batch.
+ * -ERANGE: a time beyond MFS_PLAN_TIME_MAX. -ENOMEM.
  */
-int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *batch, int64_t now_ns);
-/* -ENOENT, -ERANGE. */
-int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch, int64_t now_ns);
-/*
- * From mfs_plan_hold to mfs_plan_release events are taken and not judged: one judgement for all of them, as if
- * they were one event of the time of the release. Until then nothing but the tables has changed.
- */
-void mfs_plan_hold(struct mfs_plan *plan);
-int mfs_plan_release(struct mfs_plan *plan, int64_t now_ns); /* -ERANGE: it is still held */
+int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *batch);
+int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch); /* -ENOENT */
+/* Decides anew who is pruned, after one event or many. -ERANGE. */
+int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns);
 bool mfs_plan_active(const struct mfs_plan *plan, uint64_t batch);
 /* The batch of an active request; false when there is none. */
 bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request, uint64_t *batch);
 
 struct mfs_plan_counts mfs_plan_counts(const struct mfs_plan *plan);
-/* The whole result after the last event: `batches` places first served first, `pruned` and `infeasible`
+/* The whole result of the last evaluation: `batches` places first served first, `pruned` and `infeasible`
  * entries in no order. Places are estimated anew: O(all loads). */
 void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out);
 void mfs_plan_pruned(const struct mfs_plan *plan, struct mfs_plan_pruned *out);
 void mfs_plan_infeasible(const struct mfs_plan *plan, uint64_t *out);
 
 /*
- * What changed since the last mfs_plan_delta_take, in space and time proportional to it.
- *
- * A rank orders batches as their places do, but leaves gaps: an arrival gives one batch a rank and changes
- * those of others only when the gap there is used up. Ranks are below UINT32_MAX. A request is told as pruned,
- * or as infeasible, or as restored when an earlier delta told either and it is neither any more. `departed` and
- * `restored` hold what an earlier delta told; apply them before the others, since a number may be used again.
+ * What changed since the last mfs_plan_delta_take, in space and time proportional to it. A request is reported as
+ * pruned, or as infeasible, or as restored when an earlier delta reported either and it is neither any more, or gone.
+ * Apply `restored` before the others, since a number may be used again.
  */
-struct mfs_plan_rank {
-	uint64_t batch;
-	uint32_t rank;
-};
-
 struct mfs_plan_delta {
-	uint32_t moved, departed, pruned, infeasible, restored;
+	uint32_t pruned, infeasible, restored;
 };
 
 /* Upper bounds of what mfs_plan_delta_take would write now. */
 struct mfs_plan_delta mfs_plan_delta_bounds(const struct mfs_plan *plan);
-struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_rank *moved, uint64_t *departed,
-					  struct mfs_plan_pruned *pruned, uint64_t *infeasible, uint64_t *restored);
+struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_pruned *pruned, uint64_t *infeasible,
+					  uint64_t *restored);
 
 #endif

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfsd.coordinator.cluster import RESOURCES_MIN
-from mfsd.coordinator.planner import ReferencePlanner
 from mfsd.coordinator.state import BatchReport, RequestReport
 from mfsd.policy.config import PolicyConfig
+from tests.support.reference_core import ReferencePlanner
 from tests.unit.coordinator.world import MS, World
 
 

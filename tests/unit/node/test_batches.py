@@ -51,7 +51,7 @@ class Arbiter:
 
     def put(self, client: int, slot: int, batch_id: int, *requests: RequestSnapshot, deadline_ns: int = 0) -> None:
         self.batches[client, slot] = BatchSnapshot(
-            client, slot, batch_id, deadline_ns, 5 * MS, 8, 0, RANK_NONE, False, requests
+            client, slot, batch_id, deadline_ns, 5 * MS, 8, 0, RANK_NONE, requests
         )
 
     def notice_fd(self) -> int:
@@ -69,7 +69,7 @@ class Arbiter:
             raise OSError(errno.ENOENT, "no such client")
         return [place for place in self.batches if place[0] == client_id]
 
-    def batch_rank(self, client_id: int, batch_id: int, rank: int, pruned: bool = False) -> None:
+    def batch_rank(self, client_id: int, batch_id: int, rank: int) -> None:
         for place in self._of(client_id):
             if self.batches[place].batch_id == batch_id:
                 self.batches[place] = self.batches[place]._replace(rank=rank)

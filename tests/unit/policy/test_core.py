@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy import Batch, Plan, PolicyConfig, ReferenceCore, Request, plan
+from mfsd.policy import Batch, Plan, PolicyConfig, Request, plan
+from tests.support.reference_core import ReferenceCore
 
 CAPACITY = {0: 10**9, 1: 10**9}
 CONFIG = PolicyConfig(drop_budget=0.3)

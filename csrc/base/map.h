@@ -1,47 +1,47 @@
 /* Number -> pointer: open addressing with linear probing, at most half full. */
-#ifndef MFS_PLAN_MAP_H
-#define MFS_PLAN_MAP_H
+#ifndef MFS_MAP_H
+#define MFS_MAP_H
 
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-struct plan_map_slot {
+struct mfs_map_slot {
 	uint64_t key;
 	void *value; /* NULL: free */
 };
 
-struct plan_map {
-	struct plan_map_slot *slot;
+struct mfs_map {
+	struct mfs_map_slot *slot;
 	uint32_t n;
 	uint32_t mask; /* slots - 1 */
 };
 
-static inline uint32_t plan_map_home(const struct plan_map *map, uint64_t key)
+static inline uint32_t mfs_map_home(const struct mfs_map *map, uint64_t key)
 {
 	key ^= key >> 32;
 	return (uint32_t)((key * 0x9e3779b97f4a7c15ULL) >> 32) & map->mask;
 }
 
-static inline struct plan_map_slot *plan_map_slot(const struct plan_map *map, uint64_t key)
+static inline struct mfs_map_slot *mfs_map_slot(const struct mfs_map *map, uint64_t key)
 {
-	uint32_t at = plan_map_home(map, key);
+	uint32_t at = mfs_map_home(map, key);
 
 	while (map->slot[at].value && map->slot[at].key != key)
 		at = (at + 1) & map->mask;
 	return &map->slot[at];
 }
 
-static inline void *plan_map_find(const struct plan_map *map, uint64_t key)
+static inline void *mfs_map_find(const struct mfs_map *map, uint64_t key)
 {
-	return map->slot ? plan_map_slot(map, key)->value : NULL;
+	return map->slot ? mfs_map_slot(map, key)->value : NULL;
 }
 
 /* Room for `n` numbers. -ENOMEM. */
-static inline int plan_map_reserve(struct plan_map *map, uint64_t n)
+static inline int mfs_map_reserve(struct mfs_map *map, uint64_t n)
 {
 	uint64_t slots = map->slot ? (uint64_t)map->mask + 1 : 16;
-	struct plan_map bigger;
+	struct mfs_map bigger;
 
 	while (slots < 2 * n)
 		slots *= 2;
@@ -49,34 +49,34 @@ static inline int plan_map_reserve(struct plan_map *map, uint64_t n)
 		return 0;
 	if (slots > UINT64_C(1) << 32)
 		return -ENOMEM;
-	bigger = (struct plan_map){ calloc(slots, sizeof(*bigger.slot)), map->n, (uint32_t)(slots - 1) };
+	bigger = (struct mfs_map){ calloc(slots, sizeof(*bigger.slot)), map->n, (uint32_t)(slots - 1) };
 	if (!bigger.slot)
 		return -ENOMEM;
 	for (uint64_t i = 0; map->slot && i <= map->mask; i++)
 		if (map->slot[i].value)
-			*plan_map_slot(&bigger, map->slot[i].key) = map->slot[i];
+			*mfs_map_slot(&bigger, map->slot[i].key) = map->slot[i];
 	free(map->slot);
 	*map = bigger;
 	return 0;
 }
 
 /* A new number; room was reserved. */
-static inline void plan_map_add(struct plan_map *map, uint64_t key, void *value)
+static inline void mfs_map_add(struct mfs_map *map, uint64_t key, void *value)
 {
-	*plan_map_slot(map, key) = (struct plan_map_slot){ key, value };
+	*mfs_map_slot(map, key) = (struct mfs_map_slot){ key, value };
 	map->n++;
 }
 
 /* A number that is there. Later ones of the same cluster close the gap. */
-static inline void plan_map_remove(struct plan_map *map, uint64_t key)
+static inline void mfs_map_remove(struct mfs_map *map, uint64_t key)
 {
-	uint32_t gap = (uint32_t)(plan_map_slot(map, key) - map->slot), at = gap;
+	uint32_t gap = (uint32_t)(mfs_map_slot(map, key) - map->slot), at = gap;
 
 	for (;;) {
 		at = (at + 1) & map->mask;
 		if (!map->slot[at].value)
 			break;
-		if (((at - plan_map_home(map, map->slot[at].key)) & map->mask) >= ((at - gap) & map->mask)) {
+		if (((at - mfs_map_home(map, map->slot[at].key)) & map->mask) >= ((at - gap) & map->mask)) {
 			map->slot[gap] = map->slot[at];
 			gap = at;
 		}

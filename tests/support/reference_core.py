@@ -1,39 +1,18 @@
-"""The active batches and their plan, event by event: the interface of every scheduling core.
-
-The coordinator drives a core by events; `ReferenceCore` plans afresh each time. A faster core implements the
-same protocol, refuses the same input and must give equal plans for equal events.
-"""
+"""The specification under events: what the plan core (mfsd._native.PlanCore) is held to."""
 
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Protocol
 
+from mfsd.coordinator.planner import Change
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.load import Loads
 from mfsd.policy.pruning import plan
 from mfsd.policy.result import Batch, Plan, Pruned
 
 
-class Core(Protocol):
-    """Order and pruning under batch arrivals and departures (paper appendix B: the two triggers).
-
-    A refused event (ValueError) changes nothing. `now_ns` may go back: estimates are relative to it alone.
-    """
-
-    def arrive(self, batch: Batch, now_ns: int) -> Plan:
-        """Adds a batch. ValueError: number in use, no or repeated requests, negative amount or compute,
-        unknown resource."""
-
-    def update(self, batch: Batch, now_ns: int) -> Plan:
-        """Replaces an active batch by what is left of it. ValueError: as `arrive`, or batch not active."""
-
-    def depart(self, batch_id: int, now_ns: int) -> Plan:
-        """Removes a batch. ValueError: not active."""
-
-
 class ReferenceCore:
-    """Plans from scratch on every event."""
+    """Plans from scratch on every event. A refused event (ValueError) changes nothing; `now_ns` may go back."""
 
     def __init__(self, config: PolicyConfig, capacity_per_s: Loads) -> None:
         """capacity_per_s: amount per second of each resource. ValueError when one is below 1."""
@@ -121,3 +100,47 @@ class ReferenceCore:
                 raise ValueError(f"{where}: resource {resource} is unknown: name one that has a capacity")
             if amount < 0:
                 raise ValueError(f"{where}: {amount} on resource {resource}: use 0 or more")
+
+
+class ReferencePlanner:
+    """Plans afresh on every event and compares; a mfsd.coordinator.planner.Planner."""
+
+    name = "reference"
+
+    def __init__(self, config: PolicyConfig, resources: int) -> None:
+        capacities: Loads = dict.fromkeys(range(resources), 10**9)
+        self._core = ReferenceCore(config, capacities)
+        self._plan = Plan()
+
+    def arrive(self, batch: Batch, now_ns: int) -> Change:
+        return self._changed(self._core.arrive(batch, now_ns))
+
+    def update(self, batch: Batch, now_ns: int) -> Change:
+        return self._changed(self._core.update(batch, now_ns))
+
+    def depart(self, batch_id: int, now_ns: int) -> Change:
+        return self._changed(self._core.depart(batch_id, now_ns))
+
+    def hold(self) -> None:
+        self._core.hold()
+
+    def release(self, now_ns: int) -> Change:
+        return self._changed(self._core.release(now_ns))
+
+    def drop_budget(self) -> int:
+        return self._plan.drop_budget
+
+    def _changed(self, plan: Plan) -> Change:
+        before, after = _verdicts(self._plan), _verdicts(plan)
+        self._plan = plan
+        changed = {number: verdict for number, verdict in after.items() if before.get(number, "") != verdict}
+        return Change(
+            tuple(p for p in changed.values() if p is not None),
+            tuple(number for number, p in changed.items() if p is None),
+            tuple(number for number in before if number not in after),
+        )
+
+
+def _verdicts(plan: Plan) -> dict[int, Pruned | None]:
+    """None: infeasible."""
+    return {**dict.fromkeys(plan.infeasible), **{p.request_id: p for p in plan.pruned}}

@@ -1,0 +1,306 @@
+/*
+ * The batches in order of (RED, number), in chunks, and S(u), the load promised on each port, behind each chunk: so an
+ * event knows S at every end of a chunk without walking there. S and the longest port M_i only grow along the order.
+ */
+#include "state.h"
+
+#ifndef CHUNK_SLOTS
+#define CHUNK_SLOTS 0 /* by the number of ports */
+#endif
+
+/* S in front of the chunk. */
+const int64_t *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk)
+{
+	return chunk->at ? plan->chunk.at[chunk->at - 1]->behind : plan->none;
+}
+
+int64_t plan_front_top(const struct mfs_plan *plan, const struct plan_chunk *chunk)
+{
+	return chunk->at ? plan->chunk.at[chunk->at - 1]->top : 0;
+}
+
+int64_t plan_greatest(const int64_t *load, uint32_t n)
+{
+	int64_t a = 0, b = 0, c = 0, d = 0;
+	uint32_t u = 0;
+
+	for (; u + 4 <= n; u += 4) { /* four chains at a time */
+		a = plan_max(a, load[u]);
+		b = plan_max(b, load[u + 1]);
+		c = plan_max(c, load[u + 2]);
+		d = plan_max(d, load[u + 3]);
+	}
+	for (; u < n; u++)
+		a = plan_max(a, load[u]);
+	return plan_max(plan_max(a, b), plan_max(c, d));
+}
+
+/* A chunk may be split: one in reserve. A chunk's sums take about as much memory as its batches. */
+int plan_order_reserve(struct mfs_plan *plan)
+{
+	uint64_t need = (uint64_t)plan->chunk.n + 1;
+	int rc = PLAN_RESERVE(plan->chunk, need);
+	struct plan_chunk *chunk;
+
+	plan->chunk_slots = CHUNK_SLOTS ? CHUNK_SLOTS : plan->ports >= 1024 ? 64 : 32;
+	rc = rc ? rc : PLAN_RESERVE(plan->bound, need);
+	if (rc || plan->spare)
+		return rc;
+	chunk = malloc(sizeof(*chunk) + plan->chunk_slots * sizeof(*chunk->slot) + 2 * plan->ports * sizeof(*chunk->behind));
+	if (!chunk)
+		return -ENOMEM;
+	chunk->behind = (int64_t *)(chunk->slot + plan->chunk_slots);
+	chunk->fixed = chunk->behind + plan->ports;
+	plan->spare = chunk;
+	return 0;
+}
+
+static void renumber(struct mfs_plan *plan, uint32_t at)
+{
+	for (; at < plan->chunk.n; at++)
+		plan->chunk.at[at]->at = at;
+}
+
+/* Chunks from `at` on have moved by one place: what was refused at the end of one is checked there, or behind it. */
+static void move_refusals(struct mfs_plan *plan, uint32_t at, int by)
+{
+	for (uint32_t i = 0; i < plan->pruned.n; i++)
+		if (plan->pruned.at[i].chunk >= at && plan->pruned.at[i].chunk != PLAN_NONE)
+			plan->pruned.at[i].chunk += (uint32_t)by;
+}
+
+/* Takes the spare chunk, empty, behind `previous`, whose sums it gets. */
+static struct plan_chunk *add_chunk(struct mfs_plan *plan, struct plan_chunk *previous)
+{
+	struct plan_chunk *chunk = plan->spare;
+	uint32_t at = previous ? previous->at + 1 : 0;
+
+	plan->spare = NULL;
+	chunk->n = 0;
+	chunk->known = previous && previous->known;
+	chunk->top = previous ? previous->top : 0;
+	memset(chunk->fixed, 0, plan->ports * sizeof(*chunk->fixed));
+	memcpy(chunk->behind, previous ? previous->behind : plan->none, plan->ports * sizeof(*chunk->behind));
+	memmove(plan->chunk.at + at + 1, plan->chunk.at + at, (plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
+	plan->chunk.at[at] = chunk;
+	renumber(plan, at);
+	move_refusals(plan, at ? at - 1 : 0, 1); /* those of `previous`, too: the batch may have moved */
+	return chunk;
+}
+
+static void drop_chunk(struct mfs_plan *plan, uint32_t at)
+{
+	free(plan->chunk.at[at]);
+	memmove(plan->chunk.at + at, plan->chunk.at + at + 1, (--plan->chunk.n - at) * sizeof(*plan->chunk.at));
+	renumber(plan, at);
+	move_refusals(plan, at, -1);
+}
+
+static void add_fixed(struct plan_chunk *chunk, const struct plan_batch *batch, int sign)
+{
+	for (uint32_t i = 0; i < batch->fixed_loads; i++)
+		chunk->fixed[batch->fixed[i].port] += sign * batch->fixed[i].busy;
+}
+
+static void move_slots(struct plan_chunk *to, struct plan_chunk *from, uint32_t first)
+{
+	memcpy(to->slot + to->n, from->slot + first, (from->n - first) * sizeof(*to->slot));
+	for (; from->n > first; from->n--, to->n++) {
+		struct plan_batch *batch = from->slot[from->n - 1].batch;
+
+		batch->chunk = to;
+		add_fixed(from, batch, -1);
+		add_fixed(to, batch, 1);
+	}
+}
+
+static void split(struct mfs_plan *plan, struct plan_chunk *chunk)
+{
+	struct plan_chunk *rest = add_chunk(plan, chunk);
+
+	move_slots(rest, chunk, chunk->n / 2);
+	for (uint32_t i = 0; i < rest->n; i++)
+		for (uint32_t k = 0; k < rest->slot[i].batch->ports; k++)
+			chunk->behind[rest->slot[i].batch->row[k].port] -= rest->slot[i].batch->row[k].busy;
+	chunk->top = plan_greatest(chunk->behind, plan->ports);
+}
+
+/* Load comes or goes in this chunk: S changes behind it and all later ones. Of chunks in which none of these ports can be
+ * the longest, since it has less behind the chunk than the longest has in front, M_i stays known. */
+static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struct plan_load *load, uint32_t n, int sign)
+{
+	int64_t front = plan_front_top(plan, chunk);
+
+	for (uint32_t c = chunk->at; c < plan->chunk.n; c++) {
+		int64_t most = 0;
+
+		chunk = plan->chunk.at[c];
+		for (uint32_t i = 0; i < n; i++) {
+			int64_t old = chunk->behind[load[i].port], new = old + sign * load[i].busy;
+
+			chunk->behind[load[i].port] = new;
+			most = plan_max(most, plan_max(old, new));
+		}
+		if (sign > 0)
+			chunk->top = plan_max(chunk->top, most);
+		else if (most == chunk->top)
+			chunk->top = plan_greatest(chunk->behind, plan->ports);
+		chunk->known &= most < front;
+		front = chunk->top;
+	}
+}
+
+/* The first slot of the chunk whose batch does not go before this one. */
+static uint32_t position(const struct plan_chunk *chunk, const struct plan_batch *batch)
+{
+	uint32_t low = 0, high = chunk->n;
+
+	while (low < high) {
+		uint32_t middle = (low + high) / 2;
+
+		if (plan_batch_before(chunk->slot[middle].batch, batch))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* The last chunk that begins with a batch before this one; the first when none does; NULL when there is none. */
+static struct plan_chunk *chunk_for(const struct mfs_plan *plan, const struct plan_batch *batch)
+{
+	uint32_t low = 0, high = plan->chunk.n;
+
+	while (high - low > 1) {
+		uint32_t middle = (low + high) / 2;
+
+		if (plan_batch_before(plan->chunk.at[middle]->slot[0].batch, batch))
+			low = middle;
+		else
+			high = middle;
+	}
+	return plan->chunk.n ? plan->chunk.at[low] : NULL;
+}
+
+/* Room was reserved. */
+void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch)
+{
+	struct plan_chunk *chunk = chunk_for(plan, batch);
+	uint32_t at;
+
+	if (!chunk)
+		chunk = add_chunk(plan, NULL);
+	if (chunk->n == plan->chunk_slots) {
+		split(plan, chunk);
+		chunk = chunk_for(plan, batch);
+	}
+	at = position(chunk, batch);
+	memmove(chunk->slot + at + 1, chunk->slot + at, (chunk->n++ - at) * sizeof(*chunk->slot));
+	chunk->slot[at] = (struct plan_slot){ .batch = batch,
+					      .loose = batch->loose,
+					      .latest = batch->loose - batch->compute,
+					      .longest = at ? chunk->slot[at - 1].longest : plan_front_top(plan, chunk),
+					      .feasible_until = INT64_MIN };
+	batch->chunk = chunk;
+	add_fixed(chunk, batch, 1);
+	promise(plan, chunk, batch->row, batch->ports, 1);
+}
+
+void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch)
+{
+	struct plan_chunk *chunk = batch->chunk, *next;
+	uint32_t at = position(chunk, batch);
+
+	add_fixed(chunk, batch, -1);
+	promise(plan, chunk, batch->row, batch->ports, -1);
+	memmove(chunk->slot + at, chunk->slot + at + 1, (--chunk->n - at) * sizeof(*chunk->slot));
+	next = chunk->at + 1 < plan->chunk.n ? plan->chunk.at[chunk->at + 1] : NULL;
+	if (!chunk->n) {
+		drop_chunk(plan, chunk->at);
+	} else if (next && chunk->n + next->n <= plan->chunk_slots / 2) {
+		move_slots(chunk, next, 0);
+		memcpy(chunk->behind, next->behind, plan->ports * sizeof(*chunk->behind));
+		chunk->top = next->top;
+		chunk->known &= next->known;
+		drop_chunk(plan, next->at);
+	}
+}
+
+/* Begins in front of the chunk; NULL: of all. */
+void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk)
+{
+	memcpy(plan->load, chunk ? plan_front(plan, chunk) : plan->none, plan->ports * sizeof(*plan->load));
+	plan_walk_longest(plan, walk);
+}
+
+/* Finds the longest port anew. */
+void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk)
+{
+	*walk = (struct plan_walk){ plan_greatest(plan->load, plan->ports), 0 };
+	while (walk->longest && plan->load[walk->slowest] != walk->longest)
+		walk->slowest++;
+	walk->slowest = walk->longest ? walk->slowest : MFS_PLAN_NO_PORT;
+}
+
+/* Past the batch of this slot. */
+void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk, uint32_t slot)
+{
+	const struct plan_batch *batch = chunk->slot[slot].batch;
+	struct plan_walk at = *walk;
+
+	if (slot + 2 < chunk->n) { /* into the cache: blocks begin with the row's head, and lie anywhere */
+		__builtin_prefetch(chunk->slot[slot + 2].batch);
+		for (uint32_t k = 0; k < chunk->slot[slot + 1].batch->ports; k += 4)
+			__builtin_prefetch(&chunk->slot[slot + 1].batch->row[k]);
+	}
+	for (uint32_t k = 0; k < batch->ports; k++) {
+		uint32_t u = batch->row[k].port;
+		int64_t sum = plan->load[u] += batch->row[k].busy;
+
+		if (__builtin_expect(sum >= at.longest, 0) && (sum > at.longest || (sum && u < at.slowest)))
+			at = (struct plan_walk){ sum, u };
+	}
+	*walk = at;
+}
+
+/* Finds the longest port behind each batch of the chunk. */
+void plan_order_learn(struct mfs_plan *plan, struct plan_chunk *chunk)
+{
+	struct plan_walk walk;
+
+	plan_walk_begin(plan, &walk, chunk);
+	for (uint32_t i = 0; i < chunk->n; i++) {
+		plan_walk_on(plan, &walk, chunk, i);
+		chunk->slot[i].longest = walk.longest;
+	}
+	chunk->known = true;
+}
+
+/* Into plan->part; answers how many. */
+uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *request)
+{
+	uint32_t n = 0;
+
+	for (uint32_t c = request->cell; c != PLAN_NONE; c = request->batch->cell[c].next)
+		plan->part[n++] = (struct plan_load){ request->batch->cell[c].busy, request->batch->cell[c].port };
+	return n;
+}
+
+/* The request's loads count from now on (1), or do not any more (-1). */
+void plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign)
+{
+	struct plan_batch *batch = request->batch;
+
+	for (uint32_t c = request->cell; c != PLAN_NONE; c = batch->cell[c].next) {
+		const struct plan_cell *cell = &batch->cell[c];
+		struct plan_column *column = &batch->column[cell->k];
+		struct plan_candidates *candidates = &plan->candidates[cell->port].at[column->candidates_at];
+
+		batch->row[cell->k].busy += sign * cell->busy;
+		if (sign > 0) {
+			column->first = c < column->first ? c : column->first;
+			candidates->top = plan_max(candidates->top, cell->busy);
+		}
+	}
+	promise(plan, batch->chunk, plan->part, plan_request_loads(plan, request), sign);
+}
