@@ -1,5 +1,5 @@
-/* Variant mfs: who can still be in time goes by deadline, who blocks others by how long it blocks them. It has no levels and
- * asks for no load. */
+/* Variant mfs: last stages go by deadline, early stages, which block a unit, by how long they block it. It has no levels
+ * and asks for no load. */
 #include "policy.h"
 
 /* ---- early stages ------------------------------------------------------------------------------------------------ */
@@ -70,7 +70,7 @@ static int64_t guard(const struct mfs_policy *policy, const struct mfs_last_fact
 	return policy_budget_share_ns(facts, policy->critical_laxity_share);
 }
 
-/* A lost request is due again some budgets after its deadline: it delays nobody who is due before that. */
+/* A lost request is due again some budgets after its deadline: it delays no request that is due before that. */
 static uint64_t due(const struct mfs_last_facts *facts)
 {
 	if (!facts->decision.lost)
@@ -92,7 +92,8 @@ static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_
 	return tier == MFS_TIER_LAST ? due(facts) : facts->deadline_ns;
 }
 
-/* Class 0 is for who is nearly out of slack, and only where those who would wait have at least as much left after it. */
+/* Class 0 is for a request that is nearly out of slack, and only where the unit that would wait has at least as much left
+ * after the whole transfer. */
 static bool admits(const struct mfs_last_facts *facts, int64_t laxity_ns, int64_t guard_ns, int64_t alone_ns)
 {
 	if (laxity_ns < 0 || laxity_ns >= guard_ns)

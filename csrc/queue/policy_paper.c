@@ -38,7 +38,7 @@ static int64_t crossing_ns(const struct mfs_last_facts *facts, uint64_t rate, do
 	return (int64_t)facts->deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
 }
 
-/* Next at most half way to the next level, since the load may rise until then. */
+/* The next evaluation is at most half way to the next level, since the load may rise until then. */
 static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts)
 {
 	const int64_t now = (int64_t)facts->now_ns;

@@ -1,7 +1,7 @@
 /* The rules of one NIC: which flow goes first, and in which class it travels. Pure functions of facts: no clock, no state.
  *
- * The queue (mfs/rmlq.h) asks them for every flow. So does whoever orders flows without a queue: the simulator for links
- * inside the fabric, mfsctl explain for its reasons. There is one implementation of each variant
+ * The queue (mfs/rmlq.h) asks them for every flow. So do callers that order flows without a queue: the simulator for
+ * links inside the fabric, mfsctl explain for its reasons. There is one implementation of each variant
  * (csrc/queue/policy_mfs.c, policy_paper.c); tests/specification says the same in Python, and tests compare both.
  * docs/internals/policy.md has the rules in words.
  */
