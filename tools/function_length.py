@@ -17,8 +17,6 @@ from pathlib import Path
 LONGEST = 70
 EXCEPTIONS = {
     "bench/programs/nccl_pace.c main": "one straight line: set-up, two measurements, output",
-    "csrc/arbiter/task.c task_submit": "to be split along its three outcomes",
-    "nccl_shim/src/qp.c shim_qp_add": "to be split: what a queue pair is, and its entry in the table",
     "tests/native/arbiter_many.c main": "one test in a straight line",
     "tests/native/soft_roce_cases_data.c builders": "one case a line",
 }

@@ -1,7 +1,7 @@
 """Which of the transfers that wait at a port can be in time together: Moore and Hodgson's rule.
 
 A study, not what ships: `csrc/queue/rmlq.c` does not have it. The `mh` policies of the simulator ask it
-(docs/simulation-studies.md)."""
+(docs/results/studies.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
  *
  * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays
  * as it is and only the batch moves among the others. Inside a batch and destination the groups by layer form two heaps:
- * `ahead` (RLI > 0, or the batch is not told) by layer, and `due` (RLI 0) by arrival. */
+ * `ahead` (RLI > 0, or the batch is not announced) by layer, and `due` (RLI 0) by arrival. */
 #include "group.h"
 #include "lone.h"
 #include "parked.h"
@@ -35,7 +35,7 @@ static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint
 
 static uint32_t group_rli(const struct batch *batch, const struct group *group)
 {
-	if (!batch->told)
+	if (!batch->announced)
 		return MFS_RLI_UNKNOWN + group->layer;
 	return group->layer > batch->layer_current ? group->layer - batch->layer_current : 0;
 }
@@ -65,7 +65,7 @@ static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const
 		.bytes = batch->bytes_waiting,
 		.needed_ns = batch->needed_ns,
 		.rank = batch->rank,
-		.owner = batch->told ? MFS_OWNER_BATCH : owner[batch->record.part],
+		.owner = batch->announced ? MFS_OWNER_BATCH : owner[batch->record.part],
 	};
 }
 
@@ -144,7 +144,7 @@ static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	return policy_by_size(&q->policy) && (batch->told || batch_is_lone(batch));
+	return policy_by_size(&q->policy) && (batch->announced || batch_is_lone(batch));
 }
 
 static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
@@ -155,7 +155,7 @@ static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
 		return MFS_BATCH_UNNAMED;
 	b = mfs_slab_find(&q->batch, key, part);
 	if (!b) {
-		b = mfs_slab_take(&q->batch, key, part); /* there is one for every flow and for those told */
+		b = mfs_slab_take(&q->batch, key, part); /* there is one for every flow and every announced batch */
 		record_clear(batch_at(q, b));
 		batch_at(q, b)->rank = MFS_RANK_NONE;
 	}
@@ -171,7 +171,7 @@ void early_batch_release(struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	if (!batch->told && batch_strand_empty(batch) && !batch->strands && !batch->members && b != MFS_BATCH_UNNAMED)
+	if (!batch->announced && batch_strand_empty(batch) && !batch->strands && !batch->members && b != MFS_BATCH_UNNAMED)
 		mfs_slab_give(&q->batch, b);
 }
 
@@ -205,10 +205,10 @@ void early_member_remove(struct mfs_rmlq *q, uint32_t r)
 	early_batch_release(q, b);
 }
 
-void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
+void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 {
 	struct flow *flow = flow_at(q, i);
-	uint64_t batch_key = told->batch;
+	uint64_t batch_key = info->batch;
 	uint32_t b, g, s, part = 0;
 	bool head;
 
@@ -238,14 +238,14 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 		bytes_count(q, flow, flow->bytes);
 		b = group_at(q, g)->batch;
 		if (part)
-			lone_need(q, b, told->deadline_ns);
+			lone_need(q, b, info->deadline_ns);
 		if (bytes_matter(q, b))
 			batch_place_at(q, b, group_at(q, g)->strand, false);
 		return;
 	}
 	b = batch_take(q, batch_key, part);
 	if (part)
-		lone_need(q, b, told->deadline_ns);
+		lone_need(q, b, info->deadline_ns);
 	s = batch_strand_make(q, b, flow_destination(flow));
 	g = group_make(q, b, s, flow->layer);
 	flow->owner = g;
@@ -389,14 +389,14 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
 
 	if (!q->pruned_requests || !request)
 		return false;
-	if (!q->rules->demotes_running && batch_at(q, b)->told)
+	if (!q->rules->demotes_running && batch_at(q, b)->announced)
 		return false;
 	r = mfs_slab_find(&q->request, request, 0);
 	return r && request_at(q, r)->pruned;
 }
 
 /* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would
- * come. So is lateness, which time brings: it only sets back, so that who is first and in time is rightly first. */
+ * come. So is lateness, which time brings: it only sets back, so a load that is first and in time is rightly first. */
 uint32_t early_head(struct mfs_rmlq *q)
 {
 	const struct mfs_heap_entry *entry;
@@ -476,7 +476,7 @@ static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	if (!batch->told || batch->pruned || !batch->deadline_ns) {
+	if (!batch->announced || batch->pruned || !batch->deadline_ns) {
 		mfs_heap_remove(&q->slack, b);
 		mfs_heap_remove(&q->deadline, b);
 		return;
@@ -513,15 +513,15 @@ static void strand_end_due(struct mfs_rmlq *q, uint32_t s)
 	}
 }
 
-void early_tell(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
+void early_announce(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_context *context)
 {
 	struct batch *batch = batch_at(q, b);
 	uint32_t layer = context->layer_current < UINT16_MAX ? context->layer_current : UINT16_MAX;
 	uint32_t r;
 
-	if (!batch->told || layer > batch->layer_current)
+	if (!batch->announced || layer > batch->layer_current)
 		batch->layer_current = (uint16_t)layer;
-	batch->told = true;
+	batch->announced = true;
 	batch->rank = context->rank;
 	batch->pruned = context->pruned != 0;
 	batch->deadline_ns = context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
@@ -549,7 +549,7 @@ void early_end(struct mfs_rmlq *q, uint32_t b)
 {
 	struct batch *batch = batch_at(q, b);
 
-	batch->told = batch->pruned = false;
+	batch->announced = batch->pruned = false;
 	batch->rank = MFS_RANK_NONE;
 	batch->deadline_ns = batch->compute_end_ns = 0;
 	batch_slack_place(q, b);

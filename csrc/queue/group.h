@@ -65,7 +65,7 @@ static inline void group_insert(struct mfs_rmlq *q, uint32_t g)
 	struct group *group = group_at(q, g);
 	const struct batch *batch = batch_at(q, group->batch);
 
-	group->due = batch->told && group->layer <= batch->layer_current;
+	group->due = batch->announced && group->layer <= batch->layer_current;
 	pairing_insert(&GROUPS, q, group_heap(q, group), g);
 }
 

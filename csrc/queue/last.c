@@ -79,9 +79,9 @@ static uint64_t evaluate(struct mfs_rmlq *q, struct request *request)
 	request->level = facts.decision.level;
 	request->critical = facts.decision.critical;
 	request->lost = facts.decision.lost;
-	if (request->looked && (request->level < level_before || request->critical != critical_before))
+	if (request->evaluated && (request->level < level_before || request->critical != critical_before))
 		last_promoted(q, request);
-	request->looked = true;
+	request->evaluated = true;
 	return next;
 }
 
@@ -92,12 +92,12 @@ uint8_t last_class(const struct mfs_rmlq *q, uint32_t r)
 	return q->rules->class_last(&q->policy, &facts);
 }
 
-void last_look(struct mfs_rmlq *q, uint32_t r)
+void last_evaluate(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
 	uint64_t next = evaluate(q, request);
 
-	/* a timer that is early is harmless: it looks again and is set anew, which spares moving it at every
+	/* a timer that is early is harmless: it evaluates again and is set anew, which spares moving it at every
 	 * submit */
 	if (next < request->timer_ns)
 		timer_set(q, r, next);
@@ -150,7 +150,7 @@ void last_advance(struct mfs_rmlq *q)
 		uint64_t next = MFS_TIME_NEVER;
 
 		if (request_waits(request)) {
-			q->looks++;
+			q->evaluations++;
 			next = evaluate(q, request);
 			last_place(q, r);
 		}
@@ -172,16 +172,16 @@ void last_request_release(struct mfs_rmlq *q, uint32_t r)
 	if (request->flows)
 		return;
 	early_member_remove(q, r);
-	if (request->told || request->pruned)
+	if (request->announced || request->pruned)
 		return;
 	timer_set(q, r, MFS_TIME_NEVER);
 	mfs_slab_give(&q->request, r);
 }
 
-void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 {
 	struct flow *flow = flow_at(q, i);
-	uint32_t r = last_request(q, told->request);
+	uint32_t r = last_request(q, info->request);
 	struct request *request = request_at(q, r);
 	const uint32_t s = request_strand_make(q, r, flow_destination(flow));
 	struct mfs_fifo *fifo = &request_at(q, s)->fifo;
@@ -196,25 +196,25 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told)
 	fifo_append(q, fifo, i, flow);
 	request->flows++;
 	request->bytes_left += flow->bytes;
-	if (request->told && request->bytes_ahead) {
+	if (request->announced && request->bytes_ahead) {
 		uint64_t ahead = flow->bytes < request->bytes_ahead ? flow->bytes : request->bytes_ahead;
 
 		request->bytes_ahead -= ahead;
 		request->bytes_left -= ahead;
 	}
-	if (told->batch && !(request->batch && batch_at(q, request->batch)->record.key == told->batch)) {
-		uint32_t b = early_batch(q, told->batch);
+	if (info->batch && !(request->batch && batch_at(q, request->batch)->record.key == info->batch)) {
+		uint32_t b = early_batch(q, info->batch);
 
 		early_member_remove(q, r);
 		early_member_add(q, b, r);
 	}
-	if (told->deadline_ns && told->deadline_ns != deadline_before) {
+	if (info->deadline_ns && info->deadline_ns != deadline_before) {
 		request->deadline_ns =
-			told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns : MFS_TIME_MAX - 1;
+			info->deadline_ns < MFS_TIME_MAX ? info->deadline_ns : MFS_TIME_MAX - 1;
 		if (!request->budget_ns && request->deadline_ns > q->now_ns)
 			request->budget_ns = request->deadline_ns - q->now_ns;
 	}
-	last_look(q, r);
+	last_evaluate(q, r);
 	if (request->critical || request->level != level_before || request->critical != critical_before ||
 	    request->lost != lost_before || request->deadline_ns != deadline_before ||
 	    request->batch != batch_before || (!waited && !request->split))

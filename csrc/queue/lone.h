@@ -1,5 +1,5 @@
 /* Loads: reuse that came without a batch, since its request still queues. Each request's stands in a batch record of its
- * own. Such requests block nobody yet, and are told apart by how soon each could be done. */
+ * own. Such requests block no unit yet, and are ordered by how soon each could be done. */
 #ifndef MFS_RMLQ_LONE_H
 #define MFS_RMLQ_LONE_H
 

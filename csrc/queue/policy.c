@@ -6,7 +6,8 @@
 
 #define ROW(type, field, fallback, least, most)                                                              \
 	{#field, fallback, least, most, offsetof(struct mfs_policy, field),                                  \
-	 _Generic((type)0, double: MFS_PARAMETER_DOUBLE, uint64_t: MFS_PARAMETER_U64, default: MFS_PARAMETER_U32)},
+	 _Generic((type)0, double: MFS_PARAMETER_DOUBLE, uint64_t: MFS_PARAMETER_U64,                        \
+		  default: MFS_PARAMETER_U32)},
 
 static const struct mfs_parameter PARAMETER[] = {MFS_POLICY_PARAMETERS(ROW)};
 
@@ -98,14 +99,16 @@ bool mfs_policy_has_levels(const struct mfs_policy *policy)
 	return policy_rules(policy)->levels;
 }
 
-static uint8_t class_early(const struct mfs_policy *policy, enum mfs_tier tier, const struct mfs_early_facts *facts)
+static uint8_t class_early(const struct mfs_policy *policy, enum mfs_tier tier,
+			   const struct mfs_early_facts *facts)
 {
 	const uint8_t fixed = policy_class_of_tier(policy, tier);
 
 	return fixed == MFS_CLASS_ASK ? policy_rules(policy)->class_early(policy, facts) : fixed;
 }
 
-static uint8_t class_last(const struct mfs_policy *policy, enum mfs_tier tier, const struct mfs_last_facts *facts)
+static uint8_t class_last(const struct mfs_policy *policy, enum mfs_tier tier,
+			  const struct mfs_last_facts *facts)
 {
 	const uint8_t fixed = policy_class_of_tier(policy, tier);
 
@@ -131,10 +134,13 @@ struct mfs_decision mfs_policy_first(const struct mfs_policy *policy)
 
 uint64_t mfs_policy_evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts)
 {
-	return facts->deadline_ns == MFS_TIME_MAX ? MFS_TIME_NEVER : policy_rules(policy)->evaluate(policy, facts);
+	if (facts->deadline_ns == MFS_TIME_MAX)
+		return MFS_TIME_NEVER;
+	return policy_rules(policy)->evaluate(policy, facts);
 }
 
-void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			struct mfs_reasons *reasons)
 {
 	policy_rules(policy)->reasons(policy, facts, reasons);
 }
@@ -162,7 +168,8 @@ void mfs_policy_place_early(const struct mfs_policy *policy, const struct mfs_ea
 	place->wire_class = class_early(policy, place->tier, facts);
 }
 
-void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_place *place)
+void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			   struct mfs_place *place)
 {
 	const struct policy_rules *rules = policy_rules(policy);
 	const enum mfs_tier tier = facts->pruned ? MFS_TIER_SCAVENGER : rules->tier_last(&facts->decision);

@@ -1,8 +1,8 @@
 /* The table of a variant's rules, and the arithmetic that the variants share.
  *
- * The arithmetic is that of tests/specification, operation by operation, so that both decide alike to the nanosecond:
- * times are integers, and a real number enters by single IEEE operations that no compiler may fuse (a product is only
- * ever divided or truncated). */
+ * The arithmetic is that of tests/specification, operation by operation, so that both decide alike to the
+ * nanosecond: times are integers, and a real number enters by single IEEE operations that no compiler may
+ * fuse (a product is only ever divided or truncated). */
 #ifndef MFS_QUEUE_POLICY_H
 #define MFS_QUEUE_POLICY_H
 
@@ -22,12 +22,14 @@ struct policy_rules {
 	/* Where a request stands that is not pruned. */
 	enum mfs_tier (*tier_last)(const struct mfs_decision *decision);
 	/* What orders last stages of a tier, in 64 bits. */
-	uint64_t (*key_last)(const struct mfs_policy *policy, const struct mfs_last_facts *facts, enum mfs_tier tier);
+	uint64_t (*key_last)(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			     enum mfs_tier tier);
 
 	/* mfs_policy_evaluate, of a request that has a deadline. */
 	uint64_t (*evaluate)(const struct mfs_policy *policy, struct mfs_last_facts *facts);
 
-	void (*reasons)(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons);
+	void (*reasons)(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			struct mfs_reasons *reasons);
 
 	/* The class on the wire in the tiers EARLY and LAST; those of the others are fixed. */
 	uint8_t (*class_early)(const struct mfs_policy *policy, const struct mfs_early_facts *facts);
@@ -59,8 +61,8 @@ static inline uint64_t policy_transfer_ns(uint64_t bytes, uint64_t rate_bytes_pe
 	return ns < MFS_TIME_MAX ? (uint64_t)ns : MFS_TIME_MAX;
 }
 
-/* The size class in the high bits, of equal ones the rank. A size class is the power of two of the KiB: 0 below one, n for
- * 2^(n-1) to 2^n - 1. */
+/* The size class in the high bits, of equal ones the rank. A size class is the power of two of the KiB: 0
+ * below one, n for 2^(n-1) to 2^n - 1. */
 static inline uint64_t policy_size_second(uint64_t bytes, uint32_t rank)
 {
 	uint64_t kib = bytes >> 10; /* below 2^54 */
@@ -68,8 +70,8 @@ static inline uint64_t policy_size_second(uint64_t bytes, uint32_t rank)
 	return (uint64_t)(kib ? 64 - __builtin_clzll(kib) : 0) << 32 | rank;
 }
 
-/* The key of the early tier: RLI (17 bits and a carry), second (6 and 32), stage (2: control, collective, reuse,
- * STAGE_LAST). */
+/* The key of the early tier: RLI (17 bits and a carry), second (6 and 32), stage (2: control, collective,
+ * reuse, STAGE_LAST). */
 static inline uint64_t policy_early_key(uint64_t rli, uint64_t second, uint32_t stage)
 {
 	return rli << 40 | second << 2 | stage;
@@ -92,16 +94,20 @@ static inline int64_t policy_budget_share_ns(const struct mfs_last_facts *facts,
 	return (int64_t)((double)(int64_t)facts->budget_ns * share);
 }
 
-/* A request is lost when it cannot make its deadline even alone on the port, until it has some of its budget to spare. */
-static inline bool policy_lost(const struct mfs_policy *policy, const struct mfs_last_facts *facts, int64_t laxity_ns)
+/* A request is lost when it cannot make its deadline even alone on the port, until it has some of its
+ * budget to spare. */
+static inline bool policy_lost(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			       int64_t laxity_ns)
 {
-	return laxity_ns < (facts->decision.lost ? policy_budget_share_ns(facts, policy->readmission_margin) : 0);
+	if (facts->decision.lost)
+		return laxity_ns < policy_budget_share_ns(facts, policy->readmission_margin);
+	return laxity_ns < 0;
 }
 
-/* When to evaluate again what would change at `change_ns`: while its batch computes, when that ends; and not before an
- * interval has passed. */
-static inline uint64_t policy_evaluate_at_ns(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
-					     int64_t change_ns)
+/* When to evaluate again what would change at `change_ns`: while its batch computes, when that ends; and
+ * not before an interval has passed. */
+static inline uint64_t policy_evaluate_at_ns(const struct mfs_policy *policy,
+					     const struct mfs_last_facts *facts, int64_t change_ns)
 {
 	const int64_t soonest = (int64_t)(facts->now_ns + policy->promotion_interval_ns);
 	const int64_t at_ns = policy_computes(facts) ? (int64_t)facts->compute_end_ns : change_ns;

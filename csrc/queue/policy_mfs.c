@@ -1,8 +1,8 @@
-/* Variant mfs: who can still be in time goes by deadline, who blocks others by how long it blocks them. It has no levels and
- * asks for no load. */
+/* Variant mfs: last stages go by deadline, early stages, which block a unit, by how long they block it. It
+ * has no levels and asks for no load. */
 #include "policy.h"
 
-/* ---- early stages ------------------------------------------------------------------------------------------------ */
+/* ---- early stages -------------------------------------------------------------------------------------- */
 
 /* Whether what a request waits for before it runs can no longer be there in time, were the port its own. */
 static bool late(const struct mfs_early_facts *facts)
@@ -47,7 +47,7 @@ static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_ear
 	return (uint8_t)(2 + policy_lesser(below, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
 }
 
-/* ---- last stages ------------------------------------------------------------------------------------------------- */
+/* ---- last stages --------------------------------------------------------------------------------------- */
 
 /* Time to spare at the port's full rate. */
 static int64_t laxity(const struct mfs_last_facts *facts, int64_t alone_ns)
@@ -55,7 +55,8 @@ static int64_t laxity(const struct mfs_last_facts *facts, int64_t alone_ns)
 	const int64_t now = (int64_t)facts->now_ns;
 	const uint64_t tail = facts->bytes_tail < facts->bytes ? facts->bytes_tail : facts->bytes;
 	const int64_t computed = policy_computes(facts) ? (int64_t)facts->compute_end_ns : now;
-	const int64_t after = computed + (tail ? (int64_t)policy_transfer_ns(tail, facts->rate_bytes_per_s) : 0);
+	const uint64_t tail_ns = tail ? policy_transfer_ns(tail, facts->rate_bytes_per_s) : 0;
+	const int64_t after = computed + (int64_t)tail_ns;
 
 	return (int64_t)facts->deadline_ns - (after > now + alone_ns ? after : now + alone_ns);
 }
@@ -70,7 +71,8 @@ static int64_t guard(const struct mfs_policy *policy, const struct mfs_last_fact
 	return policy_budget_share_ns(facts, policy->critical_laxity_share);
 }
 
-/* A lost request is due again some budgets after its deadline: it delays nobody who is due before that. */
+/* A lost request is due again some budgets after its deadline: it delays no request that is due before
+ * that. */
 static uint64_t due(const struct mfs_last_facts *facts)
 {
 	if (!facts->decision.lost)
@@ -85,14 +87,17 @@ static enum mfs_tier tier_last(const struct mfs_decision *decision)
 	return decision->critical && !decision->lost ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
 }
 
-static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts, enum mfs_tier tier)
+static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			 enum mfs_tier tier)
 {
-	if (tier == MFS_TIER_CRITICAL && policy_by_size(policy)) /* among the early ones, before batches of its size */
+	/* among the early ones, before batches of its size */
+	if (tier == MFS_TIER_CRITICAL && policy_by_size(policy))
 		return policy_early_key(0, policy_size_second(facts->bytes, 0), STAGE_LAST);
 	return tier == MFS_TIER_LAST ? due(facts) : facts->deadline_ns;
 }
 
-/* Class 0 is for who is nearly out of slack, and only where those who would wait have at least as much left after it. */
+/* Class 0 is for a request that is nearly out of slack, and only where the unit that would wait has at
+ * least as much left after the whole transfer. */
 static bool admits(const struct mfs_last_facts *facts, int64_t laxity_ns, int64_t guard_ns, int64_t alone_ns)
 {
 	if (laxity_ns < 0 || laxity_ns >= guard_ns)
@@ -102,7 +107,8 @@ static bool admits(const struct mfs_last_facts *facts, int64_t laxity_ns, int64_
 
 static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts)
 {
-	const int64_t alone_ns = alone(facts), laxity_ns = laxity(facts, alone_ns), guard_ns = guard(policy, facts);
+	const int64_t alone_ns = alone(facts), guard_ns = guard(policy, facts);
+	const int64_t laxity_ns = laxity(facts, alone_ns);
 	const int64_t latest_start = (int64_t)facts->deadline_ns - alone_ns;
 	struct mfs_decision *decision = &facts->decision;
 
@@ -115,7 +121,8 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 				     latest_start + 1 - (!decision->critical && guard_ns > 0 ? guard_ns : 0));
 }
 
-static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+		    struct mfs_reasons *reasons)
 {
 	*reasons = (struct mfs_reasons){
 		.laxity_ns = laxity(facts, alone(facts)),
@@ -139,7 +146,9 @@ static bool near(const struct mfs_policy *policy, const struct mfs_last_facts *f
 /* Below all early stages. */
 static uint8_t class_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
-	return (uint8_t)(policy->classes - (policy->classes >= MFS_NEAR_CLASSES && near(policy, facts) ? 3 : 2));
+	const bool above = policy->classes >= MFS_NEAR_CLASSES && near(policy, facts);
+
+	return (uint8_t)(policy->classes - (above ? 3 : 2));
 }
 
 const struct policy_rules policy_mfs = {

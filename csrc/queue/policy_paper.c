@@ -1,5 +1,5 @@
-/* Variant paper: the paper's rules as written. Levels by MLU, the share of what load leaves of the port that a request needs
- * to be in time; they exist only here. */
+/* Variant paper: the paper's rules as written. Levels by MLU, the share of what load leaves of the port
+ * that a request needs to be in time; they exist only here. */
 #include "policy.h"
 
 static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
@@ -15,7 +15,8 @@ static enum mfs_tier tier_last(const struct mfs_decision *decision)
 	return decision->critical ? MFS_TIER_CRITICAL : MFS_TIER_LAST;
 }
 
-static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts, enum mfs_tier tier)
+static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			 enum mfs_tier tier)
 {
 	(void)policy;
 	return facts->deadline_ns | (tier == MFS_TIER_LAST ? (uint64_t)facts->decision.level << 60 : 0);
@@ -35,10 +36,12 @@ static int64_t crossing_ns(const struct mfs_last_facts *facts, uint64_t rate, do
 {
 	double lead = (double)(int64_t)facts->bytes * 1e9 / ((double)rate * threshold);
 
-	return (int64_t)facts->deadline_ns - (lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX);
+	const int64_t lead_ns = lead < (double)MFS_TIME_MAX ? (int64_t)lead : (int64_t)MFS_TIME_MAX;
+
+	return (int64_t)facts->deadline_ns - lead_ns;
 }
 
-/* Next at most half way to the next level, since the load may rise until then. */
+/* The next evaluation is at most half way to the next level, since the load may rise until then. */
 static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts)
 {
 	const int64_t now = (int64_t)facts->now_ns;
@@ -65,7 +68,8 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 	return decision->lost ? MFS_TIME_NEVER : policy_evaluate_at_ns(policy, facts, change);
 }
 
-static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons)
+static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+		    struct mfs_reasons *reasons)
 {
 	const uint64_t rate = effective_rate(policy, facts);
 	const uint32_t level = facts->decision.level;

@@ -20,7 +20,7 @@ static void heap_lay(struct mfs_heap *heap, struct mfs_arena *arena, uint32_t no
 /* All tables of a queue; run once to count and once to cut them out. */
 static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
 {
-	/* As many as were told; and of those that have flows at most two for each: a strand with its last flow, and its
+	/* As many as are announced; and of those that have flows at most two for each: a strand with its last flow, and its
 	 * owner, which had one of its own when the strand was made. A batch may also be there for a last-stage flow */
 	const uint32_t requests = 3 * flows_max, batches = 3 * flows_max + MFS_BATCH_UNNAMED;
 	const uint32_t nodes = requests + 1 + batches;
@@ -99,12 +99,12 @@ static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 	return i;
 }
 
-int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t now_ns, mfs_flow_handle *handle)
+int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *info, uint64_t now_ns, mfs_flow_handle *handle)
 {
 	uint32_t i;
 	struct flow *flow;
 
-	if (told->bytes > MFS_FLOW_BYTES_MAX || told->destination >= MFS_DESTINATIONS_MAX)
+	if (info->bytes > MFS_FLOW_BYTES_MAX || info->destination >= MFS_DESTINATIONS_MAX)
 		return -EINVAL;
 	i = mfs_slab_take(&q->flow, 0, 0);
 	if (!i)
@@ -114,23 +114,23 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *told, uint64_t no
 	record_clear(flow);
 	if (++flow->record.part == 0) /* a generation of its own for every use */
 		flow->record.part = 1;
-	flow->record.key = told->request;
-	flow->cookie = told->cookie;
-	flow->bytes = told->bytes;
+	flow->record.key = info->request;
+	flow->cookie = info->cookie;
+	flow->bytes = info->bytes;
 	flow->arrival = q->arrivals++;
-	flow->layer = told->layer;
-	flow->stage = told->stage <= MFS_STAGE_BACKGROUND ? told->stage : MFS_STAGE_BACKGROUND;
-	flow->record.chain = told->destination;
+	flow->layer = info->layer;
+	flow->stage = info->stage <= MFS_STAGE_BACKGROUND ? info->stage : MFS_STAGE_BACKGROUND;
+	flow->record.chain = info->destination;
 	q->waiting++;
-	q->destination[told->destination].waiting++;
+	q->destination[info->destination].waiting++;
 	if (flow->stage == MFS_STAGE_BACKGROUND) {
 		early_alone(q, i,
-			    told->deadline_ns && told->deadline_ns < MFS_TIME_MAX ? told->deadline_ns
+			    info->deadline_ns && info->deadline_ns < MFS_TIME_MAX ? info->deadline_ns
 										  : MFS_TIME_MAX);
 	} else if (flow->stage == MFS_STAGE_P2D) {
-		last_submit(q, i, told);
+		last_submit(q, i, info);
 	} else {
-		early_submit(q, i, told);
+		early_submit(q, i, info);
 	}
 	*handle = handle_of(q, i);
 	return 0;
@@ -387,17 +387,17 @@ int mfs_rmlq_batch(struct mfs_rmlq *q, uint64_t key, const struct mfs_batch_cont
 	if (!key)
 		return -EINVAL;
 	b = mfs_slab_find(&q->batch, key, 0);
-	if (!b || !batch_at(q, b)->told) {
-		if (q->batches_told == q->flows_max)
+	if (!b || !batch_at(q, b)->announced) {
+		if (q->batches_announced == q->flows_max)
 			return -ENOSPC;
 		b = early_batch(q, key);
-		q->batches_told++;
+		q->batches_announced++;
 	}
 	now(q, now_ns);
-	early_tell(q, b, context);
+	early_announce(q, b, context);
 	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
 		if (request_at(q, r)->kind == REQUEST_LAST) {
-			last_look(q, r);
+			last_evaluate(q, r);
 			last_place(q, r);
 		}
 	return 0;
@@ -407,30 +407,30 @@ int mfs_rmlq_batch_end(struct mfs_rmlq *q, uint64_t key)
 {
 	uint32_t b = key ? mfs_slab_find(&q->batch, key, 0) : 0;
 
-	if (!b || !batch_at(q, b)->told)
+	if (!b || !batch_at(q, b)->announced)
 		return -ENOENT;
 	early_end(q, b);
-	q->batches_told--;
+	q->batches_announced--;
 	for (uint32_t r = batch_at(q, b)->members; r; r = request_at(q, r)->member_next)
 		if (request_at(q, r)->kind == REQUEST_LAST) {
-			last_look(q, r);
+			last_evaluate(q, r);
 			last_place(q, r);
 		}
 	early_batch_release(q, b);
 	return 0;
 }
 
-/* The record of a request that is told or pruned: it stays without flows, so these are counted. */
+/* The record of a request that is announced or pruned: it stays without flows, so these are counted. */
 static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
 {
 	if (!key)
 		return -EINVAL;
 	*r = mfs_slab_find(&q->request, key, 0);
-	if (*r && (request_at(q, *r)->told || request_at(q, *r)->pruned))
+	if (*r && (request_at(q, *r)->announced || request_at(q, *r)->pruned))
 		return 0;
-	if (q->requests_told == q->flows_max)
+	if (q->requests_announced == q->flows_max)
 		return -ENOSPC;
-	q->requests_told++;
+	q->requests_announced++;
 	*r = last_request(q, key);
 	return 0;
 }
@@ -446,7 +446,7 @@ int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_
 		return rc;
 	now(q, now_ns);
 	request = request_at(q, r);
-	request->told = true;
+	request->announced = true;
 	if (context->deadline_ns) {
 		request->deadline_ns =
 			context->deadline_ns < MFS_TIME_MAX ? context->deadline_ns : MFS_TIME_MAX - 1;
@@ -459,7 +459,7 @@ int mfs_rmlq_request(struct mfs_rmlq *q, uint64_t key, const struct mfs_request_
 	request->bytes_ahead = context->bytes_ahead;
 	request->bytes_tail = context->bytes_tail;
 	if (request_waits(request)) {
-		last_look(q, r);
+		last_evaluate(q, r);
 		last_place(q, r);
 	}
 	return 0;
@@ -479,13 +479,13 @@ int mfs_rmlq_request_end(struct mfs_rmlq *q, uint64_t key)
 {
 	uint32_t r = key ? mfs_slab_find(&q->request, key, 0) : 0;
 
-	if (!r || !(request_at(q, r)->told || request_at(q, r)->pruned))
+	if (!r || !(request_at(q, r)->announced || request_at(q, r)->pruned))
 		return -ENOENT;
 	unprune(q, r);
-	request_at(q, r)->told = false;
+	request_at(q, r)->announced = false;
 	last_shrink(q, r, request_at(q, r)->bytes_ahead);
 	request_at(q, r)->bytes_ahead = 0;
-	q->requests_told--;
+	q->requests_announced--;
 	last_request_release(q, r);
 	return 0;
 }
@@ -512,8 +512,8 @@ int mfs_rmlq_unprune(struct mfs_rmlq *q, uint64_t key)
 	if (!r || !request_at(q, r)->pruned)
 		return -ENOENT;
 	unprune(q, r);
-	if (!request_at(q, r)->told) {
-		q->requests_told--;
+	if (!request_at(q, r)->announced) {
+		q->requests_announced--;
 		last_request_release(q, r);
 	}
 	return 0;
@@ -555,7 +555,7 @@ void mfs_rmlq_stats_begin(const struct mfs_rmlq *q, struct mfs_rmlq_stats *stats
 		.in_flight_bytes = q->in_flight_bytes,
 		.in_flight_tasks = q->in_flight_tasks,
 		.promotions = q->promotions,
-		.looks = q->looks,
+		.looks = q->evaluations,
 		.requests = q->request.live - q->request_strands,
 		.batches = q->batch.live - 1 - q->batch_strands,
 	};

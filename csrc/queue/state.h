@@ -53,7 +53,7 @@ _Static_assert(sizeof(struct flow) == 64, "a flow is one cache line");
 
 /* The reuse flows of one batch, layer and destination, in one of two pairing heaps of the batch's record or strand
  * for that destination. Key: the batch's, with layer and destination as second part, so that a flow finds its group
- * without a look at the batch. */
+ * without reading the batch. */
 struct group {
 	struct mfs_record record;
 	uint64_t head_arrival; /* of the first flow */
@@ -76,14 +76,14 @@ struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	/* of all destinations, unused in a strand */
 	uint32_t rank;
 	uint16_t layer_current;
-	bool told, pruned;
+	bool announced, pruned;
 	uint64_t compute_end_ns; /* 0: unknown or none */
 	uint32_t members; /* chain of requests and lone reuse flows */
 	uint32_t strand_of; /* 0: it is none */
 	/* seldom below */
 	uint64_t deadline_ns; /* 0: none */
 	uint64_t bytes_waiting; /* of all its early flows */
-	uint64_t needed_ns;	/* of one without a batch: when they must be there; 0: nobody said */
+	uint64_t needed_ns;	/* of one without a batch: when they must be there; 0: not known */
 	uint64_t second;	/* that its keys were made with */
 	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
 	uint16_t destination;	/* any, where it has no flows of its own */
@@ -101,10 +101,10 @@ struct request {
 	uint32_t batch;	      /* 0: none */
 	uint64_t deadline_ns; /* MFS_TIME_MAX: none */
 	uint64_t bytes_left;  /* of those flows, not completed, and ahead */
-	uint64_t timer_ns;    /* when it will be looked at; MFS_TIME_NEVER: no timer */
+	uint64_t timer_ns;    /* when it will be evaluated; MFS_TIME_NEVER: no timer */
 	uint8_t tier, level, kind;
 	bool critical, lost;
-	bool told : 1, pruned : 1, looked : 1, split : 1; /* split: it has strands */
+	bool announced : 1, pruned : 1, evaluated : 1, split : 1; /* split: it has strands */
 	uint16_t destination; /* any, where its FIFO is empty */
 	/* seldom below */
 	uint64_t budget_ns;
@@ -137,7 +137,7 @@ struct mfs_rmlq {
 	struct mfs_policy policy;
 	const struct policy_rules *rules;
 	struct mfs_heap tier[MFS_TIERS]; /* nodes; they share `position` */
-	struct mfs_heap timer;		 /* requests by the time of their next look */
+	struct mfs_heap timer;		 /* requests by the time of their next evaluation */
 	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
 	uint32_t node_parked;		 /* from here on: what is parked of a destination and tier */
 	uint32_t waiting;
@@ -150,13 +150,13 @@ struct mfs_rmlq {
 	struct mfs_slab flow, group, batch, request;
 	uint64_t rate_bytes_per_s;
 	double rho; /* where last stages have levels, else 0 */
-	struct mfs_heap slack;		      /* told batches by deadline - compute end */
-	struct mfs_heap deadline;	      /* told batches by deadline */
-	uint32_t flows_max, requests_told, batches_told;
+	struct mfs_heap slack;		      /* announced batches by deadline - compute end */
+	struct mfs_heap deadline;	      /* announced batches by deadline */
+	uint32_t flows_max, requests_announced, batches_announced;
 	uint32_t request_strands, batch_strands;
-	uint64_t in_flight_bytes, promotions, looks;
+	uint64_t in_flight_bytes, promotions, evaluations;
 	uint32_t in_flight_tasks;
-	void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical); /* NULL: nobody asks */
+	void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical); /* NULL: no observer */
 	void *promoted_context;
 	size_t memory_bytes; /* of the mapping that starts with this */
 };
@@ -228,7 +228,7 @@ uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes 
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
 void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
-void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
+void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info);
 void early_remove(struct mfs_rmlq *q, uint32_t i);
 void early_shrink(struct mfs_rmlq *q, uint32_t i, uint64_t bytes); /* of a waiting flow have arrived */
 uint32_t
@@ -240,18 +240,18 @@ void early_return(struct mfs_rmlq *q, uint32_t request); /* all flows that were 
 void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns); /* a background flow */
 void early_alone_remove(struct mfs_rmlq *q, uint32_t i);
 void early_rate(struct mfs_rmlq *q); /* the port has another rate: what was late may not be */
-void early_tell(struct mfs_rmlq *q, uint32_t batch, const struct mfs_batch_context *context);
+void early_announce(struct mfs_rmlq *q, uint32_t batch, const struct mfs_batch_context *context);
 void early_end(struct mfs_rmlq *q, uint32_t batch);
 
 /* last.c: requests */
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
 void last_request_release(struct mfs_rmlq *q, uint32_t request);
-void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *told);
+void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info);
 void last_remove(struct mfs_rmlq *q, uint32_t i);      /* out of the waiting set */
 void last_shrink(struct mfs_rmlq *q, uint32_t request, uint64_t bytes); /* have arrived */
 void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any more */
-void last_promoted(struct mfs_rmlq *q, const struct request *request); /* counts it, tells who watches */
-void last_look(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
+void last_promoted(struct mfs_rmlq *q, const struct request *request); /* counts it, calls the observer */
+void last_evaluate(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
 void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
 void last_advance(struct mfs_rmlq *q);
 int64_t last_unit_slack_ns(const struct mfs_rmlq *q);

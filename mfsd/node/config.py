@@ -7,10 +7,11 @@ Every key has a default that is right for NCCL and Mooncake, so no file is neede
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, defstruct, field
 
+from mfsd._native import POLICY_PARAMETERS
 from mfsd.node.schema import RELOAD, RESTART, between, doc, table
 from mfsd.node.values import (
     CpuList,
@@ -151,20 +152,30 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 _POLICY = PolicyConfig()
 
 
-class PolicyKeys(PolicyConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The policy's parameters as the file has them: times are durations."""
+def _duration_key(name: str) -> tuple[str, Any, Any]:
+    """A time of the policy as a key: a duration, with the native core's default and limits."""
+    parameter = POLICY_PARAMETERS.get(name)
+    least = f"{parameter.least}ns" if parameter is not None else "1ns"
+    default = DurationNs(getattr(_POLICY, name))
+    return (
+        name,
+        Annotated[DurationNs, doc("", between(DurationNs, least, "3600s"))],
+        field(name=name.removesuffix("_ns"), default=default),
+    )
 
-    load_time_constant_ns: Annotated[DurationNs, doc("", between(DurationNs, "1ns", "3600s"))] = field(
-        name="load_time_constant", default=DurationNs(_POLICY.load_time_constant_ns)
-    )
-    promotion_interval_ns: Annotated[DurationNs, doc("", between(DurationNs, "1ns", "3600s"))] = field(
-        name="promotion_interval", default=DurationNs(_POLICY.promotion_interval_ns)
-    )
-    soon_ns: Annotated[DurationNs, doc("", between(DurationNs, "0ns", "3600s"))] = field(
-        name="soon", default=DurationNs(_POLICY.soon_ns)
-    )
-    short_load_ns: Annotated[DurationNs, doc("", between(DurationNs, "0ns", "3600s"))] = field(
-        name="short_load", default=DurationNs(_POLICY.short_load_ns)
+
+if TYPE_CHECKING:
+    PolicyKeys = PolicyConfig
+else:
+    PolicyKeys = defstruct(
+        "PolicyKeys",
+        [_duration_key(name) for name in PolicyConfig.__struct_fields__ if name.endswith("_ns")],
+        bases=(PolicyConfig,),
+        namespace={"__doc__": "The policy's parameters as the file has them: times are durations."},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
     )
 
 

@@ -6,12 +6,11 @@ Read in this order: urgency, flow, order, wire. Facts and parameters are those o
 
 from mfsd._native import Decision
 from tests.specification.flow import initial, look, next_look_ns
-from tests.specification.order import first_in_order, is_near, load_step, order_key, tier_of
+from tests.specification.order import is_near, load_step, order_key, tier_of
 from tests.specification.wire import wire_class
 
 __all__ = [
     "Decision",
-    "first_in_order",
     "initial",
     "is_near",
     "load_step",

@@ -24,7 +24,7 @@ NO_SIZE: Final = 63
 LATE_SIZES: Final = 2
 """How many size classes larger a load without a batch counts that comes too late: four times the bytes. Those in time
 go first among what is about as large, and the small ones that are lost do not wait for long
-(docs/simulation-studies.md)."""
+(docs/results/studies.md)."""
 
 NEAR_GUARDS: Final = 3
 """Times the laxity that class 0 needs, for a last stage to be near."""
@@ -101,7 +101,7 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     everybody's way the soonest, and of those that need it about as long, the rank decides (early_order shortest).
     What is of no running batch has NO_SIZE and NO_RANK; but reuse that is fetched while its request still queues has
     the size of that request, since whoever is loaded first can be computed first; LATE_SIZES more where it is
-    infeasible (docs/simulation-studies.md). The key changes as bytes are served. `early_order` rank puts the rank alone
+    infeasible (docs/results/studies.md). The key changes as bytes are served. `early_order` rank puts the rank alone
     there; collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI. A
     critical last stage is one more urgent transfer, the first of its size: before all of them it would stretch long
     collectives for single requests. Variant paper orders early stages by rank and LAST by (level, deadline); there,
@@ -134,7 +134,7 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
 def is_near(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> bool:
     """Variant mfs: a last stage that is due soon, lost ones by their renewed deadline, or has little to spare, though
     not so little that it would go first: on the wire it is a class above the others, so that ports that know no
-    deadlines send it before them (docs/simulation-studies.md)."""
+    deadlines send it before them (docs/results/studies.md)."""
     if config.variant is Variant.PAPER or flow.deadline_ns == NO_DEADLINE:
         return False
     if config.soon_ns and due_ns(config, flow, decision) < now_ns + config.soon_ns:

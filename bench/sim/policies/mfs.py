@@ -1,4 +1,4 @@
-"""paper, mfs and mfs without one of its parts: the production rules (mfsd.policy) on the simulator's flows.
+"""paper, mfs and mfs without one of its parts: the production rules and plan core on the simulator's flows.
 
 This file only carries facts to those rules and their answers back; it decides nothing."""
 
@@ -64,7 +64,7 @@ class Mfs(Policy):
         self.has_levels = self.config.variant is rules.Variant.PAPER  # they depend on rho
         self.loads: dict[int, tuple[Load, int]] = {}  # per link: load and when it was measured
         self.queues: RmlqNetwork | None = None
-        self.next_look: dict[Flow, int | None] = {}  # of last stages, ns
+        self.evaluate_at: dict[Flow, int | None] = {}  # of last stages, ns
         self.pace = Pace(simulation)
         self.needed: dict[int, int] = {}  # by request that is loaded while it queues: when its reuse must be there, ns
         self.pruned: frozenset[int] = frozenset()  # requests, by the plan
@@ -269,19 +269,19 @@ class Mfs(Policy):
         if decision.critical and not last.critical and not self.has_levels:
             slack_ns = self.unit_slack_ns(state.request.unit)
             decision, next_ns = self.rules.evaluate(facts, last, now_ns, rho, slack_ns)
-        self.next_look[flow] = None if facts.computing or facts.pruned else next_ns
+        self.evaluate_at[flow] = None if facts.computing or facts.pruned else next_ns
         return decision
 
     def tick(self) -> None:
-        """Looks again at last stages whose compute has ended, when that can change anything."""
+        """Evaluates last stages whose compute has ended again, when that can change anything."""
         now_ns = self.now_ns()
         for flow in list(self.simulation.shipping):
-            due = self.next_look.get(flow)
+            due = self.evaluate_at.get(flow)
             if due is not None and due <= now_ns:
                 self.simulation.reorder(flow)
 
     def flow_ended(self, flow: Flow) -> None:
-        self.next_look.pop(flow, None)
+        self.evaluate_at.pop(flow, None)
         if flow.state is not None:
             self.needed.pop(flow.state.request.number, None)
         if self.queues is not None and flow.stage == 3 and flow.state is not None:

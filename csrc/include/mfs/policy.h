@@ -1,10 +1,10 @@
-/* The rules of one NIC: which flow goes first, and in which class it travels. Pure functions of facts: no clock, no state.
+/* The rules of one NIC: which flow goes first, and in which class it travels. Pure functions of facts: no
+ * clock, no state.
  *
- * The queue (mfs/rmlq.h) asks them for every flow. So does whoever orders flows without a queue: the simulator for links
- * inside the fabric, mfsctl explain for its reasons. There is one implementation of each variant
- * (csrc/queue/policy_mfs.c, policy_paper.c); tests/specification says the same in Python, and tests compare both.
- * docs/internals/policy.md has the rules in words.
- */
+ * The queue (mfs/rmlq.h) asks them for every flow. So do callers that order flows without a queue: the
+ * simulator for links inside the fabric, mfsctl explain for its reasons. There is one implementation of
+ * each variant (csrc/queue/policy_mfs.c, policy_paper.c); tests/specification says the same in Python, and
+ * tests compare both. docs/internals/policy.md has the rules in words. */
 #ifndef MFS_POLICY_H
 #define MFS_POLICY_H
 
@@ -16,8 +16,8 @@
 #define MFS_TIME_NEVER	    UINT64_MAX
 #define MFS_RLI_UNKNOWN	    (1u << 16)	       /* above every layer */
 #define MFS_RANK_NONE	    UINT32_MAX	       /* a batch without a rank goes after those that have one */
-#define MFS_RENEWAL_BUDGETS 4u		       /* a lost request is due again this many budgets after its deadline */
-#define MFS_SIZE_NONE	    63u /* the size class of what does not run: it has no claim to go before what does */
+#define MFS_RENEWAL_BUDGETS 4u /* a lost request is due again this many budgets after its deadline */
+#define MFS_SIZE_NONE	    63u /* the size class of what does not run: after all that runs */
 #define MFS_LATE_SIZES	    2u	/* how many size classes larger a load counts that comes too late */
 #define MFS_NEAR_GUARDS	    3
 #define MFS_LOAD_STEP	    4u
@@ -31,8 +31,8 @@ enum mfs_early_order {
 	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
 };
 
-/* The parameters: type, name, default, least, most. They stand here alone: struct mfs_policy, mfs_policy_default,
- * mfs_policy_check and the Python binding are made from this list. */
+/* The parameters: type, name, default, least, most. They stand here alone: struct mfs_policy,
+ * mfs_policy_default, mfs_policy_check and the Python binding are made from this list. */
 #define MFS_HOUR_NS 3600000000000ULL
 #define MFS_POLICY_PARAMETERS(P)                                                                             \
 	P(uint32_t, variant, MFS_VARIANT_MFS, MFS_VARIANT_MFS, MFS_VARIANT_PAPER) /* enum mfs_variant */     \
@@ -40,7 +40,7 @@ enum mfs_early_order {
 	P(uint32_t, early_order, MFS_EARLY_SHORTEST, MFS_EARLY_RANK, MFS_EARLY_SHORTEST)                     \
 	P(uint32_t, classes, MFS_CLASSES_MAX, 2, MFS_CLASSES_MAX) /* K on the wire */                        \
 	P(uint32_t, levels, MFS_LEVELS_MAX, 1, MFS_LEVELS_MAX)	/* paper: of last stages, at least 2 */      \
-	P(double, rho_max, 0.95, 0.0, 1.0)			/* paper: clip of the measured load, below 1 */ \
+	P(double, rho_max, 0.95, 0.0, 1.0) /* paper: clip of the measured load, below 1 */                   \
 	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS  \
 	 * times it a last stage travels a class above the others */                                         \
 	P(double, critical_laxity_share, 0.05, 0.0, 1.0)                                                     \
@@ -54,8 +54,8 @@ enum mfs_early_order {
 	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */              \
 	P(uint64_t, short_load_ns, 32000000, 0, MFS_HOUR_NS)
 
-/* What the queue does not read as it is: Q_i = TOP / BASE^(i-1), and the time constant of the moving average that
- * measures the load of a port. */
+/* What the queue does not read as it is: Q_i = TOP / BASE^(i-1), and the time constant of the moving
+ * average that measures the load of a port. */
 #define MFS_THRESHOLD_TOP	  0.5
 #define MFS_THRESHOLD_BASE	  4.0
 #define MFS_LOAD_TIME_CONSTANT_NS 10000000ULL
@@ -84,7 +84,7 @@ enum mfs_early_owner {
 	MFS_OWNER_BATCH = 0,   /* a batch that runs */
 	MFS_OWNER_UNKNOWN = 1, /* a batch that does not run, or that is not known */
 	MFS_OWNER_REQUEST = 2, /* reuse without a batch: a request that still queues */
-	MFS_OWNER_FLOW = 3,    /* the same of a request that is not known: what more belongs to it is not known either */
+	MFS_OWNER_FLOW = 3,    /* the same of a request that is not known, nor what more it loads */
 };
 
 /* A flow of an early stage: control, collective or reuse. */
@@ -92,9 +92,11 @@ struct mfs_early_facts {
 	uint64_t now_ns;
 	uint64_t rate_bytes_per_s; /* of the port */
 	uint64_t bytes;		   /* all early bytes that the owner has waiting on the port */
-	uint64_t needed_ns; /* when reuse without a batch has to be there; a background flow's deadline; 0: not known */
+	/* when reuse without a batch has to be there; a background flow's deadline; 0: not known */
+	uint64_t needed_ns;
 	uint32_t rank;
-	uint32_t rli; /* MFS_RLI_UNKNOWN + layer where the current layer is not known; 0 for control and collectives */
+	/* MFS_RLI_UNKNOWN + layer where the current layer is not known; 0 for control and collectives */
+	uint32_t rli;
 	uint8_t owner; /* enum mfs_early_owner */
 	uint8_t stage; /* enum mfs_stage */
 };
@@ -114,17 +116,20 @@ struct mfs_last_facts {
 	uint64_t bytes;		   /* that it still has to ship through the port */
 	uint64_t bytes_tail;	   /* the part of them that exists only once compute has ended */
 	uint64_t compute_end_ns;   /* of its batch; 0 or past: it does not compute */
-	int64_t unit_slack_ns; /* least laxity of the batches whose early stages would wait; INT64_MAX: none is under way */
+	/* least laxity of the batches whose early stages would wait; INT64_MAX: none is under way */
+	int64_t unit_slack_ns;
 	double rho;	       /* paper: load of the port */
 	struct mfs_decision decision;
 	bool pruned;
 };
 
-/* Where a flow stands: the smallest (tier, first, second, third) goes first, of equal ones the one that came first. */
+/* Where a flow stands: the smallest (tier, first, second, third) goes first, of equal ones the one that
+ * came first. */
 struct mfs_order_key {
 	uint32_t tier;
 	uint32_t first;	 /* early: RLI; last: level */
-	uint64_t second; /* early: size class << 32 | rank, or rank; else when it is due, MFS_TIME_MAX: never */
+	/* early: size class << 32 | rank, or rank; else when it is due, MFS_TIME_MAX: never */
+	uint64_t second;
 	uint32_t third;	 /* early: control 0, collective 1, reuse 2, critical last stage 3; else 0 */
 };
 
@@ -141,7 +146,8 @@ struct mfs_reasons {
 	int64_t guard_ns;		     /* mfs: class 0 opens below this laxity; else 0 */
 	uint64_t due_ns;		     /* by what it is sorted in its tier; MFS_TIME_MAX: never */
 	uint64_t effective_rate_bytes_per_s; /* paper: what load leaves of the port; else its rate */
-	int64_t level_ns; /* paper: when it reaches the next level if nothing of it is served; else INT64_MAX */
+	/* paper: when it reaches the next level if nothing of it is served; else INT64_MAX */
+	int64_t level_ns;
 };
 
 /* The list of parameters, in its order; NULL behind the last. */
@@ -155,7 +161,8 @@ void mfs_policy_default(struct mfs_policy *policy, uint32_t classes);
 int mfs_policy_check(struct mfs_policy *policy);
 /* Whether last stages have levels, which depend on rho: the caller has to measure the load. */
 bool mfs_policy_has_levels(const struct mfs_policy *policy);
-/* The class on the wire of a flow of that stage which is neither critical nor pruned. MFS_CLASS_ASK: it depends on more. */
+/* The class on the wire of a flow of that stage which is neither critical nor pruned. MFS_CLASS_ASK: it
+ * depends on more. */
 uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, uint32_t rli);
 
 /* The next three take a policy that mfs_policy_check has accepted. */
@@ -163,12 +170,15 @@ uint8_t mfs_policy_class(const struct mfs_policy *policy, enum mfs_stage stage, 
 /* pruned: the flow's request is. */
 void mfs_policy_place_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts, bool pruned,
 			    struct mfs_place *place);
-void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_place *place);
-/* Changes facts->decision to what holds now. Answers when it has to be evaluated again though nothing happens,
- * MFS_TIME_NEVER: only an event can change it. A new request's decision is that of mfs_policy_first. */
+void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			   struct mfs_place *place);
+/* Changes facts->decision to what holds now. Answers when it has to be evaluated again though nothing
+ * happens, MFS_TIME_NEVER: only an event can change it. A new request's decision is that of
+ * mfs_policy_first. */
 uint64_t mfs_policy_evaluate(const struct mfs_policy *policy, struct mfs_last_facts *facts);
 /* Of a request that has a deadline. */
-void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts, struct mfs_reasons *reasons);
+void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
+			struct mfs_reasons *reasons);
 struct mfs_decision mfs_policy_first(const struct mfs_policy *policy);
 
 #endif

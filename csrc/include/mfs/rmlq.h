@@ -5,7 +5,7 @@
  * simulator runs this very file under virtual time. All memory is taken at creation; no call allocates
  * afterwards. Not thread-safe: one owner.
  *
- * Order, first to last (mfsd.policy is the executable specification; tests compare both):
+ * Order, first to last (tests/specification is executable; tests compare both):
  *  MFS_TIER_CRITICAL   last-stage requests that would miss their deadline: among the early ones of RLI 0, first of
  *                      their size, then arrival (variant paper, other early orders: before all, by deadline)
  *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), size (power of two of the KiB) of
@@ -159,7 +159,7 @@ void mfs_rmlq_destination_open(struct mfs_rmlq *queue, uint16_t destination);
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);
 
 /* The same with its reasons, and what the queue reckons with; promotions due by now_ns are applied. -ENOENT. */
-int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *look);
+int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *snapshot);
 void mfs_rmlq_facts(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_rmlq_facts *facts);
 
 /* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *look)
+int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *snapshot)
 {
 	const struct request *request = NULL;
 	const struct batch *batch = NULL;
@@ -15,7 +15,7 @@ int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_n
 	if (mfs_rmlq_place(q, handle, &place))
 		return -ENOENT;
 	flow = flow_at(q, (uint32_t)handle);
-	*look = (struct mfs_rmlq_snapshot){ .place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE };
+	*snapshot = (struct mfs_rmlq_snapshot){ .place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE };
 	switch (flow->state) {
 	case MFS_FLOW_EARLY:
 		batch = batch_at(q, flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner);
@@ -38,21 +38,21 @@ int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_n
 		request = r ? request_at(q, r) : NULL;
 	}
 	if (batch) {
-		look->batch_told = batch->told;
-		look->batch_pruned = batch->pruned;
-		look->rank = batch->told ? batch->rank : MFS_RANK_NONE;
-		look->compute_end_ns = batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
+		snapshot->batch_told = batch->announced;
+		snapshot->batch_pruned = batch->pruned;
+		snapshot->rank = batch->announced ? batch->rank : MFS_RANK_NONE;
+		snapshot->compute_end_ns = batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;
 	}
 	if (request) {
-		look->deadline_ns = request->deadline_ns == MFS_TIME_MAX ? 0 : request->deadline_ns;
-		look->budget_ns = request->budget_ns;
-		look->bytes_left = request->bytes_left;
-		look->bytes_ahead = request->bytes_ahead;
-		look->bytes_tail = request->bytes_tail;
-		look->level = request->level;
-		look->critical = request->critical;
-		look->lost = request->lost;
-		look->pruned = request->pruned;
+		snapshot->deadline_ns = request->deadline_ns == MFS_TIME_MAX ? 0 : request->deadline_ns;
+		snapshot->budget_ns = request->budget_ns;
+		snapshot->bytes_left = request->bytes_left;
+		snapshot->bytes_ahead = request->bytes_ahead;
+		snapshot->bytes_tail = request->bytes_tail;
+		snapshot->level = request->level;
+		snapshot->critical = request->critical;
+		snapshot->lost = request->lost;
+		snapshot->pruned = request->pruned;
 	}
 	return 0;
 }
