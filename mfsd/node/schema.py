@@ -107,7 +107,11 @@ def attribute_docs(struct: type[Struct]) -> dict[str, str]:
 
 
 def _docs_below_fields(struct: type[Struct]) -> dict[str, str]:
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    try:
+        source = inspect.getsource(struct)
+    except OSError:  # made by a function out of another one, which has the texts
+        return {}
+    (body,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(body, ast.ClassDef)
     docs: dict[str, str] = {}
     for field, after in zip(body.body, body.body[1:], strict=False):
