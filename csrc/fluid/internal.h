@@ -1,6 +1,10 @@
 /*
- * What the parts of the rate allocator share. From above to below: fluid.c keeps flows, links and clock,
- * solve.c finds the rates, finish.h knows who finishes first.
+ * What the parts of the rate allocator share. From above to below; none includes or calls one above it
+ * (tests/unit/test_native_layers.py).
+ *
+ *   fluid.c   flows, links and the clock
+ *   solve.c   the rates
+ *   finish.h  which flow finishes first
  */
 #ifndef MFS_FLUID_INTERNAL_H
 #define MFS_FLUID_INTERNAL_H

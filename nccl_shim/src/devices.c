@@ -1,6 +1,7 @@
 /* The records of open devices and completion queues: found by pointer on every post and poll, so without a lock. */
 #include "devices.h"
 
+#include "chain.h"
 #include "mark.h"
 #include "table.h"
 
@@ -10,65 +11,26 @@ static struct shim_context context_pool[SHIM_DEVICES_MAX];
 static _Atomic(struct shim_context *) context_bucket[BUCKETS];
 static struct shim_cq cq_pool[4 * SHIM_DEVICES_MAX];
 static _Atomic(struct shim_cq *) cq_bucket[4 * BUCKETS];
-static _Atomic uint32_t version; /* odd while a chain changes: a reader that missed tries again */
+static _Atomic uint32_t version; /* see chain.h */
 
 static unsigned bucket_of(const void *pointer, unsigned buckets)
 {
 	return (unsigned)(((uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> 40) & (buckets - 1);
 }
 
-/* Records are never given back to the system, so a reader may stand on one that is removed under it; it can then only
- * miss, and tries again because the version has changed. */
-#define CHAIN_FIND(type, buckets, count, field, key)                                                         \
-	do {                                                                                                 \
-		uint32_t before;                                                                             \
-		unsigned tries = 0;                                                                          \
-		do {                                                                                         \
-			before = atomic_load_explicit(&version, memory_order_acquire);                       \
-			type *found =                                                                        \
-				atomic_load_explicit(&buckets[bucket_of(key, count)], memory_order_acquire); \
-			for (unsigned steps = 0; found && steps < SHIM_DEVICES_MAX; steps++) {               \
-				if (likely(atomic_load_explicit(&found->field, memory_order_relaxed) ==      \
-					   key))                                                             \
-					return found;                                                        \
-				found = atomic_load_explicit(&found->next, memory_order_acquire);            \
-			}                                                                                    \
-			atomic_thread_fence(memory_order_acquire);                                           \
-		} while (unlikely((before & 1) ||                                                            \
-				  before != atomic_load_explicit(&version, memory_order_relaxed)) &&         \
-			 ++tries < 1000);                                                                    \
-		return NULL;                                                                                 \
-	} while (0)
-
 struct shim_context *shim_context_find(const struct ibv_context *context)
 {
-	CHAIN_FIND(struct shim_context, context_bucket, BUCKETS, context, context);
+	SHIM_CHAIN_FIND(struct shim_context, &context_bucket[bucket_of(context, BUCKETS)], next,
+			atomic_load_explicit(&found->context, memory_order_relaxed) == context, version,
+			SHIM_DEVICES_MAX);
 }
 
 struct shim_cq *shim_cq_find(const struct ibv_cq *cq)
 {
-	CHAIN_FIND(struct shim_cq, cq_bucket, 4 * BUCKETS, cq, cq);
+	SHIM_CHAIN_FIND(struct shim_cq, &cq_bucket[bucket_of(cq, 4 * BUCKETS)], next,
+			atomic_load_explicit(&found->cq, memory_order_relaxed) == cq, version,
+			SHIM_DEVICES_MAX);
 }
-
-/* Caller holds shim_table_lock. */
-#define CHAIN_ADD(record, bucket)                                                                  \
-	do {                                                                                       \
-		atomic_fetch_add(&version, 1);                                                     \
-		atomic_store_explicit(&(record)->next, atomic_load(bucket), memory_order_relaxed); \
-		atomic_store_explicit(bucket, record, memory_order_release);                       \
-		atomic_fetch_add(&version, 1);                                                     \
-	} while (0)
-
-#define CHAIN_REMOVE(type, record, bucket)                                 \
-	do {                                                               \
-		_Atomic(type *) *link = bucket;                            \
-		atomic_fetch_add(&version, 1);                             \
-		while (atomic_load(link) && atomic_load(link) != (record)) \
-			link = &atomic_load(link)->next;                   \
-		if (atomic_load(link))                                     \
-			atomic_store(link, atomic_load(&(record)->next));  \
-		atomic_fetch_add(&version, 1);                             \
-	} while (0)
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
@@ -89,7 +51,9 @@ bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool chan
 		record->extended = extended;
 		atomic_store(&record->claimed, 0);
 		atomic_store(&record->cq, cq);
-		CHAIN_ADD(record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)]);
+		atomic_fetch_add(&version, 1);
+		SHIM_CHAIN_ADD(record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)], next);
+		atomic_fetch_add(&version, 1);
 	}
 	pthread_mutex_unlock(&shim_table_lock);
 	return record != NULL;
@@ -102,7 +66,9 @@ void shim_cq_remove(struct ibv_cq *cq)
 	pthread_mutex_lock(&shim_table_lock);
 	record = shim_cq_find(cq);
 	if (record) {
-		CHAIN_REMOVE(struct shim_cq, record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)]);
+		atomic_fetch_add(&version, 1);
+		SHIM_CHAIN_REMOVE(struct shim_cq, record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)], next);
+		atomic_fetch_add(&version, 1);
 		atomic_store(&record->cq, NULL);
 	}
 	pthread_mutex_unlock(&shim_table_lock);
@@ -121,12 +87,17 @@ struct shim_context *shim_context_get(void)
 void shim_context_insert(struct shim_context *c, struct ibv_context *context)
 {
 	atomic_store(&c->context, context);
-	CHAIN_ADD(c, &context_bucket[bucket_of(context, BUCKETS)]);
+	atomic_fetch_add(&version, 1);
+	SHIM_CHAIN_ADD(c, &context_bucket[bucket_of(context, BUCKETS)], next);
+	atomic_fetch_add(&version, 1);
 }
 
 void shim_context_drop(struct shim_context *c)
 {
-	CHAIN_REMOVE(struct shim_context, c, &context_bucket[bucket_of(atomic_load(&c->context), BUCKETS)]);
+	atomic_fetch_add(&version, 1);
+	SHIM_CHAIN_REMOVE(struct shim_context, c,
+			  &context_bucket[bucket_of(atomic_load(&c->context), BUCKETS)], next);
+	atomic_fetch_add(&version, 1);
 	atomic_store(&c->context, NULL);
 }
 
@@ -138,7 +109,10 @@ void shim_context_drop_cqs(const struct ibv_context *context, void (*release)(st
 		if (cq && cq_pool[i].context == context) {
 			if (cq_pool[i].extended)
 				release(cq_pool[i].extended);
-			CHAIN_REMOVE(struct shim_cq, &cq_pool[i], &cq_bucket[bucket_of(cq, 4 * BUCKETS)]);
+			atomic_fetch_add(&version, 1);
+			SHIM_CHAIN_REMOVE(struct shim_cq, &cq_pool[i], &cq_bucket[bucket_of(cq, 4 * BUCKETS)],
+					  next);
+			atomic_fetch_add(&version, 1);
 			atomic_store(&cq_pool[i].cq, NULL);
 		}
 	}

@@ -48,6 +48,7 @@
  *   symbols.c    libc's dlsym, copies of libibverbs
  *   log.c        one line for each reason
  *   flag.c       flags that are locks
+ *   chain.h      hash chains that are read without a lock
  *   counter.h    counters that others read
  *   compiler.h   hints to the compiler
  */

@@ -5,6 +5,8 @@
  */
 #include "table.h"
 
+#include "chain.h"
+
 #include <string.h>
 #include <sys/mman.h>
 
@@ -19,7 +21,7 @@ static _Atomic unsigned used; /* records ever handed out */
 static struct shim_qp *free_list;
 _Atomic(struct shim_qp *) shim_by_pointer[SHIM_POINTER_BUCKETS];
 static _Atomic(struct shim_qp *) by_number[BUCKETS];
-static _Atomic uint32_t version; /* odd while a chain changes */
+static _Atomic uint32_t version; /* see chain.h */
 
 /* ---- finding ------------------------------------------------------------------------------------------------------------- */
 
@@ -30,45 +32,16 @@ static inline unsigned number_bucket(const struct shim_context *context, uint32_
 
 struct shim_qp *shim_qp_find(const struct ibv_qp *qp)
 {
-	uint32_t before;
-	unsigned tries = 0;
-
-	do {
-		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q =
-			atomic_load_explicit(&shim_by_pointer[shim_pointer_bucket(qp)], memory_order_acquire);
-
-		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
-			if (likely(atomic_load_explicit(&q->qp, memory_order_relaxed) == qp))
-				return q;
-			q = atomic_load_explicit(&q->next_by_pointer, memory_order_acquire);
-		}
-		atomic_thread_fence(memory_order_acquire);
-	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) &&
-		 ++tries < 1000);
-	return NULL;
+	SHIM_CHAIN_FIND(struct shim_qp, &shim_by_pointer[shim_pointer_bucket(qp)], next_by_pointer,
+			atomic_load_explicit(&found->qp, memory_order_relaxed) == qp, version, BUCKETS);
 }
 
 struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t number)
 {
-	uint32_t before;
-	unsigned tries = 0;
-
-	do {
-		before = atomic_load_explicit(&version, memory_order_acquire);
-		struct shim_qp *q = atomic_load_explicit(&by_number[number_bucket(context, number)],
-							 memory_order_acquire);
-
-		for (unsigned steps = 0; q && steps < BUCKETS; steps++) {
-			if (likely(atomic_load_explicit(&q->number, memory_order_relaxed) == number &&
-				   atomic_load_explicit(&q->context, memory_order_relaxed) == context))
-				return q;
-			q = atomic_load_explicit(&q->next_by_number, memory_order_acquire);
-		}
-		atomic_thread_fence(memory_order_acquire);
-	} while (((before & 1) || before != atomic_load_explicit(&version, memory_order_relaxed)) &&
-		 ++tries < 1000);
-	return NULL;
+	SHIM_CHAIN_FIND(struct shim_qp, &by_number[number_bucket(context, number)], next_by_number,
+			atomic_load_explicit(&found->number, memory_order_relaxed) == number &&
+				atomic_load_explicit(&found->context, memory_order_relaxed) == context,
+			version, BUCKETS);
 }
 
 struct shim_qp *shim_qp_each(unsigned *cursor)
@@ -122,27 +95,19 @@ void shim_table_insert(struct shim_qp *q)
 	unsigned n = number_bucket(atomic_load(&q->context), atomic_load(&q->number));
 
 	atomic_fetch_add(&version, 1);
-	atomic_store_explicit(&q->next_by_pointer, atomic_load(&shim_by_pointer[p]), memory_order_relaxed);
-	atomic_store_explicit(&shim_by_pointer[p], q, memory_order_release);
-	atomic_store_explicit(&q->next_by_number, atomic_load(&by_number[n]), memory_order_relaxed);
-	atomic_store_explicit(&by_number[n], q, memory_order_release);
+	SHIM_CHAIN_ADD(q, &shim_by_pointer[p], next_by_pointer);
+	SHIM_CHAIN_ADD(q, &by_number[n], next_by_number);
 	atomic_fetch_add(&version, 1);
 }
 
 void shim_table_remove(struct shim_qp *q)
 {
-	_Atomic(struct shim_qp *) *link = &shim_by_pointer[shim_pointer_bucket(atomic_load(&q->qp))];
+	unsigned p = shim_pointer_bucket(atomic_load(&q->qp));
+	unsigned n = number_bucket(atomic_load(&q->context), atomic_load(&q->number));
 
 	atomic_fetch_add(&version, 1);
-	while (atomic_load(link) && atomic_load(link) != q)
-		link = &atomic_load(link)->next_by_pointer;
-	if (atomic_load(link))
-		atomic_store(link, atomic_load(&q->next_by_pointer));
-	link = &by_number[number_bucket(atomic_load(&q->context), atomic_load(&q->number))];
-	while (atomic_load(link) && atomic_load(link) != q)
-		link = &atomic_load(link)->next_by_number;
-	if (atomic_load(link))
-		atomic_store(link, atomic_load(&q->next_by_number));
+	SHIM_CHAIN_REMOVE(struct shim_qp, q, &shim_by_pointer[p], next_by_pointer);
+	SHIM_CHAIN_REMOVE(struct shim_qp, q, &by_number[n], next_by_number);
 	atomic_fetch_add(&version, 1);
 }
 

@@ -14,7 +14,7 @@ ROOMS = {
     "arbiter": ("csrc/arbiter", "state.h"),
     "base": ("csrc/base", None),
     "client": ("csrc/client", "state.h"),
-    "fluid": ("csrc/fluid", None),
+    "fluid": ("csrc/fluid", "internal.h"),
     "plan": ("csrc/plan", None),
     "queue": ("csrc/queue", None),
     "shim": ("nccl_shim/src", "records.h"),
