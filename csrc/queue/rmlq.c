@@ -235,10 +235,7 @@ static void prefetch_first(const struct mfs_rmlq *q)
 
 			__builtin_prefetch(group_at(q, batch->due ? batch->due : batch->ahead));
 		} else {
-			const char *request = (const char *)request_at(q, entry->node);
-
-			__builtin_prefetch(request);
-			__builtin_prefetch(request + 64); /* its budget, for its class */
+			__builtin_prefetch(request_at(q, entry->node));
 		}
 		return;
 	}
