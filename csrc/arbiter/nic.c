@@ -415,7 +415,8 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
-static void nic_load_measure(struct nic *nic, uint64_t unscheduled, uint64_t reuse, uint64_t elapsed_ns, double weight)
+static void nic_load_measure(struct nic *nic, uint64_t unscheduled, uint64_t reuse, uint64_t elapsed_ns,
+			     double weight)
 {
 	uint64_t reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
 
@@ -448,7 +449,8 @@ static void nics_measure(struct mfs_arbiter *arbiter)
 
 		nic_use_measure(&arbiter->nic[i], moved->unscheduled, moved->others, elapsed_ns, weight);
 		if (arbiter->measures_load)
-			nic_load_measure(&arbiter->nic[i], moved->unscheduled, moved->reuse, elapsed_ns, weight);
+			nic_load_measure(&arbiter->nic[i], moved->unscheduled, moved->reuse, elapsed_ns,
+					 weight);
 	}
 }
 

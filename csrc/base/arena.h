@@ -13,8 +13,8 @@
 #include <sanitizer/asan_interface.h>
 #define MFS_ARENA_GAP 64
 #else
-#define MFS_ARENA_GAP				  0
-#define ASAN_POISON_MEMORY_REGION(start, bytes)	  ((void)(start), (void)(bytes))
+#define MFS_ARENA_GAP 0
+#define ASAN_POISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
 #endif
 
@@ -43,7 +43,7 @@ static inline bool mfs_arena_map(struct mfs_arena *arena)
 
 	if (base == MAP_FAILED)
 		return false;
-	*arena = (struct mfs_arena){ .base = base };
+	*arena = (struct mfs_arena){.base = base};
 	return true;
 }
 

@@ -82,7 +82,7 @@ static inline uint32_t mfs_heap_sink(struct mfs_heap *heap, uint32_t at, const s
 static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low,
 				uint32_t hint)
 {
-	const struct mfs_heap_entry entry = { high, low, node, hint };
+	const struct mfs_heap_entry entry = {high, low, node, hint};
 	uint32_t position = heap->position[node], at;
 
 	if (!position) {

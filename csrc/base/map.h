@@ -49,7 +49,7 @@ static inline int mfs_map_reserve(struct mfs_map *map, uint64_t n)
 		return 0;
 	if (slots > UINT64_C(1) << 32)
 		return -ENOMEM;
-	bigger = (struct mfs_map){ calloc(slots, sizeof(*bigger.slot)), map->n, (uint32_t)(slots - 1) };
+	bigger = (struct mfs_map){calloc(slots, sizeof(*bigger.slot)), map->n, (uint32_t)(slots - 1)};
 	if (!bigger.slot)
 		return -ENOMEM;
 	for (uint64_t i = 0; map->slot && i <= map->mask; i++)
@@ -63,7 +63,7 @@ static inline int mfs_map_reserve(struct mfs_map *map, uint64_t n)
 /* A new number; room was reserved. */
 static inline void mfs_map_add(struct mfs_map *map, uint64_t key, void *value)
 {
-	*mfs_map_slot(map, key) = (struct mfs_map_slot){ key, value };
+	*mfs_map_slot(map, key) = (struct mfs_map_slot){key, value};
 	map->n++;
 }
 

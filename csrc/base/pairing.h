@@ -20,7 +20,8 @@ struct pairing {
 
 #define PAIRING_INLINE static inline __attribute__((always_inline))
 
-PAIRING_INLINE uint32_t pairing_meld(const struct pairing *of, const struct mfs_rmlq *q, uint32_t a, uint32_t b)
+PAIRING_INLINE uint32_t pairing_meld(const struct pairing *of, const struct mfs_rmlq *q, uint32_t a,
+				     uint32_t b)
 {
 	struct pairing_links *first, *second;
 
@@ -70,13 +71,15 @@ PAIRING_INLINE uint32_t pairing_collect(const struct pairing *of, const struct m
 	return root;
 }
 
-PAIRING_INLINE void pairing_insert(const struct pairing *of, const struct mfs_rmlq *q, uint32_t *root, uint32_t i)
+PAIRING_INLINE void pairing_insert(const struct pairing *of, const struct mfs_rmlq *q, uint32_t *root,
+				   uint32_t i)
 {
-	*of->links(q, i) = (struct pairing_links){ 0, 0, 0 };
+	*of->links(q, i) = (struct pairing_links){0, 0, 0};
 	*root = pairing_meld(of, q, *root, i);
 }
 
-PAIRING_INLINE void pairing_remove(const struct pairing *of, const struct mfs_rmlq *q, uint32_t *root, uint32_t i)
+PAIRING_INLINE void pairing_remove(const struct pairing *of, const struct mfs_rmlq *q, uint32_t *root,
+				   uint32_t i)
 {
 	const struct pairing_links *links = of->links(q, i);
 	uint32_t below = pairing_collect(of, q, links->child);

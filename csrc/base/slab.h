@@ -9,10 +9,10 @@
 
 #include "arena.h"
 
-struct mfs_record {	/* first member of every record */
-	uint64_t key;	/* 0: not found by key */
+struct mfs_record {     /* first member of every record */
+	uint64_t key;   /* 0: not found by key */
 	uint32_t chain; /* next with the same hash, or next free; in a table without lookup the user's */
-	uint32_t part;	/* second half of a key; without a key the user's */
+	uint32_t part;  /* second half of a key; without a key the user's */
 };
 
 struct mfs_slab {
@@ -32,12 +32,11 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 {
 	uint32_t bits = 4;
 
-	*slab = (struct mfs_slab){ .stride = stride, .capacity = capacity };
+	*slab = (struct mfs_slab){.stride = stride, .capacity = capacity};
 	slab->records = mfs_arena_take(arena, ((size_t)capacity + 1) * stride);
 	if (!keyed)
 		return;
-	while ((4u << bits) <
-	       keyed) /* few of the records are in use as a rule: keep the buckets in cache */
+	while ((4u << bits) < keyed) /* few of the records are in use as a rule: keep the buckets in cache */
 		bits++;
 	slab->bucket_shift = 64 - bits;
 	slab->bucket = mfs_arena_take(arena, ((size_t)1 << bits) * sizeof(*slab->bucket));

@@ -51,8 +51,11 @@ static int link_flow(struct mfs_fluid *net, uint32_t flow)
 			double residual = l->capacity;
 			if (at)
 				residual = l->groups[at - 1].residual - l->groups[at - 1].usage;
-			memmove(&l->groups[at + 1], &l->groups[at], (l->n_groups++ - at) * sizeof(*l->groups));
-			l->groups[at] = (struct group){.order = f->order, .residual = residual > 0 ? residual : 0, .head = NONE};
+			memmove(&l->groups[at + 1], &l->groups[at],
+				(l->n_groups++ - at) * sizeof(*l->groups));
+			l->groups[at] = (struct group){.order = f->order,
+						       .residual = residual > 0 ? residual : 0,
+						       .head = NONE};
 			/* A change on its way from a smaller order would stop here, where it makes no difference. */
 			note_change(net, node->link, f->order);
 		}
@@ -171,8 +174,8 @@ int64_t mfs_fluid_add_link(struct mfs_fluid *net, double capacity)
 	if (!(capacity >= 0) || isinf(capacity))
 		return -EINVAL;
 	uint32_t need = net->n_links + 1;
-	if (grow((void **)&net->links, &net->room_links, need, sizeof(*net->links)) || RESERVE(net->touched, need) ||
-	    RESERVE(net->levels, need))
+	if (grow((void **)&net->links, &net->room_links, need, sizeof(*net->links)) ||
+	    RESERVE(net->touched, need) || RESERVE(net->levels, need))
 		return -ENOMEM;
 	net->links[net->n_links] = (struct link){.capacity = capacity};
 	return net->n_links++;
@@ -224,8 +227,9 @@ int64_t mfs_fluid_add(struct mfs_fluid *net, uint64_t order, double weight, doub
 		if (links[i] >= net->n_links || (share && !(share[i] > 0)))
 			return -EINVAL;
 	uint32_t need = net->n_flows + 1;
-	if (grow((void **)&net->flows, &net->room_flows, need, sizeof(*net->flows)) || RESERVE(net->heap, need) ||
-	    RESERVE(net->dirty, need + net->void_dirty) || RESERVE(net->set, need) || RESERVE(net->completed, need))
+	if (grow((void **)&net->flows, &net->room_flows, need, sizeof(*net->flows)) ||
+	    RESERVE(net->heap, need) || RESERVE(net->dirty, need + net->void_dirty) ||
+	    RESERVE(net->set, need) || RESERVE(net->completed, need))
 		return -ENOMEM;
 	int64_t first = take_nodes(net, n_links);
 	if (first < 0)

@@ -62,9 +62,9 @@ struct level {
 	uint32_t link;
 };
 
-#define VECTOR(type) \
-	struct { \
-		type *at; \
+#define VECTOR(type)              \
+	struct {                  \
+		type *at;         \
 		uint32_t n, room; \
 	}
 
@@ -83,7 +83,7 @@ struct mfs_fluid {
 	VECTOR(uint32_t) set; /* flows of the group being solved */
 	VECTOR(uint32_t) touched;
 	VECTOR(struct level) levels; /* heap by level */
-	uint32_t void_dirty; /* entries in dirty whose flow has left that order */
+	uint32_t void_dirty;         /* entries in dirty whose flow has left that order */
 	double now;
 	uint64_t stamp;
 	bool stale;

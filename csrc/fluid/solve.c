@@ -337,4 +337,3 @@ void fluid_allocate(struct mfs_fluid *net)
 	net->stale = false;
 	net->stats.solves++;
 }
-

@@ -23,8 +23,8 @@ static int compare_cell(const void *a, const void *b, void *requests)
 
 /* Loads of one owner (the batch itself or a request): each port once, each load possible. Adds ports that are new since
  * `first_stamp` to plan->port. */
-static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, uint32_t n, uint32_t first_stamp,
-		       uint32_t *ports, uint64_t *cells)
+static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, uint32_t n,
+		       uint32_t first_stamp, uint32_t *ports, uint64_t *cells)
 {
 	uint32_t stamp = ++plan->stamps;
 
@@ -108,7 +108,8 @@ static struct plan_batch *allocate(const struct mfs_plan_batch *from, uint32_t p
 {
 	uint64_t bytes = sizeof(struct plan_batch) + from->requests * sizeof(struct plan_request) +
 			 ((uint64_t)ports + from->fixed_loads) * sizeof(struct plan_load) +
-			 cells * sizeof(struct plan_cell) + ((uint64_t)ports + 1) * sizeof(struct plan_column) + 64;
+			 cells * sizeof(struct plan_cell) +
+			 ((uint64_t)ports + 1) * sizeof(struct plan_column) + 64;
 	struct plan_batch *batch = calloc(1, bytes);
 	char *at = (char *)batch;
 
@@ -134,7 +135,7 @@ static void sort_cells(struct plan_batch *batch, uint32_t cells)
 
 	qsort_r(batch->cell, cells, sizeof(*batch->cell), compare_cell, batch->request);
 	for (uint32_t k = 0; k <= batch->ports; k++) {
-		batch->column[k] = (struct plan_column){ c, c, PLAN_NONE };
+		batch->column[k] = (struct plan_column){c, c, PLAN_NONE};
 		while (c < cells && batch->cell[c].k == k)
 			c++;
 	}
@@ -147,7 +148,8 @@ static void sort_cells(struct plan_batch *batch, uint32_t cells)
 }
 
 /* All but the requests' loads in the row. */
-static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct mfs_plan_batch *from, int64_t *deadline)
+static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct mfs_plan_batch *from,
+		 int64_t *deadline)
 {
 	const struct mfs_plan_load *load = from->load;
 	uint32_t cells = 0;
@@ -159,7 +161,7 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	for (uint32_t i = 0; i < from->fixed_loads; i++, load++) {
 		if (!load->busy_ns)
 			continue;
-		batch->fixed[batch->fixed_loads++] = (struct plan_load){ load->busy_ns, load->port };
+		batch->fixed[batch->fixed_loads++] = (struct plan_load){load->busy_ns, load->port};
 		batch->row[plan->k_of[load->port]].busy = load->busy_ns;
 	}
 	for (uint32_t r = 0; r < from->requests; r++) {
@@ -170,8 +172,8 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 			if (!load->busy_ns)
 				continue;
 			alone = plan_max(alone, load->busy_ns);
-			batch->cell[cells++] = (struct plan_cell){ load->busy_ns, load->port, plan->k_of[load->port],
-								   PLAN_NONE, r };
+			batch->cell[cells++] = (struct plan_cell){load->busy_ns, load->port,
+								  plan->k_of[load->port], PLAN_NONE, r};
 		}
 		request->id = from->request[r].id;
 		request->batch = batch;
@@ -219,7 +221,7 @@ void plan_candidates_add(struct mfs_plan *plan, struct plan_batch *batch)
 		if (c == batch->column[k + 1].begin)
 			continue;
 		batch->column[k].candidates_at = list->n;
-		list->at[list->n++] = (struct plan_candidates){ batch, batch->red, batch->cell[c].busy, k };
+		list->at[list->n++] = (struct plan_candidates){batch, batch->red, batch->cell[c].busy, k};
 	}
 }
 

@@ -47,13 +47,13 @@ void plan_unmark(struct mfs_plan *plan, struct plan_request *request)
 
 struct mfs_plan_delta mfs_plan_delta_bounds(const struct mfs_plan *plan)
 {
-	return (struct mfs_plan_delta){ plan->changed.n, plan->changed.n, plan->changed.n + plan->gone.n };
+	return (struct mfs_plan_delta){plan->changed.n, plan->changed.n, plan->changed.n + plan->gone.n};
 }
 
-struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_pruned *pruned, uint64_t *infeasible,
-					  uint64_t *restored)
+struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_pruned *pruned,
+					  uint64_t *infeasible, uint64_t *restored)
 {
-	struct mfs_plan_delta count = { 0, 0, plan->gone.n };
+	struct mfs_plan_delta count = {0, 0, plan->gone.n};
 
 	for (uint32_t i = 0; i < plan->gone.n; i++)
 		restored[i] = plan->gone.at[i];

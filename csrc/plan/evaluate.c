@@ -38,7 +38,8 @@ static bool is_late(const struct mfs_plan *plan, const struct plan_slot *slot, i
 /* By urgency: place of the batch, deadline, number. */
 static int compare_urgency(const void *x, const void *y)
 {
-	const struct plan_request *a = ((const struct plan_out *)x)->request, *b = ((const struct plan_out *)y)->request;
+	const struct plan_request *a = ((const struct plan_out *)x)->request,
+				  *b = ((const struct plan_out *)y)->request;
 
 	if (a->batch != b->batch)
 		return plan_batch_before(a->batch, b->batch) ? -1 : 1;
@@ -64,7 +65,8 @@ void plan_tidy(struct mfs_plan *plan)
 	plan->pruned.n = plan->sorted = to = old + new;
 	qsort(add, new, sizeof(*add), compare_urgency);
 	while (new)
-		out[--to] = old && compare_urgency(&out[old - 1], &add[new - 1]) > 0 ? out[--old] : add[--new];
+		out[--to] =
+			old && compare_urgency(&out[old - 1], &add[new - 1]) > 0 ? out[--old] : add[--new];
 }
 
 static void give_back(struct mfs_plan *plan, struct plan_request *request)
@@ -136,7 +138,7 @@ static void find_bounds(struct mfs_plan *plan)
 			least = plan_min(least, plan_max(left, chunk->known ? slot->longest : front));
 			most = plan_min(most, plan_max(left, chunk->known ? slot->longest : chunk->top));
 		}
-		plan->bound.at[c] = (struct plan_bound){ least, plan_min(plan_max(left, chunk->top), next) };
+		plan->bound.at[c] = (struct plan_bound){least, plan_min(plan_max(left, chunk->top), next)};
 		next = most;
 	}
 }
@@ -181,14 +183,14 @@ static bool refused_by_batches(struct mfs_plan *plan, struct plan_out *out, cons
 	}
 	return false;
 refused:
-	*out = (struct plan_out){ out->request, load->busy, load->port, chunk->at };
+	*out = (struct plan_out){out->request, load->busy, load->port, chunk->at};
 	return true;
 }
 
 /* With what has come back before it in this event. */
 static bool refused(struct mfs_plan *plan, struct plan_out *out)
 {
-	const struct plan_load last = { out->busy, out->port };
+	const struct plan_load last = {out->busy, out->port};
 	uint32_t own, loads;
 	int64_t most = 0;
 
@@ -209,7 +211,7 @@ static bool refused(struct mfs_plan *plan, struct plan_out *out)
 
 			if (sum - plan->bound.at[c].end > most) {
 				most = sum - plan->bound.at[c].end;
-				*out = (struct plan_out){ out->request, load->busy, load->port, c };
+				*out = (struct plan_out){out->request, load->busy, load->port, c};
 			}
 		}
 	}
@@ -240,13 +242,14 @@ static void readmit(struct mfs_plan *plan)
 
 /* How long the longest port would be busy with fixed loads alone, which are added up in plan->fixed chunk by chunk. */
 struct fixed_walk {
-	uint32_t chunks; /* that are in plan->fixed */
+	uint32_t chunks;    /* that are in plan->fixed */
 	int64_t front, end; /* of the last of them */
 	int64_t of_all;
 };
 
 /* Behind this batch. The later ones of its chunk are taken out for the time being. */
-static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chunk, const struct plan_slot *slot)
+static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chunk,
+			     const struct plan_slot *slot)
 {
 	int64_t longest;
 
@@ -322,7 +325,8 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 	return NULL;
 }
 
-static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk *walk, const struct plan_batch *batch)
+static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk *walk,
+			    const struct plan_batch *batch)
 {
 	return walk->slowest != MFS_PLAN_NO_PORT && batch->red >= plan->no_victim_before[walk->slowest];
 }
@@ -346,7 +350,7 @@ static bool prune_one(struct mfs_plan *plan, struct plan_walk *walk, const struc
 		if (plan->part[i].port == port)
 			victim->busy = plan->part[i].busy;
 	}
-	plan->pruned.at[plan->pruned.n++] = (struct plan_out){ victim, victim->busy, port, batch->chunk->at };
+	plan->pruned.at[plan->pruned.n++] = (struct plan_out){victim, victim->busy, port, batch->chunk->at};
 	plan_mark(plan, victim);
 	plan_walk_longest(plan, walk);
 	return true;
@@ -380,7 +384,7 @@ static bool may_be_late(const struct mfs_plan *plan, const struct plan_chunk *ch
 
 static void prune(struct mfs_plan *plan)
 {
-	struct fixed_walk fixed = { 0 };
+	struct fixed_walk fixed = {0};
 
 	fixed.of_all = plan_greatest(plan->fixed_total, plan->ports);
 	memset(plan->fixed, 0, plan->ports * sizeof(*plan->fixed));

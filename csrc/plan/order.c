@@ -46,7 +46,8 @@ int plan_order_reserve(struct mfs_plan *plan)
 	rc = rc ? rc : PLAN_RESERVE(plan->bound, need);
 	if (rc || plan->spare)
 		return rc;
-	chunk = malloc(sizeof(*chunk) + plan->chunk_slots * sizeof(*chunk->slot) + 2 * plan->ports * sizeof(*chunk->behind));
+	chunk = malloc(sizeof(*chunk) + plan->chunk_slots * sizeof(*chunk->slot) +
+		       2 * plan->ports * sizeof(*chunk->behind));
 	if (!chunk)
 		return -ENOMEM;
 	chunk->behind = (int64_t *)(chunk->slot + plan->chunk_slots);
@@ -81,7 +82,8 @@ static struct plan_chunk *add_chunk(struct mfs_plan *plan, struct plan_chunk *pr
 	chunk->top = previous ? previous->top : 0;
 	memset(chunk->fixed, 0, plan->ports * sizeof(*chunk->fixed));
 	memcpy(chunk->behind, previous ? previous->behind : plan->none, plan->ports * sizeof(*chunk->behind));
-	memmove(plan->chunk.at + at + 1, plan->chunk.at + at, (plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
+	memmove(plan->chunk.at + at + 1, plan->chunk.at + at,
+		(plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
 	plan->chunk.at[at] = chunk;
 	renumber(plan, at);
 	move_refusals(plan, at ? at - 1 : 0, 1); /* those of `previous`, too: the batch may have moved */
@@ -91,7 +93,8 @@ static struct plan_chunk *add_chunk(struct mfs_plan *plan, struct plan_chunk *pr
 static void drop_chunk(struct mfs_plan *plan, uint32_t at)
 {
 	free(plan->chunk.at[at]);
-	memmove(plan->chunk.at + at, plan->chunk.at + at + 1, (--plan->chunk.n - at) * sizeof(*plan->chunk.at));
+	memmove(plan->chunk.at + at, plan->chunk.at + at + 1,
+		(--plan->chunk.n - at) * sizeof(*plan->chunk.at));
 	renumber(plan, at);
 	move_refusals(plan, at, -1);
 }
@@ -127,7 +130,8 @@ static void split(struct mfs_plan *plan, struct plan_chunk *chunk)
 
 /* Load comes or goes in this chunk: S changes behind it and all later ones. Of chunks in which none of these ports can be
  * the longest, since it has less behind the chunk than the longest has in front, M_i stays known. */
-static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struct plan_load *load, uint32_t n, int sign)
+static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struct plan_load *load, uint32_t n,
+		    int sign)
 {
 	int64_t front = plan_front_top(plan, chunk);
 
@@ -196,11 +200,12 @@ void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch)
 	}
 	at = position(chunk, batch);
 	memmove(chunk->slot + at + 1, chunk->slot + at, (chunk->n++ - at) * sizeof(*chunk->slot));
-	chunk->slot[at] = (struct plan_slot){ .batch = batch,
-					      .loose = batch->loose,
-					      .latest = batch->loose - batch->compute,
-					      .longest = at ? chunk->slot[at - 1].longest : plan_front_top(plan, chunk),
-					      .feasible_until = INT64_MIN };
+	chunk->slot[at] =
+		(struct plan_slot){.batch = batch,
+				   .loose = batch->loose,
+				   .latest = batch->loose - batch->compute,
+				   .longest = at ? chunk->slot[at - 1].longest : plan_front_top(plan, chunk),
+				   .feasible_until = INT64_MIN};
 	batch->chunk = chunk;
 	add_fixed(chunk, batch, 1);
 	promise(plan, chunk, batch->row, batch->ports, 1);
@@ -236,14 +241,15 @@ void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct
 /* Finds the longest port anew. */
 void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk)
 {
-	*walk = (struct plan_walk){ plan_greatest(plan->load, plan->ports), 0 };
+	*walk = (struct plan_walk){plan_greatest(plan->load, plan->ports), 0};
 	while (walk->longest && plan->load[walk->slowest] != walk->longest)
 		walk->slowest++;
 	walk->slowest = walk->longest ? walk->slowest : MFS_PLAN_NO_PORT;
 }
 
 /* Past the batch of this slot. */
-void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk, uint32_t slot)
+void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk,
+		  uint32_t slot)
 {
 	const struct plan_batch *batch = chunk->slot[slot].batch;
 	struct plan_walk at = *walk;
@@ -258,7 +264,7 @@ void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const str
 		int64_t sum = plan->load[u] += batch->row[k].busy;
 
 		if (__builtin_expect(sum >= at.longest, 0) && (sum > at.longest || (sum && u < at.slowest)))
-			at = (struct plan_walk){ sum, u };
+			at = (struct plan_walk){sum, u};
 	}
 	*walk = at;
 }
@@ -282,7 +288,8 @@ uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *re
 	uint32_t n = 0;
 
 	for (uint32_t c = request->cell; c != PLAN_NONE; c = request->batch->cell[c].next)
-		plan->part[n++] = (struct plan_load){ request->batch->cell[c].busy, request->batch->cell[c].port };
+		plan->part[n++] =
+			(struct plan_load){request->batch->cell[c].busy, request->batch->cell[c].port};
 	return n;
 }
 

@@ -21,10 +21,11 @@ static void take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
 
 int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 {
-	struct mfs_arena arena = { 0 };
+	struct mfs_arena arena = {0};
 	struct mfs_plan *plan;
 
-	if (config->drop_budget_ppm > 1000000 || !(config->readmission_margin >= 0 && config->readmission_margin <= 1))
+	if (config->drop_budget_ppm > 1000000 ||
+	    !(config->readmission_margin >= 0 && config->readmission_margin <= 1))
 		return -EINVAL;
 	plan = calloc(1, sizeof(*plan));
 	if (!plan)
@@ -135,7 +136,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch)
 		if (request->flags)
 			plan_mark(plan, request);
 		if (request->flags & PLAN_PRUNED)
-			plan->pruned.at[plan->pruned.n++] = (struct plan_out){ request, 0, 0, PLAN_NONE };
+			plan->pruned.at[plan->pruned.n++] = (struct plan_out){request, 0, 0, PLAN_NONE};
 	}
 	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
 		if (plan_counts(plan, &batch->request[batch->cell[c].request]))
@@ -234,7 +235,8 @@ bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request_id, uint64_t *
 
 struct mfs_plan_counts mfs_plan_counts(const struct mfs_plan *plan)
 {
-	return (struct mfs_plan_counts){ plan->batches, plan->requests, plan->pruned.n, plan->infeasible, plan->budget };
+	return (struct mfs_plan_counts){plan->batches, plan->requests, plan->pruned.n, plan->infeasible,
+					plan->budget};
 }
 
 void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
@@ -249,8 +251,9 @@ void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 
 			plan_walk_on(plan, &walk, plan->chunk.at[c], i);
 			passed = walk.longest + (plan->paper ? batch->compute : 0);
-			*out++ = (struct mfs_plan_place){ batch->id, batch->red, batch->loose,
-							  plan->now + plan_max(passed, batch->compute), walk.slowest };
+			*out++ = (struct mfs_plan_place){batch->id, batch->red, batch->loose,
+							 plan->now + plan_max(passed, batch->compute),
+							 walk.slowest};
 		}
 }
 

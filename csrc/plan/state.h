@@ -56,8 +56,8 @@ struct plan_request {
 
 /* The requests' loads on one port of the row. */
 struct plan_column {
-	uint32_t begin;		/* in cell; the next column's is the end */
-	uint32_t first;		/* no cell before it counts */
+	uint32_t begin;         /* in cell; the next column's is the end */
+	uint32_t first;         /* no cell before it counts */
 	uint32_t candidates_at; /* in plan->candidates of the port; PLAN_NONE: no request loads it */
 };
 
@@ -69,7 +69,7 @@ struct plan_batch {
 	struct plan_load *row; /* L_i by ascending port: fixed loads and those of the requests that count */
 	uint32_t ports, fixed_loads, requests;
 	struct plan_load *fixed;
-	struct plan_cell *cell;	    /* by port, then the greatest load, then the greatest request first */
+	struct plan_cell *cell;     /* by port, then the greatest load, then the greatest request first */
 	struct plan_column *column; /* ports + 1 */
 	struct plan_request *request;
 };
@@ -77,18 +77,19 @@ struct plan_batch {
 /* A batch in its place, with what every event reads of it. */
 struct plan_slot {
 	struct plan_batch *batch;
-	int64_t loose;	 /* D^Lo */
-	int64_t latest;	 /* D^Lo less compute */
+	int64_t loose;   /* D^Lo */
+	int64_t latest;  /* D^Lo less compute */
 	int64_t longest; /* the longest port's load, where chunk->known */
-	int64_t feasible_until, infeasible_from; /* the clock between them changes no request's PLAN_INFEASIBLE */
+	int64_t feasible_until,
+		infeasible_from; /* the clock between them changes no request's PLAN_INFEASIBLE */
 };
 
 /* Successive batches. S(u) behind the last of them is kept up to date by all load that comes and goes in front. */
 struct plan_chunk {
 	uint32_t at; /* in plan->chunk */
 	uint32_t n;
-	bool known;   /* slot->longest of all */
-	int64_t top;  /* the greatest of `behind` */
+	bool known;  /* slot->longest of all */
+	int64_t top; /* the greatest of `behind` */
 	int64_t *behind;
 	int64_t *fixed; /* by port: fixed loads of these batches */
 	struct plan_slot slot[];
@@ -121,10 +122,10 @@ struct plan_candidates {
 	uint32_t k;
 };
 
-#define PLAN_VECTOR(type, ...)       \
-	struct __VA_ARGS__ {        \
-		type *at;           \
-		uint32_t n, room;   \
+#define PLAN_VECTOR(type, ...)    \
+	struct __VA_ARGS__ {      \
+		type *at;         \
+		uint32_t n, room; \
 	}
 
 PLAN_VECTOR(struct plan_candidates, plan_candidates_list);
@@ -137,11 +138,11 @@ struct mfs_plan {
 	int64_t now;
 
 	/* by port */
-	int64_t *none;	/* S in front of the first chunk: 0 */
+	int64_t *none;  /* S in front of the first chunk: 0 */
 	int64_t *total; /* promised, pruned or not */
-	int64_t *load;	/* S of the walk */
+	int64_t *load;  /* S of the walk */
 	int64_t *fixed_total;
-	int64_t *fixed;	      /* of the walk */
+	int64_t *fixed;            /* of the walk */
 	int64_t *no_victim_before; /* prune: no candidate in batches of a lesser RED */
 	struct plan_candidates_list *candidates;
 	int64_t *port; /* building a batch: these three */
@@ -188,7 +189,7 @@ static inline bool plan_counts(const struct mfs_plan *plan, const struct plan_re
 
 static inline struct mfs_plan_pruned plan_reason(const struct plan_request *r)
 {
-	return (struct mfs_plan_pruned){ r->id, r->batch->id, r->for_batch, r->busy, r->port };
+	return (struct mfs_plan_pruned){r->id, r->batch->id, r->for_batch, r->busy, r->port};
 }
 
 /* By place in the order. */
@@ -207,7 +208,8 @@ void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch);
 void plan_order_learn(struct mfs_plan *plan, struct plan_chunk *chunk);
 void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk);
 void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk);
-void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk, uint32_t slot);
+void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk,
+		  uint32_t slot);
 const int64_t *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk);
 int64_t plan_front_top(const struct mfs_plan *plan, const struct plan_chunk *chunk);
 int64_t plan_greatest(const int64_t *load, uint32_t n);

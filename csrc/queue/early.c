@@ -56,8 +56,9 @@ static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand
 /* The facts of all that a batch has waiting; RLI and stage are a flow's. */
 static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const struct batch *batch)
 {
-	static const uint8_t owner[] = {
-		[0] = MFS_OWNER_UNKNOWN, [BATCH_OF_REQUEST] = MFS_OWNER_REQUEST, [BATCH_OF_FLOW] = MFS_OWNER_FLOW};
+	static const uint8_t owner[] = {[0] = MFS_OWNER_UNKNOWN,
+					[BATCH_OF_REQUEST] = MFS_OWNER_REQUEST,
+					[BATCH_OF_FLOW] = MFS_OWNER_FLOW};
 
 	return (struct mfs_early_facts){
 		.now_ns = q->now_ns,
@@ -99,8 +100,8 @@ static void strand_place(struct mfs_rmlq *q, const struct batch *batch, uint32_t
 		rli = policy_reuse_rli(&q->policy, group_rli(batch, group));
 		stage = 2;
 	}
-	node_set(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination, policy_early_key(rli, batch->second, stage),
-		 arrival, head);
+	node_set(q, MFS_TIER_EARLY, q->node_batch + s, strand->destination,
+		 policy_early_key(rli, batch->second, stage), arrival, head);
 }
 
 /* Gives all that the batch has waiting its place. */
@@ -155,7 +156,8 @@ static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
 		return MFS_BATCH_UNNAMED;
 	b = mfs_slab_find(&q->batch, key, part);
 	if (!b) {
-		b = mfs_slab_take(&q->batch, key, part); /* there is one for every flow and every announced batch */
+		b = mfs_slab_take(&q->batch, key,
+				  part); /* there is one for every flow and every announced batch */
 		record_clear(batch_at(q, b));
 		batch_at(q, b)->rank = MFS_RANK_NONE;
 	}
@@ -171,7 +173,8 @@ void early_batch_release(struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	if (!batch->announced && batch_strand_empty(batch) && !batch->strands && !batch->members && b != MFS_BATCH_UNNAMED)
+	if (!batch->announced && batch_strand_empty(batch) && !batch->strands && !batch->members &&
+	    b != MFS_BATCH_UNNAMED)
 		mfs_slab_give(&q->batch, b);
 }
 

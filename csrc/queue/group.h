@@ -21,7 +21,7 @@ static inline bool group_before(const struct mfs_rmlq *q, uint32_t a, uint32_t b
 	return group_order(group_at(q, a)) < group_order(group_at(q, b));
 }
 
-static const struct pairing GROUPS = { group_links, group_before };
+static const struct pairing GROUPS = {group_links, group_before};
 
 /* The second half of a group's key: the layer, above it what the first half names, above that the destination. */
 _Static_assert(MFS_DESTINATIONS_MAX <= 1u << 14, "it fits above layer and part");
@@ -31,8 +31,8 @@ static inline uint32_t group_part(uint32_t batch_part, uint16_t layer, uint16_t 
 	return (uint32_t)destination << 18 | batch_part << 16 | layer;
 }
 
-static inline uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint32_t batch_part, uint16_t layer,
-				  uint16_t destination)
+static inline uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, uint32_t batch_part,
+				  uint16_t layer, uint16_t destination)
 {
 	return mfs_slab_find(&q->group, batch_key, group_part(batch_part, layer, destination));
 }
@@ -42,7 +42,8 @@ static inline uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint32_t stran
 {
 	const struct mfs_record *of = &batch_at(q, b)->record;
 	uint32_t g = mfs_slab_take(&q->group, of->key,
-				   group_part(of->part, layer, batch_at(q, strand)->destination)); /* one for every flow */
+				   group_part(of->part, layer,
+					      batch_at(q, strand)->destination)); /* one for every flow */
 	struct group *group = group_at(q, g);
 
 	record_clear(group);
@@ -79,7 +80,8 @@ static inline void group_head_set(struct mfs_rmlq *q, uint32_t g, uint64_t arriv
 {
 	struct group *group = group_at(q, g);
 
-	if (!group->due || (batch_at(q, group->strand)->due == g && !group->links.child)) { /* no order, or alone */
+	if (!group->due ||
+	    (batch_at(q, group->strand)->due == g && !group->links.child)) { /* no order, or alone */
 		group->head_arrival = arrival;
 		return;
 	}

@@ -124,8 +124,9 @@ static void strand_place(struct mfs_rmlq *q, const struct request *request, uint
 void last_place(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
-	const struct mfs_decision decision = {
-		.level = request->level, .critical = request->critical, .lost = request->lost};
+	const struct mfs_decision decision = {.level = request->level,
+					      .critical = request->critical,
+					      .lost = request->lost};
 	const bool pruned = request->pruned || (request->batch && batch_at(q, request->batch)->pruned);
 	const uint8_t tier = pruned ? MFS_TIER_SCAVENGER : (uint8_t)q->rules->tier_last(&decision);
 	uint64_t high;
@@ -187,8 +188,7 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 	struct mfs_fifo *fifo = &request_at(q, s)->fifo;
 	const uint64_t deadline_before = request->deadline_ns;
 	const uint8_t level_before = request->level;
-	const bool waited = fifo->head, critical_before = request->critical,
-		   lost_before = request->lost;
+	const bool waited = fifo->head, critical_before = request->critical, lost_before = request->lost;
 	const uint32_t batch_before = request->batch;
 
 	flow->state = MFS_FLOW_LAST;
@@ -235,8 +235,8 @@ void last_remove(struct mfs_rmlq *q, uint32_t i)
 	fifo_remove(q, &strand->fifo, flow);
 	if (strand->fifo.head) {
 		if (head) /* only the arrival in the key changes */
-			node_set(q, tier, s, flow_destination(flow), node_high(q, tier, s), flow->next_arrival,
-				 strand->fifo.head);
+			node_set(q, tier, s, flow_destination(flow), node_high(q, tier, s),
+				 flow->next_arrival, strand->fifo.head);
 		return;
 	}
 	node_remove(q, tier, s, flow_destination(flow));

@@ -13,7 +13,7 @@ static bool parked_before(const struct mfs_rmlq *q, uint32_t a, uint32_t b)
 	return first->high != second->high ? first->high < second->high : first->low < second->low;
 }
 
-static const struct pairing BY_KEY = { parked_links, parked_before };
+static const struct pairing BY_KEY = {parked_links, parked_before};
 
 /* The node that stands in the tier's heap for what is parked. There is one for each destination and tier. */
 static uint32_t stand_in(const struct mfs_rmlq *q, unsigned tier, uint16_t destination)
@@ -37,7 +37,8 @@ static void stand_in_place(struct mfs_rmlq *q, unsigned tier, uint16_t destinati
 	const struct parked *parked = &q->park[best];
 
 	if (best && !q->destination[destination].closed)
-		mfs_heap_set(&q->tier[tier], stand_in(q, tier, destination), parked->high, parked->low, parked->hint);
+		mfs_heap_set(&q->tier[tier], stand_in(q, tier, destination), parked->high, parked->low,
+			     parked->hint);
 	else
 		mfs_heap_remove(&q->tier[tier], stand_in(q, tier, destination));
 }
@@ -57,8 +58,8 @@ static void leave(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t des
 	q->apart--;
 }
 
-void parked_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high, uint64_t low,
-		uint32_t hint)
+void parked_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high,
+		uint64_t low, uint32_t hint)
 {
 	struct parked *parked = &q->park[node];
 
@@ -94,7 +95,8 @@ void parked_surface(struct mfs_rmlq *q, unsigned tier)
 			const struct parked *parked = &q->park[best];
 
 			leave(q, tier, best, destination);
-			stand_in_place(q, tier, destination); /* before: there is room for as many as have flows */
+			stand_in_place(q, tier,
+				       destination); /* before: there is room for as many as have flows */
 			mfs_heap_set(heap, best, parked->high, parked->low, parked->hint);
 		} else if (q->destination[destination].closed) {
 			mfs_heap_remove(heap, first.node);

@@ -13,14 +13,14 @@
 #define POSITION_PARKED UINT32_MAX /* of a node that is parked, in place of its position in a tier's heap */
 
 /* parked.c */
-void parked_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high, uint64_t low,
-		uint32_t hint);
+void parked_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high,
+		uint64_t low, uint32_t hint);
 void parked_remove(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination);
 void parked_surface(struct mfs_rmlq *q, unsigned tier); /* what comes first in the tier may go */
 
 /* Puts the node of a destination in, or moves it to its new key. */
-static inline void node_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high,
-			    uint64_t low, uint32_t hint)
+static inline void node_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination,
+			    uint64_t high, uint64_t low, uint32_t hint)
 {
 	uint32_t position = q->tier[tier].position[node];
 

@@ -4,10 +4,16 @@
 #include <errno.h>
 #include <stddef.h>
 
-#define ROW(type, field, fallback, least, most)                                                              \
-	{#field, fallback, least, most, offsetof(struct mfs_policy, field),                                  \
-	 _Generic((type)0, double: MFS_PARAMETER_DOUBLE, uint64_t: MFS_PARAMETER_U64,                        \
-		  default: MFS_PARAMETER_U32)},
+#define ROW(type, field, fallback, least, most) \
+	{#field,                                \
+	 fallback,                              \
+	 least,                                 \
+	 most,                                  \
+	 offsetof(struct mfs_policy, field),    \
+	 _Generic((type)0,                      \
+		 double: MFS_PARAMETER_DOUBLE,  \
+		 uint64_t: MFS_PARAMETER_U64,   \
+		 default: MFS_PARAMETER_U32)},
 
 static const struct mfs_parameter PARAMETER[] = {MFS_POLICY_PARAMETERS(ROW)};
 
@@ -148,8 +154,9 @@ void mfs_policy_reasons(const struct mfs_policy *policy, const struct mfs_last_f
 void mfs_policy_place_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts, bool pruned,
 			    struct mfs_place *place)
 {
-	static const uint32_t stage_order[] = {
-		[MFS_STAGE_CONTROL] = 0, [MFS_STAGE_COLLECTIVE] = 1, [MFS_STAGE_REUSE] = 2};
+	static const uint32_t stage_order[] = {[MFS_STAGE_CONTROL] = 0,
+					       [MFS_STAGE_COLLECTIVE] = 1,
+					       [MFS_STAGE_REUSE] = 2};
 	const struct policy_rules *rules = policy_rules(policy);
 	const bool reuse = facts->stage == MFS_STAGE_REUSE, background = facts->stage >= MFS_STAGE_P2D;
 
@@ -177,10 +184,12 @@ void mfs_policy_place_last(const struct mfs_policy *policy, const struct mfs_las
 
 	*place = (struct mfs_place){.tier = tier, .wire_class = class_last(policy, tier, facts)};
 	if (tier == MFS_TIER_CRITICAL && policy_by_size(policy))
-		place->key = (struct mfs_order_key){
-			.tier = MFS_TIER_EARLY, .first = (uint32_t)(key >> 40),
-			.second = key >> 2 & ((1ULL << 38) - 1), .third = key & 3};
+		place->key = (struct mfs_order_key){.tier = MFS_TIER_EARLY,
+						    .first = (uint32_t)(key >> 40),
+						    .second = key >> 2 & ((1ULL << 38) - 1),
+						    .third = key & 3};
 	else
-		place->key = (struct mfs_order_key){
-			.tier = tier, .first = (uint32_t)(key >> 60), .second = key & MFS_TIME_MAX};
+		place->key = (struct mfs_order_key){.tier = tier,
+						    .first = (uint32_t)(key >> 60),
+						    .second = key & MFS_TIME_MAX};
 }

@@ -8,8 +8,8 @@
 
 #include <mfs/policy.h>
 
-#define NS_PER_S   1000000000ULL
-#define STAGE_LAST 3u  /* where the key has the stage: of a critical last stage */
+#define NS_PER_S 1000000000ULL
+#define STAGE_LAST 3u /* where the key has the stage: of a critical last stage */
 
 struct policy_rules {
 	/* Last stages have levels by MLU, which depends on rho. */

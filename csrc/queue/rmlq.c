@@ -48,11 +48,11 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 		    struct mfs_rmlq **queue)
 {
 	struct mfs_policy checked = *policy;
-	struct mfs_arena arena = { 0 };
+	struct mfs_arena arena = {0};
 	struct mfs_rmlq counted, *q;
 
-	if (mfs_policy_check(&checked) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX || !flows_max ||
-	    flows_max > MFS_FLOWS_MAX)
+	if (mfs_policy_check(&checked) || !rate_bytes_per_s || rate_bytes_per_s > MFS_TIME_MAX ||
+	    !flows_max || flows_max > MFS_FLOWS_MAX)
 		return -EINVAL;
 	mfs_arena_take(&arena, sizeof(*q));
 	lay(&counted, &arena, flows_max);
@@ -143,7 +143,8 @@ static uint32_t first(struct mfs_rmlq *q)
 	const struct mfs_heap_entry *entry = node_first(q, MFS_TIER_CRITICAL);
 
 	/* by size, critical requests have keys of the early tier; else they are before all of it */
-	if (!entry || (i && policy_by_size(&q->policy) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
+	if (!entry ||
+	    (i && policy_by_size(&q->policy) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
 		if (i)
 			return i;
 		entry = node_first(q, MFS_TIER_LAST);
@@ -157,7 +158,8 @@ static void describe_early(const struct mfs_rmlq *q, const struct flow *flow, st
 {
 	struct mfs_early_facts facts;
 
-	if (flow->stage == MFS_STAGE_REUSE && early_demoted(q, flow->record.key, group_at(q, flow->owner)->batch)) {
+	if (flow->stage == MFS_STAGE_REUSE &&
+	    early_demoted(q, flow->record.key, group_at(q, flow->owner)->batch)) {
 		pick->tier = MFS_TIER_SCAVENGER;
 		return;
 	}
@@ -173,8 +175,10 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 {
 	const struct flow *flow = flow_at(q, i);
 
-	*pick = (struct mfs_pick){ .handle = handle_of(q, i), .cookie = flow->cookie, .bytes = flow->bytes,
-				   .destination = flow_destination(flow) };
+	*pick = (struct mfs_pick){.handle = handle_of(q, i),
+				  .cookie = flow->cookie,
+				  .bytes = flow->bytes,
+				  .destination = flow_destination(flow)};
 	switch (flow->state) {
 	case MFS_FLOW_EARLY:
 		describe_early(q, flow, pick);

@@ -3,7 +3,8 @@
 
 #include <errno.h>
 
-int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *snapshot)
+int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_ns,
+		      struct mfs_rmlq_snapshot *snapshot)
 {
 	const struct request *request = NULL;
 	const struct batch *batch = NULL;
@@ -15,10 +16,12 @@ int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_n
 	if (mfs_rmlq_place(q, handle, &place))
 		return -ENOENT;
 	flow = flow_at(q, (uint32_t)handle);
-	*snapshot = (struct mfs_rmlq_snapshot){ .place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE };
+	*snapshot =
+		(struct mfs_rmlq_snapshot){.place = place, .arrival = flow->arrival, .rank = MFS_RANK_NONE};
 	switch (flow->state) {
 	case MFS_FLOW_EARLY:
-		batch = batch_at(q, flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner);
+		batch = batch_at(q, flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch
+								   : flow->owner);
 		break;
 	case MFS_FLOW_LAST:
 	case MFS_FLOW_ALONE:
@@ -67,7 +70,8 @@ void mfs_rmlq_facts(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_rmlq_facts *
 	};
 }
 
-void mfs_rmlq_watch(struct mfs_rmlq *q, void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
+void mfs_rmlq_watch(struct mfs_rmlq *q,
+		    void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
 		    void *context)
 {
 	q->promoted = promoted;

@@ -16,17 +16,17 @@
 #include "../base/slab.h"
 #include "policy.h"
 
-#define MFS_TIERS	  4
-#define MFS_BATCH_UNNAMED 1u		     /* the record of batch key 0: its control and collectives */
-#define BATCH_OF_REQUEST  1u		     /* part of a batch's key: the key is that of a request without a batch, */
-#define BATCH_OF_FLOW	  2u		     /* or the index of a reuse flow of which not even that is known */
-#define BATCH_UNNAMED	  3u		     /* in strands of MFS_BATCH_UNNAMED, which has no key */
+#define MFS_TIERS 4
+#define MFS_BATCH_UNNAMED 1u /* the record of batch key 0: its control and collectives */
+#define BATCH_OF_REQUEST 1u  /* part of a batch's key: the key is that of a request without a batch, */
+#define BATCH_OF_FLOW 2u     /* or the index of a reuse flow of which not even that is known */
+#define BATCH_UNNAMED 3u     /* in strands of MFS_BATCH_UNNAMED, which has no key */
 
 enum mfs_flow_state {
 	MFS_FLOW_FREE,
-	MFS_FLOW_EARLY,	 /* waits in its batch: in a group by layer, or urgent (control, collective) */
-	MFS_FLOW_LAST,	 /* waits in its request */
-	MFS_FLOW_ALONE,	 /* waits in a record of its own: background, or reuse of a pruned request */
+	MFS_FLOW_EARLY,  /* waits in its batch: in a group by layer, or urgent (control, collective) */
+	MFS_FLOW_LAST,   /* waits in its request */
+	MFS_FLOW_ALONE,  /* waits in a record of its own: background, or reuse of a pruned request */
 	MFS_FLOW_FLIGHT, /* picked */
 };
 
@@ -71,22 +71,22 @@ struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	struct mfs_record record;
 	/* of its destination */
 	struct mfs_fifo urgent[2]; /* control, collective */
-	uint32_t due;		   /* groups whose layer has come, by arrival of their heads */
-	uint32_t ahead;		   /* the others, by layer */
+	uint32_t due;              /* groups whose layer has come, by arrival of their heads */
+	uint32_t ahead;            /* the others, by layer */
 	/* of all destinations, unused in a strand */
 	uint32_t rank;
 	uint16_t layer_current;
 	bool announced, pruned;
 	uint64_t compute_end_ns; /* 0: unknown or none */
-	uint32_t members; /* chain of requests and lone reuse flows */
-	uint32_t strand_of; /* 0: it is none */
+	uint32_t members;        /* chain of requests and lone reuse flows */
+	uint32_t strand_of;      /* 0: it is none */
 	/* seldom below */
-	uint64_t deadline_ns; /* 0: none */
+	uint64_t deadline_ns;   /* 0: none */
 	uint64_t bytes_waiting; /* of all its early flows */
-	uint64_t needed_ns;	/* of one without a batch: when they must be there; 0: not known */
-	uint64_t second;	/* that its keys were made with */
+	uint64_t needed_ns;     /* of one without a batch: when they must be there; 0: not known */
+	uint64_t second;        /* that its keys were made with */
 	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
-	uint16_t destination;	/* any, where it has no flows of its own */
+	uint16_t destination;                       /* any, where it has no flows of its own */
 	uint8_t reserved[18];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
@@ -97,23 +97,23 @@ enum request_kind { REQUEST_LAST, REQUEST_BACKGROUND, REQUEST_ASIDE, REQUEST_STR
 struct request {
 	struct mfs_record record;
 	struct mfs_fifo fifo; /* waiting flows to its destination */
-	uint32_t flows;	      /* waiting ones to all destinations, and those in flight */
-	uint32_t batch;	      /* 0: none */
+	uint32_t flows;       /* waiting ones to all destinations, and those in flight */
+	uint32_t batch;       /* 0: none */
 	uint64_t deadline_ns; /* MFS_TIME_MAX: none */
 	uint64_t bytes_left;  /* of those flows, not completed, and ahead */
 	uint64_t timer_ns;    /* when it will be evaluated; MFS_TIME_NEVER: no timer */
 	uint8_t tier, level, kind;
 	bool critical, lost;
 	bool announced : 1, pruned : 1, evaluated : 1, split : 1; /* split: it has strands */
-	uint16_t destination; /* any, where its FIFO is empty */
+	uint16_t destination;                                     /* any, where its FIFO is empty */
 	/* seldom below */
 	uint64_t budget_ns;
 	uint64_t bytes_ahead;
 	uint64_t bytes_tail;
-	uint32_t member_next, member_prev; /* chain of the batch */
-	uint32_t aside;			   /* pruned: chain of its reuse flows that stand alone */
-	uint32_t aside_next, aside_prev;   /* in that chain */
-	uint32_t aside_of;		   /* the pruned request */
+	uint32_t member_next, member_prev;          /* chain of the batch */
+	uint32_t aside;                             /* pruned: chain of its reuse flows that stand alone */
+	uint32_t aside_next, aside_prev;            /* in that chain */
+	uint32_t aside_of;                          /* the pruned request */
 	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
 	uint8_t reserved[4];
 };
@@ -137,9 +137,9 @@ struct mfs_rmlq {
 	struct mfs_policy policy;
 	const struct policy_rules *rules;
 	struct mfs_heap tier[MFS_TIERS]; /* nodes; they share `position` */
-	struct mfs_heap timer;		 /* requests by the time of their next evaluation */
-	uint32_t node_batch;		 /* node of batch i: node_batch + i; of request i: i */
-	uint32_t node_parked;		 /* from here on: what is parked of a destination and tier */
+	struct mfs_heap timer;           /* requests by the time of their next evaluation */
+	uint32_t node_batch;             /* node of batch i: node_batch + i; of request i: i */
+	uint32_t node_parked;            /* from here on: what is parked of a destination and tier */
 	uint32_t waiting;
 	uint32_t apart; /* closed destinations and parked nodes */
 	struct destination *destination;
@@ -149,14 +149,15 @@ struct mfs_rmlq {
 	uint64_t arrivals;
 	struct mfs_slab flow, group, batch, request;
 	uint64_t rate_bytes_per_s;
-	double rho; /* where last stages have levels, else 0 */
-	struct mfs_heap slack;		      /* announced batches by deadline - compute end */
-	struct mfs_heap deadline;	      /* announced batches by deadline */
+	double rho;               /* where last stages have levels, else 0 */
+	struct mfs_heap slack;    /* announced batches by deadline - compute end */
+	struct mfs_heap deadline; /* announced batches by deadline */
 	uint32_t flows_max, requests_announced, batches_announced;
 	uint32_t request_strands, batch_strands;
 	uint64_t in_flight_bytes, promotions, evaluations;
 	uint32_t in_flight_tasks;
-	void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical); /* NULL: no observer */
+	void (*promoted)(void *context, uint64_t cookie, uint32_t level,
+			 bool critical); /* NULL: no observer */
 	void *promoted_context;
 	size_t memory_bytes; /* of the mapping that starts with this */
 };
@@ -224,7 +225,7 @@ static inline void fifo_remove(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 }
 
 /* early.c: batches */
-uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);	      /* finds or makes the record */
+uint32_t early_batch(struct mfs_rmlq *q, uint64_t key);       /* finds or makes the record */
 void early_batch_release(struct mfs_rmlq *q, uint32_t batch); /* forgets it when nothing refers to it */
 void early_member_add(struct mfs_rmlq *q, uint32_t batch, uint32_t request);
 void early_member_remove(struct mfs_rmlq *q, uint32_t request);
@@ -247,12 +248,12 @@ void early_end(struct mfs_rmlq *q, uint32_t batch);
 uint32_t last_request(struct mfs_rmlq *q, uint64_t key); /* finds or makes the record */
 void last_request_release(struct mfs_rmlq *q, uint32_t request);
 void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info);
-void last_remove(struct mfs_rmlq *q, uint32_t i);      /* out of the waiting set */
+void last_remove(struct mfs_rmlq *q, uint32_t i);                       /* out of the waiting set */
 void last_shrink(struct mfs_rmlq *q, uint32_t request, uint64_t bytes); /* have arrived */
-void last_forget(struct mfs_rmlq *q, uint32_t i);      /* gone, not waiting any more */
-void last_promoted(struct mfs_rmlq *q, const struct request *request); /* counts it, calls the observer */
-void last_evaluate(struct mfs_rmlq *q, uint32_t request);  /* level, critical, lost; arms the timer */
-void last_place(struct mfs_rmlq *q, uint32_t request); /* tier and key */
+void last_forget(struct mfs_rmlq *q, uint32_t i);                       /* gone, not waiting any more */
+void last_promoted(struct mfs_rmlq *q, const struct request *request);  /* counts it, calls the observer */
+void last_evaluate(struct mfs_rmlq *q, uint32_t request); /* level, critical, lost; arms the timer */
+void last_place(struct mfs_rmlq *q, uint32_t request);    /* tier and key */
 void last_advance(struct mfs_rmlq *q);
 int64_t last_unit_slack_ns(const struct mfs_rmlq *q);
 uint8_t last_class(const struct mfs_rmlq *q, uint32_t request); /* on the wire, in tier LAST */

@@ -95,7 +95,8 @@ static inline uint32_t request_strand_make(struct mfs_rmlq *q, uint32_t r, uint1
 		request->destination = destination;
 		return r;
 	}
-	s = mfs_slab_take(&q->request, request->record.key, strand_part(0, destination)); /* one for every flow */
+	s = mfs_slab_take(&q->request, request->record.key,
+			  strand_part(0, destination)); /* one for every flow */
 	strand = request_at(q, s);
 	record_clear(strand);
 	strand->kind = REQUEST_STRAND;

@@ -10,15 +10,15 @@
 #define NS_PER_S 1e9
 #define HEADERS_SHARE 0.95 /* of the rate is payload: a link is never taken to be faster than it is */
 #define DRAIN_SHARE_LEAST 0.05
-#define CHARGE_NS 2e6	/* one task has the NIC for no longer, whatever size it claims */
+#define CHARGE_NS 2e6 /* one task has the NIC for no longer, whatever size it claims */
 #define PATIENCE_NS_MAX 1000000000ull
 #define IDLE_NS 1000000000ull /* what was found by trial is forgotten after so long without a task */
 #define PAUSE_NS 2000000ull   /* a pause of the sender that a trial does not bear */
 #define BEYOND 1.5
 #define TRIAL_TASKS 4
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
-#define REST_TRIALS 32	/* after both a smaller and a larger window were worse */
-#define GROWTH_MAX 64	/* a destination's window, in windows of the NIC */
+#define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
+#define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
 
 /* A trial changes the window, lets what entered before pass (settle), and compares the rate with the one before. */
 enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
@@ -31,8 +31,8 @@ struct destination {
 	uint64_t window_bytes;
 	uint64_t idle_ns; /* when it was last left empty */
 	uint32_t in_flight_tasks;
-	uint32_t tasks;	      /* completed in this trial */
-	uint64_t bytes;	      /* completed in this trial */
+	uint32_t tasks; /* completed in this trial */
+	uint64_t bytes; /* completed in this trial */
 	uint64_t begun_ns;
 	uint64_t least_ns; /* the quickest task of this trial */
 	double rate, rate_before;
@@ -46,9 +46,9 @@ struct destination {
 /* What one program sends to one destination. */
 struct pair {
 	uint64_t key;
-	uint32_t chain; /* next of the same bucket, or next free */
+	uint32_t chain;       /* next of the same bucket, or next free */
 	uint32_t destination; /* 0: free */
-	uint32_t next;	       /* of the same destination, in a ring */
+	uint32_t next;        /* of the same destination, in a ring */
 	uint32_t users;
 	uint32_t newer, older; /* among those that nobody uses, by when they were given back */
 	uint32_t in_flight_tasks;
@@ -58,8 +58,8 @@ struct mfs_window {
 	struct mfs_window_config config;
 	uint64_t window_bytes;
 	uint64_t charge_max;
-	double drain;	 /* bytes a nanosecond */
-	double owed;	 /* bytes that the NIC had to send at owed_ns */
+	double drain; /* bytes a nanosecond */
+	double owed;  /* bytes that the NIC had to send at owed_ns */
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
 	uint32_t pairs_used, pairs_free, destinations_used, destinations_free;
@@ -234,13 +234,15 @@ uint16_t mfs_window_destination_next(const struct mfs_window *w, uint16_t i)
 
 static uint64_t window_least(const struct mfs_window *w)
 {
-	return w->config.window_bytes_min < w->window_bytes ? w->config.window_bytes_min / 2 : w->window_bytes / 2;
+	return w->config.window_bytes_min < w->window_bytes ? w->config.window_bytes_min / 2
+							    : w->window_bytes / 2;
 }
 
 /* Even the quickest task took far more than what the NIC's own window explains: it waited for something beyond. */
 static bool waits_beyond(const struct mfs_window *w, const struct destination *d)
 {
-	double own_ns = ((double)w->window_bytes + (double)d->bytes / d->tasks) / (w->drain > 0 ? w->drain : 1);
+	double own_ns =
+		((double)w->window_bytes + (double)d->bytes / d->tasks) / (w->drain > 0 ? w->drain : 1);
 
 	return (double)d->least_ns > BEYOND * own_ns;
 }
@@ -280,7 +282,8 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 		else if (waits)
 			try_less(w, d, rate);
 		else if (d->window_bytes < w->window_bytes && !waits_beyond(w, d))
-			d->window_bytes = d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
+			d->window_bytes =
+				d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
 		break;
 	case SETTLE_LESS:
 		d->phase = LESS;
@@ -326,7 +329,8 @@ static double backlog(struct mfs_window *w, uint64_t now_ns)
 	return w->owed;
 }
 
-enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns, uint64_t *at_ns)
+enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns,
+			      uint64_t *at_ns)
 {
 	struct destination *d = &w->destination[w->pair[i].destination];
 	double owed, room;
@@ -345,7 +349,8 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 	return MFS_ROOM_NIC_FULL;
 }
 
-void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns, struct mfs_passage *passage)
+void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns,
+		      struct mfs_passage *passage)
 {
 	struct destination *d = &w->destination[w->pair[i].destination];
 	double rate = d->rate > 0.0 && d->rate < w->drain ? d->rate : w->drain;
@@ -374,7 +379,8 @@ void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t
 	};
 }
 
-static void out(struct mfs_window *w, struct destination *d, const struct mfs_passage *passage, uint64_t now_ns)
+static void out(struct mfs_window *w, struct destination *d, const struct mfs_passage *passage,
+		uint64_t now_ns)
 {
 	w->in_flight_bytes -= passage->bytes;
 	w->pair[passage->destination].in_flight_tasks--;
@@ -415,7 +421,8 @@ void mfs_window_leave(struct mfs_window *w, const struct mfs_passage *passage, b
 
 static void sizes_set(struct mfs_window *w)
 {
-	double rate = (double)w->config.rate_bytes_per_s, window = rate * (double)w->config.window_ns / NS_PER_S;
+	double rate = (double)w->config.rate_bytes_per_s,
+	       window = rate * (double)w->config.window_ns / NS_PER_S;
 	double charge = rate * CHARGE_NS / NS_PER_S;
 
 	w->window_bytes = window < 1e15 ? (uint64_t)window : (uint64_t)1e15;
@@ -432,11 +439,13 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 	struct mfs_arena arena = {0};
 	struct mfs_window *w = NULL;
 
-	if (!config->rate_bytes_per_s || !config->window_bytes_min || config->rate_bytes_per_s > MFS_FLOW_BYTES_MAX << 8)
+	if (!config->rate_bytes_per_s || !config->window_bytes_min ||
+	    config->rate_bytes_per_s > MFS_FLOW_BYTES_MAX << 8)
 		return -EINVAL;
 	for (unsigned pass = 0; pass < 2; pass++) {
 		w = mfs_arena_take(&arena, sizeof(*w));
-		struct destination *destination = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*destination));
+		struct destination *destination =
+			mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*destination));
 		struct pair *pair = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*pair));
 		uint32_t *buckets = mfs_arena_take(&arena, 2 * BUCKETS * sizeof(*buckets));
 

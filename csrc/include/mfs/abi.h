@@ -37,36 +37,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MFS_ABI_MAGIC 0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
+#define MFS_ABI_MAGIC \
+	0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
 #define MFS_ABI_MINOR 4
 
 #define MFS_CACHE_LINE 64
-#define MFS_NICS_MAX 16	     /* NICs of one node */
-#define MFS_STAGES_MAX 8     /* stages counted apart; the set is open, see enum mfs_stage */
-#define MFS_CLASSES_MAX 8    /* priorities on the wire, 0 highest */
-#define MFS_ROLES_MAX 8	     /* queue-pair roles, see enum mfs_role */
-#define MFS_TASKS_MAX 4096   /* tasks of one process held or in flight at once */
-#define MFS_SUBMIT_RINGS 8	     /* submit rings of one process: one a thread, the last for all other threads */
-#define MFS_SUBMIT_SLOTS 2048  /* one thread's messages that the arbiter has not read yet */
+#define MFS_NICS_MAX 16       /* NICs of one node */
+#define MFS_STAGES_MAX 8      /* stages counted apart; the set is open, see enum mfs_stage */
+#define MFS_CLASSES_MAX 8     /* priorities on the wire, 0 highest */
+#define MFS_ROLES_MAX 8       /* queue-pair roles, see enum mfs_role */
+#define MFS_TASKS_MAX 4096    /* tasks of one process held or in flight at once */
+#define MFS_SUBMIT_RINGS 8    /* submit rings of one process: one a thread, the last for all other threads */
+#define MFS_SUBMIT_SLOTS 2048 /* one thread's messages that the arbiter has not read yet */
 #define MFS_USAGE_SHARDS 4    /* threads of one process that count what they post apart from the others */
-#define MFS_GRANT_SLOTS 8192 /* room for a grant of every task and as many that were cancelled unread */
-#define MFS_QUARANTINE_MAX 8 /* torn slots of one ring that are survived */
-#define MFS_BATCHES_MAX 64   /* batches of one process under way at once */
+#define MFS_GRANT_SLOTS 8192  /* room for a grant of every task and as many that were cancelled unread */
+#define MFS_QUARANTINE_MAX 8  /* torn slots of one ring that are survived */
+#define MFS_BATCHES_MAX 64    /* batches of one process under way at once */
 #define MFS_REQUESTS_MAX 1024 /* requests of one process announced at once */
-#define MFS_DEMANDS_MAX 4096 /* what those will move */
+#define MFS_DEMANDS_MAX 4096  /* what those will move */
 #define MFS_REQUEST_DEMANDS_MAX 256 /* of one request */
-#define MFS_RULES_MAX 64     /* classification rules */
-#define MFS_COMMUNICATORS_MAX 32 /* NCCL communicators of one process */
+#define MFS_RULES_MAX 64            /* classification rules */
+#define MFS_COMMUNICATORS_MAX 32    /* NCCL communicators of one process */
 #define MFS_NONE_U32 UINT32_MAX
 #define MFS_CLASS_ASK 0xff
 
 /* What a flow is for. Open-ended: a value that the daemon does not know is served as MFS_STAGE_BACKGROUND. */
 enum mfs_stage {
-	MFS_STAGE_CONTROL = 0,	  /* clear-to-send, flush, handshakes: never waits */
-	MFS_STAGE_REUSE = 1,	  /* stage 1: reusable KV blocks into a prefill unit */
+	MFS_STAGE_CONTROL = 0,    /* clear-to-send, flush, handshakes: never waits */
+	MFS_STAGE_REUSE = 1,      /* stage 1: reusable KV blocks into a prefill unit */
 	MFS_STAGE_COLLECTIVE = 2, /* stage 2: blocks the next layer; never waits */
-	MFS_STAGE_P2D = 3,	  /* stage 3: prefill to decode */
+	MFS_STAGE_P2D = 3,        /* stage 3: prefill to decode */
 	MFS_STAGE_BACKGROUND = 4, /* no deadline: served when nothing else waits */
 };
 
@@ -74,7 +75,7 @@ enum mfs_stage {
 #define MFS_STAGES_UNSCHEDULED (1u << MFS_STAGE_CONTROL | 1u << MFS_STAGE_COLLECTIVE)
 
 enum mfs_role {
-	MFS_ROLE_UNKNOWN = 0,	/* passes through */
+	MFS_ROLE_UNKNOWN = 0, /* passes through */
 	MFS_ROLE_NCCL_DATA = 1,
 	MFS_ROLE_NCCL_CTS = 2,
 	MFS_ROLE_NCCL_FLUSH = 3,
@@ -98,14 +99,16 @@ enum mfs_segment_state {
 enum mfs_message_kind {
 	MFS_MESSAGE_SUBMIT = 1,
 	MFS_MESSAGE_COMPLETE = 2, /* the NIC has finished a granted task */
-	MFS_MESSAGE_CANCEL = 3,	  /* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
-	MFS_MESSAGE_BATCH = 4,	  /* a batch context changed (begin, layer boundary, end): read slot `batch` */
-	MFS_MESSAGE_REQUEST = 5,  /* a request began, changed or ended: read slot `task` of the request table */
+	MFS_MESSAGE_CANCEL =
+		3, /* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
+	MFS_MESSAGE_BATCH = 4, /* a batch context changed (begin, layer boundary, end): read slot `batch` */
+	MFS_MESSAGE_REQUEST =
+		5, /* a request began, changed or ended: read slot `task` of the request table */
 };
 
 enum mfs_message_flags {
-	MFS_TASK_BYPASSED = 1 << 0, /* with CANCEL: the bytes did go out, count them as served */
-	MFS_TASK_CLASS_MARKED = 1 << 1,    /* with SUBMIT: it will go out on the lane of the permitted class */
+	MFS_TASK_BYPASSED = 1 << 0,     /* with CANCEL: the bytes did go out, count them as served */
+	MFS_TASK_CLASS_MARKED = 1 << 1, /* with SUBMIT: it will go out on the lane of the permitted class */
 	MFS_TASK_INCOMING = 1 << 2, /* with SUBMIT: its bytes come to this node, as those of an RDMA READ */
 	MFS_TASK_TAKEN = 1 << 3,    /* with SUBMIT: it goes on credit, in `wire_class`: no permit is wanted */
 };
@@ -127,18 +130,18 @@ struct mfs_message {
 	uint64_t task;
 	uint64_t bytes : MFS_TASK_BYTES_BITS;
 	uint64_t queue : 64 - MFS_TASK_BYTES_BITS; /* number of the queue pair; since minor 4 */
-	uint64_t request_id;  /* 0: unknown */
-	uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
-	uint64_t submit_ns;   /* CLOCK_MONOTONIC: when it was sent, whatever its kind */
-	uint32_t batch;	      /* slot in the batch table; MFS_NONE_U32: none */
-	uint16_t layer;	      /* L_target */
-	uint8_t kind;	      /* enum mfs_message_kind */
-	uint8_t stage;	      /* enum mfs_stage */
-	uint8_t nic;	      /* index given by the daemon */
-	uint8_t flags;	      /* enum mfs_message_flags */
-	uint8_t role;	      /* enum mfs_role */
-	uint8_t wire_class;   /* with MFS_TASK_TAKEN */
-	uint32_t peer;	      /* mfs_peer_hash of the remote port's GID; since minor 4 */
+	uint64_t request_id;                       /* 0: unknown */
+	uint64_t deadline_ns;                      /* CLOCK_MONOTONIC of this host; 0: none */
+	uint64_t submit_ns;                        /* CLOCK_MONOTONIC: when it was sent, whatever its kind */
+	uint32_t batch;                            /* slot in the batch table; MFS_NONE_U32: none */
+	uint16_t layer;                            /* L_target */
+	uint8_t kind;                              /* enum mfs_message_kind */
+	uint8_t stage;                             /* enum mfs_stage */
+	uint8_t nic;                               /* index given by the daemon */
+	uint8_t flags;                             /* enum mfs_message_flags */
+	uint8_t role;                              /* enum mfs_role */
+	uint8_t wire_class;                        /* with MFS_TASK_TAKEN */
+	uint32_t peer;                             /* mfs_peer_hash of the remote port's GID; since minor 4 */
 };
 _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
 _Static_assert(offsetof(struct mfs_message, request_id) == 16, "bytes and queue share a word");
@@ -148,7 +151,8 @@ _Static_assert(offsetof(struct mfs_message, peer) == 52, "the last word");
 
 struct mfs_grant {
 	_Atomic uint64_t task;
-	_Atomic uint64_t class_epoch; /* low half: class on the wire, 0..MFS_CLASSES_MAX-1; high: low half of the epoch */
+	_Atomic uint64_t
+		class_epoch; /* low half: class on the wire, 0..MFS_CLASSES_MAX-1; high: low half of the epoch */
 };
 _Static_assert(sizeof(struct mfs_grant) == 16, "four grants a cache line");
 
@@ -163,8 +167,8 @@ _Static_assert(sizeof(struct mfs_mpsc_slot) == 64, "one message, one cache line"
 struct mfs_mpsc {
 	/* the producers' line */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* next ticket */
-	_Atomic uint64_t head_seen;			/* some earlier value of head, so that producers rarely read it */
-	_Atomic uint32_t quarantined;			/* entries in use below; written by the consumer, rarely */
+	_Atomic uint64_t head_seen;   /* some earlier value of head, so that producers rarely read it */
+	_Atomic uint32_t quarantined; /* entries in use below; written by the consumer, rarely */
 	uint8_t reserved0[44];
 	/* the consumer's line */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head;
@@ -185,9 +189,10 @@ _Static_assert(sizeof(struct mfs_spmc) == 128, "either side has a line");
 
 /* What a client does after a message. A client of minor 1 rings in either case. */
 enum mfs_asleep {
-	MFS_AWAKE = 0,	  /* nothing */
-	MFS_ASLEEP = 1,	  /* rings the doorbell */
-	MFS_AT_REST = 2,  /* nothing waits for anybody: rings for what wants an answer; the rest is read with a heartbeat */
+	MFS_AWAKE = 0,  /* nothing */
+	MFS_ASLEEP = 1, /* rings the doorbell */
+	MFS_AT_REST =
+		2, /* nothing waits for anybody: rings for what wants an answer; the rest is read with a heartbeat */
 };
 
 /* ---- header ---------------------------------------------------------------------------------------------------- */
@@ -203,26 +208,31 @@ struct mfs_segment_header {
 	uint32_t daemon_pid;
 	uint32_t client_id;
 	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
-	uint64_t max_hold_ns;	 /* a transfer stands still for permits so long in all; then its tasks go without */
-	uint32_t classes;	 /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
+	uint64_t
+		max_hold_ns; /* a transfer stands still for permits so long in all; then its tasks go without */
+	uint32_t classes; /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
 	/* of flows that are neither critical nor near nor pruned; since minor 2 */
-	uint8_t class_reuse;	   /* stage 1 with RLI 0, one lower with each RLI ... */
+	uint8_t class_reuse;       /* stage 1 with RLI 0, one lower with each RLI ... */
 	uint8_t class_reuse_least; /* ... down to this one */
-	uint8_t class_last;	   /* stage 3; MFS_CLASS_ASK: it depends on more */
+	uint8_t class_last;        /* stage 3; MFS_CLASS_ASK: it depends on more */
 	uint8_t reserved0[1];
 	/* written by the daemon */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns; /* may lie ahead */
-	_Atomic uint32_t state; /* enum mfs_segment_state */
-	_Atomic uint32_t mode;	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
-	_Atomic uint8_t dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
-	_Atomic uint8_t apart; /* classes that the wire keeps apart from collectives, one bit each; since minor 2 */
+	_Atomic uint32_t state;                                 /* enum mfs_segment_state */
+	_Atomic uint32_t
+		mode; /* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
+	_Atomic uint8_t
+		dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
+	_Atomic uint8_t
+		apart; /* classes that the wire keeps apart from collectives, one bit each; since minor 2 */
 	uint8_t reserved1[7];
 	/* a stage 3 flow that is due within this may have a better class than class_last; 0: none, or an older daemon */
 	_Atomic uint64_t soon_ns;
 	uint8_t reserved3[24];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* enum mfs_asleep */
 	uint8_t reserved2[60];
-	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t grant_word; /* futex: grows by one with every batch of grants */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t
+		grant_word;             /* futex: grows by one with every batch of grants */
 	_Atomic uint32_t grant_waiters; /* client threads asleep on grant_word */
 	uint8_t reserved4[56];
 };
@@ -241,7 +251,7 @@ _Static_assert(offsetof(struct mfs_segment_header, grant_word) == 192, "grant fu
 struct mfs_gate {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t word;
 	uint8_t reserved0[4];
-	_Atomic uint64_t credit[2];	  /* by enum mfs_direction; since minor 2 */
+	_Atomic uint64_t credit[2]; /* by enum mfs_direction; since minor 2 */
 	_Atomic uint64_t credit_class_marked[2];
 	uint8_t reserved[24];
 };
@@ -255,7 +265,7 @@ struct mfs_usage_half {
 	uint64_t reserved[MFS_STAGES_MAX];
 };
 struct mfs_usage {
-	struct mfs_usage_half posted;	 /* counted by posting threads */
+	struct mfs_usage_half posted;    /* counted by posting threads */
 	struct mfs_usage_half completed; /* counted by polling threads */
 };
 _Static_assert(sizeof(struct mfs_usage) == 256, "posted and completed are two lines each");
@@ -272,11 +282,11 @@ struct mfs_client_report {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t queue_pairs[MFS_ROLES_MAX]; /* open now, by role */
 	_Atomic uint64_t held_bytes;
 	_Atomic uint64_t held_work_requests;
-	_Atomic uint64_t permits;	      /* grants that were acted on */
-	_Atomic uint64_t bypassed_overflow;   /* ring or slots full: posted behind earlier held ones */
-	_Atomic uint64_t bypassed_hold;	      /* max_hold used up */
-	_Atomic uint64_t bypassed_stale;      /* daemon gone or detached: posted without a permit */
-	_Atomic uint64_t hold_ns;	      /* total time that requests were held */
+	_Atomic uint64_t permits;           /* grants that were acted on */
+	_Atomic uint64_t bypassed_overflow; /* ring or slots full: posted behind earlier held ones */
+	_Atomic uint64_t bypassed_hold;     /* max_hold used up */
+	_Atomic uint64_t bypassed_stale;    /* daemon gone or detached: posted without a permit */
+	_Atomic uint64_t hold_ns;           /* total time that requests were held */
 	uint8_t reserved[40];
 };
 _Static_assert(sizeof(struct mfs_client_report) == 128, "report: two cache lines");
@@ -285,12 +295,15 @@ _Static_assert(sizeof(struct mfs_client_report) == 128, "report: two cache lines
 
 struct mfs_batch {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t batch_id; /* 0: free */
-	_Atomic uint32_t layer_current; /* L_curr */
+	_Atomic uint32_t layer_current;                     /* L_curr */
 	_Atomic uint32_t layers;
-	_Atomic uint64_t deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
-	_Atomic uint64_t compute_ns;  /* of all its layers, estimated by the engine; what is left is taken pro rata */
-	_Atomic uint32_t version;     /* grows with every use of the slot */
-	_Atomic uint32_t requests;    /* announced with it, and readable once batch_id is; 0: none, or not said */
+	_Atomic uint64_t
+		deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
+	_Atomic uint64_t
+		compute_ns; /* of all its layers, estimated by the engine; what is left is taken pro rata */
+	_Atomic uint32_t version; /* grows with every use of the slot */
+	_Atomic uint32_t
+		requests; /* announced with it, and readable once batch_id is; 0: none, or not said */
 	uint8_t reserved[88];
 };
 _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");
@@ -300,13 +313,14 @@ _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines"
 #define MFS_CONTEXT_CLAIMED UINT64_MAX /* batch_id or request_id while its slot is filled */
 
 enum mfs_request_flags {
-	MFS_REQUEST_RELEGATED = 1 << 0,	  /* the engine has put it behind the others itself */
+	MFS_REQUEST_RELEGATED = 1 << 0,   /* the engine has put it behind the others itself */
 	MFS_REQUEST_SPECULATIVE = 1 << 1, /* its result may never be used */
-	MFS_REQUEST_SWAP = 1 << 2,	  /* moves KV out and back in; no user waits for it */
+	MFS_REQUEST_SWAP = 1 << 2,        /* moves KV out and back in; no user waits for it */
 };
 
 enum mfs_request_judgement {
-	MFS_REQUEST_PRUNED = 1 << 0, /* it cannot be in time, or would make others late: served from the scavenger */
+	MFS_REQUEST_PRUNED = 1
+		<< 0, /* it cannot be in time, or would make others late: served from the scavenger */
 };
 
 struct mfs_request {
@@ -314,10 +328,10 @@ struct mfs_request {
 	_Atomic uint64_t program_id;  /* the program or conversation that it belongs to; 0: none */
 	_Atomic uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
 	_Atomic uint64_t budget_ns;   /* the whole: arrival to deadline; 0: unknown */
-	_Atomic uint32_t batch;	      /* slot in the batch table; MFS_NONE_U32: none (yet) */
+	_Atomic uint32_t batch;       /* slot in the batch table; MFS_NONE_U32: none (yet) */
 	_Atomic uint32_t demand;      /* first of its demands: slot + 1; 0: none */
-	_Atomic uint32_t value;	      /* worth beside other requests; 0: not given */
-	_Atomic uint32_t flags;	      /* enum mfs_request_flags */
+	_Atomic uint32_t value;       /* worth beside other requests; 0: not given */
+	_Atomic uint32_t flags;       /* enum mfs_request_flags */
 	_Atomic uint32_t version;     /* grows with every use of the slot */
 	_Atomic uint32_t judgement;   /* enum mfs_request_judgement; written by the daemon */
 	uint8_t reserved[8];
@@ -330,12 +344,13 @@ enum mfs_direction { MFS_DIRECTION_OUT = 0, MFS_DIRECTION_IN = 1 };
 /* Bytes of one stage and layer between one NIC of this node and one port elsewhere. */
 struct mfs_demand {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t request; /* slot + 1; 0: free */
-	_Atomic uint32_t next;	   /* of the same request: slot + 1; 0: the last */
+	_Atomic uint32_t next;                             /* of the same request: slot + 1; 0: the last */
 	_Atomic uint64_t bytes;
-	_Atomic uint64_t peer[2];  /* GID of the remote port in its order of bytes, IPv4 as ::ffff:a.b.c.d; 0: unknown */
-	_Atomic uint16_t layer;	   /* L_target */
-	_Atomic uint8_t stage;	   /* enum mfs_stage */
-	_Atomic uint8_t nic;	   /* index given by the daemon */
+	_Atomic uint64_t peer
+		[2]; /* GID of the remote port in its order of bytes, IPv4 as ::ffff:a.b.c.d; 0: unknown */
+	_Atomic uint16_t layer;    /* L_target */
+	_Atomic uint8_t stage;     /* enum mfs_stage */
+	_Atomic uint8_t nic;       /* index given by the daemon */
 	_Atomic uint8_t direction; /* enum mfs_direction, as seen from this node */
 	uint8_t reserved[27];
 };
@@ -348,15 +363,16 @@ enum mfs_rule_action { MFS_RULE_PASS = 0, MFS_RULE_HOLD = 1 };
 
 /* The first rule that matches wins; an empty string, role 0 or prefix 0 matches everything. */
 struct mfs_rule {
-	_Alignas(8) char library[32]; /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
+	_Alignas(8) char library
+		[32];     /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
 	char process[32]; /* part of the program's name (comm or argv[0]'s base name) */
 	uint8_t peer[16]; /* GID prefix of the remote end; IPv4 as ::ffff:a.b.c.d */
 	uint8_t peer_prefix_bits;
-	uint8_t role;	/* enum mfs_role that must have been found by capabilities; 0: any */
-	uint8_t action; /* enum mfs_rule_action */
-	uint8_t stage;	/* enum mfs_stage given to flows of the queue pair */
-	uint8_t dscp;	/* 0..63, or MFS_DSCP_KEEP */
-	uint8_t set_role; /* enum mfs_role to record; 0: keep what was found */
+	uint8_t role;          /* enum mfs_role that must have been found by capabilities; 0: any */
+	uint8_t action;        /* enum mfs_rule_action */
+	uint8_t stage;         /* enum mfs_stage given to flows of the queue pair */
+	uint8_t dscp;          /* 0..63, or MFS_DSCP_KEEP */
+	uint8_t set_role;      /* enum mfs_role to record; 0: keep what was found */
 	char communicator[32]; /* part of the name of NCCL's communicator */
 	uint8_t reserved[10];
 };
@@ -387,14 +403,14 @@ enum mfs_operation {
 /* What NCCL's profiler interface reports to the shim. Updated a few times a second. */
 struct mfs_communicator {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t id; /* 0: free */
-	char name[32];		      /* as its maker called it, may be empty */
+	char name[32];                                /* as its maker called it, may be empty */
 	_Atomic uint32_t rank, ranks;
-	_Atomic uint64_t operations;	  /* begun */
-	_Atomic uint64_t operation_bytes; /* that they were called with */
+	_Atomic uint64_t operations;                /* begun */
+	_Atomic uint64_t operation_bytes;           /* that they were called with */
 	_Atomic uint64_t bytes[MFS_OPERATIONS_MAX]; /* sent by this rank, by operation */
 	_Atomic uint64_t work_requests;
-	_Atomic uint64_t batch_bytes;	/* of those sent, with a batch */
-	_Atomic uint32_t batch;		/* slot of the latest; MFS_NONE_U32: none */
+	_Atomic uint64_t batch_bytes; /* of those sent, with a batch */
+	_Atomic uint32_t batch;       /* slot of the latest; MFS_NONE_U32: none */
 	_Atomic uint32_t layer;
 	uint8_t reserved[40];
 };
@@ -437,8 +453,9 @@ _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "ring
 /* ---- the unix socket: SOCK_SEQPACKET, one message a packet ----------------------------------------------------- */
 
 enum mfs_hello_kind {
-	MFS_HELLO_ATTACH = 1, /* answer: struct mfs_welcome with two descriptors: segment memfd, doorbell eventfd */
-	MFS_HELLO_NIC = 2,    /* names a NIC that the client opened; answer: struct mfs_nic_reply */
+	MFS_HELLO_ATTACH =
+		1, /* answer: struct mfs_welcome with two descriptors: segment memfd, doorbell eventfd */
+	MFS_HELLO_NIC = 2, /* names a NIC that the client opened; answer: struct mfs_nic_reply */
 };
 
 struct mfs_hello {

@@ -23,11 +23,12 @@
 struct mfs_context {
 	uint64_t request_id;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
-	uint32_t batch;	      /* slot that mfs_client_batch_begin gave; MFS_NONE_U32: none */
-	uint16_t layer;	      /* layer that needs the bytes (L_target) */
-	uint8_t stage;	      /* enum mfs_stage; 0: as the daemon's rules say */
+	uint32_t batch;       /* slot that mfs_client_batch_begin gave; MFS_NONE_U32: none */
+	uint16_t layer;       /* layer that needs the bytes (L_target) */
+	uint8_t stage;        /* enum mfs_stage; 0: as the daemon's rules say */
 	uint8_t reserved[1];
-	uint64_t hold_until_ns; /* CLOCK_MONOTONIC: nothing is held past it, as after a lease; 0: the daemon's max_hold alone */
+	uint64_t
+		hold_until_ns; /* CLOCK_MONOTONIC: nothing is held past it, as after a lease; 0: the daemon's max_hold alone */
 };
 _Static_assert(sizeof(struct mfs_context) == 32, "context");
 _Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place of reserved bytes");
@@ -36,7 +37,7 @@ _Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place 
 
 struct mfs_api {
 	uint32_t version; /* 1; grows when a function is added at the end */
-	uint32_t bytes;	  /* of this structure */
+	uint32_t bytes;   /* of this structure */
 
 	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
 	int (*context_set)(const struct mfs_context *context);
@@ -66,7 +67,8 @@ static inline const struct mfs_api *mfs_api(void)
 	static int searched;
 
 	if (!__atomic_load_n(&searched, __ATOMIC_ACQUIRE)) {
-		__atomic_store_n(&found, (const struct mfs_api *)dlsym((void *)0 /* RTLD_DEFAULT */, "mfs_api_v1"),
+		__atomic_store_n(&found,
+				 (const struct mfs_api *)dlsym((void *)0 /* RTLD_DEFAULT */, "mfs_api_v1"),
 				 __ATOMIC_RELAXED);
 		__atomic_store_n(&searched, 1, __ATOMIC_RELEASE);
 	}

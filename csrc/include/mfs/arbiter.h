@@ -18,19 +18,22 @@ struct mfs_arbiter;
 struct mfs_arbiter_config {
 	struct mfs_policy policy; /* rmlq.h */
 	uint64_t epoch;
-	uint64_t heartbeat_ns;	  /* how often heartbeats are written, default 10 ms */
-	uint64_t stale_after_ns;  /* written to clients, default 40 ms */
-	uint64_t max_hold_ns;	  /* written to clients */
-	uint64_t window_ns;	  /* in-flight window as time at the NIC's rate */
+	uint64_t heartbeat_ns;     /* how often heartbeats are written, default 10 ms */
+	uint64_t stale_after_ns;   /* written to clients, default 40 ms */
+	uint64_t max_hold_ns;      /* written to clients */
+	uint64_t window_ns;        /* in-flight window as time at the NIC's rate */
 	uint64_t window_bytes_min; /* but at least this much */
-	uint64_t quiet_ns;	  /* a silence between collectives that is waited through, within a share of the free link */
-	uint64_t gate_max_ns;	  /* collectives close a direction to held flows for no longer than this */
-	uint64_t spin_ns;	  /* longest spin before the thread sleeps; adapted below it; none where cores are few */
-	uint64_t torn_slot_ns;	  /* a claimed slot not published for this long is skipped and counted */
-	uint64_t load_time_constant_ns; /* of the moving average that measures rho */
+	uint64_t
+		quiet_ns; /* a silence between collectives that is waited through, within a share of the free link */
+	uint64_t gate_max_ns; /* collectives close a direction to held flows for no longer than this */
+	uint64_t
+		spin_ns; /* longest spin before the thread sleeps; adapted below it; none where cores are few */
+	uint64_t torn_slot_ns; /* a claimed slot not published for this long is skipped and counted */
+	uint64_t load_time_constant_ns;    /* of the moving average that measures rho */
 	uint64_t rate_default_bytes_per_s; /* for a NIC whose rate is not known */
-	uint32_t tasks_max;	  /* queued over all clients */
-	uint64_t cpus[MFS_CPUS_MAX / 64]; /* that its threads may use, one bit each; none: those that the process may use */
+	uint32_t tasks_max;                /* queued over all clients */
+	uint64_t cpus[MFS_CPUS_MAX /
+		      64]; /* that its threads may use, one bit each; none: those that the process may use */
 	enum mfs_mode mode;
 };
 
@@ -38,27 +41,28 @@ struct mfs_nic_stats {
 	char name[32];
 	uint64_t guid;
 	uint64_t rate_bytes_per_s;
-	uint64_t window_bytes; /* of either direction */
-	uint64_t in_flight_bytes[MFS_DIRECTIONS];  /* granted and not completed */
-	uint64_t unscheduled_in_flight_bytes;	   /* stages that never wait */
-	uint64_t held_bytes[MFS_CLASSES_MAX];	   /* queued, by class */
+	uint64_t window_bytes;                    /* of either direction */
+	uint64_t in_flight_bytes[MFS_DIRECTIONS]; /* granted and not completed */
+	uint64_t unscheduled_in_flight_bytes;     /* stages that never wait */
+	uint64_t held_bytes[MFS_CLASSES_MAX];     /* queued, by class */
 	uint64_t held_tasks[MFS_CLASSES_MAX];
 	uint64_t in_flight_class_bytes[MFS_CLASSES_MAX];
-	uint64_t granted_bytes[MFS_CLASSES_MAX];   /* since start */
+	uint64_t granted_bytes[MFS_CLASSES_MAX]; /* since start */
 	uint64_t grants[MFS_CLASSES_MAX];
 	uint64_t promotions;
-	uint64_t wait_ns;			   /* summed over grants: submit to grant */
-	double load[MFS_DIRECTIONS]; /* rho: share of the rate taken by what goes before, 0..1; below 0: not measured */
+	uint64_t wait_ns; /* summed over grants: submit to grant */
+	double load
+		[MFS_DIRECTIONS]; /* rho: share of the rate taken by what goes before, 0..1; below 0: not measured */
 	uint64_t carried_bytes[MFS_DIRECTIONS][MFS_CLASSES_MAX]; /* completed by tasks, since start */
-	uint64_t unscheduled_carried_bytes;	   /* completed by stages that never wait: both directions */
-	uint64_t passed_bytes;			   /* completed in other stages without a permit: going out */
-	double used[MFS_DIRECTIONS];		   /* moving average of the share of the rate that was really taken */
+	uint64_t unscheduled_carried_bytes; /* completed by stages that never wait: both directions */
+	uint64_t passed_bytes;              /* completed in other stages without a permit: going out */
+	double used[MFS_DIRECTIONS]; /* moving average of the share of the rate that was really taken */
 };
 
 struct mfs_client_stats {
 	uint32_t client_id;
-	uint32_t state; /* enum mfs_segment_state */
-	int32_t detach_reason; /* -errno when state is MFS_SEGMENT_DETACHED */
+	uint32_t state;                                      /* enum mfs_segment_state */
+	int32_t detach_reason;                               /* -errno when state is MFS_SEGMENT_DETACHED */
 	uint64_t submits, grants, taken, completes, cancels; /* taken: of the grants, on credit */
 	uint64_t torn_slots, bad_messages;
 	uint64_t held_bytes, in_flight_bytes;
@@ -119,7 +123,7 @@ struct mfs_batch_snapshot {
 	uint64_t deadline_ns; /* as announced; 0: none */
 	uint64_t compute_left_ns;
 	uint32_t layers, layer_current;
-	uint32_t rank; /* MFS_RANK_NONE */
+	uint32_t rank;              /* MFS_RANK_NONE */
 	uint32_t requests, demands; /* written to the arrays */
 };
 
@@ -140,17 +144,20 @@ struct mfs_demand_snapshot {
 
 /* One batch with its requests and their demands; arrays of MFS_REQUESTS_MAX and MFS_DEMANDS_MAX hold all there can be.
  * -ENOENT: no such client, or no batch in the slot. */
-int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot, struct mfs_batch_snapshot *batch,
-			   struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands);
+int mfs_arbiter_batch_snapshot(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t slot,
+			       struct mfs_batch_snapshot *batch, struct mfs_request_snapshot *requests,
+			       struct mfs_demand_snapshot *demands);
 
 /* Takes a change, once however often the batch changed, with the batch as it is now (its batch_id is 0 when it is gone) in
  * arrays as above. Answers how many changes there were; 0: none, and nothing was written. The batches of clients that were
  * removed are not among them. */
-int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change, struct mfs_batch_snapshot *batch,
-			struct mfs_request_snapshot *requests, struct mfs_demand_snapshot *demands);
+int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change,
+			struct mfs_batch_snapshot *batch, struct mfs_request_snapshot *requests,
+			struct mfs_demand_snapshot *demands);
 
 /* Its last-stage flows go to the scavenger, until it is unpruned. -ENOENT: the client has announced no such request. */
-int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id, int pruned);
+int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t request_id,
+			      int pruned);
 /* The order of a batch across the cluster, smaller first. */
 int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank);
 
@@ -161,26 +168,29 @@ struct mfs_task_snapshot {
 	uint64_t bytes;
 	uint64_t submit_ns;
 	uint64_t request_id, batch_id; /* 0: none */
-	uint64_t deadline_ns;	       /* as submitted with the task; 0: none */
+	uint64_t deadline_ns;          /* as submitted with the task; 0: none */
 	uint32_t in_flight;
 	uint16_t layer;
 	uint8_t stage, nic, direction;
 	uint8_t wire_class;
-	uint8_t queued;		    /* 0: it found the queue full; `why` is empty */
+	uint8_t queued; /* 0: it found the queue full; `why` is empty */
 	struct mfs_rmlq_snapshot why;
 };
 
 /* Tasks of one client that wait or are in flight, from slot `first` on, up to n of them; a call reads no more than 1,024
  * slots. *next: where to go on; MFS_TASKS_MAX: that was all. Answers how many were written. -ENOENT. */
-int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first, struct mfs_task_snapshot *tasks, int n,
-		      uint32_t *next);
+int mfs_arbiter_tasks(struct mfs_arbiter *arbiter, uint32_t client_id, uint32_t first,
+		      struct mfs_task_snapshot *tasks, int n, uint32_t *next);
 /* -ENOENT: no such NIC or direction. */
-int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction, struct mfs_rmlq_facts *facts);
+int mfs_arbiter_facts(struct mfs_arbiter *arbiter, uint32_t nic, uint32_t direction,
+		      struct mfs_rmlq_facts *facts);
 
 int mfs_arbiter_stats(struct mfs_arbiter *arbiter, struct mfs_arbiter_stats *stats);
-int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats); /* -ENOENT */
+int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic,
+			  struct mfs_nic_stats *stats); /* -ENOENT */
 int mfs_arbiter_client_stats(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_client_stats *stats);
 /* Answers how many there are, at most MFS_COMMUNICATORS_MAX. */
-int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id, struct mfs_communicator_snapshot *snapshots);
+int mfs_arbiter_communicators(struct mfs_arbiter *arbiter, uint32_t client_id,
+			      struct mfs_communicator_snapshot *snapshots);
 
 #endif

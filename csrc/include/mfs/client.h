@@ -17,9 +17,9 @@ struct mfs_client;
 
 struct mfs_client_options {
 	const char *socket_path; /* NULL: $MFS_SOCKET, else /run/mfs/mfsd.sock */
-	const char *process;	 /* name given to the daemon; NULL: the program's own */
-	enum mfs_mode mode;	 /* the most that this client allows */
-	unsigned timeout_ms;	 /* bound on the whole handshake; 0: 200 */
+	const char *process;     /* name given to the daemon; NULL: the program's own */
+	enum mfs_mode mode;      /* the most that this client allows */
+	unsigned timeout_ms;     /* bound on the whole handshake; 0: 200 */
 };
 
 struct mfs_task {
@@ -33,8 +33,8 @@ struct mfs_task {
 	uint8_t role;
 	bool class_marked; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
 	bool incoming; /* its bytes come to this node (RDMA READ): it waits for that direction of the link only */
-	bool at_once; /* its submitter heeds that submit answers 1: no permit will come */
-	uint32_t peer;	/* mfs_peer_hash of the port it goes to; 0: unknown */
+	bool at_once;   /* its submitter heeds that submit answers 1: no permit will come */
+	uint32_t peer;  /* mfs_peer_hash of the port it goes to; 0: unknown */
 	uint32_t queue; /* number of the queue pair it goes on, up to MFS_TASK_QUEUE_MAX; 0: none */
 };
 
@@ -74,7 +74,8 @@ bool mfs_client_hung_up(struct mfs_client *client);
 /* Queues the task for a permit. *task_id identifies it from now on; the caller may bind `cookie` to it. 1, for a task that
  * says at_once: it has its permit, on credit (client/credit.c), and mfs_client_permit answers its class; none will come.
  * -EINVAL more than MFS_TASK_BYTES_MAX; -ENOTCONN daemon gone; -EAGAIN no slot or ring full: post natively behind what is held. */
-int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id);
+int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie,
+		      uint64_t *task_id);
 
 struct mfs_permit {
 	uint64_t task_id;
@@ -106,7 +107,8 @@ int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t
 /* Submits and waits in one, for a task whose sender has nothing else to do: answers its class on the wire. Looks a few
  * microseconds before it sleeps. -EALREADY: its stage need not ask; -ENODEV: no such NIC; else the errors of submit and
  * permit_wait. *task_id is 0 where nothing was submitted; otherwise the task is to be completed or cancelled. */
-int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns, uint64_t *task_id);
+int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint64_t timeout_ns,
+		   uint64_t *task_id);
 
 /* The NIC has finished a permitted task. Never fails: what finds the ring full is sent later. */
 void mfs_client_complete(struct mfs_client *client, uint64_t task_id);
@@ -133,8 +135,8 @@ void mfs_client_count_open(struct mfs_client *client, enum mfs_open why);
 struct mfs_demand_info {
 	uint64_t bytes;
 	uint8_t peer[16]; /* GID of the remote port, IPv4 as ::ffff:a.b.c.d; all zero: unknown */
-	uint16_t layer;	  /* L_target */
-	uint8_t stage;	  /* enum mfs_stage */
+	uint16_t layer;   /* L_target */
+	uint8_t stage;    /* enum mfs_stage */
 	uint8_t nic;
 	uint8_t direction; /* enum mfs_direction */
 };
@@ -144,8 +146,8 @@ struct mfs_request_info {
 	uint64_t program_id;  /* 0: none */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
 	uint64_t budget_ns;   /* arrival to deadline; 0: unknown */
-	uint32_t value;	      /* 0: not given */
-	uint32_t flags;	      /* enum mfs_request_flags */
+	uint32_t value;       /* 0: not given */
+	uint32_t flags;       /* enum mfs_request_flags */
 	const struct mfs_demand_info *demands;
 	uint32_t demands_count; /* up to MFS_REQUEST_DEMANDS_MAX: merge layers beyond it */
 };
@@ -153,8 +155,9 @@ struct mfs_request_info {
 struct mfs_batch_info {
 	uint64_t batch_id; /* unique in the cluster, the same on all nodes of the unit; not 0 */
 	uint32_t layers;
-	uint64_t deadline_ns; /* the batch's robust effective deadline, if the engine knows it better than its requests' */
-	uint64_t compute_ns;  /* of all its layers, estimated */
+	uint64_t
+		deadline_ns; /* the batch's robust effective deadline, if the engine knows it better than its requests' */
+	uint64_t compute_ns; /* of all its layers, estimated */
 	const struct mfs_request_info *requests;
 	uint32_t requests_count;
 	uint32_t *request_slots; /* written, one for each request; may be NULL */
@@ -164,8 +167,8 @@ struct mfs_batch_info {
  * demands of one request; -ENOSPC: no slot for the batch, a request or a demand, and then nothing was begun. */
 int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *info);
 /* A batch without requests. */
-int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers, uint64_t deadline_ns,
-			   uint64_t compute_ns);
+int mfs_client_batch_begin(struct mfs_client *client, uint64_t batch_id, uint32_t layers,
+			   uint64_t deadline_ns, uint64_t compute_ns);
 /* The batch begins this layer (L_curr). One atomic store and, if flows are held, a message. */
 int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t layer_current);
 /* The batch and its requests have nothing left to compute and to send. -ENOENT: it has ended already. */

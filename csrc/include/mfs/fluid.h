@@ -67,9 +67,9 @@ double mfs_fluid_remaining(struct mfs_fluid *net, uint32_t flow);
 double mfs_fluid_link_rate(const struct mfs_fluid *net, uint32_t link, uint64_t before);
 
 struct mfs_fluid_stats {
-	uint64_t events;   /* flows begun (added or refilled when idle) and completed */
-	uint64_t solves;   /* allocations brought up to date */
-	uint64_t visits;   /* flows visited by them */
+	uint64_t events; /* flows begun (added or refilled when idle) and completed */
+	uint64_t solves; /* allocations brought up to date */
+	uint64_t visits; /* flows visited by them */
 };
 struct mfs_fluid_stats mfs_fluid_stats(const struct mfs_fluid *net);
 

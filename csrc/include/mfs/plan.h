@@ -19,10 +19,10 @@ struct mfs_plan;
 /* Clock readings, deadlines, compute and all load that is promised on one port, pruned or not, stay within this, either
  * way; a deadline may also be INT64_MAX, which is never. Above 73 years. */
 #define MFS_PLAN_TIME_MAX (INT64_C(1) << 61)
-#define MFS_PLAN_NO_PORT  UINT32_MAX
+#define MFS_PLAN_NO_PORT UINT32_MAX
 
 struct mfs_plan_config {
-	bool paper;		   /* the paper's rules as written; false: variant mfs */
+	bool paper;                /* the paper's rules as written; false: variant mfs */
 	uint32_t drop_budget_ppm;  /* share of active requests that may be pruned at once */
 	double readmission_margin; /* share of the remaining time, 0..1 */
 	uint32_t ports;
@@ -102,7 +102,7 @@ struct mfs_plan_delta {
 
 /* Upper bounds of what mfs_plan_delta_take would write now. */
 struct mfs_plan_delta mfs_plan_delta_bounds(const struct mfs_plan *plan);
-struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_pruned *pruned, uint64_t *infeasible,
-					  uint64_t *restored);
+struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan_pruned *pruned,
+					  uint64_t *infeasible, uint64_t *restored);
 
 #endif

@@ -11,53 +11,53 @@
 #include <mfs/abi.h>
 #include <stdbool.h>
 
-#define MFS_LEVELS_MAX	    8
-#define MFS_TIME_MAX	    ((1ULL << 60) - 1) /* times are clipped to it; as a deadline: none */
-#define MFS_TIME_NEVER	    UINT64_MAX
-#define MFS_RLI_UNKNOWN	    (1u << 16)	       /* above every layer */
-#define MFS_RANK_NONE	    UINT32_MAX	       /* a batch without a rank goes after those that have one */
-#define MFS_RENEWAL_BUDGETS 4u /* a lost request is due again this many budgets after its deadline */
-#define MFS_SIZE_NONE	    63u /* the size class of what does not run: after all that runs */
-#define MFS_LATE_SIZES	    2u	/* how many size classes larger a load counts that comes too late */
-#define MFS_NEAR_GUARDS	    3
-#define MFS_LOAD_STEP	    4u
-#define MFS_NEAR_CLASSES    6 /* a fabric with fewer has none to spare for last stages that are near */
+#define MFS_LEVELS_MAX 8
+#define MFS_TIME_MAX ((1ULL << 60) - 1) /* times are clipped to it; as a deadline: none */
+#define MFS_TIME_NEVER UINT64_MAX
+#define MFS_RLI_UNKNOWN (1u << 16) /* above every layer */
+#define MFS_RANK_NONE UINT32_MAX   /* a batch without a rank goes after those that have one */
+#define MFS_RENEWAL_BUDGETS 4u     /* a lost request is due again this many budgets after its deadline */
+#define MFS_SIZE_NONE 63u          /* the size class of what does not run: after all that runs */
+#define MFS_LATE_SIZES 2u          /* how many size classes larger a load counts that comes too late */
+#define MFS_NEAR_GUARDS 3
+#define MFS_LOAD_STEP 4u
+#define MFS_NEAR_CLASSES 6 /* a fabric with fewer has none to spare for last stages that are near */
 
 enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
 
 enum mfs_early_order {
-	MFS_EARLY_RANK = 0,		/* RLI, rank, stage */
+	MFS_EARLY_RANK = 0,             /* RLI, rank, stage */
 	MFS_EARLY_COLLECTIVE_FIRST = 1, /* every collective before every reuse; reuse by RLI, rank */
-	MFS_EARLY_SHORTEST = 2,		/* RLI, size of all the batch has waiting, rank, stage; the default */
+	MFS_EARLY_SHORTEST = 2,         /* RLI, size of all the batch has waiting, rank, stage; the default */
 };
 
 /* The parameters: type, name, default, least, most. They stand here alone: struct mfs_policy,
  * mfs_policy_default, mfs_policy_check and the Python binding are made from this list. */
 #define MFS_HOUR_NS 3600000000000ULL
-#define MFS_POLICY_PARAMETERS(P)                                                                             \
-	P(uint32_t, variant, MFS_VARIANT_MFS, MFS_VARIANT_MFS, MFS_VARIANT_PAPER) /* enum mfs_variant */     \
-	/* enum mfs_early_order; the paper's is by rank */                                                   \
-	P(uint32_t, early_order, MFS_EARLY_SHORTEST, MFS_EARLY_RANK, MFS_EARLY_SHORTEST)                     \
-	P(uint32_t, classes, MFS_CLASSES_MAX, 2, MFS_CLASSES_MAX) /* K on the wire */                        \
-	P(uint32_t, levels, MFS_LEVELS_MAX, 1, MFS_LEVELS_MAX)	/* paper: of last stages, at least 2 */      \
-	P(double, rho_max, 0.95, 0.0, 1.0) /* paper: clip of the measured load, below 1 */                   \
+#define MFS_POLICY_PARAMETERS(P)                                                                               \
+	P(uint32_t, variant, MFS_VARIANT_MFS, MFS_VARIANT_MFS, MFS_VARIANT_PAPER) /* enum mfs_variant */       \
+	/* enum mfs_early_order; the paper's is by rank */                                                     \
+	P(uint32_t, early_order, MFS_EARLY_SHORTEST, MFS_EARLY_RANK, MFS_EARLY_SHORTEST)                       \
+	P(uint32_t, classes, MFS_CLASSES_MAX, 2, MFS_CLASSES_MAX) /* K on the wire */                          \
+	P(uint32_t, levels, MFS_LEVELS_MAX, 1, MFS_LEVELS_MAX)    /* paper: of last stages, at least 2 */      \
+	P(double, rho_max, 0.95, 0.0, 1.0) /* paper: clip of the measured load, below 1 */                     \
 	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS  \
-	 * times it a last stage travels a class above the others */                                         \
-	P(double, critical_laxity_share, 0.05, 0.0, 1.0)                                                     \
-	/* a lost request comes back with this share of its budget to spare */                               \
-	P(double, readmission_margin, 0.05, 0.0, 1.0)                                                        \
-	/* shortest time between two evaluations of one request */                                           \
-	P(uint64_t, promotion_interval_ns, 1000000, 1, MFS_HOUR_NS)                                          \
-	/* mfs: a last stage due within this travels a class above the others, too; 0: none for that */      \
-	P(uint64_t, soon_ns, 500000000, 0, MFS_HOUR_NS)                                                      \
+	 * times it a last stage travels a class above the others */ \
+	P(double, critical_laxity_share, 0.05, 0.0, 1.0)                                                       \
+	/* a lost request comes back with this share of its budget to spare */                                 \
+	P(double, readmission_margin, 0.05, 0.0, 1.0)                                                          \
+	/* shortest time between two evaluations of one request */                                             \
+	P(uint64_t, promotion_interval_ns, 1000000, 1, MFS_HOUR_NS)                                            \
+	/* mfs: a last stage due within this travels a class above the others, too; 0: none for that */        \
+	P(uint64_t, soon_ns, 500000000, 0, MFS_HOUR_NS)                                                        \
 	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to    \
-	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */              \
+	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */ \
 	P(uint64_t, short_load_ns, 32000000, 0, MFS_HOUR_NS)
 
 /* What the queue does not read as it is: Q_i = TOP / BASE^(i-1), and the time constant of the moving
  * average that measures the load of a port. */
-#define MFS_THRESHOLD_TOP	  0.5
-#define MFS_THRESHOLD_BASE	  4.0
+#define MFS_THRESHOLD_TOP 0.5
+#define MFS_THRESHOLD_BASE 4.0
 #define MFS_LOAD_TIME_CONSTANT_NS 10000000ULL
 
 struct mfs_policy {
@@ -72,7 +72,7 @@ struct mfs_parameter {
 	const char *name;
 	double fallback, least, most;
 	uint32_t offset; /* in struct mfs_policy */
-	uint32_t kind;	 /* enum mfs_parameter_kind */
+	uint32_t kind;   /* enum mfs_parameter_kind */
 };
 
 enum mfs_parameter_kind { MFS_PARAMETER_U32, MFS_PARAMETER_U64, MFS_PARAMETER_DOUBLE };
@@ -91,7 +91,7 @@ enum mfs_early_owner {
 struct mfs_early_facts {
 	uint64_t now_ns;
 	uint64_t rate_bytes_per_s; /* of the port */
-	uint64_t bytes;		   /* all early bytes that the owner has waiting on the port */
+	uint64_t bytes;            /* all early bytes that the owner has waiting on the port */
 	/* when reuse without a batch has to be there; a background flow's deadline; 0: not known */
 	uint64_t needed_ns;
 	uint32_t rank;
@@ -111,14 +111,14 @@ struct mfs_decision {
 struct mfs_last_facts {
 	uint64_t now_ns;
 	uint64_t rate_bytes_per_s; /* of the port */
-	uint64_t deadline_ns;	   /* MFS_TIME_MAX: none */
-	uint64_t budget_ns;	   /* deadline less arrival; 0: not known */
-	uint64_t bytes;		   /* that it still has to ship through the port */
-	uint64_t bytes_tail;	   /* the part of them that exists only once compute has ended */
+	uint64_t deadline_ns;      /* MFS_TIME_MAX: none */
+	uint64_t budget_ns;        /* deadline less arrival; 0: not known */
+	uint64_t bytes;            /* that it still has to ship through the port */
+	uint64_t bytes_tail;       /* the part of them that exists only once compute has ended */
 	uint64_t compute_end_ns;   /* of its batch; 0 or past: it does not compute */
 	/* least laxity of the batches whose early stages would wait; INT64_MAX: none is under way */
 	int64_t unit_slack_ns;
-	double rho;	       /* paper: load of the port */
+	double rho; /* paper: load of the port */
 	struct mfs_decision decision;
 	bool pruned;
 };
@@ -127,10 +127,10 @@ struct mfs_last_facts {
  * came first. */
 struct mfs_order_key {
 	uint32_t tier;
-	uint32_t first;	 /* early: RLI; last: level */
+	uint32_t first; /* early: RLI; last: level */
 	/* early: size class << 32 | rank, or rank; else when it is due, MFS_TIME_MAX: never */
 	uint64_t second;
-	uint32_t third;	 /* early: control 0, collective 1, reuse 2, critical last stage 3; else 0 */
+	uint32_t third; /* early: control 0, collective 1, reuse 2, critical last stage 3; else 0 */
 };
 
 struct mfs_place {
@@ -142,9 +142,9 @@ struct mfs_place {
 
 /* What decided about a last stage, for explanations. */
 struct mfs_reasons {
-	int64_t laxity_ns;		     /* time to spare were the port its own */
-	int64_t guard_ns;		     /* mfs: class 0 opens below this laxity; else 0 */
-	uint64_t due_ns;		     /* by what it is sorted in its tier; MFS_TIME_MAX: never */
+	int64_t laxity_ns;                   /* time to spare were the port its own */
+	int64_t guard_ns;                    /* mfs: class 0 opens below this laxity; else 0 */
+	uint64_t due_ns;                     /* by what it is sorted in its tier; MFS_TIME_MAX: never */
 	uint64_t effective_rate_bytes_per_s; /* paper: what load leaves of the port; else its rate */
 	/* paper: when it reaches the next level if nothing of it is served; else INT64_MAX */
 	int64_t level_ns;

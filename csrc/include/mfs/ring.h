@@ -89,7 +89,8 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 			atomic_store_explicit(&ring->head_seen, head, memory_order_release);
 			ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 			room = size - (ticket - head);
-			if (room > size) { /* others claimed and the consumer passed them meanwhile: try again */
+			if (room >
+			    size) { /* others claimed and the consumer passed them meanwhile: try again */
 				if (++tries == MFS_TRIES_MAX) /* or a stray write has hit the ring */
 					return -EAGAIN;
 				continue;
@@ -102,9 +103,10 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 		quarantined = atomic_load_explicit(&ring->quarantined, memory_order_relaxed);
 		if (__builtin_expect(quarantined != 0, 0))
 			for (unsigned i = 0; i < MFS_QUARANTINE_MAX; i++)
-				quarantine[i] = atomic_load_explicit(&ring->quarantine[i], memory_order_relaxed);
-		if (atomic_compare_exchange_weak_explicit(&ring->tail, &ticket, ticket + n, memory_order_release,
-							  memory_order_relaxed))
+				quarantine[i] =
+					atomic_load_explicit(&ring->quarantine[i], memory_order_relaxed);
+		if (atomic_compare_exchange_weak_explicit(&ring->tail, &ticket, ticket + n,
+							  memory_order_release, memory_order_relaxed))
 			break;
 	}
 
@@ -171,7 +173,8 @@ static inline bool mfs_mpsc_crowded(struct mfs_mpsc *ring, uint64_t size)
 {
 	uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed), head;
 
-	if (__builtin_expect(tail - atomic_load_explicit(&ring->head_seen, memory_order_relaxed) < size / 2, 1))
+	if (__builtin_expect(tail - atomic_load_explicit(&ring->head_seen, memory_order_relaxed) < size / 2,
+			     1))
 		return false;
 	head = atomic_load_explicit(&ring->head, memory_order_acquire);
 	atomic_store_explicit(&ring->head_seen, head, memory_order_release);
@@ -199,17 +202,17 @@ struct mfs_mpsc_torn {
 /* The consumer's own truth about one ring. Zeroed for a new ring. */
 struct mfs_mpsc_reader {
 	uint64_t head;
-	uint64_t stalled_ns; /* since when `head` has been found unpublished, 0: it has not */
-	bool claimed;	     /* and it was claimed then */
-	bool backlog;	      /* the last call left messages behind */
+	uint64_t stalled_ns;  /* since when `head` has been found unpublished, 0: it has not */
+	bool claimed;         /* and it was claimed then */
+	bool backlog;         /* the last call left messages behind */
 	unsigned quarantined; /* entries in use below */
 	uint64_t torn_slots;  /* ever passed by */
-	uint64_t late;	      /* of them, published and delivered after all */
+	uint64_t late;        /* of them, published and delivered after all */
 	struct mfs_mpsc_torn torn[MFS_QUARANTINE_MAX];
 };
 
-static inline void mfs_mpsc_quarantine_set(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, unsigned i, bool used,
-					   uint64_t size)
+static inline void mfs_mpsc_quarantine_set(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, unsigned i,
+					   bool used, uint64_t size)
 {
 	uint32_t index = (uint32_t)(reader->head & (size - 1));
 
@@ -229,8 +232,8 @@ static inline int mfs_mpsc_torn_find(const struct mfs_mpsc_reader *reader, uint6
 }
 
 /* Takes late messages out of quarantined slots; answers how many were put in `messages`. */
-static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct mfs_mpsc_slot *slots, uint64_t size,
-					  struct mfs_message *messages, unsigned n)
+static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct mfs_mpsc_slot *slots,
+					  uint64_t size, struct mfs_message *messages, unsigned n)
 {
 	unsigned taken = 0;
 
@@ -250,8 +253,8 @@ static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct
 
 /* `head` is on a slot that is not published. Answers 1 when it was passed by, 0 when there is nothing to take yet,
  * -EPROTO when the ring is corrupt. Reads `tail` only when it must: each read takes the line from the producers. */
-static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, uint64_t size, uint64_t now_ns,
-				 uint64_t torn_slot_ns)
+static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, uint64_t size,
+				 uint64_t now_ns, uint64_t torn_slot_ns)
 {
 	if (reader->quarantined == 0) {
 		if (reader->stalled_ns == 0) {
@@ -301,9 +304,9 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 }
 
 /* Copies up to n messages out; answers how many, or -EPROTO. `now_ns` only measures how long a slot has been torn. */
-static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots,
-			       uint64_t size, struct mfs_message *messages, unsigned n, uint64_t now_ns,
-			       uint64_t torn_slot_ns)
+static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring,
+			       struct mfs_mpsc_slot *slots, uint64_t size, struct mfs_message *messages,
+			       unsigned n, uint64_t now_ns, uint64_t torn_slot_ns)
 {
 	uint64_t first = reader->head;
 	unsigned taken = 0;
@@ -314,7 +317,9 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 	while (taken < n) {
 		struct mfs_mpsc_slot *slot = &slots[reader->head & (size - 1)];
 
-		if (__builtin_expect(atomic_load_explicit(&slot->sequence, memory_order_acquire) != reader->head + 1, 0)) {
+		if (__builtin_expect(atomic_load_explicit(&slot->sequence, memory_order_acquire) !=
+					     reader->head + 1,
+				     0)) {
 			rc = mfs_mpsc_stall(reader, ring, size, now_ns, torn_slot_ns);
 			if (rc <= 0)
 				break;
@@ -326,7 +331,8 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 		reader->head++;
 	}
 	reader->backlog = taken == n;
-	atomic_signal_fence(memory_order_seq_cst); /* the copies are what is checked: no second read of shared memory */
+	atomic_signal_fence(
+		memory_order_seq_cst); /* the copies are what is checked: no second read of shared memory */
 	if (reader->head != first) {
 		reader->stalled_ns = 0;
 		atomic_store_explicit(&ring->head, reader->head, memory_order_release);
@@ -340,17 +346,19 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
  * and each thread has one to itself as long as there are enough (mfs_mpsc_push_owned). Order holds within a ring only. */
 struct mfs_submit_reader {
 	struct mfs_mpsc_reader ring[MFS_SUBMIT_RINGS];
-	unsigned first;	 /* where the next call begins */
+	unsigned first;  /* where the next call begins */
 	unsigned served; /* messages that the ring `first` gave in a row */
-	uint32_t heard;	 /* rings that gave messages since the user has cleared it, one bit each */
+	uint32_t heard;  /* rings that gave messages since the user has cleared it, one bit each */
 };
 
-#define MFS_SUBMIT_TURN 256 /* messages after which the next ring has its turn; long, since polling another one costs a miss */
+#define MFS_SUBMIT_TURN \
+	256 /* messages after which the next ring has its turn; long, since polling another one costs a miss */
 
 /* Polls only the rings whose bit is set in `mask`. */
 static inline int mfs_submit_pop_some(struct mfs_submit_reader *reader, uint32_t mask, struct mfs_mpsc *rings,
-				     struct mfs_mpsc_slot *slots, uint64_t ring_slots, struct mfs_message *messages,
-				     unsigned n, uint64_t now_ns, uint64_t torn_slot_ns)
+				      struct mfs_mpsc_slot *slots, uint64_t ring_slots,
+				      struct mfs_message *messages, unsigned n, uint64_t now_ns,
+				      uint64_t torn_slot_ns)
 {
 	unsigned index = reader->first;
 	unsigned taken = 0;
@@ -359,8 +367,8 @@ static inline int mfs_submit_pop_some(struct mfs_submit_reader *reader, uint32_t
 		int rc = 0;
 
 		if (mask >> index & 1)
-			rc = mfs_mpsc_pop(&reader->ring[index], &rings[index], slots + index * ring_slots, ring_slots,
-					  messages + taken, n - taken, now_ns, torn_slot_ns);
+			rc = mfs_mpsc_pop(&reader->ring[index], &rings[index], slots + index * ring_slots,
+					  ring_slots, messages + taken, n - taken, now_ns, torn_slot_ns);
 		if (rc < 0)
 			return rc;
 		if (rc > 0)
@@ -378,11 +386,13 @@ static inline int mfs_submit_pop_some(struct mfs_submit_reader *reader, uint32_t
 	return (int)taken;
 }
 
-static inline int mfs_submit_pop(struct mfs_submit_reader *reader, struct mfs_mpsc *rings, struct mfs_mpsc_slot *slots,
-				uint64_t ring_slots, struct mfs_message *messages, unsigned n, uint64_t now_ns,
-				uint64_t torn_slot_ns)
+static inline int mfs_submit_pop(struct mfs_submit_reader *reader, struct mfs_mpsc *rings,
+				 struct mfs_mpsc_slot *slots, uint64_t ring_slots,
+				 struct mfs_message *messages, unsigned n, uint64_t now_ns,
+				 uint64_t torn_slot_ns)
 {
-	return mfs_submit_pop_some(reader, UINT32_MAX, rings, slots, ring_slots, messages, n, now_ns, torn_slot_ns);
+	return mfs_submit_pop_some(reader, UINT32_MAX, rings, slots, ring_slots, messages, n, now_ns,
+				   torn_slot_ns);
 }
 
 /* ---- SPMC -------------------------------------------------------------------------------------------------------- */
@@ -416,8 +426,8 @@ static inline int mfs_spmc_push(struct mfs_spmc *ring, struct mfs_grant *slots, 
 }
 
 /* Answers how many grants were taken, or -EBUSY when another thread took them at this moment. */
-static inline int mfs_spmc_pop(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size, struct mfs_grant *grants,
-			       unsigned n)
+static inline int mfs_spmc_pop(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size,
+			       struct mfs_grant *grants, unsigned n)
 {
 	uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
 	uint64_t used = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;

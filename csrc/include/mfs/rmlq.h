@@ -44,9 +44,9 @@
 #include <mfs/policy.h>
 
 #define MFS_FLOW_BYTES_MAX (1ULL << 40) /* one flow; keeps every sum far from overflow */
-#define MFS_FLOWS_MAX	   (1u << 22)	/* of one queue */
-#define MFS_DESTINATIONS_MAX 8192u	/* of one queue */
-#define MFS_LEVEL_CRITICAL 0u /* promote: straight to MFS_TIER_CRITICAL */
+#define MFS_FLOWS_MAX (1u << 22)        /* of one queue */
+#define MFS_DESTINATIONS_MAX 8192u      /* of one queue */
+#define MFS_LEVEL_CRITICAL 0u           /* promote: straight to MFS_TIER_CRITICAL */
 
 /* A handle is a slot of the queue's own table (low 32 bits) and its generation (high 32 bits); 0 is never
  * one, and a handle whose flow is gone is recognised (-ENOENT). */
@@ -54,16 +54,16 @@ typedef uint64_t mfs_flow_handle;
 
 /* What is submitted. Zero means: not known. */
 struct mfs_flow {
-	uint64_t bytes;	  /* up to MFS_FLOW_BYTES_MAX; 0 is allowed */
+	uint64_t bytes;   /* up to MFS_FLOW_BYTES_MAX; 0 is allowed */
 	uint64_t request; /* key; 0: a request of its own */
-	uint64_t batch;	  /* key; 0: none */
+	uint64_t batch;   /* key; 0: none */
 	/* of the request, on the clock of now_ns; 0: none. The latest one told holds for the request. Of reuse without a
 	 * batch: when it must be there for the request to be in time */
 	uint64_t deadline_ns;
-	uint64_t cookie; /* the caller's, comes back in mfs_pick */
-	uint16_t layer;	 /* L_target */
+	uint64_t cookie;      /* the caller's, comes back in mfs_pick */
+	uint16_t layer;       /* L_target */
 	uint16_t destination; /* below MFS_DESTINATIONS_MAX; 0, not known, is one like any other */
-	uint8_t stage;	 /* enum mfs_stage; an unknown one is served as background */
+	uint8_t stage;        /* enum mfs_stage; an unknown one is served as background */
 	uint8_t reserved[3];
 };
 
@@ -71,10 +71,10 @@ struct mfs_flow {
 struct mfs_pick {
 	mfs_flow_handle handle;
 	uint64_t cookie;
-	uint64_t bytes;	    /* not completed yet */
-	uint32_t rli;	    /* early tier, else 0 */
-	uint8_t tier;	    /* enum mfs_tier */
-	uint8_t level;	    /* last stage of variant paper: 1..levels; else 0 */
+	uint64_t bytes;     /* not completed yet */
+	uint32_t rli;       /* early tier, else 0 */
+	uint8_t tier;       /* enum mfs_tier */
+	uint8_t level;      /* last stage of variant paper: 1..levels; else 0 */
 	uint8_t wire_class; /* 0..classes-1 */
 	uint8_t in_flight;  /* 1: picked already */
 	uint16_t destination;
@@ -87,9 +87,9 @@ struct mfs_pick {
 struct mfs_batch_context {
 	uint32_t layer_current; /* L_curr; one that is lower than before is ignored */
 	uint32_t layers;
-	uint32_t rank;		  /* smaller goes first; MFS_RANK_NONE */
-	uint32_t pruned;	  /* 1: all last-stage flows of its requests go to the scavenger */
-	uint64_t deadline_ns;	  /* robust effective deadline; 0: none, its slack is unlimited */
+	uint32_t rank;            /* smaller goes first; MFS_RANK_NONE */
+	uint32_t pruned;          /* 1: all last-stage flows of its requests go to the scavenger */
+	uint64_t deadline_ns;     /* robust effective deadline; 0: none, its slack is unlimited */
 	uint64_t compute_left_ns; /* from now to the end of its last layer; 0: unknown or none */
 };
 
@@ -105,7 +105,7 @@ struct mfs_request_context {
 struct mfs_rmlq_snapshot {
 	struct mfs_pick place;
 	uint64_t arrival; /* order of arrival at this queue */
-	uint32_t rank;	  /* of its batch; MFS_RANK_NONE */
+	uint32_t rank;    /* of its batch; MFS_RANK_NONE */
 	uint8_t batch_told, batch_pruned;
 	uint64_t compute_end_ns; /* of its batch; 0: unknown or past */
 	/* last stage: of its request. Reuse and background: pruned only */
@@ -125,8 +125,8 @@ struct mfs_rmlq_stats {
 	uint64_t waiting_bytes[MFS_CLASSES_MAX]; /* by wire class */
 	uint64_t waiting_tasks[MFS_CLASSES_MAX];
 	uint64_t in_flight_bytes, in_flight_tasks;
-	uint64_t promotions;	    /* of requests to a better level or to critical, since creation */
-	uint64_t looks;		    /* at a request's MLU because its time had come */
+	uint64_t promotions;        /* of requests to a better level or to critical, since creation */
+	uint64_t looks;             /* at a request's MLU because its time had come */
 	uint32_t requests, batches; /* known now */
 };
 
@@ -159,7 +159,8 @@ void mfs_rmlq_destination_open(struct mfs_rmlq *queue, uint16_t destination);
 int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pick *pick);
 
 /* The same with its reasons, and what the queue reckons with; promotions due by now_ns are applied. -ENOENT. */
-int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns, struct mfs_rmlq_snapshot *snapshot);
+int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns,
+		      struct mfs_rmlq_snapshot *snapshot);
 void mfs_rmlq_facts(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_rmlq_facts *facts);
 
 /* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or
@@ -205,11 +206,13 @@ uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 
 /* Has an observer told of each request that moves to a better level or becomes critical while a flow of it waits: that
  * flow's cookie and the new level. NULL: nobody. Called inside of the other calls, so it must call none of them. */
-void mfs_rmlq_watch(struct mfs_rmlq *queue, void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
+void mfs_rmlq_watch(struct mfs_rmlq *queue,
+		    void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
 		    void *context);
 
 uint32_t mfs_rmlq_waiting(const struct mfs_rmlq *queue); /* flows, to closed destinations too */
-uint32_t mfs_rmlq_waiting_at(const struct mfs_rmlq *queue, uint16_t destination); /* of them, those that go there */
+uint32_t mfs_rmlq_waiting_at(const struct mfs_rmlq *queue,
+			     uint16_t destination); /* of them, those that go there */
 void mfs_rmlq_stats(struct mfs_rmlq *queue,
 		    struct mfs_rmlq_stats *stats); /* walks everything: not for the data path */
 /* The same in pieces: all but what waits, which is left 0; and n of the table's places from `first` on, added to what waits.

@@ -13,38 +13,43 @@
 #define MFS_EVENT_SLOTS_MAX (1u << 20)
 
 enum mfs_event_kind {
-	MFS_EVENT_SUBMIT = 1,	     /* a task asks for a permit; `time_ns` is the client's, where that is credible */
-	MFS_EVENT_PERMIT = 2,	     /* wire_class, level and tier are those of the permit */
-	MFS_EVENT_PROMOTE = 3,	     /* the request of this waiting task moved to `level`, or is critical: tier 0 */
+	MFS_EVENT_SUBMIT =
+		1, /* a task asks for a permit; `time_ns` is the client's, where that is credible */
+	MFS_EVENT_PERMIT = 2,  /* wire_class, level and tier are those of the permit */
+	MFS_EVENT_PROMOTE = 3, /* the request of this waiting task moved to `level`, or is critical: tier 0 */
 	MFS_EVENT_COMPLETE = 4,
-	MFS_EVENT_CANCEL = 5,	     /* it was not sent */
-	MFS_EVENT_BYPASS = 6,	     /* it went out without a permit: failed open */
-	MFS_EVENT_DROP = 7,	     /* its program ended, was given up, or has used its slot anew */
-	MFS_EVENT_BATCH_BEGIN = 8,   /* layer: the current one; value: layers */
-	MFS_EVENT_BATCH_LAYER = 9,   /* the batch has begun this layer, as the arbiter sees it */
+	MFS_EVENT_CANCEL = 5,      /* it was not sent */
+	MFS_EVENT_BYPASS = 6,      /* it went out without a permit: failed open */
+	MFS_EVENT_DROP = 7,        /* its program ended, was given up, or has used its slot anew */
+	MFS_EVENT_BATCH_BEGIN = 8, /* layer: the current one; value: layers */
+	MFS_EVENT_BATCH_LAYER = 9, /* the batch has begun this layer, as the arbiter sees it */
 	MFS_EVENT_BATCH_END = 10,
-	MFS_EVENT_REQUEST_ANNOUNCED = 11, /* deadline_ns; value: the budget in microseconds, at most 2^32 - 1 */
-	MFS_EVENT_REQUEST_BATCH = 12, /* it belongs to this batch */
+	MFS_EVENT_REQUEST_ANNOUNCED =
+		11,                    /* deadline_ns; value: the budget in microseconds, at most 2^32 - 1 */
+	MFS_EVENT_REQUEST_BATCH = 12,  /* it belongs to this batch */
 	MFS_EVENT_REQUEST_PRUNED = 13, /* value: 1 pruned, 0 no longer */
 	MFS_EVENT_REQUEST_ENDED = 14,
-	MFS_EVENT_FAIL_OPEN = 15,    /* value: enum mfs_open_reason; of a client or, for a full queue, of a task */
+	MFS_EVENT_FAIL_OPEN =
+		15, /* value: enum mfs_open_reason; of a client or, for a full queue, of a task */
 };
 
 /* Ways in which the arbiter lets flows go that it cannot keep in order. Those of a program itself are in its report. */
 enum mfs_open_reason {
-	MFS_OPEN_QUEUE_FULL = 0,   /* tasks: permitted at once, since the queue had no room */
-	MFS_OPEN_GIVEN_UP = 1,	   /* clients: detached because their segment made no sense */
-	MFS_OPEN_WRITTEN_OFF = 2,  /* clients: finished nothing for so long that their bytes no longer fill the window */
-	MFS_OPEN_BYPASS = 3,	   /* tasks: sent by their program without a permit */
+	MFS_OPEN_QUEUE_FULL = 0, /* tasks: permitted at once, since the queue had no room */
+	MFS_OPEN_GIVEN_UP = 1,   /* clients: detached because their segment made no sense */
+	MFS_OPEN_WRITTEN_OFF =
+		2, /* clients: finished nothing for so long that their bytes no longer fill the window */
+	MFS_OPEN_BYPASS = 3, /* tasks: sent by their program without a permit */
 };
 #define MFS_OPEN_REASONS 4
 
 struct mfs_event {
 	uint64_t time_ns; /* CLOCK_MONOTONIC of this host */
-	uint64_t task;	  /* slot and generation, with the client: one task; 0 where it is about something else */
+	uint64_t
+		task; /* slot and generation, with the client: one task; 0 where it is about something else */
 	uint64_t bytes;
-	uint64_t request_id; /* 0: none */
-	uint64_t batch_id;   /* 0: none */
+	uint64_t request_id;  /* 0: none */
+	uint64_t batch_id;    /* 0: none */
 	uint64_t deadline_ns; /* 0: none */
 	uint32_t client_id;
 	uint32_t value;

@@ -14,7 +14,8 @@ static inline uint64_t mfs_usage_posted(const struct mfs_segment *segment, uint3
 	uint64_t bytes = atomic_load_explicit(&segment->usage[nic].posted.bytes[stage], memory_order_relaxed);
 
 	for (unsigned shard = 0; shard < MFS_USAGE_SHARDS; shard++)
-		bytes += atomic_load_explicit(&segment->posted_shard[nic][shard].bytes[stage], memory_order_relaxed);
+		bytes += atomic_load_explicit(&segment->posted_shard[nic][shard].bytes[stage],
+					      memory_order_relaxed);
 	return bytes;
 }
 

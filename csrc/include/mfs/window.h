@@ -22,27 +22,27 @@
 #include <stdbool.h>
 
 #define MFS_WINDOW_PATIENCE_NS 50000000ull /* no task is overdue sooner */
-#define MFS_DESTINATION_SHARED 0 /* of all that found no place in the table */
+#define MFS_DESTINATION_SHARED 0           /* of all that found no place in the table */
 
 struct mfs_window;
 
 struct mfs_window_config {
 	uint64_t rate_bytes_per_s;
-	uint64_t window_ns;	   /* the NIC's window as time at its rate: what a collective may find ahead of it */
+	uint64_t window_ns; /* the NIC's window as time at its rate: what a collective may find ahead of it */
 	uint64_t window_bytes_min; /* but at least this much */
 };
 
 /* One task between enter and complete or leave. */
 struct mfs_passage {
 	uint64_t entered_ns;
-	uint64_t due_ns;   /* a task that is not complete by then cannot be waited for */
-	uint64_t bytes;	   /* that count: a task has the NIC for 2 ms at most, however large it says it is */
+	uint64_t due_ns; /* a task that is not complete by then cannot be waited for */
+	uint64_t bytes;  /* that count: a task has the NIC for 2 ms at most, however large it says it is */
 	uint16_t destination;
 };
 
 enum mfs_room {
 	MFS_ROOM = 0,
-	MFS_ROOM_NIC_FULL = 1,	       /* look again at the time answered, or after a completion */
+	MFS_ROOM_NIC_FULL = 1,         /* look again at the time answered, or after a completion */
 	MFS_ROOM_DESTINATION_FULL = 2, /* look again after a completion there */
 };
 
@@ -57,7 +57,8 @@ void mfs_window_set_drain(struct mfs_window *window, double bytes_per_s, uint64_
 
 /* The number of what one program sends to one destination, found by `key` or made; the caller gives it back as often as he
  * asked. All with one `destination_key` share a window. When the table is full of those in use: MFS_DESTINATION_SHARED. */
-uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_t destination_key, uint64_t now_ns);
+uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_t destination_key,
+				uint64_t now_ns);
 /* True: nobody uses it any more. */
 bool mfs_window_destination_give(struct mfs_window *window, uint16_t destination);
 uint32_t mfs_window_destination_users(const struct mfs_window *window, uint16_t destination);
@@ -66,19 +67,20 @@ uint16_t mfs_window_destination_next(const struct mfs_window *window, uint16_t d
 
 /* Whether a task may enter. Something may always enter an empty window, however large. `at_ns` is written with
  * MFS_ROOM_NIC_FULL. */
-enum mfs_room mfs_window_room(struct mfs_window *window, uint16_t destination, uint64_t bytes, uint64_t now_ns,
-			      uint64_t *at_ns);
+enum mfs_room mfs_window_room(struct mfs_window *window, uint16_t destination, uint64_t bytes,
+			      uint64_t now_ns, uint64_t *at_ns);
 /* The task enters, whether or not there is room. */
 void mfs_window_enter(struct mfs_window *window, uint16_t destination, uint64_t bytes, uint64_t now_ns,
 		      struct mfs_passage *passage);
 void mfs_window_complete(struct mfs_window *window, const struct mfs_passage *passage, uint64_t now_ns);
 /* It will not be told to be complete, or not in time: its bytes leave the windows, and say nothing of the rate. `overdue`:
  * the destination is given more time from now on. */
-void mfs_window_leave(struct mfs_window *window, const struct mfs_passage *passage, bool overdue, uint64_t now_ns);
+void mfs_window_leave(struct mfs_window *window, const struct mfs_passage *passage, bool overdue,
+		      uint64_t now_ns);
 
-uint64_t mfs_window_bytes(const struct mfs_window *window);		     /* the NIC's own window */
-uint64_t mfs_window_backlog(struct mfs_window *window, uint64_t now_ns);     /* what the NIC still has to send */
-uint64_t mfs_window_in_flight(const struct mfs_window *window);		     /* entered and neither complete nor left */
+uint64_t mfs_window_bytes(const struct mfs_window *window);              /* the NIC's own window */
+uint64_t mfs_window_backlog(struct mfs_window *window, uint64_t now_ns); /* what the NIC still has to send */
+uint64_t mfs_window_in_flight(const struct mfs_window *window); /* entered and neither complete nor left */
 
 struct mfs_destination_window {
 	uint64_t key;
@@ -86,6 +88,7 @@ struct mfs_destination_window {
 	uint64_t in_flight_bytes;
 	uint64_t rate_bytes_per_s; /* at which it completed last; 0: unknown */
 };
-void mfs_window_snapshot(const struct mfs_window *window, uint16_t destination, struct mfs_destination_window *look);
+void mfs_window_snapshot(const struct mfs_window *window, uint16_t destination,
+			 struct mfs_destination_window *look);
 
 #endif
