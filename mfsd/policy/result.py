@@ -45,10 +45,6 @@ class Place(msgspec.Struct, frozen=True):
     finish_ns: int
     bottleneck: int | None
 
-    @property
-    def feasible(self) -> bool:
-        return self.finish_ns <= self.loose_ns
-
 
 class Plan(msgspec.Struct, frozen=True):
     """The result: sigma (`places`, first served first), H (`pruned`) and requests that are lost in any case.
