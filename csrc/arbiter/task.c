@@ -249,18 +249,7 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session,
 	return 0;
 }
 
-/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings.
- * So it is processed when all rings are empty. */
-static bool batch_ends(struct session *session, uint32_t slot)
-{
-	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
-
-	if (!session->batch[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
-		return false;
-	session->batches_ending |= 1ull << slot;
-	return session->ending = true;
-}
-
+/* As batch_ends. */
 static bool request_ends(struct session *session, uint32_t slot)
 {
 	uint64_t id = atomic_load_explicit(&session->segment->request[slot].request_id, memory_order_relaxed);

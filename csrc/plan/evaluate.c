@@ -251,7 +251,7 @@ struct fixed_walk {
 static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chunk,
 			     const struct plan_slot *slot)
 {
-	int64_t longest;
+	int64_t longest = 0;
 
 	for (int sign = -1; sign <= 1; sign += 2) {
 		for (const struct plan_slot *at = slot + 1; at < chunk->slot + chunk->n; at++)

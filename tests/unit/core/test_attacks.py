@@ -134,5 +134,9 @@ def test_a_permit_goes_to_the_first_of_a_queue_pair(build: Callable[..., Path]) 
     said(build("arbiter_fifo"))
 
 
+def test_a_batch_that_has_ended_keeps_what_was_submitted_before(build: Callable[..., Path]) -> None:
+    said(build("arbiter_ends"))
+
+
 def test_chosen_numbers_do_not_chain_in_the_ledger(build: Callable[..., Path]) -> None:
     said(build("ledger_chains", ("arbiter/ledger.c",)))
