@@ -20,7 +20,7 @@ cdef task_snapshot_write(const mfs_task_snapshot *t):
     return TaskSnapshot(
         t.task, t.bytes, t.submit_ns, t.request_id, t.batch_id, t.deadline_ns, bool(t.in_flight), t.layer, t.stage,
         t.nic, t.direction, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
-        bool(why.batch_told), bool(why.batch_pruned), why.compute_end_ns, why.deadline_ns, why.budget_ns,
+        bool(why.batch_announced), bool(why.batch_pruned), why.compute_end_ns, why.deadline_ns, why.budget_ns,
         why.bytes_left, why.bytes_ahead, why.bytes_tail, why.level, bool(why.critical), bool(why.lost),
         bool(why.pruned),
     )

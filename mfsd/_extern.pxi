@@ -290,7 +290,7 @@ cdef extern from "mfs/rmlq.h" nogil:
         mfs_pick place
         uint64_t arrival
         uint32_t rank
-        uint8_t batch_told
+        uint8_t batch_announced
         uint8_t batch_pruned
         uint64_t compute_end_ns
         uint64_t deadline_ns

@@ -12,7 +12,7 @@ cdef extern from "mfs/ledger.h" nogil:
         uint64_t deadline_ns
         uint32_t client_id
         uint32_t open
-        uint32_t told
+        uint32_t announced
         uint32_t pruned
         uint32_t verdict
         uint32_t cells
@@ -92,6 +92,6 @@ cdef account_write(const mfs_account *a, const mfs_account_cell *c):
         ) for i in range(a.cells)
     ]
     return Account(
-        a.request_id, a.client_id, a.batch_id, a.begin_ns, a.end_ns, a.done_ns, a.deadline_ns, a.open, bool(a.told),
+        a.request_id, a.client_id, a.batch_id, a.begin_ns, a.end_ns, a.done_ns, a.deadline_ns, a.open, bool(a.announced),
         bool(a.pruned), Verdict(a.verdict), tuple(sorted(cells)),
     )

@@ -113,7 +113,7 @@ def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str
         if (other := other_profiler(os.environ)) is None:
             os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
         else:
-            say(f"{other}: left alone; NCCL's traffic is scheduled, but not told apart by communicator and batch")
+            say(f"{other}: left alone; NCCL's traffic is scheduled, but not distinguished by communicator and batch")
     return " ".join(f"{name}={os.environ[name]}" for name in names)
 
 

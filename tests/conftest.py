@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 @dataclass
 class SoftRoce:
-    """Starts programs with a soft RoCE device of this test's own, on loopback unless told otherwise."""
+    """Starts programs with a soft RoCE device of this test's own; on loopback by default."""
 
     runtime: Path
     folder: Path

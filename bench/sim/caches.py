@@ -31,7 +31,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Caches:
-    """What is held where; asked and told in the order of arrivals."""
+    """What is held where; read and changed in the order of arrivals."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         config, model = cluster.config, cluster.model

@@ -24,7 +24,7 @@ from bench.sim.point import Point, knee
 
 Value = Callable[[sweep.Result], float]
 POLICIES = ("fs", "sjf", "edf", "karuna", "static", "paper", "mfs", "nocont")
-# Okabe and Ito's colours, told apart by colour-blind readers; markers repeat the distinction in print.
+# Okabe and Ito's colours, distinct for colour-blind readers; markers repeat the distinction in print.
 STYLE = {
     "fs": ("#999999", "o"),
     "sjf": ("#E69F00", "s"),

@@ -57,7 +57,7 @@ class RmlqNetwork(SharedNetwork):
         self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
         self.left: dict[Flow, float] = {}  # bytes not yet posted
         self.messages: dict[Flow, int] = {}  # waiting or in flight
-        self.told: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
+        self.announced: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
         self.cookie = 0
 
     def priority(self, flow: Flow) -> int:
@@ -211,7 +211,7 @@ class RmlqNetwork(SharedNetwork):
     # -- what the daemon would tell the queues
 
     def tell_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
-        nics = self.told.setdefault(batch.serial, set())
+        nics = self.announced.setdefault(batch.serial, set())
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):
                 if flow is not None:
@@ -224,7 +224,7 @@ class RmlqNetwork(SharedNetwork):
             )  # fmt: skip
 
     def tell_batch_end(self, batch: Batch) -> None:
-        for nic in sorted(self.told.pop(batch.serial, ())):
+        for nic in sorted(self.announced.pop(batch.serial, ())):
             self.queues[nic].batch_end(batch.serial)
 
     def tell_request(self, state: State, ahead: float, tail: float) -> None:

@@ -19,7 +19,7 @@ from bench.testbed.scale import Scale
 WATCHED = ("decode0", "unit0r0")
 """Where KV of both units meets, and where reused KV meets collectives."""
 TITLES = {"decode0": "into a decode worker (stage 3)", "unit0r0": "into a prefill rank (stages 1 and 2)"}
-# Okabe-Ito: told apart by colour-blind readers too. Class 0 first.
+# Okabe-Ito: distinct for colour-blind readers too. Class 0 first.
 COLOURS = ["#d55e00", "#0072b2", "#56b4e9", "#009e73", "#f0e442", "#e69f00", "#cc79a7", "#999999"]
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 

@@ -225,7 +225,7 @@ static bool row_close(struct ledger *ledger, struct row *row)
 	uint64_t done_ns = account->done_ns ? account->done_ns : account->end_ns;
 	struct mfs_finished *finished;
 
-	if (!row->ended || account->open || !account->told)
+	if (!row->ended || account->open || !account->announced)
 		return false;
 	row->ended = false; /* once */
 	if (account->deadline_ns && row->client_alive)
@@ -304,7 +304,7 @@ void ledger_announced(struct ledger *ledger, uint32_t client_id, uint64_t reques
 
 	if (!row)
 		return;
-	row->account.told = true;
+	row->account.announced = true;
 	row->lives++;
 	row->account.end_ns = 0;
 	row->account.verdict = MFS_VERDICT_NONE;

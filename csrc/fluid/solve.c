@@ -3,7 +3,7 @@
 
 #include "finish.h"
 
-/* Rates are told apart down to this part of a link; sums of doubles over a long run stay well inside it. */
+/* Rates are distinguished down to this part of a link; sums of doubles over a long run stay well inside it. */
 #define SLACK 1e-9
 
 /* -- what has to be solved again */

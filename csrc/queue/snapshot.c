@@ -41,7 +41,7 @@ int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_n
 		request = r ? request_at(q, r) : NULL;
 	}
 	if (batch) {
-		snapshot->batch_told = batch->announced;
+		snapshot->batch_announced = batch->announced;
 		snapshot->batch_pruned = batch->pruned;
 		snapshot->rank = batch->announced ? batch->rank : MFS_RANK_NONE;
 		snapshot->compute_end_ns = batch->compute_end_ns > q->now_ns ? batch->compute_end_ns : 0;

@@ -346,7 +346,7 @@ def batch(reply: pb.StatusReply, batch_id: int) -> Fields | None:
 
 
 def life(request_id: int, asked: int, answers: Sequence[NodeAnswer], problem: str) -> Fields:
-    """What each node that knows the request says of it; times are since it was first told, over all nodes."""
+    """What each node that knows the request says of it; times are since it was first announced, over all nodes."""
     known = [(a.node, a.reply) for a in answers if isinstance(a.reply, WhyReply) and a.reply.request is not None]
     silent = asked - len(answers)
     problems = [f"{a.node}: {a.problem}" for a in answers if a.reply is None and a.problem]

@@ -1,4 +1,4 @@
-"""How commands are told which coordinators to ask: by address, or by the daemon's configuration."""
+"""Options that name which coordinators to ask: by address, or by the daemon's configuration."""
 
 from __future__ import annotations
 

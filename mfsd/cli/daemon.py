@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
 FINDINGS_MAX = 20
-"""Of the doctor, that are told to who asks all nodes."""
+"""Of the doctor, that are sent to a caller that asks all nodes."""
 EXIT_CANNOT_START = 1
 EXIT_BAD_CONFIG = 2
 
@@ -83,7 +83,7 @@ Examples:
 @click.option("--coordinator", is_flag=True, help="Be a coordinator instead of a node's daemon.")
 @click.option("--listen", metavar="HOST:PORT", help="With --coordinator: where to serve. Default: [::]:7400.")
 @click.option(
-    "--advertise", metavar="HOST:PORT", help="With --coordinator: what daemons are told. Default: the host's name."
+    "--advertise", metavar="HOST:PORT", help="With --coordinator: what daemons connect to. Default: the host's name."
 )
 @click.option(
     "--etcd",

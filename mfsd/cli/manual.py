@@ -91,7 +91,7 @@ def _configuration() -> str:
     for section in sections():
         lines += described(section)
     lines += [".SH EXAMPLES", ".nf", *map(_escape, EXAMPLE.strip("\n").split("\n")), ".fi"]
-    lines += [".SH FILES", ".TP", ".B /etc/mfs/mfsd.toml", "What mfsd reads when it is not told another."]
+    lines += [".SH FILES", ".TP", ".B /etc/mfs/mfsd.toml", "What mfsd reads unless --config names another."]
     lines += [".SH SEE ALSO", ".BR mfsd (8) ,", ".BR mfsctl\\-reload (8) ,", ".BR mfsctl (8)"]
     return "\n".join(lines) + "\n"
 

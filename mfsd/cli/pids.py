@@ -26,13 +26,13 @@ def daemon_pid(control: Path) -> int:
 class Pids:
     """Translates between the daemon's namespace and ours."""
 
-    def __init__(self, control: Path, told_pid: int, proc: Path = Path("/proc")) -> None:
-        """`told_pid`: the daemon's number, as it says itself."""
+    def __init__(self, control: Path, reported_pid: int, proc: Path = Path("/proc")) -> None:
+        """`reported_pid`: the daemon's number, as it says itself."""
         here = daemon_pid(control)
         self.here: dict[int, int] = {}
         """The daemon's numbers to ours; empty where they are the same."""
-        if here and here != told_pid:
-            self.here = _numbers(proc, here) | {told_pid: here}
+        if here and here != reported_pid:
+            self.here = _numbers(proc, here) | {reported_pid: here}
 
     def of_daemon(self, pid: int) -> int:
         """The daemon's number of one of our processes."""

@@ -1,6 +1,6 @@
 """Work in turns: nothing holds the loop for long, however much there is to do.
 
-The loop renews the lease, beats the heart and answers operators. A new leader of a large cluster is told thousands of
+The loop renews the lease, beats the heart and answers operators. A new leader of a large cluster gets thousands of
 batches at once; handled as they come, they would keep it from its own lease until that ends, and the next leader, too.
 """
 

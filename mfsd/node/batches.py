@@ -87,7 +87,7 @@ class Batches:
         self._reports: Reports | None = None
         self._snapshots: dict[Place, BatchSnapshot] = {}
         self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
-        self._told: dict[Place, int] = {}
+        self._ranks_sent: dict[Place, int] = {}
         """Ranks that the arbiter has been given."""
         self._red: dict[int, int | None] = {}
         self._unit: dict[int, str] = {}
@@ -160,12 +160,12 @@ class Batches:
         self._snapshots[place] = snapshot
         self._members[snapshot.batch_id][place] = None
         if snapshot.rank == RANK_NONE:
-            self._told.pop(place, None)  # a new life of the batch in the arbiter
+            self._ranks_sent.pop(place, None)  # a new life of the batch in the arbiter
         yield snapshot.batch_id
 
     def _forget(self, place: Place) -> Iterator[int]:
         snapshot = self._snapshots.pop(place)
-        self._told.pop(place, None)
+        self._ranks_sent.pop(place, None)
         del self._members[snapshot.batch_id][place]
         yield snapshot.batch_id
 
@@ -284,11 +284,11 @@ class Batches:
         order = self._order()
         for place, snapshot in self._snapshots.items():
             rank = order.get(snapshot.batch_id, RANK_NONE)
-            if self._told.get(place, RANK_NONE) == rank:
+            if self._ranks_sent.get(place, RANK_NONE) == rank:
                 continue
             with _gone_is_fine():
                 self._contexts.batch_rank(place[0], snapshot.batch_id, rank)
-                self._told[place] = rank
+                self._ranks_sent[place] = rank
 
     def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchSnapshot]) -> None:
         """Variant mfs leaves infeasible requests to the queue: it serves what it finds lost after those that can make

@@ -37,7 +37,7 @@ OUTCOMES_MAX = 4_096
 
 class _Held(NamedTuple):
     batch: BatchSummary
-    told_ns: int
+    reported_ns: int
     """When its relative times were right."""
 
 
@@ -216,7 +216,7 @@ class LinkState:
 
     def _encode(self, held: _Held, to: pb.Batch, report: pb.Report, now_ns: int) -> int:
         """Fills `to`; what of the room it takes."""
-        batch, passed_ns = held.batch, now_ns - held.told_ns
+        batch, passed_ns = held.batch, now_ns - held.reported_ns
         to.batch_id = batch.batch_id
         to.unit = batch.unit
         to.compute_left_ns = min(max(0, batch.compute_left_ns), BUDGET_MAX_NS)

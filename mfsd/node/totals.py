@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from mfsd.node.control import ClientStatus, ProcessTotals
 
 NAMES_MAX = 64
-"""Programs told apart. They name themselves: one that makes up new names must not fill the memory."""
+"""Programs counted apart. They name themselves: one that makes up new names must not fill the memory."""
 OTHERS = "(others)"
 
 _COUNTS = (

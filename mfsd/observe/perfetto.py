@@ -3,7 +3,7 @@
 One process of the trace is one daemon. In it:
 
 * a thread for each batch, with one slice (`X`) for each layer;
-* an asynchronous track (`b`, `n`, `e`, category `request`) for each request, from when it was told to its end, with
+* an asynchronous track (`b`, `n`, `e`, category `request`) for each request, from its announcement to its end, with
   instants where its deadline lies and where it was pruned;
 * an asynchronous track (category `flow`) for each task, from submission to completion, in it `wait` to the permit and
   `send` from there, with instants for promotions;
@@ -197,7 +197,7 @@ class _Process:
         for (client, request), steps in by_request.items():
             track = {"cat": "request", "id2": {"local": f"{client}-{request}"}}
             name = f"request {request}"
-            told = [e for e in steps if e.kind == Kind.REQUEST_ANNOUNCED]
+            announced = [e for e in steps if e.kind == Kind.REQUEST_ANNOUNCED]
             done = [e.time_ns for e in steps if e.kind in (Kind.COMPLETE, Kind.BYPASS)]
             ended = [e.time_ns for e in steps if e.kind == Kind.REQUEST_ENDED]
             deadline_ns = next((e.deadline_ns for e in steps if e.deadline_ns), 0)
@@ -205,13 +205,13 @@ class _Process:
                 "request": str(request),
                 "batch": next((str(e.batch_id) for e in steps if e.batch_id), None),
                 "process": self._process(client),
-                "budget_us": told[0].value if told else None,
+                "budget_us": announced[0].value if announced else None,
             }
             outcome: Json = {"bytes": sum(e.bytes for e in steps if e.kind in (Kind.COMPLETE, Kind.BYPASS))}
             if deadline_ns and (done or ended):
                 spare_ns = deadline_ns - (done or ended)[-1]
                 outcome |= {"met": spare_ns >= 0, "spare_us": spare_ns / 1e3}
-            last_ns = max([steps[-1].time_ns, *ended]) if ended or not told else end_ns
+            last_ns = max([steps[-1].time_ns, *ended]) if ended or not announced else end_ns
             yield {**self._at(steps[0].time_ns, "b", name), **track, "args": facts}
             if deadline_ns:
                 yield {

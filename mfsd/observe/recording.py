@@ -14,14 +14,14 @@ from mfsd.node.control_client import Conversation, Refused, Unreachable
 from mfsd.node.events import LAYOUT, Event, decode
 
 EVENTS_MAX = 2_000_000
-"""Of one daemon, unless told otherwise: about 1 GB as JSON."""
+"""Of one daemon, by default: about 1 GB as JSON."""
 
 END_S = 5.0
 """How long a daemon may take to say the last of a recording."""
 
 
 class Recorded(Struct):
-    """What one daemon has told."""
+    """What one daemon has sent."""
 
     started: RecordStarted
     events: list[Event] = []
@@ -72,7 +72,7 @@ class Recordings:
         self.wait(END_S)
         for conversation, found, ended in zip(self._conversations, self.found, self._ended, strict=True):
             if not ended.is_set():
-                found.problem = f"mfsd does not answer within {END_S:g} s: what it had not told yet is missing"
+                found.problem = f"mfsd does not answer within {END_S:g} s: what it had not sent yet is missing"
                 conversation.give_up()
                 ended.wait()
         self._close()

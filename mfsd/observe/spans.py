@@ -86,20 +86,20 @@ class Spans:
             self._counts["dropped"] += 1 + len(cells)
             return
         self._made += 1 + len(cells)
-        told = request.request
-        begin_ns = min([told.begin_ns, *(first for _, _, first, _, _ in cells)])
+        ended = request.request
+        begin_ns = min([ended.begin_ns, *(first for _, _, first, _, _ in cells)])
         attributes: dict[str, str | int | bool | float] = {
-            "mfs.request_id": str(told.request_id),
-            "mfs.bytes": told.size_bytes,
+            "mfs.request_id": str(ended.request_id),
+            "mfs.bytes": ended.size_bytes,
             "mfs.process": request.client.process,
             "mfs.unit": request.client.unit,
-            "mfs.pruned": told.pruned,
-            "mfs.outcome": told.verdict.name.lower(),
+            "mfs.pruned": ended.pruned,
+            "mfs.outcome": ended.verdict.name.lower(),
         }
-        if told.batch_id:
-            attributes["mfs.batch_id"] = str(told.batch_id)
-        if told.deadline_ns:
-            attributes["mfs.spare_seconds"] = (told.deadline_ns - told.done_ns) / 1e9
+        if ended.batch_id:
+            attributes["mfs.batch_id"] = str(ended.batch_id)
+        if ended.deadline_ns:
+            attributes["mfs.spare_seconds"] = (ended.deadline_ns - ended.done_ns) / 1e9
         parent = self._tracer.start_span(
             "request", context=trace.set_span_in_context(trace.INVALID_SPAN), start_time=begin_ns + self._offset_ns,
             attributes=attributes,
@@ -118,7 +118,7 @@ class Spans:
                 },
             )
             span.end(last_ns + self._offset_ns)
-        parent.end(max([told.end_ns, told.done_ns]) + self._offset_ns)
+        parent.end(max([ended.end_ns, ended.done_ns]) + self._offset_ns)
 
     def close(self) -> None:
         """Sends what waits, for as long as one export may take."""
@@ -161,7 +161,7 @@ def _cells(request: Ended) -> list[tuple[str, int | None, int, int, AccountCell]
 
 
 def _counting(exporter: SpanExporter, count: Callable[[int, bool], None]) -> SpanExporter:
-    """The exporter, with its outcomes told."""
+    """The exporter, with its outcomes counted."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     class Counting(SpanExporter):

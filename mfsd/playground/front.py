@@ -26,7 +26,7 @@ def run(options: Options, ready: Callable[[State], None], say: Callable[[str], N
         ports = stack.enter_context(_doors(folder, options.coordinators))
         state = layout(options, folder, list(zip(ports[::2], ports[1::2], strict=True)))
 
-        def told(pid: int) -> None:
+        def started(pid: int) -> None:
             state.pid = pid
 
         def inside() -> int:
@@ -44,7 +44,7 @@ def run(options: Options, ready: Callable[[State], None], say: Callable[[str], N
             return 0
 
         try:
-            return run_sandboxed(inside, told)
+            return run_sandboxed(inside, started)
         except SandboxError as error:
             raise PlaygroundError(f"cannot make nodes: {error}") from error
 

@@ -69,9 +69,9 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def run_sandboxed(function: Callable[[], int], told: Callable[[int], None] | None = None) -> int:
+def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | None = None) -> int:
     """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
-    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `told` is called there
+    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `started` is called there
     first, with that process's number as seen from here: whoever wants to join it later needs that. SandboxError: not
     possible here."""
     ready, tell = os.pipe()
@@ -79,7 +79,7 @@ def run_sandboxed(function: Callable[[], int], told: Callable[[int], None] | Non
     keeper = os.fork()
     if keeper == 0:
         os.close(ready)
-        _keep(function, told, tell)
+        _keep(function, started, tell)
     os.close(tell)
     received: list[int] = []
 
@@ -103,7 +103,7 @@ def run_sandboxed(function: Callable[[], int], told: Callable[[int], None] | Non
 
 
 def enter(pid: int) -> None:
-    """Joins the namespaces of a sandboxed process (its number as `told` got it); children of the caller are in its
+    """Joins the namespaces of a sandboxed process (its number as `started` got it); children of the caller are in its
     process namespace, too. The working folder stays where it can. OSError when the process is gone or
     another user's."""
     wanted = [("user", CLONE_NEWUSER), ("mnt", CLONE_NEWNS), ("net", CLONE_NEWNET), ("pid", CLONE_NEWPID)]
@@ -122,7 +122,7 @@ def enter(pid: int) -> None:
     os.chdir(here if here.is_dir() else "/")
 
 
-def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell: int) -> NoReturn:
+def _keep(function: Callable[[], int], started: Callable[[int], None] | None, tell: int) -> NoReturn:
     """Between the caller and the first process of the namespaces: waits for that and dies with the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to everybody; the caller decides
     die_with_parent()
@@ -133,7 +133,7 @@ def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell:
         os._exit(1)
     child = os.fork()
     if child == 0:
-        _first(function, told, tell)
+        _first(function, started, tell)
     os.close(tell)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
@@ -141,7 +141,7 @@ def _keep(function: Callable[[], int], told: Callable[[int], None] | None, tell:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell: int) -> NoReturn:
+def _first(function: Callable[[], int], started: Callable[[int], None] | None, tell: int) -> NoReturn:
     """The first process: when it ends, the kernel ends all others of its namespace."""
 
     me = os.getpid()
@@ -168,8 +168,8 @@ def _first(function: Callable[[], int], told: Callable[[int], None] | None, tell
         for number in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        if told is not None:
-            told(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there
+        if started is not None:
+            started(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there
         try:
             _furnish()
         except OSError as error:

@@ -12,7 +12,7 @@ RULES_MAX: Final = 64
 """As MFS_RULES_MAX in csrc/include/mfs/abi.h."""
 ROLES: Final = ("any", "nccl-data", "nccl-cts", "nccl-flush", "kv", "bulk")
 SIZED: Final = (Stage.REUSE, Stage.P2D)
-"""Stages whose transfers are told apart by size."""
+"""Stages whose transfers are divided by size."""
 
 
 class MarkRule(NamedTuple):

@@ -160,7 +160,7 @@ class Call(asyncio.BufferedProtocol):
             raise self._reason_of_end()
         if len(message) > MESSAGE_BYTES_MAX:
             self._end(f"a message of {len(message)} bytes is not sent: at most {MESSAGE_BYTES_MAX}")
-            raise self._reason_of_end()  # and whoever reads hears it: nothing would be told any more
+            raise self._reason_of_end()  # and the reader gets it: nothing would be reported any more
         self._outbox += b"\0" + len(message).to_bytes(4, "big") + message
         self._pump()
 

@@ -313,7 +313,7 @@ static int init(void **context, uint64_t id, int *mask, unsigned events, const c
 	pthread_mutex_unlock(&communicators_lock);
 	if (!free_place)
 		shim_log(SHIM_REASON_COMMUNICATORS,
-			 "more than %d NCCL communicators: the later ones are not told apart",
+			 "more than %d NCCL communicators: the later ones are not distinguished",
 			 MFS_COMMUNICATORS_MAX);
 	*mask = (int)events; /* one for all communicators */
 	return NOTHING;

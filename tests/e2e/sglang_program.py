@@ -1,5 +1,5 @@
 """The plugin in SGLang's own code, as far as that goes without a GPU: found by SGLang's loader, hooked by its registry,
-told by its Mooncake manager and its scheduler. Run by test_sglang.py; prints one JSON line.
+reported by its Mooncake manager and its scheduler. Run by test_sglang.py; prints one JSON line.
 
 Packages of which the imported modules only need the names are stood in for: their builds need CUDA or are not there.
 """

@@ -79,7 +79,7 @@ class Engines(Cluster):
             until(lambda name=name: self.healthy(name), f"vLLM {name} (see {self.folder})", START_S)
 
     def batches(self) -> list[tuple[int, int]]:
-        """Layers of each batch that was told, and how many it reached."""
+        """Layers of each batch that was reported, and how many it reached."""
         log = (self.folder / "adapter-all.log").read_text()
         return [(int(layers), int(reached)) for _, layers, reached in BATCH.findall(log)]
 
@@ -140,8 +140,8 @@ def test_around_the_nixl_connector(engines: Engines) -> None:
     sends = {"do_remote_decode": True, "do_remote_prefill": False}
 
     def decoded(prefilled: list[int]) -> list[int]:
-        told = engines.answer("P", prefilled, {}, max_tokens=1, kv_transfer_params=sends)["kv_transfer_params"]
-        return engines.complete("D", one, {}, max_tokens=8, kv_transfer_params=told)
+        reported = engines.answer("P", prefilled, {}, max_tokens=1, kv_transfer_params=sends)["kv_transfer_params"]
+        return engines.complete("D", one, {}, max_tokens=8, kv_transfer_params=reported)
 
     assert decoded(one) == wanted
     assert decoded(other) != wanted

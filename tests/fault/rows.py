@@ -50,7 +50,7 @@ FAULTS = (
             f"{DAEMON}::test_daemon_stopped_and_continued_schedules_again",
             f"{SHIM_DAEMON}::daemon_hangs",
             f"{LIFE}::test_a_stopped_daemon_is_taken_for_dead_and_believed_again",
-            f"{LIFE}::test_the_service_manager_is_told",
+            f"{LIFE}::test_the_service_manager_is_notified",
             f"{LIFE}::test_a_hung_arbiter_is_not_reported_alive",
         ),
     ),
@@ -159,7 +159,7 @@ FAULTS = (
         "posted without a permit, behind the earlier ones of its queue pair; counted",
         (
             "tests/native/shim_hold.c::more_than_slots",
-            "tests/unit/core/test_permits.py::test_what_finds_the_ring_full_is_told_later",
+            "tests/unit/core/test_permits.py::test_what_finds_the_ring_full_is_reported_later",
             "tests/unit/core/test_permits.py::test_tasks_run_out_and_come_back",
         ),
     ),

@@ -54,7 +54,7 @@ async def takeover_s(folder: Path) -> float:
             term = a.link.status().term
             with RunningClock() as clock:
                 leader.process.kill()
-                a.arrive(4, 20)  # nobody leads: told later
+                a.arrive(4, 20)  # without a leader: reported later
                 await until(
                     lambda: all(n.heard.changes[-1].term > term for n in (a, b)) and a.heard.batches() == [4, 2, 1],
                     "the next leader's order",

@@ -222,7 +222,7 @@ static void act(struct input *in, struct mfs_client *client, uint64_t *task)
 		t.stage = how & 16 ? MFS_STAGE_REUSE : MFS_STAGE_P2D;
 		t.batch = how & 32 ? (uint32_t)(how >> 6) : MFS_NONE_U32;
 		require(mfs_client_submit(client, &t, how & 1 ? MFS_COOKIE_NONE : task, one) <= (how & 2 ? 1 : 0),
-			"a permit without asking is told to those who heed it");
+			"a permit without asking is reported to callers that ask for it");
 		break;
 	}
 	case 2: {

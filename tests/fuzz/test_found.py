@@ -27,7 +27,7 @@ def unit(name: str) -> bytes:
     return pb.FromNode(report=pb.Report(term=TERM, arrived=[batch])).SerializeToString()
 
 
-def told(message: pb.ToNode) -> bytes:
+def reported(message: pb.ToNode) -> bytes:
     return message.SerializeToString()
 
 
@@ -62,8 +62,8 @@ FOUND = {
     "a node whose name moves the cursor": ("coordinator-link", hello("n\x1b[2J", "x/in")),
     "a port with a name without end": ("coordinator-link", hello("n1", "x" * 5000)),
     "a unit whose name moves the cursor": ("coordinator-link", hello("n1", "x/in") + BETWEEN + unit("u\x1b[2J")),
-    "a leader at no address": ("daemon-link", told(pb.ToNode(standby=pb.Standby(leader="\x1b[2J", term=5)))),
-    "a refusal of several lines": ("daemon-link", told(pb.ToNode(refusal=pb.Refusal(reason="a\nb\x1b[2J")))),
+    "a leader at no address": ("daemon-link", reported(pb.ToNode(standby=pb.Standby(leader="\x1b[2J", term=5)))),
+    "a refusal of several lines": ("daemon-link", reported(pb.ToNode(refusal=pb.Refusal(reason="a\nb\x1b[2J")))),
     "a mode that breaks the line": ("environment", b"a\nb\x1b[2J"),
     "a recorded event of a process that is a list": ("trace-file", recording(b'{"pid":[]}')),
     "a recording that began beyond all floats": ("trace-file", recording(base=b"9" * 400)),

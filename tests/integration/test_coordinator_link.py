@@ -71,13 +71,13 @@ async def test_status_shows_it_all(tmp_path: Path) -> None:
                     assert [row["node"] for row in reply["nodes"]] == ["a", "b"]
                     port = reply["nodes"][0]["ports"][1]
                     assert (port["name"], port["rate_bytes_per_s"], port["rho"]) == ("a/out", 10**9, 0.25)
-                    assert port["used"]["permille"] == [], "nobody told"
+                    assert port["used"]["permille"] == [], "no daemon reported"
                     assert reply["leads"] is True and reply["leader"] == coordinator.address
                     assert all(row["connected"] and int(row["lag_ns"]) > 0 for row in reply["nodes"])
                 else:
                     rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
                     assert ["3000", "3", "4", "b/in"] in rows, "pruned, of batch, for batch, by port"
-                    assert ["a/out", "a", "8 Gbit/s", "-", "25%"] in rows, "what is used of it nobody told"
+                    assert ["a/out", "a", "8 Gbit/s", "-", "25%"] in rows, "what is used of it no daemon reported"
 
 
 @in_loop
@@ -169,7 +169,7 @@ async def test_a_second_stream_of_a_node_replaces_the_first(tmp_path: Path) -> N
 
 
 @in_loop
-async def test_a_batch_of_100_000_requests_is_told_to_nobody_and_harms_nobody(tmp_path: Path) -> None:
+async def test_a_batch_of_100_000_requests_is_reported_to_nobody_and_harms_nobody(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("a", coordinator.address) as a:
             a.arrive(1, 60, requests=100_000)
@@ -180,7 +180,7 @@ async def test_a_batch_of_100_000_requests_is_told_to_nobody_and_harms_nobody(tm
 
 
 @in_loop
-async def test_updates_in_quick_succession_are_told_as_one(tmp_path: Path) -> None:
+async def test_updates_in_quick_succession_are_reported_as_one(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("a", coordinator.address) as a:
             a.arrive(1, 60)

@@ -184,7 +184,7 @@ def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path,
 
 
 def test_what_links_carry_is_on_the_page_and_in_the_status(tmp_path: Path, folder: Path) -> None:
-    """A megabyte a second fits this link: what tasks move is told by class, and is over when they are."""
+    """A megabyte a second fits this link: what tasks move is reported by class, and is over when they are."""
     with Coordinator(tmp_path, config=FAST) as coordinator:
         url = page_of(coordinator)
         with (
@@ -203,8 +203,8 @@ def test_what_links_carry_is_on_the_page_and_in_the_status(tmp_path: Path, folde
             shares = eventually(used, "what is used", pause_s=0.1)
             assert all(name.startswith("class ") for name in shares), shares
             assert any(p.used.permille for node in coordinator.status().nodes for p in node.ports)
-            told = mfsctl(None, "coordinator", "status", "--address", coordinator.address).stdout
-            assert "USED" in told
+            reported = mfsctl(None, "coordinator", "status", "--address", coordinator.address).stdout
+            assert "USED" in reported
             eventually(lambda: not fetch(f"{url}port.json?name=10.7.0.1%2Fout")["shares"], "the end", pause_s=0.1)
 
 
@@ -221,17 +221,17 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
                         a.link.request_ended(request_id, request_id > 0)
                     url = page_of(two)
 
-                    def told(met: int) -> bool:
+                    def reported(met: int) -> bool:
                         return bool(fetch(f"{url}view.json")["attainment"]["recent_met"] == met)
 
-                    await until_thread(lambda: told(9), "the leader's view at the one that stands by")
+                    await until_thread(lambda: reported(9), "the leader's view at the one that stands by")
                     # Only what it has asked itself outlives the leader; it asks every few seconds.
                     await until_thread(lambda: history_of(two), "the leader's history")
                     one.process.kill()
                     await asyncio.to_thread(two.wait_lead)
-                    await until_thread(lambda: told(9), "what the former leader counted")
+                    await until_thread(lambda: reported(9), "what the former leader counted")
                     a.link.request_ended(77, True)
-                    await until_thread(lambda: told(10), "the count goes on")
+                    await until_thread(lambda: reported(10), "the count goes on")
                     assert [
                         row["request_id"] for row in (await asyncio.to_thread(fetch, f"{url}view.json"))["missed"]
                     ] == ["0"]

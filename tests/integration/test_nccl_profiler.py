@@ -1,5 +1,5 @@
 """Published NCCL wheels and the shim agree on a version of the profiler interface; what NCCL's own transport sends is
-told apart by it, to the byte.
+distinguished by it, to the byte.
 """
 
 from __future__ import annotations

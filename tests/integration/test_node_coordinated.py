@@ -152,8 +152,8 @@ def test_the_coordinator_hears_which_deadlines_were_met(
         Engine(daemon.socket, "slow") as engine,
     ):
         deadlines = {1: now_ns + 3600 * 10**9, 2: now_ns + 3600 * 10**9, 3: 1}
-        told = [{"request_id": r, "deadline_ns": d} for r, d in deadlines.items()]
-        engine("batch", batch_id=1, layers=1, requests=[*told, {"request_id": 4}])
+        reported = [{"request_id": r, "deadline_ns": d} for r, d in deadlines.items()]
+        engine("batch", batch_id=1, layers=1, requests=[*reported, {"request_id": 4}])
         for request in (1, 3, 4):
             engine("submit", task=str(request), size_bytes=10, stage=Stage.P2D, batch=1, request_id=request)
             engine("wait", task=str(request))

@@ -154,25 +154,25 @@ def test_a_reload_of_a_bad_file_changes_nothing(folder: Path) -> None:
         assert daemon.status().daemon.mode == "observe"
 
 
-def test_the_service_manager_is_told(folder: Path) -> None:
+def test_the_service_manager_is_notified(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(folder / "notify"))
         manager.settimeout(100)
         environment = {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": "20000"}
 
-        def told(prefix: str) -> str:
+        def reported(prefix: str) -> str:
             while not (state := manager.recv(4096).decode()).startswith(prefix):
                 assert prefix == "WATCHDOG=1" or state == "WATCHDOG=1", (prefix, state)
             return state
 
         with Daemon(folder, environment=environment) as daemon:
-            assert f"MAINPID={daemon.process.pid}" in told("READY=1")
-            told("WATCHDOG=1")
+            assert f"MAINPID={daemon.process.pid}" in reported("READY=1")
+            reported("WATCHDOG=1")
             daemon.process.send_signal(signal.SIGHUP)
-            assert "MONOTONIC_USEC=" in told("RELOADING=1")
-            told("READY=1")
+            assert "MONOTONIC_USEC=" in reported("RELOADING=1")
+            reported("READY=1")
             daemon.process.send_signal(signal.SIGTERM)
-            told("STOPPING=1")
+            reported("STOPPING=1")
             assert daemon.wait_end() == 0
 
 
@@ -197,7 +197,7 @@ def test_a_hung_arbiter_is_not_reported_alive(folder: Path) -> None:
         with Daemon(folder, environment=environment, prepare=no_core_file) as daemon:
             assert alive()
             with hung(daemon.process.pid, "mfs-arbiter"):
-                assert any(silent() for _ in range(100)), "the service manager was told that a hung arbiter is alive"
+                assert any(silent() for _ in range(100)), "a hung arbiter was reported alive"
                 assert daemon.process.poll() is None
             assert alive(), "it goes on, and says so"
             with hung(daemon.process.pid, "mfs-arbiter") as arbiter:

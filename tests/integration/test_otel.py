@@ -75,8 +75,8 @@ def receiver() -> Iterator[Receiver]:
 
 def one_request(daemon: Daemon) -> None:
     with Engine(daemon.socket, "rdma0", "prefill") as engine:
-        told = [{"request_id": 2**63 + 1, "deadline_ns": time.monotonic_ns() + 3600 * 10**9}]
-        engine("batch", batch_id=5, layers=2, requests=told)
+        reported = [{"request_id": 2**63 + 1, "deadline_ns": time.monotonic_ns() + 3600 * 10**9}]
+        engine("batch", batch_id=5, layers=2, requests=reported)
         for layer in range(2):
             engine(
                 "submit", task="t", size_bytes=1000 + layer, stage=Stage.P2D, batch=5, layer=layer,

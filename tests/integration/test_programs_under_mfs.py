@@ -113,7 +113,7 @@ def test_nothing_is_held_when_not_enforcing(soft_roce: SoftRoce, daemon: Daemon,
     assert permits(daemon) == 0
 
 
-def test_an_all_to_all_is_never_held_and_its_queue_pairs_are_told_apart(
+def test_an_all_to_all_is_never_held_and_its_queue_pairs_are_reported_apart(
     soft_roce: SoftRoce, folder: Path, programs: Path
 ) -> None:
     """With the rules as shipped. The program reaches libibverbs by dlvsym, as NCCL does."""

@@ -103,7 +103,7 @@ def system_libibverbs() -> Path:
 
 
 def test_a_libibverbs_of_the_programs_own_gets_one_line(soft_roce, tmp_path):
-    """It does not find the device, and the program's user is told why; the system's library gets no such line."""
+    """It does not find the device, and the program's user is reported why; the system's library gets no such line."""
     copy = tmp_path / "libibverbs-0a1b2c3d.so.1"
     copy.write_bytes(system_libibverbs().read_bytes().replace(b"libibverbs.so.1\0", b"libibverbs-copy\0"))
     program = "import ctypes, sys\nctypes.CDLL(sys.argv[1]).ibv_get_device_list(None)"

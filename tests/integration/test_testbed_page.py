@@ -78,7 +78,7 @@ def test_every_class_has_its_colour_in_light_and_dark(written: Path, scheme: int
     pixels = np.rint(imread(shot)[:, :, :3] * 255).astype(int)
     assert bool(pixels[2, 2].mean() < 80) is dark, "paper"
     ink = pixels.min() if not dark else pixels.max()
-    assert abs(int(ink) - int(pixels[2, 2].mean())) > 180, "ink is told from paper"
+    assert abs(int(ink) - int(pixels[2, 2].mean())) > 180, "ink is reported from paper"
     for k in {k for used in USED.values() for k in used}:
         colour = [int(COLOURS[k][i : i + 2], 16) for i in (1, 3, 5)]
         assert (pixels == colour).all(axis=2).sum() > 500, f"class {k} is drawn"

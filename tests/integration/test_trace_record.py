@@ -221,11 +221,11 @@ def test_perfetto_shows_what_the_file_says(folder: Path) -> None:
     )
     assert complaints == []
     assert [name.split(" (mfsd")[0] for (name,) in processes] == ["a", "b"]
-    told = sorted(trace.flows(), key=lambda f: f["submit"])
+    reported = sorted(trace.flows(), key=lambda f: f["submit"])
     assert [(pid, request, size) for _, _, request, size, pid in flows] == [
-        (f["pid"], f["request"], f["bytes"]) for f in told
+        (f["pid"], f["request"], f["bytes"]) for f in reported
     ]
-    for (_, dur_ns, *_), flow in zip(flows, told, strict=True):
+    for (_, dur_ns, *_), flow in zip(flows, reported, strict=True):
         assert dur_ns == pytest.approx(1e3 * (flow["over"] - flow["submit"]), abs=2)
     shown = [(batch.split()[:2], layer) for layer, batch, _ in layers]
     assert shown == [(["batch", str(n)], f"layer {layer}") for n in (31, 32) for layer in range(LAYERS)]

@@ -8,7 +8,7 @@ static struct mfs_arbiter *arbiter;
 static struct session *client[CLIENTS];
 static uint32_t generation[CLIENTS];
 
-static enum mfs_asleep told(const struct session *session)
+static enum mfs_asleep reported(const struct session *session)
 {
 	return atomic_load(&session->segment->header.arbiter_asleep);
 }
@@ -46,7 +46,7 @@ static unsigned asleep_count(void)
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < CLIENTS; i++)
-		n += told(client[i]) == MFS_ASLEEP;
+		n += reported(client[i]) == MFS_ASLEEP;
 	return n;
 }
 
@@ -92,7 +92,7 @@ int main(void)
 	send_submit(i, 2);
 	ring(i);
 	turns(100000, 10000);
-	must(client[i]->submits == before + 1 && client[i]->active && told(client[i]) == MFS_AWAKE, "who rings is heard");
+	must(client[i]->submits == before + 1 && client[i]->active && reported(client[i]) == MFS_AWAKE, "who rings is heard");
 	send_submit(i, 5);
 	turns(100000, 10000);
 	must(client[i]->submits == before + 2, "and on other rings without ringing");
@@ -113,7 +113,7 @@ int main(void)
 	must(client[i]->submits == before + 1 && client[i]->reader.ring[MFS_SUBMIT_SHARED].torn_slots == 1,
 	     "a torn slot is passed by");
 
-	i = left_out(); /* the same moment: it is told to ring, and has just sent */
+	i = left_out(); /* the same moment: it is reported to ring, and has just sent */
 	ring(i);
 	turns(100000, 10000);
 	must(client[i]->active, "a bell alone is enough");
@@ -121,7 +121,7 @@ int main(void)
 	send_submit(i, 1);
 	arbiter->now_ns = now_ns;
 	actives_review(arbiter);
-	must(client[i]->active && told(client[i]) == MFS_AWAKE, "who has sent is not left out");
+	must(client[i]->active && reported(client[i]) == MFS_AWAKE, "who has sent is not left out");
 
 	for (i = 0; i < CLIENTS; i++)
 		must(client[i]->segment->gate[0].credit_class_marked[0] == 0 || client[i]->direction[0].holder,

@@ -303,7 +303,7 @@ static void queues(uint64_t step)
 		      (uint32_t)(step * 8 + n) % MFS_TASK_QUEUE_MAX * 1024 % MFS_TASK_QUEUE_MAX + 1, 0);
 }
 
-/* Each is told to have been sent before all that wait. */
+/* Each is reported to have been sent before all that wait. */
 static void queue_backwards(uint64_t step)
 {
 	for (unsigned n = 0; n < 32; n++)

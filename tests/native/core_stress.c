@@ -137,12 +137,12 @@ static void finish_some(struct worker *w)
 		mfs_client_wait(w->client, 1000000);
 }
 
-/* A batch's life on a client that others use for tasks with cookies: told, asked for, complete, over. */
+/* A batch's life on a client that others use for tasks with cookies: reported, asked for, complete, over. */
 static void engine(struct worker *w)
 {
 	struct mfs_demand_info demands[3];
 	struct mfs_request_info requests[2];
-	const struct mfs_batch_info told = {.batch_id = 100 + (uint64_t)(rand_r(&w->seed) % 4), .layers = 8,
+	const struct mfs_batch_info reported = {.batch_id = 100 + (uint64_t)(rand_r(&w->seed) % 4), .layers = 8,
 					    .compute_ns = 1000000, .requests = requests, .requests_count = 2};
 	uint64_t id;
 	int slot, rc;
@@ -153,7 +153,7 @@ static void engine(struct worker *w)
 	for (int i = 0; i < 2; i++)
 		requests[i] = (struct mfs_request_info){.request_id = 1 + (uint64_t)(rand_r(&w->seed) % 50),
 							.demands = demands, .demands_count = 3};
-	slot = mfs_client_batch_begin_with(w->client, &told);
+	slot = mfs_client_batch_begin_with(w->client, &reported);
 	CHECK(slot >= 0);
 
 	const struct mfs_task task = {.bytes = 1000, .request_id = requests[0].request_id, .batch = (uint32_t)slot,

@@ -1,4 +1,4 @@
-/* A verbs library with a device that sends nothing: it records what is posted and completes when told.
+/* A verbs library with a device that sends nothing: it records what is posted and completes when reported.
  *
  * It keeps the rules that callers rely on: states, slots (ENOMEM), one completion for each signaled work request, flushed
  * completions for everything after an error. Errors that real providers differ in are arbitrary but fixed here.

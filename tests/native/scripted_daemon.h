@@ -1,5 +1,5 @@
 /* A daemon that does exactly what a test says: it hands out the segment, keeps the heartbeat, notes what is submitted, and
- * grants when told. It runs on a thread of the test itself. */
+ * grants when reported. It runs on a thread of the test itself. */
 #ifndef SCRIPTED_DAEMON_H
 #define SCRIPTED_DAEMON_H
 

@@ -187,8 +187,8 @@ static void other_version(void)
 
 static const union ibv_gid far = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 7}};
 
-/* Holds one work request and answers what the daemon was told of it. */
-static struct mfs_message told(struct daemon *d, struct ibv_qp **qp)
+/* Holds one work request and answers what the daemon was reported of it. */
+static struct mfs_message reported(struct daemon *d, struct ibv_qp **qp)
 {
 	struct rig *r = rig_open(64);
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = 7,
@@ -207,7 +207,7 @@ static void destination(void)
 {
 	struct daemon *d = hold_daemon();
 	struct ibv_qp *qp;
-	struct mfs_message message = told(d, &qp);
+	struct mfs_message message = reported(d, &qp);
 
 	CHECK_EQUAL(message.bytes, 64);
 	CHECK_EQUAL(message.queue, qp->qp_num & MFS_TASK_QUEUE_MAX);
@@ -215,7 +215,7 @@ static void destination(void)
 	CHECK(message.peer && message.queue);
 }
 
-/* A daemon of a lower minor version is told what it knows, and nothing in places that it reads otherwise. */
+/* A daemon of a lower minor version gets what it knows, and nothing in places that it reads otherwise. */
 static void older_daemon(uint16_t older)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
@@ -224,7 +224,7 @@ static void older_daemon(uint16_t older)
 	struct daemon *d = daemon_start(&options);
 	struct mfs_client *client;
 	struct ibv_qp *qp;
-	struct mfs_message message = told(d, &qp);
+	struct mfs_message message = reported(d, &qp);
 	int slot;
 
 	CHECK_EQUAL(message.bytes, 64);

@@ -75,7 +75,7 @@ static void failed_completion(void)
 	rig_post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 1);
 	rig_post_writes(r, qp, 1, 3, IBV_SEND_SIGNALED);
-	fake_fail(qp); /* neither the caller nor the shim is told */
+	fake_fail(qp); /* neither the caller nor the shim gets to know */
 	WAIT((got += rig_poll(r, wc + got, 16 - got)) == 4);
 	for (int i = 0; i < 4; i++)
 		CHECK(wc[i].wr_id == (uint64_t)i && wc[i].status == IBV_WC_WR_FLUSH_ERR);

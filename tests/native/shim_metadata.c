@@ -173,7 +173,7 @@ static void unsignaled_bytes_keep_their_stage(void)
 	CHECK_EQUAL(usage->posted.bytes[MFS_STAGE_REUSE], 900);
 }
 
-/* A new daemon is told what is in flight, stage by stage, and sees it complete. */
+/* A new daemon gets what is in flight, stage by stage, and sees it complete. */
 static void in_flight_moves_to_a_new_daemon(void)
 {
 	const struct mfs_api *api = mfs_api();

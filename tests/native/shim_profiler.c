@@ -243,7 +243,7 @@ static void *proxy(void *argument)
 	return NULL;
 }
 
-/* The operation is told on this thread and sent by another, after it has been stopped. */
+/* The operation is reported on this thread and sent by another, after it has been stopped. */
 static void operate(void *context, struct ibv_qp *qp, union body body, uint64_t type, uint32_t bytes, pid_t pid)
 {
 	struct proxied p = {.context = context, .qp = qp, .bytes = bytes, .pid = pid};

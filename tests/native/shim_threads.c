@@ -356,7 +356,7 @@ static void handed_over_under_an_older_daemon(void)
 
 static _Atomic bool posting_done;
 
-static void *post_until_told(void *unused)
+static void *post_until_reported(void *unused)
 {
 	struct ibv_send_wr wr, *bad;
 	struct ibv_sge sge;
@@ -386,7 +386,7 @@ static void begins_to_hold(void)
 	rig_ready(one);
 	fake_observer = observe_one;
 	fake_complete_at_once(true);
-	CHECK(pthread_create(&thread, NULL, post_until_told, NULL) == 0);
+	CHECK(pthread_create(&thread, NULL, post_until_reported, NULL) == 0);
 	WAIT(last_of[0] > 1000);
 	CHECK_EQUAL(daemon_counts(d).submitted, 0);
 	daemon_rules(d, &hold, 1);

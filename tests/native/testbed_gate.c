@@ -88,9 +88,9 @@ void mfs_client_cancel(struct mfs_client *client, uint64_t task_id, bool without
 	(void)client, (void)task_id, (void)without;
 }
 
-int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *told)
+int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batch_info *reported)
 {
-	(void)client, (void)told;
+	(void)client, (void)reported;
 	return -1;
 }
 

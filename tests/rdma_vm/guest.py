@@ -176,7 +176,7 @@ def pingpong(folder: Path) -> str:
 
 def lanes_on_the_wire(folder: Path) -> str:
     """Each program by itself, so that every packet seen is one of its two queue pairs'."""
-    told, permits, size = [], 0, 0
+    reported, permits, size = [], 0, 0
     with Daemon(folder, rules("hold")) as daemon:
         for i, (name, wire_class) in enumerate(LANES):
             file = folder / name
@@ -189,9 +189,9 @@ def lanes_on_the_wire(folder: Path) -> str:
             assert seen == {DSCP[wire_class]}, f"{name}: DSCP {seen}, wanted {DSCP[wire_class]}"
             assert len(packets) > 200, f"{name}: {len(packets)} packets for 200 messages of four"
             assert size - earlier == 200 * 16_384, f"{name}: {size - earlier} bytes permitted"
-            told.append(f"{name} DSCP {DSCP[wire_class]} on all its {len(packets)} packets")
-    told.append(f"{permits} permits for {size} bytes")
-    return "; ".join(told)
+            reported.append(f"{name} DSCP {DSCP[wire_class]} on all its {len(packets)} packets")
+    reported.append(f"{permits} permits for {size} bytes")
+    return "; ".join(reported)
 
 
 def separation(folder: Path) -> str:
@@ -274,13 +274,13 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="mfs-") as folder:
             try:
-                told = check(Path(folder))
+                reported = check(Path(folder))
             except Exception:
                 failed += 1
                 print(f"FAILED {name}", flush=True)
                 traceback.print_exc()
                 continue
-        print(f"ok     {name}: {told} ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"ok     {name}: {reported} ({time.monotonic() - began:.0f} s)", flush=True)
     print(f"{len(checks) - failed} of {len(checks)} checks passed", flush=True)
     return 1 if failed else 0
 

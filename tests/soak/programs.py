@@ -78,7 +78,7 @@ def _listener(port: int, server: subprocess.Popen[str], until_s: float) -> bool:
 
 
 class Slot:
-    """One place in which runs of one kind follow each other until it is told to stop."""
+    """One place in which runs of one kind follow each other until it is stopped."""
 
     def __init__(
         self, name: str, tally: Tally, begin: Callable[[Run], None], moved: Callable[[list[str]], tuple[int, int]]

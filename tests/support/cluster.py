@@ -130,7 +130,7 @@ def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> I
 
 
 class Recorder:
-    """A daemon's listener: what it was told, and what holds now."""
+    """A daemon's listener: what it was given, and what holds now."""
 
     def __init__(self) -> None:
         self.changes: list[OrderChange] = []

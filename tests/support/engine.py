@@ -1,4 +1,4 @@
-"""An engine process for tests: uses mfsd.client as its own program, told what to do line by line.
+"""An engine process for tests: uses mfsd.client as its own program, driven line by line.
 
 As a program it reads one JSON list [verb, arguments] a line and answers one JSON value a line. As a module it starts
 such programs.
@@ -73,11 +73,11 @@ class _Program:
     def batch(self, batch_id: int, layers: int, requests: list[dict[str, Any]], **more: int) -> bool:
         from mfsd.client import Flow, Request
 
-        told = [
+        reported = [
             Request(**{**r, "flows": tuple(Flow(**{"nic": self.nic, **f}) for f in r.get("flows", ()))})
             for r in requests
         ]
-        self.batches[batch_id] = self.session.batch(batch_id, layers=layers, requests=told, **more)
+        self.batches[batch_id] = self.session.batch(batch_id, layers=layers, requests=reported, **more)
         return self.batches[batch_id].slot is not None
 
     def layer(self, batch_id: int, n: int) -> None:

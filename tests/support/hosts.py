@@ -40,7 +40,7 @@ class Host:
         return enter
 
     def cut(self) -> None:
-        """The switch's port goes down: nothing gets through, and no connection is told."""
+        """The switch's port goes down: nothing gets through, and no connection notices."""
         ip(f"-n {self._switch} link set dev {self._port} down")
 
     def heal(self) -> None:

@@ -55,7 +55,7 @@ class ScriptedBatch:
 
 
 class ScriptedSession:
-    """Grants every task at once in class 6 unless told otherwise by ``classes_of`` and ``hold``."""
+    """Grants every task at once in class 6 unless set by ``classes_of`` and ``hold``."""
 
     classes = 8
     max_hold_s = 1000.0

@@ -191,7 +191,7 @@ int main(int argc, char **argv)
 	     "a number is out of range");
 	mfs_policy_default(&config.policy, 8);
 	must(mfs_arbiter_create(&config, &arbiter) == 0, "no arbiter could be made");
-	must(mfs_arbiter_wire(arbiter, dscp) == 0, "classes could not be told");
+	must(mfs_arbiter_wire(arbiter, dscp) == 0, "classes could not be set");
 	for (uint32_t i = 0; i < nics; i++) {
 		char name[16];
 

@@ -29,7 +29,7 @@ DEADLINE_UNIT_S = 1e-6
 
 def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequence: int = 0) -> int:
     """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14). `second` is a
-    time or a duration in seconds, told apart by microseconds up to 4.7 hours, or any number of that range."""
+    time or a duration in seconds, distinguished by microseconds up to 4.7 hours, or any number of that range."""
     ticks = int(second / DEADLINE_UNIT_S)
     ticks = 0 if ticks < 0 else min(ticks, (1 << 34) - 1)
     return band << 61 | min(first, 2047) << 50 | ticks << 16 | third << 14 | sequence & 0x3FFF

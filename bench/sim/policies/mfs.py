@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import mfsd.policy as rules
+from bench.sim.altered_queue import AlteredNetwork
 from bench.sim.host_queue import RmlqNetwork
 from bench.sim.load import Load, bottleneck_rho
 from bench.sim.pace import Pace
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow, State
-from bench.sim.told_queue import ToldNetwork
 from mfsd._native import Decision, PlanCore
 from mfsd.policy.estimate import transfer_ns
 
@@ -117,7 +117,7 @@ class Mfs(Policy):
         )
 
     def queued_stage(self, flow: Flow) -> rules.Flow:
-        """Reuse of a request that still queues: production's queue has not been told of a batch."""
+        """Reuse of a request that still queues: production's queue knows of no batch."""
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
@@ -210,7 +210,7 @@ class Mfs(Policy):
         self.tick_s = None
         topology = self.simulation.cluster.topology
         if self.variant == "paper":
-            self.queues = ToldNetwork(topology, self.config, self.rank_alone)
+            self.queues = AlteredNetwork(topology, self.config, self.rank_alone)
         else:
             self.queues = RmlqNetwork(topology, self.config, needed_ns=self.needed_ns)
         return self.queues

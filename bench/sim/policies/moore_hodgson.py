@@ -34,7 +34,7 @@ class Parts(msgspec.Struct, frozen=True):
     lasts: str = "shipped"
     renewed: bool = False  # last stages that are given up are due four budgets later, as in `mfs`
     class0: bool = True
-    far_s: float | None = None  # it runs at all ports of a flow, and what it gives up at another is told so late
+    far_s: float | None = None  # it runs at all ports of a flow, and what it gives up at another is known so late
     weights: bool = False  # tiers count
 
 
@@ -65,7 +65,7 @@ class MooreHodgson(Mfs):
         self.parts = PARTS[self.variant]
         self.chosen = {"deadline", "size"} & {self.parts.loads, self.parts.lasts}
         self.late: set[Flow] = set()
-        self.far: set[Flow] = set()  # given up at other ports than their source, as told last
+        self.far: set[Flow] = set()  # given up at other ports than their source, as last known
         self.planned_s = -1.0
 
     # -- who can be in time

@@ -1,7 +1,7 @@
 """static: stage 2, then stage 1 by layer, then stage 3 by deadline. The strongest simple rule; MFS has to
 beat it.
 
-On a fabric with few classes it waits in production's host queue, which is told neither sizes that count, nor when a
+On a fabric with few classes it waits in production's host queue, which is given neither sizes that count, nor when a
 load is needed, nor of batches' ranks: loads go in the order in which they were asked for, last stages by deadline.
 static-exact: exact order on every link, whatever classes the fabric has."""
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.sim.altered_queue import AlteredNetwork
 from bench.sim.network import Network, SharedNetwork
 from bench.sim.policies import Policy, pack, register
-from bench.sim.told_queue import ToldNetwork
 from mfsd.policy import EarlyOrder, PolicyConfig
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class StaticStageAware(Policy):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.queues: ToldNetwork | None = None
+        self.queues: AlteredNetwork | None = None
 
     def network(self) -> Network | None:
         cluster = self.simulation.cluster
@@ -45,7 +45,7 @@ class StaticStageAware(Policy):
         config = PolicyConfig(
             classes=cluster.config.fabric_classes, early_order=EarlyOrder.RANK, critical_laxity_share=0.0
         )
-        self.queues = ToldNetwork(cluster.topology, config, by_deadline_alone)
+        self.queues = AlteredNetwork(cluster.topology, config, by_deadline_alone)
         return self.queues
 
     def batch_began(self, batch: Batch) -> None:

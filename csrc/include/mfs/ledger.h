@@ -20,11 +20,11 @@ struct mfs_account {
 	uint64_t done_ns;     /* the last of its tasks was complete; 0: none was */
 	uint64_t deadline_ns; /* 0: none */
 	uint32_t client_id;
-	uint32_t open;    /* tasks that wait or are in flight */
-	uint32_t told;    /* its program has announced it, not only named it with its tasks */
-	uint32_t pruned;  /* it was, at some time */
-	uint32_t verdict; /* enum mfs_verdict; NONE also while it is open */
-	uint32_t cells;   /* written to the array */
+	uint32_t open;      /* tasks that wait or are in flight */
+	uint32_t announced; /* its program has announced it, not only named it with its tasks */
+	uint32_t pruned;    /* it was, at some time */
+	uint32_t verdict;   /* enum mfs_verdict; NONE also while it is open */
+	uint32_t cells;     /* written to the array */
 };
 
 struct mfs_account_cell {

@@ -10,24 +10,24 @@
  *                      their size, then arrival (variant paper, other early orders: before all, by deadline)
  *  MFS_TIER_EARLY      control, collective and reuse: by relative layer index (RLI), size (power of two of the KiB) of
  *                      all early bytes the batch has waiting, its rank (variant paper: rank alone), control
- *                      before collective before reuse, then arrival. A batch that was not told goes after those
+ *                      before collective before reuse, then arrival. A batch that was not announced goes after those
  *                      that were
  *  MFS_TIER_LAST       other last-stage requests: by deadline (variant paper: level, deadline), then arrival;
  *                      lost ones by a renewed deadline
  *  MFS_TIER_SCAVENGER  background, unknown stages, pruned requests, in variant paper lost ones: by deadline
  *                      (none: last), then arrival
  *
- * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was told, and
+ * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was announced, and
  * MFS_RLI_UNKNOWN + layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow
- * of a told batch. Reuse without a batch, asked for while its request still queues, has the size of all reuse that
- * the request has waiting without one; without a request, its own. Where that could not be there by the deadline told
+ * of an announced batch. Reuse without a batch, asked for while its request still queues, has the size of all reuse that
+ * the request has waiting without one; without a request, its own. Where that could not be there by the deadline announced
  * with it even alone on the port, it counts as four times as large.
  *
  * A flow has a destination. While one is closed, what goes to it is passed over, and everything else goes on in that
  * order; facts of requests and batches are those of all destinations.
  *
  * Last-stage flows belong to a request; MLU, level, critical and lost are states of the request over the
- * bytes that it still has to ship through this NIC: waiting, in flight and told to come. Details:
+ * bytes that it still has to ship through this NIC: waiting, in flight and announced. Details:
  * docs/internals/rmlq.md.
  *
  * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch, once for each
@@ -57,7 +57,7 @@ struct mfs_flow {
 	uint64_t bytes;   /* up to MFS_FLOW_BYTES_MAX; 0 is allowed */
 	uint64_t request; /* key; 0: a request of its own */
 	uint64_t batch;   /* key; 0: none */
-	/* of the request, on the clock of now_ns; 0: none. The latest one told holds for the request. Of reuse without a
+	/* of the request, on the clock of now_ns; 0: none. The latest one holds for the request. Of reuse without a
 	 * batch: when it must be there for the request to be in time */
 	uint64_t deadline_ns;
 	uint64_t cookie;      /* the caller's, comes back in mfs_pick */
@@ -81,8 +81,8 @@ struct mfs_pick {
 	uint8_t reserved[6];
 };
 
-/* What the engine and the coordinator know of a batch. A batch that was told runs, until batch_end. While its
- * compute lasts (compute_left_ns after it was last told), its requests are promoted when it is told, not by
+/* What the engine and the coordinator know of a batch. A batch that was announced runs, until batch_end. While its
+ * compute lasts (compute_left_ns after it was last announced), its requests are promoted when it is announced, not by
  * time. */
 struct mfs_batch_context {
 	uint32_t layer_current; /* L_curr; one that is lower than before is ignored */
@@ -106,7 +106,7 @@ struct mfs_rmlq_snapshot {
 	struct mfs_pick place;
 	uint64_t arrival; /* order of arrival at this queue */
 	uint32_t rank;    /* of its batch; MFS_RANK_NONE */
-	uint8_t batch_told, batch_pruned;
+	uint8_t batch_announced, batch_pruned;
 	uint64_t compute_end_ns; /* of its batch; 0: unknown or past */
 	/* last stage: of its request. Reuse and background: pruned only */
 	uint64_t deadline_ns; /* 0: none */
@@ -133,7 +133,7 @@ struct mfs_rmlq_stats {
 struct mfs_rmlq;
 
 /* At most flows_max flows (waiting or in flight) are known at once, and besides their own, up to flows_max
- * requests and as many batches that were told. -EINVAL: a policy, rate or size out of range; -ENOMEM. Memory
+ * requests and as many batches that were announced. -EINVAL: a policy, rate or size out of range; -ENOMEM. Memory
  * that is never used is never touched. */
 int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
 		    struct mfs_rmlq **queue);
@@ -176,17 +176,18 @@ int mfs_rmlq_complete(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t b
 int mfs_rmlq_cancel(struct mfs_rmlq *queue, mfs_flow_handle handle);
 
 /* Tells or changes a batch; its requests are looked at again (promotion at layer boundaries). -EINVAL: key 0;
- * -ENOSPC: flows_max batches are told. */
+ * -ENOSPC: flows_max batches are announced. */
 int mfs_rmlq_batch(struct mfs_rmlq *queue, uint64_t batch, const struct mfs_batch_context *context,
 		   uint64_t now_ns);
-/* The batch has left: what it still has waiting is served as of an unknown batch. -ENOENT: never told. */
+/* The batch has left: what it still has waiting is served as of an unknown batch. -ENOENT: never announced. */
 int mfs_rmlq_batch_end(struct mfs_rmlq *queue, uint64_t batch);
 
-/* Tells or changes a request. -EINVAL: key 0; -ENOSPC: flows_max requests are told. A request that is told or
+/* Announces or changes a request. -EINVAL: key 0; -ENOSPC: flows_max requests are announced. A request that is announced or
  * pruned is known until request_end, any other until its last last-stage flow is gone. */
 int mfs_rmlq_request(struct mfs_rmlq *queue, uint64_t request, const struct mfs_request_context *context,
 		     uint64_t now_ns);
-int mfs_rmlq_request_end(struct mfs_rmlq *queue, uint64_t request); /* -ENOENT: neither told nor pruned */
+int mfs_rmlq_request_end(struct mfs_rmlq *queue,
+			 uint64_t request); /* -ENOENT: neither announced nor pruned */
 
 /* Pruned: its last-stage flows go to the scavenger until it is unpruned; its reuse flows too in variant
  * paper, in variant mfs only those without a batch, since the peers of a batch would stall. -EINVAL, -ENOSPC
@@ -204,7 +205,7 @@ int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EI
  * change anything. */
 uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 
-/* Has an observer told of each request that moves to a better level or becomes critical while a flow of it waits: that
+/* Calls an observer for each request that moves to a better level or becomes critical while a flow of it waits: that
  * flow's cookie and the new level. NULL: nobody. Called inside of the other calls, so it must call none of them. */
 void mfs_rmlq_watch(struct mfs_rmlq *queue,
 		    void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),

@@ -73,7 +73,7 @@ enum mfs_room mfs_window_room(struct mfs_window *window, uint16_t destination, u
 void mfs_window_enter(struct mfs_window *window, uint16_t destination, uint64_t bytes, uint64_t now_ns,
 		      struct mfs_passage *passage);
 void mfs_window_complete(struct mfs_window *window, const struct mfs_passage *passage, uint64_t now_ns);
-/* It will not be told to be complete, or not in time: its bytes leave the windows, and say nothing of the rate. `overdue`:
+/* It will not be reported complete, or not in time: its bytes leave the windows, and say nothing of the rate. `overdue`:
  * the destination is given more time from now on. */
 void mfs_window_leave(struct mfs_window *window, const struct mfs_passage *passage, bool overdue,
 		      uint64_t now_ns);

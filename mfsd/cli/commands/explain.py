@@ -69,7 +69,7 @@ def explain(path: Path, form: Form, subject: str | None, slowest: bool, kind: Li
     Of what has ended in the last minute it says when each stage was asked for and complete, whether it was in
     time, and behind whom it was seen waiting: daemons look four times a second, so shorter waits may be missing.
 
-    Also told: the place of its batch in the cluster's order, and why the coordinator gave the request up.
+    Also shown: the place of its batch in the cluster's order, and why the coordinator gave the request up.
     """
     if (subject is None) != slowest:
         raise click.UsageError("name a request, a process id or a task, or give --slowest")

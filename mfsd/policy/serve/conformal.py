@@ -35,7 +35,7 @@ class LengthBounds:
 
     def ended(self, num_prompt_tokens: int, predicted: float, produced: int) -> None:
         """A request has ended; one whose end was forced (cancelled, cut by its own limit) teaches nothing and is not
-        told."""
+        given."""
         error = produced - predicted
         if not math.isfinite(error):
             return

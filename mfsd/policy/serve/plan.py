@@ -1,4 +1,4 @@
-"""The one entry: what an engine computes in its next step, from what it sees, remembers, is told and the time.
+"""The one entry: what an engine computes in its next step, from what it sees, remembers, is given and the time.
 
 `plan_step` asks in this order: pace, regulate, deadlines and decodes, pool, relegate, preemption and overdue ones,
 fence, chunk, fit. Equal arguments give an equal plan, on any machine: a recorded view can be replayed.

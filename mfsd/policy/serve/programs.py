@@ -28,7 +28,7 @@ class Service(str, Enum):
 
 
 class Inherited(NamedTuple):
-    """What a call is told on arrival."""
+    """What a call gets on arrival."""
 
     service_s: float = 0.0
     wait_s: float = 0.0

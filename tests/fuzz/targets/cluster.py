@@ -140,8 +140,8 @@ async def _tell_coordinator(data: bytes) -> None:
     settings = Settings(listen="127.0.0.1:0", advertise="127.0.0.1:1", version="fuzz")
     electorate = Alone("127.0.0.1:1", lambda: TERM)
     service = Service(settings, electorate, Lines())
-    told = decoded(pb.FromNode, data)
-    half = len(told) // 2
+    reported = decoded(pb.FromNode, data)
+    half = len(reported) // 2
     waits, honest = Stream(decoded(pb.FromNode, data), ends=False), Stream(decoded(pb.FromNode, FROM_NODE[1]))
     waiting = asyncio.create_task(service.link(None, waits))  # type: ignore[arg-type]
     read = asyncio.create_task(waits.read_all.wait())
@@ -149,7 +149,7 @@ async def _tell_coordinator(data: bytes) -> None:
     read.cancel()
     leading = asyncio.create_task(electorate.run(service.role_changed))  # with a stream that stood by until now
     asked = asyncio.create_task(_asked(service))
-    streams = [honest, Stream(told), Stream(told[half:])]
+    streams = [honest, Stream(reported), Stream(reported[half:])]
     await asyncio.gather(*(asyncio.wait_for(service.link(None, stream), ANSWER_S) for stream in streams))  # type: ignore[arg-type]
     assert not leading.done(), leading.exception()
     waiting.cancel()

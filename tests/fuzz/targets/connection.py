@@ -36,7 +36,7 @@ class Connection(asyncio.Transport):
 
 
 def _conversation(*sent: bytes, status: str = "0") -> bytes:
-    """A coordinator's side of it, told by h2 itself."""
+    """A coordinator's side of it, written by h2 itself."""
     client, server = H2Connection(), H2Connection(H2Configuration(client_side=False))
     client.initiate_connection()
     client.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":path", LINK), (":authority", "a:1")])

@@ -49,11 +49,11 @@ def events(folder: Path) -> Iterator[Check]:
 
     def check(data: bytes) -> None:
         try:
-            told = recorded(data)
+            reported = recorded(data)
         except ValueError:
             return
         for request, batch in ((0, 0), (7, 0), (0, 9)):
-            written = msgspec.json.encode(document([told], request, batch))
+            written = msgspec.json.encode(document([reported], request, batch))
             assert msgspec.json.encode(read(written)) == written
 
     yield check

@@ -46,9 +46,9 @@ def environment(folder: Path) -> Iterator[Callable[[bytes], None]]:
 
     def check(data: bytes) -> None:
         values = [value.replace(b"\0", b"") for value in messages(data)]
-        told = dict(zip((name.encode() for name in NAMES), values, strict=False))
+        given = dict(zip((name.encode() for name in NAMES), values, strict=False))
         result = subprocess.run(
-            [program], env={**bare, **told, b"LD_PRELOAD": os.fsencode(SHIM)}, capture_output=True, timeout=RUN_S_MAX
+            [program], env={**bare, **given, b"LD_PRELOAD": os.fsencode(SHIM)}, capture_output=True, timeout=RUN_S_MAX
         )
         assert (result.returncode, result.stdout) == (0, b"sent\n"), result
         lines = result.stderr.split(b"\n")[:-1]

@@ -46,7 +46,7 @@ def shared_side() -> Side:
 
 @pytest.fixture
 def side(shared_side: Side) -> Side:
-    """The shared side as if nothing had been sent or told yet."""
+    """The shared side as if nothing had been sent or reported yet."""
     shared_side.session.__init__()
     vars(shared_side.session).pop("submit", None)
     shared_side.sources.ranges.clear()

@@ -124,7 +124,7 @@ def test_bytes_arrive_whatever_the_size(length: int, side: Side, stock_peer: Pee
     assert max(task.transfer.size_bytes for task in side.session.tasks) <= PIECE_BYTES
 
 
-def test_stage_by_rule_when_nothing_is_told(side: Side, stock_peer: Peer) -> None:
+def test_stage_by_rule_when_nothing_is_reported(side: Side, stock_peer: Peer) -> None:
     side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     side.engine.transfer_sync_read(stock_peer.name, side.address, stock_peer.address, 4096)
     assert [task.transfer.stage for task in side.session.tasks] == [3, 1]
@@ -157,8 +157,8 @@ def test_a_call_that_mixes_requests_is_split_by_pointer_ranges(side: Side, stock
         [32 * KIB] * len(offsets),
     )
     assert side.engine.batch_transfer_sync_write(stock_peer.name, *arguments) == 0
-    told = [(t.transfer.request_id, t.transfer.layer, t.transfer.size_bytes) for t in side.session.tasks]
-    assert told == [(1, 0, 64 * KIB), (2, 5, 64 * KIB), (0, 0, 32 * KIB)]
+    reported = [(t.transfer.request_id, t.transfer.layer, t.transfer.size_bytes) for t in side.session.tasks]
+    assert reported == [(1, 0, 64 * KIB), (2, 5, 64 * KIB), (0, 0, 32 * KIB)]
     for offset in offsets:
         assert stock_peer.read(offset, 32 * KIB) == content(9, 256 * KIB)[offset : offset + 32 * KIB]
 

@@ -1,5 +1,5 @@
-"""With a real session, calls of one buffer go the native way: with what is told, and in the lanes that the Python side
-opens behind them."""
+"""With a real session, calls of one buffer go the native way: with their metadata, and in the lanes that the Python
+side opens behind them."""
 
 from __future__ import annotations
 

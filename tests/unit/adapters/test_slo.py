@@ -1,4 +1,4 @@
-"""Promises are read from wherever they stand; nonsense is told once and taken as nothing."""
+"""Promises are read from wherever they stand; nonsense is reported once and taken as nothing."""
 
 from __future__ import annotations
 

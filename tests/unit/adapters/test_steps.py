@@ -110,13 +110,13 @@ def test_a_batch_has_its_requests_deadlines_and_every_layer_once(
     steps.begin(requests.chunks(output({"a": (0, [1, 2]), "b": (0, [3])}, {}, a=32, b=16)))
     for layer in (0, 0, 1, 1, 2, 3, 4, 2):
         steps.layer(layer)
-    told, batch = session.batches[0]
+    reported, batch = session.batches[0]
     assert batch.layers == [0, 1, 2, 3, 4]
-    assert told["layers"] == 4
-    a, b = told["requests"]
+    assert reported["layers"] == 4
+    a, b = reported["requests"]
     assert (a.request_id, b.request_id) == (request_number("x-a"), request_number("x-b"))
     assert 0 < b.deadline_ns - time.monotonic_ns() <= 100_000_000 < a.deadline_ns - time.monotonic_ns() <= 500_000_000
-    assert told["deadline_ns"] == b.deadline_ns
+    assert reported["deadline_ns"] == b.deadline_ns
     assert a.budget_ns == 500_000_000
     assert a.program_id == request_number("s")
     assert [(f.stage, f.size_bytes) for f in a.flows] == [(3, 2 * 4 * BLOCK)]
@@ -154,15 +154,15 @@ def test_a_batch_does_not_outlast_a_request_that_was_aborted(
     assert steps.known("a") is None
 
 
-def test_layer_wise_flows_are_told_layer_by_layer(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
+def test_layer_wise_flows_go_layer_by_layer(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
     seen: list[Any] = []
     steps.pushes = Thing(begin=seen.append, layer_ended=lambda *what: seen.append(what))  # type: ignore[assignment]
     requests.arrived(request("a"))
     chunks = requests.chunks(output({"a": (0, [1, 2])}, {}, a=32))
     steps.begin(chunks)
     steps.layer_ended(0, "event")
-    told = session.batches[0][0]["requests"][0]
-    assert [(f.layer, f.size_bytes) for f in told.flows] == [(layer, 2 * BLOCK) for layer in range(4)]
+    reported = session.batches[0][0]["requests"][0]
+    assert [(f.layer, f.size_bytes) for f in reported.flows] == [(layer, 2 * BLOCK) for layer in range(4)]
     assert seen == [chunks, (0, "event")]
     assert session.batches[0][1].layers == [1]
 
@@ -254,10 +254,10 @@ def test_what_is_loaded_within_its_step_belongs_to_the_step(steps: Steps, reques
 
 
 def test_metadata_of_an_ended_request_is_taken_as_unknown(steps: Steps, requests: Requests) -> None:
-    told = requests.arrived(request("a"))
+    reported = requests.arrived(request("a"))
     steps.begin(requests.chunks(output({"a": (0, [1])}, {}, a=32)))
     steps.end()
-    assert requests.ended("a") == told
+    assert requests.ended("a") == reported
     assert requests.ended("a") is None
     steps.finished({"a"}, {"a"})
     steps.finished({"a"}, {"a"})
@@ -304,7 +304,7 @@ def test_mooncakes_pointers_know_their_owners(steps: Steps, requests: Requests) 
     assert (failed, message) == ([], None)
 
 
-def test_another_mooncake_worker_is_told_by_blocks(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_mooncake_worker_is_reported_by_blocks(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
     for _ in range(2):
         assert not report_owners(Thing(connector_worker=Thing()), steps, once)
@@ -331,9 +331,9 @@ def test_another_vllm_is_reported_once_and_runs_unscheduled(caplog: pytest.LogCa
 def test_pruned_requests_are_reported() -> None:
     session = ScriptedSession()
     requests = Requests(Defaults(), "tiny", WarnOnce(), session.pruned)
-    told = requests.arrived(request("a"))
+    reported = requests.arrived(request("a"))
     assert not requests.is_pruned("a")
-    session.pruned_requests.add(told.number)
+    session.pruned_requests.add(reported.number)
     assert requests.is_pruned("a")
     assert not requests.is_pruned("nobody")
 

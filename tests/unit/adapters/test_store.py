@@ -104,8 +104,8 @@ def test_parameters_are_read_from_the_wheels_own_text() -> None:
 def test_what_is_put_is_got(shelf: Shelf) -> None:
     assert shelf.store.put("a", b"x" * SIZE) == 0
     assert shelf.store.get("a") == b"x" * SIZE
-    told = [(task.transfer.stage, task.transfer.size_bytes, task.life) for task in shelf.session.tasks]
-    assert told == [(4, SIZE, ["wait", "complete"]), (1, SIZE, ["wait", "complete"])]
+    reported = [(task.transfer.stage, task.transfer.size_bytes, task.life) for task in shelf.session.tasks]
+    assert reported == [(4, SIZE, ["wait", "complete"]), (1, SIZE, ["wait", "complete"])]
 
 
 def test_buffers_batches_and_parts(shelf: Shelf) -> None:
@@ -130,8 +130,8 @@ def test_a_batch_that_mixes_requests_is_split(shelf: Shelf) -> None:
     shelf.sources.ranges.add(pointers[1], SIZE, Metadata(2))
     assert shelf.store.batch_put_from(["p", "q"], pointers, [SIZE, SIZE]) == [0, 0]
     assert shelf.store.batch_get_into(keys=["q", "no such key"], buffer_ptrs=pointers, sizes=[SIZE, SIZE])[0] == SIZE
-    told = [(t.transfer.request_id, t.transfer.stage, t.transfer.layer) for t in shelf.session.tasks]
-    assert told == [(1, 4, 2), (2, 4, 0), (1, 1, 2), (2, 1, 0)]
+    reported = [(t.transfer.request_id, t.transfer.stage, t.transfer.layer) for t in shelf.session.tasks]
+    assert reported == [(1, 4, 2), (2, 4, 0), (1, 1, 2), (2, 1, 0)]
     assert shelf.area[:SIZE] == b"q" * SIZE
 
 

@@ -36,7 +36,7 @@ class Library:
         self.failures: list[str] = []
         self.answers: dict[str, int] = {}
         self.during: Any = lambda: None
-        self.context: ContextVar[Any] = ContextVar("told", default=None)
+        self.context: ContextVar[Any] = ContextVar("reported", default=None)
         self.owned: list[Any] = [[], {}]
         self.lanes: dict[int, Any] = dict.fromkeys(range(8))
         self.course: Course | None = (nic, False, False, self.lanes, "10.0.0.9")
@@ -116,7 +116,7 @@ def test_a_call_is_made_once_whatever_it_answers(library: Library, answer: Any) 
     assert library.long_way == []
 
 
-def test_what_is_told_goes_along(server: Any, library: Library) -> None:
+def test_what_is_reported_goes_along(server: Any, library: Library) -> None:
     """Three layers ahead of its batch a reuse fetch has a lower class than one that is needed now."""
     classes: list[int] = []
     library.lanes.clear()
@@ -132,7 +132,7 @@ def test_what_is_told_goes_along(server: Any, library: Library) -> None:
     assert stats(server)["posted_bytes"][Stage.BACKGROUND] == SIZE
 
 
-def test_a_batch_that_has_ended_is_told_once_and_the_call_goes_on(
+def test_a_batch_that_has_ended_is_reported_once_and_the_call_goes_on(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     with library.session.batch(5, layers=4, requests=[Request(9)]) as batch:

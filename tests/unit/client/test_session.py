@@ -153,7 +153,7 @@ def test_no_permit_where_nothing_is_scheduled(serve, session) -> None:
         ("nic", 99),
     ],
 )
-def test_a_permit_with_metadata_that_cannot_be_is_given_and_told_once(serve, session, caplog, field, value) -> None:
+def test_a_permit_with_metadata_that_cannot_be_is_given_and_reported_once(serve, session, caplog, field, value) -> None:
     serve()
     s = session()
     arguments = {"size_bytes": 1000, "stage": Stage.P2D, "nic": s.nic("a"), field: value}
@@ -165,7 +165,7 @@ def test_a_permit_with_metadata_that_cannot_be_is_given_and_told_once(serve, ses
     assert s.refused[field] == 3
 
 
-def test_a_permit_for_a_batch_that_has_ended_is_given_and_told_once(serve, session, caplog) -> None:
+def test_a_permit_for_a_batch_that_has_ended_is_given_and_reported_once(serve, session, caplog) -> None:
     serve()
     s = session()
     nic = s.nic("a", rate_bytes_per_s=125_000_000)
@@ -427,7 +427,7 @@ def test_what_cannot_be_is_unknown_and_said_once(serve, session, caplog, kind: s
 
 
 @pytest.mark.parametrize("name", ["", "x" * 32])
-def test_a_nic_that_cannot_be_is_not_told(serve, session, name: str) -> None:
+def test_a_nic_that_cannot_be_is_not_reported(serve, session, name: str) -> None:
     serve()
     s = session()
     with s.submit(10, stage=Stage.P2D, nic=s.nic(name)) as task:

@@ -1,4 +1,4 @@
-"""The leader's state machine: orders, who is told what, nodes that share a batch, come and go."""
+"""The leader's state machine: orders, who is sent what, nodes that share a batch, come and go."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_an_arrival_tells_one_key_to_one_daemon() -> None:
     for number in range(1, 50):
         world.arrive("a", batch(number, number * S))
     world.cluster.arrive("b", batch(99, 1), 0)  # before all others
-    told = world.tell()
-    assert set(told) == {"b"}
-    assert told["b"].keys == [(99, 1)]
+    reported = world.tell()
+    assert set(reported) == {"b"}
+    assert reported["b"].keys == [(99, 1)]
 
 
 def test_the_key_is_the_robust_effective_deadline() -> None:
@@ -134,7 +134,7 @@ def test_batches_of_a_lost_daemon_stay_for_the_grace() -> None:
     assert set(world.cluster.nodes) == {"b"}
 
 
-def test_a_daemon_that_comes_back_is_told_everything_and_what_it_does_not_name_is_gone() -> None:
+def test_a_daemon_that_comes_back_is_reported_everything_and_what_it_does_not_name_is_gone() -> None:
     world = World("a")
     world.arrive("a", batch(1, 1 * S))
     world.arrive("a", batch(2, 2 * S))
@@ -152,7 +152,7 @@ def test_a_daemon_that_comes_back_is_told_everything_and_what_it_does_not_name_i
     assert not world.cluster.oddities
 
 
-def test_what_cannot_be_in_time_is_infeasible_and_told_once() -> None:
+def test_what_cannot_be_in_time_is_infeasible_and_reported_once() -> None:
     world = World("a", "b")
     port = world.port("b/in")
     world.arrive("a", heavy(1, 600 * MS, 700_000_000, port))

@@ -58,7 +58,7 @@ def test_a_load_that_is_none_changes_nothing(rho: float) -> None:
     assert sum(world.cluster.oddities.values()) == 1
 
 
-def test_a_batch_of_100_000_requests_is_refused_and_its_daemon_told() -> None:
+def test_a_batch_of_100_000_requests_is_refused_and_its_daemon_reported() -> None:
     world = World("a")
     world.arrive("a", batch(1, *[S] * 100_000))
     assert not world.cluster.batches
@@ -200,7 +200,7 @@ def test_refusals_that_nobody_reads_are_bounded() -> None:
 
 
 def test_what_is_held_is_planned_together() -> None:
-    """Before the release nobody hears a judgement; after it all is as if told one after the other."""
+    """Before the release nobody hears a judgement; after it all is as if reported one after the other."""
     held, one_by_one = (
         World("a", policy=PolicyConfig(drop_budget=0.5)),
         World("a", policy=PolicyConfig(drop_budget=0.5)),

@@ -6,7 +6,7 @@ from mfsd.coordinator.state import BatchReport, RequestReport
 from tests.unit.coordinator.world import MS, RATE, S, World, heavy
 
 
-def test_a_pruned_request_is_told_to_its_daemon_with_the_reason_and_comes_back() -> None:
+def test_a_pruned_request_is_reported_to_its_daemon_with_the_reason_and_comes_back() -> None:
     world = World("a", "b")
     port = world.port("b/in")
     world.arrive("a", heavy(1, 600 * MS, 500_000_000, port))

@@ -49,9 +49,9 @@ def test_deltas_add_up_to_the_state(seed: int) -> None:
         if not world.cluster.nodes[name].connected:
             world.cluster.connect(name, {}, at_ns)
             for batch_id in list(world.cluster.nodes[name].batches):
-                told = world.cluster.batches[batch_id].reported[name]
-                requests = [RequestReport(r, d and d - at_ns, p) for r, (d, p) in told.requests.items()]
-                world.cluster.arrive(name, BatchReport(batch_id, "u", told.compute_ns, requests, {}), at_ns)
+                reported = world.cluster.batches[batch_id].reported[name]
+                requests = [RequestReport(r, d and d - at_ns, p) for r, (d, p) in reported.requests.items()]
+                world.cluster.arrive(name, BatchReport(batch_id, "u", reported.compute_ns, requests, {}), at_ns)
             world.cluster.synchronise(name, at_ns)
             world.tell()
     for name in names:

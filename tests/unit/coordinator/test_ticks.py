@@ -1,4 +1,4 @@
-"""When the leader looks at its state without having been told anything: only where time alone changes something."""
+"""When the leader looks at its state without any event: only where time alone changes something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader's cluster whose daemons remember what they were told, and batches for it."""
+"""A leader's cluster whose daemons remember what they were sent, and batches for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GRACE_NS = 5 * S
 
 
 class World:
-    """A cluster whose daemons remember what they were told."""
+    """A cluster whose daemons remember what they were sent."""
 
     def __init__(self, *nodes: str, policy: PolicyConfig | None = None) -> None:
         self.cluster = Cluster(policy or PolicyConfig(drop_budget=0.5), RATE, GRACE_NS)
@@ -47,12 +47,12 @@ class World:
 
     def tell(self) -> dict[str, Delta]:
         """Gives every daemon what it has not heard."""
-        told = {}
+        reported = {}
         for name in sorted(self.cluster.dirty):
             delta = self.cluster.take(name)
             if delta is None:
                 continue
-            told[name] = delta
+            reported[name] = delta
             keys, pruned = self.keys.setdefault(name, {}), self.pruned.setdefault(name, set())
             infeasible = self.infeasible.setdefault(name, set())
             if delta.snapshot:
@@ -65,7 +65,7 @@ class World:
             infeasible.update(delta.infeasible)
             infeasible.difference_update(delta.restored, ((e.batch_id, e.request_id) for e in delta.pruned))
             self.refused.setdefault(name, {}).update(delta.refused)
-        return told
+        return reported
 
     def order(self, node: str) -> list[int]:
         keys = self.keys[node]

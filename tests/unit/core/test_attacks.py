@@ -110,7 +110,7 @@ def test_collectives_without_a_pause_take_nearly_all(run: Run) -> None:
 
 @pytest.mark.parametrize("scenario", ["link-claimed", "counters-jump"])
 def test_who_claims_the_link_leaves_what_age_gives(run: Run, scenario: str) -> None:
-    """Counters that say that collectives need all of it cannot be told from such collectives: of 2 ms in which held
+    """Counters that say that collectives need all of it look like such collectives: of 2 ms in which held
     flows wait, one message of 256 KiB goes, which is an eighth of the link here."""
     figures = run(scenario)
     assert figures["victim"] >= 0.1 * run("alone")["victim"]
@@ -125,7 +125,7 @@ def test_more_peers_than_the_table_holds(run: Run) -> None:
 
 
 def test_what_costs_the_arbiter_is_heard_less(run: Run) -> None:
-    """Each message that is told to be the earliest of thousands walks past all of them: about 2,000 steps of 5 ns, in a
+    """Each message that claims to be the earliest of thousands walks past all of them: about 2,000 steps of 5 ns, in a
     quarter of the time. All 32 a step would be 19 million."""
     assert run("queue-backwards")["read"] < 500_000
 

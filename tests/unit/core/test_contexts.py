@@ -1,4 +1,4 @@
-"""Batches and requests in the real arbiter: what is told, how it orders, and what a hostile table can do."""
+"""Batches and requests in the real arbiter: what is reported, how it orders, and what a hostile table can do."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_bytes_that_are_to_come_count_in_mlu(serve, eventually: Eventually) -> N
     server, client, nic = filled(serve, policy=Policy(variant=Variant.PAPER))
     deadline_ns = time.monotonic_ns() + 1000 * S
     ahead = 1000 * RATE // 4  # MLU 0.25: between Q_2 and Q_1
-    told = RequestInfo(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandInfo(ahead, nic=nic),))
-    slot = client.request_begin(told)
+    reported = RequestInfo(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandInfo(ahead, nic=nic),))
+    slot = client.request_begin(reported)
     client.submit(1000, stage=Stage.P2D, nic=nic, request_id=7)
     task = the_task(server, client, eventually)
     facts = server.arbiter.facts(nic, Direction.OUT)
@@ -71,8 +71,8 @@ def test_bytes_that_are_to_come_count_in_mlu(serve, eventually: Eventually) -> N
 def test_the_last_layers_bytes_are_the_tail(full, eventually: Eventually) -> None:
     server, client, nic = full
     demands = tuple(DemandInfo(100 * (layer + 1), layer=layer, nic=nic) for layer in range(4))
-    told = RequestInfo(7, deadline_ns=time.monotonic_ns() + 1000 * S, demands=demands)
-    batch, _ = client.batch_begin_with(1, 4, [told])
+    reported = RequestInfo(7, deadline_ns=time.monotonic_ns() + 1000 * S, demands=demands)
+    batch, _ = client.batch_begin_with(1, 4, [reported])
     client.submit(10, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
     assert the_task(server, client, eventually).bytes_tail == 400
 
@@ -87,9 +87,9 @@ def test_a_request_is_promoted_by_time_though_nothing_happens(serve) -> None:
     guard_ns = int(budget_ns * PolicyConfig().critical_laxity_share)
     for attempt in itertools.count():  # critical from the start: the machine was away until then
         due_ns = time.monotonic_ns() + guard_ns + S + (S << attempt) // 2  # of which 1 s for its bytes
-        told = RequestInfo(7 + attempt, deadline_ns=due_ns, budget_ns=budget_ns)
-        client.request_begin(told)
-        where = {"nic": nic, "request_id": told.request_id, "deadline_ns": due_ns}
+        reported = RequestInfo(7 + attempt, deadline_ns=due_ns, budget_ns=budget_ns)
+        client.request_begin(reported)
+        where = {"nic": nic, "request_id": reported.request_id, "deadline_ns": due_ns}
         task = client.submit(RATE, stage=Stage.P2D, asked=True, **where)
         assert client.permit_wait(task, 600 * S) == 0
         if server.arbiter.nic_stats(nic)["promotions"]:
@@ -103,8 +103,8 @@ def test_while_its_batch_computes_it_is_promoted_at_layer_boundaries(serve, even
         crossing_ns = now_ns + (S << attempt) // 4
         deadline_ns = now_ns + 1000 * S
         size = int(0.125 * RATE * (deadline_ns - crossing_ns) / 1e9)  # MLU reaches Q_2 = 0.125 at crossing_ns
-        told = RequestInfo(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandInfo(size, nic=nic),))
-        batch, _ = client.batch_begin_with(1, 10, [told], compute_ns=500 * S)
+        reported = RequestInfo(7, deadline_ns=deadline_ns, budget_ns=1000 * S, demands=(DemandInfo(size, nic=nic),))
+        batch, _ = client.batch_begin_with(1, 10, [reported], compute_ns=500 * S)
         client.submit(100, stage=Stage.P2D, nic=nic, request_id=7, batch=batch)
         first = the_task(server, client, eventually)
         assert first.compute_end_ns > now_ns
@@ -247,7 +247,7 @@ def readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
 
 
-def test_changes_are_told_once_and_ring(serve, eventually: Eventually) -> None:
+def test_changes_are_reported_once_and_ring(serve, eventually: Eventually) -> None:
     server = serve()
     fd = server.arbiter.notice_fd()
     assert not readable(fd)
@@ -301,12 +301,12 @@ def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -
 def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eventually, names_it: str) -> None:
     """Messages of several threads are read in any order: one that names the batch may be ahead of its requests' own."""
     server = serve()
-    told, other = server.attach(), server.attach()
+    reported, other = server.attach(), server.attach()
     other.nic("rdma0", 0, RATE)
     requests = [RequestInfo(100 + i, demands=(DemandInfo(1),)) for i in range(40)]
-    batch, slots = told.batch_begin_with(1, 4, requests)
-    eventually(lambda: server.arbiter.batch_snapshot(told.client_id, batch))
-    source, target = server.segments[told.client_id], server.segments[other.client_id]
+    batch, slots = reported.batch_begin_with(1, 4, requests)
+    eventually(lambda: server.arbiter.batch_snapshot(reported.client_id, batch))
+    source, target = server.segments[reported.client_id], server.segments[other.client_id]
     for table, size in (
         ("batch", _native.BATCHES_MAX * _native.BATCH_BYTES),
         ("request", _native.REQUESTS_MAX * _native.REQUEST_BYTES),
@@ -314,7 +314,7 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
     ):
         target[LAYOUT[table] : LAYOUT[table] + size] = source[LAYOUT[table] : LAYOUT[table] + size]
     lane = SubmitRing(target)
-    if names_it == "request":  # the batch is not there before it is told: its own message may still be written
+    if names_it == "request":  # the batch is not there before it is reported: its own message may still be written
         sent = server.arbiter.stats()["messages"]
         lane.send(request_message(slots[0]))
         drained(server, eventually, sent + 1)
@@ -330,16 +330,16 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
 
 
 def replace(client: Client, batch: int, slots: list[int]) -> None:
-    """The batch, with the first two requests ever told, ends; another begins in its slot, with requests in these."""
+    """The batch, with its first two requests, ends; another begins in its slot, with requests in these."""
     client.batch_end(batch)
     for request_id in range(100, 100 + _native.REQUESTS_MAX - 2):
         client.request_end(client.request_begin(RequestInfo(request_id)))
-    told = [RequestInfo(50 + i, demands=(DemandInfo(1),)) for i in range(len(slots))]
-    assert client.batch_begin_with(2, 4, told) == (batch, slots)
+    reported = [RequestInfo(50 + i, demands=(DemandInfo(1),)) for i in range(len(slots))]
+    assert client.batch_begin_with(2, 4, reported) == (batch, slots)
 
 
 def test_requests_that_were_replaced_while_the_arbiter_was_away_are_there_once(serve, eventually: Eventually) -> None:
-    """The message that told of the old request is the first that is read: by then its slot and its batch are others."""
+    """The message about the old request is the first that is read: by then its slot and its batch are others."""
     server = serve(start=False)
     client = server.attach()
     batch, slots = client.batch_begin_with(1, 4, [RequestInfo(1), RequestInfo(2)])
@@ -352,7 +352,7 @@ def test_requests_that_were_replaced_while_the_arbiter_was_away_are_there_once(s
     assert sorted(r.request_id for r in look.requests) == [50, 51]
 
 
-def test_what_a_client_has_told_is_read_no_more_when_it_leaves(serve) -> None:
+def test_what_a_client_has_reported_is_read_no_more_when_it_leaves(serve) -> None:
     server = serve(start=False)
     client = server.attach()
     passing = client.request_begin(RequestInfo(3))
@@ -398,7 +398,7 @@ def test_tables_run_out_and_come_back(serve) -> None:
         client.batch_end(batch)
 
 
-def test_what_cannot_be_told_is_refused(serve) -> None:
+def test_what_cannot_be_reported_is_refused(serve) -> None:
     client = serve().attach()
     too_many = (DemandInfo(1),) * (_native.REQUEST_DEMANDS_MAX + 1)
     fails(errno.EINVAL, lambda: client.request_begin(RequestInfo(1, demands=too_many)))

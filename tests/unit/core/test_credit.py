@@ -67,7 +67,7 @@ def on_credit(server: Server, client: Client, **words: object) -> bool:
     return taken(server, client) > before
 
 
-def test_nobody_is_woken_and_all_is_told(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+def test_nobody_is_woken_and_all_is_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
     server, client = lent()
     before = server.arbiter.client_stats(client.client_id)
     bytes_before = sum(server.arbiter.nic_stats(0)["granted_bytes"])
@@ -107,8 +107,8 @@ def test_the_class_is_that_of_asking(
     batch = client.batch_begin(7, 40, 0, 10**12)
     later_ns = time.monotonic_ns() + 10**15
     words = [
-        {"stage": stage, "deadline_ns": deadline_ns, "batch": told, "layer": layer, "request_id": request_id}
-        for stage, deadline_ns, told, layer, request_id in itertools.product(
+        {"stage": stage, "deadline_ns": deadline_ns, "batch": reported, "layer": layer, "request_id": request_id}
+        for stage, deadline_ns, reported, layer, request_id in itertools.product(
             (Stage.REUSE, Stage.P2D, Stage.BACKGROUND), (0, later_ns), (None, batch), (0, 3, 5, 30), (0, 9)
         )
     ]
@@ -190,7 +190,7 @@ def test_not_beside_collectives_unless_apart(
         client.count_posted(0, Stage.COLLECTIVE, 10_000)
         assert on_credit(server, client, class_marked=True)
         assert not on_credit(server, client)
-        eventually(lambda: not on_credit(server, other), "the other is told")
+        eventually(lambda: not on_credit(server, other), "the other is reported")
         assert on_credit(server, other, class_marked=True)
         client.count_completed(0, Stage.COLLECTIVE, 10_000)
         eventually(lambda: on_credit(server, other), "credit, when none were seen for a while")
@@ -223,7 +223,7 @@ def test_there_is_none_where_nothing_is_enforced(lent: Callable[..., tuple[Serve
     assert taken(server, client) == before
 
 
-def test_who_asks_sees_all_that_was_told(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+def test_who_asks_sees_all_that_was_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
     """Far more than the arbiter reads in one turn lies in the ring of a client that rang for none of it."""
     server, client = lent(heartbeat_ns=500_000_000)
     eventually(lambda: server.segments[client.client_id][LAYOUT["header.arbiter_asleep"]] == AT_REST, "rest")

@@ -80,7 +80,7 @@ def test_a_task_is_permitted(dormant: tuple[Server, Client, Header], take: Calla
 def test_another_client_finds_it_alive(dormant: tuple[Server, Client, Header], eventually: Eventually) -> None:
     server, _, header = dormant
     second = Header(server, server.attach())
-    eventually(lambda: header.dormant and second.dormant, "that both are told")
+    eventually(lambda: header.dormant and second.dormant, "that both are reported")
 
 
 def test_collectives_alone_end_it(dormant: tuple[Server, Client, Header], eventually: Eventually) -> None:

@@ -95,7 +95,7 @@ def test_two_processes_have_two_accounts(serve: Callable[..., Server], eventuall
 
 
 def test_verdicts(serve: Callable[..., Server], take: Take, eventually: Eventually) -> None:
-    """In time, too late, without a deadline, without a flow, and one whose flow outlives the told end."""
+    """In time, too late, without a deadline, without a flow, and one whose flow outlives the reported end."""
     server = serve()
     client = server.attach()
     nic = client.nic("soft0")

@@ -183,7 +183,7 @@ def test_tasks_run_out_and_come_back(serve, take: Take, eventually: Eventually) 
         assert take(client, 1) == [task]
 
 
-def test_what_finds_the_ring_full_is_told_later(serve, take: Take, eventually: Eventually) -> None:
+def test_what_finds_the_ring_full_is_reported_later(serve, take: Take, eventually: Eventually) -> None:
     server = serve(start=False)  # nobody reads
     with server.attach() as client:
         nic = client.nic("rdma0")

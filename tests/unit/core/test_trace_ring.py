@@ -52,8 +52,8 @@ def test_a_flow_from_submit_to_complete(serve: Callable[..., Server], take: Take
     assert {(e.bytes, e.request_id, e.batch_id, e.stage, e.layer, e.deadline_ns) for e in flow} == {
         (1000, 7, 70, Stage.P2D, 2, deadline_ns)
     }
-    told = next(e for e in events if e.kind == Kind.REQUEST_ANNOUNCED)
-    assert (told.request_id, told.deadline_ns, told.value) == (7, deadline_ns, 10**6)
+    reported = next(e for e in events if e.kind == Kind.REQUEST_ANNOUNCED)
+    assert (reported.request_id, reported.deadline_ns, reported.value) == (7, deadline_ns, 10**6)
     begun = next(e for e in events if e.kind == Kind.BATCH_BEGIN)
     assert (begun.batch_id, begun.value) == (70, 4)
     assert {e.batch_id for e in events if e.kind == Kind.REQUEST_BATCH} <= {70}

@@ -100,7 +100,7 @@ def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually
         assert bulk.nic("rdma0") == nic
         collective.count_posted(nic, Stage.COLLECTIVE, 1_000_000)
         task = bulk.submit(KIB, stage=Stage.P2D, nic=nic)
-        # The arbiter has seen both, and asks to be told when the collective is done.
+        # The arbiter has seen both, and asks to be rung when the collective is done.
         eventually(lambda: collective.gate(nic) >> 31)
         assert server.arbiter.nic_stats(nic)["unscheduled_in_flight_bytes"] == 1_000_000
         assert bulk.permits() == []

@@ -316,7 +316,7 @@ def test_a_program_that_carries_libibverbs(look: Any, checks: Checks, tmp_path: 
     assert "process.static-verbs" in look(checks("process"))
 
 
-def test_elf_files_are_told_apart(tmp_path: Path) -> None:
+def test_elf_files_are_reported_apart(tmp_path: Path) -> None:
     shim = read_elf(LIBRARY)
     assert shim and shim.dynamic and not shim.carries_verbs
     assert set(INTERPOSED) <= shim.defines, "what the doctor looks for is what the shim has"

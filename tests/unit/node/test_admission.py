@@ -37,7 +37,7 @@ def test_one_empty_list_admits_nobody_else() -> None:
     assert error_of(Admission(SocketConfig(allowed_uids=[])), peer(1000)) == errno.EACCES
 
 
-def test_an_invisible_process_is_told_why() -> None:
+def test_an_invisible_process_is_reported_why() -> None:
     refusal = Admission(SocketConfig()).admit(peer(1000, pid=0), 0.0)
     assert refusal is not None and "pid namespace" in refusal.reason
 

@@ -36,7 +36,7 @@ def request(number: int, due_ms: int = 0, *demands: DemandSnapshot) -> RequestSn
 
 
 class Arbiter:
-    """Holds contexts as the arbiter does, and keeps what it was told."""
+    """Holds contexts as the arbiter does, and keeps what it was given."""
 
     def __init__(self) -> None:
         self.batches: dict[tuple[int, int], BatchSnapshot] = {}
@@ -122,10 +122,10 @@ class Link:
         self.said.append((f"routed {unit}", set(demands)))
 
     def summaries(self) -> list[tuple[str, object]]:
-        return [(what, told) for what, told in self.said if what in ("arrived", "updated", "departed")]
+        return [(what, reported) for what, reported in self.said if what in ("arrived", "updated", "departed")]
 
     def routes(self) -> list[tuple[str, object]]:
-        return [(what, told) for what, told in self.said if what.startswith("routed")]
+        return [(what, reported) for what, reported in self.said if what.startswith("routed")]
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_a_summary_says_both_ends_and_what_is_left(node) -> None:
     assert set(summary.collectives) == {PortDemand("10.0.0.1/out", 11), PortDemand("10.0.0.7/in", 11)}
 
 
-def test_what_the_collectives_of_a_batch_moved_is_told_when_it_ends(node) -> None:
+def test_what_the_collectives_of_a_batch_moved_is_reported_when_it_ends(node) -> None:
     arbiter, link, batches = node
     arbiter.moved["unit1"] = {0: 10**6}  # before the first batch: nobody's
     arbiter.put(1, 0, 10, request(1, 500))
@@ -256,7 +256,7 @@ def test_a_batch_that_was_cut_short_is_no_history(node) -> None:
     assert [what for what, _ in link.summaries()] == ["arrived", "departed", "arrived", "departed"]
 
 
-def test_loads_are_told_when_they_have_moved(node) -> None:
+def test_loads_are_reported_when_they_have_moved(node) -> None:
     arbiter, link, batches = node
     seconds = iter([0, 0, 0.99, 1, 2, 3, 4])
     loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: int(next(seconds) * 1e9))
@@ -341,7 +341,7 @@ def test_a_complete_order_forgets_what_it_does_not_name(node) -> None:
     assert arbiter.pruned() == {3}
 
 
-def test_a_pruned_request_stays_so_when_its_batch_is_told_anew(node) -> None:
+def test_a_pruned_request_stays_so_when_its_batch_is_reported_anew(node) -> None:
     arbiter, _, batches = node
     arbiter.put(1, 0, 10, request(1, 100))
     batches.refresh(arbiter.at((1, 0)))
@@ -377,7 +377,7 @@ def test_clients_that_end_meanwhile_do_no_harm(node) -> None:
     batches.client_gone(1)
 
 
-def test_uses_are_told_by_class_when_they_have_moved(node) -> None:
+def test_uses_are_reported_by_class_when_they_have_moved(node) -> None:
     arbiter, link, batches = node
     seconds = iter(range(20))
     loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: next(seconds) * 10**9)
@@ -392,7 +392,7 @@ def test_uses_are_told_by_class_when_they_have_moved(node) -> None:
     assert (in_port, inward.classes[6], inward.unscheduled, inward.passed) == ("10.0.0.1/in", 0.0, 0.1, 0.0)
     for _ in range(SAMPLES + 1):
         loads.sample()
-    assert all(use.classes[6] == use.unscheduled == 0.0 for _, use in link.uses[-2:]), "it is over, and that is told"
-    told = len(link.uses)
+    assert all(use.classes[6] == use.unscheduled == 0.0 for _, use in link.uses[-2:]), "it is over, and reported"
+    reported = len(link.uses)
     loads.sample()
-    assert len(link.uses) == told
+    assert len(link.uses) == reported

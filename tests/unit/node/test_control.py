@@ -35,7 +35,7 @@ def test_the_line_of_a_request_is_stable() -> None:
     assert encode(ModeRequest(mode="observe")) == b'{"request":"mode","mode":"observe","version":1}\n'
 
 
-def test_another_version_is_told_apart_from_a_malformed_line() -> None:
+def test_another_version_is_reported_apart_from_a_malformed_line() -> None:
     with pytest.raises(ProtocolError, match="speaks control version 1, not 2") as caught:
         decode_request(b'{"request":"levitate","version":2}')
     assert caught.value.code == "version"

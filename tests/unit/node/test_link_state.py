@@ -26,10 +26,10 @@ def batch(batch_id: int, budget_ns: int | None = S, *demands: PortDemand, comput
     return BatchSummary(batch_id, "u", compute_ns, (RequestSummary(batch_id * 10, budget_ns, demands),))
 
 
-def told(state: LinkState, now_ns: int = 0) -> pb.Report:
+def reported(state: LinkState, now_ns: int = 0) -> pb.Report:
     message = state.report(now_ns)
     assert message is not None
-    assert state.report(now_ns) is None, "everything is told"
+    assert state.report(now_ns) is None, "everything is reported"
     return message.report
 
 
@@ -52,7 +52,7 @@ def with_batches(*numbers: int) -> LinkState:
     return state
 
 
-# ---- what is told ---------------------------------------------------------------------------------
+# ---- what is reported ---------------------------------------------------------------------------------
 
 
 def test_hello_names_the_node_its_ports_and_what_it_has_followed() -> None:
@@ -67,7 +67,7 @@ def test_budgets_are_what_is_left_when_the_report_is_made() -> None:
     state.put(batch(1, 5 * S), now_ns=10 * S)
     state.put(batch(2, S), now_ns=10 * S)
     state.put(batch(3, None), now_ns=10 * S)
-    report = told(state, now_ns=12 * S)
+    report = reported(state, now_ns=12 * S)
     assert [r.requests[0].budget_left_ns for r in report.arrived[:2]] == [3 * S, -1 * S]
     assert not report.arrived[2].requests[0].HasField("budget_left_ns")
 
@@ -76,26 +76,26 @@ def test_ports_get_numbers_once_a_stream() -> None:
     state = new_state(x=100)
     state.put(batch(1, S, PortDemand("x/in", 5), PortDemand("y/out", 6)), 0)
     state.put(batch(2, S, PortDemand("y/out", 7)), 0)
-    report = told(state)
+    report = reported(state)
     assert [(p.number, p.name) for p in report.ports] == [(1, "y/out")]
     assert list(report.arrived[0].requests[0].port) == [0, 1]
     assert list(report.arrived[1].requests[0].port) == [1]
     state.start_snapshot()
-    assert [(p.number, p.name) for p in told(state).ports] == [(1, "y/out")], "a new leader knows nothing"
+    assert [(p.number, p.name) for p in reported(state).ports] == [(1, "y/out")], "a new leader knows nothing"
 
 
-def test_a_batch_that_comes_and_goes_between_reports_is_not_told() -> None:
+def test_a_batch_that_comes_and_goes_between_reports_is_not_reported() -> None:
     state = new_state()
     state.put(batch(1), 0)
     state.depart(1)
     assert state.report(0) is None
 
 
-def test_a_batch_that_goes_and_comes_again_is_told_as_both() -> None:
+def test_a_batch_that_goes_and_comes_again_is_reported_as_both() -> None:
     state = with_batches(1)
     state.depart(1)
     state.put(batch(1, 9 * S), 0)
-    report = told(state)
+    report = reported(state)
     assert list(report.departed) == [1]
     assert [b.batch_id for b in report.arrived] == [1]
 
@@ -104,7 +104,7 @@ def test_many_updates_are_one() -> None:
     state = with_batches(1)
     for budget_ns in range(100):
         state.put(batch(1, budget_ns), 0)
-    report = told(state)
+    report = reported(state)
     assert [b.requests[0].budget_left_ns for b in report.updated] == [99]
 
 
@@ -134,28 +134,28 @@ def test_amounts_that_make_no_sense_are_cut_or_left_out() -> None:
     demands = (PortDemand("x", -5), PortDemand("x", 0), PortDemand("x", 2**64), PortDemand("x", 7))
     state.put(batch(1, 2**80, *demands, compute_ns=-3), 0)
     state.put(batch(2, -(2**80), compute_ns=2**80), 0)
-    first, second = told(state).arrived
+    first, second = reported(state).arrived
     assert (first.requests[0].budget_left_ns, first.compute_left_ns) == (BUDGET_MAX_NS, 0)
     assert list(first.requests[0].size_bytes) == [7]
     assert (second.requests[0].budget_left_ns, second.compute_left_ns) == (-BUDGET_MAX_NS, BUDGET_MAX_NS)
 
 
 @pytest.mark.parametrize("rho", [math.nan, math.inf, -1.0])
-def test_a_load_that_is_none_is_not_told(rho: float) -> None:
+def test_a_load_that_is_none_is_not_reported(rho: float) -> None:
     state = new_state()
     state.load("x", rho)
     assert state.report(0) is None
 
 
-def test_a_load_is_told_once_a_change() -> None:
+def test_a_load_is_reported_once_a_change() -> None:
     state = new_state()
     state.load("x", 0.5)
-    assert [load.rho for load in told(state).loads] == [0.5]
+    assert [load.rho for load in reported(state).loads] == [0.5]
     state.load("x", 0.5)
     assert state.report(0) is None
 
 
-def test_a_large_state_is_told_in_pieces() -> None:
+def test_a_large_state_is_reported_in_pieces() -> None:
     state = new_state()
     demands = tuple(PortDemand(f"p{i}", 1) for i in range(DEMANDS_PER_REPORT_MAX // 4))
     for number in range(1, 11):

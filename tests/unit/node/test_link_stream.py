@@ -55,13 +55,13 @@ async def test_an_update_waits_only_after_another() -> None:
     wake = asyncio.Event()
     stream: Any = LinkStream(settings, state, Recorder(), Lines(), wake, lambda: 1)
     stream.wake_soon(60.0)
-    assert wake.is_set(), "nothing has been told for longer than that"
+    assert wake.is_set(), "nothing has been reported for longer than that"
     wake.clear()
-    stream._told_s = asyncio.get_running_loop().time()
+    stream._reported_s = asyncio.get_running_loop().time()
     for interval_s in (60.0, 30.0, 40.0):
         stream.wake_soon(interval_s)
     assert not wake.is_set()
-    assert stream._waking.when() == stream._told_s + 30.0, "the soonest counts"
+    assert stream._waking.when() == stream._reported_s + 30.0, "the soonest counts"
     stream.wake_soon(0.0)
     assert wake.is_set() and stream._waking is None, "and takes the others with it"
 

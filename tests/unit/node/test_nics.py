@@ -36,7 +36,7 @@ def test_configuration_goes_before_the_host_and_the_host_before_clients() -> Non
     assert registry.rates == {"mlx5_0": 50, "mlx5_1": 100, "soft0": 9}
 
 
-def test_one_client_cannot_change_the_rate_that_another_told() -> None:
+def test_one_client_cannot_change_the_rate_that_another_reported() -> None:
     registry = Registry()
     table = NicTable(registry, {}, dict)
     table.register(1, "soft0", 7, 1000)

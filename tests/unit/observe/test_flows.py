@@ -21,7 +21,7 @@ def flows(*events: Event) -> list[Flow]:
     return list(Pairing("node-a").take(events, *NAMES))
 
 
-def test_waiting_and_sending_are_told_apart() -> None:
+def test_waiting_and_sending_are_reported_apart() -> None:
     (flow,) = flows(
         event(Kind.SUBMIT, 10), event(Kind.PERMIT, 40, wire_class=6), event(Kind.COMPLETE, 130, direction=1)
     )

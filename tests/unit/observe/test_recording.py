@@ -1,4 +1,4 @@
-"""The client half of a recording, against a daemon that is told when to speak."""
+"""The client half of a recording, against a daemon that speaks when the test says so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENT = bytes(64)
 
 
 def daemon(listener: socket.socket) -> None:
-    """Tells nothing while it records, and three events, one after the other, when it was told to end."""
+    """Tells nothing while it records, and three events, one after the other, when it was asked to end."""
     connection, _ = listener.accept()
     with connection, connection.makefile("rb") as lines:
         lines.readline()

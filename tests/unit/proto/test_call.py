@@ -256,10 +256,10 @@ async def test_a_server_that_goes_down_in_good_order_has_its_say() -> None:
     async with serving(talk) as (server, address), opened(address) as call:
         assert await call.read(LONG_S) == b"welcome"
         stop = asyncio.create_task(server.stop(LONG_S))
-        told: list[bytes] = []
-        call._leaves, real = told.append, call._leaves  # type: ignore[method-assign, assignment]
-        await until(lambda: told, "it is told")
-        real(told[0])
+        reported: list[bytes] = []
+        call._leaves, real = reported.append, call._leaves  # type: ignore[method-assign, assignment]
+        await until(lambda: reported, "it is reported")
+        real(reported[0])
         stopping.set()
         assert await call.read(LONG_S) == b"farewell"
         with pytest.raises(CallEnded, match="ended the stream"):

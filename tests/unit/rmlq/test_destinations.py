@@ -248,8 +248,8 @@ def test_as_many_destinations_as_flows_may_be_parked_for_each_kind(native):
         (4, 0, 0),
     ]:
         queue = native.queue(flows_max=n)
-        for told in range(n):
-            assert queue.request(100 + told) == queue.batch(100 + told) == 0
+        for reported in range(n):
+            assert queue.request(100 + reported) == queue.batch(100 + reported) == 0
         for cookie in range(n):
             flow = {"bytes": 1, "stage": stage, "request": request, "batch": batch, "destination": 9 * cookie}
             assert queue.submit(cookie=cookie, **flow)[0] == 0
@@ -261,12 +261,12 @@ def test_as_many_destinations_as_flows_may_be_parked_for_each_kind(native):
         assert cookies(queue) == list(range(n))
 
 
-def test_who_watches_is_told_of_the_flow_that_came_first(native):
-    queue, told = native.queue(), []
+def test_who_watches_is_reported_of_the_flow_that_came_first(native):
+    queue, reported = native.queue(), []
 
     @CFUNCTYPE(None, c_void_p, c_uint64, c_uint32, c_bool)
     def promoted(_context, cookie, _level, critical):
-        told.append((cookie, critical))
+        reported.append((cookie, critical))
 
     queue.watch(promoted, None)
     handles = [
@@ -275,4 +275,4 @@ def test_who_watches_is_told_of_the_flow_that_came_first(native):
     ]
     queue.take(handles[0])
     assert queue.promote(handles[3], 0) == 1
-    assert told == [(1, True)]
+    assert reported == [(1, True)]

@@ -69,13 +69,13 @@ def test_a_full_queue_refuses_until_a_flow_is_gone(native):
     assert queue.submit(bytes=1, stage=P2D)[0] == 0
 
 
-def test_told_requests_and_batches_have_room_of_their_own(native):
+def test_reported_requests_and_batches_have_room_of_their_own(native):
     queue = native.queue(flows_max=2)
     for table in (queue.request, queue.batch):
         assert [table(key) for key in (1, 2, 3)] == [0, 0, ENOSPC]
         assert table(1) == 0  # known ones may change
     assert queue.prune(3) == ENOSPC
-    for number in (10, 11):  # flows bring requests and batches beyond those told
+    for number in (10, 11):  # flows bring requests and batches beyond those reported
         assert queue.submit(bytes=1, stage=P2D, request=number, batch=number)[0] == 0
     assert queue.request_end(1) == 0
     assert queue.prune(3) == 0
@@ -336,7 +336,7 @@ def test_reuse_without_a_batch_goes_by_what_its_request_waits_for(native):
     assert [queue.pick()[1].handle for _ in range(4)] == [running, alone, small, large[0]]  # 7 KiB, 12 in two messages
     same = queue.submit(bytes=5 << 10, stage=REUSE, request=4)[1]
     assert [queue.pick()[1].handle for _ in range(4)] == [large[1], same, unknown, later]
-    assert queue.stats().batches == 1, "only the batch that was told is known when nothing waits"
+    assert queue.stats().batches == 1, "only the batch that was reported is known when nothing waits"
 
 
 def test_reuse_without_a_batch_returns_to_its_request_when_that_is_unpruned(native):

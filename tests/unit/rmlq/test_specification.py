@@ -76,7 +76,7 @@ class Request:
     ahead: int = 0
     tail: int = 0
     batch: int = 0
-    told: bool = False
+    reported: bool = False
     pruned: bool = False
     looked: bool = False
     timer: int | None = None
@@ -109,7 +109,7 @@ class Model:
     requests: dict[object, Request] = field(default_factory=dict)
     batches: dict[int, Batch] = field(default_factory=dict)
     needed: dict[object, int] = field(default_factory=dict)
-    """By request that loads without a batch: when that must be there, as told last; while any of it waits."""
+    """By request that loads without a batch: when that must be there, as reported last; while any of it waits."""
     closed: set[int] = field(default_factory=set)
     """Destinations."""
 
@@ -266,7 +266,7 @@ class Model:
         request = self.requests[key]
         if not self.flows_of(key):
             request.batch = 0
-            if not (request.told or request.pruned):
+            if not (request.reported or request.pruned):
                 del self.requests[key]
 
     def tell_deadline(self, request: Request, deadline_ns: int) -> None:
@@ -332,7 +332,7 @@ class Model:
     def tell_request(self, key: int, now: int, deadline: int, budget: int, ahead: int, tail: int) -> None:
         self.now = max(self.now, now)
         request = self.request(key)
-        request.told = True
+        request.reported = True
         if budget:
             request.budget_ns = budget
         self.tell_deadline(request, deadline)
@@ -556,19 +556,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 2))
     def batch_end(self, batch):
-        told = self.model.batches.pop(batch, None)
-        assert self.queue.batch_end(batch) == (0 if told else -2)
-        if told:
+        reported = self.model.batches.pop(batch, None)
+        assert self.queue.batch_end(batch) == (0 if reported else -2)
+        if reported:
             self.model.look_at_members(batch)
         self.compare()
 
     @rule(request=keys)
     def request_end(self, request):
         state = self.model.requests.get(request)
-        known = state is not None and (state.told or state.pruned)
+        known = state is not None and (state.reported or state.pruned)
         assert self.queue.request_end(request) == (0 if known else -2)
         if known:
-            state.told = state.pruned = False
+            state.reported = state.pruned = False
             state.ahead = 0
             self.model.release(request)
         self.compare()

@@ -1,4 +1,4 @@
-"""Builds the shim's native tests: a recording device, a daemon that does as told, one program for each theme."""
+"""Builds the shim's native tests: a recording device, a daemon that does as scripted, one program for each theme."""
 
 from __future__ import annotations
 

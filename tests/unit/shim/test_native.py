@@ -1,4 +1,4 @@
-"""The shim over a device that records what it is given, with a daemon that does as it is told."""
+"""The shim over a device that records what it is given, with a daemon that does as scripted."""
 
 from __future__ import annotations
 

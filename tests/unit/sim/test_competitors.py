@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bench.sim import policies
+from bench.sim.altered_queue import AlteredNetwork
 from bench.sim.cluster import Cluster, Config, Request
 from bench.sim.engine import Simulation
 from bench.sim.network import SharedNetwork
@@ -15,7 +16,6 @@ from bench.sim.point import Point, prepare
 from bench.sim.policies.dcoflow import DCoflow
 from bench.sim.policies.dscp import edges
 from bench.sim.states import QUEUED, Batch, Chunk, Flow, State
-from bench.sim.told_queue import ToldNetwork
 
 SMALL = Config(model="dbrx", gpus=128, hot_fraction=0.5, kv_scale=8.0, cache="first-owner")
 POINT = Point(config=SMALL, rate=0.2, requests=40, warmup=10)
@@ -114,7 +114,7 @@ def ship(number: int, deadline_s: float, size: float) -> Flow:
     return state.p2d
 
 
-def ended(network: ToldNetwork, flows: list[Flow]) -> list[int]:
+def ended(network: AlteredNetwork, flows: list[Flow]) -> list[int]:
     for flow in flows:
         network.send(flow, flow.message_bytes)
     order: list[int] = []
@@ -123,12 +123,12 @@ def ended(network: ToldNetwork, flows: list[Flow]) -> list[int]:
     return order
 
 
-def queue_of(policy: str, flows: list[Flow]) -> ToldNetwork:
+def queue_of(policy: str, flows: list[Flow]) -> AlteredNetwork:
     config = msgspec.structs.replace(CLUSTER.config, fabric_classes=8)
     cluster = Cluster(config)
     requests = [flow.state.request for flow in flows if flow.state is not None]
     network = Simulation(cluster, sorted(requests, key=lambda r: r.number), policies.find(policy)).network
-    assert isinstance(network, ToldNetwork)
+    assert isinstance(network, AlteredNetwork)
     return network
 
 

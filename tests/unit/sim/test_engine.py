@@ -332,7 +332,7 @@ def test_a_request_scheduler_of_ones_own_forms_the_batches() -> None:
         simulation.run()
         assert all(state.finish_s > 0 for state in simulation.states)
     assert max(sizes["one by one"]) == 1 < max(sizes["first come"])
-    assert len(ended) == len(sizes["one by one"]), "it is told of every batch that ends"
+    assert len(ended) == len(sizes["one by one"]), "it is reported of every batch that ends"
 
 
 def test_knobs_that_make_contention_do() -> None:

@@ -33,7 +33,7 @@ def test_no_other_choice_keeps_more(waiting: list[Transfer], now_ns: int) -> Non
 
 
 @given(transfers, st.integers(0, 30), st.randoms())
-def test_who_told_first_does_not_matter(waiting: list[Transfer], now_ns: int, rng: object) -> None:
+def test_who_reported_first_does_not_matter(waiting: list[Transfer], now_ns: int, rng: object) -> None:
     shuffled = list(waiting)
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
     assert given_up(shuffled, now_ns) == given_up(waiting, now_ns)

@@ -63,7 +63,7 @@ def ideal_reuse(rows: Iterable[Row]) -> float:
     return hit / total if total else 0.0
 
 
-def test_formats_are_told_apart(tmp_path: Path) -> None:
+def test_formats_are_reported_apart(tmp_path: Path) -> None:
     ours = read_trace(write(tmp_path / "o.jsonl", OURS))
     assert [(r.arrival_s, r.block_tokens) for r in ours] == [(0.0, 512), (0.5, 512)]
     assert ideal_reuse(ours) == pytest.approx(1024 / 2100)

@@ -67,7 +67,7 @@ def test_mfs_wins_only_when_it_does(mfs_ms: list[int], cct_ms: int, wins: bool) 
     assert verdict(results).wins is wins
 
 
-def test_fewer_deadlines_than_fixed_priorities_are_told_from_chance() -> None:
+def test_fewer_deadlines_than_fixed_priorities_are_distinguished_from_chance() -> None:
     met, late = 200, 400
     rounds = range(1, 4)
 
@@ -87,7 +87,7 @@ def test_fewer_deadlines_than_fixed_priorities_are_told_from_chance() -> None:
     assert chance_of_fewer(0, 0) == 1 and chance_of_fewer(1, 1) == pytest.approx(0.75)
 
 
-def test_overhead_is_told_with_its_bounds() -> None:
+def test_overhead_is_reported_with_its_bounds() -> None:
     found: Found = {"ttft": [result("dscp", 1, [100]), result("mfs", 1, [105])], "cpu": [result("mfs", 1, [500])]}
     ttft, share, core = costs(found)
     assert ttft.mean == pytest.approx(0.05) and share == pytest.approx(0.02) and core.mean == pytest.approx(0.02)

@@ -60,7 +60,7 @@ DEEPEP = Kind(
 UCX = Kind(
     "bypass.ucx",
     "warn",
-    "On ConnectX, UCX drives the NIC's queues itself (rc_mlx5, dc_mlx5) unless it is told to use verbs.",
+    "On ConnectX, UCX drives the NIC's queues itself (rc_mlx5, dc_mlx5) unless it is set to use verbs.",
     "UCX_TLS=rc_verbs,cuda,sm,self (NIXL uses UCX, too)",
 )
 DIRECT = Kind(

@@ -112,8 +112,8 @@ def run(host: Host) -> Iterator[Finding]:
             yield OTHER_VERSION(f"it is version {answer.version}, this installation {here}", answer.address)
     leaders = [a for a in answers if a.leads]
     if answers and not leaders:
-        told = ", ".join(sorted({a.leader for a in answers if a.leader})) or "none"
-        yield NO_LEADER(f"{len(answers)} answer, leader they know of: {told}")
+        known = ", ".join(sorted({a.leader for a in answers if a.leader})) or "none"
+        yield NO_LEADER(f"{len(answers)} answer, leader they know of: {known}")
     for leader in leaders:
         if cluster.node and cluster.node not in leader.nodes:
             yield NOT_LINKED(f"connected there: {', '.join(leader.nodes) or 'none'}; this node is {cluster.node}")

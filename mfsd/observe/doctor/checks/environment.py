@@ -63,7 +63,7 @@ OTHER_SOCKET = Kind(
 NO_VERBS = Kind(
     "environment.no-rdma",
     "warn",
-    "The library is told not to use RDMA: its bytes go through sockets, where MFS does not see them.",
+    "The library is set not to use RDMA: its bytes go through sockets, where MFS does not see them.",
     "unset the variable, if RDMA is to be used",
 )
 OTHER_VERBS = Kind(

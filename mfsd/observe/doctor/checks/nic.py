@@ -72,7 +72,7 @@ NO_LINK = Kind(
     "No network interface belongs to the RDMA device, so trust, queues, PFC and MTU cannot be looked at.",
     "name it: --dev IF",
 )
-AS_WANTED = Kind("nic.as-wanted", "ok", "Everything that this NIC can be told is as the policy wants it.")
+AS_WANTED = Kind("nic.as-wanted", "ok", "Everything that this NIC can be set to is as the policy wants it.")
 
 KINDS_BY_SETTING = {"trust": TRUST, "dscp-to-priority": MAP, "ets": ORDER, "qdisc": NO_ORDER, "pfc": PFC, "dcbx": DCBX}
 

@@ -24,13 +24,13 @@ UNKNOWN_NAME = Kind("peer.unknown-name", "fail", "The peer's name has no IPv4 ad
 SILENT = Kind(
     "peer.silent",
     "unknown",
-    "The peer answers no echo request, so the path's MTU cannot be told.",
+    "The peer answers no echo request, so the path's MTU cannot be measured.",
     "let ICMP echo pass, or check route and address",
 )
 NO_PERMISSION = Kind(
     "peer.no-permission",
     "unknown",
-    "This user may not send echo requests, so the path's MTU cannot be told.",
+    "This user may not send echo requests, so the path's MTU cannot be measured.",
     "run as root, or widen net.ipv4.ping_group_range",
 )
 TOO_SMALL = Kind(

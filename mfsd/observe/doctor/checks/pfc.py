@@ -26,7 +26,7 @@ SWITCH_DIFFERS = Kind(
 UNSEEN = Kind(
     "pfc.peer-unseen",
     "info",
-    "Nobody told this host what the switch port pauses, so only this end was checked.",
+    "The switch port did not announce what it pauses, so only this end was checked.",
     "run lldpd here and let the switch send LLDP with the DCBX PFC TLV; or compare digests by hand",
 )
 UNREADABLE = Kind(
@@ -47,16 +47,16 @@ def run(host: Host) -> Iterator[Finding]:
         except (NoAnswer, ValueError) as error:
             trouble = str(error)
     for interface in host.links:
-        own, told = _dcb(host, interface)
+        own, announced = _dcb(host, interface)
         neighbour = heard.get(interface)
-        if told is None and neighbour is not None:
-            told = neighbour.pfc
+        if announced is None and neighbour is not None:
+            announced = neighbour.pfc
         where = f"{neighbour.name} {neighbour.port}" if neighbour else "the switch port"
-        if told is None:
+        if announced is None:
             reason = trouble or (f"{where} announces no PFC" if neighbour else "lldpd has heard no neighbour")
             yield (UNREADABLE if "ermission" in trouble else UNSEEN)(reason, interface)
         else:
-            yield from _compare(host, interface, own, told, where)
+            yield from _compare(host, interface, own, announced, where)
 
 
 def _dcb(host: Host, interface: str) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
@@ -69,15 +69,17 @@ def _dcb(host: Host, interface: str) -> tuple[tuple[int, ...] | None, tuple[int,
 
 
 def _compare(
-    host: Host, interface: str, own: tuple[int, ...] | None, told: tuple[int, ...], where: str
+    host: Host, interface: str, own: tuple[int, ...] | None, announced: tuple[int, ...], where: str
 ) -> Iterator[Finding]:
     wanted = host.profile.lossless_priorities
-    if own is not None and own != told:
-        yield DIFFERS(f"this end pauses {_list(own)}, {where} pauses {_list(told)}", interface)
-    elif told != wanted:
-        yield SWITCH_DIFFERS(f"{where} pauses {_list(told)}, policy {host.policy_name}: {_list(wanted)}", interface)
+    if own is not None and own != announced:
+        yield DIFFERS(f"this end pauses {_list(own)}, {where} pauses {_list(announced)}", interface)
+    elif announced != wanted:
+        yield SWITCH_DIFFERS(
+            f"{where} pauses {_list(announced)}, policy {host.policy_name}: {_list(wanted)}", interface
+        )
     else:
-        yield AGREES(f"{where} pauses {_list(told)}", interface)
+        yield AGREES(f"{where} pauses {_list(announced)}", interface)
 
 
 def _list(priorities: tuple[int, ...]) -> str:

@@ -176,7 +176,7 @@ def _attached(host: Host, folder: Path, subject: str) -> Iterator[Finding]:
     elif client.state != "active":
         yield DETACHED(f"given up by the daemon: {client.detach_reason}", subject)
     elif opened and not client.nics:
-        yield UNSEEN(f"{', '.join(opened)} open; the daemon was told of no NIC", subject)
+        yield UNSEEN(f"{', '.join(opened)} open; the daemon got no NIC", subject)
     else:
         yield from _scheduled(client, subject)
 

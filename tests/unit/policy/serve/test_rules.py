@@ -323,11 +323,11 @@ def test_plas_sums_and_atlas_keeps_the_longest_chain() -> None:
 
 def test_programs_that_never_end_are_forgotten() -> None:
     table = ProgramTable(idle_s=10.0, programs_max=3)
-    told = table.call_arrived("old", "e", 0.0)
+    reported = table.call_arrived("old", "e", 0.0)
     for n in range(3):
         table.call_arrived(f"p{n}", "e", 5.0)
     assert len(table) == 3 and not table.engines("old"), "the one that was idle the longest"
-    table.call_ended("old", told, 9.0, 0.0, 6.0)
+    table.call_ended("old", reported, 9.0, 0.0, 6.0)
     assert len(table) == 3
     table.call_arrived("new", "e", 15.5)
     assert len(table) == 1

@@ -1,5 +1,5 @@
-"""The production host queue under rules that it does not have: the same queue, told other facts of a message than those
-that are true."""
+"""The production host queue under rules that it does not have: the same queue, given other facts of a message than
+those that are true."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Told:
         return getattr(self._queue, name)
 
 
-class ToldNetwork(RmlqNetwork):
+class AlteredNetwork(RmlqNetwork):
     def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell) -> None:
         super().__init__(topology, config)
         self.tell_queue = tell
