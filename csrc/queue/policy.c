@@ -1,5 +1,5 @@
 /* Defaults and limits of the policy, and its rules for callers that have no queue. */
-#include "policy.h"
+#include "rules.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Variant mfs: last stages go by deadline, early stages, which block a unit, by how long they block it. It
  * has no levels and asks for no load. */
-#include "policy.h"
+#include "rules.h"
 
 /* ---- early stages -------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* Variant paper: the paper's rules as written. Levels by MLU, the share of what load leaves of the port
  * that a request needs to be in time; they exist only here. */
-#include "policy.h"
+#include "rules.h"
 
 static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {

@@ -3,7 +3,25 @@
  * Every heap entry is a node: what a request (its FIFO of last-stage flows, or one flow that stands alone in the
  * scavenger) or a batch (its early-stage flows) has for one destination. The node's key is the key of its first flow.
  * The record of a request or batch, its owner, is itself the node of one destination; for each further one it has a
- * strand, a record with flows and place only. */
+ * strand, a record with flows and place only.
+ *
+ * Layers, from above to below:
+ *
+ *   snapshot.c      why a flow stands where it does
+ *   rmlq.c          the calls
+ *   policy.c        defaults, limits, and the rules for callers without a queue
+ *   last.c          requests
+ *   early.c         batches
+ *   parked.c        what waits for closed destinations
+ *   policy_mfs.c    the rules of variant mfs
+ *   policy_paper.c  those of variant paper
+ *   group.h         a batch's flows of one layer and destination
+ *   lone.h          loads without a batch
+ *   strand.h        what an owner has for one more destination
+ *   state.h         the records
+ *   rules.h         the table of a variant's rules
+ *   window.c        what may be under way, beside the queue
+ */
 #ifndef MFS_RMLQ_STATE_H
 #define MFS_RMLQ_STATE_H
 
@@ -14,7 +32,7 @@
 #include "../base/heap.h"
 #include "../base/pairing.h"
 #include "../base/slab.h"
-#include "policy.h"
+#include "rules.h"
 
 #define MFS_TIERS 4
 #define MFS_BATCH_UNNAMED 1u /* the record of batch key 0: its control and collectives */

@@ -3,8 +3,8 @@
  * The arithmetic is that of tests/specification, operation by operation, so that both decide alike to the
  * nanosecond: times are integers, and a real number enters by single IEEE operations that no compiler may
  * fuse (a product is only ever divided or truncated). */
-#ifndef MFS_QUEUE_POLICY_H
-#define MFS_QUEUE_POLICY_H
+#ifndef MFS_QUEUE_RULES_H
+#define MFS_QUEUE_RULES_H
 
 #include <mfs/policy.h>
 
