@@ -82,7 +82,7 @@ class LinkStream:
         self._beat = beat
         self._certificates = Certificates(settings.tls, log) if settings.tls else None
         self._waking: asyncio.TimerHandle | None = None
-        self._told_s = -math.inf
+        self._reported_s = -math.inf
         """When the last report was written."""
         self._failed_at_s: dict[str, float] = {}
         self._logged = ""
@@ -94,7 +94,7 @@ class LinkStream:
         """Has an update sent so long after the last report, and what else there is with it: at once where that is past,
         as it mostly is, which costs the loop no timer and no turn of its own."""
         loop = asyncio.get_running_loop()
-        at_s = self._told_s + interval_s
+        at_s = self._reported_s + interval_s
         if at_s <= loop.time():
             self._wake_now()
         elif self._waking is None or at_s < self._waking.when():
@@ -279,7 +279,7 @@ class LinkStream:
             while True:
                 self._wake.clear()
                 while (message := self._state.report(self._clock_ns())) is not None:
-                    self._told_s = asyncio.get_running_loop().time()
+                    self._reported_s = asyncio.get_running_loop().time()
                     await call.write(message.SerializeToString())
                 if snapshot:
                     await call.write(self._state.end_snapshot().SerializeToString())
