@@ -28,7 +28,9 @@ ENDINGS = {"counter": "_total", "info": "_info"}
 NEVER_HERE = {
     "mfs_refused_clients_total": "a program that is refused",
     "mfs_spans_total": "a receiver of spans",
-    "mfs_coordinator_port_load_ratio": "a NIC",
+    "mfs_coordinator_port_load_ratio": "variant paper, and a NIC",
+    "mfs_nic_load_ratio": "variant paper",
+    "mfs_nic_incoming_load_ratio": "variant paper",
 }
 """Series that only come with these. They are exported all the same: a family without samples."""
 
