@@ -51,7 +51,7 @@ def tls_files(ca: str, certificate: str, key: str, server_name: str = "") -> Tls
 def cluster_access(addresses: str | None, config_file: Path | None) -> tuple[Sequence[str], TlsFiles | None]:
     """Which coordinators to ask, and with which certificates: of this configuration, else of the daemon's where there
     is one. ConfigError."""
-    from mfsd.cli.daemon import DEFAULT_CONFIG
+    from mfsd.cli.daemon_call import DEFAULT_CONFIG
     from mfsd.node.config import Config
     from mfsd.node.config_file import load
     from mfsd.node.options import addresses as parse_addresses

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mfsd.cli.daemon import DEFAULT_CONFIG
+from mfsd.cli.daemon_call import DEFAULT_CONFIG
 
 C = TypeVar("C", bound=Callable[..., Any])
 

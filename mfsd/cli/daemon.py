@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mfsd.cli.daemon_call import plain_error
+from mfsd.cli.daemon_call import DEFAULT_CONFIG, plain_error
 from mfsd.cli.program import Program
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mfsd.node.log import Log
     from mfsd.node.options import Options
 
-DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
 FINDINGS_MAX = 20
 """Of the doctor, that are sent to a caller that asks all nodes."""
 EXIT_CANNOT_START = 1

@@ -14,6 +14,8 @@ from mfsd.node.control_client import Refused, Unreachable, ask
 
 ATTACH_SOCKET = "mfsd.socket"
 """In the context's `meta`: the socket that programs attach to. Its `obj` is the one that is asked."""
+DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
+"""Of the daemon, where no other is named."""
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
 
