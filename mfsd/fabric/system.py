@@ -39,8 +39,6 @@ class About(Struct, frozen=True):
     """Lossless queues it provides without changing its buffer model: more is possible, and work."""
     lossless_most: int = 8
     """Lossless queues it can have at all, where a source states it."""
-    live: bool = False
-    """Its ports are this host's: MFS reads and writes them itself."""
 
 
 class Shortfall(Struct, frozen=True):
@@ -140,14 +138,6 @@ class SwitchSystem(ABC):
             )
         return Finding(rule, "pass", f"{count} lossless classes")
 
-    def diff_live(self, plan: Plan, netns: str | None = None) -> list[Change]:
-        """What `plan` would change on this host's ports; only where `about.live`."""
-        raise NotImplementedError(f"{self.about.title}: MFS does not read its ports")
-
-    def apply_live(self, plan: Plan, netns: str | None = None) -> None:
-        """Configures this host's ports; only where `about.live`."""
-        raise NotImplementedError(f"{self.about.title}: MFS does not write to it")
-
     def _common_shortfalls(self, plan: Plan) -> list[Shortfall]:
         about, found = self.about, []
         capped = [q.name for q in plan.queues if q.ceiling_percent < 100]
@@ -178,6 +168,18 @@ class SwitchSystem(ABC):
                 )
             )
         return found
+
+
+class LiveSystem(SwitchSystem):
+    """A system whose ports are this host's: MFS reads and writes them itself."""
+
+    @abstractmethod
+    def diff_live(self, plan: Plan, netns: str | None = None) -> list[Change]:
+        """What `plan` would change on this host's ports."""
+
+    @abstractmethod
+    def apply_live(self, plan: Plan, netns: str | None = None) -> None:
+        """Configures this host's ports."""
 
 
 def rate_bytes_per_s(port: Port, percent: int) -> int:

@@ -19,7 +19,7 @@ from mfsd.fabric.findings import Finding, failed
 from mfsd.fabric.limits import ASICS
 from mfsd.fabric.plan import Plan, check_port_names, headroom_bytes, make_plan, parse_ports
 from mfsd.fabric.policy import DEFAULT_PROFILE, PolicyError, Profile, fold_classes, load_profile, load_profiles
-from mfsd.fabric.system import About, Rendered
+from mfsd.fabric.system import About, LiveSystem, Rendered
 from mfsd.fabric.systems import SYSTEMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -305,11 +305,11 @@ def diff(
     """
     plan, system = load_plan(nos, policy, policy_file, ports), SYSTEMS[nos]
     title = system.about.title
-    if do_apply and not system.about.live:
+    if do_apply and not isinstance(system, LiveSystem):
         raise click.ClickException(
             f"--apply: MFS does not write to {title}; render a file and load it there: {system.about.load}"
         )
-    if system.about.live and running is None:
+    if isinstance(system, LiveSystem) and running is None:
         changes = system.diff_live(plan, netns)
         _show_changes(changes, as_json)
         if do_apply and changes:

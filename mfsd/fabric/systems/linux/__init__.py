@@ -9,11 +9,11 @@ from typing import Any
 from mfsd.fabric.diff import Change, diff_commands
 from mfsd.fabric.findings import Finding
 from mfsd.fabric.plan import Plan
-from mfsd.fabric.system import About, Shortfall, SwitchSystem
+from mfsd.fabric.system import About, LiveSystem, Shortfall
 from mfsd.fabric.systems.linux import htb
 
 
-class Linux(SwitchSystem):
+class Linux(LiveSystem):
     about = About(
         "linux",
         "Linux (tc)",
@@ -22,7 +22,6 @@ class Linux(SwitchSystem):
         "tc -batch FILE, or mfsctl switch diff --apply",
         port_pattern=r"[^\s/]{1,15}",
         lossless_most=0,
-        live=True,
     )
 
     def helpers(self, plan: Plan) -> Mapping[str, Any]:
