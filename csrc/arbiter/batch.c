@@ -108,8 +108,21 @@ static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *ses
 			request_refresh(arbiter, session, i);
 }
 
+/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings, and the
+ * segment shows it at once. So it is processed when all rings are empty; a task that is read until then, as those that
+ * went on credit are, still belongs to its batch. */
+static bool batch_ends(struct session *session, uint32_t slot)
+{
+	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
+
+	if (!session->batch[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
+		return false;
+	session->batches_ending |= 1ull << slot;
+	return session->ending = true;
+}
+
 /* Copies the context if it changed. */
-struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+struct batch *batch_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	struct mfs_batch *shared = &session->segment->batch[slot];
 	struct batch *batch = &session->batch[slot];
@@ -153,23 +166,14 @@ struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session
 	return batch;
 }
 
-/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings, and the
- * segment shows it at once. So it is processed when all rings are empty; a task that is read until then, as those that
- * went on credit are, still belongs to its batch. */
-bool batch_ends(struct session *session, uint32_t slot)
+struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
-	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
-
-	if (!session->batch[slot].id || (id != 0 && id != MFS_CONTEXT_CLAIMED))
-		return false;
-	session->batches_ending |= 1ull << slot;
-	return session->ending = true;
+	return batch_ends(session, slot) ? &session->batch[slot] : batch_read(arbiter, session, slot);
 }
 
 uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction)
 {
-	struct batch *batch =
-		batch_ends(session, slot) ? &session->batch[slot] : batch_refresh(arbiter, session, slot);
+	struct batch *batch = batch_refresh(arbiter, session, slot);
 
 	if (batch->id && !(batch->announced_directions >> direction & 1))
 		batch_announce(arbiter, session, batch, 1u << direction);
@@ -187,7 +191,7 @@ static void batches_announce_again(struct mfs_arbiter *arbiter, struct session *
 		uint32_t slot = (uint32_t)__builtin_ctzll(stale);
 		struct batch *batch = batch_refresh(arbiter, session, slot);
 
-		if (!batch->id)
+		if (!batch->id || batch_ends(session, slot))
 			continue;
 		batch_announce(arbiter, session, batch, batch->announced_directions);
 		batch_notice(arbiter, session, slot, true);
@@ -212,12 +216,8 @@ void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *sessi
 	if (session->state != MFS_SEGMENT_ACTIVE)
 		return;
 	/* others are read when a message or a flow names them */
-	for (uint64_t known = session->batches_known; known; known &= known - 1) {
-		uint32_t slot = (uint32_t)__builtin_ctzll(known);
-
-		if (!batch_ends(session, slot))
-			batch_refresh(arbiter, session, slot);
-	}
+	for (uint64_t known = session->batches_known; known; known &= known - 1)
+		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(known));
 }
 
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session)

@@ -480,8 +480,9 @@ void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uin
 void request_completed(struct session *session, const struct task *task);
 
 /* batch.c */
-/* Whether a batch that is known has ended in the segment; then it is forgotten when all rings are empty. */
-bool batch_ends(struct session *session, uint32_t slot);
+/* Copies the context if it changed: forgets a batch that has ended. */
+struct batch *batch_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
+/* The same, but a batch that has ended stays until all rings are empty. */
 struct batch *batch_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot);
 /* The batch of a flow that is submitted to the direction, known to its queue; 0: none. */
 uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot, uint32_t direction);

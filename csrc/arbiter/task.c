@@ -262,12 +262,15 @@ static bool request_ends(struct session *session, uint32_t slot)
 
 static void ends_process(struct mfs_arbiter *arbiter, struct session *session)
 {
+	uint64_t batches = session->batches_ending;
+
 	session->ending = false;
 	for (uint32_t word = 0; word < MFS_REQUESTS_MAX / 64; word++)
 		for (uint64_t *bits = &session->requests_ending[word]; *bits; *bits &= *bits - 1)
 			request_refresh(arbiter, session, word * 64 + (uint32_t)__builtin_ctzll(*bits));
-	for (; session->batches_ending; session->batches_ending &= session->batches_ending - 1)
-		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(session->batches_ending));
+	session->batches_ending = 0; /* one that ends meanwhile is next */
+	for (; batches; batches &= batches - 1)
+		batch_read(arbiter, session, (uint32_t)__builtin_ctzll(batches));
 }
 
 static int message_apply(struct mfs_arbiter *arbiter, struct session *session,
@@ -282,8 +285,7 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session,
 	case MFS_MESSAGE_BATCH:
 		if (message->batch >= MFS_BATCHES_MAX)
 			return -EBADMSG;
-		if (!batch_ends(session, message->batch))
-			batch_refresh(arbiter, session, message->batch);
+		batch_refresh(arbiter, session, message->batch);
 		return 0;
 	case MFS_MESSAGE_REQUEST:
 		if (message->task >= MFS_REQUESTS_MAX)
