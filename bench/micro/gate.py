@@ -9,7 +9,8 @@ travel in two of them, and the links have strict priorities; without, all travel
 A message's time is from when the transport is asked to send it until it says that it arrived. What the link has left in
 enforce is what KV moves alone less what the collectives moved. Where MFS is sound, KV gets at least 0.9 of that, or of
 what it gets in observe if that is less; the messages' median is at most 1.15 of their median alone, and not above that
-in observe.
+in observe. Each case with lanes has a leg without MFS more, in which both programs mark their own packets: what the
+links' strict priorities alone leave a message waiting for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.micro.link import PERFTEST_RULE, Rig, perftest_version
+from bench.micro.link import COLLECTIVE_CLASS, KV_CLASS, PERFTEST_RULE, Rig, perftest_version
 from bench.micro.link_command import (
     ALMOST,
     chosen,
@@ -134,9 +135,13 @@ def quicker(options: argparse.Namespace) -> argparse.Namespace:
     return quick
 
 
-def leg(rig: Rig, case: Case, mode: str | None, seconds: float, *, kv: bool, nccl: bool) -> Figures:
-    """KV first, so that it flows when the collectives begin, whatever happens to it then."""
+def leg(
+    rig: Rig, case: Case, mode: str | None, seconds: float, *, kv: bool, nccl: bool, marked: bool = False
+) -> Figures:
+    """KV first, so that it flows when the collectives begin, whatever happens to it then. `marked`: programs set the
+    classes of their packets themselves."""
     with rig.leg(mode, PERFTEST_RULE, case.lanes) as leg:
+        of_kv, of_nccl = (leg.traffic_class(c) if marked else None for c in (KV_CLASS, COLLECTIVE_CLASS))
         peer, program, collectives = rig.hosts.address(RECEIVER), None, None
 
         def moved() -> int:
@@ -144,13 +149,13 @@ def leg(rig: Rig, case: Case, mode: str | None, seconds: float, *, kv: bool, ncc
             return found.sent if found else 0
 
         if kv and case.kv_program == "mooncake":
-            program = mooncake(leg, SENDER, RECEIVER, MOONCAKE_MIB)
+            program = mooncake(leg, SENDER, RECEIVER, MOONCAKE_MIB, traffic_class=of_kv)
         elif kv:
-            program = perftest(leg, "ib_write_bw", SENDER, RECEIVER, PERFTEST_BYTES, PERFTEST_PAIRS)
+            program = perftest(leg, "ib_write_bw", SENDER, RECEIVER, PERFTEST_BYTES, PERFTEST_PAIRS, of_kv)
         if program:
             leg.wait(lambda: moved() >= KV_FLOWS_BYTES, program, "send KV")
         if nccl:
-            collectives = Collectives(leg, case.nccl, case.message_bytes, round(case.pace_ms * 1000))
+            collectives = Collectives(leg, case.nccl, case.message_bytes, round(case.pace_ms * 1000), of_nccl)
         time.sleep(SETTLE_S)
         before, began_ns = moved(), time.monotonic_ns()
         time.sleep(seconds)
@@ -165,8 +170,10 @@ def leg(rig: Rig, case: Case, mode: str | None, seconds: float, *, kv: bool, ncc
         )
 
 
-def row(case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enforce: Figures) -> dict[str, Any]:
-    """A case's figures and what they say."""
+def row(
+    case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enforce: Figures, marked: Figures | None = None
+) -> dict[str, Any]:
+    """A case's figures and what they say. `marked`: without MFS, in classes of the links."""
     left_mb_s = max(0.0, kv_alone_mb_s - enforce.collective_mb_s)
     could_mb_s = min(left_mb_s, observe.kv_mb_s)
     enough_left = could_mb_s >= LEFT_LEAST * kv_alone_mb_s
@@ -179,8 +186,10 @@ def row(case: Case, kv_alone_mb_s: float, alone: Figures, observe: Figures, enfo
         if of_alone is None or of_observe is None
         else of_alone <= COLLECTIVE_RATIO_MOST and of_observe <= OBSERVE_RATIO_MOST
     )
+    with_marks = {"kv_mb_s_marked": round(marked.kv_mb_s, 2), "collective_ms_marked": marked.times()} if marked else {}
     return {
         **case._asdict(),
+        **with_marks,
         "kv_mb_s_alone": round(kv_alone_mb_s, 2),
         "kv_mb_s_observe": round(observe.kv_mb_s, 2),
         "kv_mb_s_enforce": round(enforce.kv_mb_s, 2),
@@ -204,9 +213,11 @@ def line_of(row: dict[str, Any]) -> str:
     """A row in a line."""
     kv = " ".join(f"{row[f'kv_mb_s_{leg}']:.1f}" for leg in LEGS)
     p50 = " ".join(str(row[f"collective_ms_{leg}"]["p50"]) for leg in LEGS)
+    marked = row.get("collective_ms_marked")
+    without_mfs = f"; {marked['p50']} in marked classes without MFS" if marked else ""
     return (
         f"KV {kv} MB/s, {row['left_mb_s']:.1f} left: {row['kv_verdict']}; "
-        f"messages {p50} ms: {row['collectives_verdict']} (alone, observe, enforce)"
+        f"messages {p50} ms: {row['collectives_verdict']} (alone, observe, enforce){without_mfs}"
     )
 
 
@@ -240,11 +251,12 @@ def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> 
 
         def measured(case: Case) -> dict[str, Any]:
             kv_alone = leg(rig, case, None, options.seconds, kv=True, nccl=False)
-            figures = (
+            alone, observe, enforce = (
                 leg(rig, case, mode, options.seconds, kv=mode is not None, nccl=True)
                 for mode in (None, "observe", "enforce")
             )
-            return row(case, kv_alone.kv_mb_s, *figures)
+            marks = leg(rig, case, None, options.seconds, kv=True, nccl=True, marked=True) if case.lanes else None
+            return row(case, kv_alone.kv_mb_s, alone, observe, enforce, marks)
 
         cases = {case.name: partial(measured, case) for case in cases_of(options)}
         rows = measure_all(cases, line_of, lambda rows: keep(shape | summary(rows)))

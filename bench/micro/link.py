@@ -164,6 +164,10 @@ class Leg:
         self._cleanup, self._shimmed = cleanup, shimmed
         self.programs: list[Program] = []
 
+    def traffic_class(self, wire_class: int) -> int:
+        """What a program sets itself to travel in a class of the links, without MFS."""
+        return self.rig.hosts.dscp[wire_class] << 2
+
     def socket(self, host: str) -> Path:
         return self.folder / f"{host}.sock"
 

@@ -39,7 +39,9 @@ def build_pace() -> Path:
 class Collectives:
     """Two ranks on the first two hosts that send each other messages at a pace."""
 
-    def __init__(self, leg: Leg, version: str, message_bytes: int, pace_us: int) -> None:
+    def __init__(
+        self, leg: Leg, version: str, message_bytes: int, pace_us: int, traffic_class: int | None = None
+    ) -> None:
         command = [str(build_pace()), *nccl_net_arguments(version)]
         self.message_bytes = message_bytes
         self._folder = leg.folder
@@ -48,7 +50,7 @@ class Collectives:
                 host,
                 f"NCCL {version}'s rank {rank}",
                 [*command, str(rank), str(leg.folder), str(message_bytes), str(pace_us)],
-                NCCL_ENVIRONMENT,
+                NCCL_ENVIRONMENT | ({} if traffic_class is None else {"NCCL_IB_TC": str(traffic_class)}),
             )
             for rank, host in enumerate(leg.rig.hosts.names[:RANKS])
         ]
@@ -67,11 +69,20 @@ class Collectives:
 WARM_MESSAGES = 5
 
 
-def perftest(leg: Leg, program: str, client_host: str, server_host: str, message_bytes: int, pairs: int) -> Program:
+def perftest(
+    leg: Leg,
+    program: str,
+    client_host: str,
+    server_host: str,
+    message_bytes: int,
+    pairs: int,
+    traffic_class: int | None = None,
+) -> Program:
     """The client of a pair of `ib_write_bw` or `ib_read_bw`; it runs until the leg ends, once it has connected."""
     port = free_port()
     command = [program, "-d", DEVICE, "-s", str(message_bytes), "-q", str(pairs), "-D", str(FOREVER_S)]
     command += ["-p", str(port), "-F", "-u", str(QP_TIMEOUT)]
+    command += [] if traffic_class is None else ["--tclass", str(traffic_class)]
     server = leg.start(server_host, f"{program}'s server on {server_host}", command, shimmed=False)
     leg.wait(lambda: listens(server.process.pid, port), server, "listen")
     address = leg.rig.hosts.address(server_host)
@@ -94,10 +105,14 @@ def listens(pid: int, port: int) -> bool:
     return False
 
 
-def mooncake(leg: Leg, client_host: str, server_host: str, mib: int, threads: int = 3) -> Program:
+def mooncake(
+    leg: Leg, client_host: str, server_host: str, mib: int, threads: int = 3, traffic_class: int | None = None
+) -> Program:
     """A Mooncake source that writes to a target on another host until the leg ends."""
     common = [*POLITE, sys.executable, str(PROGRAMS / "kv_write.py"), "--folder", str(leg.folder), "--mib", str(mib)]
     common += ["--threads", str(threads), "--device", DEVICE, "--address"]
     hosts = leg.rig.hosts
-    leg.start(server_host, "Mooncake's target", [*common, hosts.address(server_host), "--target"], shimmed=False)
-    return leg.start(client_host, "Mooncake's source", [*common, hosts.address(client_host)])
+    environment = {} if traffic_class is None else {"MC_IB_TC": str(traffic_class)}
+    target = [*common, hosts.address(server_host), "--target"]
+    leg.start(server_host, "Mooncake's target", target, environment, shimmed=False)
+    return leg.start(client_host, "Mooncake's source", [*common, hosts.address(client_host)], environment)

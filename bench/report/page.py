@@ -59,6 +59,7 @@ CASES: dict[str, tuple[tuple[str, str], ...]] = {
         ("p99", "collective_ms_observe/p99"),
         ("enforce, p50", "collective_ms_enforce/p50"),
         ("p99", "collective_ms_enforce/p99"),
+        ("marked, no MFS, p50", "collective_ms_marked/p50"),
         ("", "collectives_verdict"),
     ),
     "window": (
@@ -87,7 +88,7 @@ def cases_table(cases: dict[str, Any], columns: tuple[tuple[str, str], ...]) -> 
 def _cell(row: dict[str, Any], key: str) -> str:
     value: Any = row
     for part in key.split("/"):
-        value = value.get(part)
+        value = value.get(part) if value else None
     return "" if value is None else "**missed**" if value == "missed" else _text(value)
 
 

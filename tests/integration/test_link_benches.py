@@ -52,7 +52,7 @@ def test_gate_measures_kv_and_messages_alone_and_beside_each_other(tmp_path: Pat
     (row,) = results["cases"].values()
     assert (row["kv_program"], row["nccl"], row["lanes"]) == (kv, NCCL_VERSIONS[0], lanes == "yes")
     assert row["kv_mb_s_alone"] > 1 and row["kv_mb_s_observe"] > 0 and row["kv_mb_s_enforce"] >= 0
-    for leg in ("alone", "observe", "enforce"):
+    for leg in ("alone", "observe", "enforce", *(["marked"] if lanes == "yes" else [])):
         assert 0 < row[f"collective_ms_{leg}"]["p50"] <= row[f"collective_ms_{leg}"]["p99"]
     assert sum(results["collectives_verdict"].values()) == 1
 

@@ -146,9 +146,9 @@ def test_a_shaper_has_a_queue_of_strict_priority_for_every_class() -> None:
 
 
 def test_the_page_has_a_row_for_each_case() -> None:
-    row = gate.row(CASE, 200.0, figures(0, 50, 1.0), figures(140, 50, 2.0), figures(14, 50, 1.1))
+    row = gate.row(CASE, 200.0, figures(0, 50, 1.0), figures(140, 50, 2.0), figures(14, 50, 1.1), figures(150, 50, 1.3))
     results = gate.summary({CASE.name: row, "another": {"failed": "why"}})
     text = page({"gate": {"machine": MACHINE, "results": results}})
-    assert f"| {CASE.name} | 200 | 140 | 14 | 150 | **missed** | 1 | 4 | 2 | 5 | 1.1 | 4.1 | met |" in text
+    assert f"| {CASE.name} | 200 | 140 | 14 | 150 | **missed** | 1 | 4 | 2 | 5 | 1.1 | 4.1 | 1.3 | met |" in text
     assert "| another | not measured |" in text
     assert "of what the link has left or of observe | >= 0.9 | 0.1  | **missed** |" in text
