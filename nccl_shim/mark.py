@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mfsd.fabric.libraries import traffic_classes
 from mfsd.fabric.policy import PolicyError, Profile, load_profile
 from mfsd.fabric.wire_table import wire_table
 from mfsd.node.config import RuleConfig
@@ -14,12 +15,6 @@ from mfsd.node.values import SizeBytes
 from mfsd.policy.mark_text import mark_text, parse_marks
 from mfsd.policy.marks import SIZED, MarkRule, Marks, checked
 from mfsd.policy.types import Stage
-
-COLLECTIVE_VARIABLES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS", "UCCL_IB_TC", "MORI_RDMA_TC")
-KV_VARIABLES = ("MC_IB_TC", "UCX_IB_TRAFFIC_CLASS", "MORI_IO_TC")
-"""What libraries read the class of all their queue pairs from. For those that the shim sees its rules go first."""
-ECN_CAPABLE = 2
-"""ECT(0), in the two bits of a traffic class below the DSCP: as UCX's default of 106 has it."""
 
 
 class MarkError(ValueError):
@@ -55,13 +50,14 @@ def inherited(text: str) -> Marks:
 
 
 def environment_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
-    """What mode mark sets: the marks, and the class of each library that has a variable for it, unless that is set."""
-    found = {"MFS_MARK": mark_text(marks)}
-    for names, stage in ((COLLECTIVE_VARIABLES, Stage.COLLECTIVE), (KV_VARIABLES, Stage.P2D)):
-        dscp = marks.dscp[marks.wire_class(stage)]
-        if dscp is not None:
-            found |= {name: str(dscp << 2 | ECN_CAPABLE) for name in names if not before.get(name)}
-    return found
+    """What mode mark sets: the marks, and the classes of libraries."""
+    return {"MFS_MARK": mark_text(marks)} | classes_of(marks, before)
+
+
+def classes_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
+    """The class of each library that has a variable for it, unless that is set."""
+    dscps = {stage: marks.dscp[marks.wire_class(stage)] for stage in Stage}
+    return {name: value for name, value in traffic_classes(dscps).items() if not before.get(name)}
 
 
 def names_communicators(marks: Marks) -> bool:

@@ -96,19 +96,38 @@ def marks_by(policy: str | None, policy_file: Path | None, sizes: Sequence[str],
     )
 
 
+def marks_of(
+    mode: str,
+    given: Mapping[str, object],
+    policy: str | None,
+    policy_file: Path | None,
+    sizes: Sequence[str],
+    rules: Path | None,
+) -> Marks | None:
+    """What the options, `given`, say of classes. ValueError, in one line, for one that the mode has no use for."""
+    useful = {"mark": tuple(given), "enforce": ("--policy", "--policy-file")}.get(mode, ())
+    for name, value in given.items():
+        if value and name not in useful:
+            modes = "--mode enforce and --mode mark have" if name.startswith("--policy") else "only --mode mark has"
+            raise ValueError(f"{name}: {modes} a use for it; this is --mode {mode}")
+        if value and policy is None:
+            raise ValueError(f"{name}: needs --policy" + ("; without it MFS_MARK is taken as it is" * (mode == "mark")))
+    return marks_by(policy, policy_file, sizes, rules) if mode == "mark" or policy else None
+
+
 def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str:
     """Sets what else COMMAND finds in its environment; what was set, in one line."""
     names = ["LD_PRELOAD", "MFS_MODE"]
     plugin = mode != "off"
-    if marks is None:
+    if mode != "mark":
         names.append("MFS_SOCKET")
-    else:
-        from nccl_shim.mark import environment_of, names_communicators
+    if marks is not None:
+        from nccl_shim.mark import classes_of, environment_of, names_communicators
 
-        added = environment_of(marks, os.environ)
+        added = environment_of(marks, os.environ) if mode == "mark" else classes_of(marks, os.environ)
         os.environ.update(added)
         names += added
-        plugin = names_communicators(marks)
+        plugin = plugin and (mode != "mark" or names_communicators(marks))
     if plugin:
         if (other := other_profiler(os.environ)) is None:
             os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
@@ -140,14 +159,14 @@ def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str
     "--policy",
     metavar="NAME",
     shell_complete=_profiles,
-    help="For --mode mark: the profile of the fabric policy whose classes are used (mfsctl switch policy lists them). "
-    "Not needed where MFS_MARK is set already.",
+    help="The profile of the fabric policy whose classes are used (mfsctl switch policy lists them). --mode mark needs "
+    "it, unless MFS_MARK is set already; with --mode enforce it sets the classes of libraries that post past the shim.",
 )
 @click.option(
     "--policy-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="For --mode mark: the policy file with that profile; left out: the one that comes with MFS.",
+    help="The policy file with that profile; left out: the one that comes with MFS.",
 )
 @click.option(
     "--sizes",
@@ -185,10 +204,12 @@ def main(
     With --mode mark there is no daemon, and no socket is opened: the shim gives each queue pair the DSCP of what it is
     for, adapters choose a lane for each transfer by its stage and size, and libraries that the shim does not see get
     their traffic class by their own variables (NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS and the like), unless those are set.
+    --policy sets the same variables with --mode enforce; mfsctl host env prints them for systemd and Kubernetes.
 
     \b
     mfs-run -- vllm serve MODEL --kv-transfer-config ...
     mfs-run --mode observe -- ib_write_bw -d mlx5_0 HOST
+    mfs-run --policy rocev2-lossy-ecn -- vllm serve MODEL ...     (NVSHMEM, DeepEP or GIN beside KV)
     mfs-run --mode mark --policy rocev2-lossy-ecn -- vllm serve MODEL ...
     mfs-soft-roce -- mfs-run -- python3 worker.py       (no RDMA hardware)
 
@@ -217,18 +238,13 @@ def main(
     marks: Marks | None = None
     given = {"--policy": policy, "--policy-file": policy_file, "--sizes": sizes, "--rules": rules}
     try:
-        if mode == "mark":
-            marks = marks_by(policy, policy_file, sizes, rules)
-        elif unused := [name for name, value in given.items() if value]:
-            raise ValueError(f"{unused[0]}: only --mode mark has a use for it; this is --mode {mode}")
-        if marks is not None and policy is None and (unused := [name for name, value in given.items() if value]):
-            raise ValueError(f"{unused[0]}: needs --policy; without it MFS_MARK is taken as it is")
+        marks = marks_of(mode, given, policy, policy_file, sizes, rules)
     except ValueError as error:
         click.echo(f"mfs-run: {error}", err=True)
         sys.exit(OWN_ERROR)
     os.environ["LD_PRELOAD"] = preload(LIBRARY, os.environ.get("LD_PRELOAD"))
     os.environ["MFS_MODE"] = mode
-    if marks is None:
+    if mode != "mark":
         os.environ["MFS_SOCKET"] = str(Path.cwd() / socket)
     if quiet:
         os.environ["MFS_LOG"] = "quiet"

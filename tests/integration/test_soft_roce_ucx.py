@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.ports import free_port
 from tests.conftest import WAIT_S, SoftRoce, wait_for_listener
+from tests.support.capture import capture
 from tests.support.daemon import Daemon
 from tests.support.under_mfs import HOLD_EVERYTHING, ROOT, under_mfs
+from tests.support.waiting import eventually
 
 TRANSPORTS = ("rc_verbs,ud_verbs", "rc_v", "ud_verbs")
 """`rc_v` is UCX's own name for what `rc_verbs` needs, wire-up included."""
@@ -54,6 +57,17 @@ def test_under_mfs(soft_roce: SoftRoce, folder: Path, configuration: str) -> Non
         prefix = under_mfs(daemon.socket)
         assert perftest(soft_roce, "rc_v", "-t", "tag_bw", "-s", "65536", "-n", "200", prefix=prefix) > 0
         assert daemon.status().daemon.attached_total == 2
+
+
+@pytest.mark.parametrize("mode", ["mark", "enforce"])
+def test_a_policy_gives_it_the_class_of_kv(soft_roce: SoftRoce, folder: Path, mode: str) -> None:
+    """By its own variable, so also where the preloaded library does not see its queue pairs."""
+    tos = 24 << 2 | 2  # of last stages in paper-k8, and ECN-capable
+    run = [sys.executable, "-m", "nccl_shim.run", "--quiet", "--mode", mode, "--policy", "paper-k8"]
+    with Daemon(folder, HOLD_EVERYTHING) as daemon, capture() as wire:
+        prefix = [*run, *(["--socket", str(daemon.socket)] if mode == "enforce" else []), "--"]
+        assert perftest(soft_roce, "rc_v", "-t", "tag_bw", "-s", "65536", "-n", "200", prefix=prefix) > 0
+        eventually(lambda: wire.both_ways(tos, tos), "the class of KV on both directions")
 
 
 RECIPE = re.search(r'library = "(libuc\w+)"', (ROOT / "docs" / "configuration.md").read_text())

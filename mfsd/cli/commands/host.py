@@ -10,6 +10,8 @@ import click
 
 from mfsd.cli import complete
 from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
+from mfsd.cli.output import Column, Form, output_options, print_table, printed
+from mfsd.fabric.libraries import Variable, variables
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
 
@@ -96,6 +98,7 @@ def host() -> None:
     mfsctl host apply  --dev eth1              # as root; changes only what differs
     mfsctl host verify --dev eth1              # ends with 1 unless all is as wanted
     mfsctl host apply  --dev eth1 --rollback   # what was there before
+    mfsctl host env    --profile paper-k8      # the classes of libraries that mark their own packets
     """
 
 
@@ -144,3 +147,56 @@ def apply(as_json: bool, dry_run: bool, rollback: bool, **where: Any) -> None:
     results = target.rollback(dry_run) if rollback else target.apply(dry_run)
     report(results, as_json)
     sys.exit(0 if all(r.good for r in results) else 1)
+
+
+@host.command(
+    epilog="""\b
+Examples:
+  mfsctl host env --profile paper-k8
+  eval "$(mfsctl host env --profile paper-k8 --for shell)"
+  mfsctl host env --profile paper-k8 --for systemd > /etc/systemd/system/vllm.service.d/classes.conf
+  mfsctl host env --profile paper-k8 --for kubernetes
+"""
+)
+@policy_options
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(("shell", "systemd", "kubernetes")),
+    help="Text to paste: export lines, a drop-in of a service, or the env list of a container.",
+)
+@click.option("--infiniband", is_flag=True, help="Service levels, which InfiniBand has in place of DSCPs.")
+@output_options
+@fail_clearly
+def env(policy: str, policy_file: Path | None, target: str | None, infiniband: bool, form: Form) -> None:
+    """Print the variables that libraries read their traffic class from, set by the fabric policy.
+
+    For what posts past the preloaded library (GPU-initiated all-to-all, UCX on ConnectX), and for hosts without a
+    daemon. mfs-run --policy sets the same ones. A value that the operator has set should stay.
+    """
+    found = variables(load_profile(policy, policy_file), infiniband=infiniband)
+    if target is not None:
+        click.echo(pasted(found, target))
+    elif not printed([_plain(v) for v in found], form, pretty=True):
+        columns = (Column("VARIABLE"), Column("VALUE", True), Column("CLASS"), Column("STAGE"), Column("LIBRARY"))
+        rows = [[v.name, v.value, v.class_name, v.library.stage.name.lower(), v.library.name] for v in found]
+        print_table(columns, rows, form)
+
+
+def pasted(found: list[Variable], target: str) -> str:
+    if target == "shell":
+        return "\n".join(f"export {v.name}=${{{v.name}:-{v.value}}}" for v in found)
+    if target == "systemd":
+        return "\n".join(["[Service]", *(f"Environment={v.name}={v.value}" for v in found)])
+    return "\n".join(f'- {{name: {v.name}, value: "{v.value}"}}' for v in found)
+
+
+def _plain(v: Variable) -> dict[str, str | bool]:
+    return {
+        "variable": v.name,
+        "value": v.value,
+        "class": v.class_name,
+        "stage": v.library.stage.name.lower(),
+        "library": v.library.name,
+        "seen": v.library.seen,
+    }

@@ -16,7 +16,9 @@ import pytest
 import yaml
 
 from mfsd import _native
-from mfsd.fabric.policy import load_profiles, shipped_policy
+from mfsd.cli.commands.host import pasted
+from mfsd.fabric.libraries import variables
+from mfsd.fabric.policy import load_profile, load_profiles, shipped_policy
 from mfsd.node.config import Config
 from mfsd.node.config_file import control_path, parse
 from mfsd.node.memory import bytes_for
@@ -284,6 +286,16 @@ def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
     assert endpoint["port"] in [p["name"] for p in container(manifests, "DaemonSet", "mfs-daemon")["ports"]]
     assert {"targetLabel": "job", "replacement": "mfsd"} in endpoint["relabelings"]
     assert 'job="mfsd"' in (CHART.parents[1] / "prometheus" / "mfs.rules.yml").read_text()
+
+
+def test_vllm_gets_the_classes_that_a_profile_prints() -> None:
+    found = variables(load_profile("paper-k8"))
+    given = yaml.safe_load(pasted(found, "kubernetes"))
+    manifests = render({"vllm": {"enabled": True, "env": given}})
+    for part in ("prefill", "decode"):
+        engine = container(manifests, "Deployment", f"mfs-vllm-{part}")
+        environment = {e["name"]: e["value"] for e in engine["env"]}
+        assert "LD_PRELOAD" in environment and all(environment[v.name] == v.value for v in found)
 
 
 def test_vllm_finds_library_and_daemon() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mfsd.fabric.libraries import LIBRARIES
 from mfsd.fabric.policy import class_dscps, load_profile
 from mfsd.policy import Stage
 from mfsd.policy.mark_text import parse_marks
-from nccl_shim.mark import COLLECTIVE_VARIABLES, KV_VARIABLES, of_profile
+from nccl_shim.mark import of_profile
 from nccl_shim.run import LIBRARY
 from tests.unit.shim.test_run import environment_of, run
 
@@ -37,8 +38,8 @@ def test_the_environment_of_a_program_that_marks() -> None:
     seen = environment_of("--mode", "mark", "--policy", "rocev2-lossy-ecn")
     assert seen["LD_PRELOAD"] == str(LIBRARY) and seen["MFS_MODE"] == "mark"
     assert "MFS_SOCKET" not in seen and "NCCL_PROFILER_PLUGIN" not in seen
-    assert {seen[name] for name in COLLECTIVE_VARIABLES} == {str(46 << 2 | 2)}
-    assert {seen[name] for name in KV_VARIABLES} == {str(26 << 2 | 2)}
+    of_stage = {Stage.COLLECTIVE: 46, Stage.P2D: 26}
+    assert [seen[one.traffic_class] for one in LIBRARIES] == [str(of_stage[one.stage] << 2 | 2) for one in LIBRARIES]
     rules = parse_marks(seen["MFS_MARK"]).rules
     assert {rule.role: rule.dscp for rule in rules if rule.role != "any"} == dict.fromkeys(
         ("nccl-cts", "nccl-flush", "nccl-data"), 46
@@ -53,6 +54,15 @@ def test_the_environment_of_a_program_that_marks() -> None:
 def test_classes_that_are_set_by_hand_stay() -> None:
     seen = environment_of("--mode", "mark", "--policy", "paper-k8", NCCL_IB_TC="106", MC_IB_TC="")
     assert (seen["NCCL_IB_TC"], seen["MC_IB_TC"]) == ("106", str(24 << 2 | 2))
+
+
+def test_with_a_daemon_a_policy_sets_what_posts_past_the_shim() -> None:
+    seen = environment_of("--policy", "paper-k8", "--socket", "/nowhere", NVSHMEM_IB_TRAFFIC_CLASS="104")
+    assert (seen["NCCL_GIN_IB_TC"], seen["UCX_IB_TRAFFIC_CLASS"]) == (str(56 << 2 | 2), str(24 << 2 | 2))
+    assert seen["NVSHMEM_IB_TRAFFIC_CLASS"] == "104", "what is set by hand stays"
+    assert (seen["MFS_MODE"], seen["MFS_SOCKET"]) == ("enforce", "/nowhere") and "MFS_MARK" not in seen
+    assert seen["NCCL_PROFILER_PLUGIN"] == str(LIBRARY)
+    assert "NCCL_GIN_IB_TC" not in environment_of("--socket", "/nowhere")
 
 
 def test_rules_of_a_configuration_go_before_the_built_in_ones(tmp_path: Path) -> None:
@@ -94,7 +104,11 @@ def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=1"], "--sizes p2d=1: not a size"),
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=2mib,1mib"], "use rising sizes above 0"),
         (["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"], "1 classes; use at most 0"),
-        (["--mode", "observe", "--policy", "paper-k8"], "--policy: only --mode mark has a use for it"),
+        (
+            ["--mode", "observe", "--policy", "paper-k8"],
+            "--policy: --mode enforce and --mode mark have a use for it; this is --mode obs",
+        ),
+        (["--policy-file", "RULES"], "--policy-file: needs --policy"),
         (["--sizes", "reuse=1mib"], "--sizes: only --mode mark has a use for it; this is --mode enforce"),
         (["--mode", "mark", "--policy", "paper-k8", "--rules", "RULES"], "rule[0].action"),
         (["--mode", "mark", "--policy", "mine", "--policy-file", "RULES"], "rule: unknown field"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from mfsd.fabric.libraries import LIBRARIES, Library
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host, NoAnswer, read_line
 from mfsd.observe.doctor.launching import ask_probe, python
@@ -37,13 +38,15 @@ IBGDA = Kind(
     "bypass.ibgda",
     "fail",
     "NVSHMEM's IBGDA lets GPU threads ring the NIC's doorbell: those bytes are neither counted nor held.",
-    "NVSHMEM_IB_ENABLE_IBGDA=0 (proxy transport), or give this traffic a NIC or a switch class of its own",
+    "give it the class of collectives (mfs-run --policy NAME, or mfsctl host env), so that KV does not go before it; "
+    "NVSHMEM_IB_ENABLE_IBGDA=0 has a thread of the host post instead",
 )
 GIN = Kind(
     "bypass.nccl-gin",
     "fail",
     "NCCL's GPU-initiated networking posts from the GPU (GDAKI): those bytes are neither counted nor held.",
-    "NCCL_GIN_TYPE=2: NCCL's own proxy thread posts instead, through libibverbs",
+    "give it the class of collectives (mfs-run --policy NAME, or mfsctl host env); NCCL_GIN_TYPE=2 has NCCL's own "
+    "proxy thread post instead, through libibverbs",
 )
 GIN_POSSIBLE = Kind(
     "bypass.nccl-gin-possible",
@@ -55,7 +58,8 @@ DEEPEP = Kind(
     "bypass.deepep",
     "warn",
     "DeepEP's all-to-all posts from the GPU (IBGDA or GIN); MFS sees neither its bytes nor its stage.",
-    "keep its NICs or classes apart from KV traffic, or use an all-to-all backend on NCCL or CPU-driven verbs",
+    "give it the class of collectives (mfs-run --policy NAME, or mfsctl host env), or use an all-to-all backend on "
+    "NCCL or CPU-driven verbs",
 )
 UCX = Kind(
     "bypass.ucx",
@@ -101,6 +105,26 @@ def run(host: Host) -> Iterator[Finding]:
         yield UNREADABLE(unread, owner)
     elif not any(p.severity in ("fail", "warn") for p in problems):
         yield NONE(f"environment of {owner}" + (f", {len(mapped)} mapped files" if mapped else ""))
+
+
+def bypassing(host: Host) -> frozenset[Library]:
+    """Libraries of collectives that drive the NIC past the shim: those that the environment turns on, or that the
+    process has mapped."""
+    _, environ = host.program_environ
+    try:
+        mapped = _mapped(host)
+    except OSError:
+        mapped = []
+    deepep = any("deep_ep_cpp" in name for name in mapped)
+    nvshmem = any("nvshmem" in name for name in mapped)
+    names = set()
+    if environ.get("NVSHMEM_IB_ENABLE_IBGDA", "").lower() in TRUE or any(MAPPED_DIRECT[0] in name for name in mapped):
+        names.add("NVSHMEM_IB_TRAFFIC_CLASS")
+    if environ.get("NCCL_GIN_TYPE") == "3" and environ.get("NCCL_GIN_ENABLE", "1") != "0":
+        names.add("NCCL_GIN_IB_TC")
+    if deepep:
+        names.add("NVSHMEM_IB_TRAFFIC_CLASS" if nvshmem else "NCCL_GIN_IB_TC")
+    return frozenset(library for library in LIBRARIES if library.traffic_class in names)
 
 
 def _mapped(host: Host) -> list[str]:

@@ -8,26 +8,50 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mfsd.fabric.libraries import LIBRARIES, Library, dscps, traffic_class
+from mfsd.observe.doctor.checks.bypass import bypassing
+from mfsd.observe.doctor.checks.devices import is_infiniband
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
 from mfsd.policy.mark_text import VARIABLE, parse_marks
+from mfsd.policy.types import Stage
 
 TITLE = "Environment"
-CLASS_SEEN = ("NCCL_IB_TC", "NCCL_IB_FIFO_TC", "MC_IB_TC")
-CLASS_UNSEEN = ("UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC_CLASS", "NCCL_GIN_IB_TC")
+NCCL_CLEAR_TO_SEND = "NCCL_IB_FIFO_TC"
+NVSHMEM = "NVSHMEM_IB_TRAFFIC_CLASS"
 TRUE = ("1", "true", "yes", "on", "y")
 
 CLASS = Kind(
     "environment.class",
     "warn",
-    "The library asks for a class of its own. Queue pairs for which no rule of the daemon gives a DSCP carry it.",
-    "unset the variable, and give such queue pairs a DSCP by a rule in mfsd.toml",
+    "The library asks for another class than the policy has for it. Queue pairs for which no rule of the daemon gives "
+    "a DSCP carry it.",
+    "unset the variable, or give it the value that mfsctl host env prints",
 )
 CLASS_BYPASSES = Kind(
     "environment.class-unseen",
     "fail",
-    "The library writes this class into queue pairs that MFS does not see: unscheduled traffic in a scheduled class.",
-    "unset the variable; unmarked traffic is best effort and leaves the classes alone",
+    "The library writes this class into queue pairs that MFS does not see. The policy has another for what it moves.",
+    "give the variable the value that mfsctl host env prints",
+)
+CLASS_MISSING = Kind(
+    "environment.class-missing",
+    "fail",
+    "The library posts past MFS, and nothing gives its packets a class: an all-to-all that blocks a layer travels in "
+    "best effort, below the KV that it goes before.",
+    "start the program with mfs-run --policy NAME, or set what mfsctl host env prints",
+)
+CLASS_OVERRIDES = Kind(
+    "environment.class-overrides",
+    "info",
+    "Two values could count; this one does.",
+    "nothing, if it is the one that you mean",
+)
+CLASS_DANGEROUS = Kind(
+    "environment.class-infiniband",
+    "fail",
+    "NVSHMEM's traffic class on an InfiniBand port: versions of it end the program with an error there.",
+    "unset it and set NVSHMEM_IB_SL: mfsctl host env --infiniband",
 )
 SHIM_OFF = Kind("environment.shim-off", "fail", "The shim does nothing in this environment.", "unset MFS_MODE")
 SHIM_OBSERVES = Kind(
@@ -117,19 +141,50 @@ def _nccl_files(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     owners = {d: c.name for c in host.profile.classes for d in (c.dscp, *c.also_dscp)}
+    if environ.get(NVSHMEM) and any(is_infiniband(host, device) for device in host.devices):
+        yield CLASS_DANGEROUS(f"{NVSHMEM}={environ[NVSHMEM]}", NVSHMEM)
     if environ.get("MFS_MODE") == "mark":
         yield from _marks(environ.get(VARIABLE, ""), owners)
         return  # the variables are part of it, and what is set by hand stays by intent
-    for names, kind in ((CLASS_SEEN, CLASS), (CLASS_UNSEEN, CLASS_BYPASSES)):
-        for name in names:
-            value = environ.get(name, "")
-            try:
-                number = int(value, 0)
-            except ValueError:
-                continue
-            if number > 0:
-                dscp = number >> 2
-                yield kind(f"{name}={value}: DSCP {dscp}, class {owners.get(dscp, 'best effort')} of the policy", name)
+    of_stage, in_use = dscps(host.profile), bypassing(host)
+    for library in LIBRARIES:
+        name = library.traffic_class
+        value = _number(environ, name)
+        wanted = of_stage[library.stage]
+        if value is not None:
+            yield from _other_class(library, name, value, environ[name], wanted, owners)
+            yield from _overridden(library, environ)
+        elif library in in_use and (not library.otherwise or _number(environ, library.otherwise) is None):
+            yield CLASS_MISSING(f"{name} is not set; the policy's is {traffic_class(wanted)}", name)
+    fifo = _number(environ, NCCL_CLEAR_TO_SEND)
+    if fifo is not None:
+        value = environ[NCCL_CLEAR_TO_SEND]
+        yield from _other_class(LIBRARIES[0], NCCL_CLEAR_TO_SEND, fifo, value, of_stage[Stage.CONTROL], owners)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    """A class that the variable names; None where the library takes its own default."""
+    try:
+        number = int(environ.get(name, ""), 0)
+    except ValueError:
+        return None
+    return number if number > 0 else None
+
+
+def _other_class(
+    library: Library, name: str, number: int, text: str, wanted: int, owners: Mapping[int, str]
+) -> Iterator[Finding]:
+    dscp = number >> 2
+    if owners.get(dscp, dscp) != owners[wanted]:
+        kind = CLASS if library.seen else CLASS_BYPASSES
+        found = owners.get(dscp, "best effort")
+        yield kind(f"{name}={text}: DSCP {dscp}, class {found} of the policy; {owners[wanted]} is {wanted}", name)
+
+
+def _overridden(library: Library, environ: Mapping[str, str]) -> Iterator[Finding]:
+    name, other = library.traffic_class, library.otherwise
+    if other and environ.get(other) and environ[other] != environ[name]:
+        yield CLASS_OVERRIDES(f"{name}={environ[name]} goes before {other}={environ[other]}", name)
 
 
 def _marks(text: str, owners: Mapping[int, str]) -> Iterator[Finding]:

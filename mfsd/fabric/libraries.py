@@ -1,0 +1,87 @@
+"""Libraries that read the class of their packets from a variable, and what a fabric policy says these should be.
+
+One variable for each library, so that one policy file sets all of them: for programs that mark without a daemon, and
+for what posts past libibverbs, where no daemon and no preloaded library can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mfsd.fabric.policy import Profile
+from mfsd.fabric.wire_table import wire_table
+from mfsd.policy.types import Stage
+
+ECN_CAPABLE: Final = 2
+"""ECT(0), in the two bits of a traffic class below the DSCP: as UCX's default of 106 has it."""
+
+
+class Library(NamedTuple):
+    name: str
+    traffic_class: str
+    """The variable that RoCE packets get their class from: DSCP * 4, and the ECN bits."""
+    service_level: str
+    """The variable of InfiniBand's counterpart; empty: it has none of its own."""
+    stage: Stage
+    """What most of its traffic is for."""
+    seen: bool
+    """It posts through libibverbs: the preloaded library marks what a rule knows, whatever the variable says."""
+    otherwise: str = ""
+    """The variable that it goes by where its own is not set."""
+
+
+LIBRARIES: Final = (
+    Library("NCCL", "NCCL_IB_TC", "NCCL_IB_SL", Stage.COLLECTIVE, seen=True),
+    Library("NCCL's GIN and DeepEP V2", "NCCL_GIN_IB_TC", "", Stage.COLLECTIVE, seen=False, otherwise="NCCL_IB_TC"),
+    Library("NVSHMEM and DeepEP", "NVSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM_IB_SL", Stage.COLLECTIVE, seen=False),
+    Library("UCCL-EP", "UCCL_IB_TC", "UCCL_IB_SL", Stage.COLLECTIVE, seen=True),
+    Library("MoRI", "MORI_RDMA_TC", "MORI_RDMA_SL", Stage.COLLECTIVE, seen=False),
+    Library("Mooncake", "MC_IB_TC", "MC_IB_SL", Stage.P2D, seen=True),
+    Library("UCX and NIXL", "UCX_IB_TRAFFIC_CLASS", "UCX_IB_SL", Stage.P2D, seen=False),
+    Library("MoRI-IO", "MORI_IO_TC", "MORI_IO_SL", Stage.P2D, seen=True),
+)
+
+
+class Variable(NamedTuple):
+    library: Library
+    name: str
+    value: str
+    class_name: str
+    """Of the policy."""
+
+
+def traffic_class(dscp: int) -> int:
+    """What the variables take for a DSCP."""
+    return dscp << 2 | ECN_CAPABLE
+
+
+def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]:
+    """Variable and value of each library whose stage has a DSCP."""
+    found = {}
+    for library in LIBRARIES:
+        dscp = dscp_by_stage.get(library.stage)
+        if dscp is not None:
+            found[library.traffic_class] = str(traffic_class(dscp))
+    return found
+
+
+def dscps(profile: Profile) -> dict[Stage, int]:
+    """The DSCP in which a stage travels where transfers of one library cannot be told apart."""
+    table = wire_table(profile)
+    return {stage: table.dscp[classes[0]] for stage, classes in table.stages.items()}
+
+
+def variables(profile: Profile, *, infiniband: bool = False) -> list[Variable]:
+    """What every library should be given under this profile. InfiniBand has service levels in place of DSCPs: the
+    profile's priorities. A library without a variable for them is left out there."""
+    of_stage = dscps(profile)
+    classes = {fabric_class.dscp: fabric_class for fabric_class in profile.classes}
+    found = []
+    for library in LIBRARIES:
+        fabric_class = classes[of_stage[library.stage]]
+        name = library.service_level if infiniband else library.traffic_class
+        value = fabric_class.priority if infiniband else traffic_class(fabric_class.dscp)
+        if name:
+            found.append(Variable(library, name, str(value), fabric_class.name))
+    return found
