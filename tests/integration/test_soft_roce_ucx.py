@@ -62,7 +62,7 @@ def test_under_mfs(soft_roce: SoftRoce, folder: Path, configuration: str) -> Non
 @pytest.mark.parametrize("mode", ["mark", "enforce"])
 def test_a_policy_gives_it_the_class_of_kv(soft_roce: SoftRoce, folder: Path, mode: str) -> None:
     """By its own variable, so also where the preloaded library does not see its queue pairs."""
-    tos = 24 << 2 | 2  # of last stages in paper-k8, and ECN-capable
+    tos = 24 << 2  # of last stages in paper-k8; TCP, which carries this device's bytes, sets the ECN bits itself
     run = [sys.executable, "-m", "nccl_shim.run", "--quiet", "--mode", mode, "--policy", "paper-k8"]
     with Daemon(folder, HOLD_EVERYTHING) as daemon, capture() as wire:
         prefix = [*run, *(["--socket", str(daemon.socket)] if mode == "enforce" else []), "--"]

@@ -158,8 +158,8 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
             yield CLASS_MISSING(f"{name} is not set; the policy's is {traffic_class(wanted)}", name)
     fifo = _number(environ, NCCL_CLEAR_TO_SEND)
     if fifo is not None:
-        value = environ[NCCL_CLEAR_TO_SEND]
-        yield from _other_class(LIBRARIES[0], NCCL_CLEAR_TO_SEND, fifo, value, of_stage[Stage.CONTROL], owners)
+        text = environ[NCCL_CLEAR_TO_SEND]
+        yield from _other_class(LIBRARIES[0], NCCL_CLEAR_TO_SEND, fifo, text, of_stage[Stage.CONTROL], owners)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
