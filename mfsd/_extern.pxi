@@ -312,7 +312,7 @@ cdef extern from "mfs/rmlq.h" nogil:
         uint64_t in_flight_bytes
         uint64_t in_flight_tasks
         uint64_t promotions
-        uint64_t looks
+        uint64_t evaluations
         uint32_t requests
         uint32_t batches
     struct mfs_rmlq:

@@ -930,7 +930,7 @@ class RmlqStats(TypedDict):
     in_flight_bytes: int
     in_flight_tasks: int
     promotions: int
-    looks: int
+    evaluations: int
     requests: int
     batches: int
 

@@ -138,7 +138,7 @@ cdef class Rmlq:
             "in_flight_bytes": s.in_flight_bytes,
             "in_flight_tasks": s.in_flight_tasks,
             "promotions": s.promotions,
-            "looks": s.looks,
+            "evaluations": s.evaluations,
             "requests": s.requests,
             "batches": s.batches,
         }

@@ -556,7 +556,7 @@ void mfs_rmlq_stats_begin(const struct mfs_rmlq *q, struct mfs_rmlq_stats *stats
 		.in_flight_bytes = q->in_flight_bytes,
 		.in_flight_tasks = q->in_flight_tasks,
 		.promotions = q->promotions,
-		.looks = q->evaluations,
+		.evaluations = q->evaluations,
 		.requests = q->request.live - q->request_strands,
 		.batches = q->batch.live - 1 - q->batch_strands,
 	};

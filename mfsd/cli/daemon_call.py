@@ -24,8 +24,8 @@ R = TypeVar("R", bound=Reply)
 
 def plain_error(error: OSError) -> str:
     """What the system said, without numbers."""
-    said = error.strerror or str(error)
-    return f"{os.fsdecode(error.filename)}: {said}" if isinstance(error.filename, (str, bytes)) else said
+    reason = error.strerror or str(error)
+    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
 
 
 def ask_or_exit(path: Path, request: Request, expected: type[R]) -> R:

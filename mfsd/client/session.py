@@ -92,7 +92,7 @@ class Session:
 
     @property
     def dscp(self) -> list[int | None]:
-        """DSCP of each class; None where the fabric marks none or no daemon has said so."""
+        """DSCP of each class; None where the fabric marks none or no daemon has set it."""
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 

@@ -97,7 +97,7 @@ class Task:
         return await asyncio.to_thread(self.wait, timeout_s)
 
     def complete(self) -> None:
-        """The bytes have arrived (or the NIC has said so)."""
+        """The bytes have arrived (or the NIC has reported so)."""
         self._end(complete=True)
 
     def cancel(self) -> None:

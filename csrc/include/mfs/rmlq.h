@@ -33,7 +33,7 @@
  * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch, once for each
  * destination that it has flows to; closing and opening a destination are O(log groups).
  * A batch update is O(log) for each of the batch's requests. Promotion by time is driven by a heap of times
- * to look again, never by a scan. Only mfs_rmlq_stats walks.
+ * to evaluate again, never by a scan. Only mfs_rmlq_stats walks.
  *
  * Keys of requests and batches are the caller's: two clients must not share one unless they mean the same
  * thing.
@@ -126,7 +126,7 @@ struct mfs_rmlq_stats {
 	uint64_t waiting_tasks[MFS_CLASSES_MAX];
 	uint64_t in_flight_bytes, in_flight_tasks;
 	uint64_t promotions;        /* of requests to a better level or to critical, since creation */
-	uint64_t looks;             /* at a request's MLU because its time had come */
+	uint64_t evaluations;       /* at a request's MLU because its time had come */
 	uint32_t requests, batches; /* known now */
 };
 
@@ -175,7 +175,7 @@ int mfs_rmlq_complete(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t b
 /* Forgets the flow, waiting or in flight. -ENOENT. */
 int mfs_rmlq_cancel(struct mfs_rmlq *queue, mfs_flow_handle handle);
 
-/* Tells or changes a batch; its requests are looked at again (promotion at layer boundaries). -EINVAL: key 0;
+/* Announces or changes a batch; its requests are evaluated again (promotion at layer boundaries). -EINVAL: key 0;
  * -ENOSPC: flows_max batches are announced. */
 int mfs_rmlq_batch(struct mfs_rmlq *queue, uint64_t batch, const struct mfs_batch_context *context,
 		   uint64_t now_ns);
@@ -206,7 +206,7 @@ int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EI
 uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 
 /* Calls an observer for each request that moves to a better level or becomes critical while a flow of it waits: that
- * flow's cookie and the new level. NULL: nobody. Called inside of the other calls, so it must call none of them. */
+ * flow's cookie and the new level. NULL: none. Called inside of the other calls, so it must call none of them. */
 void mfs_rmlq_watch(struct mfs_rmlq *queue,
 		    void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
 		    void *context);

@@ -52,11 +52,11 @@ def taken(server: Server, client: Client) -> int:
 def settled(server: Server, client: Client, completes: int, eventually: Eventually) -> dict[str, object]:
     """The client's counts when so many tasks have been read to their ends."""
 
-    def looked() -> dict[str, object] | None:
+    def completed() -> dict[str, object] | None:
         stats = server.arbiter.client_stats(client.client_id)
         return stats if stats["completes"] == completes else None
 
-    stats = eventually(looked, f"{completes} completions")
+    stats = eventually(completed, f"{completes} completions")
     assert isinstance(stats, dict)
     return stats
 
@@ -67,7 +67,7 @@ def on_credit(server: Server, client: Client, **words: object) -> bool:
     return taken(server, client) > before
 
 
-def test_nobody_is_woken_and_all_is_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+def test_no_thread_is_woken_and_all_is_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
     server, client = lent()
     before = server.arbiter.client_stats(client.client_id)
     bytes_before = sum(server.arbiter.nic_stats(0)["granted_bytes"])
@@ -85,7 +85,7 @@ def test_an_arbiter_at_rest_sleeps_on(lent: Callable[..., tuple[Server, Client]]
     server, client = lent(heartbeat_ns=50_000_000)
     asleep = LAYOUT["header.arbiter_asleep"]
 
-    def nobody_rang() -> bool:
+    def no_client_rang() -> bool:
         """Not in the first try where this machine stood still for so long that the arbiter went dormant."""
         before = server.arbiter.stats()["wakeups"]
         eventually(lambda: server.segments[client.client_id][asleep] == AT_REST, "rest")
@@ -93,7 +93,7 @@ def test_an_arbiter_at_rest_sleeps_on(lent: Callable[..., tuple[Server, Client]]
             ask(client).complete()
         return bool(server.arbiter.stats()["wakeups"] == before + 1)
 
-    eventually(nobody_rang, "fifty tasks for which nobody rings")
+    eventually(no_client_rang, "fifty tasks for which no client rings")
 
 
 @pytest.mark.parametrize("variant", list(Variant))
@@ -200,7 +200,7 @@ def test_a_critical_flow_ends_it(lent: Callable[..., tuple[Server, Client]], eve
     """Its class is known to the queue alone, so its process asks until there were none for a while."""
     server, client = lent(policy=Policy(critical_laxity_share=1.0))
     near_ns = time.monotonic_ns() + 100 * 10**9
-    assert on_credit(server, client, request_id=5, deadline_ns=near_ns)  # nobody knew
+    assert on_credit(server, client, request_id=5, deadline_ns=near_ns)  # it was not known
     assert not on_credit(server, client, request_id=5, deadline_ns=near_ns)
     assert not on_credit(server, client)
     eventually(lambda: on_credit(server, client), "credit, a while after")

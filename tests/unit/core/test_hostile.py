@@ -1,4 +1,4 @@
-"""A client that writes anything it likes into its segment harms nobody but itself."""
+"""A client that writes anything into its segment harms none but itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SubmitRing:
         self.segment[at : at + 8] = (ticket + 1).to_bytes(8, "little")
 
     def send(self, message: bytes) -> None:
-        """Published before it is claimed, nobody else being on this ring: a test that stalls leaves no torn slot."""
+        """Published before it is claimed, no other being on this ring: a test that stalls leaves no torn slot."""
         ticket = self.load("submit.tail")
         self.publish(ticket, message)
         self.store("submit.tail", ticket + 1)
@@ -252,7 +252,7 @@ def crowd(pair) -> Iterator[None]:
         thread.join()
 
 
-def test_a_stray_write_into_a_ring_hangs_nobody(pair, crowd: None) -> None:
+def test_a_stray_write_into_a_ring_hangs_no_client(pair, crowd: None) -> None:
     """The program posts natively then; the daemon gives it up when it sees the same."""
     _, hostile, ring = pair
     ring.store("submit.head_seen", 2**62)

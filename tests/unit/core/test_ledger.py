@@ -24,11 +24,11 @@ def cells(account: Account) -> dict[tuple[int, int], tuple[int, int, int, int]]:
 def all_finished(arbiter: Arbiter, n: int, eventually: Eventually) -> list[Finished]:
     found: list[Finished] = []
 
-    def look() -> bool:
+    def poll() -> bool:
         found.extend(arbiter.finished())
         return len(found) >= n
 
-    eventually(look, f"{n} finished requests")
+    eventually(poll, f"{n} finished requests")
     return found
 
 

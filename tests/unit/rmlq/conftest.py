@@ -90,7 +90,7 @@ class Stats(ctypes.Structure):
         ("in_flight_bytes", c_uint64),
         ("in_flight_tasks", c_uint64),
         ("promotions", c_uint64),
-        ("looks", c_uint64),
+        ("evaluations", c_uint64),
         ("requests", c_uint32),
         ("batches", c_uint32),
     ]

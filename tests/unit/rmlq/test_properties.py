@@ -135,7 +135,7 @@ def test_promotion_comes_by_itself_as_the_deadline_nears(native):
     assert levels == sorted(levels, reverse=True)
     assert levels[0] > 1
     assert levels[-1] == 1
-    assert queue.stats().looks < 200  # each look halves the way, or waits an interval
+    assert queue.stats().evaluations < 200  # each evaluation halves the distance, or waits an interval
 
 
 def test_in_flight_flows_keep_their_class(native):

@@ -45,7 +45,7 @@ class PortQueues(Struct, frozen=True):
 
 
 class QdiscError(OSError):
-    """The kernel refused a queueing discipline, or it belongs to somebody else."""
+    """The kernel refused a queueing discipline, or it is not MFS's."""
 
 
 @contextmanager
