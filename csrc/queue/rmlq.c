@@ -264,9 +264,9 @@ static void fly(struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 
 	unqueue(q, i);
 	flow->state = MFS_FLOW_FLIGHT;
-	flow->tier = pick->tier & 3;
-	flow->wire_class = pick->wire_class & 7;
-	flow->level = (pick->level - 1) & 7;
+	flow->tier = pick->tier & 3u;
+	flow->wire_class = pick->wire_class & 7u;
+	flow->level = (pick->level - 1u) & 7u;
 	q->in_flight_tasks++;
 	q->in_flight_bytes += flow->bytes;
 	pick->in_flight = 1;
