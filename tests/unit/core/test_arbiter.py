@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from mfsd._native import Arbiter, Client, Mode, Policy, Rule, Stage
 WINDOW_BYTES = 100_000
 KIB = 1024
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def test_a_client_that_left_blocks_no_other(serve, take: Take, eventually: Eventually) -> None:

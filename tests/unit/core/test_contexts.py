@@ -9,6 +9,7 @@ import random
 import select
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ RATE = 1000
 """So slow that what fills the window is not overdue before minutes have passed."""
 S = 10**9
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def filled(serve, **options):

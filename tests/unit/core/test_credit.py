@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,8 +15,11 @@ from mfsd._native import LAYOUT, Client, Mode, Permit, Policy, RequestInfo, Stag
 from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 
+if TYPE_CHECKING:
+    from mfsd._native import ClientStats  # only in the stub
+
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 FAST = 12_500_000_000
 WINDOW_BYTES = 1_000_000
@@ -49,15 +52,14 @@ def taken(server: Server, client: Client) -> int:
     return int(server.arbiter.client_stats(client.client_id)["taken"])
 
 
-def settled(server: Server, client: Client, completes: int, eventually: Eventually) -> dict[str, object]:
+def settled(server: Server, client: Client, completes: int, eventually: Eventually) -> ClientStats:
     """The client's counts when so many tasks have been read to their ends."""
 
-    def completed() -> dict[str, object] | None:
+    def completed() -> ClientStats | None:
         stats = server.arbiter.client_stats(client.client_id)
         return stats if stats["completes"] == completes else None
 
-    stats = eventually(completed, f"{completes} completions")
-    assert isinstance(stats, dict)
+    stats: ClientStats = eventually(completed, f"{completes} completions")
     return stats
 
 
@@ -165,7 +167,7 @@ def test_all_clients_together_have_half_of_the_window(
 
 def held_on_credit(server: Server, client: Client, size_bytes: int) -> list[Permit]:
     """Permits that are held at once, as long as they are on credit; then all are given back."""
-    held = []
+    held: list[Permit] = []
     while len(held) < 100:
         before = taken(server, client)
         permit = ask(client, size_bytes)
@@ -259,7 +261,7 @@ def test_accounts_are_whole_whichever_thread_is_read_first(
             permit = sender.submit(ask, client, size_bytes, request_id=77, batch=batch).result()
             completer.submit(permit.complete).result()
         client.batch_end(batch)
-    (done,) = eventually(server.arbiter.finished, "the end of the request")  # type: ignore[misc]
+    (done,) = eventually(server.arbiter.finished, "the end of the request")
     assert done.size_bytes == sum(sizes)
     assert done.verdict == Verdict.MET
     assert server.arbiter.ledger_totals()["unaccounted"] == 0

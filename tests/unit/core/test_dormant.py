@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from mfsd._native import LAYOUT, Client, Stage
 from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 Serve = Callable[..., Server]
 
 S = 10**9

@@ -8,6 +8,7 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ KIB = 1024
 NONE_U32 = 2**32 - 1
 MESSAGE = struct.Struct("<QQQQQIHBBBBB5x")  # struct mfs_message
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 class SubmitRing:

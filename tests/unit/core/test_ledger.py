@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from mfsd import _native
 from mfsd._native import Account, Arbiter, Client, Finished, RequestInfo, Stage, Verdict
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def cells(account: Account) -> dict[tuple[int, int], tuple[int, int, int, int]]:

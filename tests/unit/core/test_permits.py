@@ -6,6 +6,7 @@ import errno
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.waiting import TIMEOUT_S
 WINDOW_BYTES = 100_000
 KIB = 1024
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def test_one_task(serve, take: Take, eventually: Eventually) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.waiting import TIMEOUT_S
 WINDOW_BYTES = 100_000
 KIB = 1024
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def test_the_window_bounds_what_is_in_flight(serve, take: Take, eventually: Eventually) -> None:

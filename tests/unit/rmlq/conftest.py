@@ -130,14 +130,6 @@ SIGNATURES = {
 class Native:
     """The compiled library. `queue()` makes queues; those still open are destroyed with the fixture."""
 
-    Policy, Flow, Pick, BatchContext, RequestContext, Stats = (
-        Policy,
-        Flow,
-        Pick,
-        BatchContext,
-        RequestContext,
-        Stats,
-    )
     NEVER = NEVER
 
     def __init__(self, path: Path) -> None:
@@ -149,7 +141,7 @@ class Native:
     def policy(self, classes: int = 8, **changes: object) -> Policy:
         policy = Policy()
         self.library.mfs_policy_default(byref(policy), classes)
-        parameters = {}
+        parameters: dict[str, ctypes._Pointer[Parameter]] = {}
         while parameter := self.library.mfs_policy_parameter(len(parameters)):
             parameters[parameter.contents.name.decode()] = parameter
         for name, value in changes.items():

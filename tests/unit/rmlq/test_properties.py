@@ -213,7 +213,7 @@ def test_a_batch_that_ended_starts_anew(native):
 def test_a_flow_cancelled_anywhere_leaves_the_others_in_order(native, gone):
     queue = native.queue()
     queue.batch(7, layer_current=5, layers=10)
-    handles = []
+    handles: list[int] = []
     for _ in range(4):  # two requests and two layers, interleaved
         for stage, layer, request in [(P2D, 0, 1), (P2D, 0, 2), (REUSE, 1, 0), (REUSE, 2, 0)]:
             handles.append(

@@ -7,6 +7,7 @@ heaps, groups or chains; what it shares with the queue is only when a request is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from mfsd.policy import (
     NO_DEADLINE,
@@ -44,6 +46,9 @@ from tests.specification import (
 )
 from tests.specification.order import rli_of
 from tests.specification.urgency import crossing_ns, effective_rate_bytes_per_s
+
+if TYPE_CHECKING:
+    from tests.unit.rmlq.conftest import Native
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
@@ -154,7 +159,7 @@ class Model:
         batch = self.batches.get(flow.batch)
         if flow.stage is Stage.P2D:
             facts, decision = self.request_facts(flow.request), self.requests[flow.request].decision
-            return Flow(**{**as_dict(facts), "sequence": flow.sequence}), decision, 0
+            return replace(facts, sequence=flow.sequence), decision, 0
         request = self.requests.get(flow.request)
         facts = Flow(
             stage=flow.stage,
@@ -231,7 +236,7 @@ class Model:
             return None
         if facts.computing:
             return max(facts.compute_end_ns, soonest)
-        unpruned = Flow(**{**as_dict(facts), "pruned": False})  # it may come back at any time
+        unpruned = replace(facts, pruned=False)  # it may come back at any time
         following = next_evaluation_ns(self.config, unpruned, request.decision, self.now, self.rho)
         assert following is not None
         if request.decision.level > 1:  # half way, since the load may rise
@@ -341,10 +346,6 @@ class Model:
             self.evaluate_at_event(key)
 
 
-def as_dict(flow: Flow) -> dict[str, object]:
-    return {name: getattr(flow, name) for name in flow.__struct_fields__}
-
-
 MS = 1_000_000
 keys = st.integers(1, 4)
 places = st.integers(0, 2)
@@ -381,8 +382,8 @@ flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines
 
 
 class Machine(RuleBasedStateMachine):
-    native = None
-    rates = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
+    native: Native
+    rates: tuple[int, ...] = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
     destinations: tuple[int, ...] = (0,)
 
     @initialize(spread=st.sampled_from([(0,), (0,), (0, 1, 8191)]))
@@ -567,7 +568,7 @@ class Machine(RuleBasedStateMachine):
         state = self.model.requests.get(request)
         known = state is not None and (state.reported or state.pruned)
         assert self.queue.request_end(request) == (0 if known else -2)
-        if known:
+        if state is not None and known:
             state.reported = state.pruned = False
             state.ahead = 0
             self.model.release(request)
@@ -584,7 +585,7 @@ class Machine(RuleBasedStateMachine):
         state = self.model.requests.get(request)
         pruned = state is not None and state.pruned
         assert self.queue.unprune(request) == (0 if pruned else -2)
-        if pruned:
+        if state is not None and pruned:
             state.pruned = False
             self.model.release(request)
         self.compare()
@@ -828,12 +829,8 @@ class Urgency(Machine):
     [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Destinations, 30), (Loads, 20), (Urgency, 20)],
 )
 def test_the_native_queue_follows_the_policy(native, machine, steps):
-    class Bound(machine):
-        pass
-
-    Bound.native = native
     run_state_machine_as_test(
-        Bound,
+        type("Bound", (machine,), {"native": native}),
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=steps,
