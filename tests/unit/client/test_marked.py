@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mfsd.client import Session
-from mfsd.client.marked import MarkedSession
+from mfsd.client.session import MarkedSession
 from mfsd.client.task import Task
 from mfsd.policy.mark_text import mark_text
 from mfsd.policy.marks import Marks, divided
