@@ -305,33 +305,6 @@ int mfs_rmlq_place(struct mfs_rmlq *q, mfs_flow_handle handle, struct mfs_pick *
 	return 0;
 }
 
-int mfs_rmlq_promote(struct mfs_rmlq *q, mfs_flow_handle handle, uint32_t level)
-{
-	uint32_t i = flow_of(q, handle), r;
-	struct request *request;
-
-	if (!i)
-		return -ENOENT;
-	if (flow_at(q, i)->stage != MFS_STAGE_P2D || level > q->policy.levels)
-		return -EINVAL;
-	r = flow_at(q, i)->owner;
-	request = request_at(q, r);
-	if (q->rules->levels && level == 1)
-		level = MFS_LEVEL_CRITICAL; /* level 1 goes first */
-	if (request->critical || (level != MFS_LEVEL_CRITICAL && level >= request->level))
-		return 0;
-	if (level == MFS_LEVEL_CRITICAL) {
-		request->critical = true;
-		if (q->rules->levels)
-			request->level = 1;
-	} else {
-		request->level = (uint8_t)level;
-	}
-	last_promoted(q, request);
-	last_place(q, r);
-	return 1;
-}
-
 static void forget(struct mfs_rmlq *q, uint32_t i)
 {
 	struct flow *flow = flow_at(q, i);

@@ -46,7 +46,6 @@
 #define MFS_FLOW_BYTES_MAX (1ULL << 40) /* one flow; keeps every sum far from overflow */
 #define MFS_FLOWS_MAX (1u << 22)        /* of one queue */
 #define MFS_DESTINATIONS_MAX 8192u      /* of one queue */
-#define MFS_LEVEL_CRITICAL 0u           /* promote: straight to MFS_TIER_CRITICAL */
 
 /* A handle is a slot of the queue's own table (low 32 bits) and its generation (high 32 bits); 0 is never
  * one, and a handle whose flow is gone is recognised (-ENOENT). */
@@ -162,11 +161,6 @@ int mfs_rmlq_place(struct mfs_rmlq *queue, mfs_flow_handle handle, struct mfs_pi
 int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t now_ns,
 		      struct mfs_rmlq_snapshot *snapshot);
 void mfs_rmlq_facts(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_rmlq_facts *facts);
-
-/* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or
- * better place already; -ENOENT: no such flow; -EINVAL: not a last-stage flow, or no such level. A pruned or
- * lost request stays in the scavenger and takes the place when it comes back. */
-int mfs_rmlq_promote(struct mfs_rmlq *queue, mfs_flow_handle handle, uint32_t level);
 
 /* `bytes` more of the flow have arrived (UINT64_MAX: all). 1: the flow is done and forgotten; 0: some are
  * left. A flow that still waits may be completed too, in part or whole. -ENOENT. */

@@ -109,7 +109,6 @@ SIGNATURES = {
     "mfs_rmlq_destination_close": (None, [c_void_p, c_uint16]),
     "mfs_rmlq_destination_open": (None, [c_void_p, c_uint16]),
     "mfs_rmlq_place": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),
-    "mfs_rmlq_promote": (c_int, [c_void_p, c_uint64, c_uint32]),
     "mfs_rmlq_complete": (c_int, [c_void_p, c_uint64, c_uint64]),
     "mfs_rmlq_cancel": (c_int, [c_void_p, c_uint64]),
     "mfs_rmlq_batch": (c_int, [c_void_p, c_uint64, POINTER(BatchContext), c_uint64]),

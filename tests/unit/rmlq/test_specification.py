@@ -653,30 +653,6 @@ class AllStages(Machine):
             assert self.queue.advance(moment) == self.model.advance(moment)
         self.compare()
 
-    @precondition(lambda self: self.model.flows)
-    @rule(data=st.data(), level=st.integers(0, 8))
-    def promote(self, data, level):
-        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
-        flow, model = self.model.flows[handle], self.model
-        code = self.queue.promote(handle, level)
-        if flow.stage is not Stage.P2D or level > model.config.levels:
-            assert code == -22
-            return
-        request = model.requests[flow.request]
-        level_now, critical = request.decision.level, request.decision.critical
-        paper = model.config.variant is Variant.PAPER
-        wants_critical = level == 0 or (paper and level == 1)
-        moves = not critical and (wants_critical or level < level_now)
-        assert code == moves
-        if moves:
-            if not wants_critical:
-                level_now = level
-            elif paper:
-                level_now = 1
-            request.decision = Decision(level_now, wants_critical, request.decision.infeasible)
-            model.promotions += 1
-        self.compare()
-
     @rule(
         batch=st.integers(1, 2),
         step=spans,
