@@ -14,7 +14,7 @@ _ports = itertools.count(random.randrange(COUNT))
 
 
 def free_port() -> int:
-    """One that nobody uses here, that this process was not given before, and that nobody gets by chance before the
+    """One that is free here, that this process was not given before, and that no process gets by chance before the
     program listens on it: also in another network namespace, where it cannot be tried.
 
     A port of the kernel's choice (bind to 0) is none of that: ended connections of others keep such ports for a minute.

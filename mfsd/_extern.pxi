@@ -312,7 +312,7 @@ cdef extern from "mfs/rmlq.h" nogil:
         uint64_t in_flight_bytes
         uint64_t in_flight_tasks
         uint64_t promotions
-        uint64_t looks
+        uint64_t evaluations
         uint32_t requests
         uint32_t batches
     struct mfs_rmlq:
@@ -325,7 +325,6 @@ cdef extern from "mfs/rmlq.h" nogil:
     void mfs_rmlq_destination_close(mfs_rmlq *queue, uint16_t destination)
     void mfs_rmlq_destination_open(mfs_rmlq *queue, uint16_t destination)
     int mfs_rmlq_place(mfs_rmlq *queue, uint64_t handle, mfs_pick *pick)
-    int mfs_rmlq_promote(mfs_rmlq *queue, uint64_t handle, uint32_t level)
     int mfs_rmlq_complete(mfs_rmlq *queue, uint64_t handle, uint64_t bytes)
     int mfs_rmlq_cancel(mfs_rmlq *queue, uint64_t handle)
     int mfs_rmlq_batch(mfs_rmlq *queue, uint64_t batch, const mfs_batch_context *context, uint64_t now_ns)

@@ -930,7 +930,7 @@ class RmlqStats(TypedDict):
     in_flight_bytes: int
     in_flight_tasks: int
     promotions: int
-    looks: int
+    evaluations: int
     requests: int
     batches: int
 
@@ -958,7 +958,6 @@ class Rmlq:
 
     def open_destination(self, destination: int) -> None: ...
     def place(self, handle: int) -> Pick: ...
-    def promote(self, handle: int, level: int) -> bool: ...
     def complete(self, handle: int, size_bytes: int | None = None) -> bool:
         """True when the flow is done; None completes all of it."""
 

@@ -69,9 +69,6 @@ cdef class Rmlq:
         check(mfs_rmlq_place(self.queue, handle, &pick))
         return pick_write(&pick)
 
-    def promote(self, uint64_t handle, uint32_t level):
-        return bool(check(mfs_rmlq_promote(self.queue, handle, level)))
-
     def complete(self, uint64_t handle, size_bytes=None):
         cdef uint64_t size = <uint64_t>-1 if size_bytes is None else size_bytes
         return bool(check(mfs_rmlq_complete(self.queue, handle, size)))
@@ -138,7 +135,7 @@ cdef class Rmlq:
             "in_flight_bytes": s.in_flight_bytes,
             "in_flight_tasks": s.in_flight_tasks,
             "promotions": s.promotions,
-            "looks": s.looks,
+            "evaluations": s.evaluations,
             "requests": s.requests,
             "batches": s.batches,
         }

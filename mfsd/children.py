@@ -1,6 +1,6 @@
 """How this installation starts modules of its own as programs.
 
-``python -m`` looks for modules in the current folder first. Started as root in somebody else's folder it would run that
+``python -m`` looks for modules in the current folder first. Started as root in another user's folder it would run that
 one's ``mfsd``, or any module of a name that the standard library has.
 """
 

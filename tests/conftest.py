@@ -110,8 +110,8 @@ class SoftRoce:
 
 
 def listens(port: int, prefix: Sequence[str] = ()) -> bool:
-    """Whether somebody listens on the TCP port of this network namespace, or of the one that `prefix` enters. Nobody is
-    connected to."""
+    """Whether a process listens on the TCP port of this network namespace, or of the one that `prefix` enters. It is
+    not connected to."""
     tables = subprocess.run([*prefix, "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True).stdout
     rows = [line.split() for line in tables.splitlines()]
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)

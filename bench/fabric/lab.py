@@ -20,7 +20,8 @@ from pyroute2 import netns
 
 from mfsd.fabric.plan import Plan, make_plan
 from mfsd.fabric.policy import EcnThresholds, PortGroup, Profile, load_profile
-from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index, open_netlink
+from mfsd.fabric.systems import linux
+from mfsd.fabric.systems.linux.qdisc import interface_index, open_netlink
 from mfsd.playground.network import ip
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Lab:
             ip("-n", self.switch, "link", "set", "dev", f"p{i}", "master", "br", "up")
             ip("-n", ns, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
             ip("-n", ns, "link", "set", "dev", "eth0", *self._frames, "up")
-        apply_queues(self.plan, self.switch)
+        linux.SYSTEM.apply_live(self.plan, self.switch)
 
     def socket_in(self, host: str) -> socket.socket:
         """A TCP socket that lives in the host's namespace."""

@@ -50,8 +50,8 @@ def machine() -> dict[str, object]:
 
 def purpose(name: str) -> str:
     """The first sentence of the benchmark's own description."""
-    said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{name}.py").read_text())) or ""
-    return " ".join(said.partition("\n\n")[0].split())
+    text = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{name}.py").read_text())) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def parser(name: str | None) -> argparse.ArgumentParser:

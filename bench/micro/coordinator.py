@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.002)
 
 
-async def hear(leader: subprocess.Popen[str]) -> dict[str, Any]:
+async def receive(leader: subprocess.Popen[str]) -> dict[str, Any]:
     assert leader.stdout is not None
     reading = asyncio.create_task(asyncio.to_thread(leader.stdout.readline))
     await asyncio.wait({reading}, timeout=MEASURE_LIMIT_S)
@@ -97,7 +97,7 @@ async def measure(etcd: str, started: list[subprocess.Popen[str]], snapshot: Pat
         text=True,
     )
     started.append(leader)
-    await hear(leader)
+    await receive(leader)
     next_leader = [*python_module("mfsd.cli.daemon"), "--coordinator", "--etcd", etcd]
     started.append(
         subprocess.Popen(
@@ -117,9 +117,9 @@ async def measure(etcd: str, started: list[subprocess.Popen[str]], snapshot: Pat
     await until(lambda: all(len(n.ranks) == BATCHES // NODES for n in nodes), "the first order")
     first_term = nodes[0].term
     tell(leader, "fill")
-    await hear(leader)
+    await receive(leader)
     tell(leader, "measure")
-    measured = asyncio.create_task(hear(leader))
+    measured = asyncio.create_task(receive(leader))
     while not measured.done():  # meanwhile daemons with real streams come and go, too
         number = load.node(range(STREAMS))
         batch = load.batch(number)

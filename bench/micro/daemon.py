@@ -48,8 +48,8 @@ def mfsd(*, first: bool = False, config: str = "") -> Iterator[tuple[Path, subpr
             while not path.exists():
                 if process.poll() is not None or time.monotonic() > deadline_s:
                     process.kill()
-                    said = process.stderr.read() if process.stderr else ""
-                    sys.exit(f"mfsd does not start: {said.strip()}")
+                    output = process.stderr.read() if process.stderr else ""
+                    sys.exit(f"mfsd does not start: {output.strip()}")
                 time.sleep(0.01)
             yield path, process
         finally:

@@ -110,7 +110,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=seconds, default=3.0, metavar="S", help="measured of each leg (default 3)")
     parser.add_argument("--rate", type=rate, default=2e9, metavar="RATE", help="of the links (default 2gbit)")
     parser.add_argument(
-        "--quick", action="store_true", help="one NCCL version, 5 and 20 ms, one second a leg, where not said otherwise"
+        "--quick", action="store_true", help="one NCCL version, 5 and 20 ms, one second a leg, where not set otherwise"
     )
 
 

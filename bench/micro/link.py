@@ -34,7 +34,7 @@ PERFTEST_RULE = '[[rule]]\nprocess = "ib_"\naction = "hold"\nstage = "p2d"\n'
 
 
 class LinkError(Exception):
-    """A program or daemon did not do what it should; the text says which, and what it said."""
+    """A program or daemon did not do what it should; the text says which, and its output."""
 
 
 SEGMENT_BYTES = 16_384
@@ -213,7 +213,7 @@ class Leg:
         while not condition():
             if program.ended or time.monotonic() > end_s:
                 how = f"ended with code {program.process.returncode}" if program.ended else f"takes over {limit_s:g} s"
-                raise LinkError(f"{program.name} did not {what}: {how}. It said: {program.said() or 'nothing'}")
+                raise LinkError(f"{program.name} did not {what}: {how}. Its output: {program.output() or 'nothing'}")
             time.sleep(POLL_S)
 
     def moved(self, host: str, program: Program) -> dict[str, Moved]:
@@ -224,7 +224,7 @@ class Leg:
         for program in programs:
             if program.ended:
                 raise LinkError(
-                    f"{program.name} ended with code {program.process.returncode}. It said: {program.said()}"
+                    f"{program.name} ended with code {program.process.returncode}. Its output: {program.output()}"
                 )
 
 
@@ -249,5 +249,5 @@ MOONCAKE_LANE = (
 
 
 def perftest_version() -> str:
-    said = subprocess.run(["ib_write_bw", "--version"], capture_output=True, text=True, check=False).stdout
-    return said.strip().removeprefix("Version:").strip() or "unknown"
+    output = subprocess.run(["ib_write_bw", "--version"], capture_output=True, text=True, check=False).stdout
+    return output.strip().removeprefix("Version:").strip() or "unknown"

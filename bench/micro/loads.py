@@ -16,7 +16,7 @@ PROGRAMS = ROOT / "bench/programs"
 RANKS = 2
 FOREVER_S = 3600
 POLITE = ("nice", "-n", "8")
-"""Mooncake's workers poll without rest: they must not take two cores from everybody."""
+"""Mooncake's workers poll without rest: they must not take two cores from the others."""
 NCCL_ENVIRONMENT = {
     "NCCL_IB_GID_INDEX": "0",
     "NCCL_IB_HCA": DEVICE,
@@ -94,7 +94,7 @@ QP_TIMEOUT = 22
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether somebody in the process's network listens on the port."""
+    """Whether a process in the process's network listens on the port."""
     for table in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]

@@ -25,8 +25,8 @@ def build() -> str:
 
 
 def run(blocks: int = BLOCKS, rounds: int = ROUNDS, wakes: int = WAKES) -> dict[str, Any]:
-    """rtt_us_*: arbiter spinning; wake_us_*: arbiter asleep, client looking; wait_us_*: both asleep; credit_us_*:
-    nobody is asked, since nothing waits."""
+    """rtt_us_*: arbiter spinning; wake_us_*: arbiter asleep, client polling; wait_us_*: both asleep; credit_us_*:
+    the daemon is not asked, since nothing waits."""
     program = build()
     with mfsd(first=True) as (socket, _):
         command = [program, str(socket), str(blocks), str(rounds), str(wakes)]

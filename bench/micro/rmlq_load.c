@@ -35,7 +35,7 @@ struct scenario {
 };
 
 static const struct scenario SCENARIOS[] = {
-	/* early stages keep up and held KV waits: what a busy NIC looks like */
+	/* early stages keep up and held KV waits: what a busy NIC evaluations like */
 	{ "kv_backlog", 20, 5, 65, 1, 0, 90 },
 	/* reuse is backlogged too: picks come from batches */
 	{ "all_backlogged", 40, 10, 40, 45, 5, 40 },
@@ -171,10 +171,10 @@ int main(int argc, char **argv)
 			set_ns = peer_set_ns(arriving_keys, TEMPLATES, flows, turns);
 			priority_queue_ns = peer_priority_queue_ns(arriving_keys, TEMPLATES, flows, turns);
 			printf("{\"scenario\":\"%s\",\"turn_ns\":%.2f,\"complete_ns\":%.2f,\"std_set_ns\":%.2f,"
-			       "\"std_priority_queue_ns\":%.2f,\"looks\":%" PRIu64 ",\"promotions\":%" PRIu64
+			       "\"std_priority_queue_ns\":%.2f,\"evaluations\":%" PRIu64 ",\"promotions\":%" PRIu64
 			       "}\n",
 			       s->name, cost.turn_ns, cost.complete_ns, set_ns, priority_queue_ns,
-			       stats.looks, stats.promotions);
+			       stats.evaluations, stats.promotions);
 			fflush(stdout);
 		}
 	}

@@ -93,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="a tenth and nothing of the rate, two senders, 256 KiB, one second a leg, where not said otherwise",
+        help="a tenth and nothing of the rate, two senders, 256 KiB, one second a leg, where not set otherwise",
     )
 
 

@@ -337,7 +337,7 @@ static void transfer(int fd, void *data, size_t bytes, int sending)
 	}
 }
 
-/* The parent relays everybody's table of addresses: row = rank that owns the ends, column = its peer. */
+/* The parent relays all tables of addresses: row = rank that owns the ends, column = its peer. */
 static void rank_run(int rank, int fd)
 {
 	struct { struct address sender, receiver; } mine[RANKS_MAX] = { 0 }, all[RANKS_MAX][RANKS_MAX];
@@ -369,7 +369,7 @@ static void rank_run(int rank, int fd)
 	for (int round = 0; round < option.warmup + option.rounds; round++)
 		play_round(round);
 	transfer(fd, "d", 1, 1);
-	transfer(fd, &go, 1, 0); /* nobody tears a queue pair down while a peer still waits for an acknowledgement */
+	transfer(fd, &go, 1, 0); /* no rank tears a queue pair down while a peer still waits for an acknowledgement */
 	for (int i = 0; i < option.ranks; i++)
 		if (i != rank && (verbs.destroy_qp(sender[i].qp) || verbs.destroy_qp(receiver[i].qp)))
 			die("destroy_qp");

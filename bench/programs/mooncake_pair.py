@@ -4,7 +4,7 @@
 
 Every round is a stock write, an adapted one, and an adapted one while nothing is scheduled, on one engine, in each of
 the six orders as often, until the time is over. Then come rounds of what is done around a write that moves nothing: by
-nobody, by the adapter, a permit as the session gives it, and as the native client does; each after a stock write, so
+no one, by the adapter, a permit as the session gives it, and as the native client does; each after a stock write, so
 that the caches are as a transfer leaves them. Before each of all these is a pause like a transfer's. Prints one JSON
 line: "wall_us", for each of the first three the time of every round, and "cpu_us", for each of the others the calling
 thread's CPU time of every round. Mooncake's own writes spin, so that their CPU time says nothing.

@@ -1,4 +1,4 @@
-/* The InfiniBand transport inside a shipped libnccl.so.2, without a GPU. `ncclNetIb` is a local symbol: who loads it reads
+/* The InfiniBand transport inside a shipped libnccl.so.2, without a GPU. `ncclNetIb` is a local symbol: a program that loads it reads
  * its offset and that of `ncclGetVersion` from the library's symbol table. For programs of one source file. */
 #ifndef BENCH_NCCL_NET_H
 #define BENCH_NCCL_NET_H

@@ -7,7 +7,7 @@
  * FOLDER/times.RANK, a line for each: nanoseconds of CLOCK_MONOTONIC at which the transport was asked to send it, and at
  * which it said that it had arrived. The ranks find each other by files in FOLDER.
  *
- * NCCL's proxy thread polls without rest. This program rests for REST_US between two looks at what is on its way, so
+ * NCCL's proxy thread polls without rest. This program rests for REST_US between two polls of what is on its way, so
  * that two ranks leave cores to what they compete with for the link.
  */
 #define _GNU_SOURCE

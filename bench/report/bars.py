@@ -23,9 +23,9 @@ class Bar(msgspec.Struct, frozen=True):
         return value <= self.limit if self.at_most else value >= self.limit
 
     def verdict(self, value: float, interval: tuple[float, float] | None) -> str:
-        said = "holds" if self.holds(value) else "**missed**"
+        verdict = "holds" if self.holds(value) else "**missed**"
         sure = interval is None or all(self.holds(end) == self.holds(value) for end in interval)
-        return said if sure else f"{said}, within the interval"
+        return verdict if sure else f"{verdict}, within the interval"
 
     def text(self) -> str:
         return f"{'<=' if self.at_most else '>='} {self.limit:,g} {self.unit}".strip()

@@ -24,7 +24,7 @@ WINDOW_MESSAGES = 1.5  # of a sender; a receiver has one more, for senders that 
 
 class AdmittedNetwork(SharedNetwork):
     def __init__(self, topology: Topology, round_trip_s: float | None) -> None:
-        """round_trip_s: between a sender and a receiver; None: nobody asks."""
+        """round_trip_s: between a sender and a receiver; None: no sender asks."""
         super().__init__(topology)
         self.nics = topology.nics
         self.message_bytes = topology.link * MESSAGE_S

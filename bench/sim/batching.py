@@ -41,7 +41,7 @@ class FirstComeFirstServed:
         return chosen
 
     def computed(self, unit: int, now: float) -> None:
-        """What batches took says nothing of who came first."""
+        """What batches took is independent of their order."""
 
 
 def batches_before(waiting_tokens: Sequence[int], budget_tokens: int) -> list[int]:

@@ -48,7 +48,7 @@ class Caches:
         self.stored: OrderedDict[int, int] = OrderedDict()  # tokens
 
     def prefix(self, row: Row) -> list[Held]:
-        """The longest beginning of the prompt that somebody holds."""
+        """The longest beginning of the prompt that some unit holds."""
         held: list[Held] = []
         for block, tokens in zip(row.blocks, tokens_of(row), strict=True):
             groups = self.groups.get(block, {})
@@ -62,7 +62,7 @@ class Caches:
         return random.Random(f"store {self.seed} {block}").randrange(self.store_nics)
 
     def store(self, row: Row, unit: int, group: int) -> None:
-        """The unit has all blocks of the prompt now; without `keep`, those that nobody else holds."""
+        """The unit has all blocks of the prompt now; without `keep`, those that no other holds."""
         own = self.blocks[unit]
         for block, tokens in zip(row.blocks, tokens_of(row), strict=True):
             if self.store_nics:

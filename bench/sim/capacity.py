@@ -1,6 +1,6 @@
 """How much load a policy carries: the rate up to which it meets 90 % of the deadlines, for each seed.
 
-Attainment at one load says little to whoever buys machines; this says how many fewer they need."""
+Attainment at one load says little about how many machines to buy; this says how many fewer are needed."""
 
 from __future__ import annotations
 

@@ -380,7 +380,7 @@ class Simulation:
         return [s.reuse for s in self.queues[unit] if s.reuse is not None and s.reuse.batch.step == QUEUED]
 
     def until_layer_s(self, batch: Batch, layer: int) -> float:
-        """Time until the batch begins `layer` (layers: until it ends) if nobody disturbs it and its reused
+        """Time until the batch begins `layer` (layers: until it ends) if nothing disturbs it and its reused
         KV is there."""
         if batch.step == QUEUED:
             return self._until_begin_s(batch) + batch.chunks[0].state.request.isolated_s * layer / batch.layers

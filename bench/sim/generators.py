@@ -82,7 +82,7 @@ def generate(name: str, count: int, seed: int, burst: float = 1.0) -> list[Row]:
         blocks = int(wanted / BLOCK_TOKENS + rng.random())
         if burst <= 1 or rng.random() < 1 / burst or len(parent) < blocks:
             parent = _parent(rng, blocks, recent, popular, weights, statistics["follow_up_share"])
-        if parent is not None and len(parent) < blocks:  # a template grows when somebody needs more of it
+        if parent is not None and len(parent) < blocks:  # a template grows when a request needs more of it
             grown = popular[rng.choices(range(TEMPLATES), weights)[0]]
             while len(grown) < blocks:
                 grown.append(next_block)

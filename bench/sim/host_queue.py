@@ -50,8 +50,8 @@ class RmlqNetwork(SharedNetwork):
         self.window_ns = int(window_messages * MESSAGE_NS)
         self.queues: dict[int, Rmlq] = {}
         self.windows: dict[int, Window] = {}
-        self.looks: list[tuple[int, int]] = []  # a heap of times at which a NIC has room again
-        self.look_ns: dict[int, int] = {}  # of each NIC the latest of these that was said
+        self.checks: list[tuple[int, int]] = []  # a heap of times at which a NIC has room again
+        self.check_ns: dict[int, int] = {}  # of each NIC the latest of these that was set
         self.waiting: dict[int, tuple[Flow, float, int, int]] = {}  # by cookie: flow, bytes, layer, handle
         self.posted: dict[int, tuple[Flow, int, int, Passage]] = {}  # by fluid number: flow, handle, layer, passage
         self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
@@ -125,9 +125,9 @@ class RmlqNetwork(SharedNetwork):
         while pick := queue.peek(now_ns):
             room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
             if room == ROOM_NIC_FULL:
-                if at_ns != self.look_ns.get(nic):
-                    self.look_ns[nic] = at_ns
-                    heapq.heappush(self.looks, (at_ns, nic))
+                if at_ns != self.check_ns.get(nic):
+                    self.check_ns[nic] = at_ns
+                    heapq.heappush(self.checks, (at_ns, nic))
                 return
             if room == ROOM_DESTINATION_FULL:
                 queue.close_destination(pick.destination)
@@ -140,7 +140,7 @@ class RmlqNetwork(SharedNetwork):
             self.posted[number] = (flow, pick.handle, layer, passage)
 
     def next(self) -> float:
-        return min(self.fluid.next(), self.looks[0][0] / NS) if self.looks else self.fluid.next()
+        return min(self.fluid.next(), self.checks[0][0] / NS) if self.checks else self.fluid.next()
 
     def target(self, flow: Flow) -> int:
         """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
@@ -152,8 +152,8 @@ class RmlqNetwork(SharedNetwork):
         self.fluid.advance(now)
         done = []
         due = set()
-        while self.looks and self.looks[0][0] <= self.now_ns() + 1:  # a float may be a nanosecond early
-            due.add(heapq.heappop(self.looks)[1])
+        while self.checks and self.checks[0][0] <= self.now_ns() + 1:  # a float may be a nanosecond early
+            due.add(heapq.heappop(self.checks)[1])
         for number in self.fluid.take_completed():
             if number not in self.posted:
                 done.append(self.flows[number])

@@ -1,6 +1,6 @@
 """python -m bench sim linearity [--out DIR]: how the work of the rate allocator grows with the number of flows.
 
-Counted are the flows it looks at, not seconds: the same on every machine. JSON, PNG and SVG go to DIR."""
+Counted are the flows it evaluates, not seconds: the same on every machine. JSON, PNG and SVG go to DIR."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSTANCES = (2, 4, 8, 16, 32)
 
 
 def measure() -> dict[str, list[dict[str, float]]]:
-    """By trace: flows, and flows looked at in all."""
+    """By trace: flows, and flows evaluated in all."""
     traces: dict[str, list[Any]] = {
         "NIC-only, load 0.5": [poisson(flows, 0.5, 1) for flows in FLOWS],
         "NIC-only, load 0.5, 8 classes": [poisson(flows, 0.5, 8) for flows in FLOWS],
@@ -48,7 +48,7 @@ def plot(data: dict[str, list[dict[str, float]]], stem: Path) -> None:
     ends = [min(r[0]["flows"] for r in data.values()), max(r[-1]["flows"] for r in data.values())]
     axis.loglog(ends, [10 * end for end in ends], color="#999999", linestyle=":", label="10 for each flow")
     axis.set_xlabel("flows")
-    axis.set_ylabel("flows looked at")
+    axis.set_ylabel("flows evaluated")
     axis.legend(fontsize=7)
     for ending in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{ending}"), dpi=110)

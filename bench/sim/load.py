@@ -20,7 +20,7 @@ class Load(msgspec.Struct, frozen=True):
         """The load after `served_bytes` that count (`counts_as_load`) left in the last `elapsed_ns`.
 
         A moment of no length changes nothing: its bytes belong in the next call. One long interval and
-        several short ones at the same rate give the same result, so the time between looks does not matter.
+        several short ones at the same rate give the same result, so the time between readings does not matter.
         """
         if elapsed_ns <= 0:
             return self

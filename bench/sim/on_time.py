@@ -33,7 +33,7 @@ def given_up(waiting: Iterable[Transfer], now_ns: int) -> set[int]:
     kept: list[tuple[float, int, Transfer]] = []
     done_ns = now_ns
     for transfer in sorted(waiting):
-        if now_ns + transfer.port_ns > transfer.due_ns:  # not even alone: nobody makes room for it, whatever its weight
+        if now_ns + transfer.port_ns > transfer.due_ns:  # not even alone: nothing makes room for it
             out.add(transfer.sequence)
             continue
         done_ns += transfer.port_ns

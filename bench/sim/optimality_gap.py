@@ -47,7 +47,7 @@ def needed_s(simulation: Simulation, flow: Flow, weight: float) -> float:
 
 
 def laxity_s(simulation: Simulation, state: State) -> float:
-    """Negative ones last: who cannot make it makes nobody wait."""
+    """Negative ones last: what cannot be in time makes nothing wait."""
     laxity = state.request.deadline_s - simulation.earliest_finish_s(state)
     return laxity if laxity >= 0 else 1e4
 

@@ -1,5 +1,5 @@
 """python -m bench sim sensitivity FILE [--what k,error,...] [--plot STEM]: how far the findings depend on
-numbers nobody knows.
+unknown numbers.
 
 Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
 attainment above `static` with half of the 95 % interval over the paired seeds, mean and p99 TTFT relative to

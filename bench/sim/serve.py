@@ -41,7 +41,7 @@ SCHEDULERS: dict[str, tuple[str, ServeConfig]] = {
     "edf": ("by deadline", ServeConfig(policy=Policy.EDF, relegation=Relegation.NONE)),
     "srpf": ("fewest prompt tokens left first", ServeConfig(policy=Policy.SRPF, relegation=Relegation.NONE)),
     "hybrid": ("QoServe's key, lost requests last", ServeConfig(policy=Policy.HYBRID)),
-    "fit": ("by deadline, whoever makes nobody in the batch late; lost requests last", ServeConfig(policy=Policy.FIT)),
+    "fit": ("by deadline, what makes no request of the batch late; lost requests last", ServeConfig(policy=Policy.FIT)),
 }
 
 

@@ -114,7 +114,7 @@ def _served() -> dict[str, Setting]:
         for workload in WORKLOADS:
             for cause, given in CAUSES.items():
                 if "nics_per_server" in given and not MODELS[model].in_a_node:
-                    continue  # nobody runs collectives between servers over a NIC for eight GPUs
+                    continue  # collectives between servers are not run over a NIC for eight GPUs
                 knobs = {**served.knobs, **given}
                 if knobs.get("store_nics"):
                     knobs["store_nics"] = served.gpus // 2 // MODELS[model].server_gpus
@@ -146,7 +146,7 @@ def chosen() -> dict[str, dict[str, Any]]:
 
 
 def load_of(name: str) -> float:
-    """The load, relative to the knee, at which `choose` looked at the setting; 1 where it did not."""
+    """The load, relative to the knee, at which `choose` examined the setting; 1 where it did not."""
     return float(chosen().get(name, {}).get("load", 1.0))
 
 

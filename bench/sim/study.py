@@ -200,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
         choices=("poisson", "trace"),
         help="trace: recorded times, stretched to the rate",
     )
-    p.add_argument("--load", type=float, help="relative to the knee (default 1, or that at which `choose` looked)")
+    p.add_argument("--load", type=float, help="relative to the knee (default 1, or that at which `choose` examined it)")
     p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
     p.add_argument(
         "--capacity",

@@ -18,7 +18,7 @@ NVSWITCH_BYTES_PER_S = 450e9  # one direction
 
 
 class Path(msgspec.Struct):
-    """A flow's links with its share on each, and what it gets when nobody else is there."""
+    """A flow's links with its share on each, and what it gets when no other is there."""
 
     native: FluidPath
     shares: dict[int, float]
@@ -140,6 +140,6 @@ class Topology:
 
 def _outside(of: Mapping[int, float], server: int) -> float:
     """What of 1 is not this server's. Where all is, rounding leaves 1e-16: a flow would share a link that it never
-    uses, and be as slow as whoever fills it."""
+    uses, and be as slow as what fills it."""
     outside = 1 - of.get(server, 0.0)
     return outside if outside > 1e-12 else 0.0

@@ -133,7 +133,7 @@ def owner_host(request: Request) -> int:
 
 
 ClassesOf = Callable[[Request], tuple[int, int]]
-"""The classes of a request's load and of its last stage, where nobody schedules."""
+"""The classes of a request's load and of its last stage, where nothing is scheduled."""
 
 
 def batch_command(

@@ -14,7 +14,7 @@ PROGRAM = ROOT / "build" / "testbed" / "worker"
 
 
 class BuildError(Exception):
-    """The worker cannot be compiled; the text says what the compiler said."""
+    """The worker cannot be compiled; the text says the compiler's output."""
 
 
 def build_worker() -> Path:

@@ -65,7 +65,7 @@ class Daemons:
         for program in (*self.nodes.values(), *([self.coordinator] if self.coordinator else [])):
             if program.ended:
                 raise LegError(
-                    f"{program.name} ended with code {program.process.returncode}. It said: {program.said()}"
+                    f"{program.name} ended with code {program.process.returncode}. Its output: {program.output()}"
                 )
 
     def _start(self) -> None:
@@ -134,7 +134,7 @@ class Daemons:
         assert callable(condition)
         while not condition():
             if program.ended or time.monotonic() > end:
-                raise LegError(f"{program.name} did not start. It said: {program.said() or 'nothing'}")
+                raise LegError(f"{program.name} did not start. Its output: {program.output() or 'nothing'}")
             time.sleep(0.02)
 
 

@@ -138,10 +138,10 @@ def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals
     show.bars(console, [leg for leg in legs if leg.mode != peer], scale)
     show.picture(picture, legs, scale)
     result = verdict(file.results, peer)
-    said = sentence(result, file.results, peer)
+    output = sentence(result, file.results, peer)
     web = picture.with_suffix(".html")
-    page.write(web, said, legs, file.results, modes, scale)
-    console.print(said, style="bold green" if result.wins else "bold red", highlight=False)
+    page.write(web, output, legs, file.results, modes, scale)
+    console.print(output, style="bold green" if result.wins else "bold red", highlight=False)
     for text in (
         f"Picture: {picture}, with the table for a browser: {web}, figures: {json_file}.",
         f"{time.monotonic() - started:.0f} s on {machine()}.",

@@ -36,7 +36,7 @@ Call = dict[str, int]
 
 
 class ProgramError(Exception):
-    """Which program failed, and what it said last."""
+    """Which program failed, and its last output."""
 
 
 @contextlib.contextmanager
@@ -58,7 +58,9 @@ def program(socket: Path | None, *command: str, nice: bool = False) -> Iterator[
             yield process
             if process.wait(60) != 0:
                 errors.seek(0)
-                raise ProgramError(f"{command} ended with code {process.returncode}. It said: {errors.read()[-2000:]}")
+                raise ProgramError(
+                    f"{command} ended with code {process.returncode}. Its output: {errors.read()[-2000:]}"
+                )
         finally:
             process.kill()
 

@@ -12,7 +12,8 @@ from pyroute2 import IPRoute, netns
 from bench.fabric.lab import Lab, slow_profile
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import Profile
-from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index
+from mfsd.fabric.systems import linux
+from mfsd.fabric.systems.linux.qdisc import interface_index
 from mfsd.playground.network import ip
 
 POLICY = "paper-k8"
@@ -55,7 +56,7 @@ class Hosts(Lab):
         self._build_control_network()
         for host in self.names:
             self._tune(host)
-            apply_queues(self._slow.get(host, self._nic), self.namespace(host))
+            linux.SYSTEM.apply_live(self._slow.get(host, self._nic), self.namespace(host))
         netns.pushns(self.switch)
         try:
             self._netlink = IPRoute()

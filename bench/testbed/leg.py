@@ -174,11 +174,11 @@ class Leg:
         deadline_ns = time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
         ready: set[int] = set()
         while len(ready) < len(self.workers):
-            said = self._board.wait(deadline_ns)
-            if not said and time.monotonic_ns() >= deadline_ns:
+            output = self._board.wait(deadline_ns)
+            if not output and time.monotonic_ns() >= deadline_ns:
                 missing = ", ".join(w.name for i, w in enumerate(self.workers) if i not in ready)
                 raise LegError(f"{missing}: not connected after {START_TIMEOUT_S:.0f} s")
-            for index, text in said:
+            for index, text in output:
                 if text.startswith("to "):
                     _, peer, rest = text.split(" ", 2)
                     self.workers[int(peer)].tell(f"from {index} {rest}")
@@ -253,14 +253,14 @@ class Leg:
         total: dict[str, int] = {}
         for worker in self.workers[:PREFILL_HOSTS]:
             worker.tell("statistics")
-        heard, deadline_ns = 0, time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
-        while heard < PREFILL_HOSTS:
-            said = self._board.wait(deadline_ns)
-            if not said:
+        received, deadline_ns = 0, time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
+        while received < PREFILL_HOSTS:
+            output = self._board.wait(deadline_ns)
+            if not output:
                 raise LegError("a worker does not tell its statistics")
-            for _, text in said:
+            for _, text in output:
                 kind, *words = text.split()
-                heard += kind == "statistics"
+                received += kind == "statistics"
                 for name, value in zip(words[::2], words[1::2], strict=True):
                     total[name] = total.get(name, 0) + int(value)
         return total

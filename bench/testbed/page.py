@@ -55,7 +55,7 @@ def meanings(mode: Mode) -> dict[int, str]:
             1: "collectives",
             **fetches,
             6: "KV pushes",
-            7: "what cannot be in time, and what nobody waits for",
+            7: "what cannot be in time, and background",
         }
     if mode.by_size:
         loads = dict.fromkeys(mode.lanes(1), "KV fetches; the smaller, the higher the class")
@@ -87,7 +87,7 @@ def page(
         *_table(results, modes),
         "<h2>Who had the link, over time</h2>",
         "<p>Two links of the switch, one round. Height is rate, the dashed line the whole link; a colour is a priority "
-        "class, 0 first. Where the band is full, somebody waits: what counts is whose colour is there meanwhile.",
+        "class, 0 first. Where the band is full, something waits: what counts is whose colour is there meanwhile.",
     ]
     for leg in legs:
         parts += _leg(next(mode for mode in modes if mode.name == leg.mode), leg, scale, seconds)

@@ -13,7 +13,7 @@ from mfsd.playground.program import Program
 
 
 class LegError(Exception):
-    """A program of the testbed failed; the text says which, how, and what it said last."""
+    """A program of the testbed failed; the text says which, how, and its last output."""
 
 
 class Worker(Program):
@@ -33,7 +33,7 @@ class Worker(Program):
             raise self.failure(str(error)) from error
 
     def failure(self, why: str) -> LegError:
-        return LegError(f"{self.name}: {why}. It said: {self.said() or 'nothing'}")
+        return LegError(f"{self.name}: {why}. Its output: {self.output() or 'nothing'}")
 
     def stop(self, timeout_s: float = 5.0) -> None:
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ class Switchboard:
     def wait(self, until_ns: int) -> list[tuple[int, str]]:
         """Messages as (worker, text), none when `until_ns` (CLOCK_MONOTONIC) has come. LegError when one has failed."""
         left_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
-        said = []
+        output = []
         for key, _ in self._selector.select(left_s):
             index, worker = key.data
             packet = worker.socket.recv(1 << 16)
@@ -65,8 +65,8 @@ class Switchboard:
             text = packet.decode()
             if text.startswith("error "):
                 raise worker.failure(text)
-            said.append((index, text))
-        return said
+            output.append((index, text))
+        return output
 
     def close(self) -> None:
         self._selector.close()

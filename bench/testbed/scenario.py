@@ -49,7 +49,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     pool_hosts: int = 1
     """Owners of cached blocks; a request's are on one of them."""
     slow_owner: float = 1.0
-    """Rate of the last owner's link, of the others' rate: nobody knows that it is slow."""
+    """Rate of the last owner's link, of the others' rate: MFS does not know that it is slow."""
     lanes: bool = True
     """Whether classes travel apart; if not, each stage has one lane to a peer, and all lanes are alike on the wire."""
     signals: str = "all"

@@ -15,12 +15,12 @@
 
 #include <sys/epoll.h>
 
-#define ACTIVE_FEW 16       /* so many are polled anyhow */
-#define HEARD_NS 4000000ull /* a client that sent something within this is polled */
-#define FAR 8               /* clients before its turn comes a client's own memory is asked for, and */
-#define NEAR 4              /* the slots of its rings */
-#define BELLS_NS 10000ull   /* how often a busy thread polls the bells */
-#define SLICE 128           /* clients that a heartbeat polls though they have not rung */
+#define ACTIVE_FEW 16        /* so many are polled anyhow */
+#define SILENT_NS 4000000ull /* a client that sent something within this is polled */
+#define FAR 8                /* clients before its turn comes a client's own memory is asked for, and */
+#define NEAR 4               /* the slots of its rings */
+#define BELLS_NS 10000ull    /* how often a busy thread polls the bells */
+#define SLICE 128            /* clients that a heartbeat polls though they have not rung */
 
 static void asleep_write(struct session *session, enum mfs_asleep asleep)
 {
@@ -40,7 +40,7 @@ bool session_unread(const struct session *session)
 
 void active_add(struct mfs_arbiter *arbiter, struct session *session)
 {
-	session->heard_ns = arbiter->now_ns;
+	session->received_ns = arbiter->now_ns;
 	if (session->active || session->state != MFS_SEGMENT_ACTIVE)
 		return;
 	arbiter->active[arbiter->actives++] = session;
@@ -71,21 +71,21 @@ void asleep_publish(struct mfs_arbiter *arbiter, enum mfs_asleep asleep)
 
 static bool leaves(const struct mfs_arbiter *arbiter, const struct session *session)
 {
-	return arbiter->now_ns - session->heard_ns >= HEARD_NS && !session->ending;
+	return arbiter->now_ns - session->received_ns >= SILENT_NS && !session->ending;
 }
 
 void actives_review(struct mfs_arbiter *arbiter)
 {
 	uint32_t few = arbiter->actives > ACTIVE_FEW ? arbiter->actives - ACTIVE_FEW : 0, leaving = 0;
 
-	if (arbiter->asleep_written != MFS_AWAKE || arbiter->now_ns - arbiter->reviewed_ns < HEARD_NS)
+	if (arbiter->asleep_written != MFS_AWAKE || arbiter->now_ns - arbiter->reviewed_ns < SILENT_NS)
 		return;
 	arbiter->reviewed_ns = arbiter->now_ns;
 	for (uint32_t i = arbiter->actives; i-- > 0;) {
 		struct session *session = arbiter->active[i];
 
-		session->rings = session->reader.heard;
-		session->reader.heard = 0;
+		session->rings = session->reader.drained;
+		session->reader.drained = 0;
 		session->leaving = leaving < few && leaves(arbiter, session);
 		if (!session->leaving)
 			continue;

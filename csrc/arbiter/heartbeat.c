@@ -3,7 +3,7 @@
  * A thread that wakes every 10 ms to say so costs more than all else that a node without traffic does. So the arbiter goes
  * dormant once nothing has gone on for a while: its next heartbeat is due in a second, and is written ahead, as if that were
  * now. Every message rings then, and a client that rings sets the heartbeat of its segment back to now (message.c): it learns as
- * soon as ever when no arbiter hears the bell. What shows in counters alone (collectives) is seen with the next heartbeat.
+ * soon as ever when no arbiter reads the bell. What shows in counters alone (collectives) is seen with the next heartbeat.
  *
  * A turn that takes long, or a scheduler that lets this thread wait (the kernel throttles real-time threads), must not be
  * taken for death. So a second thread does nothing but write the heartbeats that are late; only when the arbiter has not come

@@ -170,7 +170,7 @@ struct session {
 	uint32_t active; /* place among those that are polled in each turn, plus one; 0: it has to ring */
 	uint32_t rings, ring_next; /* that gave messages lately, one bit each; the other one to poll next */
 	uint32_t nics_counted;     /* where its counters of bytes have moved lately, one bit each */
-	uint64_t heard_ns;         /* when a message of it was last read, or its bell heard */
+	uint64_t received_ns;      /* when a message of it was last read, or its bell heard */
 	struct mfs_submit_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;

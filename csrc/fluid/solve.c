@@ -244,7 +244,7 @@ static void fill_one(struct mfs_fluid *net, struct flow *f)
 }
 
 /*
- * Adds to the set the flows outside it that are no longer limited by a full link on which nobody of their
+ * Adds to the set the flows outside it that are no longer limited by a full link on which none of their
  * order is higher.
  */
 static bool widen(struct mfs_fluid *net)

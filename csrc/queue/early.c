@@ -21,13 +21,13 @@ static void fifo_insert_in_order(struct mfs_rmlq *q, struct mfs_fifo *fifo, uint
 	flow->next = next;
 	if (prev) {
 		flow_at(q, prev)->next = i;
-		flow_at(q, prev)->next_arrival = flow->arrival;
+		next_arrival_set(flow_at(q, prev), flow->arrival);
 	} else {
 		fifo->head = i;
 	}
 	if (next) {
 		flow_at(q, next)->prev = i;
-		flow->next_arrival = flow_at(q, next)->arrival;
+		next_arrival_set(flow, flow_at(q, next)->arrival);
 	} else {
 		fifo->tail = i;
 	}

@@ -31,7 +31,8 @@ static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_earl
 	const uint64_t left_ns = policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s)
 				 << (late(facts) ? MFS_LATE_SIZES : 0);
 
-	return (left_ns > policy->short_load_ns) + (left_ns > MFS_LOAD_STEP * policy->short_load_ns);
+	return (uint32_t)(left_ns > policy->short_load_ns) +
+	       (uint32_t)(left_ns > MFS_LOAD_STEP * policy->short_load_ns);
 }
 
 /* Collectives are alone on their class. */

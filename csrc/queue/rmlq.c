@@ -264,9 +264,9 @@ static void fly(struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 
 	unqueue(q, i);
 	flow->state = MFS_FLOW_FLIGHT;
-	flow->tier = pick->tier & 3;
-	flow->wire_class = pick->wire_class & 7;
-	flow->level = (pick->level - 1) & 7;
+	flow->tier = pick->tier & 3u;
+	flow->wire_class = pick->wire_class & 7u;
+	flow->level = (pick->level - 1u) & 7u;
 	q->in_flight_tasks++;
 	q->in_flight_bytes += flow->bytes;
 	pick->in_flight = 1;
@@ -303,33 +303,6 @@ int mfs_rmlq_place(struct mfs_rmlq *q, mfs_flow_handle handle, struct mfs_pick *
 		return -ENOENT;
 	describe(q, i, pick);
 	return 0;
-}
-
-int mfs_rmlq_promote(struct mfs_rmlq *q, mfs_flow_handle handle, uint32_t level)
-{
-	uint32_t i = flow_of(q, handle), r;
-	struct request *request;
-
-	if (!i)
-		return -ENOENT;
-	if (flow_at(q, i)->stage != MFS_STAGE_P2D || level > q->policy.levels)
-		return -EINVAL;
-	r = flow_at(q, i)->owner;
-	request = request_at(q, r);
-	if (q->rules->levels && level == 1)
-		level = MFS_LEVEL_CRITICAL; /* level 1 goes first */
-	if (request->critical || (level != MFS_LEVEL_CRITICAL && level >= request->level))
-		return 0;
-	if (level == MFS_LEVEL_CRITICAL) {
-		request->critical = true;
-		if (q->rules->levels)
-			request->level = 1;
-	} else {
-		request->level = (uint8_t)level;
-	}
-	last_promoted(q, request);
-	last_place(q, r);
-	return 1;
 }
 
 static void forget(struct mfs_rmlq *q, uint32_t i)
@@ -556,7 +529,7 @@ void mfs_rmlq_stats_begin(const struct mfs_rmlq *q, struct mfs_rmlq_stats *stats
 		.in_flight_bytes = q->in_flight_bytes,
 		.in_flight_tasks = q->in_flight_tasks,
 		.promotions = q->promotions,
-		.looks = q->evaluations,
+		.evaluations = q->evaluations,
 		.requests = q->request.live - q->request_strands,
 		.batches = q->batch.live - 1 - q->batch_strands,
 	};

@@ -211,6 +211,11 @@ static inline uint32_t strand_part(uint32_t owner_part, uint16_t destination)
 	return (uint32_t)destination << 3 | 4 | owner_part;
 }
 
+static inline void next_arrival_set(struct flow *flow, uint64_t arrival)
+{
+	flow->next_arrival = arrival & ((UINT64_C(1) << 56) - 1);
+}
+
 static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, uint32_t i, struct flow *flow)
 {
 	flow->next = 0;
@@ -219,7 +224,7 @@ static inline void fifo_append(const struct mfs_rmlq *q, struct mfs_fifo *fifo, 
 		struct flow *tail = flow_at(q, fifo->tail);
 
 		tail->next = i;
-		tail->next_arrival = flow->arrival;
+		next_arrival_set(tail, flow->arrival);
 	} else {
 		fifo->head = i;
 	}

@@ -50,7 +50,7 @@ struct pair {
 	uint32_t destination; /* 0: free */
 	uint32_t next;        /* of the same destination, in a ring */
 	uint32_t users;
-	uint32_t newer, older; /* among those that nobody uses, by when they were given back */
+	uint32_t newer, older; /* among those that are not used, by when they were given back */
 	uint32_t in_flight_tasks;
 };
 
@@ -63,7 +63,7 @@ struct mfs_window {
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
 	uint32_t pairs_used, pairs_free, destinations_used, destinations_free;
-	uint32_t newest, oldest; /* pairs that nobody uses */
+	uint32_t newest, oldest; /* pairs that are not used */
 	uint32_t *pair_bucket, *destination_bucket;
 	struct pair *pair;
 	struct destination *destination;
@@ -265,7 +265,7 @@ static void try_less(const struct mfs_window *w, struct destination *d, double r
 }
 
 /* A smaller window that completes as fast as a larger one leaves more of the order to the queue. Where it does not, time
- * passes that is no queue (a program that seldom looks for completions), and a larger window may complete faster. */
+ * passes that is no queue (a program that seldom polls for completions), and a larger window may complete faster. */
 static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_ns)
 {
 	double rate = now_ns > d->begun_ns ? (double)d->bytes / (double)(now_ns - d->begun_ns) : 0.0;
@@ -513,11 +513,11 @@ uint64_t mfs_window_in_flight(const struct mfs_window *w)
 	return w->in_flight_bytes;
 }
 
-void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *look)
+void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_destination_window *snapshot)
 {
 	const struct destination *d = &w->destination[w->pair[i].destination];
 
-	*look = (struct mfs_destination_window){
+	*snapshot = (struct mfs_destination_window){
 		.key = d->key,
 		.window_bytes = d->window_bytes,
 		.in_flight_bytes = d->in_flight_bytes,

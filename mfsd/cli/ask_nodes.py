@@ -36,7 +36,7 @@ class NodeAnswer(NamedTuple):
 
 
 class NodeAnswers:
-    """What the nodes say, as it comes; entered and left, so that nobody answers longer than somebody reads."""
+    """What the nodes say, as it comes; entered and left, so that no node answers longer than the caller reads."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class NodeAnswers:
         node: str = "",
         seconds: float | None = None,
     ) -> None:
-        """seconds: for so long; None: until every node has said its last. ConfigError or CannotAsk."""
+        """seconds: for so long; None: until every node has sent its last. ConfigError or CannotAsk."""
         from mfsd.cli.cluster import advice, cluster_access, reach_leader
 
         addresses, self._tls = cluster_access(address, config_file)

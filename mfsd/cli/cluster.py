@@ -99,9 +99,9 @@ def reach_leader(
 
 def advice(problems: Sequence[str]) -> str:
     """What to look at when no coordinator has answered with these problems."""
-    said = " ".join(problems).lower()
+    text = " ".join(problems).lower()
     # A server that asks for certificates closes the connection of a client that shows none.
-    if any(word in said for word in ("ssl", "tls", "handshake", "certificate", "socket closed", "connection reset")):
+    if any(word in text for word in ("ssl", "tls", "handshake", "certificate", "socket closed", "connection reset")):
         return (
             "no coordinator can be talked to: one listens, and the two ends do not agree on certificates; compare ca, "
             "certificate and key of [cluster] here (--config FILE) and of [coordinator] there, and server_name"
@@ -119,7 +119,7 @@ def ask_one(
     batch_id: int = 0,
 ) -> tuple[pb.StatusReply | None, str]:
     """The status of the coordinator there, and why there is none."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said once, by us
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is printed once, by us
     import grpc
 
     from mfsd.proto import mfs_pb2 as pb

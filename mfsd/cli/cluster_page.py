@@ -71,7 +71,7 @@ def verdict(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> Fields:
     """Are requests in time, and if not, where and why: one line, and points with what to look at. used: of each node's
     ports, in thousandths."""
     if not reply.leads:
-        named = f"{reply.leader} is said to lead and does not answer" if reply.leader else "nobody leads"
+        named = f"{reply.leader} is said to lead and does not answer" if reply.leader else "no coordinator leads"
         text = f"{named}: look at etcd and at the other coordinators; nodes order for themselves meanwhile"
         return {"state": "bad", "title": "No coordinator leads", "points": [_point("bad", text)]}
     points = [*_of_nodes(reply), *_of_given_up(reply), *_of_missed(reply), *_of_ports(reply, used), *_of_reports(reply)]
@@ -95,11 +95,13 @@ def verdict(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> Fields:
         points.append(_point("warn", "name this coordinator to the daemons in [cluster] coordinators"))
     if lost and state in ("good", "idle"):
         state, title = "warn", f"{title}, but a node is lost"
-    said = f"{seen.recent_missed} of {recent} missed their deadline in the last {window}" if seen.recent_missed else ""
-    if recent and not said:
-        said = f"all {recent} that ended in the last {window} met their deadline"
+    summary = (
+        f"{seen.recent_missed} of {recent} missed their deadline in the last {window}" if seen.recent_missed else ""
+    )
+    if recent and not summary:
+        summary = f"all {recent} that ended in the last {window} met their deadline"
     points.sort(key=lambda point: SEVERITIES.index(point["severity"]))
-    return {"state": state, "title": title, "said": said, "points": points[:POINTS]}
+    return {"state": state, "title": title, "summary": summary, "points": points[:POINTS]}
 
 
 def _point(severity: str, text: str, kind: str = "", name: str = "") -> Fields:

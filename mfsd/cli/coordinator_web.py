@@ -42,7 +42,7 @@ ANSWERS_S = 2.0
 
 
 class View:
-    """The leader's status, one for all that look within a second: this coordinator's own, or the leader's, which the
+    """The leader's status, one for all that ask within a second: this coordinator's own, or the leader's, which the
     threads of the page of one that stands by ask."""
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
@@ -85,7 +85,7 @@ class View:
         return own
 
     def asked(self, request: WhyRequest) -> tuple[int, list[NodeAnswer], str]:
-        """Of all nodes: how many were asked, what they say, and why nobody could be asked."""
+        """Of all nodes: how many were asked, what they say, and why none could be asked."""
         own = in_loop(lambda: self._service.seen(1), self._loop)()
         try:
             if elsewhere(own):

@@ -1,4 +1,4 @@
-"""``mfsctl``: looks at the node daemon and steers it. One file a subcommand, in :mod:`mfsd.cli.commands`."""
+"""``mfsctl``: shows the node daemon's state and steers it. One file a subcommand, in :mod:`mfsd.cli.commands`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Exit codes:
   2  wrong usage
   3  no daemon answers
   4  the doctor cannot tell
-  141  nobody reads what is written (as | head)
+  141  what is written is not read (as | head)
 """,
 )
 @click.option(

@@ -14,7 +14,7 @@ from mfsd.node.control import StatusReply
 
 
 def daemon_pid(control: Path) -> int:
-    """Of whoever serves the control socket, as the kernel tells it here; 0 when it does not."""
+    """Of the process that serves the control socket, as the kernel tells it here; 0 when it does not."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         connection.connect(str(control))
@@ -48,7 +48,7 @@ class Pids:
 
 
 def _numbers(proc: Path, member: int) -> dict[int, int]:
-    """Innermost number -> ours, of all processes in the member's PID namespace that may be looked into."""
+    """Innermost number -> ours, of all processes in the member's PID namespace that may be read."""
     found = {}
     try:
         space = os.readlink(proc / str(member) / "ns/pid")  # noqa: PTH115 -- the text names the namespace

@@ -35,7 +35,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Quiet(click.Command):
-    """Ends without a word when nobody reads what it writes."""
+    """Ends without a word when what it writes is not read."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         with _quiet():  # --help and --version are written here

@@ -81,7 +81,7 @@ Outcome = Literal[
 
 
 def compare(file: Path, wanted: str | None) -> Outcome:
-    """What is to be done to the file so that it has this text, or is away. UnitError when it is somebody else's."""
+    """What is to be done to the file so that it has this text, or is away. UnitError when it is not MFS's."""
     try:
         there = file.read_text()
     except FileNotFoundError:

@@ -17,7 +17,7 @@ RETRY_S = 0.5
 
 
 class Attachment:
-    """Holds the native client. A client that is replaced stays mapped for as long as somebody refers to it, so no call
+    """Holds the native client. A client that is replaced stays mapped for as long as something refers to it, so no call
     is ever cut off. `settled.client` is the one that `client()` would answer while its daemon lives, or None: one load.
     """
 
@@ -31,7 +31,7 @@ class Attachment:
         attached: Callable[[Client], None],
         shim: Shim | None,
     ) -> None:
-        """`prepare` gets every new client before anybody else sees it, `attached` right after."""
+        """`prepare` gets every new client before any other thread sees it, `attached` right after."""
         self._socket_path, self._process, self._mode = socket_path, process, mode
         self._prepare, self._attached = prepare, attached
         self._shim = shim
@@ -44,7 +44,7 @@ class Attachment:
         self._said: str | None = None
 
     def client(self) -> Client | None:
-        """The client while its daemon lives; two loads. None: none does, and it is being looked for."""
+        """The client while its daemon lives; two loads. None: none does, and it is being searched for."""
         client = self._client
         if client is None or not client.alive():
             self._want()
@@ -78,7 +78,7 @@ class Attachment:
             self._closed = threading.Event()
         self._keeper = None
 
-    # ---- looking for a daemon --------------------------------------------------------------------
+    # ---- searching for a daemon ------------------------------------------------------------------
 
     def _want(self) -> None:
         if self._wanted.is_set() or self._closed.is_set():
@@ -130,7 +130,7 @@ class Attachment:
         return client
 
     def _say(self, what: str) -> None:
-        """What repeats is said once."""
+        """What repeats is logged once."""
         if what != self._said:
             log.info("%s", what)
         self._said = what

@@ -47,7 +47,7 @@ class Checker:
         with self._lock:
             self._counts[kind] = count = self._counts.get(kind, 0) + 1
         if count == 1:
-            log.warning("%s is %r: %s; taken as unknown (said once for this kind)", kind, value, remedy)
+            log.warning("%s is %r: %s; taken as unknown (logged once for this kind)", kind, value, remedy)
 
     # ---- fields ----------------------------------------------------------------------------------
 

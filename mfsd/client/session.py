@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from mfsd._native import REQUEST_DEMANDS_MAX, Client, FastPath, Mode, Open, Permit, Settled
-from mfsd.client.attachment import Attachment
+from mfsd.client.attachment import Attachment, Unattached
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
+from mfsd.client.marked import marks_of_environment
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
 from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
+from mfsd.policy.marks import Marks
 from mfsd.transfer import Transfer
 
 NIC_NAME_BYTES_MAX = 31
@@ -55,8 +57,6 @@ class Session:
         `/run/mfs/mfsd.sock`; `process`: the name that `mfsctl status` shows; `mode`: the most that is allowed, OBSERVE
         counts and never waits. Under the shim all three are the shim's. Under `mfs-run --mode mark` no daemon is looked
         for: what is submitted is permitted at once, in the class of its stage and size."""
-        from mfsd.client.marked import MarkedSession, marks_of_environment
-
         if (marks := marks_of_environment()) is not None:
             return MarkedSession(Shim.find(), marks)
         session = cls(Shim.find(), socket_path, process, mode)
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def dscp(self) -> list[int | None]:
-        """DSCP of each class; None where the fabric marks none or no daemon has said so."""
+        """DSCP of each class; None where the fabric marks none or no daemon has set it."""
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 
@@ -389,6 +389,49 @@ class Session:
         self._lock = threading.Lock()
         self._contexts = threading.local()
         self._attachment.forked()
+
+
+class MarkedSession(Session):
+    """Session's calls, for a process that only marks (`mfs-run --mode mark`): it asks no daemon, and each task is
+    permitted at once, in the class of its stage and size."""
+
+    piece_bytes = 1 << 62
+    """Nothing waits for a permit, so that an adapter cuts nothing: a transfer's class is that of its whole size."""
+
+    def __init__(self, shim: Shim | None, marks: Marks) -> None:
+        super().__init__(shim, None, None, Mode.OBSERVE)
+        self.marks = marks
+        self._classes = len(marks.dscp)
+        self._attachment = Unattached()
+
+    @property
+    def scheduled(self) -> bool:
+        """As far as an adapter is concerned: it is to ask for the class of each transfer."""
+        return True
+
+    @property
+    def dscp(self) -> list[int | None]:
+        return list(self.marks.dscp)
+
+    @property
+    def max_hold_s(self) -> float:
+        return 0.0
+
+    def class_of(self, stage: int) -> int:
+        """The class of what has this stage, if its size is not known."""
+        return self.marks.wire_class(stage)
+
+    def submit_transfer(self, transfer: Transfer) -> Task:
+        """A task that is permitted; only its stage and size matter here."""
+        transfer = self._checker.transfer(transfer)
+        wire_class = self.marks.wire_class(transfer.stage, transfer.size_bytes)
+        return Task(self, None, None, transfer, transfer.nic, wire_class)
+
+    def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> Task:
+        return self.submit_transfer(transfer)
+
+    def fast_path(self, **_: Any) -> FastPath | None:
+        return None
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()

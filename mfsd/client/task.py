@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mfsd._native import Client, Open
 from mfsd.transfer import Transfer
 
-if TYPE_CHECKING:
-    from mfsd.client.session import Session
+
+class Pruned(Protocol):
+    """The session, as far as a task needs it."""
+
+    def pruned(self, request_id: int) -> bool: ...
 
 
 class Task:
@@ -25,7 +28,7 @@ class Task:
 
     def __init__(
         self,
-        session: Session,
+        session: Pruned,
         client: Client | None,
         task_id: int | None,
         transfer: Transfer,
@@ -97,7 +100,7 @@ class Task:
         return await asyncio.to_thread(self.wait, timeout_s)
 
     def complete(self) -> None:
-        """The bytes have arrived (or the NIC has said so)."""
+        """The bytes have arrived (or the NIC has reported so)."""
         self._end(complete=True)
 
     def cancel(self) -> None:

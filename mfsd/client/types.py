@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 CLASSES_WITHOUT_DAEMON = 8
-"""K while no daemon has said it."""
+"""K while no daemon has set it."""
 
 
 def class_without_permit(classes: int) -> int:

@@ -1,6 +1,6 @@
 """The leader's state: who reports which batches, their order, and what each daemon has still to be sent.
 
-Pure: events go in, each with the time; `take` gives what one daemon must hear. No I/O and no clock. Every bad input
+Pure: events go in, each with the time; `take` gives what one daemon must be sent. No I/O and no clock. Every bad input
 has one answer, counted in `oddities` (docs/internals/coordinator.md).
 """
 
@@ -71,7 +71,7 @@ class Cluster:
         """Nodes whose grace runs."""
         self._tick_ns = 0
         self._planned_ns = 0
-        """When the core last looked at everything."""
+        """When the core last evaluated everything."""
         self._held = False
         self._rates_changed: set[int] = set()
         self._reckoned_for: set[int] = set()
@@ -111,7 +111,7 @@ class Cluster:
     def due_ns(self) -> int | None:
         """When `tick` has something to do next; None: not before something is reported or a daemon is lost.
 
-        Graces and reckoning go on from tick to tick. Batches alone need one only when no event has looked at them for
+        Graces and reckoning go on from tick to tick. Batches alone need one only when no event has evaluated them for
         as long: time makes requests late."""
         if self._lost or self._to_reckon or self._rates_changed or self.ports.changed:
             return self._tick_ns + TICK_NS
@@ -463,7 +463,7 @@ class Cluster:
         return self._pruned.pop(number, None) is not None or infeasible
 
     def _verdict_changed(self, batch_id: int, request_id: int) -> None:
-        """The nodes of this batch must hear whether the request is pruned."""
+        """The nodes of this batch must be sent whether the request is pruned."""
         for name in self.batches[batch_id].reported:
             self.nodes[name].verdicts[batch_id, request_id] = None
             self._mark(self.nodes[name])

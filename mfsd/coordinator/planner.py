@@ -37,7 +37,7 @@ NOTHING = Change((), (), ())
 
 
 class NativePlanner:
-    """The incremental core in C: tells what an event changed without looking at everything."""
+    """The incremental core in C: tells what an event changed without evaluating everything."""
 
     name = "native"
 

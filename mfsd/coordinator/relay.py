@@ -45,7 +45,7 @@ class _Question:
         """Nodes that have more to say."""
 
     def put(self, reply: pb.AskReply) -> None:
-        """The last answer of a node is never left out: who reads waits for it."""
+        """The last answer of a node is never left out: the reader waits for it."""
         size = REPLY_BYTES + len(reply.reply)
         if self._bytes + size > WAITING_BYTES_MAX:
             self.lost += 1

@@ -75,7 +75,7 @@ class Session:
         """Whether its next message is waited for: nothing of it is in work."""
         self.unanswered = 0
         """Heartbeats that have become due since its last message."""
-        self.heard_ns = 0
+        self.received_ns = 0
         self.lag_ns = 0
         self.epoch_applied = 0
         self.epoch_sent = 0
@@ -225,7 +225,7 @@ class Service:
         if before is not None:
             before.end(pb.Refusal.REPLACED, f"another stream of node {session.node} came from {session.address}")
         self.sessions[session.node] = session
-        session.heard_ns = self._clock_ns()
+        session.received_ns = self._clock_ns()
         self._log.info("daemon", node=session.node, address=session.address, version=session.hello.version)
         self._electorate.outbid(session.hello.authority, session.hello.term)  # greets all when it raises the term
         if session.welcomed_term == 0:
@@ -247,14 +247,14 @@ class Service:
             session.waits_for_it, session.unanswered = False, 0
             if not isinstance(message, pb.FromNode):
                 return
-            session.heard_ns = self._clock_ns()
+            session.received_ns = self._clock_ns()
             if self.cluster is None:
                 continue  # sent before the daemon knew that this one does not lead
             kind = message.WhichOneof("kind")
             if kind == "report" and message.report.term == session.welcomed_term:
                 await self._turns.take(self._while_followed(session, self.cluster, message.report))
             elif kind == "echo":
-                session.lag_ns = max(0, session.heard_ns - message.echo.stamp_ns)
+                session.lag_ns = max(0, session.received_ns - message.echo.stamp_ns)
                 session.epoch_applied = message.echo.epoch
             elif kind == "answer" and self.sessions.get(session.node) is session:
                 self.questions.answered(session.node, message.answer)
@@ -267,7 +267,7 @@ class Service:
     def _while_followed(self, session: Session, cluster: Cluster, report: pb.Report) -> Iterator[None]:
         """The report's events, for as long as this is the node's stream and what it tells is for this leader. All
         events of one pass of the loop are planned together when it has ended."""
-        for _ in self.events(session, cluster, report, session.heard_ns):
+        for _ in self.events(session, cluster, report, session.received_ns):
             yield
             if (
                 self.cluster is not cluster
@@ -286,7 +286,7 @@ class Service:
         self._wake(cluster)
         self._ticks_wanted.set()
 
-    def events(self, session: Session, cluster: Cluster, report: pb.Report, heard_ns: int) -> Iterator[None]:
+    def events(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
         """Applies one report that came at that time, an event with each step."""
         yield
         now_ns = self._clock_ns()
@@ -313,7 +313,7 @@ class Service:
         for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):
             for row in rows:
                 try:
-                    batch = messages.batch_report(row, session.ports, self._clock_ns() - heard_ns)
+                    batch = messages.batch_report(row, session.ports, self._clock_ns() - received_ns)
                 except ValueError as error:
                     cluster.odd(session.node, row.batch_id, str(error))
                 else:
@@ -441,7 +441,7 @@ class Service:
                     row.address = session.address
                     row.version = session.hello.version
                     row.lag_ns = session.lag_ns
-                    row.silent_ns = max(0, now_ns - session.heard_ns)
+                    row.silent_ns = max(0, now_ns - session.received_ns)
                     # Decisions about other nodes' batches are not sent to it, and it has nothing to do about them.
                     waiting = self.cluster.epoch if row.node in self.cluster.dirty else session.epoch_sent
                     row.epochs_behind = max(0, waiting - session.epoch_applied)
@@ -515,7 +515,7 @@ def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger)
             log.warning(
                 "nodes-not-authenticated",
                 listen=listen,
-                problem="whoever reaches this port may speak for any node and take its place",
+                problem="any client that reaches this port may speak for any node and take its place",
                 remedy="set ca, certificate and key in [coordinator], or keep the port to a management network",
             )
     except RuntimeError as error:

@@ -18,7 +18,7 @@ PAUSE_S = 0.001
 
 class Turns:
     """Steps of several tasks, one task after the other, so many in one pass of the loop as its slice has time for.
-    Who has more to do than that goes to the end of the queue."""
+    A task that has more to do than that goes to the end of the queue."""
 
     def __init__(self, slice_s: float = SLICE_S, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._slice_s = slice_s
@@ -42,7 +42,7 @@ class Turns:
                 self._left_s -= self._clock_s() - start_s
                 if done:
                     return True
-            await self._pause()  # with the lock, so that who waits is next and not this task again
+            await self._pause()  # with the lock, so that the waiting task is next and not this task again
             return False
 
     async def _pause(self) -> None:

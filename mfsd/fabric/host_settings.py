@@ -23,9 +23,9 @@ from mfsd.fabric.dcb import (
     Ets,
 )
 from mfsd.fabric.plan import Plan, Port
+from mfsd.fabric.systems import linux
 from mfsd.fabric.systems.linux.qdisc import (
     REPLACEABLE,
-    apply_queues,
     diff_queues,
     interface_index,
     open_netlink,
@@ -196,7 +196,7 @@ class SocketQueues:
 
     def write(self, value: Value) -> None:
         if value == "mfs":
-            apply_queues(self._plan, self._netns)
+            linux.SYSTEM.apply_live(self._plan, self._netns)
         elif value in REPLACEABLE or value.startswith("mfs"):
             remove_queues([self._port.name], self._netns)
         else:

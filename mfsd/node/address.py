@@ -94,7 +94,7 @@ class Address:
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
         if self._made_folder:
-            with contextlib.suppress(OSError):  # somebody else's files are in it
+            with contextlib.suppress(OSError):  # other files are in it
                 self.control.parent.rmdir()
         os.close(self._lock)
 

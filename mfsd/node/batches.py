@@ -266,7 +266,7 @@ class Batches:
         self._apply_pruned(self._snapshots)
 
     def order_lost(self) -> None:
-        """Nobody confirms the order any more."""
+        """The order is not confirmed any more."""
         if self._source.by == "coordinator":
             self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
             self.orders_lost += 1

@@ -3,7 +3,7 @@
 Root of one pod has the same uid as root of every other, and may take any uid inside. What tells pods apart is their
 control group, which the container runtime makes; where there is none of a known shape, the pid namespace. Names that an
 ordinary user can make up do not count: below `user.slice` users name groups as they like, and a pid namespace may be
-made by anybody together with a user namespace.
+made by any user together with a user namespace.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What mfsctl asks the daemon, and what it answers: the control protocol, version 1.
 
 A stream socket at `socket.control` carries one JSON object a line. A request names the protocol version; the
-answer to each is one line, in order. Reading is for everybody who can open the socket; changing is for root
+answer to each is one line, in order. Reading is for every user who can open the socket; changing is for root
 and the daemon's user. Fields may be added within a version, so readers ignore what they do not know.
 """
 
@@ -620,7 +620,7 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(line: bytes) -> Request:
-    """ProtocolError says what is wrong; a foreign version is recognised before anything else is looked at."""
+    """ProtocolError says what is wrong; a foreign version is recognised before anything else is read."""
     try:
         version = _any_version.decode(line).version
         if version != VERSION:

@@ -137,7 +137,7 @@ class ControlServer:
             await asyncio.wait_for(writer.drain(), WRITE_S)
 
     async def _record(self, request: RecordRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Streams events until the client has said all that it wants to say, or is gone."""
+        """Streams events until the client has sent all, or is gone."""
         started, recording = self._target.record(request)
         ended = asyncio.ensure_future(reader.read(1))
         try:

@@ -401,7 +401,7 @@ class Daemon:
         self._notifier.ready(f"serving {self._config.socket.path}, {self._mode}")
 
     def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An exception that nobody caught costs one event, never the daemon."""
+        """An uncaught exception costs one event, never the daemon."""
         self._log.error("defect", where=context.get("message"), error=repr(context.get("exception")))
 
     # ---- in the background -----------------------------------------------------------------------

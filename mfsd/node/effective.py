@@ -51,22 +51,22 @@ def _raw(file: Path | None) -> dict[str, Any]:
 def _values(struct: Struct, raw: Any, file: str, options: Options, prefix: str) -> Iterator[ConfigValue]:
     for key in keys(type(struct)):
         value, name = getattr(struct, key.attribute), f"{prefix}{key.name}"
-        said = raw.get(key.name) if isinstance(raw, dict) else None
+        given = raw.get(key.name) if isinstance(raw, dict) else None
         if isinstance(value, Struct):
-            yield from _values(value, said or {}, file, options, f"{name}.")
+            yield from _values(value, given or {}, file, options, f"{name}.")
         elif isinstance(value, dict):
             for entry, table in value.items():
-                yield from _values(table, (said or {}).get(entry, {}), file, options, f'{name}."{entry}".')
+                yield from _values(table, (given or {}).get(entry, {}), file, options, f'{name}."{entry}".')
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], Struct):
             for at, entry in enumerate(value):
-                one = said[at] if isinstance(said, list) and at < len(said) else {}
+                one = given[at] if isinstance(given, list) and at < len(given) else {}
                 yield from _values(entry, one, file, options, f"{name}[{at}].")
         else:
             option = _OPTIONS.get(name)
             source = "default"
             if option is not None and getattr(options, option) is not None:
                 source = "command line"
-            elif said is not None:
+            elif given is not None:
                 source = file
             yield ConfigValue(name, _text(value), source)
 

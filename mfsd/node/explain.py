@@ -342,7 +342,7 @@ def _early_stage(
         facts["request_bytes"] = flow.remaining_bytes
         reasons.append(
             f"It has no batch: its request still queues, and waits for {_size(flow.remaining_bytes)} here; of such "
-            "requests who waits for less goes first."
+            "requests the one that waits for less goes first."
         )
         if flow.deadline_ns != NO_DEADLINE:
             reasons.append(_needed(flow, place.late, now_ns, facts))
@@ -350,8 +350,8 @@ def _early_stage(
         facts["stall_bytes"] = flow.remaining_bytes
         alike = _sizes(place.key[2] >> 32)
         reasons.append(
-            f"Its batch waits for {_size(flow.remaining_bytes)} here; of equal RLI who waits for less goes first, and "
-            f"of those who wait for about as much ({alike}) the smaller rank."
+            f"Its batch waits for {_size(flow.remaining_bytes)} here; of equal RLI the one that waits for less "
+            f"goes first, and of those that wait for about as much ({alike}) the smaller rank."
         )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mfsd.node.control import HealthFinding
 
 KEPT_S = 30.0
-"""An examination reads much of the host: many who ask share one."""
+"""An examination reads much of the host: callers share one."""
 
 
 class Examined(NamedTuple):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 UPDATE_SHARE = 0.05
 UPDATE_INTERVAL_MIN_S, UPDATE_INTERVAL_MAX_S = 0.01, 0.05
 """The leader knows what a batch has left to compute to this share of it, and to the longer interval: telling it of each
-layer of a long prefill costs both sides more than it is worth. Who has said nothing for so long speaks at once, and
+layer of a long prefill costs both sides more than it is worth. One that has sent nothing for so long sends at once, and
 arrivals and departures do not wait."""
 
 
@@ -42,7 +42,7 @@ class LinkStatus(Struct, frozen=True):
     term: int
     epoch: int
     age_s: float | None
-    """Since the leader was last heard; None: never."""
+    """Since the leader last sent; None: never."""
     problem: str = ""
     """Why there is no connection."""
     refused: int = 0
@@ -73,9 +73,9 @@ class Link:
         self._stream: LinkStream | None = None
         self._wake = asyncio.Event()
         self.beat: Callable[[], None] = lambda: None
-        """Called with each heartbeat of the leader: what is to be looked at now and then."""
+        """Called with each heartbeat of the leader: what is to be checked now and then."""
         self.questions: Questions | None = None
-        """Who answers operators' questions."""
+        """Answers operators' questions."""
 
     async def run(self) -> None:
         """Serves until cancelled. TlsError when the certificates cannot be used."""
@@ -144,13 +144,13 @@ class Link:
 
     def status(self) -> LinkStatus:
         state, stream = self._state, self._stream
-        heard_ns = state.heard_ns
+        received_ns = state.received_ns
         return LinkStatus(
             connected=stream is not None and stream.connected,
             leader=stream.leader if stream is not None else "",
             term=state.term,
             epoch=state.epoch,
-            age_s=None if heard_ns is None else (self._clock_ns() - heard_ns) / 1e9,
+            age_s=None if received_ns is None else (self._clock_ns() - received_ns) / 1e9,
             problem=stream.problem if stream is not None else "",
             refused=state.stale,
         )

@@ -1,4 +1,4 @@
-"""What the link to the coordinators says and hears, and what it needs of the daemon."""
+"""What the link to the coordinators sends and receives, and what it needs of the daemon."""
 
 from __future__ import annotations
 

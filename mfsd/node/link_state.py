@@ -81,7 +81,7 @@ class LinkState:
         self.authority = ""
         self.term = 0
         self.epoch = 0
-        self.heard_ns: int | None = None
+        self.received_ns: int | None = None
         self.stale = 0
         self._has_order = False
         self._keys: dict[int, int] = {}
@@ -255,20 +255,20 @@ class LinkState:
         if authority == self.authority and term < self.term:
             self.stale += 1
             return False
-        self.authority, self.term, self.epoch, self.heard_ns = authority, term, 0, now_ns
+        self.authority, self.term, self.epoch, self.received_ns = authority, term, 0, now_ns
         return True
 
-    def heard(self, term: int, now_ns: int) -> bool:
+    def received(self, term: int, now_ns: int) -> bool:
         """A sign of life of the leader of that term; False: it is not the one that is followed."""
         if term != self.term:
             self.stale += 1
             return False
-        self.heard_ns = now_ns
+        self.received_ns = now_ns
         return True
 
     def apply(self, order: pb.Order, now_ns: int) -> OrderChange | None:
         """Takes an order over; None when it is stale and must not be applied."""
-        if not self.heard(order.term, now_ns):
+        if not self.received(order.term, now_ns):
             return None
         if order.epoch < self.epoch:
             self.stale += 1
@@ -303,13 +303,13 @@ class LinkState:
 
     def expires_in_ns(self, now_ns: int) -> int:
         """No order expires before that."""
-        if not self._has_order or self.heard_ns is None:
+        if not self._has_order or self.received_ns is None:
             return self._ttl_configured_ns
-        return max(1, self.heard_ns + self.ttl_ns + 1 - now_ns)
+        return max(1, self.received_ns + self.ttl_ns + 1 - now_ns)
 
     def expire(self, now_ns: int) -> bool:
         """True once, when the order's time to live has passed: there is no order from then on."""
-        if not self._has_order or self.heard_ns is None or now_ns - self.heard_ns <= self.ttl_ns:
+        if not self._has_order or self.received_ns is None or now_ns - self.received_ns <= self.ttl_ns:
             return False
         self._has_order = False
         self._keys.clear()

@@ -203,7 +203,7 @@ class LinkStream:
                 case "order":
                     self._order(message.order, now_ns)
                 case "heartbeat":
-                    if self._state.heard(message.heartbeat.term, now_ns):
+                    if self._state.received(message.heartbeat.term, now_ns):
                         if call.free:  # else it has other signs of life on their way to it
                             echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                             call.put(pb.FromNode(echo=echo).SerializeToString())

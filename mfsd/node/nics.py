@@ -86,7 +86,7 @@ class NicTable:
         return self._by_guid.get(guid, name)
 
     def forget(self, client_id: int) -> None:
-        """The client is gone; what it announced counts no longer once nobody else has the NIC open."""
+        """The client is gone; what it announced counts no longer once no other has the NIC open."""
         for _, clients in self._announced.values():
             clients.discard(client_id)
 

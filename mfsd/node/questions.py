@@ -2,7 +2,7 @@
 what the doctor says.
 
 Only reading, and little of it at a time: few questions are open at once, and of flows that end faster than that only
-so many are looked at; the rest is counted.
+so many are read; the rest is counted.
 """
 
 from __future__ import annotations
@@ -117,16 +117,16 @@ class Questions:
         unread = 0
         while True:
             await asyncio.sleep(LOOK_S)
-            flows, looked, more = [], 0, True
+            flows, taken, more = [], 0, True
             while more:
                 events = recording.take()
                 more = recording.waiting
                 processes.update(events.processes)
                 nics.update(events.nics)
-                room = (EVENTS_MAX - looked) * self._event_bytes
+                room = (EVENTS_MAX - taken) * self._event_bytes
                 unread += max(0, len(events.events) - room) // self._event_bytes
                 part = decode(events.events[:room])
-                looked += len(part)
+                taken += len(part)
                 flows += [flow for flow in pairing.take(part, processes, nics) if wanted.wants(flow)]
             unread += max(0, len(flows) - FLOWS_MAX)
             monotonic_ns, realtime_ns, _ = read_clocks()

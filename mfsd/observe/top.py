@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.format import duration
-from mfsd.observe.views import VIEWS, Look, Row, View, arranged, in_time_of
+from mfsd.observe.views import VIEWS, Row, Sample, View, arranged, in_time_of
 
 REQUEST_VIEWS = {f"view-{at}" for at, view in enumerate(VIEWS, 1) if view.name in ("Units", "Requests")}
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -29,7 +29,7 @@ HELP = """\
 1-6      choose the table              s      sort by the next column
 up down  move                          r      reverse the order
 /        show only rows with a text    space  pause, and go on
-Escape   show all rows again           + -    look less or more often
+Escape   show all rows again           + -    sample less or more often
 ?        this page                     q      leave (also Ctrl-C)
 
 HELD       bytes that wait for a permit
@@ -81,7 +81,7 @@ class _Table(Vertical):
         self.refill()
 
     def refill(self) -> None:
-        """Writes only what differs: most looks change a few cells."""
+        """Writes only what differs: most samples change a few cells."""
         table = self.query_one(DataTable)
         shown = arranged(self._rows, self.sort_column, self.reverse, self.pattern)
         texts = {row.key: [cell.text for cell in row.cells] for row in shown}
@@ -153,17 +153,17 @@ class Top(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, ask: Callable[[], Look], interval_s: float = 1.0) -> None:
+    def __init__(self, ask: Callable[[], Sample], interval_s: float = 1.0) -> None:
         """`ask` blocks and raises Unreachable or Refused; a daemon that stops is waited for."""
         super().__init__()
         self._ask = ask
         self._interval_s = interval_s
         self._paused = False
-        self._before: tuple[float, Look] | None = None
+        self._before: tuple[float, Sample] | None = None
         self.shows_requests = False
         """Whether requests are seen: they are most of what there is to ask for."""
-        self._latest: tuple[Look, Look, float] | None = None
-        """What tables are made of when they are looked at."""
+        self._latest: tuple[Sample, Sample, float] | None = None
+        """What tables are made of when they are shown."""
 
     def compose(self) -> ComposeResult:
         yield Static("connecting ...", id="head")
@@ -179,7 +179,7 @@ class Top(App[None]):
         self._timer = self.set_interval(self._interval_s, self._look)
         self._look()
 
-    @work(thread=True, exclusive=True, group="look")
+    @work(thread=True, exclusive=True, group="sample")
     def _look(self) -> None:
         """Asks in a thread: a daemon that hangs must not freeze the keyboard."""
         if self._paused:
@@ -198,12 +198,12 @@ class Top(App[None]):
         self._before = None
         self.query_one("#head", Static).update(Text(why, style="bold red"))
 
-    def _show(self, now_s: float, look: Look) -> None:
-        reply = look.status
-        then_s, before = self._before or (now_s, look)
+    def _show(self, now_s: float, sample: Sample) -> None:
+        reply = sample.status
+        then_s, before = self._before or (now_s, sample)
         if before.status.daemon.epoch != reply.daemon.epoch:  # it was restarted: counters began anew
-            then_s, before = now_s, look
-        self._before = (now_s, look)
+            then_s, before = now_s, sample
+        self._before = (now_s, sample)
         daemon = reply.daemon
         style = {"enforce": "bold green", "observe": "bold yellow"}.get(daemon.mode, "bold red")
         self.query_one("#head", Static).update(
@@ -215,7 +215,7 @@ class Top(App[None]):
                 (daemon.socket, "dim"),
             )
         )
-        self._latest = (before, look, now_s - then_s)
+        self._latest = (before, sample, now_s - then_s)
         self._show_table()
 
     def _show_table(self) -> None:

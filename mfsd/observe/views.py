@@ -1,6 +1,6 @@
-"""What `mfsctl top` shows, as tables of plain values: two looks in, rows out. No terminal here.
+"""What `mfsctl top` shows, as tables of plain values: two samples in, rows out. No terminal here.
 
-Rates are differences between two looks. A cell keeps its value beside its text, so that sorting is by value.
+Rates are differences between two samples. A cell keeps its value beside its text, so that sorting is by value.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """`key` stays the same from look to look."""
+    """`key` stays the same from sample to sample."""
 
     key: str
     cells: tuple[Cell, ...]
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """What the daemon has answered at one time."""
 
     status: StatusReply
@@ -41,8 +41,8 @@ class View(NamedTuple):
 
     name: str
     columns: tuple[str, ...]
-    rows: Callable[[Look, Look, float], Iterator[Row]]
-    """From the earlier look, the later one and the seconds between them (0: the first look, no rates)."""
+    rows: Callable[[Sample, Sample, float], Iterator[Row]]
+    """From the earlier sample, the later one and the seconds between them (0: the first sample, no rates)."""
 
 
 def _text(value: str) -> Cell:
@@ -74,7 +74,7 @@ def _mean_wait(before: NicStatus, after: NicStatus) -> Cell:
     return Cell(wait_s, duration(wait_s))
 
 
-def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+def _classes(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
         old = earlier.get(nic.index, nic)
@@ -94,7 +94,7 @@ def _classes(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
             )
 
 
-def _nics(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+def _nics(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
         old = earlier.get(nic.index, nic)
@@ -114,7 +114,7 @@ def _nics(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
         )
 
 
-def _programs(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+def _programs(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {client.client_id: client for client in before.status.clients}
     for client in after.status.clients:
         old = earlier.get(client.client_id, client)
@@ -133,7 +133,7 @@ def _programs(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
         )
 
 
-def _stages(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+def _stages(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {total.process: total for total in before.status.totals}
     for total in after.status.totals:
         old = earlier.get(total.process, total)
@@ -150,7 +150,7 @@ def _stages(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
             )
 
 
-def _units(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+def _units(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {client.client_id: client for client in before.status.clients}
     clients: defaultdict[str, list[ClientStatus]] = defaultdict(list)
     requests: defaultdict[str, list[RequestStatus]] = defaultdict(list)
@@ -178,7 +178,7 @@ def _units(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
         )
 
 
-def _requests(before: Look, after: Look, elapsed_s: float) -> Iterator[Row]:
+def _requests(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {request.request_id: request for request in before.requests}
     for request in after.requests:
         old = earlier.get(request.request_id, request)

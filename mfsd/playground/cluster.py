@@ -106,7 +106,7 @@ class _Part:
         end = time.monotonic() + START_TIMEOUT_S
         while not self.up():
             if program.ended or time.monotonic() > end:
-                raise PlaygroundError(f"{self.name} did not start. It said: {program.said() or 'nothing'}")
+                raise PlaygroundError(f"{self.name} did not start. Its output: {program.output() or 'nothing'}")
             time.sleep(0.02)
 
 
@@ -140,7 +140,7 @@ class Cluster:
             assert child is not None
             part = next((p for p in self._parts if p.program and p.program.process.pid == child.si_pid), None)
             if part is None:
-                os.waitpid(child.si_pid, 0)  # an orphan of some node: whoever is first here is its parent
+                os.waitpid(child.si_pid, 0)  # an orphan of some node: the first process here is its parent
                 continue
             assert part.program is not None
             code = part.program.process.wait()
@@ -209,7 +209,7 @@ class Cluster:
             f'[nic.{node.device}]\nrate = "{self._rate(node)}"\naddress = "{node.address}"\n\n'
             f"# A link here is a thousandth of a real one, and what waits for it waits longer.\n"
             f'[arbiter]\nmax_hold = "{MAX_HOLD}"\n\n'
-            "# What nobody knows passes at once. Programs of perftest (ib_write_bw ...) ask here, so that there is "
+            "# What is not known passes at once. Programs of perftest (ib_write_bw ...) ask here, so that there is "
             "something to see.\n"
             '[[rule]]\nprocess = "ib_"\naction = "hold"\nstage = "p2d"\n'
         )
@@ -245,9 +245,9 @@ def _mfsd() -> list[str]:
 
 
 def _listening(host: str, port: int) -> Callable[[], bool]:
-    def look() -> bool:
+    def poll() -> bool:
         with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
             return True
         return False
 
-    return look
+    return poll

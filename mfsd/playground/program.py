@@ -34,7 +34,7 @@ class Program:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
-    def said(self) -> str:
+    def output(self) -> str:
         self._said.seek(0)
         return self._said.read()[-TAIL_BYTES:].strip()
 

@@ -38,7 +38,7 @@ async def _serve(listener: socket.socket, target: str) -> None:
                     host, _, port = target.rpartition(":")
                     there_reader, there_writer = await asyncio.open_connection(host, int(port))
             except OSError:
-                return  # nobody there now: the caller sees its connection closed
+                return  # nothing listens there now: the caller sees its connection closed
             with contextlib.closing(there_writer):
                 await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
 

@@ -72,10 +72,10 @@ def die_with_parent() -> None:
 def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | None = None) -> int:
     """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
     what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `started` is called there
-    first, with that process's number as seen from here: whoever wants to join it later needs that. SandboxError: not
+    first, with that process's number as seen from here: a process that joins it later needs that. SandboxError: not
     possible here."""
     ready, tell = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until everybody knows what to do then
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until all processes know what to do then
     keeper = os.fork()
     if keeper == 0:
         os.close(ready)
@@ -124,7 +124,7 @@ def enter(pid: int) -> None:
 
 def _keep(function: Callable[[], int], started: Callable[[int], None] | None, tell: int) -> NoReturn:
     """Between the caller and the first process of the namespaces: waits for that and dies with the caller."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to everybody; the caller decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all processes; the caller decides
     die_with_parent()
     try:
         _unshare()

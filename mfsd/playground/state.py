@@ -115,7 +115,7 @@ def running() -> State:
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        pass  # somebody lives there
+        pass  # a process lives there
     else:
         raise _none()
     finally:

@@ -36,7 +36,7 @@ class Way:
         self.chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, chunk))
 
     def take(self, size_bytes: int) -> None:
-        """Returns when the bytes are through. Who comes first goes first."""
+        """Returns when the bytes are through. The first to come goes first."""
         with self._lock:
             now_s = time.monotonic()
             # A thread that was woken late does not slow the link down.

@@ -39,7 +39,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so; its
     own where the request is not known. deadline_ns: when they must be there for the request to be in time."""
     request_known: bool = True
-    """Else nobody can tell what more belongs to a load without a batch."""
+    """Else it cannot be told what more belongs to a load without a batch."""
     batch_running: bool = False
     """The batch has begun to compute: peers would stall with it."""
     pruned: bool = False

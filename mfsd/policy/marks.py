@@ -70,7 +70,7 @@ class StageClasses(NamedTuple):
 
 def divided(classes: int, *, background: bool = True) -> StageClasses:
     """The highest class is the collectives'. Of those below it loads have the upper half, one more if they are odd, and
-    last stages the lower half. `background`: the lowest is kept for what nobody waits for, where there are three; else
+    last stages the lower half. `background`: the lowest is kept for background, where there are three; else
     it is the last stages', too."""
     if not 1 <= classes <= CLASSES_MAX:
         raise ValueError(f"classes is {classes}: use 1 to {CLASSES_MAX}")

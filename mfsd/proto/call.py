@@ -165,7 +165,7 @@ class Call(asyncio.BufferedProtocol):
         self._pump()
 
     async def close(self) -> None:
-        """At once: nobody waits for what the other end may still say."""
+        """At once: no caller waits for what the other end may still say."""
         self._closed = True
         self._end("closed")
         if self._transport is not None:
@@ -252,10 +252,10 @@ class Call(asyncio.BufferedProtocol):
             del self._frames[:end]
             yield frame
 
-    def _leaves(self, said: bytes) -> None:
+    def _leaves(self, frame: bytes) -> None:
         """The other end takes no new streams. One that goes down in good order ends this one itself, having said why;
-        h2 would hear nothing more."""
-        last, code = int.from_bytes(said[:4], "big"), int.from_bytes(said[4:8], "big")
+        h2 would receive nothing more."""
+        last, code = int.from_bytes(frame[:4], "big"), int.from_bytes(frame[4:8], "big")
         if code != ErrorCodes.NO_ERROR or last < self._stream:
             self._end(f"it closes the connection ({_name(code)})")
 
@@ -305,7 +305,7 @@ class Call(asyncio.BufferedProtocol):
                 break
 
     def _acknowledge(self) -> None:
-        """The other end may send as much again, unless messages wait that nobody reads."""
+        """The other end may send as much again, unless messages wait that are not read."""
         if self._unacknowledged_bytes and not self._messages and self._ended is None:
             self._h2.acknowledge_received_data(self._unacknowledged_bytes, self._stream)
             self._unacknowledged_bytes = 0

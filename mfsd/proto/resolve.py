@@ -24,13 +24,13 @@ async def resolve(host: str) -> list[str]:
 
     def tell(found: list[str] | OSError) -> None:
         if answer.done():
-            return  # nobody waits any more
+            return  # the caller waits no more
         if isinstance(found, OSError):
             answer.set_exception(found)
         else:
             answer.set_result(found)
 
-    def look() -> None:
+    def resolve_here() -> None:
         found: list[str] | OSError
         try:
             rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -43,5 +43,5 @@ async def resolve(host: str) -> list[str]:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, found)
 
-    threading.Thread(target=look, name="resolve", daemon=True).start()
+    threading.Thread(target=resolve_here, name="resolve", daemon=True).start()
     return await answer

@@ -100,7 +100,7 @@ class SharedDevice:
     """A device's directory, shared with all running programs that use it.
 
     The lock descriptor is inherited by the launched program: as long as one holds it, the device is in use
-    and keeps its address. A device nobody uses is made anew.
+    and keeps its address. A device that is not used is made anew.
     """
 
     def __init__(self, device: Device, runtime: Path) -> None:
@@ -110,7 +110,7 @@ class SharedDevice:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.lock_fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.set_inheritable(self.lock_fd, True)
-        # one launcher at a time looks and decides
+        # one launcher at a time reads and decides
         gate = os.open(runtime / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)

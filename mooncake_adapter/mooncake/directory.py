@@ -1,7 +1,7 @@
 """How two adapted processes find each other's lanes: one line of JSON asked, one answered.
 
 An engine that listens on port P for Mooncake's handshakes has its lane directory on port P + 10000 of the same host.
-Who wants to send in a class asks for that lane; the answer names its ports, or none yet while it is being opened. A
+A sender asks for the lane of its class; the answer names its ports, or none yet while it is being opened. A
 process without an adapter answers nothing there, and is sent to as ever.
 """
 

@@ -21,7 +21,7 @@ def dscp_of(table: Sequence[int | None], wire_class: int) -> int | None:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """The socket object of somebody else's descriptor; leaves it open."""
+    """The socket object of another owner's descriptor; leaves it open."""
     borrowed = socket.socket(fileno=descriptor)
     try:
         yield borrowed

@@ -109,7 +109,7 @@ struct shim_cq {
 
 /* ---- a queue pair --------------------------------------------------------------------------------------------------- */
 
-/* What a work request is for, as the engine has said: struct mfs_context without what is reserved. */
+/* What a work request is for, as the engine has announced: struct mfs_context without what is reserved. */
 struct shim_tag {
 	uint64_t request_id;
 	uint64_t deadline_ns;

@@ -1,4 +1,4 @@
-/* What is known of the posting thread: its id, and whether anything has been said about what it posts. */
+/* What is known of the posting thread: its id, and whether anything has been announced of what it posts. */
 #ifndef MFS_SHIM_THREAD_H
 #define MFS_SHIM_THREAD_H
 
@@ -16,7 +16,7 @@ struct shim_collective { /* what this thread sends next: profiler.c */
 };
 
 extern __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))); /* even, not 0 */
-/* The id while nothing has been said about what the thread posts, else SHIM_THREAD_NONE: one comparison for both. */
+/* The id while nothing has been announced of what the thread posts, else SHIM_THREAD_NONE: one comparison for both. */
 extern __thread uint32_t shim_plain_id __attribute__((tls_model("initial-exec")));
 extern __thread bool shim_context_given __attribute__((tls_model("initial-exec")));
 extern __thread struct shim_collective shim_collective __attribute__((tls_model("initial-exec")));

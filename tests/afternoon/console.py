@@ -65,13 +65,13 @@ class Page:
 
 
 def read(text: str) -> Page:
-    """ValueError when a block says what nobody knows."""
+    """ValueError when a block says what is not known."""
     page = Page(text)
     for number, block in enumerate(_BLOCK.finditer(text)):
         notes = {name: value or "yes" for name, value in _NOTE.findall(block["notes"])}
         unknown = notes.keys() - {"run", "show", "cut", "moves", "needs", "elsewhere"}
         if unknown or notes.get("needs", "gpu") not in NEEDS:
-            raise ValueError(f"a block says {notes}, which nobody knows: {block['body'][:80]}")
+            raise ValueError(f"a block says {notes}, which is not known: {block['body'][:80]}")
         for line in block["body"].splitlines():
             if prompt := _PROMPT.fullmatch(line):
                 page.steps.append(Step(prompt["line"], prompt["place"], [], notes, number))

@@ -23,7 +23,7 @@ CLUSTER = "mfsctl playground --load &"
 """The command with which the second half begins."""
 WHEELS = ROOT / "build" / "afternoon-wheels"
 SUDO = '#!/bin/sh\nexec "$@"\n'
-"""Everybody is root in there, and not every distribution has one."""
+"""Every user is root in there, and not every distribution has one."""
 
 
 def documented() -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ def restore(system: CleanSystem, folder: Path) -> bool:
 
 
 def checkout(folder: Path) -> Path:
-    """The tracked files as they are now, as somebody has them who has just cloned the project."""
+    """The tracked files as they are now, as a user has them who has just cloned the project."""
     made = folder / "mfs"
     made.mkdir()
     names = tracked()

@@ -55,14 +55,14 @@ class Server:
     def wait(self, text: str, count: int = 1) -> list[str]:
         """What it had said when it had said that (any line, when the text is empty) so often."""
 
-        def look() -> list[str]:
+        def poll() -> list[str]:
             found = [at for at, line in enumerate(self.lines) if text in line]
             if len(found) >= count:
                 return self.lines[: found[count - 1] + 1]
             assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.lines}"
             return []
 
-        return eventually(look, f"a line with {text!r}: {self.lines[-5:]}")
+        return eventually(poll, f"a line with {text!r}: {self.lines[-5:]}")
 
     def end(self, number: int = signal.SIGINT) -> int:
         if self.process.poll() is None:
@@ -134,14 +134,14 @@ class Runner:
 
     def _server(self, step: Step, line: str, ways: dict[str, str]) -> list[str]:
         server = Server(self._command(step, line.removesuffix(" &")))
-        said = server.wait(ways.get("until", ""), int(ways.get("lines", "1"))) if ways else []
+        output = server.wait(ways.get("until", ""), int(ways.get("lines", "1"))) if ways else []
         if line.endswith(" &"):
             self.behind.append(server)
-            return said
+            return output
         wanted = {int(code) for code in ways.get("exit", "0,130").split(",")}
         code = server.end()
         assert code in wanted | {-signal.SIGINT}, f"$ {line}\nended with {code}:\n" + "\n".join(server.lines)
-        return [*said, "^C"]
+        return [*output, "^C"]
 
     def _screen(self, command: list[str], ways: dict[str, str]) -> list[str]:
         columns, _, rows = ways["screen"].partition("x")
@@ -154,13 +154,13 @@ class Runner:
     def _request(self, step: Step) -> str:
         """One that is known there."""
 
-        def look() -> str:
+        def poll() -> str:
             line = "mfsctl status --requests -o json"
             done = subprocess.run(self._command(step, line), capture_output=True, text=True, timeout=TIMEOUT_S)
             found = json.loads(done.stdout)["requests"] if done.returncode == 0 else []
             return str(found[0]["request_id"]) if found else ""
 
-        return eventually(look, "a request", pause_s=0.2)
+        return eventually(poll, "a request", pause_s=0.2)
 
 
 def ran(runner: Runner, steps: list[Step]) -> Iterator[tuple[Step, list[str]]]:

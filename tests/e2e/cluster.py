@@ -173,8 +173,8 @@ class Cluster:
             {"Content-Type": "application/json", **headers},
         )
         with urllib.request.urlopen(request, timeout=300) as answer:
-            said: dict[str, Any] = json.load(answer)
-        return said
+            output: dict[str, Any] = json.load(answer)
+        return output
 
     def alone(self, prompt: list[int], tokens: int = 8) -> list[int]:
         """What the decode instance says without a prefill instance."""
@@ -206,12 +206,12 @@ class Cluster:
                 self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
                 return later.result(), time.monotonic() - start_s, transfer
         self.complete("P", prompt, headers or {}, max_tokens=1, kv_transfer_params=sends)
-        said = self.complete("D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches)
-        return said, time.monotonic() - start_s, transfer
+        output = self.complete("D", prompt, headers or {}, max_tokens=tokens, kv_transfer_params=fetches)
+        return output, time.monotonic() - start_s, transfer
 
     def together(self, prompts: list[list[int]]) -> list[list[int]]:
         with ThreadPoolExecutor(len(prompts)) as pool:
-            return [said for said, _, _ in pool.map(self.disaggregated, prompts)]
+            return [output for output, _, _ in pool.map(self.disaggregated, prompts)]
 
     # ---- what the adapters did ---------------------------------------------------------------------------------------
 
@@ -240,8 +240,8 @@ class Cluster:
             process.wait()
 
 
-def until(look: Any, what: str, limit_s: float = 240.0) -> None:
-    eventually(look, what, limit_s, pause_s=0.2)
+def until(poll: Any, what: str, limit_s: float = 240.0) -> None:
+    eventually(poll, what, limit_s, pause_s=0.2)
 
 
 @contextlib.contextmanager

@@ -25,12 +25,12 @@ def test_sglangs_own_code_is_hooked_by_its_own_loader(wheel: Path) -> None:  # n
     program = ROOT / "tests/e2e/sglang_program.py"
     done = subprocess.run((PYTHON, program), env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["version"] == "0.5.23"
-    assert said["adapted"], "the plugin has run"
-    assert len(said["registered"]) == 4, "SGLang's own method has run, too"
-    assert said["requests"] == [request_number("room-7")] * 4
-    assert said["layers"] == [0, 1, 0, 1]
-    assert min(said["deadlines"]) > 0
-    assert said["other_page"] == 0
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert output["version"] == "0.5.23"
+    assert output["adapted"], "the plugin has run"
+    assert len(output["registered"]) == 4, "SGLang's own method has run, too"
+    assert output["requests"] == [request_number("room-7")] * 4
+    assert output["layers"] == [0, 1, 0, 1]
+    assert min(output["deadlines"]) > 0
+    assert output["other_page"] == 0
     assert "is not as expected" not in done.stderr

@@ -60,10 +60,10 @@ def test_other_tokens_when_the_cache_is_emptied(cluster: Cluster) -> None:
     wanted = [cluster.alone(one) for one in prompts]
     (cluster.folder / "zero").touch()
     try:
-        said = [cluster.disaggregated(one)[0] for one in prompts]
+        output = [cluster.disaggregated(one)[0] for one in prompts]
     finally:
         (cluster.folder / "zero").unlink()
-    assert all(one != other for one, other in zip(said, wanted, strict=True))
+    assert all(one != other for one, other in zip(output, wanted, strict=True))
     assert [cluster.disaggregated(one)[0] for one in prompts] == wanted
 
 
@@ -113,10 +113,10 @@ def test_layers_leave_while_the_prefill_computes(cluster: Cluster) -> None:
     before = cluster.marked()
     (cluster.folder / "overlap").touch()
     try:
-        said, _, name = cluster.disaggregated(one, headers=DEADLINE, at_once=True)
+        output, _, name = cluster.disaggregated(one, headers=DEADLINE, at_once=True)
     finally:
         (cluster.folder / "overlap").unlink()
-    assert said == wanted
+    assert output == wanted
     log = cluster.logged(before)
     pushed: Counter[int] = Counter()
     for request, layer, size, computing in (map(int, found) for found in PUSHED.findall(log)):
@@ -139,7 +139,7 @@ def test_pushed_layers_change_no_token(cluster: Cluster) -> None:
     assert [cluster.disaggregated(one, at_once=True)[0] for one in prompts] == wanted
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert [
-            said for said, _, _ in pool.map(lambda one: cluster.disaggregated(one, at_once=True), prompts)
+            output for output, _, _ in pool.map(lambda one: cluster.disaggregated(one, at_once=True), prompts)
         ] == wanted
 
 

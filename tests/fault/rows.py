@@ -66,11 +66,11 @@ FAULTS = (
     ),
     Fault(
         "a program killed with requests held",
-        "its tasks and bytes in flight are given back at once; nobody waits for them",
+        "its tasks and bytes in flight are given back at once; no other waits for them",
         (
             f"{DAEMON}::test_clients_killed_anywhere_leave_nothing_behind",
             f"{NODE}::test_a_killed_client_leaves_nothing_behind",
-            "tests/unit/core/test_arbiter.py::test_a_client_that_left_blocks_nobody",
+            "tests/unit/core/test_arbiter.py::test_a_client_that_left_blocks_no_other",
         ),
     ),
     Fault(
@@ -86,7 +86,7 @@ FAULTS = (
         "coordinator out of reach",
         "the last order holds until its time is over, then nodes order for themselves and prune nothing",
         (
-            f"{LINK}::test_the_order_expires_when_nobody_confirms_it",
+            f"{LINK}::test_the_order_expires_when_it_is_not_confirmed",
             "tests/fault/test_cluster_hosts.py::test_leader_killed_host_cut_off_and_healed",
             f"{COORDINATOR}::test_a_leader_without_etcd_stops_before_its_lease_can_end",
         ),
@@ -184,7 +184,7 @@ FAULTS = (
     ),
     Fault(
         "libibverbs opened late, several times, or after a fork",
-        "every device context is patched once, whoever opened it and how",
+        "every device context is patched once, however it was opened and by which library",
         (
             f"{SHIM_DAEMON}::opened_after_fork",
             "tests/unit/shim/test_native.py::test_programs_that_open_the_library_by_name",

@@ -17,7 +17,7 @@ def with_clock(node: Node, name: str, coordinator: Coordinator, ahead_ns: int) -
     settings = LinkSettings(addresses=(coordinator.address,), ttl_ns=30 * 10**9)
     ports = {f"{name}/in": 10**9, f"{name}/out": 10**9}
     clock = lambda: time.monotonic_ns() + ahead_ns  # noqa: E731
-    node.link = Link(settings, Identity(name, "test", 1), ports, node.heard, node.log, clock_ns=clock)
+    node.link = Link(settings, Identity(name, "test", 1), ports, node.received, node.log, clock_ns=clock)
     return node
 
 
@@ -31,7 +31,7 @@ async def test_hosts_whose_clocks_are_days_apart_are_ordered_by_their_budgets(tm
             b.arrive(2, 10)
             a.arrive(3, 20)
             b.arrive(4, 40)
-            await until(lambda: a.heard.batches() == [3, 1] and b.heard.batches() == [2, 4], "each node's order")
+            await until(lambda: a.received.batches() == [3, 1] and b.received.batches() == [2, 4], "each node's order")
             seen = [(row.batch_id, row.red_left_ns) for row in coordinator.status().batches]
             assert [batch for batch, _ in seen] == [2, 3, 1, 4]
             assert all(0 < left_ns <= 40 * 10**9 for _, left_ns in seen), seen

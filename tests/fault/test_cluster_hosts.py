@@ -133,12 +133,12 @@ class Traffic:
         """Notes what is wrong with a run."""
         for process in programs:
             try:
-                said, _ = process.communicate(timeout=200)
+                output, _ = process.communicate(timeout=200)
             except subprocess.TimeoutExpired:
                 process.kill()
-                said = process.communicate()[0] + "\nstill running after 200 s"
-            if process.returncode != 0 or "invalid data" in said:
-                self.problems.append(f"exit {process.returncode}: {said}")
+                output = process.communicate()[0] + "\nstill running after 200 s"
+            if process.returncode != 0 or "invalid data" in output:
+                self.problems.append(f"exit {process.returncode}: {output}")
         self.runs += 1
 
     def _program(self, host: Host, socket: Path, *more: str) -> subprocess.Popen[str]:
@@ -161,10 +161,10 @@ class Traffic:
             self.finish(self.start(200))
 
 
-def within(look: Callable[[], object], what: str, limit_s: float) -> None:
+def within(poll: Callable[[], object], what: str, limit_s: float) -> None:
     """A promised bound, not a measurement."""
     with RunningClock() as clock:
-        eventually(look, what)
+        eventually(poll, what)
         assert clock.ran_s() <= limit_s, f"{what} took more than {limit_s:g} s"
 
 
@@ -202,8 +202,8 @@ class Cluster:
         """Asked on its own host, where nothing is cut off from it. Nothing while no leader answers."""
         status = (sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--json", "--address")
         host = self.hosts[self.coordinators.index(coordinator)]
-        said = subprocess.run([*host.prefix, *status, coordinator.address], capture_output=True, text=True)
-        return [row["batch_id"] for row in json.loads(said.stdout)["batches"]] if said.returncode == 0 else []
+        output = subprocess.run([*host.prefix, *status, coordinator.address], capture_output=True, text=True)
+        return [row["batch_id"] for row in json.loads(output.stdout)["batches"]] if output.returncode == 0 else []
 
     def wait_traffic(self) -> None:
         for traffic in self.traffic:
@@ -265,7 +265,7 @@ def test_leader_killed_host_cut_off_and_healed(cluster: Cluster) -> None:
     cluster.hosts[0].cut()
     assert under_way[0].poll() is None
     cluster.daemons[0].wait_line("event=order-expired")
-    eventually(lambda: not unit_a("pruned", request_id=100), "cut off, nobody is pruned")
+    eventually(lambda: not unit_a("pruned", request_id=100), "cut off, nothing is pruned")
     eventually(lambda: cluster.order(second) == [3, 2], "the others go on without it")
     cluster.hosts[0].heal()
     within(lambda: unit_a("pruned", request_id=100), "the leader's order after healing", HEAL_S)

@@ -36,7 +36,7 @@ async def test_daemons_find_the_leader_from_any_address(tmp_path: Path) -> None:
     with two_coordinators(tmp_path) as (leader, other, _):
         async with Node("a", other.address) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             assert a.link.status().leader == leader.address
             assert other.status().leader == leader.address
             assert not other.status().leads
@@ -50,18 +50,20 @@ async def takeover_s(folder: Path) -> float:
             a.arrive(1, 60)
             a.arrive(2, 30)
             b.arrive(3, 10)
-            await until(lambda: a.heard.batches() == [2, 1] and b.heard.batches() == [3], "the order")
+            await until(lambda: a.received.batches() == [2, 1] and b.received.batches() == [3], "the order")
             term = a.link.status().term
             with RunningClock() as clock:
                 leader.process.kill()
                 a.arrive(4, 20)  # without a leader: reported later
                 await until(
-                    lambda: all(n.heard.changes[-1].term > term for n in (a, b)) and a.heard.batches() == [4, 2, 1],
+                    lambda: (
+                        all(n.received.changes[-1].term > term for n in (a, b)) and a.received.batches() == [4, 2, 1]
+                    ),
                     "the next leader's order",
                 )
                 took_s = clock.ran_s()
-            assert min(n.heard.changes[-1].term for n in (a, b)) > term
-            assert a.heard.lost == b.heard.lost == 0, "the last order held meanwhile"
+            assert min(n.received.changes[-1].term for n in (a, b)) > term
+            assert a.received.lost == b.received.lost == 0, "the last order held meanwhile"
             return took_s
 
 
@@ -77,11 +79,11 @@ async def test_a_leader_that_goes_in_peace_hands_over_at_once(tmp_path: Path) ->
     with two_coordinators(tmp_path) as (leader, other, _):
         async with Node("a", leader.address, other.address) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             term = a.link.status().term
             with RunningClock() as clock:
                 leader.process.terminate()
-                await until(lambda: a.heard.changes[-1].term > term, "the next leader's order")
+                await until(lambda: a.received.changes[-1].term > term, "the next leader's order")
                 assert clock.ran_s() <= TAKEOVER_S
             assert leader.wait_end() == 0
             assert a.link.status().leader == other.address
@@ -94,23 +96,23 @@ async def test_a_stopped_leader_decides_nothing_when_it_wakes(tmp_path: Path) ->
             # `stuck` knows of no other coordinator, as if cut off from all but the stale one
             a.arrive(1, 60)
             stuck.arrive(2, 60)
-            await until(lambda: a.heard.batches() == [1] and stuck.heard.batches() == [2], "the order")
+            await until(lambda: a.received.batches() == [1] and stuck.received.batches() == [2], "the order")
             term = a.link.status().term
             leader.process.send_signal(signal.SIGSTOP)
             try:
                 other.wait_lead()
-                await until(lambda: a.heard.changes[-1].term > term, "the next leader's order")
+                await until(lambda: a.received.changes[-1].term > term, "the next leader's order")
                 a.arrive(3, 30)
                 stuck.arrive(4, 30)  # waits in the stopped leader's socket
-                await until(lambda: a.heard.batches() == [3, 1], "the next leader's decision")
+                await until(lambda: a.received.batches() == [3, 1], "the next leader's decision")
             finally:
                 leader.process.send_signal(signal.SIGCONT)
             leader.wait_line("event=lead-lost")
-            await until(lambda: stuck.heard.batches() == [4, 2], "redirected to the leader by the stale one")
-            assert stuck.heard.changes[-1].term == a.heard.changes[-1].term
-            terms = [term for term, _ in a.heard.order_at_s]
+            await until(lambda: stuck.received.batches() == [4, 2], "redirected to the leader by the stale one")
+            assert stuck.received.changes[-1].term == a.received.changes[-1].term
+            terms = [term for term, _ in a.received.order_at_s]
             assert terms == sorted(terms), "no order of a smaller term after one of a greater"
-            stale = [c for c in stuck.heard.changes if c.term == term and 4 in c.ranks]
+            stale = [c for c in stuck.received.changes if c.term == term and 4 in c.ranks]
             assert not stale, "the stale leader placed a batch"
 
 
@@ -119,16 +121,16 @@ async def test_a_leader_without_etcd_stops_before_its_lease_can_end(tmp_path: Pa
     with two_coordinators(tmp_path) as (leader, other, server):
         async with Node("a", leader.address, other.address) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             server.process.send_signal(signal.SIGSTOP)
             try:
                 leader.wait_line("event=lead-lost")
                 assert not leader.status().leads
                 a.arrive(2, 30)
-                assert a.heard.batches() == [1], "the last order holds"
+                assert a.received.batches() == [1], "the last order holds"
             finally:
                 server.process.send_signal(signal.SIGCONT)
-            await until(lambda: a.heard.batches() == [2, 1], "a leader again")
+            await until(lambda: a.received.batches() == [2, 1], "a leader again")
 
 
 @in_loop
@@ -167,7 +169,7 @@ def test_without_etcd_it_says_so_and_waits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_terms_only_grow_over_many_failovers(tmp_path: Path) -> None:
-    """Leaders are killed in turn; whoever leads has a greater term than everybody before."""
+    """Leaders are killed in turn; each has a greater term than all before."""
     terms = []
     with etcd(tmp_path) as (endpoint, _):
         coordinators = [Coordinator(tmp_path, etcd=endpoint, config=CONFIG) for _ in range(4)]

@@ -110,7 +110,7 @@ def test_a_poisoned_ring_is_given_up_and_its_program_passes_through(
     first = daemon.client(process.pid)
     assert first is not None
     assert poison(process.pid, random.Random(1).randbytes(4096))
-    # the program attaches again by itself, with a new ring: between two looks it may have
+    # the program attaches again by itself, with a new ring: between two polls it may have
     eventually(
         lambda: (c := daemon.client(process.pid)) and (c.state == "detached" or c.client_id != first.client_id),
         "it is given up",

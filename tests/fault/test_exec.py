@@ -86,11 +86,11 @@ def test_a_set_user_id_program_does_not_attach(folder: Path, tmp_path: Path) -> 
     with Daemon(folder) as daemon:
         environment = {**os.environ, "MFS_SOCKET": str(daemon.socket)}
 
-        def said() -> str:
+        def output() -> str:
             return subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout
 
-        assert said() == "0 attached\n"
+        assert output() == "0 attached\n"
         os.chown(program, NOBODY, -1)
         program.chmod(0o755 | stat.S_ISUID)
-        assert said() == "-1 a set-user-ID program does not attach\n"
+        assert output() == "-1 a set-user-ID program does not attach\n"
         assert daemon.status().daemon.attached_total == 1

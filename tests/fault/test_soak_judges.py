@@ -20,7 +20,7 @@ def tally_of(script: str, *, excuse: bool = False) -> Tally:
         run.excused = excuse
         slot.stop()
 
-    slot = Slot("program", tally, begin, lambda said: (int(said[0]), 8))
+    slot = Slot("program", tally, begin, lambda output: (int(output[0]), 8))
     slot.start()
     assert slot.join(200)
     return tally
@@ -41,7 +41,7 @@ def test_a_run_that_ends_well_counts() -> None:
         ("print('transfer 3 of 10 bytes: wrong data'); raise SystemExit(2)", "corrupted"),
     ],
 )
-def test_what_nobody_killed_is_lost_or_corrupted(script: str, kind: str) -> None:
+def test_a_run_that_was_not_killed_is_lost_or_corrupted(script: str, kind: str) -> None:
     report = tally_of(script).report(1, {})
     assert report[kind] == 1
     assert not report["held"]

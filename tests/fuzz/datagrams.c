@@ -202,7 +202,7 @@ static void poll(struct device *d)
 	while ((n = mfs_poll_cq(d->cq, 8, wc)) > 0) {
 		d->completed += (uint64_t)n;
 		for (int i = 0; i < n; i++) {
-			require(wc[i].qp_num != d->qps[RC]->verbs.qp.qp_num, "RC queue pairs hear no datagrams");
+			require(wc[i].qp_num != d->qps[RC]->verbs.qp.qp_num, "RC queue pairs receive no datagrams");
 			require(wc[i].status || wc[i].opcode != IBV_WC_RECV ||
 					(wc[i].byte_len >= 40 && wc[i].byte_len <= 40 + MFS_MTU),
 				"a length");

@@ -21,7 +21,7 @@ def main(name: str, folder: Path, options: list[str]) -> None:
     target = TARGETS[name]
     for number, good in enumerate(target.good()):
         (corpus / f"good-{number}").write_bytes(good)
-    place = tempfile.mkdtemp(prefix="mfs-fuzz-", dir="/tmp")  # libFuzzer ends the process, so nobody removes it here
+    place = tempfile.mkdtemp(prefix="mfs-fuzz-", dir="/tmp")  # libFuzzer ends the process, so it is not removed here
     context = target.open(Path(place))
     atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], context.__enter__())
     atheris.Fuzz()

@@ -1,5 +1,5 @@
 /* Fuzzes what a hostile daemon can send to a process: its packets and descriptors during the handshake and after it, all
- * of the segment that it shares, and the rules in it. The process must go on, keep its descriptors, and wait for nobody
+ * of the segment that it shares, and the rules in it. The process must go on, keep its descriptors, and wait for nothing
  * longer than it allows. */
 #define _GNU_SOURCE
 #include <sys/socket.h>

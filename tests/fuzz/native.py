@@ -44,7 +44,7 @@ def build(name: str, to: Path, compiler: str, *more: str) -> None:
 
 
 def run_seeded(name: str, folder: Path, seed: int) -> subprocess.CompletedProcess[str]:
-    """Random inputs, without a look at what they reach."""
+    """Random inputs, without coverage."""
     program = folder / name
     build(name, program, "gcc", str(HERE / "driver.c"))
     command: list[str | Path] = [program, str(seed), str(TARGETS[name].quick)]

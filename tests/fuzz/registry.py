@@ -26,7 +26,7 @@ TARGETS: dict[str, Target] = {
     "control-messages": Target(lambda: node.REQUESTS + node.REPLIES, node.replies, 3000),
     "coordinator-link": Target(lambda: cluster.FROM_NODE, cluster.coordinator, 300),
     "daemon-link": Target(lambda: cluster.TO_NODE, cluster.link, 1000),
-    "daemon-connection": Target(connection.conversations, connection.heard, 1000),
+    "daemon-connection": Target(connection.conversations, connection.received, 1000),
     "environment": Target(lambda: shim.GOOD, shim.environment, 100),
     "configuration": Target(lambda: files.CONFIGURATIONS, files.configuration, 400),
     "policy": Target(files.policies, files.policy, 400),

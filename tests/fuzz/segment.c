@@ -1,6 +1,6 @@
 /* Fuzzes everything that the arbiter reads from a client: the input writes anywhere in a client's segment, sends messages of
  * any content in its lanes, and lets time pass. An honest client beside it sends as much as it is permitted, over the link and
- * by the clock of tests/native/virtual_arbiter.h: nobody gives it up, and whatever the hostile one has done, it moves nearly
+ * by the clock of tests/native/virtual_arbiter.h: it is not given up, and whatever the hostile one has done, it moves nearly
  * what it moves alone.
  */
 #include "../native/virtual_arbiter.h"

@@ -55,9 +55,9 @@ def ranks_at_rest(
     )
     soft_roce.started.append(process)
     assert process.stdin is not None and process.stdout is not None
-    said = [json.loads(line) for _, line in zip(range(ranks), process.stdout, strict=False)]
-    assert len(said) == ranks, f"ended early with {process.wait(timeout=FINISH_S)}"
-    yield said
+    output = [json.loads(line) for _, line in zip(range(ranks), process.stdout, strict=False)]
+    assert len(output) == ranks, f"ended early with {process.wait(timeout=FINISH_S)}"
+    yield output
     process.stdin.close()
     assert process.wait(timeout=FINISH_S) == 0
 
@@ -76,9 +76,9 @@ def test_results_are_right_and_every_byte_is_tagged(
 ) -> None:
     with (
         Daemon(folder, CLASSES) as daemon,
-        ranks_at_rest(soft_roce, nccl_library, under_mfs(daemon.socket), ranks, "--batch") as said,
+        ranks_at_rest(soft_roce, nccl_library, under_mfs(daemon.socket), ranks, "--batch") as output,
     ):
-        assert {one["rank"] for one in said} == set(range(ranks))
+        assert {one["rank"] for one in output} == set(range(ranks))
         sent = collective_bytes(daemon)
         # every rank gives each of its peers `COUNT` elements in an all-to-all
         assert sent >= ROUNDS * ranks * (ranks - 1) * COUNT * 4
@@ -108,11 +108,11 @@ def test_without_the_plugin_stage_2_is_still_known(soft_roce: SoftRoce, nccl_lib
 def test_a_daemon_that_dies_changes_no_result(soft_roce: SoftRoce, nccl_library: Path, folder: Path) -> None:
     with Daemon(folder) as daemon, ranks_at_rest(soft_roce, nccl_library, under_mfs(daemon.socket), 2):
         daemon.process.kill()
-    with ranks_at_rest(soft_roce, nccl_library, under_mfs(daemon.socket), 2) as said:
-        assert len(said) == 2
+    with ranks_at_rest(soft_roce, nccl_library, under_mfs(daemon.socket), 2) as output:
+        assert len(output) == 2
 
 
 def test_the_ranks_alone(soft_roce: SoftRoce, nccl_library: Path) -> None:
     """What the others are compared with."""
-    with ranks_at_rest(soft_roce, nccl_library, [], 2) as said:
-        assert {one["nccl"] // 100 for one in said}
+    with ranks_at_rest(soft_roce, nccl_library, [], 2) as output:
+        assert {one["nccl"] // 100 for one in output}

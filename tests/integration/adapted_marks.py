@@ -62,7 +62,7 @@ def main() -> None:
         write(b"l", LARGE)
         until_marked(read, SMALL)
         until_marked(read, MIDDLE)
-        until_marked(write, MIDDLE, stage=4)  # background: nobody waits for it, whatever its size
+        until_marked(write, MIDDLE, stage=4)  # background: nothing waits for it, whatever its size
         print(json.dumps({"lanes": sorted(opened()), "own": lanes.wire_class}), flush=True)
     os._exit(0)  # the engine's threads do not end by themselves
 

@@ -43,8 +43,8 @@ def test_with_a_daemon(folder: Path, compiled: Path) -> None:
     with Daemon(folder) as daemon:
         assert run([sys.executable, "-c", first], daemon.socket).splitlines()[-1] == "scheduled"
         run([sys.executable, "-c", second], daemon.socket)
-        said = run([str(compiled)], daemon.socket)
-        assert re.fullmatch(r"class [0-6]\n", said)
+        output = run([str(compiled)], daemon.socket)
+        assert re.fullmatch(r"class [0-6]\n", output)
         assert {c.process for c in daemon.status().clients} <= {"my-engine"}
         assert sum(t.completes for t in daemon.status().totals if t.process == "my-engine") == 5
         daemon.wait_line("why=detached", 3)

@@ -45,7 +45,7 @@ def test_the_daemon_starts_and_answers_its_probes(folder: Path) -> None:
     config = folder / "mfsd.toml"
     config.write_text(toml_of(manifests))
     mfsd, places = container(manifests, "DaemonSet", "mfs-daemon"), {"/etc/mfs/mfsd.toml": str(config)}
-    assert probe(mfsd["livenessProbe"], places).returncode == 3, "nobody answers yet"
+    assert probe(mfsd["livenessProbe"], places).returncode == 3, "it does not answer yet"
     with Process(*placed(mfsd["command"], places)) as daemon:
         daemon.wait_line("event=ready")
         for name in ("readinessProbe", "livenessProbe"):
@@ -73,7 +73,7 @@ def test_metrics_on_the_address_of_the_node(folder: Path) -> None:
 def test_two_coordinators_are_ready_once_one_leads(folder: Path) -> None:
     with etcd(folder) as (endpoint, _):
         first, second = (Replica(folder, endpoint, name) for name in ("a", "b"))
-        assert probe(first.spec["readinessProbe"], first.places).returncode != 0, "nobody answers yet"
+        assert probe(first.spec["readinessProbe"], first.places).returncode != 0, "it does not answer yet"
         with Process(*first.command) as one, Process(*second.command) as two:
             one.wait_line("event=ready")
             two.wait_line("event=ready")

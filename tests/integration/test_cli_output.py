@@ -1,4 +1,4 @@
-"""What mfsctl writes: one line a row, nothing cut in a pipe, the same for programs, and quiet where nobody reads."""
+"""What mfsctl writes: one line a row, nothing cut in a pipe, the same for programs, and quiet without a reader."""
 
 from __future__ import annotations
 

@@ -31,16 +31,16 @@ async def test_two_daemons_get_one_order_and_a_pruned_request(tmp_path: Path) ->
         async with Node("a", coordinator.address) as a, Node("b", coordinator.address) as b:
             a.arrive(1, 6000)
             a.arrive(2, 3000)
-            await until(lambda: a.heard.batches() == [2, 1], "a's order")
+            await until(lambda: a.received.batches() == [2, 1], "a's order")
             a.arrive(3, 1000, port="b/in", size=900 * 10**9)  # 900 s of b's port
-            await until(lambda: a.heard.batches() == [3, 2, 1], "a's order")
+            await until(lambda: a.received.batches() == [3, 2, 1], "a's order")
             b.arrive(4, 1200, port="b/in", size=400 * 10**9)
-            await until(lambda: a.heard.pruned == {3000}, "the request with most on the port is pruned")
+            await until(lambda: a.received.pruned == {3000}, "the request with most on the port is pruned")
             assert a.link.why_pruned(3000) == "batch 4 would have been late by port b/in"
-            await until(lambda: b.heard.batches() == [4], "b's order: its stream is another than a's")
-            assert b.heard.pruned == set()
+            await until(lambda: b.received.batches() == [4], "b's order: its stream is another than a's")
+            assert b.received.pruned == set()
             b.link.departed(4)
-            await until(lambda: a.heard.pruned == set(), "it comes back")
+            await until(lambda: a.received.pruned == set(), "it comes back")
             assert a.link.why_pruned(3000) is None
 
 
@@ -51,19 +51,19 @@ async def test_status_shows_it_all(tmp_path: Path) -> None:
             a.arrive(3, 1000, port="b/in", size=900 * 10**9)
             a.link.port_load("a/out", 0.25)
             a.link.port_load("a/in", float("nan"))
-            await until(lambda: a.heard.batches() == [3], "a's order")
+            await until(lambda: a.received.batches() == [3], "a's order")
             b.arrive(4, 1200, port="b/in", size=400 * 10**9)
-            await until(lambda: 3000 in a.heard.pruned, "pruned")
+            await until(lambda: 3000 in a.received.pruned, "pruned")
             await until(lambda: all(n.lag_ns for n in coordinator.status().nodes), "an echo of each daemon")
             for options in ([], ["--json"]):
-                said = await asyncio.create_subprocess_exec(
+                output = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--address", coordinator.address),
                     *options,
                     stdout=subprocess.PIPE,
                     env={"COLUMNS": "120"},
                 )
-                text = (await said.communicate())[0].decode()
-                assert said.returncode == 0, text
+                text = (await output.communicate())[0].decode()
+                assert output.returncode == 0, text
                 if options:
                     reply = json.loads(text)
                     assert [row["batch_id"] for row in reply["batches"]] == [3, 4]
@@ -86,7 +86,7 @@ async def test_a_restarted_coordinator_hears_everything_again(tmp_path: Path) ->
         async with Node("a", first.address) as a:
             a.arrive(1, 60)
             a.arrive(2, 30)
-            await until(lambda: a.heard.batches() == [2, 1], "the order")
+            await until(lambda: a.received.batches() == [2, 1], "the order")
             term = a.link.status().term
             first.process.kill()
             first.process.wait()
@@ -94,8 +94,8 @@ async def test_a_restarted_coordinator_hears_everything_again(tmp_path: Path) ->
             a.link.departed(2)
             a.arrive(3, 10)
             with Coordinator(tmp_path, config=FAST, port=first.port):
-                await until(lambda: a.link.status().term > term and a.heard.batches() == [3, 1], "the order again")
-            assert a.heard.lost == 0
+                await until(lambda: a.link.status().term > term and a.received.batches() == [3, 1], "the order again")
+            assert a.received.lost == 0
 
 
 @in_loop
@@ -107,7 +107,7 @@ async def test_a_lone_coordinator_whose_clock_went_back_outbids_its_former_life(
         node.link._state.follow("alone", ahead, 0)
         async with node as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             assert a.link.status().term == ahead + 1
 
 
@@ -117,32 +117,32 @@ async def test_a_time_to_live_shorter_than_three_heartbeats_is_prolonged(tmp_pat
     with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "1s"\n') as coordinator:
         async with Node("a", coordinator.address, ttl_s=0.5) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
-            first_ns = a.link._state.heard_ns or 0
-            await until(lambda: (a.link._state.heard_ns or 0) > first_ns + 600_000_000, "a heartbeat after the ttl")
-            assert a.heard.lost == 0
-            (said,) = a.log.events("ttl-too-short")
-            assert (said["ttl_s"], said["heartbeat_s"], said["used_s"]) == (0.5, 1.0, 3.0)
-            assert "[cluster] ttl" in str(said["remedy"])
+            await until(lambda: a.received.batches() == [1], "the order")
+            first_ns = a.link._state.received_ns or 0
+            await until(lambda: (a.link._state.received_ns or 0) > first_ns + 600_000_000, "a heartbeat after the ttl")
+            assert a.received.lost == 0
+            (output,) = a.log.events("ttl-too-short")
+            assert (output["ttl_s"], output["heartbeat_s"], output["used_s"]) == (0.5, 1.0, 3.0)
+            assert "[cluster] ttl" in str(output["remedy"])
 
 
 @in_loop
-async def test_the_order_expires_when_nobody_confirms_it(tmp_path: Path) -> None:
+async def test_the_order_expires_when_it_is_not_confirmed(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("a", coordinator.address, ttl_s=1.0) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
-            confirmed = len(a.heard.changes)
-            told_ns = a.link._state.heard_ns or 0
+            await until(lambda: a.received.batches() == [1], "the order")
+            confirmed = len(a.received.changes)
+            received_ns = a.link._state.received_ns or 0
             # heard again, later than the time to live: heartbeats alone keep the order
-            await until(lambda: (a.link._state.heard_ns or 0) > told_ns + 1_200_000_000, "a late heartbeat")
-            assert (a.heard.lost, len(a.heard.changes)) == (0, confirmed)
+            await until(lambda: (a.link._state.received_ns or 0) > received_ns + 1_200_000_000, "a late heartbeat")
+            assert (a.received.lost, len(a.received.changes)) == (0, confirmed)
             coordinator.process.send_signal(signal.SIGSTOP)
             try:
-                await until(lambda: a.heard.lost == 1, "the order is lost")
+                await until(lambda: a.received.lost == 1, "the order is lost")
             finally:
                 coordinator.process.send_signal(signal.SIGCONT)
-            await until(lambda: a.heard.batches() == [1], "the order again")
+            await until(lambda: a.received.batches() == [1], "the order again")
 
 
 @in_loop
@@ -150,7 +150,7 @@ async def test_batches_of_a_daemon_that_is_gone_stay_for_the_grace(tmp_path: Pat
     with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "100ms"\ngrace = "1s"\n') as coordinator:
         async with Node("a", coordinator.address) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
         assert [b.batch_id for b in coordinator.status().batches] == [1]
         await until(lambda: not coordinator.status().nodes, "the grace ends")
         assert not coordinator.status().batches
@@ -169,12 +169,12 @@ async def test_a_second_stream_of_a_node_replaces_the_first(tmp_path: Path) -> N
 
 
 @in_loop
-async def test_a_batch_of_100_000_requests_is_reported_to_nobody_and_harms_nobody(tmp_path: Path) -> None:
+async def test_a_batch_of_100_000_requests_is_not_reported_and_harms_no_other(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("a", coordinator.address) as a:
             a.arrive(1, 60, requests=100_000)
             a.arrive(2, 60, requests=REQUESTS_PER_BATCH_MAX)
-            await until(lambda: a.heard.batches() == [2], "the order of the other")
+            await until(lambda: a.received.batches() == [2], "the order of the other")
         (line,) = a.log.events("batch-not-reported")
         assert line["problem"] == f"100000 requests: give 1 to {REQUESTS_PER_BATCH_MAX}"
 
@@ -184,27 +184,27 @@ async def test_updates_in_quick_succession_are_reported_as_one(tmp_path: Path) -
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("a", coordinator.address) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             before = coordinator.status().events
             for budget_s in range(100, 1100):
                 a.link.updated(batch(1, budget_s))
             a.arrive(2, 800)
-            await until(lambda: set(a.heard.ranks) == {1, 2}, "both")
-            assert a.heard.batches() == [2, 1]
+            await until(lambda: set(a.received.ranks) == {1, 2}, "both")
+            assert a.received.batches() == [2, 1]
             assert coordinator.status().events - before <= 3
 
 
 @in_loop
 async def test_routing_history_reaches_the_coordinator(tmp_path: Path) -> None:
-    """Collectives that nobody declares make a batch late that would be in time without them."""
+    """Collectives that are not declared make a batch late that would be in time without them."""
     with Coordinator(tmp_path, config=FAST + "[policy]\ndrop_budget = 0.5\n") as coordinator:
         async with Node("a", coordinator.address) as a:
             a.arrive(1, 900, port="a/in", size=80 * 10**9, requests=2)  # 160 s of the port
-            await until(lambda: a.heard.batches() == [1], "the order")
-            assert a.heard.pruned == set()
+            await until(lambda: a.received.batches() == [1], "the order")
+            assert a.received.pruned == set()
             a.link.routed("unit", [PortDemand("a/in", 800 * 10**9)])
             a.link.updated(batch(1, 900, port="a/in", size=80 * 10**9, requests=2))
-            await until(lambda: len(a.heard.pruned) == 1, "one request is pruned")
+            await until(lambda: len(a.received.pruned) == 1, "one request is pruned")
 
 
 # ---- bad streams --------------------------------------------------------------------------------------
@@ -257,12 +257,12 @@ def test_a_stream_without_a_proper_hello_is_refused(tmp_path: Path, first: pb.Fr
 
 
 @in_loop
-async def test_reports_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
+async def test_reports_that_make_no_sense_harm_no_node(tmp_path: Path) -> None:
     hello = pb.FromNode(hello=pb.Hello(protocol=1, protocol_oldest=1, node="bad"))
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("good", coordinator.address) as good:
             good.arrive(1, 60)
-            await until(lambda: good.heard.batches() == [1], "the order")
+            await until(lambda: good.received.batches() == [1], "the order")
             term = good.link.status().term
             request = pb.Request(request_id=1, budget_left_ns=-(2**63), port=[7], size_bytes=[1])
             uneven = pb.Request(request_id=1, port=[], size_bytes=[1])
@@ -280,7 +280,7 @@ async def test_reports_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
             assert refused[5] == "it uses port number 7, which the stream has not named"
             assert refused[6] == "it has 0 ports and 1 sizes: they must be as many"
             assert refused[7].startswith("it has no requests")
-            assert good.heard.batches() == [1]
+            assert good.received.batches() == [1]
             assert [b.batch_id for b in coordinator.status().batches] == [1]
 
 
@@ -292,7 +292,7 @@ async def test_garbage_ends_only_its_own_stream(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await answers(coordinator.address, b"\xff" * 100)  # type: ignore[arg-type]
             good.arrive(1, 60)
-            await until(lambda: good.heard.batches() == [1], "the order")
+            await until(lambda: good.received.batches() == [1], "the order")
 
 
 @in_loop
@@ -302,7 +302,7 @@ async def test_a_daemon_that_answers_no_heartbeat_is_taken_for_lost(tmp_path: Pa
     with Coordinator(tmp_path, config=FAST) as coordinator:
         async with Node("good", coordinator.address) as good:
             good.arrive(1, 60)
-            await until(lambda: good.heard.batches() == [1], "the order")
+            await until(lambda: good.received.batches() == [1], "the order")
             async with grpc.aio.insecure_channel(coordinator.address) as channel:
                 call = channel.stream_stream(
                     LINK, request_serializer=pb.FromNode.SerializeToString, response_deserializer=pb.ToNode.FromString
@@ -329,18 +329,18 @@ async def test_mutual_tls(tmp_path: Path) -> None:
         node = authority.issue("node", "a")
         async with Node("a", coordinator.address, tls=node) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             config = tmp_path / "node.toml"
             config.write_text(
                 f'[cluster]\ncoordinators = ["{coordinator.address}"]\nca = "{node.ca}"\n'
                 f'certificate = "{node.certificate}"\nkey = "{node.key}"\n'
             )
-            said = await asyncio.create_subprocess_exec(
+            output = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--config", str(config)),
                 stdout=subprocess.PIPE,
             )
-            assert b"1 batches" in (await said.communicate())[0]
-            assert said.returncode == 0
+            assert b"1 batches" in (await output.communicate())[0]
+            assert output.returncode == 0
 
 
 @in_loop
@@ -350,12 +350,12 @@ async def test_no_node_takes_the_place_of_another(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=tls_config(authority.issue("coordinator"))) as coordinator:
         async with Node("a", coordinator.address, tls=authority.issue("rack-1", "a", "b")) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             async with Node("a", coordinator.address, tls=authority.issue("c")) as intruder:
                 await until(lambda: intruder.log.events("coordinator-lost"), "the refusal")
-                (said,) = intruder.log.events("coordinator-lost")
-                assert "the certificate is for 127.0.0.1, c, not for node a" in str(said["problem"])
-                assert not intruder.heard.changes
+                (output,) = intruder.log.events("coordinator-lost")
+                assert "the certificate is for 127.0.0.1, c, not for node a" in str(output["problem"])
+                assert not intruder.received.changes
             coordinator.wait_line("event=daemon-refused")
             async with (
                 Node("b", coordinator.address, tls=authority.issue("rack-2", "a", "b")) as b,
@@ -408,7 +408,7 @@ def test_wrong_certificates_are_refused_with_one_clear_line(
             hint = "check ca, certificate and key at both ends" if node else "does it expect certificates"
             assert hint in str(lines[0]["problem"])
             assert not a.link.status().connected
-            assert not a.heard.changes
+            assert not a.received.changes
 
     with Coordinator(tmp_path, config=tls_config(server)) as coordinator:
         asyncio.run(check(coordinator))
@@ -452,11 +452,11 @@ async def test_renewed_certificates_need_no_restart(tmp_path: Path) -> None:
     with Coordinator(tmp_path, config=tls_config(server)) as coordinator:
         async with Node("a", coordinator.address, tls=node) as a:
             a.arrive(1, 60)
-            await until(lambda: a.heard.batches() == [1], "the order")
+            await until(lambda: a.received.batches() == [1], "the order")
             copied(new.issue("coordinator"), tmp_path / "server")
             async with Node("b", coordinator.address, tls=new.issue("b")) as b:
                 b.arrive(2, 60)
-                await until(lambda: b.heard.batches() == [2], "the new authority's node is admitted")
+                await until(lambda: b.received.batches() == [2], "the new authority's node is admitted")
             async with Node("c", coordinator.address, tls=old.issue("c")) as c:
                 await until(lambda: c.log.events("coordinator-lost"), "the old authority's is not")
                 assert not c.link.status().connected
@@ -503,16 +503,16 @@ async def test_reload_replaces_the_policy_and_keeps_a_bad_file_out(tmp_path: Pat
     with Coordinator(tmp_path, config=FAST + "[policy]\ndrop_budget = 0.5\n") as coordinator:
         async with Node("a", coordinator.address) as a, Node("b", coordinator.address) as b:
             a.arrive(3, 1000, port="b/in", size=900 * 10**9)
-            await until(lambda: a.heard.batches() == [3], "the order")
+            await until(lambda: a.received.batches() == [3], "the order")
             b.arrive(4, 1200, port="b/in", size=400 * 10**9)
-            await until(lambda: a.heard.pruned == {3000}, "pruned")
+            await until(lambda: a.received.pruned == {3000}, "pruned")
             coordinator.config_file.write_text("[policy]\ndrop_budget = 7\n")
             coordinator.process.send_signal(signal.SIGHUP)
             coordinator.wait_line("event=reload-failed")
-            assert a.heard.pruned == {3000}
+            assert a.received.pruned == {3000}
             coordinator.config_file.write_text("[policy]\ndrop_budget = 0.0\n")
             coordinator.process.send_signal(signal.SIGHUP)
-            await until(lambda: a.heard.pruned == set(), "nobody is pruned under the new policy")
+            await until(lambda: a.received.pruned == set(), "nothing is pruned under the new policy")
 
 
 def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
         async with Node("node-a", coordinator.address) as a, Node("node-b", coordinator.address) as b:
             a.arrive(2**53 + 1, 1000, port="node-b/in", size=900 * 10**9)  # a browser's numbers end below
             b.arrive(4, 1200, port="node-b/in", size=400 * 10**9)
-            await until(lambda: a.heard.pruned, "pruned")
+            await until(lambda: a.received.pruned, "pruned")
             for request_id, met in ((2**53 + 1, True), (2, True), (3, True), (2, False)):
                 a.link.request_ended(request_id, met)
             b.link.request_ended(3, True)
@@ -74,7 +74,7 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
             assert [row["batch_id"] for row in seen["batches"]] == ["9007199254740993", "4"]
             assert (seen["attainment"]["met"], seen["attainment"]["missed"]) == (2, 1), "each request once"
 
-            def look() -> str:
+            def poll() -> str:
                 with Browser(tmp_path) as browser:
                     browser.open(f"{url}#batch=9007199254740993", 1280, 900)
                     browser.until(
@@ -83,7 +83,7 @@ async def test_the_page_shows_order_nodes_and_what_is_pruned(tmp_path: Path) -> 
                     assert not browser.problems
                     return browser.text("body")
 
-            page = await asyncio.to_thread(look)
+            page = await asyncio.to_thread(poll)
         for word in (
             "9007199254740993",
             "node-a",
@@ -135,7 +135,7 @@ def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path,
     with Coordinator(tmp_path, config=FAST) as coordinator, two_nodes(folder, coordinator) as (prefill, store):
 
         def flows(*arguments: str) -> list[dict[str, Any]]:
-            """What ends while it looks, of tasks that come all the time."""
+            """What ends while it polls, of tasks that come all the time."""
             done = False
 
             def move(engine: Engine, stage: Stage, request_id: int) -> None:
@@ -179,8 +179,8 @@ def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path,
         for one in nodes.values():
             assert one["mode"] == "enforce" and one["doctor"] in ("scheduled", "not scheduled", "cannot tell")
             assert abs(one["clock_s"]) < 30, "the same machine"
-        nobody = mfsctl(None, "flows", "--cluster", "--address", coordinator.address, "--node", "node-9")
-        assert nobody.returncode == 3 and "no node's name has node-9" in nobody.stderr
+        none = mfsctl(None, "flows", "--cluster", "--address", coordinator.address, "--node", "node-9")
+        assert none.returncode == 3 and "no node's name has node-9" in none.stderr
 
 
 def test_what_links_carry_is_on_the_page_and_in_the_status(tmp_path: Path, folder: Path) -> None:
@@ -254,8 +254,8 @@ def history_of(coordinator: Coordinator) -> int:
     return sum(row.met for row in reply.history.intervals)
 
 
-async def until_thread(look: Any, what: str) -> None:
-    await asyncio.to_thread(eventually, look, what, pause_s=0.1)
+async def until_thread(poll: Any, what: str) -> None:
+    await asyncio.to_thread(eventually, poll, what, pause_s=0.1)
 
 
 def test_an_address_in_use_is_named(tmp_path: Path) -> None:

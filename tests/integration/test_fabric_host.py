@@ -92,7 +92,7 @@ def test_the_kernel_holds_what_the_text_says(namespace: str, name: str) -> None:
         assert diff_queues(wanted_queues(plan, plan.ports[0]), have) == []
 
 
-def test_somebody_elses_qdisc_is_left_alone(namespace: str) -> None:
+def test_a_foreign_qdisc_is_left_alone(namespace: str) -> None:
     tool(f"tc -n {namespace} qdisc add dev nic0 root tbf rate 10mbit burst 10kb latency 50ms")
     refused = diff(namespace, "--apply")
     assert refused.exit_code == 1

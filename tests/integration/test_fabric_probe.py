@@ -141,7 +141,7 @@ def test_a_bleaching_router_is_named(bleaching_router: tuple[str, int]) -> None:
     assert found[26]["changed_at"] == "10.87.1.2 (hop 2) already saw 0"
 
 
-def test_nobody_answers() -> None:
+def test_a_peer_that_does_not_answer() -> None:
     with Lab(["near", "peer"], slow_profile("rocev2-lossy-ecn", 0.04)) as lab:
         status, output = probe_in(lab.namespace("near"), lab.address("peer"), "--no-load")
     assert status == 1

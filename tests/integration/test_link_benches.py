@@ -34,10 +34,10 @@ def start(*options: str) -> subprocess.Popen[str]:
 
 def measured(file: Path, *options: str) -> dict[str, Any]:
     program = start(*options, "--quick", "--seconds", "0.5", "--json", str(file))
-    said, errors = program.communicate(timeout=LIMIT_S)
+    output, errors = program.communicate(timeout=LIMIT_S)
     assert program.returncode == 0, errors
     report: dict[str, Any] = json.loads(file.read_text())
-    assert json.loads(said) == report and report["machine"]["cores"] >= 1
+    assert json.loads(output) == report and report["machine"]["cores"] >= 1
     results: dict[str, Any] = report["results"]
     assert results["failed"] == 0, errors
     assert not [path for path in Path("/sys/class/net").iterdir() if path.name.startswith("mfs1c")]
@@ -78,9 +78,9 @@ def test_ctrl_c_keeps_the_rows_that_are_there(tmp_path: Path) -> None:
         if line.startswith("[1/"):
             break
     program.send_signal(signal.SIGINT)
-    said = program.stderr.read()
+    output = program.stderr.read()
     program.communicate(timeout=LIMIT_S)
-    assert program.returncode == 130 and "stopped" in said, said
+    assert program.returncode == 130 and "stopped" in output, output
     cases = json.loads(file.read_text())["results"]["cases"]
     assert len(cases) >= 1 and "free_mb_s_enforce" in next(iter(cases.values()))
 

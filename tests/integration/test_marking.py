@@ -34,8 +34,8 @@ def marking(*options: str | Path, policy: str = "paper-k8") -> list[str]:
 
 
 @contextmanager
-def nobody_connects(folder: Path) -> Iterator[dict[str, str]]:
-    """A daemon's socket at which nobody may knock, as the environment names it."""
+def no_connection(folder: Path) -> Iterator[dict[str, str]]:
+    """A daemon's socket at which no client may knock, as the environment names it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / "mfsd.sock"))
         listener.listen()
@@ -53,7 +53,7 @@ def carried_bytes(wire: Capture, wire_class: int) -> int:
 def test_a_rules_dscp_is_on_both_directions(soft_roce: SoftRoce, folder: Path, program: str) -> None:
     rules = folder / "rules.toml"
     rules.write_text('[[rule]]\nlibrary = "ib_"\nprocess = "ib_"\naction = "pass"\ndscp = 11\n')
-    with nobody_connects(folder) as environment, capture() as wire:
+    with no_connection(folder) as environment, capture() as wire:
         command = ("env", *(f"{k}={v}" for k, v in environment.items()), *marking("--rules", rules))
         soft_roce.pair(*command, program, "-s", "4096", "-n", "500", "-F", "-d", "mfs0")
         eventually(lambda: wire.both_ways(11 << 2, 11 << 2), "DSCP 11 on both directions of a connection")
@@ -74,7 +74,7 @@ def test_queue_pairs_of_nccls_shape_have_the_class_of_collectives(
     """The program reaches libibverbs by dlvsym, as NCCL does."""
     alltoall = build_program("alltoall", tmp_path, "-ldl", source_folder="bench/programs")
     tos = 46 << 2  # of the highest class of rocev2-lossy-ecn
-    with nobody_connects(folder) as environment, capture() as wire:
+    with no_connection(folder) as environment, capture() as wire:
         command = ("env", *(f"{k}={v}" for k, v in environment.items()), *marking(policy="rocev2-lossy-ecn"))
         soft_roce.run(*command, str(alltoall), "--rounds", "3", "--gap-ms", "0")
         eventually(lambda: wire.both_ways(tos, tos), "the collectives' DSCP on both directions")
@@ -84,12 +84,12 @@ def test_each_transfer_of_mooncake_has_the_class_of_its_stage_and_size(
     soft_roce: SoftRoce, folder: Path, tmp_path: Path
 ) -> None:
     program = ROOT / "tests/integration/adapted_marks.py"
-    with nobody_connects(folder) as environment, capture() as wire:
+    with no_connection(folder) as environment, capture() as wire:
         command = (*marking(*SIZES), sys.executable, str(program))
         output = soft_roce.run(*command, env=mooncake_environment(tmp_path) | environment, timeout_s=180).stdout
-        said = json.loads(output.splitlines()[-1])
+        printed = json.loads(output.splitlines()[-1])
         small, middle, large = LAST_STAGES
-        assert said == {"lanes": sorted([*LOADS[:2], small, middle, BACKGROUND]), "own": large}, output
+        assert printed == {"lanes": sorted([*LOADS[:2], small, middle, BACKGROUND]), "own": large}, output
         for wire_class in (*LOADS[:2], small, middle, large, BACKGROUND):
             tos = DSCP[wire_class] << 2
             eventually(lambda tos=tos: wire.both_ways(tos, tos), f"class {wire_class} on both directions")
@@ -110,7 +110,7 @@ def test_store_writes_have_the_lowest_class_and_reads_that_of_loads(
     soft_roce: SoftRoce, folder: Path, tmp_path: Path
 ) -> None:
     program = ROOT / "tests/integration/adapted_store.py"
-    with nobody_connects(folder) as environment, capture() as wire:
+    with no_connection(folder) as environment, capture() as wire:
         command = (*marking(), sys.executable, str(program), str(free_port()), str(free_port()))
         output = soft_roce.run(*command, env=mooncake_environment(tmp_path) | environment, timeout_s=180).stdout
         assert json.loads(output.splitlines()[-1])["lane"], output

@@ -86,7 +86,7 @@ def test_every_query_of_the_dashboard_names_what_is_served(watched: Watched) -> 
     for panel in panels():
         for target in panel["targets"]:
             used = metrics_of(target["expr"])
-            assert used <= served, f"{panel['title']}: {used - served} is served by nobody"
+            assert used <= served, f"{panel['title']}: {used - served} is not served"
 
 
 class Prometheus:

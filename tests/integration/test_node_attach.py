@@ -31,11 +31,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become ano
 def granted(client: Client, task: int) -> int:
     """The wire class of the task's permit, once it has arrived."""
 
-    def look() -> tuple[int] | None:
+    def poll() -> tuple[int] | None:
         client.wait(100_000_000)
         return next(((wire_class,) for t, wire_class in client.permits() if t == task), None)
 
-    return eventually(look, "the permit")[0]
+    return eventually(poll, "the permit")[0]
 
 
 def test_a_flow_from_attach_to_detach_is_seen_in_status(folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_child_that_inherited_the_socket_does_not_keep_a_dead_client(folder: P
             os.kill(client.result, signal.SIGKILL)
 
 
-def test_a_stopped_client_disturbs_nobody(folder: Path) -> None:
+def test_a_stopped_client_disturbs_no_other(folder: Path) -> None:
     with Daemon(folder) as daemon:
         kept: list[Client] = []
         with Forked(lambda: kept.append(Client.attach(str(daemon.socket), timeout_ms=100_000))) as child:
@@ -159,7 +159,7 @@ def test_another_minor_version_is_served_and_shown(folder: Path, minor: int) -> 
 
 @as_root
 def test_a_user_who_is_not_listed_is_refused(folder: Path) -> None:
-    def attach_as_nobody() -> str:
+    def attach_as_another_user() -> str:
         try:
             Client.attach(str(daemon.socket), timeout_ms=100_000)
         except OSError as error:
@@ -168,13 +168,13 @@ def test_a_user_who_is_not_listed_is_refused(folder: Path) -> None:
 
     config = '[socket]\nmode = "0666"\nallowed_uids = [4711]\n'
     with Daemon(folder, config) as daemon:
-        with Forked(attach_as_nobody, uid=NOBODY) as child:
+        with Forked(attach_as_another_user, uid=NOBODY) as child:
             assert child.result == "EACCES"
         assert f"uid {NOBODY} is not in allowed_uids" in daemon.wait_line("event=refused")
         daemon.config_file.write_text(f'[socket]\nmode = "0666"\nallowed_uids = [{NOBODY}]\n')
         daemon.process.send_signal(signal.SIGHUP)
         daemon.wait_line("event=reloaded")
-        with Forked(attach_as_nobody, uid=NOBODY) as child:
+        with Forked(attach_as_another_user, uid=NOBODY) as child:
             assert child.result == "attached"
 
 
@@ -314,10 +314,10 @@ def test_a_host_that_is_out_of_memory_or_descriptors(folder: Path, limit: str, v
                 raw = RawClient(daemon.socket)
                 raws.append(raw)
                 raw.socket.send(_native.hello_encode(_native.HelloKind.ATTACH))
-            said = eventually(
+            output = eventually(
                 lambda: next((x for x in daemon.lines if "event=refused" in x or "accept-failed" in x), None)
             )
-            assert reason in said or "Too many open files" in said
+            assert reason in output or "Too many open files" in output
         finally:
             for raw in raws:
                 raw.close()

@@ -136,7 +136,7 @@ def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], 
         good("wait", task="a")
         assert lost("ready") == []
         process.kill()
-        eventually(lambda: not lost("pruned", request_id=9), "nobody prunes any more")
+        eventually(lambda: not lost("pruned", request_id=9), "nothing is pruned any more")
         eventually(lambda: any("by=local" in line for line in daemon.lines), "the loss is logged")
         good("complete", task="a")
         lost("wait", task="b")
@@ -163,11 +163,11 @@ def test_the_coordinator_hears_which_deadlines_were_met(
         seen = ask_status(f"127.0.0.1:{port}").attainment
         assert (seen.met, seen.missed, seen.recent_met, seen.recent_missed) == (2, 1, 2, 1)
         assert (daemon.status().deadlines.met, daemon.status().deadlines.missed) == (2, 1)
-        told_people = subprocess.run(
+        printed = subprocess.run(
             [sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--address", f"127.0.0.1:{port}"],
             capture_output=True,
             text=True,
             timeout=200,
             check=True,
         ).stdout
-        assert "66.7% of 3 requests met their deadline" in told_people
+        assert "66.7% of 3 requests met their deadline" in printed

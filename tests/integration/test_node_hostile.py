@@ -188,6 +188,6 @@ def test_garbage_on_the_control_socket(daemon: Daemon, bystander: Bystander) -> 
         while True:  # a line without end
             connection.sendall(b"x" * 65536)
     idle = [control() for _ in range(100)]
-    assert daemon.answers(), "idle connections keep nobody out"
+    assert daemon.answers(), "idle connections keep no client out"
     for connection in idle:
         connection.close()

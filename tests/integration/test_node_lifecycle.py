@@ -111,8 +111,8 @@ def test_a_reload_takes_what_it_can(folder: Path) -> None:
             'mode = "observe"\n[arbiter]\nwindow = "5ms"\n[[rule]]\naction = "pass"\nprocess = "etl"\n'
         )
         daemon.process.send_signal(signal.SIGHUP)
-        said = daemon.wait_line("event=reloaded")
-        assert "applied=mode,rule needs_restart=arbiter.window" in said
+        output = daemon.wait_line("event=reloaded")
+        assert "applied=mode,rule needs_restart=arbiter.window" in output
         assert client.mode() == 1
         assert len(client.rules()) == rules + 1
         assert client.rules()[0].process == "etl"
@@ -144,9 +144,9 @@ def test_a_reload_of_a_bad_file_changes_nothing(folder: Path) -> None:
     ):
         daemon.config_file.write_text('mode = "enforce"\n[arbiter]\nwindow = "2 parsecs"\n')
         daemon.process.send_signal(signal.SIGHUP)
-        said = daemon.wait_line("event=reload-failed")
-        assert str(daemon.config_file) in said and "arbiter.window = " in said and "2 parsecs" in said
-        assert "the old configuration stays in force" in said
+        output = daemon.wait_line("event=reload-failed")
+        assert str(daemon.config_file) in output and "arbiter.window = " in output and "2 parsecs" in output
+        assert "the old configuration stays in force" in output
         assert (client.mode(), daemon.status().daemon.mode) == (1, "observe")
         daemon.config_file.unlink()
         daemon.process.send_signal(signal.SIGHUP)

@@ -158,12 +158,12 @@ def without_the_extra(folder: Path, config: str, **environment: str) -> subproce
 
 def test_the_missing_extra_is_named(folder: Path) -> None:
     process = without_the_extra(folder, '[telemetry]\notlp = "http://127.0.0.1:4318"\n')
-    _, said = process.communicate(timeout=200)
+    _, output = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert "pip install 'mfsd[otel]'" in said and "telemetry.otlp" in said
+    assert "pip install 'mfsd[otel]'" in output and "telemetry.otlp" in output
 
 
-def test_a_variable_of_the_whole_host_stops_nobody(folder: Path) -> None:
+def test_a_variable_of_the_whole_host_stops_no_daemon(folder: Path) -> None:
     process = without_the_extra(folder, "", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318")
     try:
         assert process.stderr is not None

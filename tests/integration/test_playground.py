@@ -71,18 +71,18 @@ class Playground:
             text=True,
             env=self.environment,
         )
-        self.said: list[str] = []
+        self.output: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"it ended with {self.process.wait(TIMEOUT_S)}: {self.said}"
+        assert line, f"it ended with {self.process.wait(TIMEOUT_S)}: {self.output}"
         self.state: dict[str, Any] = json.loads(line)
         self.coordinators = ",".join(c["outside"] for c in self.state["coordinators"])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said.append(line)
+            self.output.append(line)
 
     @staticmethod
     def mfsctl(*arguments: str) -> list[str]:
@@ -121,8 +121,8 @@ class Playground:
         return {n["node"] for n in json.loads(result.stdout)["nodes"] if n["connected"]}
 
     def wait_connected(self) -> None:
-        everybody = {n["name"] for n in self.state["nodes"]}
-        eventually(lambda: self.connected() == everybody, "daemons connected to the leader")
+        expected = {n["name"] for n in self.state["nodes"]}
+        eventually(lambda: self.connected() == expected, "daemons connected to the leader")
 
     def pid_of(self, node: str) -> int:
         """The daemon's number out here."""
@@ -187,8 +187,8 @@ def test_an_unmodified_program_across_two_nodes_is_scheduled(playground: Playgro
             return None if "Couldn't connect" in result.stdout + result.stderr else result
 
         result = eventually(client, "the server")
-        said, _ = server.communicate(timeout=TIMEOUT_S)
-        assert result.returncode == 0 and server.returncode == 0, result.stdout + result.stderr + said
+        output, _ = server.communicate(timeout=TIMEOUT_S)
+        assert result.returncode == 0 and server.returncode == 0, result.stdout + result.stderr + output
         assert "65536      5000" in result.stdout, "perftest's table"
         return granted() - before
 
@@ -217,7 +217,7 @@ def test_a_killed_daemon_is_back_and_ctrl_c_leaves_nothing(playground: Playgroun
             return False
 
     eventually(back, "another daemon of node2")
-    assert any("mfsd of node2 ended (killed by signal 9)" in line for line in playground.said)
+    assert any("mfsd of node2 ended (killed by signal 9)" in line for line in playground.output)
     playground.wait_connected()
     for coordinator in playground.state["coordinators"]:
         with urllib.request.urlopen(coordinator["page"], timeout=TIMEOUT_S) as page:
@@ -225,7 +225,7 @@ def test_a_killed_daemon_is_back_and_ctrl_c_leaves_nothing(playground: Playgroun
     visitor = playground.start("playground", "exec", "node1", "--", "sleep", "1000")
     eventually(lambda: any("1000" in words and words[0] == "sleep" for _, words in processes()), "the program")
     assert playground.end(signal.SIGINT) == 130
-    assert visitor.wait(TIMEOUT_S) != 0, "who visits leaves with it"
+    assert visitor.wait(TIMEOUT_S) != 0, "a visitor leaves with it"
     assert not playground.left_behind()
 
 
@@ -238,14 +238,14 @@ def test_it_leaves_nothing_however_it_ends(place: Path, number: int) -> None:
     eventually(lambda: not [w for _, w in processes() if any(str(place) in word for word in w)], "the last process")
     if number == signal.SIGTERM:
         assert not playground.left_behind()
-    else:  # nobody was left to remove files; the next one takes the folder over
+    else:  # no process was left to remove files; the next one takes the folder over
         again = Playground(place, "--nodes", "1")
         assert again.end() == 130 and not again.left_behind()
 
 
 @pytest.mark.slow
 def test_an_ordinary_user_without_etcd_has_one_coordinator(place: Path, tmp_path: Path) -> None:
-    """Number 1000 of a user namespace has no rights, whoever runs the tests."""
+    """Number 1000 of a user namespace has no rights, whichever user runs the tests."""
     hide = "from mfsd.playground import cluster; cluster.find_etcd = lambda: None"
     script = tmp_path / "mfsctl.py"
     script.write_text(f"{hide}\nfrom mfsd.cli.ctl import main\nmain()\n")
@@ -396,11 +396,11 @@ def test_a_shell_and_a_status_come_from_the_node(playground: Playground) -> None
     )
     os.close(theirs)
     os.write(ours, b"ip -br address show eth0; ibv_devices; echo socket $MFS_SOCKET; exit 7\n")
-    said, _ = shell.communicate(timeout=TIMEOUT_S)
+    output, _ = shell.communicate(timeout=TIMEOUT_S)
     os.close(ours)
-    assert shell.returncode == 7, said
-    assert playground.state["nodes"][1]["address"] in said and "mfs0" in said
-    assert f"socket {playground.socket('node2')}" in said
+    assert shell.returncode == 7, output
+    assert playground.state["nodes"][1]["address"] in output and "mfs0" in output
+    assert f"socket {playground.socket('node2')}" in output
     status = playground.run("playground", "exec", "node1", "--", "mfsctl", "status", "--json")
     assert json.loads(status.stdout)["daemon"]["socket"] == str(playground.socket("node1"))
     assert playground.run("playground", "exec", "node1", "--", "sh", "-c", "kill -9 $$").returncode == 137
@@ -412,7 +412,7 @@ def test_a_shell_and_a_status_come_from_the_node(playground: Playground) -> None
     assert not_there.returncode == 127
 
 
-def test_without_one_the_remedy_is_said(place: Path) -> None:
+def test_without_one_the_remedy_is_reported(place: Path) -> None:
     result = subprocess.run(
         Playground.mfsctl("playground", "exec", "node1", "--", "true"),
         capture_output=True,

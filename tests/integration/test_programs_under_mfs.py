@@ -95,7 +95,7 @@ def test_a_program_that_forks_while_its_work_requests_are_held(
     soft_roce: SoftRoce, daemon: Daemon, programs: Path, children: str, builders: tuple[str, ...]
 ) -> None:
     """After ibv_fork_init, with children that open the device anew, or that start a program and lack pages of the heap.
-    Everybody checks every byte and completion."""
+    Every program checks every byte and completion."""
     stress = build_program("stress", programs, "-libverbs", "-lpthread")
     options = ("--work-requests", "200000", children, "4", *builders)
     output = soft_roce.run(*under_mfs(daemon.socket, stress, *options), timeout_s=200).stdout

@@ -102,7 +102,7 @@ def test_mooncake_transfers_while_nothing_is_permitted(soft_roce: SoftRoce, tmp_
         arbiter.start()
         server = Server(folder / "s", arbiter)
         filler = server.attach()
-        filler.nic("mfs0", 0, slow)  # of everybody: the first to name it
+        filler.nic("mfs0", 0, slow)  # of all: the first to name it
         window = filler.submit(131_072, stage=Stage.P2D, asked=True)
         assert filler.permit_wait(window, forever_ns) is not None
         command = under_mfs(server.path, sys.executable, MOONCAKE_PEERS)

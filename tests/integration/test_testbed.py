@@ -54,8 +54,8 @@ def test_every_mode_serves_every_request_and_leaves_nothing(tmp_path: Path) -> N
     program = run_testbed(
         "--modes", ",".join(MODES), "--json", str(tmp_path / "result.json"), "--picture", str(tmp_path / "p.png")
     )
-    said, _ = program.communicate(timeout=240)
-    assert program.returncode == 0, said
+    output, _ = program.communicate(timeout=240)
+    assert program.returncode == 0, output
     results = json.loads((tmp_path / "result.json").read_text())["results"]
     scale = Scale()
     scenario = Scenario(rate=1.5, duration_s=DURATION_S / scale.time)
@@ -83,7 +83,7 @@ def test_every_mode_serves_every_request_and_leaves_nothing(tmp_path: Path) -> N
             assert result["mfs_cpu_s"] == 0
         assert sum(port[mode.collective_class] for port in ranks) > 1_000_000
     assert (tmp_path / "p.png").stat().st_size > 10_000
-    assert "changes against fifo, seed by seed" in said
+    assert "changes against fifo, seed by seed" in output
     assert not left_behind()
 
 
@@ -103,8 +103,8 @@ def test_every_mode_serves_every_request_and_leaves_nothing(tmp_path: Path) -> N
 )
 def test_other_hosts_lanes_and_signals_serve_every_request(tmp_path: Path, options: str, scenario: Scenario) -> None:
     program = run_testbed(*options.split(), "--json", str(tmp_path / "result.json"))
-    said, _ = program.communicate(timeout=240)
-    assert program.returncode == 0, said
+    output, _ = program.communicate(timeout=240)
+    assert program.returncode == 0, output
     content = json.loads((tmp_path / "result.json").read_text())
     wanted = {name: value for name, value in msgspec.to_builtins(scenario).items() if name != "seed"}
     assert content["config"]["scenario"] == wanted
@@ -134,18 +134,18 @@ def test_ctrl_c_ends_everything_and_keeps_finished_legs(tmp_path: Path) -> None:
         if "fifo" in line and "seed 1" in line:
             break
     program.send_signal(2)
-    said = program.stdout.read()
-    assert program.wait(100) == 130, said
-    assert "stopped" in said
+    output = program.stdout.read()
+    assert program.wait(100) == 130, output
+    assert "stopped" in output
     assert json.loads((tmp_path / "result.json").read_text())["results"][0]["mode"] == "fifo"
     assert not left_behind()
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     program = run_testbed("--modes", "fifo", "--link", "fast")
-    said, _ = program.communicate(timeout=200)
+    output, _ = program.communicate(timeout=200)
     assert program.returncode == 2
-    assert said == "bench testbed: --link fast: write a number and kbit, mbit or gbit, for example 300mbit\n"
+    assert output == "bench testbed: --link fast: write a number and kbit, mbit or gbit, for example 300mbit\n"
 
 
 @pytest.mark.slow
@@ -181,12 +181,12 @@ def test_the_demo_says_why_it_falls_back(tmp_path: Path) -> None:
         start_new_session=True,
     )
     assert program.stdout is not None
-    said = ""
+    output = ""
     for line in program.stdout:
-        said += line
+        output += line
         if "Instead:" in line:
             break
-    assert "cannot make hosts of its own: needs root or user namespaces" in " ".join(said.split())
+    assert "cannot make hosts of its own: needs root or user namespaces" in " ".join(output.split())
     while program.poll() is None:  # the fallback may not have come up yet, and then not know what to do with Ctrl-C
         os.killpg(program.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -50,9 +50,9 @@ def recording(output: Path, *arguments: str | Path) -> Iterator[subprocess.Popen
         yield process
         until_now = process.poll() is None
         process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait(100) == 0, said
-        assert not until_now or "mfsctl: " not in said, "nothing is missing"
+        printed = process.stderr.read()
+        assert process.wait(100) == 0, printed
+        assert not until_now or "mfsctl: " not in printed, "nothing is missing"
     finally:
         process.kill()
         process.wait()

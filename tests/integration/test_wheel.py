@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield python
 
 
-def said(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
+def output(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MFS_MODE", "MFS_SOCKET")}
     done = subprocess.run(
         (python, "-c", program), cwd=tmp_path, env={**kept, **environment}, capture_output=True, text=True, check=True
@@ -52,20 +52,20 @@ def said(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
     ],
 )
 def test_engines_find_their_plugin(installed: Path, tmp_path: Path, group: str, module: str, adapter: str) -> None:
-    assert said(installed, ENTRY.format(group=group), tmp_path) == f"{module}:register mfsd {adapter}"
+    assert output(installed, ENTRY.format(group=group), tmp_path) == f"{module}:register mfsd {adapter}"
 
 
 def test_programs_under_mfs_run_are_adapted_by_site(installed: Path, tmp_path: Path) -> None:
-    assert said(installed, FINDER, tmp_path, MFS_MODE="enforce") == "1"
-    assert said(installed, FINDER, tmp_path, MFS_MODE="off") == "0"
-    assert said(installed, FINDER, tmp_path) == "0"
+    assert output(installed, FINDER, tmp_path, MFS_MODE="enforce") == "1"
+    assert output(installed, FINDER, tmp_path, MFS_MODE="off") == "0"
+    assert output(installed, FINDER, tmp_path) == "0"
 
 
 def test_what_the_wheel_brings_works(installed: Path, tmp_path: Path) -> None:
     program = (
         "import mfsd.client, mfsd._native, mooncake_adapter; print(mooncake_adapter.current_session() is not None)"
     )
-    assert said(installed, program, tmp_path, MFS_SOCKET=str(tmp_path / "none")) == "True"
+    assert output(installed, program, tmp_path, MFS_SOCKET=str(tmp_path / "none")) == "True"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ static int permitted(struct program *whose, unsigned *wire_class)
 	return (int)(uint32_t)grant.task;
 }
 
-/* Somebody else's bytes, so that what is asked for now waits. */
+/* Another client's bytes, so that what is asked for now waits. */
 static uint32_t occupy(uint8_t flags)
 {
 	unsigned wire_class;
@@ -71,7 +71,7 @@ static void begin(void)
 
 static void end(void)
 {
-	must(program.session->state == MFS_SEGMENT_ACTIVE && other.session->state == MFS_SEGMENT_ACTIVE, "nobody was given up");
+	must(program.session->state == MFS_SEGMENT_ACTIVE && other.session->state == MFS_SEGMENT_ACTIVE, "no client was given up");
 	mfs_arbiter_destroy(arbiter);
 }
 

@@ -1,4 +1,4 @@
-/* Many clients under a clock of the test's: which of them are looked at, who has to ring, and that nothing is lost. */
+/* Many clients under a clock of the test's: which of them are polled, which have to ring, and that nothing is lost. */
 #include "arbiter_clock.h"
 
 #define CLIENTS 300
@@ -84,7 +84,7 @@ int main(void)
 	}
 
 	turns(10 * MS, 100000);
-	must(arbiter->actives == 16, "of those that say nothing, few are looked at");
+	must(arbiter->actives == 16, "of those that say nothing, few are polled");
 	must(asleep_count() == CLIENTS - 16, "the others ring");
 
 	i = left_out();
@@ -92,7 +92,7 @@ int main(void)
 	send_submit(i, 2);
 	ring(i);
 	turns(100000, 10000);
-	must(client[i]->submits == before + 1 && client[i]->active && reported(client[i]) == MFS_AWAKE, "who rings is heard");
+	must(client[i]->submits == before + 1 && client[i]->active && reported(client[i]) == MFS_AWAKE, "a client that rings is polled");
 	send_submit(i, 5);
 	turns(100000, 10000);
 	must(client[i]->submits == before + 2, "and on other rings without ringing");
@@ -121,18 +121,18 @@ int main(void)
 	send_submit(i, 1);
 	arbiter->now_ns = now_ns;
 	actives_review(arbiter);
-	must(client[i]->active && reported(client[i]) == MFS_AWAKE, "who has sent is not left out");
+	must(client[i]->active && reported(client[i]) == MFS_AWAKE, "a client that has sent is not left out");
 
 	for (i = 0; i < CLIENTS; i++)
 		must(client[i]->segment->gate[0].credit_class_marked[0] == 0 || client[i]->direction[0].holder,
-		     "who does not use a direction has no credit");
+		     "a client that does not use a direction has no credit");
 	i = left_out();
 	before = client[i]->submits;
 	send_submit(i, 0);
 	ring(i);
 	turns(50 * MS, 100000);
 	gate = &client[i]->segment->gate[0];
-	must(atomic_load(&gate->credit_class_marked[0]) > 0 && !atomic_load(&gate->credit_class_marked[1]), "who uses one has some there");
+	must(atomic_load(&gate->credit_class_marked[0]) > 0 && !atomic_load(&gate->credit_class_marked[1]), "a client that uses one has some there");
 	turns(10500 * MS, 10 * MS);
 	must(!atomic_load(&gate->credit_class_marked[0]), "until it does not use it for a while");
 

@@ -89,7 +89,7 @@ static void late(struct mfs_arbiter *arbiter, uint64_t late_ns)
 
 	must(rc > 0, "a client is added");
 	watcher.session = session_find(arbiter, (uint32_t)rc);
-	must(pthread_create(&thread, NULL, watch_heartbeat, &watcher) == 0, "a client looks");
+	must(pthread_create(&thread, NULL, watch_heartbeat, &watcher) == 0, "a client reads it");
 	arbiter_command(arbiter, run_late, &pause);
 	atomic_store(&watcher.over, true);
 	pthread_join(thread, NULL);

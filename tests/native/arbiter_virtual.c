@@ -141,7 +141,7 @@ static void clear_to_send(uint64_t step)
 		count(&attacker[0], MFS_STAGE_CONTROL, 64);
 }
 
-/* Nobody can tell this from collectives that need all of the link. */
+/* This cannot be told from collectives that need all of the link. */
 static void link_claimed(uint64_t step)
 {
 	(void)step;
@@ -228,7 +228,7 @@ static void batches(uint64_t step)
 		send_message(&attacker[0], (struct mfs_message){.batch = 0, .kind = MFS_MESSAGE_BATCH});
 }
 
-/* All of them at each look, and a task names each of them, so that the queues know them. */
+/* All of them at each snapshot, and a task names each of them, so that the queues know them. */
 static void batches_change(uint64_t step)
 {
 	struct mfs_segment *segment = attacker[0].session->segment;

@@ -97,7 +97,7 @@ static void *serve(void *argument)
 
 struct worker {
 	struct mfs_client *client;
-	_Atomic uint64_t *ended; /* tasks of this client that were completed or cancelled, by whoever */
+	_Atomic uint64_t *ended; /* tasks of this client that were completed or cancelled, by any thread */
 	int batch;
 	unsigned seed;
 };
@@ -228,7 +228,7 @@ static void *come_and_go(void *path)
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static void look(uint32_t client_id)
+static void read_snapshot(uint32_t client_id)
 {
 	static struct mfs_request_snapshot requests[MFS_REQUESTS_MAX];
 	static struct mfs_demand_snapshot demands[MFS_DEMANDS_MAX];
@@ -265,7 +265,7 @@ static void meddle(unsigned *seed)
 			       (uint32_t)(rand_r(seed) % 9));
 	mfs_arbiter_request_prune(arbiter, 1 + (uint32_t)(rand_r(seed) % 3), 1 + (uint64_t)(rand_r(seed) % 50),
 				  rand_r(seed) % 2);
-	look(1 + (uint32_t)(rand_r(seed) % 3));
+	read_snapshot(1 + (uint32_t)(rand_r(seed) % 3));
 	CHECK(mfs_arbiter_mode(arbiter, rand_r(seed) % 8 ? MFS_MODE_ENFORCE : MFS_MODE_OBSERVE) == 0);
 }
 
@@ -318,7 +318,7 @@ int main(int argc, char **argv)
 		CHECK(mfs_client_alive(client[c], 0));
 		mfs_client_detach(client[c]);
 	}
-	do { /* until the server's threads have seen everybody leave; each look waits for a turn of the arbiter's */
+	do { /* until the server's threads have seen all clients leave; each snapshot waits for a turn of the arbiter's */
 		CHECK(mfs_arbiter_stats(arbiter, &stats) == 0);
 	} while (stats.clients);
 	CHECK(stats.grants > 0 && stats.grants <= stats.messages);

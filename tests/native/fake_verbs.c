@@ -278,7 +278,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	pthread_mutex_unlock(&all_lock);
 	free(f->log);
 	free(f->sq);
-	memset(f, 0xee, sizeof(*f)); /* whoever posts to it now dies */
+	memset(f, 0xee, sizeof(*f)); /* a thread that posts to it now dies */
 	free(f);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* Numbers of requests and layers that somebody chose so that they share a bucket do not share one in a ledger whose salt he
+/* Numbers of requests and layers that an attacker chose so that they share a bucket do not share one in a ledger whose salt it
  * does not know. */
 #include "../../csrc/arbiter/ledger.c"
 

@@ -134,7 +134,7 @@ static void give_segment(struct daemon *d, int fd)
 		atomic_store(&s->header.dscp[i], d->options.dscp[i]);
 	for (int i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store(&s->gate[i].word, d->options.gate);
-	d->segment = s; /* an earlier one stays mapped: its client may still look at it */
+	d->segment = s; /* an earlier one stays mapped: its client may still read it */
 	d->reader = (struct mfs_submit_reader){0};
 	d->grant_tail = 0;
 	d->waiting_head = d->waiting_tail = 0;

@@ -18,7 +18,7 @@ struct daemon_options {
 	enum mfs_mode mode;
 	uint64_t rate_bytes_per_s; /* of its NIC; 0: unknown */
 	uint16_t major;		 /* 0: the right one */
-	uint16_t older;		 /* by so many minor versions; as those did, it refuses whoever says a higher one */
+	uint16_t older;		 /* by so many minor versions; as those did, it refuses a task that says a higher one */
 	int welcome_error;
 	bool grant_all;
 	int nics_unanswered; /* so many questions for a NIC's index get no answer */

@@ -1,4 +1,4 @@
-/* Built as libraries of several names: who calls ibv_create_qp tells what a queue pair is for. */
+/* Built as libraries of several names: the caller of ibv_create_qp tells what a queue pair is for. */
 #include <infiniband/verbs.h>
 
 __attribute__((visibility("default"))) struct ibv_qp *call_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)

@@ -94,7 +94,7 @@ static void daemon_detaches(void)
 	WAIT(daemon_counts(d).submitted == 4);
 	atomic_store(&daemon_segment(d)->header.state, MFS_SEGMENT_DETACHED);
 	WAIT(posted(qp) == 4);
-	WAIT(daemon_counts(d).attached == 2); /* it has been said, and the next daemon was looked for */
+	WAIT(daemon_counts(d).attached == 2); /* it has been reported, and the next daemon was searched for */
 }
 
 static void daemon_comes_later(void)

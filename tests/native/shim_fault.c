@@ -138,7 +138,7 @@ static void key_goes_away(void)
 	rig_ready(other);
 	rig_post_writes(r, qp, 0, 3, IBV_SEND_SIGNALED);
 	rig_post_writes(r, other, 0, 3, IBV_SEND_SIGNALED);
-	CHECK(ibv_dereg_mr(mr) == 0); /* nobody uses this one */
+	CHECK(ibv_dereg_mr(mr) == 0); /* this one is not used */
 	CHECK_EQUAL(posted(qp) + posted(other), 0);
 	CHECK(ibv_dereg_mr(r->mr) == 0);
 	CHECK_EQUAL(posted(qp), 3);
@@ -146,7 +146,7 @@ static void key_goes_away(void)
 }
 
 /* Some providers say it as a negative number. */
-static void no_room_said(int error)
+static void no_room_reported(int error)
 {
 	struct daemon *d = hold_daemon();
 	struct rig *r = rig_open(64);
@@ -176,12 +176,12 @@ static void no_room_said(int error)
 
 static void device_has_no_room(void)
 {
-	no_room_said(ENOMEM);
+	no_room_reported(ENOMEM);
 }
 
 static void device_has_no_room_negative(void)
 {
-	no_room_said(-ENOMEM);
+	no_room_reported(-ENOMEM);
 }
 
 static void device_refuses(void)

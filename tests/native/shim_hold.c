@@ -95,7 +95,7 @@ static void order_is_kept(void)
 	CHECK(ibv_post_send(other, &wr, &bad) == 0);
 	WAIT(daemon_counts(d).submitted == 4);
 	daemon_grant_last(d);
-	WAIT(posted(other) == 1); /* by the shim's own thread: nobody polls */
+	WAIT(posted(other) == 1); /* by the shim's own thread: no thread polls */
 	CHECK_EQUAL(posted(qp), 0);
 	daemon_grant_last(d); /* the third of qp */
 	WAIT(posted(qp) == 3);
@@ -171,7 +171,7 @@ static void open_gate(void)
 }
 
 /* The last of a granted task is signaled by the shim, so that the daemon learns when it has left; the caller never sees
- * that completion, and his slots come back exactly when he expects. */
+ * that completion, and its slots come back exactly when it expects. */
 static void unsignaled(void)
 {
 	struct daemon *d = hold_daemon();
@@ -242,7 +242,7 @@ static void too_long(void)
 		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 	}
 	CHECK_EQUAL(posted(qp), 0);
-	/* the time is up now, not while this thread may be slow to look */
+	/* the time is up now, not while this thread may be slow to poll */
 	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 1000000, __ATOMIC_RELAXED);
 	WAIT(posted(qp) == 50);
 	WAIT(daemon_counts(d).cancelled == daemon_counts(d).submitted);
@@ -323,7 +323,7 @@ static void served_is_not_lost(void)
 	WAIT(rig_poll(r, wc, 2) == 1);
 	CHECK_EQUAL(posted(qp), 2);
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 0);
-	WAIT(posted(qp) == 3); /* whose completion nobody polls: that is standing still, too */
+	WAIT(posted(qp) == 3); /* whose completion is not polled: that is standing still, too */
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 1);
 }
 
@@ -427,7 +427,7 @@ static void mode_lowered(void)
 	WAIT((rig_poll(r, wc, 1), ibv_post_send(qp, &wr, &bad), daemon_counts(d).submitted >= 2));
 }
 
-/* A program that looks for completions once a step: all that it posts in a step leaves in that step, though the daemon
+/* A program that polls for completions once a step: all that it posts in a step leaves in that step, though the daemon
  * permits one task and learns of no completion. */
 static void polls_seldom(void)
 {

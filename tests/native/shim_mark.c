@@ -65,7 +65,7 @@ static void lanes(void)
 	CHECK_EQUAL(connected(rig_qp(class_marked, 64), FAR, 0), 34 << 2); /* its device was opened in the lane */
 }
 
-/* The provider's own functions stay in place: nothing is held, counted, or looked at. Nobody is asked for a session. */
+/* The provider's own functions stay in place: nothing is held, counted, or read. No daemon is asked for a session. */
 static void untouched(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -350,7 +350,7 @@ static void lanes(void)
 	CHECK_EQUAL(daemon_segment(d)->report.queue_pairs[MFS_ROLE_KV], 4);
 }
 
-/* An engine's own tasks and held work requests on one session: each gets its own permits, whoever takes them. */
+/* An engine's own tasks and held work requests on one session: each gets its own permits, whichever thread takes them. */
 static void session(void)
 {
 	const struct mfs_api *api = mfs_api();

@@ -236,7 +236,7 @@ static void *proxy(void *argument)
 		network_send(p->qp, p->bytes);
 		state(steps[i], SEND_WAIT);
 	}
-	network_send(p->qp, 5); /* nobody said whose */
+	network_send(p->qp, 5); /* it is not known whose */
 	for (int i = 0; i < 2; i++)
 		stop(steps[i]);
 	stop(handle);

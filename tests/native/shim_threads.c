@@ -80,7 +80,7 @@ static void *drive(void *argument)
 			rc = ibv_post_send(s->qp, wr, &bad);
 			CHECK(rc == 0 || rc == ENOMEM);
 			n = rc ? (unsigned)(bad - wr) : n;
-			if (rc) /* only a full queue says so, whoever counts its completions at the moment */
+			if (rc) /* only a full queue says so, whichever thread counts its completions at the moment */
 				CHECK(s->posted_by_caller + n - s->completed >= SEND_WRS);
 			for (unsigned i = 0; i < n; i++)
 				if (wr[i].send_flags & IBV_SEND_SIGNALED)

@@ -277,7 +277,7 @@ void datagram_builders(void)
 	ud_close(pair, ah);
 }
 
-/* The sender hears nothing of what is dropped; what is sent after it arrives. */
+/* The sender is not notified of what is dropped; what is sent after it arrives. */
 void datagram_drops(void)
 {
 	struct side pair[2];
@@ -287,7 +287,7 @@ void datagram_drops(void)
 	CHECK_EQUAL(send_message(&pair[0], 1, good), 0); /* no receive */
 	expect(pair[0].cq, 1, IBV_WC_SUCCESS);
 	for (int i = 0; i < 100; i++)
-		expect_nothing(pair[1].cq); /* it has been looked at */
+		expect_nothing(pair[1].cq); /* it has been polled */
 	CHECK_EQUAL(post_recv(&pair[1], 100, 0, GRH + 8), 0);
 	other = good;
 	other.qkey = QKEY + 1;
@@ -557,7 +557,7 @@ void datagram_completion_overflow(void)
 	ud_close(pair, ah);
 }
 
-/* RC and UD share numbers; where the UDP port of a number is somebody else's, another is found. */
+/* RC and UD share numbers; where the UDP port of a number is taken, another is found. */
 void datagram_ports(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };

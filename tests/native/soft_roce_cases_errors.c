@@ -1,8 +1,8 @@
-/* What is refused, and how either side hears of it. */
+/* What is refused, and how either side is notified. */
 #define _GNU_SOURCE
 #include "soft_roce_cases.h"
 
-/* After a refused request: it completes with the reason, what follows is flushed in order, the peer hears of
+/* After a refused request: it completes with the reason, what follows is flushed in order, the peer is notified of
  * it. */
 static void refused(int access, enum ibv_wr_opcode opcode, uint64_t address_shift, uint32_t key_shift,
 		    size_t length, enum ibv_wc_status status, enum ibv_event_type event)

@@ -1,4 +1,4 @@
-/* The testbed's gate beside a scripted daemon and shim: a permit that somebody else takes out of the ring is not lost.
+/* The testbed's gate beside a scripted daemon and shim: a permit that another thread takes out of the ring is not lost.
  *
  * The gate is compiled in; what it calls is below. Exits 0 when every message was posted once, as soon as it could be.
  */
@@ -40,7 +40,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	return 0;
 }
 
-/* As the shim's hooks do, too: the ring is empty afterwards, whoever asks learns it. */
+/* As the shim's hooks do, too: the ring is empty afterwards, every caller that asks learns it. */
 static void permits_leave_the_ring(void)
 {
 	for (uint64_t i = 1; i <= tasks; i++)
@@ -197,7 +197,7 @@ int main(void)
 
 	submit_all();
 	gate_poll();
-	check(!asked && gate_waits(), "while no permit has moved nobody is asked for");
+	check(!asked && gate_waits(), "while no permit has moved none is asked for");
 	permits_leave_the_ring();
 	gate_poll();
 	check_posted("permits that the shim took are found without a bell");

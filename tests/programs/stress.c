@@ -165,7 +165,7 @@ static int request_build(struct flow *flow, struct worker *worker, uint64_t numb
 	wr->wr.rdma.remote_addr = (uintptr_t)(flow->target + cell * CELL);
 	wr->wr.rdma.rkey = flow->target_mr->rkey;
 	wr->imm_data = (uint32_t)number;
-	if (wr->opcode == IBV_WR_RDMA_READ) { /* read cell 0 of the peer into our cell 0: nobody checks its content */
+	if (wr->opcode == IBV_WR_RDMA_READ) { /* read cell 0 of the peer into our cell 0: its content is not checked */
 		sge->addr = (uintptr_t)flow->source;
 		wr->wr.rdma.remote_addr = (uintptr_t)flow->target;
 	} else {
@@ -263,7 +263,7 @@ static void completion_check(struct worker *worker, const struct ibv_wc *wc)
 		struct flow *flow = &worker->flows[i];
 		if (wc->qp_num == flow->out->qp_num) {
 			if (flow->signaled_head == flow->signaled_tail)
-				FAIL("a completion nobody asked for: wr_id %" PRIu64, wc->wr_id);
+				FAIL("a completion that was not asked for: wr_id %" PRIu64, wc->wr_id);
 			const uint64_t expected = flow->signaled[flow->signaled_head++ % (SEND_WRS * 4)];
 			if (wc->wr_id != expected)
 				FAIL("completion %" PRIu64 " where %" PRIu64 " was due", wc->wr_id, expected);
@@ -272,7 +272,7 @@ static void completion_check(struct worker *worker, const struct ibv_wc *wc)
 		}
 		if (wc->qp_num == flow->in->qp_num) {
 			if (flow->arrivals_head == flow->arrivals_tail)
-				FAIL("an arrival nobody sent");
+				FAIL("an arrival that was not sent");
 			const uint64_t expected = flow->arrivals_expected[flow->arrivals_head++ % (RECV_WRS * 2)];
 			const int is_send = wc->opcode == IBV_WC_RECV;
 			if (is_send != (int)(expected & 1) || (!is_send && wc->imm_data != (uint32_t)(expected >> 1)))

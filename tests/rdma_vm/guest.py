@@ -26,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 import tests.support.daemon  # noqa: E402
 from bench.fabric.lab import slow_profile  # noqa: E402
 from mfsd.fabric.plan import make_plan  # noqa: E402
-from mfsd.fabric.systems.linux.qdisc import apply_queues, interface_index, open_netlink, remove_queues  # noqa: E402
+from mfsd.fabric.systems import linux  # noqa: E402
+from mfsd.fabric.systems.linux.qdisc import interface_index, open_netlink, remove_queues  # noqa: E402
 from tests.support.daemon import Daemon, eventually  # noqa: E402
 from tests.support.under_mfs import under_mfs  # noqa: E402
 
@@ -90,9 +91,9 @@ class Pair:
         return {int(number, 16) for number in re.findall(r"QPN 0x([0-9a-f]+)", self.output)}
 
 
-def until(look: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+def until(poll: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
     end = time.monotonic() + timeout_s
-    while not look():
+    while not poll():
         assert time.monotonic() < end, f"{what} did not come within {timeout_s:g} s"
         time.sleep(0.02)
 
@@ -199,7 +200,7 @@ def separation(folder: Path) -> str:
     plan = make_plan("paper-k8", slow_profile("paper-k8", LINK_GBPS), {"testbed": ["veth0"]})
     minors = {c: 16 + plan.dscp_to_priority[DSCP[c]] for c in (UPPER, LOWER)}
     endless = ("-s", "16384", "-t", "64", "-n", "1000000", "-u", "20")
-    apply_queues(plan)
+    linux.SYSTEM.apply_live(plan)
     started: list[Pair] = []
     try:
         with open_netlink() as netlink, Daemon(folder, rules("pass")) as daemon:

@@ -76,12 +76,12 @@ def soak(seconds: float, seed: int, nodes: int, folder: Path) -> dict[str, Any]:
 
 
 def run(chaos: Chaos, tally: Tally, seconds: float) -> None:
-    began_s = said_s = time.monotonic()
+    began_s = printed_s = time.monotonic()
     while time.monotonic() - began_s < seconds:
         chaos.once()
-        if time.monotonic() - said_s >= 5.0:
-            said_s = time.monotonic()
-            print(f"{said_s - began_s:6.0f} s: {tally.progress()}", file=sys.stderr, flush=True)
+        if time.monotonic() - printed_s >= 5.0:
+            printed_s = time.monotonic()
+            print(f"{printed_s - began_s:6.0f} s: {tally.progress()}", file=sys.stderr, flush=True)
 
 
 def finish(cluster: Cluster, slots: list[Slot], tally: Tally) -> None:

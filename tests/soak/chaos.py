@@ -165,7 +165,9 @@ class Chaos:
         if wait_for(serves, began_s + COME_BACK_S):
             self._tally.recovered(what, time.monotonic() - began_s)
         else:
-            self._tally.problem("recovery", f"{what}: {service.name} does not serve again. It said: {service.said()}")
+            self._tally.problem(
+                "recovery", f"{what}: {service.name} does not serve again. Its output: {service.output()}"
+            )
 
 
 def forgotten(node: Node, pids: set[int]) -> bool:

@@ -29,10 +29,10 @@ SETTLED_S = 3.0
 """A daemon is measured from then on: what it makes at its start does not count as growth."""
 
 
-def wait_for(look: Callable[[], Any], until_s: float) -> bool:
-    """Whether `look` answers something true before that moment of the monotonic clock."""
+def wait_for(poll: Callable[[], Any], until_s: float) -> bool:
+    """Whether `poll` answers something true before that moment of the monotonic clock."""
     while time.monotonic() < until_s:
-        if look():
+        if poll():
             return True
         time.sleep(0.02)
     return False
@@ -78,7 +78,7 @@ class Service:
             self.process.send_signal(signal.SIGCONT)
         self.stopped = False
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
 
 
@@ -89,7 +89,7 @@ class Growth:
         self._first: dict[int, tuple[int, int, int]] = {}
         self.most = {"memory_bytes": 0, "descriptors": 0, "threads": 0}
 
-    def look(self, pid: int) -> None:
+    def sample(self, pid: int) -> None:
         with contextlib.suppress(OSError, KeyError, ValueError):
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             fields = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -111,7 +111,7 @@ class Waits:
         self.longest = ""
         self._open: dict[int, dict[str, int]] = {}
 
-    def look(self, status: StatusReply, tasks: TraceReply) -> None:
+    def sample(self, status: StatusReply, tasks: TraceReply) -> None:
         for task in tasks.tasks:
             if task.state == "held" and task.process != HOSTILE and task.waited_s > self.longest_s:
                 self.longest_s, self.longest = task.waited_s, f"{task.process}, {task.stage}"
@@ -175,12 +175,12 @@ class Node:
             return None
         return reply if isinstance(reply, StatusReply) else None
 
-    def look(self) -> None:
+    def sample(self) -> None:
         status = self.status()
         with contextlib.suppress(Unreachable, Refused):
             tasks = ask(self.control, TraceRequest(), 2.0)
             if status is not None and isinstance(tasks, TraceReply):
-                self.waits.look(status, tasks)
+                self.waits.sample(status, tasks)
 
     def grants(self) -> int | None:
         """Permits given in this life; None when the daemon does not answer."""
@@ -231,11 +231,11 @@ class Cluster:
         for service in self.services():
             service.start()
         until_s = time.monotonic() + COME_BACK_S
-        for what, look in (("a daemon", lambda: all(n.status() for n in self.nodes)), ("a coordinator", self.leads)):
-            if not wait_for(look, until_s):
-                said = "\n".join(f"{service.name}: {service.said()}" for service in self.services())
+        for what, poll in (("a daemon", lambda: all(n.status() for n in self.nodes)), ("a coordinator", self.leads)):
+            if not wait_for(poll, until_s):
+                output = "\n".join(f"{service.name}: {service.output()}" for service in self.services())
                 self.__exit__()
-                raise RuntimeError(f"{what} does not serve within {COME_BACK_S:g} s\n{said}")
+                raise RuntimeError(f"{what} does not serve within {COME_BACK_S:g} s\n{output}")
         self._watcher.start()
         return self
 
@@ -259,5 +259,5 @@ class Cluster:
                 daemon = node.daemon
                 if daemon.alive and not daemon.stopped and time.monotonic() - daemon.started_s > SETTLED_S:
                     assert daemon.process is not None
-                    node.growth.look(daemon.process.pid)
-                    node.look()
+                    node.growth.sample(daemon.process.pid)
+                    node.sample()

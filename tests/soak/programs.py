@@ -23,10 +23,10 @@ from tests.support.under_mfs import ROOT, under_mfs
 from tests.support.wheels import NCCL_ENVIRONMENT, NCCL_VERSIONS, nccl_net_arguments
 
 RUN_S_MAX = 180.0
-"""A run that nobody touched and that takes longer has lost its transfers."""
+"""A run that was not touched and that takes longer has lost its transfers."""
 WRONG_DATA = re.compile(
     r"invalid data in page|wrong data|wrong at byte|part \d+ has \d+ bytes"
-    r"|stress: (completion \d+ where|a completion (nobody|for an unknown)|an arrival |arrival out of order|cell )"
+    r"|stress: (completion \d+ where|a completion (that was not|for an unknown)|an arrival |arrival out of order|cell )"
 )
 """What the programs say when bytes or completions are not what they should be."""
 PINGPONG = ("ibv_rc_pingpong", "-d", "mfs0", "-g", "0", "-c", "-s", "65536", "-n", "400")
@@ -34,7 +34,7 @@ BANDWIDTH = ("ib_write_bw", "-F", "-d", "mfs0", "-s", "65536", "-n", "3000")
 
 
 class Run:
-    """The processes of one run. Whoever kills one says so first: what they lose then is not lost by MFS."""
+    """The processes of one run. The one that kills it says so first: what they lose then is not lost by MFS."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[str]] = []
@@ -136,37 +136,37 @@ class Slot:
                 self.run = run
             try:
                 self._begin(run)
-                said = self._finish(run)
+                output = self._finish(run)
             finally:
                 with self._lock:
                     for process in run.processes:
                         if process.poll() is None:
                             with contextlib.suppress(ProcessLookupError):
                                 os.killpg(process.pid, signal.SIGKILL)
-            self._judge(run, said)
+            self._judge(run, output)
 
     def _finish(self, run: Run) -> list[str]:
         until_s = time.monotonic() + RUN_S_MAX
-        said = []
+        output = []
         for process in run.processes:
             try:
-                said.append(process.communicate(timeout=max(0.1, until_s - time.monotonic()))[0])
+                output.append(process.communicate(timeout=max(0.1, until_s - time.monotonic()))[0])
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                said.append(process.communicate()[0] + f"\n[did not end within {RUN_S_MAX:g} s]")
-        return said
+                output.append(process.communicate()[0] + f"\n[did not end within {RUN_S_MAX:g} s]")
+        return output
 
-    def _judge(self, run: Run, said: list[str]) -> None:
+    def _judge(self, run: Run, output: list[str]) -> None:
         codes = [process.returncode for process in run.processes]
-        if any(map(WRONG_DATA.search, said)):
-            self._tally.corrupted(self.name, "\n".join(said))
+        if any(map(WRONG_DATA.search, output)):
+            self._tally.corrupted(self.name, "\n".join(output))
         elif run.processes and not any(codes):
-            self._tally.moved(self.name, *self._moved(said))
+            self._tally.moved(self.name, *self._moved(output))
         elif run.excused:
             self._tally.excused(self.name)
         else:
-            self._tally.lost(self.name, f"exit codes {codes}\n" + "\n".join(said))
+            self._tally.lost(self.name, f"exit codes {codes}\n" + "\n".join(output))
 
 
 # ---- kinds of programs -----------------------------------------------------------------------------
@@ -180,8 +180,8 @@ def stress(tally: Tally, node: Node, program: Path) -> Slot:
         options = ("--work-requests", "60000", "--queue-pairs", "2", "--threads", "1", "--seed", seed)
         run.start(node.soft_roce(*under_mfs(node.socket, program, *options)), node.environment)
 
-    def moved(said: list[str]) -> tuple[int, int]:
-        last = json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+    def moved(output: list[str]) -> tuple[int, int]:
+        last = json.loads([line for line in output[0].splitlines() if line.startswith("{")][-1])
         return int(last["work_requests"]), int(last["work_requests"]) * 64
 
     return Slot(f"stress on {node.name}", tally, begin, moved)
@@ -197,8 +197,8 @@ def pair(name: str, tally: Tally, server: Node, client: Node, command: tuple[str
             return
         run.start(client.soft_roce(*under_mfs(client.socket, *command, "-p", port, server.address)), client.environment)
 
-    def moved(said: list[str]) -> tuple[int, int]:
-        whole = len(said) == 2 and all(re.search(r"iters in|^ \d+ +\d+ ", text, re.MULTILINE) for text in said)
+    def moved(output: list[str]) -> tuple[int, int]:
+        whole = len(output) == 2 and all(re.search(r"iters in|^ \d+ +\d+ ", text, re.MULTILINE) for text in output)
         return each if whole else (0, 0)
 
     return Slot(f"{name} {client.name} to {server.name}", tally, begin, moved)
@@ -211,8 +211,8 @@ def sessions(tally: Tally, node: Node) -> Slot:
         program = (sys.executable, "-m", "tests.soak.session_writes", "--transfers", "60")
         run.start(node.soft_roce(*under_mfs(node.socket, *program)), node.environment)
 
-    def moved(said: list[str]) -> tuple[int, int]:
-        last = json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+    def moved(output: list[str]) -> tuple[int, int]:
+        last = json.loads([line for line in output[0].splitlines() if line.startswith("{")][-1])
         return int(last["transfers"]), int(last["bytes"])
 
     return Slot(f"session on {node.name}", tally, begin, moved)
@@ -227,8 +227,8 @@ def nccl(tally: Tally, node: Node, program: Path) -> Slot:
         command: list[str | Path] = [program, *nccl_net_arguments(NCCL_VERSIONS[0]), *shape]
         run.start(node.soft_roce(*under_mfs(node.socket, *command)), {**node.environment, **NCCL_ENVIRONMENT})
 
-    def moved(said: list[str]) -> tuple[int, int]:
-        whole = re.search(r"^(\d+) messages$", said[0], re.MULTILINE)
+    def moved(output: list[str]) -> tuple[int, int]:
+        whole = re.search(r"^(\d+) messages$", output[0], re.MULTILINE)
         return (int(whole[1]), int(whole[1]) * size_bytes) if whole else (0, 0)
 
     return Slot(f"nccl on {node.name}", tally, begin, moved)
@@ -244,8 +244,8 @@ def hostile(tally: Tally, node: Node, peer: Node) -> Slot:
         options = ("--socket", str(node.socket), "--guid", f"0x{guid.replace(':', '')}", "--peer", str(peer_hash(gid)))
         run.start([sys.executable, "-m", "tests.soak.hostile", *options], node.environment)
 
-    def moved(said: list[str]) -> tuple[int, int]:
-        last = json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+    def moved(output: list[str]) -> tuple[int, int]:
+        last = json.loads([line for line in output[0].splitlines() if line.startswith("{")][-1])
         return int(last["attacks"]) or bool(last["last_refused"]), 0
 
     return Slot(f"hostile on {node.name}", tally, begin, moved)

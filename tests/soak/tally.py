@@ -43,11 +43,11 @@ class Tally:
         with self._lock:
             self._excused[who] += 1
 
-    def lost(self, who: str, said: str) -> None:
-        self.problem("lost", f"{who}: {said[-SAID_MAX:]}")
+    def lost(self, who: str, output: str) -> None:
+        self.problem("lost", f"{who}: {output[-SAID_MAX:]}")
 
-    def corrupted(self, who: str, said: str) -> None:
-        self.problem("corrupted", f"{who}: {said[-SAID_MAX:]}")
+    def corrupted(self, who: str, output: str) -> None:
+        self.problem("corrupted", f"{who}: {output[-SAID_MAX:]}")
 
     def problem(self, kind: str, what: str) -> None:
         with self._lock:

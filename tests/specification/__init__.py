@@ -5,17 +5,17 @@ Read in this order: urgency, flow, order, wire. Facts and parameters are those o
 """
 
 from mfsd._native import Decision
-from tests.specification.flow import initial, look, next_look_ns
+from tests.specification.flow import evaluate, initial, next_evaluation_ns
 from tests.specification.order import is_near, load_step, order_key, tier_of
 from tests.specification.wire import wire_class
 
 __all__ = [
     "Decision",
+    "evaluate",
     "initial",
     "is_near",
     "load_step",
-    "look",
-    "next_look_ns",
+    "next_evaluation_ns",
     "order_key",
     "tier_of",
     "wire_class",

@@ -1,7 +1,7 @@
 """How a decision about a last stage moves (paper 4.5, design).
 
-`look` is the whole promotion rule: facts and the last decision in, the next decision out. It only promotes;
-the scavenger is the one way down. `next_look_ns` says when evaluating again can change anything, so that a queue
+`evaluate` is the whole promotion rule: facts and the last decision in, the next decision out. It only promotes;
+the scavenger is the one way down. `next_evaluation_ns` says when evaluating again can change anything, so that a queue
 can arm one timer per flow and never scans.
 """
 
@@ -58,7 +58,7 @@ def admits_to_class_0(config: PolicyConfig, flow: Flow, now_ns: int, unit_slack_
     return unit_slack_ns - transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s) >= laxity
 
 
-def look(
+def evaluate(
     config: PolicyConfig,
     flow: Flow,
     last: Decision,
@@ -66,14 +66,14 @@ def look(
     rho: float = 0.0,
     unit_slack_ns: int | None = None,
 ) -> Decision:
-    """The decision after looking at the flow at `now_ns`, given the one before (paper 4.3, 4.5, design).
+    """The decision after evaluating the flow at `now_ns`, given the one before (paper 4.3, 4.5, design).
 
     Level and class 0 are only ever gained. `infeasible` sends the flow to the scavenger when not even an
     empty port could save it; it comes back when, say, a better compute estimate leaves `readmission_margin`
-    of its budget to spare. Call at layer boundaries while the request computes, by `next_look_ns` after.
+    of its budget to spare. Call at layer boundaries while the request computes, by `next_evaluation_ns` after.
 
     Reuse without a batch is infeasible when it could not be there in time even alone on its port; nothing remembers
-    that, so it is looked at whenever its place is asked for.
+    that, so it is evaluated whenever its place is asked for.
     """
     if flow.without_batch and flow.deadline_ns != NO_DEADLINE:
         return Decision(last.level, infeasible=laxity_ns(config, flow, now_ns) < 0)
@@ -93,8 +93,8 @@ def look(
     return Decision(level, last.critical or critical, infeasible)
 
 
-def next_look_ns(config: PolicyConfig, flow: Flow, last: Decision, now_ns: int, rho: float = 0.0) -> int | None:
-    """When looking again can first change the decision made at `now_ns`; None: only an event can.
+def next_evaluation_ns(config: PolicyConfig, flow: Flow, last: Decision, now_ns: int, rho: float = 0.0) -> int | None:
+    """When evaluating again can first change the decision made at `now_ns`; None: only an event can.
 
     Events are layer boundaries (the only moments of promotion while the request computes, paper 4.3),
     changes of the flow's facts, of rho and of the order. Never sooner than one promotion interval from now.

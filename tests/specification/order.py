@@ -77,7 +77,7 @@ def rli_of(flow: Flow, layer_current: int) -> int:
 def due_ns(config: PolicyConfig, flow: Flow, decision: Decision) -> int:
     """By what a last-stage flow is sorted: its deadline, or (variant mfs) the renewed one of a lost request.
 
-    A lost request can make nobody else late who is due before its renewed deadline, and waits behind them for
+    A lost request can make no other late that is due before its renewed deadline, and waits behind them for
     no longer than that: served dead last, small ones starve for seconds and the mean TTFT with them
     (docs/simulation.md). Without a known budget: NO_DEADLINE.
     """
@@ -98,9 +98,9 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
 
     A missing deadline is NO_DEADLINE, and so is that of reuse in SCAVENGER. size is `size_class` of
     `remaining_bytes`, all that the batch waits for: the batch that needs the port for the shortest time is out of
-    everybody's way the soonest, and of those that need it about as long, the rank decides (early_order shortest).
+    the way of all the soonest, and of those that need it about as long, the rank decides (early_order shortest).
     What is of no running batch has NO_SIZE and NO_RANK; but reuse that is fetched while its request still queues has
-    the size of that request, since whoever is loaded first can be computed first; LATE_SIZES more where it is
+    the size of that request, since what is loaded first can be computed first; LATE_SIZES more where it is
     infeasible (docs/results/studies.md). The key changes as bytes are served. `early_order` rank puts the rank alone
     there; collective-first does too, and 0 for control and collectives and 1 + RLI for reuse in place of RLI. A
     critical last stage is one more urgent transfer, the first of its size: before all of them it would stretch long

@@ -67,7 +67,7 @@ class Server:
         return Client.attach(str(self.path), timeout_ms=100_000, **options)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Hangs up on everybody. May be called twice."""
+        """Hangs up on all clients. May be called twice."""
         for sock in (self._listener, *self._connections):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits on it

@@ -27,7 +27,7 @@ class Browser:
         self._hear, from_browser = os.pipe()
 
         def pipes() -> None:
-            os.dup2(to_browser, 1000)  # by way of numbers that nobody has, since one may be the other's target
+            os.dup2(to_browser, 1000)  # by way of numbers that are free, since one may be the other's target
             os.dup2(from_browser, 1001)
             os.dup2(1000, 3)
             os.dup2(1001, 4)

@@ -58,7 +58,7 @@ class Process(Logged):
         assert self.process.stderr is not None
         self.process.stderr.close()
         if error is not None:
-            print(f"{self.process.args!r} said:", *self.lines[-60:], sep="\n  ")
+            print(f"output of {self.process.args!r}:", *self.lines[-60:], sep="\n  ")
 
 
 class Coordinator(Process):
@@ -175,11 +175,11 @@ class Node:
     """A daemon's link on this test's loop."""
 
     def __init__(self, name: str, *addresses: str, ttl_s: float = 30.0, tls: TlsFiles | None = None) -> None:
-        self.heard = Recorder()
+        self.received = Recorder()
         self.log = Lines()
         settings = LinkSettings(addresses=addresses, ttl_ns=int(ttl_s * 1e9), tls=tls, backoff_max_s=0.3)
         ports = {f"{name}/in": 10**9, f"{name}/out": 10**9}
-        self.link = Link(settings, Identity(name, "test", 1), ports, self.heard, self.log)
+        self.link = Link(settings, Identity(name, "test", 1), ports, self.received, self.log)
         self.task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Node:
@@ -208,10 +208,10 @@ def batch(batch_id: int, budget_s: float, *, port: str = "x/in", size: int = 100
     )
 
 
-async def until(look: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
+async def until(poll: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
     """Waits on a condition that other tasks of this loop bring about."""
     deadline_s = time.monotonic() + timeout_s
-    while not look():
+    while not poll():
         assert time.monotonic() < deadline_s, f"{what} did not come true within {timeout_s:g} s"
         await asyncio.sleep(0.002)
 

@@ -38,14 +38,14 @@ class Logged:
     def wait_line(self, part: str, count: int = 1) -> str:
         """The ``count``-th log line that contains ``part``."""
 
-        def look() -> str | None:
+        def poll() -> str | None:
             found = [line for line in list(self.lines) if part in line]
             if len(found) >= count:
                 return found[count - 1]
             assert self.process.poll() is None, f"mfsd ended with {self.process.returncode}: {self.lines}"
             return None
 
-        return eventually(look, f"a log line with {part}")
+        return eventually(poll, f"a log line with {part}")
 
     def wait_end(self) -> int:
         """The exit code of the process, once it has ended and its last line has been read."""
@@ -100,7 +100,7 @@ class Daemon(Logged):
         assert self.process.stderr is not None
         self.process.stderr.close()
         if error is not None:
-            print("mfsd said:", *self.lines, sep="\n  ")
+            print("output of mfsd:", *self.lines, sep="\n  ")
 
     def wait_ready(self) -> None:
         self.wait_line("event=ready")
@@ -117,11 +117,11 @@ class Daemon(Logged):
         return next(n for n in self.status().nics if n.name == name)
 
     def wait_clients(self, count: int) -> list[ClientStatus]:
-        def look() -> tuple[list[ClientStatus]] | None:
+        def poll() -> tuple[list[ClientStatus]] | None:
             clients = self.status().clients
             return (clients,) if len(clients) == count else None
 
-        return eventually(look, f"{count} clients")[0]
+        return eventually(poll, f"{count} clients")[0]
 
     def answers(self) -> bool:
         try:

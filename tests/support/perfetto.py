@@ -31,17 +31,17 @@ async function ask(engine, sql) {
   for (const row = result.iter({}); row.valid(); row.next()) rows.push(columns.map((name) => plain(row.get(name))));
   return rows;
 }
-async function look() {
+async function poll() {
   const viewer = document.getElementById("viewer").contentWindow;
   if (viewer.document.querySelector(".modal-dialog")) return send({error: viewer.document.body.innerText});
-  if (!viewer.app || !viewer.app.trace) return setTimeout(look, 50);
+  if (!viewer.app || !viewer.app.trace) return setTimeout(poll, 50);
   try {
     const answers = [];
     for (const sql of queries) answers.push(await ask(viewer.app.trace.engine, sql));
     send({answers});
   } catch (error) { send({error: String(error)}); }
 }
-look();
+poll();
 </script>"""
 
 

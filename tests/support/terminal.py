@@ -71,19 +71,19 @@ class Terminal:
     def wait(self, seen: Callable[[str], bool], what: str) -> str:
         """The screen's text once it is so."""
 
-        def look() -> str | None:
+        def poll() -> str | None:
             self._read()
             return self.text if seen(self.text) else None
 
-        return eventually(look, what, pause_s=0)
+        return eventually(poll, what, pause_s=0)
 
     def wait_end(self) -> int:
         """The exit status."""
 
-        def look() -> tuple[int] | None:
+        def poll() -> tuple[int] | None:
             self._read()
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             return (os.waitstatus_to_exitcode(status),) if pid else None
 
-        self.status = eventually(look, "the program's end", pause_s=0)[0]
+        self.status = eventually(poll, "the program's end", pause_s=0)[0]
         return self.status

@@ -1,4 +1,4 @@
-"""Waiting for what other processes and threads bring about: the one loop of the tests that looks again and again."""
+"""Waiting for what other processes and threads bring about: the one loop of the tests that polls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 def eventually(
-    look: Callable[[], T | None], what: str = "the condition", limit_s: float = TIMEOUT_S, pause_s: float = 0.002
+    poll: Callable[[], T | None], what: str = "the condition", limit_s: float = TIMEOUT_S, pause_s: float = 0.002
 ) -> T:
-    """The first true result of `look`. `pause_s` is between two looks, for those that cost something."""
+    """The first true result of `poll`. `pause_s` is between two polls, for those that cost something."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
-        if result := look():
+        if result := poll():
             return result
         time.sleep(pause_s)
     raise AssertionError(f"{what} did not come true within {limit_s:g} s")

@@ -19,7 +19,7 @@ HOSTILE = "import pathlib; pathlib.Path({mark!r}).touch(); raise SystemExit('thi
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder with an `mfsd` of somebody else, and a module of a name that everybody imports."""
+    """A folder with an `mfsd` that is not MFS's, and a module of a name that every program imports."""
     mark = str(tmp_path / "ran")
     for name in ("mfsd", "asyncio", "socket", "runpy"):
         (tmp_path / name).mkdir()

@@ -97,3 +97,21 @@ def test_imports_point_down(module: str, path: Path) -> None:
             continue
         target = room_of(name) or ".".join(name.split(".")[:2])
         assert target == room or target in BELOW[room], f"{module} imports {name}: {room} may not use {target}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside of functions and for types alone count, too."""
+    paths = dict(modules())
+    left = {module: {owner_of(name, paths) for name in imports_of(module, path)} for module, path in paths.items()}
+    left = {module: used & paths.keys() - {module} for module, used in left.items()}
+    while free := [module for module, used in left.items() if not used & left.keys()]:
+        for module in free:
+            del left[module]
+    assert not left, f"among these modules there is a circle: {sorted(left)}"
+
+
+def owner_of(name: str, paths: dict[str, Path]) -> str:
+    """The module of a name that is imported."""
+    while name and name not in paths:
+        name = name.rpartition(".")[0]
+    return name

@@ -1,10 +1,10 @@
 /* Round trips of one client with a running daemon: permit SOCKET BLOCKS ROUNDS WAKES; prints JSON.
  *
- * rtt:  submit, look for the permit, complete; at once again, so that the arbiter spins. BLOCKS of ROUNDS with a pause
+ * rtt:  submit, poll for the permit, complete; at once again, so that the arbiter spins. BLOCKS of ROUNDS with a pause
  *       between them.
  * wake: the same after a pause of 5 ms, in which the arbiter went to sleep.
  * wait: as wake, and the client sleeps too until the permit wakes it.
- * credit: submit on credit after such a pause: nothing waits, and nobody is asked.
+ * credit: submit on credit after such a pause: nothing waits, and the daemon is not asked.
  */
 #include <mfs/client.h>
 

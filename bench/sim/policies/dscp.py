@@ -1,4 +1,4 @@
-"""dscp, dscp-size: what the classes of a fabric give without a daemon. Whoever posts a transfer marks it once and
+"""dscp, dscp-size: what the classes of a fabric give without a daemon. The sender of a transfer marks it once and
 posts it at once; nothing waits at the sender, and the fabric is fair inside a class.
 
 dscp marks by stage: collectives, loads (stage 1), last stages (stage 3). dscp-size has classes by size among loads and

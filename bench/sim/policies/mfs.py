@@ -310,7 +310,7 @@ class Mfs(Policy):
         self.replan()
 
     def replan(self) -> None:
-        """Production's plan core hears of all that has changed, and plans once."""
+        """Production's plan core gets all that has changed, and plans once."""
         if self.core is None:
             return
         simulation, core, now_ns = self.simulation, self.core, self.now_ns()

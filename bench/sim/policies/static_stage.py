@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench.sim.states import Batch, Flow
     from mfsd._native import Rmlq
 
-LATER_NS = 3_600_000_000_000  # an hour: a deadline that nobody misses, in the order of those that are missed
+LATER_NS = 3_600_000_000_000  # an hour: a deadline that is never missed, in the order of those that are missed
 
 
 def by_deadline_alone(_queue: Rmlq, _now_ns: int, facts: dict[str, Any]) -> None:

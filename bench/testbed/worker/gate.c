@@ -1,4 +1,4 @@
-/* Asks MFS for leave through its public interface (mfs/api.h), or gives it at once on the stage's fixed class when nobody
+/* Asks MFS for leave through its public interface (mfs/api.h), or gives it at once on the stage's fixed class when nothing
  * schedules.
  *
  * Permits arrive on a thread that sleeps until there are some; it hands them to the event loop. The shim's hooks take
@@ -35,7 +35,7 @@ static int nic = -1;
 static int bell = -1;
 static sem_t taken;
 static struct message *waiting_first, *waiting_last; /* submitted, in that order */
-static uint32_t asked_at; /* what permits_moved said when all that waited were asked for */
+static uint32_t asked_at; /* the value of permits_moved when all that waited were asked for */
 static uint64_t submitted, permitted, bypassed;
 
 static uint32_t fallback_class(const struct mfs_client *client)
@@ -52,7 +52,7 @@ static unsigned lane_class(const struct message *message, int wire_class)
 
 /* ---- permits ---------------------------------------------------------------------------------------------------- */
 
-/* Moves with every permit that comes, and again when somebody has taken one out of the ring: from then on its task knows. */
+/* Moves with every permit that comes, and again when another thread has taken one out of the ring: from then on its task knows. */
 static uint32_t permits_moved(void)
 {
 	struct mfs_client *client = api->client();

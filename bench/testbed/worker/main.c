@@ -1,4 +1,4 @@
-/* Options, what the controller asks for, and who hears of what. */
+/* Options, what the controller asks for, and what it is sent. */
 #define _GNU_SOURCE
 #include "worker.h"
 

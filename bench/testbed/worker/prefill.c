@@ -1,6 +1,6 @@
 /* A rank of a prefill unit. A layer: wait for its reused KV (stage 1), attention, push its new KV (stage 3), dispatch
  * (stage 2), experts, combine (stage 2). Compute is a wait of the length that the profile gives; a collective is over when
- * the rank's own bytes are acknowledged and its peer's have arrived, so the ranks keep step without anybody's help.
+ * the rank's own bytes are acknowledged and its peer's have arrived, so the ranks keep step without help.
  */
 #include "worker.h"
 
@@ -165,7 +165,7 @@ void prefill_collective_received(uint32_t of_phase, uint64_t bytes)
 
 /* NUMBER LAYERS ATTENTION EXPERTS SEND RECEIVE SEND RECEIVE DEADLINE COMPUTE REQUESTS, then for each request a line
  * NUMBER DEADLINE BUDGET DECODE OWNER FETCH PUSH FETCH_CLASS PUSH_CLASS. Bytes are of one layer, times nanoseconds; the
- * classes are for when nobody schedules. */
+ * classes are for when nothing is scheduled. */
 void prefill_batch(char *words)
 {
 	char *line = strchr(words, '\n');

@@ -7,7 +7,7 @@
  *
  * Every work request is signaled, unless collectives are to be as NCCL's (`nccl_signals`): of a transfer only the last
  * message then, and one more whenever no slot is left; of the clear-to-send writes, which have a lane of their own and
- * whose bytes nobody reads, one in CONTROLS_A_SIGNAL.
+ * whose bytes are not read, one in CONTROLS_A_SIGNAL.
  */
 #include "worker.h"
 

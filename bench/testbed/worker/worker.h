@@ -2,10 +2,10 @@
  *
  * One thread; no lock; nothing here knows modes. From above to below; none calls one above it:
  *
- *   main.c     options, what the controller asks for, who hears of what
+ *   main.c     options, what the controller asks for and is sent
  *   prefill.c  plays a rank of a prefill unit
  *   decode.c   counts what arrives
- *   gate.c     asks MFS for permits, or answers at once when nobody schedules
+ *   gate.c     asks MFS for permits, or answers at once when nothing is scheduled
  *   verbs.c    the device, its lanes (queue pairs of one peer, stage and class), the messages on them
  *   loop.c     the event loop
  *   report.c   settings, the clock, the line to the controller
@@ -64,7 +64,7 @@ struct request {
 	uint64_t deadline_ns, budget_ns;
 	uint64_t fetch_bytes, push_bytes; /* of one layer */
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
-	unsigned fixed_class[4]; /* by stage, when nobody schedules */
+	unsigned fixed_class[4]; /* by stage, when nothing is scheduled */
 	uint32_t number, decode, owner; /* hosts: where its KV goes, and whose pool has what it reuses */
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 };
@@ -96,7 +96,7 @@ struct settings {
 extern struct settings settings;
 
 /* ---- report.c */
-enum { PACKET_BYTES = 64 << 10 }; /* of what is said to the controller or by it, at most */
+enum { PACKET_BYTES = 64 << 10 }; /* of a message to the controller or from it, at most */
 uint64_t now_ns(void);
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2))); /* one line to the controller */
@@ -116,7 +116,7 @@ struct verbs_hooks {
 };
 void verbs_open(const struct verbs_hooks *hooks);
 void verbs_link(unsigned peer, enum stage stage, unsigned wire_class, unsigned queue_pairs, bool sends, bool receives);
-void verbs_peer(unsigned peer, char *words); /* what the peer said of one of its queue pairs */
+void verbs_peer(unsigned peer, char *words); /* what the peer reported of one of its queue pairs */
 bool verbs_connected(void);
 const char *verbs_device_name(void);
 uint64_t verbs_device_guid(void);

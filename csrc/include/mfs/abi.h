@@ -192,7 +192,7 @@ enum mfs_asleep {
 	MFS_AWAKE = 0,  /* nothing */
 	MFS_ASLEEP = 1, /* rings the doorbell */
 	MFS_AT_REST =
-		2, /* nothing waits for anybody: rings for what wants an answer; the rest is read with a heartbeat */
+		2, /* nothing waits: rings for what wants an answer; the rest is read with a heartbeat */
 };
 
 /* ---- header ---------------------------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ struct mfs_batch {
 		compute_ns; /* of all its layers, estimated by the engine; what is left is taken pro rata */
 	_Atomic uint32_t version; /* grows with every use of the slot */
 	_Atomic uint32_t
-		requests; /* announced with it, and readable once batch_id is; 0: none, or not said */
+		requests; /* announced with it, and readable once batch_id is; 0: none, or not announced */
 	uint8_t reserved[88];
 };
 _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");

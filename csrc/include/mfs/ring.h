@@ -346,9 +346,9 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
  * and each thread has one to itself as long as there are enough (mfs_mpsc_push_owned). Order holds within a ring only. */
 struct mfs_submit_reader {
 	struct mfs_mpsc_reader ring[MFS_SUBMIT_RINGS];
-	unsigned first;  /* where the next call begins */
-	unsigned served; /* messages that the ring `first` gave in a row */
-	uint32_t heard;  /* rings that gave messages since the user has cleared it, one bit each */
+	unsigned first;   /* where the next call begins */
+	unsigned served;  /* messages that the ring `first` gave in a row */
+	uint32_t drained; /* rings that gave messages since the user has cleared it, one bit each */
 };
 
 #define MFS_SUBMIT_TURN \
@@ -372,7 +372,7 @@ static inline int mfs_submit_pop_some(struct mfs_submit_reader *reader, uint32_t
 		if (rc < 0)
 			return rc;
 		if (rc > 0)
-			reader->heard |= 1u << index;
+			reader->drained |= 1u << index;
 		taken += (unsigned)rc;
 		reader->served += (unsigned)rc;
 		if (taken == n && reader->served < MFS_SUBMIT_TURN)

@@ -33,7 +33,7 @@
  * Cost: submit, pick, promote, complete and cancel are O(log groups), where a group is a request or a batch, once for each
  * destination that it has flows to; closing and opening a destination are O(log groups).
  * A batch update is O(log) for each of the batch's requests. Promotion by time is driven by a heap of times
- * to look again, never by a scan. Only mfs_rmlq_stats walks.
+ * to evaluate again, never by a scan. Only mfs_rmlq_stats walks.
  *
  * Keys of requests and batches are the caller's: two clients must not share one unless they mean the same
  * thing.
@@ -46,7 +46,6 @@
 #define MFS_FLOW_BYTES_MAX (1ULL << 40) /* one flow; keeps every sum far from overflow */
 #define MFS_FLOWS_MAX (1u << 22)        /* of one queue */
 #define MFS_DESTINATIONS_MAX 8192u      /* of one queue */
-#define MFS_LEVEL_CRITICAL 0u           /* promote: straight to MFS_TIER_CRITICAL */
 
 /* A handle is a slot of the queue's own table (low 32 bits) and its generation (high 32 bits); 0 is never
  * one, and a handle whose flow is gone is recognised (-ENOENT). */
@@ -126,7 +125,7 @@ struct mfs_rmlq_stats {
 	uint64_t waiting_tasks[MFS_CLASSES_MAX];
 	uint64_t in_flight_bytes, in_flight_tasks;
 	uint64_t promotions;        /* of requests to a better level or to critical, since creation */
-	uint64_t looks;             /* at a request's MLU because its time had come */
+	uint64_t evaluations;       /* at a request's MLU because its time had come */
 	uint32_t requests, batches; /* known now */
 };
 
@@ -163,11 +162,6 @@ int mfs_rmlq_snapshot(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t n
 		      struct mfs_rmlq_snapshot *snapshot);
 void mfs_rmlq_facts(struct mfs_rmlq *queue, uint64_t now_ns, struct mfs_rmlq_facts *facts);
 
-/* Moves the flow's request to a better level, or to MFS_LEVEL_CRITICAL. 1: moved; 0: it has an equal or
- * better place already; -ENOENT: no such flow; -EINVAL: not a last-stage flow, or no such level. A pruned or
- * lost request stays in the scavenger and takes the place when it comes back. */
-int mfs_rmlq_promote(struct mfs_rmlq *queue, mfs_flow_handle handle, uint32_t level);
-
 /* `bytes` more of the flow have arrived (UINT64_MAX: all). 1: the flow is done and forgotten; 0: some are
  * left. A flow that still waits may be completed too, in part or whole. -ENOENT. */
 int mfs_rmlq_complete(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t bytes);
@@ -175,7 +169,7 @@ int mfs_rmlq_complete(struct mfs_rmlq *queue, mfs_flow_handle handle, uint64_t b
 /* Forgets the flow, waiting or in flight. -ENOENT. */
 int mfs_rmlq_cancel(struct mfs_rmlq *queue, mfs_flow_handle handle);
 
-/* Tells or changes a batch; its requests are looked at again (promotion at layer boundaries). -EINVAL: key 0;
+/* Announces or changes a batch; its requests are evaluated again (promotion at layer boundaries). -EINVAL: key 0;
  * -ENOSPC: flows_max batches are announced. */
 int mfs_rmlq_batch(struct mfs_rmlq *queue, uint64_t batch, const struct mfs_batch_context *context,
 		   uint64_t now_ns);
@@ -206,7 +200,7 @@ int mfs_rmlq_set_rate(struct mfs_rmlq *queue, uint64_t rate_bytes_per_s); /* -EI
 uint64_t mfs_rmlq_advance(struct mfs_rmlq *queue, uint64_t now_ns);
 
 /* Calls an observer for each request that moves to a better level or becomes critical while a flow of it waits: that
- * flow's cookie and the new level. NULL: nobody. Called inside of the other calls, so it must call none of them. */
+ * flow's cookie and the new level. NULL: none. Called inside of the other calls, so it must call none of them. */
 void mfs_rmlq_watch(struct mfs_rmlq *queue,
 		    void (*promoted)(void *context, uint64_t cookie, uint32_t level, bool critical),
 		    void *context);

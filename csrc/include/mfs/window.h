@@ -42,8 +42,8 @@ struct mfs_passage {
 
 enum mfs_room {
 	MFS_ROOM = 0,
-	MFS_ROOM_NIC_FULL = 1,         /* look again at the time answered, or after a completion */
-	MFS_ROOM_DESTINATION_FULL = 2, /* look again after a completion there */
+	MFS_ROOM_NIC_FULL = 1,         /* ask again at the time answered, or after a completion */
+	MFS_ROOM_DESTINATION_FULL = 2, /* ask again after a completion there */
 };
 
 /* -EINVAL: a rate or window of 0; -ENOMEM. */
@@ -55,11 +55,11 @@ int mfs_window_set_rate(struct mfs_window *window, uint64_t rate_bytes_per_s, ui
 /* What the link has left for these bytes, in bytes a second; at least a twentieth of the rate is assumed. */
 void mfs_window_set_drain(struct mfs_window *window, double bytes_per_s, uint64_t now_ns);
 
-/* The number of what one program sends to one destination, found by `key` or made; the caller gives it back as often as he
+/* The number of what one program sends to one destination, found by `key` or made; the caller gives it back as often as it
  * asked. All with one `destination_key` share a window. When the table is full of those in use: MFS_DESTINATION_SHARED. */
 uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_t destination_key,
 				uint64_t now_ns);
-/* True: nobody uses it any more. */
+/* True: it is not used any more. */
 bool mfs_window_destination_give(struct mfs_window *window, uint16_t destination);
 uint32_t mfs_window_destination_users(const struct mfs_window *window, uint16_t destination);
 /* The next in the ring of those that share its window: they have room when it has. */
@@ -89,6 +89,6 @@ struct mfs_destination_window {
 	uint64_t rate_bytes_per_s; /* at which it completed last; 0: unknown */
 };
 void mfs_window_snapshot(const struct mfs_window *window, uint16_t destination,
-			 struct mfs_destination_window *look);
+			 struct mfs_destination_window *snapshot);
 
 #endif

@@ -54,7 +54,7 @@ class NodeLine(Struct, frozen=True):
     """Share of the rate that is used of its busiest port."""
     mode: str = ""
     doctor: str = ""
-    """Its verdict: scheduled, not scheduled or cannot tell. Empty: nobody answered."""
+    """Its verdict: scheduled, not scheduled or cannot tell. Empty: there was no answer."""
     clock_s: float | None = None
     """Its wall clock less the one of this machine."""
 
@@ -139,7 +139,7 @@ def verdict_of(
     if leader is None:
         return ClusterReply("no answer", points, [])
     if not leader.leads:
-        named = f"{leader.leader} is said to lead, and does not answer" if leader.leader else "nobody leads"
+        named = f"{leader.leader} is said to lead, and does not answer" if leader.leader else "no coordinator leads"
         remedy = "look at etcd and at the other coordinators; nodes order for themselves meanwhile"
         return ClusterReply("no leader", [*points, Point("fail", leader.address, named, remedy)], [])
     for node in leader.nodes:
@@ -200,7 +200,7 @@ def _of_doctors(health: dict[str, Health]) -> list[Point]:
         for key, finding in first.items()
     ]
     unasked = {node: one.problem for node, one in health.items() if one.reply is None}
-    found += [Point("warn", node, f"its doctor was not heard: {problem}") for node, problem in unasked.items()]
+    found += [Point("warn", node, f"its doctor did not answer: {problem}") for node, problem in unasked.items()]
     return found
 
 

@@ -74,7 +74,7 @@ def doctor(
 ) -> None:
     """Tell whether programs on this node will really be scheduled, and what to do if not.
 
-    It looks at the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
+    It examines the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
     classes, the NIC against the fabric policy, the path, clocks and limits. COMMAND is examined, not run.
     Nothing is changed. As root it sees more. Without --profile and --policy-file the policy is the one
     that the daemon marks by ([wire] in mfsd.toml).

@@ -67,7 +67,7 @@ def explain(path: Path, form: Form, subject: str | None, slowest: bool, kind: Li
     """Say what a request or a program waits for, since when, behind whom and by which rule.
 
     Of what has ended in the last minute it says when each stage was asked for and complete, whether it was in
-    time, and behind whom it was seen waiting: daemons look four times a second, so shorter waits may be missing.
+    time, and behind whom it was seen waiting: daemons sample four times a second, so shorter waits may be missing.
 
     Also shown: the place of its batch in the cluster's order, and why the coordinator gave the request up.
     """

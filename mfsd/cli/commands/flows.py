@@ -14,11 +14,11 @@ import msgspec
 from mfsd.cli import complete
 from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.daemon import EXIT_BAD_CONFIG
-from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.daemon_call import EXIT_UNREACHABLE, exit_without_daemon
 from mfsd.cli.output import FORMS, Column, Form, table_lines, terminal_width
 from mfsd.node.address import control_beside
 from mfsd.node.control import Flow, FlowsReply, FlowsRequest
-from mfsd.node.control_client import Refused, Unreachable, default_control
+from mfsd.node.control_client import default_control
 from mfsd.node.flows import Filter, Pairing
 from mfsd.node.values import DurationNs
 from mfsd.observe.format import byte_count, duration
@@ -135,14 +135,8 @@ def flows(
         shown, lost = _of_cluster(wanted, form, None if follow else seconds, address, config_file)
         _conclude(shown, lost, form, follow)
         return
-    try:
+    with exit_without_daemon():
         recordings = Recordings([control_beside(path) for path in sockets] or [context.obj or default_control()])
-    except Unreachable as error:
-        click.echo(f"mfsctl: {error}", err=True)
-        sys.exit(EXIT_UNREACHABLE)
-    except Refused as error:
-        click.echo(f"mfsctl: {error}", err=True)
-        sys.exit(EXIT_REFUSED)
     shown, end_s = 0, None if follow else time.monotonic() + seconds
     try:
         with contextlib.suppress(KeyboardInterrupt):

@@ -124,8 +124,8 @@ def _run(commands: list[list[str]]) -> None:
     for command in commands:
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
-            said = result.stderr.strip() or f"ended with {result.returncode}"
-            raise UnitError(f"{' '.join(command)}: {said}")
+            answer = result.stderr.strip() or f"ended with {result.returncode}"
+            raise UnitError(f"{' '.join(command)}: {answer}")
 
 
 def _show(done: Installed, dry_run: bool) -> None:

@@ -53,7 +53,7 @@ Examples:
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between looks.",
+    help="Seconds between samples.",
 )
 @click.option("--requests", is_flag=True, help="Show requests instead, those used last first.")
 @click.option(

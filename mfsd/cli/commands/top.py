@@ -18,7 +18,7 @@ REQUESTS_SHOWN = 500
 
 @click.command(epilog="\b\nExamples:\n  mfsctl top\n  mfsctl top --interval 0.2\n")
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
+    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between samples."
 )
 @daemon_command
 def top(path: Path, interval: float) -> None:
@@ -26,7 +26,7 @@ def top(path: Path, interval: float) -> None:
 
     \b
     1-6    choose the table          space  pause
-    s, r   sort by the next column,  + -    look less or more often
+    s, r   sort by the next column,  + -    sample less or more often
            reverse the order         q      leave
     /      show only rows with a text  ?  what all keys and words mean
 
@@ -37,11 +37,11 @@ def top(path: Path, interval: float) -> None:
         click.echo("mfsctl: top needs a terminal; for programs use mfsctl status --watch --json", err=True)
         sys.exit(EXIT_REFUSED)
     from mfsd.observe.top import Top
-    from mfsd.observe.views import Look
+    from mfsd.observe.views import Sample
 
     pids = Pids(path, first.daemon.pid)
 
-    def look() -> Look:
+    def sample() -> Sample:
         nonlocal pids
         status = ask(path, StatusRequest())
         assert isinstance(status, StatusReply)
@@ -52,7 +52,7 @@ def top(path: Path, interval: float) -> None:
             requests = reply.requests
         if pids.here and any(client.pid not in pids.here for client in status.clients):
             pids = Pids(path, status.daemon.pid)
-        return Look(pids.shown(status), requests)
+        return Sample(pids.shown(status), requests)
 
-    app = Top(look, interval)
+    app = Top(sample, interval)
     app.run()

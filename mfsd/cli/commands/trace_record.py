@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from mfsd.cli import complete
-from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.daemon_call import EXIT_REFUSED, exit_without_daemon
 from mfsd.node.address import control_beside
-from mfsd.node.control_client import Refused, Unreachable, default_control
+from mfsd.node.control_client import default_control
 from mfsd.observe.format import count, duration
 
 if TYPE_CHECKING:
@@ -89,16 +89,9 @@ def record(
         raise click.UsageError("--request and --batch: give one of them")
     _try_to_write(output)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    found: list[Recorded] = []
-    try:
+    with exit_without_daemon():
         control = context.obj or default_control()
         recordings = Recordings([control_beside(path) for path in sockets] or [control], max_events)
-    except Unreachable as error:
-        click.echo(f"mfsctl: {error}", err=True)
-        sys.exit(EXIT_UNREACHABLE)
-    except Refused as error:
-        click.echo(f"mfsctl: {error}", err=True)
-        sys.exit(EXIT_REFUSED)
     until = f"for {seconds:g} s" if seconds else "until Ctrl-C"
     with contextlib.suppress(KeyboardInterrupt):
         click.echo(f"recording {len(sockets) or 1} mfsd {until}", err=True)

@@ -42,7 +42,7 @@ class Eos(SwitchSystem):
                 Shortfall(
                     "pfc_watchdog.action forward",
                     "EOS drops, shuts the port, or only notifies; it is configured to notify",
-                    "a pause storm then lasts until somebody acts: prefer drop",
+                    "a pause storm then lasts until an operator acts: prefer drop",
                 )
             )
         if plan.lossless and watchdog_poll_ms(plan) != plan.watchdog.poll_ms:

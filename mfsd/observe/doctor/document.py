@@ -17,7 +17,7 @@ BEGIN, END = "<!-- begin of generated text -->", "<!-- end of generated text -->
 
 def text() -> str:
     """Every check with every finding, then the JSON schema of the report."""
-    parts = ["## What is looked at", ""]
+    parts = ["## What is examined", ""]
     for check in CHECKS:
         about = " ".join((check.__doc__ or "").split())
         parts += [f"### {check.TITLE} (`{name_of(check)}`)", "", about, "", *_table(kinds_of(check)), ""]

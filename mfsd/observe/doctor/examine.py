@@ -9,7 +9,7 @@ from mfsd.observe.doctor.host import Host
 BROKEN = Kind(
     "doctor.check-failed",
     "unknown",
-    "A check ended with an error of its own; what it looks at is not known.",
+    "A check ended with an error of its own; what it examines is not known.",
     "report it, with the reason",
 )
 

@@ -14,7 +14,7 @@ SCHEMA = 1
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at, with what was read."""
+    """One thing that was examined, with what was read."""
 
     id: str
     check: str

@@ -1,4 +1,4 @@
-"""The ways a check looks into this host. Tests give other roots and answers."""
+"""How a check reads this host. Tests give other roots and answers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -
     except (OSError, subprocess.SubprocessError) as error:
         raise NoAnswer(f"{argv[0]}: {getattr(error, 'strerror', None) or error}") from error
     if result.returncode:
-        said = " ".join(result.stderr.split())[-300:]
-        raise NoAnswer(f"{argv[0]} ended with {result.returncode}" + (f": {said}" if said else ""))
+        output = " ".join(result.stderr.split())[-300:]
+        raise NoAnswer(f"{argv[0]} ended with {result.returncode}" + (f": {output}" if output else ""))
     return result.stdout
 
 

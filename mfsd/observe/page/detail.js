@@ -42,10 +42,10 @@ function heading(text) {
 async function port(name) {
   const found = await ask("port.json?name=" + encodeURIComponent(name));
   const colours = found.shares.map(row => CLASS_COLOURS[CLASS_NAMES.indexOf(row.name)]);
-  const said = `of ${found.node}, ${bits(found.rate_bytes_per_s)}: ${percent(found.used)} used of late, ${percent(found.rho)} goes first (load)`;
+  const caption = `of ${found.node}, ${bits(found.rate_bytes_per_s)}: ${percent(found.used)} used of late, ${percent(found.rho)} goes first (load)`;
   const given = found.pruned.length ? [make("h3", {}, "Pruned for want of it"), make("p", {}, ...found.pruned.flatMap(id => [link("request", id), " "]))] : [];
   return [
-    heading(`Port ${name}`), make("p", {}, said), bar(found.shares.map(row => row.permille), colours),
+    heading(`Port ${name}`), make("p", {}, caption), bar(found.shares.map(row => row.permille), colours),
     make("p", { class: "legend" }, ...key(colours, found.shares.map(row => `${row.name} ${percent(row.permille)}`))), ...given,
   ];
 }
@@ -82,10 +82,10 @@ function one(node, oldest) {
   const waits = node.waits.map(wait => make("li", {},
     `${wait.stage} waited ${time(wait.waited_s)}` + (wait.first ? `, behind ${wait.first}${wait.ahead_tasks > 1 ? ` and ${wait.ahead_tasks - 1} more` : ""} (${bytes(wait.ahead_bytes)}): ${wait.rule}` : ", and was the first of those that did")));
   const waited = waits.length ? make("ul", {}, ...waits) : make("p", { class: "none" }, "No wait of it was seen in the last minute; what is shorter than a quarter of a second may have been missed.");
-  const said = make("ul", {}, ...[...node.reasons, ...node.cluster].map(text => make("li", {}, text)));
+  const caption = make("ul", {}, ...[...node.reasons, ...node.cluster].map(text => make("li", {}, text)));
   return [
     title, timeline(node, oldest),
-    make("div", { class: "split" }, make("div", {}, make("h3", {}, "Whom it waited for"), waited), make("div", {}, make("h3", {}, "In sentences"), said)),
+    make("div", { class: "split" }, make("div", {}, make("h3", {}, "Whom it waited for"), waited), make("div", {}, make("h3", {}, "In sentences"), caption)),
   ];
 }
 
@@ -121,8 +121,8 @@ function timeline(node, oldest) {
     parts.push(draw("line", { x1: x(due), x2: x(due), y1: 0, y2: y + 4, stroke: "var(--bad)", "stroke-width": 2 }, draw("title", {}, `deadline after ${time(due)}`)));
     parts.push(draw("text", { x: x(due) - 4, y: 10, "text-anchor": "end", fill: "var(--bad)" }, "deadline"));
   }
-  const said = rows.length ? "its stages and layers over time" : "nothing of it asked for a permit";
-  return draw("svg", { class: "life", viewBox: `0 0 ${width} ${y + 22}`, height: y + 22, role: "img", "aria-label": said }, ...(rows.length ? parts : [draw("text", { x: 0, y: 14 }, said)]));
+  const caption = rows.length ? "its stages and layers over time" : "nothing of it asked for a permit";
+  return draw("svg", { class: "life", viewBox: `0 0 ${width} ${y + 22}`, height: y + 22, role: "img", "aria-label": caption }, ...(rows.length ? parts : [draw("text", { x: 0, y: 14 }, caption)]));
 }
 
 addEventListener("hashchange", open);

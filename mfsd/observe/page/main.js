@@ -27,7 +27,7 @@ function show(s) {
   $("role").textContent = role(s);
   $("verdict").className = verdict.state;
   $("title").textContent = verdict.title;
-  $("said").textContent = verdict.said ?? "";
+  $("summary").textContent = verdict.summary ?? "";
   $("points").replaceChildren(...verdict.points.map(point));
   document.title = a.recent_met + a.recent_missed ? `MFS: ${share(a.recent_met, a.recent_missed)} in time` : "MFS cluster";
   const numbers = [
@@ -43,12 +43,12 @@ function show(s) {
     cell(due(b.red_left_ns / 1e9), b.red_left_ns < 0 ? "bad" : ""),
     cell([b.infeasible && `${b.infeasible} will be late`, b.pruned && `${b.pruned} pruned`].filter(Boolean).join(", ") || "none", b.infeasible ? "bad" : b.pruned ? "warn" : ""),
   ]), s.leads ? "no batch is under way" : unknown);
-  $("batches-said").textContent = s.batches_active > s.batches.length ? `the first ${s.batches.length} of ${s.batches_active}` : "the first goes first";
+  $("batches-count").textContent = s.batches_active > s.batches.length ? `the first ${s.batches.length} of ${s.batches_active}` : "the first goes first";
   fill("given", s.given_up.map(row => [
     cell(link("request", row.request_id)), cell(link("batch", row.batch_id)),
     cell(row.port ? `pruned: ${row.for_batch === row.batch_id ? "its own batch" : "batch " + row.for_batch} would be late at ${row.port}` : "will be late with every port to itself"),
   ]), s.leads ? "none" : unknown);
-  $("given-said").textContent = s.given_up_total > s.given_up.length ? `${s.given_up.length} of ${s.given_up_total}` : s.drop_budget ? `at most ${s.drop_budget} may be pruned` : "";
+  $("given-count").textContent = s.given_up_total > s.given_up.length ? `${s.given_up.length} of ${s.given_up_total}` : s.drop_budget ? `at most ${s.drop_budget} may be pruned` : "";
   fill("missed", s.missed.map(row => [cell(link("request", row.request_id)), cell(row.node), cell(time(row.age_ns / 1e9))]), "none in the last hour");
   fill("nodes", s.nodes.map(n => [
     cell(n.node), cell(n.connected ? "connected" : `lost for ${time(n.silent_ns / 1e9)}`, n.connected ? "good" : "bad"), cell(n.batches),

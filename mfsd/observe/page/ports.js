@@ -37,7 +37,7 @@ export function render() {
   const all = names.map((_, port) => port), found = all.filter(wanted);
   const many = names.length > ROWS_MAX;
   const busy = found.filter(port => used[port] >= 900).length;
-  $("ports-said").textContent = names.length ? `${found.length === names.length ? names.length : found.length + " of " + names.length}${busy ? `, ${busy} above 90 %` : ""}` : "";
+  $("ports-count").textContent = names.length ? `${found.length === names.length ? names.length : found.length + " of " + names.length}${busy ? `, ${busy} above 90 %` : ""}` : "";
   $("heat").hidden = $("under").hidden = $("scale").hidden = !many;
   if (many) heat(found);
   const shown = many ? [...found].sort((a, b) => value(b) - value(a)).slice(0, BUSIEST) : found;

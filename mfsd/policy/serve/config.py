@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 
 
 class Policy(str, Enum):
-    """The pool: in which order waiting prompts are looked at (H-MAS appendix C.2; hybrid is QoServe's, fit ours)."""
+    """The pool: in which order waiting prompts are considered (H-MAS appendix C.2; hybrid is QoServe's, fit ours)."""
 
     FCFS = "fcfs"
     EDF = "edf"
@@ -37,11 +37,11 @@ class Policy(str, Enum):
 
 
 class Relegation(str, Enum):
-    """Who is set aside because somebody will be late in any case."""
+    """Which requests are set aside because some will be late in any case."""
 
     NONE = "none"
     LOST = "lost"
-    """Whoever cannot be in time even alone (QoServe algorithm 1, WILL_VIOLATE)."""
+    """What cannot be in time even alone (QoServe algorithm 1, WILL_VIOLATE)."""
     PROJECTION = "projection"
     """Those, and as few others as let the rest of the queue be in time (Moore and Hodgson)."""
 
@@ -113,7 +113,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     overdue_budgets: float = 4.0
     """Budgets after its deadline from which a request is overdue."""
     overdue_every: int = 10
-    """Each so many steps begin with those that are overdue, so that nobody starves."""
+    """Each so many steps begin with those that are overdue, so that none starves."""
     preemption: Preemption = Preemption.SELECTIVE
     skips_max: int = 64
     """Requests that a step passes over for want of time or memory before it stops looking."""

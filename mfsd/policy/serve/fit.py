@@ -1,4 +1,4 @@
-"""Filling a step: requests in order, as long as nobody who is in it already becomes late.
+"""Filling a step: requests in order, as long as none that is in it already becomes late.
 
 QoServe's algorithm 1 (lines 10-23) fills up to a chunk that minds the decodes' slack. `fit` minds in the same walk the
 deadlines of the prompts that end in this step: a request, or a piece of it, joins only while none of them becomes late,
@@ -86,7 +86,7 @@ def fill(
     minds: bool,
 ) -> list[Chosen]:
     """Chosen prompts, first in order first. limit_s: when the step must have ended for the decodes in it; minds:
-    whether deadlines limit who joins. The first one always gets chunk_min tokens, whoever becomes late by it."""
+    whether deadlines limit who joins. The first one always gets chunk_min tokens, whatever becomes late by it."""
     chosen: list[Chosen] = []
     left, skipped = budget_tokens, 0
     for request in order:

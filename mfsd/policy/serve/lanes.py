@@ -53,7 +53,7 @@ def merge(
 def charged(
     weight: float, served: tuple[float, float], step: tuple[float, float], waits: tuple[bool, bool]
 ) -> tuple[float, float]:
-    """What both lanes, fast and slow, have been served after a step of so many tokens. A lane where nobody waited lent
+    """What both lanes, fast and slow, have been served after a step of so many tokens. A lane where nothing waited lent
     its share: it does not get it back in one go."""
     fast_tokens, slow_tokens = served[0] + step[0], served[1] + step[1]
     if not waits[0]:

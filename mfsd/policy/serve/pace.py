@@ -35,7 +35,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The fit. Before the first step every estimate is next to 0: nobody is taken for late without evidence."""
+    """The fit. Before the first step every estimate is next to 0: no request is taken for late without evidence."""
 
     small: Piece = Piece()
     large: Piece = Piece()

@@ -157,8 +157,8 @@ def _first(
     now: pool.Now,
     now_s: float,
 ) -> list[Request]:
-    """Who goes before the order: prompts that may not be passed over, and at some steps whoever is overdue. First come
-    first served alone starves nobody."""
+    """Who goes before the order: prompts that may not be passed over, and at some steps what is overdue. First come
+    first served alone starves none."""
     first: list[Request] = []
     if number % config.overdue_every == 0 and (config.policy is not Policy.FCFS or aside.lost or aside.relegated):
         late = [r for r in queue if r.due_s < now_s and overdue_s(config, r) < now_s]

@@ -28,7 +28,7 @@ class Book(msgspec.Struct, frozen=True):
     served: dict[str, float] = {}
     """Tenant -> where its next request starts in virtual time: of tenants that wait, and of those that are ahead."""
     virtual: float = 0.0
-    """Virtual time: where the latest request started. Whoever comes starts there: who was away has no credit."""
+    """Virtual time: where the latest request started. A tenant that comes starts there, and has no credit."""
     fast_tokens: float = 0.0
     slow_tokens: float = 0.0
 
@@ -156,7 +156,7 @@ def _drawn(queues: dict[str, list[Request]], at: dict[str, int], share: float) -
 
 
 def charged(config: ServeConfig, book: Book, requests: Sequence[Request], chosen: Sequence[Chosen], now: Now) -> Book:
-    """The book after a step: what was really served counts, not what was looked at. requests: all that waited."""
+    """The book after a step: what was really served counts, not what was considered. requests: all that waited."""
     if config.policy is Policy.TWO_LANE:
         fast = sum(c.tokens for c in chosen if _is_fast(c.request, now))
         slow = sum(c.tokens for c in chosen) - fast

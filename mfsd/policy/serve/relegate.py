@@ -1,7 +1,7 @@
 """Who is set aside: requests that are lost in any case, and as few others as let the rest be in time.
 
-QoServe 3.4 relegates whoever will be late itself. The projection asks the queue in the order of deadlines instead:
-where somebody would be late, the longest request of the least important ones so far goes (Moore and Hodgson's rule,
+QoServe 3.4 relegates what will be late itself. The projection asks the queue in the order of deadlines instead:
+where a request would be late, the longest request of the least important ones so far goes (Moore and Hodgson's rule,
 which leaves the fewest late), while the drop budget lasts. The network's pruned requests are of the same budget.
 """
 
@@ -25,7 +25,7 @@ class SetAside(NamedTuple):
     drop_budget: int
 
 
-NOBODY = SetAside(frozenset(), frozenset(), 0)
+NONE = SetAside(frozenset(), frozenset(), 0)
 
 
 def drop_budget(config: ServeConfig, active_requests: int) -> int:
@@ -46,7 +46,7 @@ def set_aside(
     """waiting: those that may be set aside, by deadline (equal ones by number). A prompt that has begun is not: what
     was spent on it would be lost."""
     if config.relegation is Relegation.NONE:
-        return NOBODY
+        return NONE
     budget = drop_budget(config, active_requests)
     from_s, each = now_s + alone.fixed_s, alone.per_token_s
     lost = frozenset(

@@ -30,7 +30,7 @@ S = 1_000_000_000
 
 
 class Lines:
-    """A log that keeps nothing, but looks at each line."""
+    """A log that keeps nothing, but checks each line."""
 
     def info(self, event: str, **values: object) -> None:
         assert event.isprintable()
@@ -39,7 +39,7 @@ class Lines:
 
 
 def decoded(kind: type[pb.FromNode] | type[pb.ToNode], data: bytes) -> list[pb.FromNode | pb.ToNode]:
-    """What gRPC would hand over; what it cannot read ends a stream before anybody sees it."""
+    """What gRPC would hand over; what it cannot read ends a stream before any code sees it."""
     found: list[pb.FromNode | pb.ToNode] = []
     for message in messages(data)[:60]:
         with contextlib.suppress(DecodeError):

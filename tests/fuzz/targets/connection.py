@@ -80,7 +80,7 @@ async def _hear(data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def heard(_folder: Path) -> Iterator[Check]:
+def received(_folder: Path) -> Iterator[Check]:
     loop = asyncio.new_event_loop()
     try:
         yield lambda data: loop.run_until_complete(_hear(data))

@@ -96,7 +96,7 @@ class HereDaemon:
         return reply
 
     def check_log(self) -> None:
-        """An exception that nobody expected costs one event, but it is a defect."""
+        """An unexpected exception costs one event, but it is a defect."""
         with self._log_file.open("r+") as lines:
             for line in lines:
                 assert "event=defect" not in line and "event=control-failed" not in line, line
@@ -241,7 +241,7 @@ REPLIES: tuple[bytes, ...] = (
 
 @contextlib.contextmanager
 def replies(folder: Path) -> Iterator[Check]:
-    """What mfsctl reads, which may come from another version or from somebody else; and what the daemon reads."""
+    """What mfsctl reads, which may come from another version or from another program; and what the daemon reads."""
 
     def check(data: bytes) -> None:
         for decode in (decode_reply, decode_request):

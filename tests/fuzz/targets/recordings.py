@@ -1,4 +1,4 @@
-"""What `mfsctl trace record` hears from a daemon, and the files that `mfsctl trace merge` reads."""
+"""What `mfsctl trace record` receives from a daemon, and the files that `mfsctl trace merge` reads."""
 
 from __future__ import annotations
 

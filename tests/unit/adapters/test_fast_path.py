@@ -52,7 +52,7 @@ class Side:
         scheduling.synchronous = counted
 
     def send(self, peer: Peer, seed: int) -> None:
-        """Writes and reads back, and looks at every byte."""
+        """Writes and reads back, and checks every byte."""
         self.area[:SIZE] = content(seed, SIZE)
         assert self.engine.transfer_sync_write(peer.name, self.address, peer.address, SIZE) == 0
         assert peer.read(0, SIZE) == content(seed, SIZE)

@@ -1,4 +1,4 @@
-"""Mooncake's classes are adapted whoever imports them and whenever, and nothing else is touched."""
+"""Mooncake's classes are adapted whichever module imports them and whenever, and nothing else is touched."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def test_an_untested_version_is_refused_with_one_warning(
 ) -> None:
     once = WarnOnce()
     assert not any(adapter.supported_version("99.0", once) for _ in range(3))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "99.0 was not tested (tested: " in said
+    (output,) = [record.getMessage() for record in caplog.records]
+    assert "99.0 was not tested (tested: " in output
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_request_numbers() -> None:
     assert 0 < request_number("") < 1 << 64
 
 
-def test_ranges_are_taken_over_by_whoever_came_last() -> None:
+def test_ranges_are_taken_over_by_the_last_to_come() -> None:
     sources = MetadataSources(WarnOnce())
     first, second = Metadata(1), Metadata(2)
     sources.ranges.add(1000, 100, first)

@@ -22,7 +22,7 @@ BLOCK, BLOCKS = 4096, 16
 
 
 class Cache:
-    """The part of a tensor that the connector looks at."""
+    """The part of a tensor that the connector reads."""
 
     shape = (BLOCKS, 2)
 
@@ -232,7 +232,7 @@ def test_a_load_must_be_there_in_time_for_the_tokens_that_follow_it(
     assert tokens == 60 + 30, "the rest of a, nothing of b, which loads, and its own"
     assert needed_ns == steps.metadata(requests.arrived(request("c"))).deadline_ns - 90_000_000
     steps.begin(requests.chunks(output({"b": (90, [1])}, {"a": (40, None)}, a=60, b=10)))
-    assert needed("d", 4, loaded=99)[0] == 1, "who is in the step is computed by its end"
+    assert needed("d", 4, loaded=99)[0] == 1, "what is in the step is computed by its end"
     now_ns += 210_000_000  # 70 tokens of three milliseconds
     steps.end()
     per_token_ns = (0.8 * 40 + 210) / (0.8 * 40 + 70) * 1e6
@@ -335,21 +335,21 @@ def test_pruned_requests_are_reported() -> None:
     assert not requests.is_pruned("a")
     session.pruned_requests.add(reported.number)
     assert requests.is_pruned("a")
-    assert not requests.is_pruned("nobody")
+    assert not requests.is_pruned("unknown")
 
 
-@pytest.mark.parametrize("said", [None, {}, {"do_remote_prefill": True}])
-def test_the_answer_of_a_pruned_request_says_so(said: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("answer", [None, {}, {"do_remote_prefill": True}])
+def test_the_answer_of_a_pruned_request_says_so(answer: dict[str, Any] | None) -> None:
     session = ScriptedSession()
     requests = Requests(Defaults(), "tiny", WarnOnce(), session.pruned)
     session.pruned_requests.add(requests.arrived(request("a")).number)
     requests.arrived(request("b"))
-    assert requests.reported("a", said) == {**(said or {}), "mfs_pruned": True}
-    assert requests.reported("b", said) is said
-    assert requests.reported("a", said) is said  # it has ended
+    assert requests.reported("a", answer) == {**(answer or {}), "mfs_pruned": True}
+    assert requests.reported("b", answer) is answer
+    assert requests.reported("a", answer) is answer  # it has ended
 
 
-def test_a_finder_that_owns_nothing_costs_no_look() -> None:
+def test_a_finder_that_owns_nothing_costs_no_search() -> None:
     sources = MetadataSources(WarnOnce())
     assert not sources.any_owner()
     sources.ranges.add(1, 1, Metadata(1))

@@ -1,4 +1,4 @@
-"""One verdict over the cluster: what is fatal, what is worth a look, and what is said of it."""
+"""One verdict over the cluster: what is fatal, what is worth a check, and how it is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def node(name: str = "a", connected: bool = True, silent_s: float = 0.0, rho: fl
 
 
 def subjects(reply: pb.StatusReply | None, silent: dict[str, str] | None = None) -> tuple[str, list[tuple[str, str]]]:
-    found = verdict_of(reply, 2, silent or {}, "look", {})
+    found = verdict_of(reply, 2, silent or {}, "remedy", {})
     return found.verdict, [(point.severity, point.subject) for point in found.points]
 
 
@@ -70,21 +70,21 @@ def test_what_doctors_find_is_said_once_for_all_nodes() -> None:
     assert {(n.mode, n.doctor) for n in found.nodes} == {("enforce", "not scheduled")}
 
 
-def test_modes_versions_and_clocks_that_differ_are_said() -> None:
+def test_modes_versions_and_clocks_that_differ_are_reported() -> None:
     nodes = [node("a"), node("b"), node("c", connected=False)]
     for one, version in zip(nodes, ("0.1.0", "0.2.0", "0.0.1"), strict=True):
         one.version = version
     found = verdict_of(leader(*nodes), 1, {}, "", {"a": health(), "b": health("observe", clock_s=-61.0)})
-    said = {p.subject: p.reason for p in found.points if p.severity == "warn"}
-    assert said["versions"] == "0.1.0 on a; 0.2.0 on b", "who is lost is another matter"
-    assert said["modes"] == "enforce on a; observe on b"
-    assert said["b"].startswith("its wall clock is 1m 1s behind")
-    assert "a" not in said
+    reasons = {p.subject: p.reason for p in found.points if p.severity == "warn"}
+    assert reasons["versions"] == "0.1.0 on a; 0.2.0 on b", "which node is lost is another matter"
+    assert reasons["modes"] == "enforce on a; observe on b"
+    assert reasons["b"].startswith("its wall clock is 1m 1s behind")
+    assert "a" not in reasons
     assert [n.clock_s for n in found.nodes] == [0.0, -61.0, None]
 
 
-def test_a_node_that_cannot_be_asked_is_said_so() -> None:
+def test_a_node_that_cannot_be_asked_is_reported() -> None:
     found = verdict_of(leader(node("a")), 1, {}, "", {"a": Health(None, "mfsd 0.0.9 is too old to answer")})
-    assert ("a", "its doctor was not heard: mfsd 0.0.9 is too old to answer") in {
+    assert ("a", "its doctor did not answer: mfsd 0.0.9 is too old to answer") in {
         (p.subject, p.reason) for p in found.points
     }

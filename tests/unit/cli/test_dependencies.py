@@ -15,7 +15,7 @@ OWN = {"mfsd", "nccl_shim", "mooncake_adapter"}
 EXTRA = {
     "mfsd/observe/spans.py": {"opentelemetry"},  # mfsd[otel]
     "mfsd/fabric/schema.py": {"pyavd", "nvueschema", "junoscfg"},  # mfsd[switch-check]; "not checked" without
-    "mfsd/proto/generate.py": {"grpc_tools"},  # for who changes a message
+    "mfsd/proto/generate.py": {"grpc_tools"},  # to change a message
 }
 
 

@@ -35,12 +35,12 @@ class Host:
         monkeypatch.setattr(units, "needed", lambda _: iter(()))  # this environment may be anywhere
         monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    def answer(self, code: int, said: str = "") -> None:
-        self._systemctl.write_text(f'#!/bin/sh\necho "$@" >> {self._log}\necho "{said}" >&2\nexit {code}\n')
+    def answer(self, code: int, printed: str = "") -> None:
+        self._systemctl.write_text(f'#!/bin/sh\necho "$@" >> {self._log}\necho "{printed}" >&2\nexit {code}\n')
         self._systemctl.chmod(0o755)
 
     def asked(self) -> list[str]:
-        """What systemctl was asked since the last look."""
+        """What systemctl was asked since the last call."""
         found = self._log.read_text().splitlines() if self._log.exists() else []
         self._log.unlink(missing_ok=True)
         return found
@@ -105,9 +105,9 @@ def test_a_second_time_changes_nothing(host: Host) -> None:
 def test_a_dry_run_only_says_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(units, "RUNS", host.units / "nowhere")
-    said = host.run("--dry-run", "--coordinator").stdout
-    assert f"{host.units / units.COORDINATOR}: would install" in said and "[Service]" in said
-    assert "would run: systemctl daemon-reload" in said
+    printed = host.run("--dry-run", "--coordinator").stdout
+    assert f"{host.units / units.COORDINATOR}: would install" in printed and "[Service]" in printed
+    assert "would run: systemctl daemon-reload" in printed
     shown = json.loads(host.run("--dry-run", "--json").stdout)
     assert (shown["outcome"], shown["program"]) == ("would install", str(units.program()))
     assert shown["text"] == units.unit_text(units.DAEMON, units.program())
@@ -127,7 +127,7 @@ def test_what_was_installed_can_be_taken_away(host: Host) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--uninstall"], ["--dry-run"]])
-def test_a_unit_of_somebody_else_is_left_alone(host: Host, arguments: list[str]) -> None:
+def test_a_foreign_unit_is_left_alone(host: Host, arguments: list[str]) -> None:
     file = host.units / units.DAEMON
     file.write_text("[Service]\nExecStart=/usr/bin/mfsd\n")
     result = host.run(*arguments, code=1)
@@ -135,7 +135,7 @@ def test_a_unit_of_somebody_else_is_left_alone(host: Host, arguments: list[str])
     assert file.read_text().startswith("[Service]") and host.asked() == []
 
 
-def test_without_root_or_systemd_the_remedy_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_or_systemd_the_remedy_is_reported(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert f"only root may write {host.units / units.DAEMON}: sudo " in host.run(code=1).stderr
     monkeypatch.setattr(units, "RUNS", host.units / "nowhere")

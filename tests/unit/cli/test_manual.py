@@ -22,8 +22,8 @@ PAGES = {page.file_name: page for page in pages()}
 def paths(name: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
     """Each command with the lines of its help that stay as they are."""
     blocks = f"{inspect.cleandoc(command.help or '')}\n\n{command.epilog or ''}".split("\n\n")
-    said = [line for block in blocks if block.startswith("\b") for line in block.splitlines()]
-    yield name, said
+    output = [line for block in blocks if block.startswith("\b") for line in block.splitlines()]
+    yield name, output
     if isinstance(command, click.Group):
         for word, child in command.commands.items():
             yield from paths(f"{name} {word}", child)

@@ -19,8 +19,8 @@ def test_numbers_are_translated_both_ways(tmp_path: Path) -> None:
     process(tmp_path, 100, "100 1", "inside")
     process(tmp_path, 4000, "4000 4711", "inside")
     process(tmp_path, 4711, "4711", "outside")
-    pids = Pids(tmp_path / "nobody.sock", 1)
-    assert pids.here == {} and pids.of_daemon(7) == 7, "nobody to ask: they stay"
+    pids = Pids(tmp_path / "missing.sock", 1)
+    assert pids.here == {} and pids.of_daemon(7) == 7, "no daemon to ask: they stay"
     pids.here = _numbers(tmp_path, 100)
     assert pids.here == {1: 100, 4711: 4000}
     shown = pids.shown(status([CLIENT], Totals()))

@@ -206,12 +206,12 @@ def test_odd_arguments_go_the_long_way(library: Library, arguments: tuple[Any, .
 
 def test_keywords_owners_and_peers_without_a_course_go_the_long_way(server: Any, library: Library) -> None:
     assert library.write("b:1", 5, 6, length=SIZE) == -7
-    library.owned[1][0] = "somebody"
+    library.owned[1][0] = "another"
     assert library.write("b:1", 5, 6, SIZE) == -7
     library.owned[1].clear()
     library.course = None
     assert library.write("b:1", 5, 6, SIZE) == -7
-    library.course = (99, False, False, {}, "")  # a NIC that nobody named
+    library.course = (99, False, False, {}, "")  # a NIC that was not named
     assert library.write("b:1", 5, 6, SIZE) == -7
     assert library.calls == []
     assert stats(server)["submits"] == 0

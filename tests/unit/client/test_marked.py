@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mfsd.client import Session
-from mfsd.client.marked import MarkedSession
+from mfsd.client.session import MarkedSession
 from mfsd.client.task import Task
 from mfsd.policy.mark_text import mark_text
 from mfsd.policy.marks import Marks, divided
@@ -30,7 +30,7 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     return listener
 
 
-def nobody_came(listener: socket.socket) -> bool:
+def no_client_came(listener: socket.socket) -> bool:
     with pytest.raises(BlockingIOError):
         listener.accept()
     return True
@@ -55,13 +55,13 @@ def test_each_task_goes_at_once_in_the_class_of_its_stage_and_size(
             permitted.complete()
         assert session.class_of(3) == 6
         assert session.fast_path() is None
-        assert session.submit(-5, stage=99).wait() == 7, "what cannot be is unknown, and waits for nobody"
+        assert session.submit(-5, stage=99).wait() == 7, "what cannot be is unknown, and does not wait"
         assert session.refused == {"size_bytes": 1}
-    assert nobody_came(listener)
+    assert no_client_came(listener)
 
 
 @pytest.mark.parametrize("text", [None, "", "dscp=99"])
-def test_what_cannot_be_read_marks_nothing_and_asks_nobody(
+def test_what_cannot_be_read_marks_nothing_and_asks_no_daemon(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str | None
 ) -> None:
     monkeypatch.delenv("MFS_MARK", raising=False)
@@ -70,4 +70,4 @@ def test_what_cannot_be_read_marks_nothing_and_asks_nobody(
     with caplog.at_level(logging.WARNING, "mfsd.client"), Session.open() as session:
         assert session.submit(1, stage=3).ready() and set(session.dscp) == {None}
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["MFS_MARK"]
-    assert nobody_came(listener)
+    assert no_client_came(listener)

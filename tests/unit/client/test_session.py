@@ -29,7 +29,7 @@ def fill(session: Session, nic: int):
     return task
 
 
-def look(server, session_number: int = 0, slot: int = 0):
+def snapshot(server, session_number: int = 0, slot: int = 0):
     client_id = sorted(server.segments)[session_number]
     return server.arbiter.batch_snapshot(client_id, slot)
 
@@ -139,7 +139,7 @@ def test_no_permit_where_nothing_is_scheduled(serve, session) -> None:
     serve()
     observing = session(mode=Mode.OBSERVE)
     assert observing.permit(1000, stage=Stage.P2D, nic=observing.nic("a")) is None
-    assert session().permit(1000, stage=Stage.P2D, nic=0).wire_class == 6  # a NIC that nobody named: without a permit
+    assert session().permit(1000, stage=Stage.P2D, nic=0).wire_class == 6  # a NIC that was not named: without a permit
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_permit_for_a_batch_that_has_ended_is_given_and_reported_once(serve, s
         for _ in range(3):
             s.permit(1000, stage=Stage.P2D, nic=nic, request_id=9, batch=batch).complete()
     assert [record.getMessage() for record in caplog.records] == [
-        "batch is 5: it has ended; taken as unknown (said once for this kind)"
+        "batch is 5: it has ended; taken as unknown (logged once for this kind)"
     ]
 
 
@@ -218,7 +218,7 @@ def test_a_batch_with_requests_reaches_the_daemon(serve, session) -> None:
         Flow(Stage.REUSE, "fd00::1", 100, nic, layer=1, incoming=True),
     )
     with s.batch(7, layers=4, requests=[Request(41, due, 10**9, 5, flows), Request(42)], compute_ns=4000) as batch:
-        seen = eventually(lambda: look(server))
+        seen = eventually(lambda: snapshot(server))
         assert (seen.batch_id, seen.layers, seen.layer_current) == (7, 4, 0)
         by_id = {r.request_id: r for r in seen.requests}
         assert by_id.keys() == {41, 42}
@@ -228,10 +228,10 @@ def test_a_batch_with_requests_reaches_the_daemon(serve, session) -> None:
         assert p2d.peer == b"\0" * 10 + b"\xff\xff\x0a\0\0\2"
         assert (reuse.bytes, reuse.direction, reuse.peer[:2]) == (100, 1, b"\xfd\0")
         batch.layer(2)
-        eventually(lambda: look(server).layer_current == 2)
+        eventually(lambda: snapshot(server).layer_current == 2)
         batch.done(42)
-        eventually(lambda: len(look(server).requests) == 1)
-    eventually(lambda: look(server) is None)
+        eventually(lambda: len(snapshot(server).requests) == 1)
+    eventually(lambda: snapshot(server) is None)
 
 
 def test_completed_bytes_are_taken_off(serve, session) -> None:
@@ -241,7 +241,7 @@ def test_completed_bytes_are_taken_off(serve, session) -> None:
     with s.batch(7, layers=2, requests=[Request(41, flows=(Flow(Stage.P2D, "", 3000, nic, layer=1),))]) as batch:
         with s.submit(1000, stage=Stage.P2D, nic=nic, request_id=41, batch=batch, layer=1):
             pass
-        eventually(lambda: (seen := look(server)) and seen.requests[0].demands[0].bytes_left == 2000)
+        eventually(lambda: (seen := snapshot(server)) and seen.requests[0].demands[0].bytes_left == 2000)
 
 
 def test_the_daemons_judgement_is_seen(serve, session) -> None:
@@ -250,7 +250,7 @@ def test_the_daemons_judgement_is_seen(serve, session) -> None:
     nic = s.nic("a", rate_bytes_per_s=SLOW)
     due = time.monotonic_ns() + 10**12
     with s.batch(7, layers=2, requests=[Request(41, due)]) as batch:
-        eventually(lambda: look(server))
+        eventually(lambda: snapshot(server))
         (client_id,) = server.segments
         assert not s.pruned(41)
         server.arbiter.request_prune(client_id, 41, True)
@@ -285,7 +285,7 @@ def test_a_session_attaches_by_itself_and_tells_what_is_open(serve, session) -> 
     batch.layer(4)
     server = serve()
     eventually(lambda: s.scheduled, "attached")
-    seen = eventually(lambda: (seen := look(server)) and seen.layer_current == 4 and seen)
+    seen = eventually(lambda: (seen := snapshot(server)) and seen.layer_current == 4 and seen)
     assert (seen.batch_id, len(seen.requests)) == (9, 1)
     assert batch.slot == 0
     batch.end()
@@ -308,7 +308,7 @@ def test_a_daemon_that_goes_lets_go_and_its_successor_is_found(serve, session) -
     held.complete()
     second = serve()
     eventually(lambda: s.scheduled, "attached again")
-    assert eventually(lambda: look(second)).batch_id == 9
+    assert eventually(lambda: snapshot(second)).batch_id == 9
     with s.submit(10, stage=Stage.P2D, nic=nic, batch=batch) as task:
         assert task.wire_class is not None
     waiting.complete()
@@ -411,7 +411,9 @@ def test_a_loop_goes_on_while_a_task_waits(serve, session) -> None:
         ("nic", {"nic": 7}),
     ],
 )
-def test_what_cannot_be_is_unknown_and_said_once(serve, session, caplog, kind: str, arguments: dict[str, Any]) -> None:
+def test_what_cannot_be_is_unknown_and_reported_once(
+    serve, session, caplog, kind: str, arguments: dict[str, Any]
+) -> None:
     server = serve()
     s = session()
     nic = s.nic("a", rate_bytes_per_s=125_000_000)
@@ -453,7 +455,7 @@ def test_a_batch_of_a_hundred_thousand_requests_goes_without_them(serve, session
     server = serve()
     s = session()
     batch = s.batch(7, layers=2, requests=[Request(i + 1) for i in range(100_000)], deadline_ns=10**15)
-    seen = eventually(lambda: look(server))
+    seen = eventually(lambda: snapshot(server))
     assert (seen.deadline_ns, seen.requests) == (10**15, ())
     assert s.refused == {"requests": 1}
     batch.end()
@@ -465,7 +467,7 @@ def test_flows_beyond_a_requests_share_are_merged_by_layers(serve, session) -> N
     s.nic("a", rate_bytes_per_s=125_000_000)
     flows = tuple(Flow(Stage.P2D, f"10.0.0.{peer}", 10, layer=layer) for layer in range(100) for peer in range(8))
     with s.batch(7, layers=100, requests=[Request(1, flows=flows)]):
-        seen = eventually(lambda: look(server))
+        seen = eventually(lambda: snapshot(server))
         assert [(d.bytes, d.layer) for d in seen.requests[0].demands] == [(1000, 99)] * 8
 
 

@@ -159,7 +159,7 @@ def test_what_cannot_be_in_time_is_infeasible_and_reported_once() -> None:
     assert world.infeasible["a"] == {(1, 100)}
     assert world.pruned["a"] == set()
     world.arrive("b", heavy(2, 800 * MS, 700_000_000, port))
-    assert (world.infeasible["b"], world.pruned["b"]) == (set(), set()), "it stands in nobody's way"
+    assert (world.infeasible["b"], world.pruned["b"]) == (set(), set()), "it stands in no other's way"
     world.cluster.update("a", heavy(1, 600 * MS, 690_000_000, port), 0)
     assert all(not delta.infeasible for delta in world.tell().values())
     world.update("a", heavy(1, 600 * MS, 500_000_000, port))

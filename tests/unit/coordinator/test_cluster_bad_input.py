@@ -41,7 +41,7 @@ def test_a_departure_before_the_arrival_is_ignored() -> None:
     assert world.cluster.oddities["departure of an unknown batch: ignored"] == 1
 
 
-def test_a_departure_of_somebody_elses_batch_is_ignored() -> None:
+def test_a_departure_of_another_nodes_batch_is_ignored() -> None:
     world = World("a", "b")
     world.arrive("a", batch(1, S))
     world.depart("b", 1)
@@ -134,7 +134,7 @@ def test_more_than_a_core_can_count_is_refused_and_changes_nothing() -> None:
     assert world.cluster.requests_active() == 0
 
 
-def test_a_daemon_that_floods_is_refused_and_harms_nobody() -> None:
+def test_a_daemon_that_floods_is_refused_and_harms_no_other() -> None:
     world = World("wild", "b")
     world.arrive("b", batch(1, S))
     world.cluster.hold()
@@ -191,7 +191,7 @@ def test_the_cluster_has_room_for_so_many_batches(monkeypatch: pytest.MonkeyPatc
     assert set(world.cluster.batches[2].reported) == {"a", "b"}
 
 
-def test_refusals_that_nobody_reads_are_bounded() -> None:
+def test_refusals_that_are_not_read_are_bounded() -> None:
     world = World("a")
     for number in range(REFUSALS_MAX + 5):
         world.cluster.arrive("a", BatchReport(number, "u", 0, [], {}), 0)
@@ -200,7 +200,7 @@ def test_refusals_that_nobody_reads_are_bounded() -> None:
 
 
 def test_what_is_held_is_planned_together() -> None:
-    """Before the release nobody hears a judgement; after it all is as if reported one after the other."""
+    """Before the release no node is sent a decision; after it all is as if reported one after the other."""
     held, one_by_one = (
         World("a", policy=PolicyConfig(drop_budget=0.5)),
         World("a", policy=PolicyConfig(drop_budget=0.5)),

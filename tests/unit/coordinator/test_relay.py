@@ -23,14 +23,14 @@ class Daemon:
     def __init__(self, node: str, answers: bool = True) -> None:
         self.node = node
         self.hello = pb.Hello(node=node, version="0.0.9", answers=answers)
-        self.heard: list[pb.Question] = []
+        self.received: list[pb.Question] = []
 
     def send(self, message: pb.ToNode) -> None:
-        self.heard.append(message.question)
+        self.received.append(message.question)
 
 
 def answer(daemon: Daemon, reply: bytes, last: bool = True) -> pb.Answer:
-    return pb.Answer(id=daemon.heard[-1].id, reply=reply, last=last)
+    return pb.Answer(id=daemon.received[-1].id, reply=reply, last=last)
 
 
 @in_loop
@@ -50,7 +50,7 @@ async def test_all_are_asked_and_the_question_ends_with_the_last_answer() -> Non
         ("old", b"", True), ("b", b"of b", True), ("a", b"part", False), ("a", b"", True),
     ]  # fmt: skip
     assert "too old" in seen[0].problem and "not connected" in seen[-1].problem
-    assert [d.heard[0].request for d in daemons[:2]] == [b"why", b"why"] and not daemons[2].heard
+    assert [d.received[0].request for d in daemons[:2]] == [b"why", b"why"] and not daemons[2].received
 
 
 @in_loop
@@ -65,8 +65,8 @@ async def test_who_stops_asking_is_not_answered_and_who_joins_is_asked() -> None
         questions.joined(daemons[2])
         questions.answered("gpu-2", answer(daemons[2], b"a flow", last=False))
         assert (await coming).node == "gpu-2"
-    assert daemons[0].heard[-1].end and daemons[2].heard[-1].end and not daemons[1].heard
-    questions.answered("gpu-1", answer(daemons[0], b"late"))  # nobody waits for it
+    assert daemons[0].received[-1].end and daemons[2].received[-1].end and not daemons[1].received
+    questions.answered("gpu-1", answer(daemons[0], b"late"))  # no reader waits for it
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""When the leader looks at its state without any event: only where time alone changes something."""
+"""When the leader evaluates its state without any event: only where time alone changes something."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ async def test_the_service_ticks_only_while_it_is_due() -> None:
     assert cluster is not None
     cluster.connect("a", {}, now_ns)
     service._ticks_wanted.set()
-    await until(lambda: not service._ticks_wanted.is_set(), "it looks whether a tick is due")
+    await until(lambda: not service._ticks_wanted.is_set(), "it checks whether a tick is due")
     now_ns += 3600 * S
     assert service.seen(0).uptime_ns == 3600 * S
-    assert cluster.now_ns == now_ns, "who asks is answered as of now"
+    assert cluster.now_ns == now_ns, "a query is answered as of now"
     cluster.disconnect("a", now_ns)
     service._ticks_wanted.set()
 

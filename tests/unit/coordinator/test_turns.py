@@ -57,8 +57,8 @@ def test_a_step_that_fails_ends_only_its_own_task() -> None:
 
         work = Work()
         turns = Turns()
-        said = await asyncio.gather(turns.take(broken()), turns.take(work.steps("b", 2)), return_exceptions=True)
-        assert isinstance(said[0], ValueError)
+        output = await asyncio.gather(turns.take(broken()), turns.take(work.steps("b", 2)), return_exceptions=True)
+        assert isinstance(output[0], ValueError)
         assert work.done == ["b", "b"]
 
     asyncio.run(main())

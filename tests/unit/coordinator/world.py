@@ -46,7 +46,7 @@ class World:
         self.tell()
 
     def tell(self) -> dict[str, Delta]:
-        """Gives every daemon what it has not heard."""
+        """Gives every daemon what it has not been sent."""
         reported = {}
         for name in sorted(self.cluster.dirty):
             delta = self.cluster.take(name)

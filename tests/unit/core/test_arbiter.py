@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from mfsd._native import Arbiter, Client, Mode, Policy, Rule, Stage
 WINDOW_BYTES = 100_000
 KIB = 1024
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
-def test_a_client_that_left_blocks_nobody(serve, take: Take, eventually: Eventually) -> None:
+def test_a_client_that_left_blocks_no_other(serve, take: Take, eventually: Eventually) -> None:
     server = serve(window_ns=0, window_bytes_min=WINDOW_BYTES)
     with server.attach() as client:
         nic = client.nic("rdma0")
@@ -76,7 +77,7 @@ def test_waiting_ends_when_the_daemon_gives_up(serve) -> None:
     assert client.wait(1) is False
     server.arbiter.close()
     assert not client.alive()
-    assert client.wait(3600 * 10**9) is False  # at once: nobody will ever grant
+    assert client.wait(3600 * 10**9) is False  # at once: no arbiter will ever permit
     with pytest.raises(OSError) as raised:
         client.submit(1, stage=Stage.P2D)
     assert raised.value.errno == errno.ENOTCONN

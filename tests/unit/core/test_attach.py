@@ -97,7 +97,7 @@ def test_no_daemon(tmp_path: Path) -> None:
     )
 
 
-def test_nobody_behind_the_socket(tmp_path: Path) -> None:
+def test_no_daemon_behind_the_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "dead")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(path)
@@ -181,7 +181,7 @@ def test_a_daemon_that_sends_without_end_is_not_listened_to_without_end(daemon: 
 def test_the_good_segment_is_taken(daemon: Callable[[Answer], str]) -> None:
     path = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
     with Client.attach(path, timeout_ms=100_000) as client:
-        assert not client.alive()  # nobody writes heartbeats
+        assert not client.alive()  # no arbiter writes heartbeats
         with pytest.raises(OSError, match="not connected") as raised:
             client.submit(1, stage=3)
         assert raised.value.errno == errno.ENOTCONN

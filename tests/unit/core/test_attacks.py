@@ -46,7 +46,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return compile_program
 
 
-def said(program: Path, *arguments: str) -> str:
+def output(program: Path, *arguments: str) -> str:
     environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
     done = subprocess.run([str(program), *arguments], capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, f"{program.name} {arguments}: exit {done.returncode}\n{done.stderr[-4000:]}"
@@ -60,7 +60,7 @@ def run(build: Callable[..., Path]) -> Run:
 
     def one(scenario: str) -> Figures:
         if scenario not in known:
-            lines = said(program, scenario).splitlines()
+            lines = output(program, scenario).splitlines()
             known[scenario] = {name: int(value) for name, value in map(str.split, lines)}
         return known[scenario]
 
@@ -83,7 +83,7 @@ def test_a_victim_keeps_what_it_has_alone(run: Run, scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["cycle-40ms", "cycle-60ms", "dead-peer-shared", "gigabyte-on-credit"])
-def test_a_destination_that_stands_still_is_nobodys(run: Run, scenario: str) -> None:
+def test_a_destination_that_stands_still_is_of_no_program(run: Run, scenario: str) -> None:
     """Not for the 50 ms after which a task is written off: for several times what its bytes take."""
     assert run(scenario)["longest_us"] < 5000
 
@@ -131,12 +131,12 @@ def test_what_costs_the_arbiter_is_heard_less(run: Run) -> None:
 
 
 def test_a_permit_goes_to_the_first_of_a_queue_pair(build: Callable[..., Path]) -> None:
-    said(build("arbiter_fifo"))
+    output(build("arbiter_fifo"))
 
 
 def test_a_batch_that_has_ended_keeps_what_was_submitted_before(build: Callable[..., Path]) -> None:
-    said(build("arbiter_ends"))
+    output(build("arbiter_ends"))
 
 
 def test_chosen_numbers_do_not_chain_in_the_ledger(build: Callable[..., Path]) -> None:
-    said(build("ledger_chains", ("arbiter/ledger.c",)))
+    output(build("ledger_chains", ("arbiter/ledger.c",)))

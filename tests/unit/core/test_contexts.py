@@ -9,6 +9,7 @@ import random
 import select
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ RATE = 1000
 """So slow that what fills the window is not overdue before minutes have passed."""
 S = 10**9
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def filled(serve, **options):
@@ -121,11 +122,11 @@ def test_compute_left_is_pro_rata_and_passes_with_time(serve, eventually: Eventu
     server = serve()
     client = server.attach()
     batch = client.batch_begin(1, 10, 0, 1000 * S)
-    look = eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch))
-    assert 900 * S < look.compute_left_ns <= 1000 * S
+    snapshot = eventually(lambda: server.arbiter.batch_snapshot(client.client_id, batch))
+    assert 900 * S < snapshot.compute_left_ns <= 1000 * S
     later = eventually(
         lambda: (
-            (now := server.arbiter.batch_snapshot(client.client_id, batch)).compute_left_ns < look.compute_left_ns
+            (now := server.arbiter.batch_snapshot(client.client_id, batch)).compute_left_ns < snapshot.compute_left_ns
             and now
         )
     )
@@ -265,7 +266,13 @@ def test_changes_are_reported_once_and_ring(serve, eventually: Eventually) -> No
     seen: dict[int, tuple[int, int]] = {}
 
     def so_far() -> dict[int, tuple[int, int]]:
-        seen.update({slot: (look.batch_id, look.layer_current) for _, slot, look in server.arbiter.changed() if look})
+        seen.update(
+            {
+                slot: (snapshot.batch_id, snapshot.layer_current)
+                for _, slot, snapshot in server.arbiter.changed()
+                if snapshot
+            }
+        )
         return seen
 
     eventually(lambda: so_far() == {batch: (1, 1), others[0]: (2, 0), others[1]: (3, 0)})
@@ -284,12 +291,12 @@ def test_a_batch_is_known_with_all_its_requests(serve, eventually: Eventually) -
         batch, _ = client.batch_begin_with(batch_id, 4, requests)
         assert select.select([fd], [], [], 20)[0]
         os.read(fd, 8)
-        look = eventually(
+        snapshot = eventually(
             lambda batch=batch, batch_id=batch_id: (
                 (seen := server.arbiter.batch_snapshot(client.client_id, batch)) and seen.batch_id == batch_id and seen
             )
         )
-        assert len(look.requests) == 100
+        assert len(snapshot.requests) == 100
         server.arbiter.changed()
         client.batch_end(batch)
         assert select.select([fd], [], [], 20)[0]
@@ -324,9 +331,9 @@ def test_a_batch_comes_whole_whatever_message_comes_first(serve, eventually: Eve
         lane.send(message(kind=MessageKind.BATCH, batch=batch))
     else:
         lane.send(message(batch=batch))
-    look = eventually(lambda: server.arbiter.batch_snapshot(other.client_id, batch))
-    assert {r.request_id for r in look.requests} == {r.request_id for r in requests}
-    assert all(len(r.demands) == 1 for r in look.requests)
+    snapshot = eventually(lambda: server.arbiter.batch_snapshot(other.client_id, batch))
+    assert {r.request_id for r in snapshot.requests} == {r.request_id for r in requests}
+    assert all(len(r.demands) == 1 for r in snapshot.requests)
 
 
 def replace(client: Client, batch: int, slots: list[int]) -> None:
@@ -346,10 +353,10 @@ def test_requests_that_were_replaced_while_the_arbiter_was_away_are_there_once(s
     server.arbiter.batch_rank(client.client_id, 1, 0)  # reads what there is
     replace(client, batch, slots)
     server.arbiter.start()
-    look = eventually(
+    snapshot = eventually(
         lambda: (seen := server.arbiter.batch_snapshot(client.client_id, batch)) and seen.batch_id == 2 and seen
     )
-    assert sorted(r.request_id for r in look.requests) == [50, 51]
+    assert sorted(r.request_id for r in snapshot.requests) == [50, 51]
 
 
 def test_what_a_client_has_reported_is_read_no_more_when_it_leaves(serve) -> None:
@@ -469,11 +476,11 @@ def test_garbage_in_every_table(hostile, eventually: Eventually, filling: str) -
         sent += 60
         drained(server, eventually, sent)
         for slot in range(_native.BATCHES_MAX):
-            look = server.arbiter.batch_snapshot(client.client_id, slot)
-            if look is not None:
-                assert look.layers <= 2**16
-                assert look.compute_left_ns <= 2**60
-                for request in look.requests:
+            snapshot = server.arbiter.batch_snapshot(client.client_id, slot)
+            if snapshot is not None:
+                assert snapshot.layers <= 2**16
+                assert snapshot.compute_left_ns <= 2**60
+                for request in snapshot.requests:
                     assert request.deadline_ns <= 2**60
                     assert all(0 <= d.bytes_left <= d.bytes <= 2**40 for d in request.demands)
         server.arbiter.changed()
@@ -500,5 +507,5 @@ def test_a_chain_that_bites_its_tail_ends(hostile, eventually: Eventually) -> No
         store("request", _native.REQUEST_BYTES, slot, "version", 99)
         SubmitRing(segment).send(request_message(slot))
     drained(server, eventually, sent + 2)
-    look = server.arbiter.batch_snapshot(client.client_id, batch)
-    assert sum(len(r.demands) for r in look.requests) <= 3
+    snapshot = server.arbiter.batch_snapshot(client.client_id, batch)
+    assert sum(len(r.demands) for r in snapshot.requests) <= 3

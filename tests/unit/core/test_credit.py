@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,8 +15,11 @@ from mfsd._native import LAYOUT, Client, Mode, Permit, Policy, RequestInfo, Stag
 from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 
+if TYPE_CHECKING:
+    from mfsd._native import ClientStats  # only in the stub
+
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 FAST = 12_500_000_000
 WINDOW_BYTES = 1_000_000
@@ -49,15 +52,14 @@ def taken(server: Server, client: Client) -> int:
     return int(server.arbiter.client_stats(client.client_id)["taken"])
 
 
-def settled(server: Server, client: Client, completes: int, eventually: Eventually) -> dict[str, object]:
+def settled(server: Server, client: Client, completes: int, eventually: Eventually) -> ClientStats:
     """The client's counts when so many tasks have been read to their ends."""
 
-    def looked() -> dict[str, object] | None:
+    def completed() -> ClientStats | None:
         stats = server.arbiter.client_stats(client.client_id)
         return stats if stats["completes"] == completes else None
 
-    stats = eventually(looked, f"{completes} completions")
-    assert isinstance(stats, dict)
+    stats: ClientStats = eventually(completed, f"{completes} completions")
     return stats
 
 
@@ -67,7 +69,7 @@ def on_credit(server: Server, client: Client, **words: object) -> bool:
     return taken(server, client) > before
 
 
-def test_nobody_is_woken_and_all_is_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
+def test_no_thread_is_woken_and_all_is_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
     server, client = lent()
     before = server.arbiter.client_stats(client.client_id)
     bytes_before = sum(server.arbiter.nic_stats(0)["granted_bytes"])
@@ -85,7 +87,7 @@ def test_an_arbiter_at_rest_sleeps_on(lent: Callable[..., tuple[Server, Client]]
     server, client = lent(heartbeat_ns=50_000_000)
     asleep = LAYOUT["header.arbiter_asleep"]
 
-    def nobody_rang() -> bool:
+    def no_client_rang() -> bool:
         """Not in the first try where this machine stood still for so long that the arbiter went dormant."""
         before = server.arbiter.stats()["wakeups"]
         eventually(lambda: server.segments[client.client_id][asleep] == AT_REST, "rest")
@@ -93,7 +95,7 @@ def test_an_arbiter_at_rest_sleeps_on(lent: Callable[..., tuple[Server, Client]]
             ask(client).complete()
         return bool(server.arbiter.stats()["wakeups"] == before + 1)
 
-    eventually(nobody_rang, "fifty tasks for which nobody rings")
+    eventually(no_client_rang, "fifty tasks for which no client rings")
 
 
 @pytest.mark.parametrize("variant", list(Variant))
@@ -165,7 +167,7 @@ def test_all_clients_together_have_half_of_the_window(
 
 def held_on_credit(server: Server, client: Client, size_bytes: int) -> list[Permit]:
     """Permits that are held at once, as long as they are on credit; then all are given back."""
-    held = []
+    held: list[Permit] = []
     while len(held) < 100:
         before = taken(server, client)
         permit = ask(client, size_bytes)
@@ -200,7 +202,7 @@ def test_a_critical_flow_ends_it(lent: Callable[..., tuple[Server, Client]], eve
     """Its class is known to the queue alone, so its process asks until there were none for a while."""
     server, client = lent(policy=Policy(critical_laxity_share=1.0))
     near_ns = time.monotonic_ns() + 100 * 10**9
-    assert on_credit(server, client, request_id=5, deadline_ns=near_ns)  # nobody knew
+    assert on_credit(server, client, request_id=5, deadline_ns=near_ns)  # it was not known
     assert not on_credit(server, client, request_id=5, deadline_ns=near_ns)
     assert not on_credit(server, client)
     eventually(lambda: on_credit(server, client), "credit, a while after")
@@ -259,7 +261,7 @@ def test_accounts_are_whole_whichever_thread_is_read_first(
             permit = sender.submit(ask, client, size_bytes, request_id=77, batch=batch).result()
             completer.submit(permit.complete).result()
         client.batch_end(batch)
-    (done,) = eventually(server.arbiter.finished, "the end of the request")  # type: ignore[misc]
+    (done,) = eventually(server.arbiter.finished, "the end of the request")
     assert done.size_bytes == sum(sizes)
     assert done.verdict == Verdict.MET
     assert server.arbiter.ledger_totals()["unaccounted"] == 0

@@ -1,9 +1,10 @@
-"""An arbiter with nothing to do writes its heartbeat ahead and sleeps; whoever needs it takes that for nothing."""
+"""An arbiter with nothing to do writes its heartbeat ahead and sleeps; no reader takes that for a failure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from mfsd._native import LAYOUT, Client, Stage
 from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
 
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 Serve = Callable[..., Server]
 
 S = 10**9
@@ -24,7 +25,7 @@ class Header:
 
     def __init__(self, server: Server, client: Client) -> None:
         self._memory = server.segments[client.client_id]
-        self._client = client  # attached for as long as this is looked at
+        self._client = client  # attached for as long as this is read
 
     def _at(self, field: str, size: int) -> slice:
         return slice(LAYOUT[f"header.{field}"], LAYOUT[f"header.{field}"] + size)
@@ -59,13 +60,13 @@ def dormant(serve: Serve, eventually: Eventually) -> tuple[Server, Client, Heade
     return server, client, header
 
 
-def test_it_lives_for_whoever_looks(dormant: tuple[Server, Client, Header]) -> None:
+def test_every_reader_sees_it_alive(dormant: tuple[Server, Client, Header]) -> None:
     _, client, _ = dormant
     assert client.alive()
 
 
 def test_a_message_wakes_it(dormant: tuple[Server, Client, Header], eventually: Eventually) -> None:
-    """Also one that asks for nothing: the rings are looked at once a second only."""
+    """Also one that asks for nothing: the rings are polled once a second only."""
     _, client, header = dormant
     client.batch_begin(7, 4, 0, 0)
     eventually(lambda: header.ahead_ns <= 0 and header.asleep == AT_REST, "an arbiter that is awake again")
@@ -84,7 +85,7 @@ def test_another_client_finds_it_alive(dormant: tuple[Server, Client, Header], e
 
 
 def test_collectives_alone_end_it(dormant: tuple[Server, Client, Header], eventually: Eventually) -> None:
-    """They ring for nobody; the next heartbeat sees them."""
+    """They ring in vain; the next heartbeat sees them."""
     _, client, header = dormant
     client.count_posted(0, Stage.COLLECTIVE, 1000)
     eventually(lambda: header.ahead_ns <= 0, "a heartbeat as it is written while something goes on")
@@ -122,4 +123,4 @@ def test_who_asks_of_a_dead_one_is_not_kept(serve: Serve, asleep: int) -> None:
     assert client.alive()
     client.ask(Transfer(1000, Stage.P2D), 0, None, 0, 1000 * S, 6)
     assert not client.alive()
-    assert other.alive(), "who has asked for nothing has no reason to doubt"
+    assert other.alive(), "a client that has asked for nothing has no reason to doubt"

@@ -1,4 +1,4 @@
-"""A client that writes anything it likes into its segment harms nobody but itself."""
+"""A client that writes anything into its segment harms none but itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ KIB = 1024
 NONE_U32 = 2**32 - 1
 MESSAGE = struct.Struct("<QQQQQIHBBBBB5x")  # struct mfs_message
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 class SubmitRing:
@@ -53,7 +54,7 @@ class SubmitRing:
         self.segment[at : at + 8] = (ticket + 1).to_bytes(8, "little")
 
     def send(self, message: bytes) -> None:
-        """Published before it is claimed, nobody else being on this ring: a test that stalls leaves no torn slot."""
+        """Published before it is claimed, no other being on this ring: a test that stalls leaves no torn slot."""
         ticket = self.load("submit.tail")
         self.publish(ticket, message)
         self.store("submit.tail", ticket + 1)
@@ -252,7 +253,7 @@ def crowd(pair) -> Iterator[None]:
         thread.join()
 
 
-def test_a_stray_write_into_a_ring_hangs_nobody(pair, crowd: None) -> None:
+def test_a_stray_write_into_a_ring_hangs_no_client(pair, crowd: None) -> None:
     """The program posts natively then; the daemon gives it up when it sees the same."""
     _, hostile, ring = pair
     ring.store("submit.head_seen", 2**62)

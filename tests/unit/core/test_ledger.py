@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from mfsd import _native
 from mfsd._native import Account, Arbiter, Client, Finished, RequestInfo, Stage, Verdict
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def cells(account: Account) -> dict[tuple[int, int], tuple[int, int, int, int]]:
@@ -24,11 +25,11 @@ def cells(account: Account) -> dict[tuple[int, int], tuple[int, int, int, int]]:
 def all_finished(arbiter: Arbiter, n: int, eventually: Eventually) -> list[Finished]:
     found: list[Finished] = []
 
-    def look() -> bool:
+    def poll() -> bool:
         found.extend(arbiter.finished())
         return len(found) >= n
 
-    eventually(look, f"{n} finished requests")
+    eventually(poll, f"{n} finished requests")
     return found
 
 

@@ -1,4 +1,4 @@
-"""More clients than a turn looks at: whoever is left out rings, and nothing is lost (`arbiter_many.c`)."""
+"""More clients than a turn polls: one that is left out rings, and nothing is lost (`arbiter_many.c`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENTS, THREADS, ASKS = 48, 6, 60
 PATIENCE_NS = 30 * 10**9
 
 
-def test_who_is_looked_at_and_who_rings(tmp_path: Path) -> None:
+def test_which_clients_are_polled_and_which_ring(tmp_path: Path) -> None:
     program = tmp_path / "arbiter_many"
     sources = core("arbiter/arbiter.c", "arbiter/command.c")  # less what the program includes
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include"]
@@ -30,8 +30,8 @@ def test_who_is_looked_at_and_who_rings(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_nobody_waits_for_a_bell_that_did_not_ring(serve: Callable[..., Server]) -> None:
-    """No heartbeat comes to anybody's help. Each client is silent for longer than it is looked at, now and then."""
+def test_no_client_waits_for_a_bell_that_did_not_ring(serve: Callable[..., Server]) -> None:
+    """No heartbeat helps. Each client is silent for longer than it is polled, now and then."""
     server = serve(heartbeat_ns=900 * 10**9)
     clients = [server.attach() for _ in range(CLIENTS)]
     for client in clients:

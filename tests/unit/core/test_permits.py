@@ -6,6 +6,7 @@ import errno
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.waiting import TIMEOUT_S
 WINDOW_BYTES = 100_000
 KIB = 1024
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def test_one_task(serve, take: Take, eventually: Eventually) -> None:
@@ -184,7 +185,7 @@ def test_tasks_run_out_and_come_back(serve, take: Take, eventually: Eventually) 
 
 
 def test_what_finds_the_ring_full_is_reported_later(serve, take: Take, eventually: Eventually) -> None:
-    server = serve(start=False)  # nobody reads
+    server = serve(start=False)  # no arbiter reads
     with server.attach() as client:
         nic = client.nic("rdma0")
         batch = client.batch_begin(1, layers=9)
@@ -215,7 +216,7 @@ def test_what_finds_the_ring_full_is_reported_later(serve, take: Take, eventuall
 
 def test_a_permit_of_another_epoch_is_ignored(serve) -> None:
     """What a daemon's former life wrote, or a stale page says, permits nothing."""
-    server = serve(start=False)  # nobody else grants
+    server = serve(start=False)  # no other permits
     with server.attach() as client:
         nic = client.nic("rdma0")
         task = client.submit(1000, stage=Stage.P2D, nic=nic)

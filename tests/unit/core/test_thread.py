@@ -26,7 +26,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def said(program: Path, *words: str) -> list[list[str]]:
+def output(program: Path, *words: str) -> list[list[str]]:
     done = subprocess.run([program, *words], capture_output=True, text=True, check=True, timeout=60)
     return [line.split() for line in done.stdout.splitlines()]
 
@@ -44,12 +44,12 @@ def may(scheduler: int) -> bool:
 
 
 def test_where_it_may_spin_it_is_no_real_time_thread(program: Path) -> None:
-    (_, scheduler), _, (_, spin_ns) = said(program, "priority", "64")
+    (_, scheduler), _, (_, spin_ns) = output(program, "priority", "64")
     assert (int(scheduler), int(spin_ns)) == (os.SCHED_OTHER, 50_000)
 
 
 def test_where_cores_are_few_it_never_spins_and_is_one(program: Path) -> None:
-    (_, scheduler), _, (_, spin_ns) = said(program, "priority", "4")
+    (_, scheduler), _, (_, spin_ns) = output(program, "priority", "4")
     assert int(spin_ns) == 0
     if may(os.SCHED_RR):
         assert int(scheduler) == os.SCHED_RR
@@ -57,7 +57,7 @@ def test_where_cores_are_few_it_never_spins_and_is_one(program: Path) -> None:
 
 def test_both_threads_stay_on_the_processors_that_they_are_given(program: Path) -> None:
     cpu = str(max(os.sched_getaffinity(0)))
-    assert said(program, "affinity", cpu) == [[cpu], [cpu]]
+    assert output(program, "affinity", cpu) == [[cpu], [cpu]]
 
 
 def test_processors_that_it_may_not_use_are_refused() -> None:
@@ -71,10 +71,10 @@ def test_processors_that_it_may_not_use_are_refused() -> None:
 
 def test_a_long_turn_is_not_taken_for_death(program: Path) -> None:
     """As long as the turn, without the thread that beats for it."""
-    ((_, oldest_ms),) = said(program, "late", "450")
+    ((_, oldest_ms),) = output(program, "late", "450")
     assert int(oldest_ms) < 450
 
 
 def test_a_turn_that_does_not_end_is(program: Path) -> None:
-    ((_, oldest_ms),) = said(program, "late", "1200")
+    ((_, oldest_ms),) = output(program, "late", "1200")
     assert int(oldest_ms) > STALE_AFTER_MS

@@ -1,10 +1,11 @@
-"""The ring of events: what it holds, in which order, and what happens when nobody reads."""
+"""The ring of events: what it holds, in which order, and what happens when it is not read."""
 
 from __future__ import annotations
 
 import errno
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from mfsd.node.events import Event, Kind, decode
 from tests.support.arbiter import Server
 
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 class Reader:
@@ -22,12 +23,12 @@ class Reader:
         self.server, self.events, self.lost = server, list[Event](), 0
 
     def until(self, kind: Kind, n: int, eventually: Eventually) -> list[Event]:
-        def look() -> bool:
+        def poll() -> bool:
             data, self.lost = self.server.arbiter.trace_read()
             self.events += decode(data)
             return sum(e.kind == kind for e in self.events) >= n
 
-        eventually(look, f"{n} events {kind.name}")
+        eventually(poll, f"{n} events {kind.name}")
         return self.events
 
 
@@ -147,7 +148,7 @@ def test_a_client_that_is_given_up_is_an_event(serve: Callable[..., Server], eve
     client = server.attach()
     server.arbiter.trace_attach(16)
     reader = Reader(server)
-    client.submit(1, stage=Stage.P2D, nic=15)  # a NIC that nobody has named
+    client.submit(1, stage=Stage.P2D, nic=15)  # a NIC that was not named
     (event,) = [e for e in reader.until(Kind.FAIL_OPEN, 1, eventually) if e.kind == Kind.FAIL_OPEN]
     assert (event.client_id, event.value) == (client.client_id, 1)
     assert server.arbiter.opened()["given_up"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support.waiting import TIMEOUT_S
 WINDOW_BYTES = 100_000
 KIB = 1024
 Take = Callable[[Client, int], list[int]]
-Eventually = Callable[..., object]
+Eventually = Callable[..., Any]
 
 
 def test_the_window_bounds_what_is_in_flight(serve, take: Take, eventually: Eventually) -> None:
@@ -113,7 +114,7 @@ def test_what_never_waits_goes_before_what_is_held(serve, take: Take, eventually
     ("dscp", "class_marked", "waits"),
     [
         ([46, 34, 26, 18, 10, 9, 8, 1], True, False),
-        ([46, 34, 26, 18, 10, 9, 8, 1], False, True),  # posted who knows where
+        ([46, 34, 26, 18, 10, 9, 8, 1], False, True),  # posted in an unknown class
         ([], True, True),  # no classes on the wire
         ([46, 34, 34, 34, 34, 34, 34, 34], True, True),  # the wire does not tell them apart
     ],
@@ -147,7 +148,7 @@ def test_critical_flows_do_not_wait_for_collectives(serve, take: Take, eventuall
 
 
 @pytest.mark.parametrize("completed", [0, 2_000_000], ids=["stuck", "garbage"])
-def test_counters_that_make_no_sense_block_nobody_for_ever(serve, take: Take, completed: int) -> None:
+def test_counters_that_make_no_sense_block_no_client_for_ever(serve, take: Take, completed: int) -> None:
     server = serve()
     with server.attach() as liar, server.attach() as client:
         nic = client.nic("rdma0")
@@ -157,7 +158,7 @@ def test_counters_that_make_no_sense_block_nobody_for_ever(serve, take: Take, co
         assert take(client, 1) == [task]
 
 
-def test_a_client_that_finishes_nothing_blocks_nobody_for_ever(serve, take: Take) -> None:
+def test_a_client_that_finishes_nothing_blocks_no_other_for_ever(serve, take: Take) -> None:
     server = serve(window_ns=0, window_bytes_min=WINDOW_BYTES)
     with server.attach() as stuck, server.attach() as client:
         nic = client.nic("rdma0", 0, 10**10)

@@ -269,7 +269,7 @@ def test_one_daemon_a_socket_and_coordinators_survive_a_drain() -> None:
         assert find(manifests, "PodDisruptionBudget", name)["spec"]["maxUnavailable"] == 1
 
 
-def test_policies_let_in_nodes_and_nobody_else() -> None:
+def test_policies_let_in_nodes_and_nothing_else() -> None:
     manifests = render({"networkPolicy": {"nodeCIDRs": ["10.0.0.0/16"]}})
     (ingress,) = find(manifests, "NetworkPolicy", "mfs-coordinator")["spec"]["ingress"]
     assert [p["port"] for p in ingress["ports"]] == [7400]
@@ -312,7 +312,7 @@ def test_vllm_finds_library_and_daemon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"config": {"mode": "watch"}}, "config.mode"),
         ({"config": {"arbiter": {"windw": "1ms"}}}, "Additional property windw is not allowed"),
@@ -332,8 +332,8 @@ def test_vllm_finds_library_and_daemon() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_work_is_refused_by_its_name(values: dict[str, Any], said: str) -> None:
-    assert said in refusal(values)
+def test_what_cannot_work_is_refused_by_its_name(values: dict[str, Any], message: str) -> None:
+    assert message in refusal(values)
 
 
 def test_the_schema_knows_the_keys_of_the_configuration() -> None:

@@ -75,7 +75,7 @@ def test_the_rest_is_not_compared_where_the_page_says_so() -> None:
     assert console.differs(cut, ['{"reply":"rules","daemon":1}']) != ""
 
 
-def test_what_nobody_knows_is_refused() -> None:
+def test_what_is_not_known_is_refused() -> None:
     for note in ("<!-- needs: luck -->", "<!-- skip: yes -->"):
-        with pytest.raises(ValueError, match="nobody knows"):
+        with pytest.raises(ValueError, match="is not known"):
             console.read(f"{note}\n{BLOCK}")

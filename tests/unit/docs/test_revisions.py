@@ -1,4 +1,4 @@
-"""Revisions that the pages and the recorded results name can be looked at."""
+"""Revisions that the pages and the recorded results name can be read."""
 
 from __future__ import annotations
 

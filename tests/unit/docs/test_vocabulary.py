@@ -8,24 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.docs import vocabulary
-from tests.unit.docs.vocabulary import RETIRED, Retired, folder_of, left, places
+from tests.unit.docs.vocabulary import RETIRED, Retired, places
 
 ROOT = Path(__file__).resolve().parents[3]
 GLOSSARY = (ROOT / "docs" / "internals" / "glossary.md").read_text()
 
 
 @pytest.mark.parametrize("retired", RETIRED, ids=[retired.word for retired in RETIRED])
-def test_a_retired_word_is_only_where_it_is_known_to_be_left(retired: Retired) -> None:
-    known = left().get(retired.word, set())
-    found = [(folder_of(name), place) for name, place in places(retired)]
-    new = [place for folder, place in found if folder not in known]
-    assert not new, f"write {retired.instead} instead of {retired.word}:\n" + "\n".join(new[:20])
-    clean = known - {folder for folder, _ in found}
-    assert not clean, f"{retired.word} is gone from {clean}: run python -m tests.unit.docs.vocabulary --shrink"
-
-
-def test_only_retired_words_are_left() -> None:
-    assert left().keys() <= {retired.word for retired in RETIRED}
+def test_a_retired_word_is_nowhere(retired: Retired) -> None:
+    found = list(places(retired))
+    assert not found, f"write {retired.instead} instead of {retired.word}:\n" + "\n".join(found[:20])
 
 
 def test_a_word_is_found_by_itself_and_in_names_but_not_inside_of_others(
@@ -34,7 +26,7 @@ def test_a_word_is_found_by_itself_and_in_names_but_not_inside_of_others(
     (tmp_path / "a.py").write_text("told = 1\nbatch_told = 2\ntoldness = untold = 3\n")
     monkeypatch.setattr(vocabulary, "ROOT", tmp_path)
     monkeypatch.setattr(vocabulary, "tracked", lambda: ("a.py",))
-    found = [place for _, place in places(Retired("told", "announced"))]
+    found = places(Retired("told", "announced"))
     assert [place.split(":")[1] for place in found] == ["1", "2"]
 
 

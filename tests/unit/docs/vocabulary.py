@@ -1,24 +1,15 @@
-"""Words that the project gave up, what stands for them, and where they are still left.
-
-    python -m tests.unit.docs.vocabulary           # where each stands
-    python -m tests.unit.docs.vocabulary --shrink  # takes what is clean off vocabulary_left.txt
-
-A new word is a line of RETIRED. Where it cannot be mended at once, its folders are named in vocabulary_left.txt,
-one a line, so that two branches that clean different folders merge.
-"""
+"""Words that the project gave up, and what stands for them. A new word is a line of RETIRED."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]
-LEFT = Path(__file__).with_name("vocabulary_left.txt")
 CODE = (".c", ".h", ".cpp", ".py", ".pyi", ".pyx", ".pxi")
 PAGES = (".md",)
 ALL = (*CODE, *PAGES)
@@ -27,9 +18,14 @@ HISTORY = ("CHANGELOG.md", "docs/results/", "tests/unit/docs/vocabulary", "tests
 """What says how things were called, and this."""
 
 
-def identifier(word: str) -> str:
+def identifier(word: str, but: str = "") -> str:
     """A pattern of the word where it names something; as a verb in a sentence it may stay."""
-    return rf"\w_{word}\b|\b{word}_\w|[.>]{word}\b|\b{word}\b(?=\s*(=[^=]|\(|\[|;))"
+    return rf"\w_{word}\b|\b{word}_{but}\w|[.>]{word}\b|\b{word}\b(?=\s*(=[^=]|\(|\[|;))"
+
+
+def somebody(word: str) -> str:
+    """A pattern of the word by itself and in snake_case names; the constant NOBODY is the system's user."""
+    return rf"(?<![A-Za-z]){word}(s|_|\b)"
 
 
 class Retired(NamedTuple):
@@ -62,7 +58,16 @@ RETIRED = (
     Retired("worn", "exhausted"),
     Retired("shed", "dropped"),
     Retired("he", "it, the client, the program", pattern=r"\b(he|his|him)\b"),
-    Retired("whoever", "the caller, the thread, the client", (".c", ".h", ".pyx", ".pxi")),
+    Retired("whoever", "the caller, the thread, the client", pattern=somebody("[Ww]hoever")),
+    Retired("nobody", "no client, nothing, none; or the passive", pattern=somebody("[Nn]obody")),
+    Retired("somebody", "a user, a client, another program", pattern=somebody("[Ss]omebody")),
+    Retired("anybody", "any user, any client", pattern=somebody("[Aa]nybody")),
+    Retired("everybody", "all users, all clients", pattern=somebody("[Ee]verybody")),
+    Retired("look", "snapshot, sample, poll, evaluate, read", CODE, identifier("look", "(?!up)")),
+    Retired("looked at", "read, examined, evaluated", pattern=r"\blooked at\b"),
+    Retired("said", "output, message, reported", CODE, identifier("said")),
+    Retired("heard", "received", CODE, identifier("heard")),
+    Retired("hears", "receives, is sent", pattern=r"\bhears\b"),
     Retired("simulation-studies", "docs/results/studies.md", ALL, r"simulation-studies"),
     Retired("words.py", "types.py", NAMES, r"(^|/|_)words\.py$"),
     Retired("once.py", "warn_once.py", NAMES, r"(^|/)once\.py$"),
@@ -89,48 +94,14 @@ def lines(name: str) -> tuple[str, ...]:
     return tuple((ROOT / name).read_text().splitlines())
 
 
-def folder_of(name: str) -> str:
-    """Two levels of folders; a page of docs/ stands for itself."""
-    parts = name.split("/")
-    if parts[0] == "docs" or len(parts) == 1:
-        return name
-    return "/".join(parts[: min(len(parts) - 1, 3 if parts[:2] == ["tests", "unit"] else 2)])
-
-
-def places(retired: Retired) -> Iterator[tuple[str, str]]:
-    """(file, place) of each line that has the word."""
+def places(retired: Retired) -> Iterator[str]:
+    """Each line that has the word, with its file."""
     expression = retired.expression()
     for name in tracked():
         if retired.where == NAMES:
             if expression.search(name):
-                yield name, name
+                yield name
         elif name.endswith(tuple(retired.where)):
             for number, line in enumerate(lines(name), 1):
                 if expression.search(line):
-                    yield name, f"{name}:{number}: {line.strip()}"
-
-
-def left() -> dict[str, set[str]]:
-    """Word -> folders that still have it."""
-    known: dict[str, set[str]] = {}
-    for line in LEFT.read_text().splitlines():
-        word, folder = line.rsplit(" ", 1)
-        known.setdefault(word, set()).add(folder)
-    return known
-
-
-def main(arguments: list[str]) -> int:
-    allowed = left()
-    kept = []
-    for retired in RETIRED:
-        found = [folder_of(name) for name, _ in places(retired)]
-        folders = sorted(set(found))
-        print(f"{retired.word} ({retired.instead}): {len(found)} in {' '.join(folders) or 'no folder'}")
-        kept += [f"{retired.word} {folder}\n" for folder in folders if folder in allowed.get(retired.word, ())]
-    if arguments == ["--shrink"]:
-        LEFT.write_text("".join(kept))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+                    yield f"{name}:{number}: {line.strip()}"

@@ -27,7 +27,7 @@ def dcb_device() -> Any:
     return module.DcbDevice()
 
 
-class Looks:
+class FakeHost:
     """A made-up host, and what one check finds there."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,8 +89,8 @@ class Looks:
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Looks:
-    return Looks(tmp_path)
+def doctor(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
 
 
 @pytest.fixture

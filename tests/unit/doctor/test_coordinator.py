@@ -16,42 +16,42 @@ Checks = Callable[[str], Check]
 PID = 77
 
 
-def daemon(look: Any, *, config: str | None = None, arguments: tuple[str, ...] = ()) -> None:
+def daemon(doctor: Any, *, config: str | None = None, arguments: tuple[str, ...] = ()) -> None:
     """A daemon with this configuration file and command line, as far as the doctor can see."""
     file = None
     if config is not None:
-        look.write("mfsd.toml", config)
-        file = str(look.folder / "mfsd.toml")
-    (look.folder / f"proc/{PID}").mkdir(parents=True)
-    (look.folder / f"proc/{PID}/cmdline").write_text("\0".join(("mfsd", *arguments, "")))
+        doctor.write("mfsd.toml", config)
+        file = str(doctor.folder / "mfsd.toml")
+    (doctor.folder / f"proc/{PID}").mkdir(parents=True)
+    (doctor.folder / f"proc/{PID}/cmdline").write_text("\0".join(("mfsd", *arguments, "")))
     values: dict[str, Any] = dict.fromkeys(DaemonStatus.__struct_fields__, 0)
     values |= {"version": "0", "mode": "enforce", "socket": "", "config_file": file, "pid": PID, "refused": {}}
-    look.host.__dict__["status"] = StatusReply(DaemonStatus(**values), [], [])
+    doctor.host.__dict__["status"] = StatusReply(DaemonStatus(**values), [], [])
 
 
-def test_addresses_come_from_here_then_the_command_line_then_the_file(look: Any) -> None:
-    daemon(look, config='[cluster]\ncoordinators = ["file:1"]\nnode = "n1"', arguments=())
-    assert coordinator.find_cluster(look.host).addresses == ("file:1",)
-    assert coordinator.find_cluster(look.host).node == "n1"
-    (look.folder / f"proc/{PID}/cmdline").write_text("mfsd\0--coordinator-address\0one:1, two:2\0")
-    assert coordinator.find_cluster(look.host).addresses == ("one:1", "two:2")
-    (look.folder / f"proc/{PID}/cmdline").write_text("mfsd\0--coordinator-address=three:3\0")
-    assert coordinator.find_cluster(look.host).addresses == ("three:3",)
-    look.host.coordinators = ("mine:1",)
-    cluster = coordinator.find_cluster(look.host)
+def test_addresses_come_from_here_then_the_command_line_then_the_file(doctor: Any) -> None:
+    daemon(doctor, config='[cluster]\ncoordinators = ["file:1"]\nnode = "n1"', arguments=())
+    assert coordinator.find_cluster(doctor.host).addresses == ("file:1",)
+    assert coordinator.find_cluster(doctor.host).node == "n1"
+    (doctor.folder / f"proc/{PID}/cmdline").write_text("mfsd\0--coordinator-address\0one:1, two:2\0")
+    assert coordinator.find_cluster(doctor.host).addresses == ("one:1", "two:2")
+    (doctor.folder / f"proc/{PID}/cmdline").write_text("mfsd\0--coordinator-address=three:3\0")
+    assert coordinator.find_cluster(doctor.host).addresses == ("three:3",)
+    doctor.host.coordinators = ("mine:1",)
+    cluster = coordinator.find_cluster(doctor.host)
     assert (cluster.addresses, cluster.node) == (("mine:1",), ""), "no daemon need be linked to it"
 
 
-def test_certificates_are_those_of_the_daemon(look: Any) -> None:
+def test_certificates_are_those_of_the_daemon(doctor: Any) -> None:
     files = 'ca = "/a"\ncertificate = "/b"\nkey = "/c"'
-    daemon(look, config=f'[cluster]\ncoordinators = ["file:1"]\n{files}')
-    tls = coordinator.find_cluster(look.host).tls
+    daemon(doctor, config=f'[cluster]\ncoordinators = ["file:1"]\n{files}')
+    tls = coordinator.find_cluster(doctor.host).tls
     assert tls is not None and (str(tls.ca), str(tls.certificate), str(tls.key)) == ("/a", "/b", "/c")
 
 
-def test_a_configuration_that_cannot_be_read_is_not_no_configuration(look: Any, checks: Checks) -> None:
-    daemon(look, config="[cluster\n")
-    assert set(look(checks("coordinator"))) == {"coordinator.bad-config"}
+def test_a_configuration_that_cannot_be_read_is_not_no_configuration(doctor: Any, checks: Checks) -> None:
+    daemon(doctor, config="[cluster\n")
+    assert set(doctor(checks("coordinator"))) == {"coordinator.bad-config"}
 
 
 def answer(**changes: Any) -> Answer:
@@ -77,10 +77,10 @@ def answer(**changes: Any) -> Answer:
     ],
 )
 def test_what_coordinators_answer(
-    look: Any, checks: Checks, monkeypatch: Any, answers: list[Answer], found: set[str]
+    doctor: Any, checks: Checks, monkeypatch: Any, answers: list[Answer], found: set[str]
 ) -> None:
     addresses = ", ".join(f'"{a.address}"' for a in answers)
-    daemon(look, config=f'[cluster]\nnode = "n1"\ncoordinators = [{addresses}]')
+    daemon(doctor, config=f'[cluster]\nnode = "n1"\ncoordinators = [{addresses}]')
     by_address = {a.address: a for a in answers}
     monkeypatch.setattr(coordinator, "_ask", lambda text, tls: by_address[text])
-    assert set(look(checks("coordinator"))) == found
+    assert set(doctor(checks("coordinator"))) == found

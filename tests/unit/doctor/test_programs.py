@@ -56,9 +56,9 @@ VERBS = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"
         ("NCCL_NET_PLUGIN", "none", "environment.clear"),
     ],
 )
-def test_a_variable(look: Any, checks: Checks, name: str, value: str, found: str) -> None:
-    look.host.environ = {name: value}
-    findings = look(checks("environment"))
+def test_a_variable(doctor: Any, checks: Checks, name: str, value: str, found: str) -> None:
+    doctor.host.environ = {name: value}
+    findings = doctor(checks("environment"))
     assert set(findings) == {found}
     assert found in ("environment.clear", "environment.class-missing") or f"{name}={value}" in findings[found].reason
 
@@ -89,27 +89,27 @@ def test_nvshmems_class_is_dangerous_on_infiniband(look: Any, checks: Checks) ->
     assert set(look(checks("environment"))) == {"environment.class-infiniband"}
 
 
-def test_a_program_that_marks_is_held_to_the_fabrics_classes(look: Any, checks: Checks) -> None:
+def test_a_program_that_marks_is_held_to_the_fabrics_classes(doctor: Any, checks: Checks) -> None:
     of_the_policy = {"MFS_MODE": "mark", "MFS_MARK": "dscp=34,26,8;stages=background:2", "NCCL_IB_TC": "138"}
-    look.host.environ = of_the_policy
-    assert set(look(checks("environment"))) == {"environment.shim-marks"}
-    look.host.environ = of_the_policy | {"MFS_MARK": "dscp=34,26,9;stages=background:2"}
-    findings = look(checks("environment"))
+    doctor.host.environ = of_the_policy
+    assert set(doctor(checks("environment"))) == {"environment.shim-marks"}
+    doctor.host.environ = of_the_policy | {"MFS_MARK": "dscp=34,26,9;stages=background:2"}
+    findings = doctor(checks("environment"))
     assert set(findings) == {"environment.shim-marks", "environment.marks-other"}
     assert findings["environment.marks-other"].reason == "DSCP 9 of MFS_MARK"
-    look.host.environ = of_the_policy | {"MFS_MARK": "dscp=99"}
-    findings = look(checks("environment"))
+    doctor.host.environ = of_the_policy | {"MFS_MARK": "dscp=99"}
+    findings = doctor(checks("environment"))
     assert (
         set(findings) == {"environment.marks"} and "'99' is not a whole number" in findings["environment.marks"].reason
     )
 
 
-def test_nccls_own_file_counts_and_the_environment_goes_before_it(look: Any, checks: Checks) -> None:
-    look.write("nccl.conf", "# a comment\nNCCL_IB_TC = 106")
-    look.host.environ = {"NCCL_CONF_FILE": str(look.folder / "nccl.conf")}
-    assert set(look(checks("environment"))) == {"environment.class"}
-    look.host.environ = {**look.host.environ, "NCCL_IB_TC": "0"}
-    assert set(look(checks("environment"))) == {"environment.clear"}
+def test_nccls_own_file_counts_and_the_environment_goes_before_it(doctor: Any, checks: Checks) -> None:
+    doctor.write("nccl.conf", "# a comment\nNCCL_IB_TC = 106")
+    doctor.host.environ = {"NCCL_CONF_FILE": str(doctor.folder / "nccl.conf")}
+    assert set(doctor(checks("environment"))) == {"environment.class"}
+    doctor.host.environ = {**doctor.host.environ, "NCCL_IB_TC": "0"}
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
 
 
 @pytest.mark.parametrize(
@@ -123,25 +123,25 @@ def test_nccls_own_file_counts_and_the_environment_goes_before_it(look: Any, che
         ("UCX_TLS", "rc_verbs,cuda,sm,self", "bypass.none"),
     ],
 )
-def test_a_path_past_the_shim(look: Any, checks: Checks, name: str, value: str, found: str) -> None:
-    look.host.environ = {"PATH": os.environ["PATH"], name: value}
-    assert set(look(checks("bypass"))) == {found}
+def test_a_path_past_the_shim(doctor: Any, checks: Checks, name: str, value: str, found: str) -> None:
+    doctor.host.environ = {"PATH": os.environ["PATH"], name: value}
+    assert set(doctor(checks("bypass"))) == {found}
 
 
 def process(
-    look: Any, *mapped: str, environ: dict[str, str] | None = None, secure: bool = False, device: bool = False
+    doctor: Any, *mapped: str, environ: dict[str, str] | None = None, secure: bool = False, device: bool = False
 ) -> None:
     """A process in the made-up /proc."""
-    look.host.pid = PID
+    doctor.host.pid = PID
     lines = [f"7f0000000000-7f0000001000 r-xp 00000000 08:01 {i}   {name}" for i, name in enumerate(mapped)]
-    look.write(f"proc/{PID}/maps", "\n".join(lines))
-    look.write(f"proc/{PID}/comm", "vllm")
+    doctor.write(f"proc/{PID}/maps", "\n".join(lines))
+    doctor.write(f"proc/{PID}/comm", "vllm")
     text = "\0".join(f"{k}={v}" for k, v in (environ or {}).items())
-    (look.folder / f"proc/{PID}/environ").write_text(text)
-    (look.folder / f"proc/{PID}/auxv").write_bytes(struct.pack("=QQ", 23, secure) + struct.pack("=QQ", 0, 0))
-    (look.folder / f"proc/{PID}/fd").mkdir(exist_ok=True)
+    (doctor.folder / f"proc/{PID}/environ").write_text(text)
+    (doctor.folder / f"proc/{PID}/auxv").write_bytes(struct.pack("=QQ", 23, secure) + struct.pack("=QQ", 0, 0))
+    (doctor.folder / f"proc/{PID}/fd").mkdir(exist_ok=True)
     if device:
-        (look.folder / f"proc/{PID}/fd/{len(mapped)}").symlink_to("/dev/infiniband/uverbs0")
+        (doctor.folder / f"proc/{PID}/fd/{len(mapped)}").symlink_to("/dev/infiniband/uverbs0")
 
 
 def client(**changes: Any) -> ClientStatus:
@@ -151,20 +151,20 @@ def client(**changes: Any) -> ClientStatus:
     return ClientStatus(**{**numbers, **words, **tables, "pid": PID, "permits": 3, **changes})
 
 
-def daemon_with(look: Any, *clients: ClientStatus) -> None:
+def daemon_with(doctor: Any, *clients: ClientStatus) -> None:
     status = DaemonStatus("0", 1, 0, "enforce", 0.0, "", None, 0.0, 0, 0, 0, {}, 0)
-    look.host.__dict__["status"] = StatusReply(status, [], list(clients))
+    doctor.host.__dict__["status"] = StatusReply(status, [], list(clients))
 
 
-def test_a_process_without_the_shim(look: Any, checks: Checks) -> None:
-    look.host.pid = PID
-    assert set(look(checks("process"))) == {"process.gone"}
-    process(look, "/usr/lib/libc.so.6", environ={"A": "b"})
-    assert "LD_PRELOAD=(unset)" in look(checks("process"))["process.not-preloaded"].reason
-    process(look, "/usr/lib/libc.so.6", environ={"LD_PRELOAD": str(LIBRARY)})
-    assert "although" in look(checks("process"))["process.not-preloaded"].reason
-    process(look, "/usr/lib/libc.so.6", secure=True)
-    assert set(look(checks("process"))) == {"process.secure"}
+def test_a_process_without_the_shim(doctor: Any, checks: Checks) -> None:
+    doctor.host.pid = PID
+    assert set(doctor(checks("process"))) == {"process.gone"}
+    process(doctor, "/usr/lib/libc.so.6", environ={"A": "b"})
+    assert "LD_PRELOAD=(unset)" in doctor(checks("process"))["process.not-preloaded"].reason
+    process(doctor, "/usr/lib/libc.so.6", environ={"LD_PRELOAD": str(LIBRARY)})
+    assert "although" in doctor(checks("process"))["process.not-preloaded"].reason
+    process(doctor, "/usr/lib/libc.so.6", secure=True)
+    assert set(doctor(checks("process"))) == {"process.secure"}
 
 
 @pytest.mark.parametrize(
@@ -180,66 +180,66 @@ def test_a_process_without_the_shim(look: Any, checks: Checks) -> None:
     ],
 )
 def test_a_process_and_what_the_daemon_knows_of_it(
-    look: Any, checks: Checks, clients: tuple[ClientStatus, ...], device: bool, found: set[str]
+    doctor: Any, checks: Checks, clients: tuple[ClientStatus, ...], device: bool, found: set[str]
 ) -> None:
-    process(look, str(LIBRARY), VERBS, device=device)
-    daemon_with(look, *clients)
-    assert set(look(checks("process"))) == found
+    process(doctor, str(LIBRARY), VERBS, device=device)
+    daemon_with(doctor, *clients)
+    assert set(doctor(checks("process"))) == found
 
 
 UNKNOWN = {"environment": "environment.unreadable", "bypass": "bypass.unreadable", "limits": "limits.unreadable"}
 
 
 @pytest.mark.parametrize(("check", "found"), [*UNKNOWN.items(), ("process", "process.gone")])
-def test_what_cannot_be_read_is_unknown_and_never_in_order(look: Any, checks: Checks, check: str, found: str) -> None:
-    look.host.pid = PID + 1
-    findings = look(checks(check))
+def test_what_cannot_be_read_is_unknown_and_never_in_order(doctor: Any, checks: Checks, check: str, found: str) -> None:
+    doctor.host.pid = PID + 1
+    findings = doctor(checks(check))
     assert set(findings) == {found} and findings[found].severity == "unknown"
 
 
-def test_mapped_files_that_cannot_be_read(look: Any, checks: Checks) -> None:
-    process(look, "/usr/lib/libc.so.6")
-    (look.folder / f"proc/{PID}/maps").unlink()
-    assert set(look(checks("process"))) == {"process.unreadable"}
-    assert set(look(checks("bypass"))) == {"bypass.unreadable"}
+def test_mapped_files_that_cannot_be_read(doctor: Any, checks: Checks) -> None:
+    process(doctor, "/usr/lib/libc.so.6")
+    (doctor.folder / f"proc/{PID}/maps").unlink()
+    assert set(doctor(checks("process"))) == {"process.unreadable"}
+    assert set(doctor(checks("bypass"))) == {"bypass.unreadable"}
 
 
-def test_a_time_namespace_that_cannot_be_read(look: Any, checks: Checks) -> None:
-    daemon_with(look)
-    process(look, "/usr/lib/libc.so.6")
+def test_a_time_namespace_that_cannot_be_read(doctor: Any, checks: Checks) -> None:
+    daemon_with(doctor)
+    process(doctor, "/usr/lib/libc.so.6")
     for name in ("self", "1"):
-        (look.folder / f"proc/{name}/ns").mkdir(parents=True)
-        (look.folder / f"proc/{name}/ns/time").symlink_to("time:[1]")
-    assert "clock.unreadable" in look(checks("clock"))
+        (doctor.folder / f"proc/{name}/ns").mkdir(parents=True)
+        (doctor.folder / f"proc/{name}/ns/time").symlink_to("time:[1]")
+    assert "clock.unreadable" in doctor(checks("clock"))
 
 
-def test_old_shims_and_several_libraries(look: Any, checks: Checks) -> None:
-    process(look, f"{LIBRARY} (deleted)", VERBS, "/opt/wheel.libs/libibverbs-9.so.1")
-    daemon_with(look, client())
-    assert {"process.old-shim", "process.several-verbs", "process.scheduled"} == set(look(checks("process")))
+def test_old_shims_and_several_libraries(doctor: Any, checks: Checks) -> None:
+    process(doctor, f"{LIBRARY} (deleted)", VERBS, "/opt/wheel.libs/libibverbs-9.so.1")
+    daemon_with(doctor, client())
+    assert {"process.old-shim", "process.several-verbs", "process.scheduled"} == set(doctor(checks("process")))
 
 
 @pytest.mark.parametrize("name", ["libnvshmem_transport_ibgda", "nvshmem_transport_ibgda", "libdoca_gpunetio"])
-def test_mapped_libraries_that_drive_the_nic(look: Any, checks: Checks, name: str) -> None:
-    process(look, f"/opt/{name}.so.3")
-    assert "bypass.direct-mapped" in look(checks("bypass"))
-    process(look, "/opt/libuct_ib.so.0", "/opt/libnccl.so.2")
-    assert {"bypass.ucx", "bypass.nccl-gin-possible"} == set(look(checks("bypass")))
+def test_mapped_libraries_that_drive_the_nic(doctor: Any, checks: Checks, name: str) -> None:
+    process(doctor, f"/opt/{name}.so.3")
+    assert "bypass.direct-mapped" in doctor(checks("bypass"))
+    process(doctor, "/opt/libuct_ib.so.0", "/opt/libnccl.so.2")
+    assert {"bypass.ucx", "bypass.nccl-gin-possible"} == set(doctor(checks("bypass")))
 
 
-def test_the_gpu_driver_lets_kernels_write_to_the_nic(look: Any, checks: Checks) -> None:
-    look.write("proc/driver/nvidia/params", 'RegistryDwords: "PeerMappingOverride=1;"')
-    assert "bypass.gpu-async" in look(checks("bypass"))
+def test_the_gpu_driver_lets_kernels_write_to_the_nic(doctor: Any, checks: Checks) -> None:
+    doctor.write("proc/driver/nvidia/params", 'RegistryDwords: "PeerMappingOverride=1;"')
+    assert "bypass.gpu-async" in doctor(checks("bypass"))
 
 
-def test_other_programs(look: Any, checks: Checks) -> None:
-    process(look, VERBS, device=True)
-    look.host.pid = None
-    finding = look(checks("others"))["others.unscheduled"]
+def test_other_programs(doctor: Any, checks: Checks) -> None:
+    process(doctor, VERBS, device=True)
+    doctor.host.pid = None
+    finding = doctor(checks("others"))["others.unscheduled"]
     assert finding.subject == f"pid {PID}" and "vllm" in finding.reason
-    process(look, VERBS, str(LIBRARY), device=True)
-    look.host.pid = None
-    assert set(look(checks("others"))) == {"others.none"}
+    process(doctor, VERBS, str(LIBRARY), device=True)
+    doctor.host.pid = None
+    assert set(doctor(checks("others"))) == {"others.none"}
 
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units
@@ -258,19 +258,19 @@ Max open files            {files:<20} 1048576              files"""
         ("unlimited", "64", 0, {"limits.files"}),
     ],
 )
-def test_limits(look: Any, checks: Checks, memlock: str, files: str, capabilities: int, found: set[str]) -> None:
-    look.host.pid = PID
-    look.write(f"proc/{PID}/limits", LIMITS.format(memlock=memlock, files=files))
-    look.write(f"proc/{PID}/status", f"Name:\tx\nCapEff:\t{capabilities:016x}")
-    findings = set(look(checks("limits"))) - {"limits.shm", "limits.shm-small"}  # of the disk that tests run on
+def test_limits(doctor: Any, checks: Checks, memlock: str, files: str, capabilities: int, found: set[str]) -> None:
+    doctor.host.pid = PID
+    doctor.write(f"proc/{PID}/limits", LIMITS.format(memlock=memlock, files=files))
+    doctor.write(f"proc/{PID}/status", f"Name:\tx\nCapEff:\t{capabilities:016x}")
+    findings = set(doctor(checks("limits"))) - {"limits.shm", "limits.shm-small"}  # of the disk that tests run on
     assert findings - {"limits.enough"} == found
 
 
-def test_shared_memory_that_is_not_there(look: Any, checks: Checks) -> None:
-    look.host.pid = PID
-    look.write(f"proc/{PID}/limits", LIMITS.format(memlock="unlimited", files="65536"))
-    shutil.rmtree(look.folder / "dev")
-    assert "limits.shm" in look(checks("limits"))
+def test_shared_memory_that_is_not_there(doctor: Any, checks: Checks) -> None:
+    doctor.host.pid = PID
+    doctor.write(f"proc/{PID}/limits", LIMITS.format(memlock="unlimited", files="65536"))
+    shutil.rmtree(doctor.folder / "dev")
+    assert "limits.shm" in doctor(checks("limits"))
 
 
 def test_limits_are_read_as_the_kernel_writes_them() -> None:
@@ -279,19 +279,19 @@ def test_limits_are_read_as_the_kernel_writes_them() -> None:
     assert limits["Max locked memory"] == resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
 
 
-def test_time_namespaces(look: Any, checks: Checks) -> None:
+def test_time_namespaces(doctor: Any, checks: Checks) -> None:
     status = DaemonStatus("0", 99, 0, "enforce", 0.0, "", None, 0.0, 0, 0, 0, {}, 0)
-    look.host.__dict__["status"] = StatusReply(status, [], [])
-    look.host.pid = PID
+    doctor.host.__dict__["status"] = StatusReply(status, [], [])
+    doctor.host.pid = PID
     for name, number in (("self", 1), ("99", 1), (str(PID), 2)):
-        (look.folder / f"proc/{name}/ns").mkdir(parents=True)
-        (look.folder / f"proc/{name}/ns/time").symlink_to(f"time:[{number}]")
-    assert look(checks("clock"))["clock.time-namespace"].subject == f"pid {PID}"
+        (doctor.folder / f"proc/{name}/ns").mkdir(parents=True)
+        (doctor.folder / f"proc/{name}/ns/time").symlink_to(f"time:[{number}]")
+    assert doctor(checks("clock"))["clock.time-namespace"].subject == f"pid {PID}"
 
 
-def test_slow_clock_source(look: Any, checks: Checks) -> None:
-    look.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
-    assert "clock.slow-source" in look(checks("clock"))
+def test_slow_clock_source(doctor: Any, checks: Checks) -> None:
+    doctor.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
+    assert "clock.slow-source" in doctor(checks("clock"))
 
 
 # ---- real programs -------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ OPENS = (
 )
 
 
-def test_programs_that_the_loader_gives_no_shim(look: Any, checks: Checks, tmp_path: Path) -> None:
+def test_programs_that_the_loader_gives_no_shim(doctor: Any, checks: Checks, tmp_path: Path) -> None:
     plain = compiled(tmp_path, "plain", "int main(void) { return 0; }")
     static = compiled(tmp_path, "static", "int main(void) { return 0; }", "-static")
     privileged = tmp_path / "privileged"
@@ -325,29 +325,29 @@ def test_programs_that_the_loader_gives_no_shim(look: Any, checks: Checks, tmp_p
         (script, "preloadable"),
         (tmp_path / "none", "not-found"),
     ):
-        look.host.command = (str(program), "--an-argument")
-        assert set(look(checks("program"))) == {f"program.{found}"}, program
-    assert str(plain) in look_reason(look, checks, script)
+        doctor.host.command = (str(program), "--an-argument")
+        assert set(doctor(checks("program"))) == {f"program.{found}"}, program
+    assert str(plain) in doctor_reason(doctor, checks, script)
 
 
-def look_reason(look: Any, checks: Checks, program: Path) -> str:
-    look.host.command = (str(program),)
-    return str(look(checks("program"))["program.preloadable"].reason)
+def doctor_reason(doctor: Any, checks: Checks, program: Path) -> str:
+    doctor.host.command = (str(program),)
+    return str(doctor(checks("program"))["program.preloadable"].reason)
 
 
-def test_a_program_that_carries_libibverbs(look: Any, checks: Checks, tmp_path: Path) -> None:
+def test_a_program_that_carries_libibverbs(doctor: Any, checks: Checks, tmp_path: Path) -> None:
     archive = Path("/usr/lib/x86_64-linux-gnu/libibverbs.a")
     if not archive.exists():
         pytest.skip("no static libibverbs")
     carries = compiled(tmp_path, "carries", OPENS, str(archive), "-lnl-route-3", "-lnl-3", "-lpthread", "-ldl")
     links = compiled(tmp_path, "links", OPENS, "-libverbs")
-    look.host.command = (str(carries),)
-    assert set(look(checks("program"))) == {"program.static-verbs"}
-    look.host.command = (str(links),)
-    assert set(look(checks("program"))) == {"program.preloadable"}
-    process(look, str(carries), str(LIBRARY))
-    daemon_with(look)
-    assert "process.static-verbs" in look(checks("process"))
+    doctor.host.command = (str(carries),)
+    assert set(doctor(checks("program"))) == {"program.static-verbs"}
+    doctor.host.command = (str(links),)
+    assert set(doctor(checks("program"))) == {"program.preloadable"}
+    process(doctor, str(carries), str(LIBRARY))
+    daemon_with(doctor)
+    assert "process.static-verbs" in doctor(checks("process"))
 
 
 def test_elf_files_are_reported_apart(tmp_path: Path) -> None:
@@ -361,31 +361,31 @@ def test_elf_files_are_reported_apart(tmp_path: Path) -> None:
     assert read_elf(text) is None
 
 
-def test_the_shim_comes_first(look: Any, checks: Checks) -> None:
-    look.host.environ = dict(os.environ)
-    findings = look(checks("preload"))
+def test_the_shim_comes_first(doctor: Any, checks: Checks) -> None:
+    doctor.host.environ = dict(os.environ)
+    findings = doctor(checks("preload"))
     assert set(findings) == {"preload.reaches"}
     assert all(way in findings["preload.reaches"].reason for way in ("linked", "dlsym", "dlvsym"))
 
 
-def test_a_library_that_comes_before_the_shim(look: Any, checks: Checks, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_library_that_comes_before_the_shim(doctor: Any, checks: Checks, tmp_path: Path, monkeypatch: Any) -> None:
     first = compiled(tmp_path, "first.so", "void *ibv_open_device(void *d) { return d; }", "-shared", "-fPIC")
     preloads = f"{first} {LIBRARY}"
     monkeypatch.setattr("mfsd.observe.doctor.launching.preload", lambda library, before: preloads)
-    look.host.environ = dict(os.environ)
-    assert str(first) in look(checks("preload"))["preload.not-first"].reason
+    doctor.host.environ = dict(os.environ)
+    assert str(first) in doctor(checks("preload"))["preload.not-first"].reason
     monkeypatch.setattr("mfsd.observe.doctor.launching.preload", lambda library, before: "/nonexistent.so")
-    assert set(look(checks("preload"))) == {"preload.ignored"}
+    assert set(doctor(checks("preload"))) == {"preload.ignored"}
 
 
-def test_a_program_whose_python_cannot_run_the_probe(look: Any, checks: Checks, tmp_path: Path) -> None:
+def test_a_program_whose_python_cannot_run_the_probe(doctor: Any, checks: Checks, tmp_path: Path) -> None:
     broken = tmp_path / "python3"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    look.host.environ = {**os.environ}
-    look.host.command = (str(broken), "serve")
-    assert "ended with 3" in look(checks("preload"))["preload.probe-failed"].reason
-    assert set(look(checks("libraries"))) == {"libraries.unknown"}
+    doctor.host.environ = {**os.environ}
+    doctor.host.command = (str(broken), "serve")
+    assert "ended with 3" in doctor(checks("preload"))["preload.probe-failed"].reason
+    assert set(doctor(checks("libraries"))) == {"libraries.unknown"}
 
 
 DLVSYM = """#include <dlfcn.h>
@@ -405,12 +405,12 @@ def packages(folder: Path) -> Path:
     return folder / "site"
 
 
-def test_libraries_by_what_the_loader_binds(look: Any, checks: Checks, tmp_path: Path, monkeypatch: Any) -> None:
-    look.host.environ = {**os.environ, "PYTHONPATH": str(packages(tmp_path))}
+def test_libraries_by_what_the_loader_binds(doctor: Any, checks: Checks, tmp_path: Path, monkeypatch: Any) -> None:
+    doctor.host.environ = {**os.environ, "PYTHONPATH": str(packages(tmp_path))}
 
     def found() -> dict[str, str]:
-        look.host.probed.clear()
-        return {Path(f.subject).name: f.id for f in checks("libraries").run(look.host)}
+        doctor.host.probed.clear()
+        return {Path(f.subject).name: f.id for f in checks("libraries").run(doctor.host)}
 
     assert found() == {"engine.so": "libraries.reached", "libnccl.so.2": "libraries.reached"}
     first = compiled(tmp_path, "first.so", "void *ibv_open_device(void *d) { return d; }", "-shared", "-fPIC")
@@ -424,18 +424,18 @@ def test_libraries_by_what_the_loader_binds(look: Any, checks: Checks, tmp_path:
     assert found()[engine.name] == "libraries.not-loaded"
 
 
-def test_without_nccl_and_mooncake(look: Any, checks: Checks, tmp_path: Path) -> None:
+def test_without_nccl_and_mooncake(doctor: Any, checks: Checks, tmp_path: Path) -> None:
     bare = tmp_path / "python3"
     bare.symlink_to(Path(sys.executable).resolve())
-    look.host.environ = {"PATH": os.environ["PATH"], "PYTHONNOUSERSITE": "1"}
-    look.host.command = (str(bare),)
-    found = set(look(checks("libraries")))
+    doctor.host.environ = {"PATH": os.environ["PATH"], "PYTHONNOUSERSITE": "1"}
+    doctor.host.command = (str(bare),)
+    found = set(doctor(checks("libraries")))
     assert found == {"libraries.none"}, found
 
 
-def test_reports_are_json(look: Any) -> None:
+def test_reports_are_json(doctor: Any) -> None:
     from mfsd.observe.doctor.examine import examine
 
-    report = examine(look.host)
+    report = examine(doctor.host)
     assert msgspec.json.decode(msgspec.json.encode(report))["schema"] == 1
     assert {"fail", "warn", "unknown", "info", "ok"} == set(report.counts)

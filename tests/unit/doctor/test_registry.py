@@ -66,13 +66,13 @@ def test_a_failure_is_not_the_same_as_not_knowing(severities: tuple[str, ...], v
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 
-def test_a_check_that_breaks_is_a_finding(look: Any, checks: Callable[[str], Check]) -> None:
+def test_a_check_that_breaks_is_a_finding(doctor: Any, checks: Callable[[str], Check]) -> None:
     def broken(_: Any) -> Iterator[Finding]:
         raise ZeroDivisionError("surprise")
         yield
 
     check: Any = SimpleNamespace(__name__="a.broken", __doc__="", TITLE="", run=broken)
-    report = examine(look.host, (check, checks("coordinator")))
+    report = examine(doctor.host, (check, checks("coordinator")))
     assert [(f.id, f.severity) for f in report.findings] == [
         ("doctor.check-failed", "unknown"),
         ("coordinator.none", "info"),

@@ -189,7 +189,7 @@ def test_junos_tree_walk_needs_values_and_known_words() -> None:
     assert "expected a set" in str(junos_problem(tree, ["delete", "a"]))
 
 
-def test_what_a_system_cannot_say_is_said() -> None:
+def test_what_a_system_cannot_express_is_reported() -> None:
     def missing(nos: str, name: str) -> list[str]:
         return [s.what for s in SYSTEMS[nos].render(plan_for(nos, name)).shortfalls]
 

@@ -29,7 +29,7 @@ def test_a_living_owner_is_named(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_whoever_sees_the_attach_folder_alone_cannot_take_the_lock(tmp_path: Path) -> None:
+def test_a_program_that_sees_the_attach_folder_alone_cannot_take_the_lock(tmp_path: Path) -> None:
     """flock needs no more than a descriptor for reading, which a read-only mount gives."""
     path = tmp_path / "run" / "m.sock"
     address = address_at(path)

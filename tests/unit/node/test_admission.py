@@ -20,7 +20,7 @@ def error_of(admission: Admission, who: Peer, now_s: float = 0.0) -> int | None:
     return refusal.error if refusal else None
 
 
-def test_everybody_may_who_can_open_the_socket() -> None:
+def test_every_user_that_can_open_the_socket_may() -> None:
     assert error_of(Admission(SocketConfig()), peer(4711)) is None
 
 
@@ -33,7 +33,7 @@ def test_lists_name_users_and_groups() -> None:
     assert error_of(admission, peer(os.geteuid())) is None
 
 
-def test_one_empty_list_admits_nobody_else() -> None:
+def test_one_empty_list_admits_no_other() -> None:
     assert error_of(Admission(SocketConfig(allowed_uids=[])), peer(1000)) == errno.EACCES
 
 
@@ -56,7 +56,7 @@ def test_root_of_one_pod_takes_nothing_from_root_of_another() -> None:
     assert [error_of(admission, one) for _ in range(3)] == [None, None, errno.EUSERS]
     assert error_of(admission, other) is None
     assert error_of(admission, peer(0)) is None, "nor from root of the host"
-    assert error_of(admission, peer(4711, container="pod 1")) == errno.EUSERS, "root of a pod may become anybody in it"
+    assert error_of(admission, peer(4711, container="pod 1")) == errno.EUSERS, "root of a pod may become any user in it"
     admission.release(one)
     assert error_of(admission, peer(4711, container="pod 1")) is None
 

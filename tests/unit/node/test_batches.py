@@ -76,9 +76,9 @@ class Arbiter:
 
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
         for place in self._of(client_id):
-            look = self.batches[place]
-            changed = tuple(r._replace(pruned=pruned) if r.request_id == request_id else r for r in look.requests)
-            self.batches[place] = look._replace(requests=changed)
+            snapshot = self.batches[place]
+            changed = tuple(r._replace(pruned=pruned) if r.request_id == request_id else r for r in snapshot.requests)
+            self.batches[place] = snapshot._replace(requests=changed)
 
     def nic_stats(self, index: int) -> Any:
         return {
@@ -100,32 +100,32 @@ class Link:
     """The test double of the coordinator's link."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, object]] = []
+        self.reports: list[tuple[str, object]] = []
         self.uses: list[tuple[str, PortUse]] = []
 
     def arrived(self, batch: BatchSummary) -> None:
-        self.said.append(("arrived", batch))
+        self.reports.append(("arrived", batch))
 
     def updated(self, batch: BatchSummary) -> None:
-        self.said.append(("updated", batch))
+        self.reports.append(("updated", batch))
 
     def departed(self, batch_id: int) -> None:
-        self.said.append(("departed", batch_id))
+        self.reports.append(("departed", batch_id))
 
     def port_load(self, port: str, rho: float) -> None:
-        self.said.append((port, rho))
+        self.reports.append((port, rho))
 
     def port_use(self, port: str, use: PortUse) -> None:
         self.uses.append((port, use))
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
-        self.said.append((f"routed {unit}", set(demands)))
+        self.reports.append((f"routed {unit}", set(demands)))
 
     def summaries(self) -> list[tuple[str, object]]:
-        return [(what, reported) for what, reported in self.said if what in ("arrived", "updated", "departed")]
+        return [(what, reported) for what, reported in self.reports if what in ("arrived", "updated", "departed")]
 
     def routes(self) -> list[tuple[str, object]]:
-        return [(what, reported) for what, reported in self.said if what.startswith("routed")]
+        return [(what, reported) for what, reported in self.reports if what.startswith("routed")]
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_summary_says_both_ends_and_what_is_left(node) -> None:
 
 def test_what_the_collectives_of_a_batch_moved_is_reported_when_it_ends(node) -> None:
     arbiter, link, batches = node
-    arbiter.moved["unit1"] = {0: 10**6}  # before the first batch: nobody's
+    arbiter.moved["unit1"] = {0: 10**6}  # before the first batch: no batch's
     arbiter.put(1, 0, 10, request(1, 500))
     batches.refresh(arbiter.at((1, 0)))
     arbiter.moved["unit1"] = {0: 10**6 + 700, 1: 30}
@@ -235,7 +235,7 @@ def test_what_the_collectives_of_a_batch_moved_is_reported_when_it_ends(node) ->
             },
         )
     ]
-    assert link.said[-1] == ("departed", 10), "the history counts before the departure that makes room for the next"
+    assert link.reports[-1] == ("departed", 10), "the history counts before the departure that makes room for the next"
     arbiter.moved["unit1"] = {0: 10**6 + 900, 1: 30}
     del arbiter.batches[1, 1]
     batches.refresh(arbiter.at((1, 1)))
@@ -271,8 +271,8 @@ def test_loads_are_reported_when_they_have_moved(node) -> None:
     loads.sample()
     loads.sample()
     out = [0.25, 0.25 + 1.5 * STEP, 0.0]
-    assert [rho for port, rho in link.said if port == "10.0.0.1/out"] == out
-    assert [rho for port, rho in link.said if port == "10.0.0.1/in"] == [0.5]
+    assert [rho for port, rho in link.reports if port == "10.0.0.1/out"] == out
+    assert [rho for port, rho in link.reports if port == "10.0.0.1/in"] == [0.5]
 
 
 def test_variant_mfs_reports_no_load(node) -> None:
@@ -283,7 +283,7 @@ def test_variant_mfs_reports_no_load(node) -> None:
     loads.sample()
     arbiter.unscheduled += RATE
     loads.sample()
-    assert link.said == [] and link.uses, "uses are reported all the same"
+    assert link.reports == [] and link.uses, "uses are reported all the same"
 
 
 @pytest.mark.parametrize(("variant", "scavenged"), [(Variant.PAPER, {1}), (Variant.MFS, set())])
@@ -382,7 +382,7 @@ def test_uses_are_reported_by_class_when_they_have_moved(node) -> None:
     seconds = iter(range(20))
     loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, lambda: next(seconds) * 10**9)
     loads.sample()
-    assert link.uses == [], "one look tells nothing"
+    assert link.uses == [], "one snapshot tells nothing"
     arbiter.carried[0][6] += RATE // 4
     arbiter.unscheduled += RATE // 10
     arbiter.passed += RATE // 20

@@ -183,8 +183,8 @@ def test_all_kinds_of_values() -> None:
             'socket.mode = 660: not a file mode; write three octal digits as text, for example "0660"',
         ),
         (
-            '[socket]\nallowed_uids = ["root", "nobody at all"]',
-            'socket.allowed_uids[1] = "nobody at all": no such user on this host; write a user\'s name or number',
+            '[socket]\nallowed_uids = ["root", "no one at all"]',
+            'socket.allowed_uids[1] = "no one at all": no such user on this host; write a user\'s name or number',
         ),
         (
             '[socket]\ngroup = "none such"',
@@ -367,16 +367,16 @@ def test_an_address_to_listen_on_needs_host_and_port(listen: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "said"),
+    ("cpus", "message"),
     [
         ("9999", "CPU 9999 does not exist; write some of {usable}, or nothing for any of them"),
         ("3-2", 'no CPU is in it; write the smaller number of a range first, for example "2-3"'),
         ("2..3", 'not a list of CPUs; write numbers and ranges, for example "2-3,8"'),
     ],
 )
-def test_cpus_that_cannot_be(cpus: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpus_that_cannot_be(cpus: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3, 8})
-    expected = said.format(usable="0,2-3,8")
+    expected = message.format(usable="0,2-3,8")
     assert problem(f'[arbiter]\ncpus = "{cpus}"') == f'mfsd.toml: arbiter.cpus = "{cpus}": {expected}'
 
 

@@ -66,16 +66,16 @@ def inner_pid(*unshare: str) -> tuple[subprocess.Popen[str], int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make pid namespaces that count")
-def test_without_a_name_the_pid_namespace_counts_unless_anybody_could_have_made_it() -> None:
+def test_without_a_name_the_pid_namespace_counts_unless_any_user_could_have_made_it() -> None:
     here = container_of(os.getpid())
     started = [inner_pid(), inner_pid(), inner_pid("--user", "--map-root-user")]
     try:
-        first, second, anybody = (container_of(pid) for _, pid in started)
+        first, second, unnamed = (container_of(pid) for _, pid in started)
         if here:  # the test itself is in a container that has a name
-            assert {first, second, anybody} == {here}
+            assert {first, second, unnamed} == {here}
         else:
             assert first.startswith("pid namespace ") and second.startswith("pid namespace ") and first != second
-            assert anybody == ""
+            assert unnamed == ""
     finally:
         for process, _ in started:
             process.communicate("")

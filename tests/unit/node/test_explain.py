@@ -16,7 +16,7 @@ NIC = NicFacts(rate_bytes_per_s=10**9, rho=0.2, unit_slack_ns=None)
 CONFIG = PolicyConfig()
 
 
-def look(**changed: Any) -> TaskSnapshot:
+def snapshot(**changed: Any) -> TaskSnapshot:
     fields: dict[str, Any] = {
         **dict.fromkeys(TaskSnapshot._fields, 0),
         "task": 5 << 32 | 17,
@@ -39,7 +39,7 @@ def look(**changed: Any) -> TaskSnapshot:
 
 
 def seen(client: int = 3, **changed: Any) -> Seen:
-    return Seen(look(**changed), client, "vllm", "mlx5_0")
+    return Seen(snapshot(**changed), client, "vllm", "mlx5_0")
 
 
 def around(**changed: Any) -> Surroundings:
@@ -73,19 +73,19 @@ def text(subject: Seen, *others: Seen, config: PolicyConfig = CONFIG, **changed:
 
 
 def test_mlu_with_its_numbers() -> None:
-    said = text(last())
-    assert "Task 3:17:5 of vllm on mlx5_0: p2d, 1 MiB, request 41, batch 7; waiting for 12 ms." in said
-    assert "Tier last, after early stages, by deadline: class 1 of 8 on the wire" in said
-    assert "95.37 MiB still to ship, 1 s to the deadline" in said
-    assert "MLU" not in said
+    output = text(last())
+    assert "Task 3:17:5 of vllm on mlx5_0: p2d, 1 MiB, request 41, batch 7; waiting for 12 ms." in output
+    assert "Tier last, after early stages, by deadline: class 1 of 8 on the wire" in output
+    assert "95.37 MiB still to ship, 1 s to the deadline" in output
+    assert "MLU" not in output
     paper = text(last(), config=PolicyConfig(variant=Variant.PAPER))
     assert "level 2 of 8, after early stages" in paper
     assert "MLU 0.125 = 95.37 MiB still to ship / (1 s to the deadline x 8 Gbit/s x (1 - rho 0.20))" in paper
     assert "Q_2 = 0.125 <= MLU < Q_1 = 0.5" in paper
     assert "Level 1 comes in 750 ms" in paper  # 1 s - 0.1 GB / (0.5 x 0.8 GB/s)
-    assert "Laxity 900 ms: with the port to itself it would be done in 100 ms" in said
-    assert "Class 0 opens below a laxity of 100 ms (5% of budget)" in said
-    assert "The window is full: 2 MiB of 2 MiB are in flight" in said
+    assert "Laxity 900 ms: with the port to itself it would be done in 100 ms" in output
+    assert "Class 0 opens below a laxity of 100 ms (5% of budget)" in output
+    assert "The window is full: 2 MiB of 2 MiB are in flight" in output
 
 
 def test_the_facts_are_numbers() -> None:
@@ -100,17 +100,17 @@ def test_the_facts_are_numbers() -> None:
 
 
 def test_compute_and_its_tail() -> None:
-    said = text(last(compute_end_ns=NOW + S // 2, bytes_tail=10**8, batch_announced=True))
-    assert "computes for another 500 ms: it is promoted at layer boundaries" in said
-    assert "Laxity 400 ms: with the port to itself it would be done in 600 ms" in said
-    assert "comes in" not in said
+    output = text(last(compute_end_ns=NOW + S // 2, bytes_tail=10**8, batch_announced=True))
+    assert "computes for another 500 ms: it is promoted at layer boundaries" in output
+    assert "Laxity 400 ms: with the port to itself it would be done in 600 ms" in output
+    assert "comes in" not in output
 
 
 def test_a_lost_request() -> None:
     lost = last(lost=True, tier=Tier.LAST, request_deadline_ns=NOW + S // 20)
-    said = text(lost)
-    assert "Lost: with the port to itself it would be done in 100 ms, 50 ms too late" in said
-    assert "as one that is due in 8.05 s" in said  # four budgets of 2 s later
+    output = text(lost)
+    assert "Lost: with the port to itself it would be done in 100 ms, 50 ms too late" in output
+    assert "as one that is due in 8.05 s" in output  # four budgets of 2 s later
     assert "Tier scavenger" in text(lost, config=PolicyConfig(variant=Variant.PAPER))
 
 
@@ -137,23 +137,23 @@ def test_without_a_deadline() -> None:
 
 def test_reuse_by_layers_and_rank() -> None:
     reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=3, rank=2, batch_announced=True, batch_id=7)
-    said = text(reuse, red_ns=NOW + S, order="the coordinator (term 3, epoch 77)")
-    assert "RLI 3 = layer 12, which needs it, less layer 9, which runs now" in said
-    assert "rank 2, from the coordinator (term 3, epoch 77); robust effective deadline in 1 s" in said
+    output = text(reuse, red_ns=NOW + S, order="the coordinator (term 3, epoch 77)")
+    assert "RLI 3 = layer 12, which needs it, less layer 9, which runs now" in output
+    assert "rank 2, from the coordinator (term 3, epoch 77); robust effective deadline in 1 s" in output
     assert "RLI 0: layer 12" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=0, batch_announced=True))
     assert "not known" in text(seen(stage=Stage.REUSE, tier=Tier.EARLY, layer=12, rli=RLI_UNKNOWN + 12))
 
 
 def test_pruned_and_why() -> None:
-    said = text(last(pruned=True, tier=Tier.SCAVENGER), why_pruned="batch 9 did not fit through 10.0.0.1/out")
-    assert "pruned: batch 9 did not fit through 10.0.0.1/out: it goes when nothing else waits" in said
+    output = text(last(pruned=True, tier=Tier.SCAVENGER), why_pruned="batch 9 did not fit through 10.0.0.1/out")
+    assert "pruned: batch 9 did not fit through 10.0.0.1/out: it goes when nothing else waits" in output
     reuse = seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=0, batch_announced=True, pruned=True)
     assert "keeps its place, since its peers would stall" in text(reuse)
 
 
 def test_what_the_coordinator_finds_infeasible() -> None:
-    said = text(last(), why_pruned="it would be late with every port to itself")
-    assert "The coordinator has given its request up: it would be late with every port to itself." in said
+    output = text(last(), why_pruned="it would be late with every port to itself")
+    assert "The coordinator has given its request up: it would be late with every port to itself." in output
 
 
 def test_background() -> None:
@@ -277,8 +277,8 @@ def test_what_it_waits_for() -> None:
 
 
 def test_in_flight() -> None:
-    said = text(last(in_flight=True))
-    assert "in flight." in said and "on its way" in said
+    output = text(last(in_flight=True))
+    assert "in flight." in output and "on its way" in output
 
 
 def test_a_task_past_a_full_queue() -> None:

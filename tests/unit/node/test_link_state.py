@@ -123,7 +123,7 @@ def test_a_departure_before_the_arrival_is_nothing() -> None:
         (BatchSummary(1, "u", 0, (RequestSummary(-5, S),)), "request id -5 is not a 64-bit number"),
     ],
 )
-def test_what_cannot_be_reported_is_said(bad: BatchSummary, problem: str) -> None:
+def test_what_cannot_be_reported_is_reported(bad: BatchSummary, problem: str) -> None:
     state = new_state()
     assert state.put(bad, 0) == problem
     assert state.report(0) is None
@@ -261,8 +261,8 @@ def test_the_order_expires_once() -> None:
     assert state.expires_in_ns(0) == TTL_NS, "one that comes in a moment does not expire before"
     state.apply(order((1, 5)), now_ns=0)
     assert state.expires_in_ns(S) == TTL_NS - S + 1
-    state.heard(3, now_ns=S)
-    assert not state.heard(2, now_ns=3 * S), "a stale leader's sign of life is none"
+    state.received(3, now_ns=S)
+    assert not state.received(2, now_ns=3 * S), "a stale leader's sign of life is none"
     assert not state.expire(S + TTL_NS)
     assert state.expire(S + TTL_NS + 1)
     assert not state.expire(100 * TTL_NS)

@@ -47,7 +47,7 @@ def test_one_client_cannot_change_the_rate_that_another_reported() -> None:
     table.forget(1)
     table.forget(2)
     table.register(3, "soft0", 7, 1)
-    assert registry.rates == {"soft0": 1}, "nobody else has it open"
+    assert registry.rates == {"soft0": 1}, "no other has it open"
 
 
 def test_a_reload_changes_rates() -> None:
@@ -72,7 +72,7 @@ def test_one_nic_is_one_nic_whatever_a_client_calls_it() -> None:
     assert table.names() == {first: "soft0"} and table.count == 1
     host = [table.register(5, name, 7, 0) for name in ("mlx5_0", "mlx5_1", "mlx5_2")]
     assert len({first, *host}) == 4, "functions that share a GUID are devices of their own to the host"
-    assert table.register(6, "unknown", 0, 0) not in (first, *host), "no GUID is nobody's"
+    assert table.register(6, "unknown", 0, 0) not in (first, *host), "no GUID belongs to no device"
     table.reconfigure({"soft0": NicConfig(rate_bytes_per_s=RateBytesPerS(50))})
     assert registry.rates["soft0"] == 50 and len(registry.keys) == 5
 

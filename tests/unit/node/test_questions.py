@@ -65,7 +65,7 @@ class Target:
     def _examine(self) -> Examined:
         self.examined += 1
         if self.examined > 1:
-            raise OSError("nobody examines twice")
+            raise OSError("not examined twice")
         return Examined("not scheduled", [HealthFinding("fail", "devices.none", "", "there is none", "buy one")])
 
     def why(self, request: WhyRequest) -> WhyReply:
@@ -125,7 +125,7 @@ def test_nothing_is_changed_through_a_coordinator() -> None:
 
 
 @in_loop
-async def test_flows_come_until_nobody_asks() -> None:
+async def test_flows_come_until_the_reader_leaves() -> None:
     asked = Asked()
     asked.ask(5, FlowsRequest(["p2d"], process="eng"))
     asked.ask(6, FlowsRequest(["reuse"]))
@@ -155,7 +155,7 @@ async def test_a_flood_is_cut_and_counted() -> None:
 
 
 @in_loop
-async def test_more_recordings_than_there_are_is_said() -> None:
+async def test_more_recordings_than_there_are_is_reported() -> None:
     asked = Asked()
     for number in range(RECORDINGS_MAX + 1):
         asked.ask(number, FlowsRequest())
@@ -182,4 +182,4 @@ async def test_a_doctor_that_fails_is_said_so() -> None:
     asked.ask(3, HealthRequest())
     await until(lambda: asked.answers, "an answer")
     ((_, reply, last),) = asked.answers
-    assert last and isinstance(reply, ErrorReply) and "nobody examines twice" in reply.message
+    assert last and isinstance(reply, ErrorReply) and "not examined twice" in reply.message

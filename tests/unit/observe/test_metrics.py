@@ -159,7 +159,7 @@ def test_invented_names_share_one_total() -> None:
     totals = Totals()
     for number in range(2 * NAMES_MAX):
         totals.add(msgspec.structs.replace(CLIENT, process=f"program-{number}"))
-    everybody = totals.with_living([msgspec.structs.replace(CLIENT, process="one more")])
-    assert len(everybody) == NAMES_MAX + 1
-    assert sum(total.submits for total in everybody) == 10 * (2 * NAMES_MAX + 1)
-    assert next(t for t in everybody if t.process == OTHERS).submits == 10 * (NAMES_MAX + 1)
+    everything = totals.with_living([msgspec.structs.replace(CLIENT, process="one more")])
+    assert len(everything) == NAMES_MAX + 1
+    assert sum(total.submits for total in everything) == 10 * (2 * NAMES_MAX + 1)
+    assert next(t for t in everything if t.process == OTHERS).submits == 10 * (NAMES_MAX + 1)

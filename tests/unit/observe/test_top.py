@@ -15,7 +15,7 @@ from mfsd.node.control import ClassStatus, DeadlineStatus, RequestStatus, Status
 from mfsd.node.control_client import Unreachable
 from mfsd.node.totals import Totals
 from mfsd.observe.top import Top
-from mfsd.observe.views import VIEWS, Look, Row, arranged
+from mfsd.observe.views import VIEWS, Row, Sample, arranged
 from tests.unit.observe.test_metrics import CLIENT, NIC, status
 
 CLASSES, NICS, PROGRAMS, STAGES, UNITS, REQUESTS = VIEWS
@@ -51,8 +51,8 @@ LATE = msgspec.structs.replace(REQUEST, request_id=8, deadline_left_s=-2.0, prun
 ENDED = msgspec.structs.replace(REQUEST, request_id=9, state="ended", outcome="met", deadline_left_s=-9.0)
 MISSED = msgspec.structs.replace(ENDED, request_id=10, outcome="missed")
 
-BEFORE = Look(status([CLIENT], Totals()), [REQUEST, LATE])
-AFTER = Look(
+BEFORE = Sample(status([CLIENT], Totals()), [REQUEST, LATE])
+AFTER = Sample(
     later(BEFORE.status),
     [msgspec.structs.replace(REQUEST, completed_bytes=2_000_000), LATE, ENDED, MISSED],
 )
@@ -73,9 +73,9 @@ def test_rates_are_differences_over_time() -> None:
     assert cell(list(STAGES.rows(BEFORE, AFTER, 2.0)), "vllm/p2d", "RATE", STAGES.columns) == "4 Mbit/s"
 
 
-def test_a_first_look_and_a_new_nic_have_no_rates() -> None:
+def test_a_first_sample_and_a_new_nic_have_no_rates() -> None:
     assert cell(list(CLASSES.rows(AFTER, AFTER, 0.0)), "0/1", "SENT/s", CLASSES.columns) == "-"
-    empty = Look(msgspec.structs.replace(BEFORE.status, nics=[], clients=[], totals=[]), [])
+    empty = Sample(msgspec.structs.replace(BEFORE.status, nics=[], clients=[], totals=[]), [])
     for view in VIEWS:
         for row in view.rows(empty, AFTER, 1.0):
             assert len(row.cells) == len(view.columns)
@@ -93,9 +93,9 @@ def test_rows_are_sorted_by_value_and_filtered_by_text() -> None:
 def test_units_sum_up_their_programs_and_requests() -> None:
     first = msgspec.structs.replace(CLIENT, unit="prefill-1")
     second = msgspec.structs.replace(first, client_id=2, pid=4712)
-    before = Look(status([first, second], Totals()), [])
+    before = Sample(status([first, second], Totals()), [])
     moved = [msgspec.structs.replace(c, posted_bytes={"p2d": 1_004_096, "collective": 100}) for c in (first, second)]
-    after = Look(status(moved, Totals()), [REQUEST, ENDED, MISSED, LATE])
+    after = Sample(status(moved, Totals()), [REQUEST, ENDED, MISSED, LATE])
     rows = list(UNITS.rows(before, after, 2.0))
     assert [row.key for row in rows] == ["prefill-1", "prefill-2"]
     assert [c.text for c in rows[0].cells] == ["prefill-1", "2", "8 Mbit/s", "-", "10 B", "14 B", "1", "50%"]
@@ -122,7 +122,7 @@ class Screen(NamedTuple):
     rows: list[list[str]]
 
 
-def drive(ask: Callable[[], Look], *keys: str, size: tuple[int, int] = (80, 24)) -> Screen:
+def drive(ask: Callable[[], Sample], *keys: str, size: tuple[int, int] = (80, 24)) -> Screen:
     """What is shown after these keys, each one let finish."""
     top = Top(ask, interval_s=60)
 
@@ -152,8 +152,8 @@ def test_the_head_says_how_many_are_in_time_of_late() -> None:
         latest_missed=1,
         latest_s=20.0,
     )
-    look = BEFORE._replace(status=msgspec.structs.replace(BEFORE.status, deadlines=deadlines))
-    assert "in time: 75% of 4 (20 s), 88% of 100 (5m 0s)" in drive(lambda: look).head
+    sample = BEFORE._replace(status=msgspec.structs.replace(BEFORE.status, deadlines=deadlines))
+    assert "in time: 75% of 4 (20 s), 88% of 100 (5m 0s)" in drive(lambda: sample).head
     none = BEFORE._replace(status=msgspec.structs.replace(BEFORE.status, deadlines=DeadlineStatus()))
     assert "in time" not in drive(lambda: none).head
 
@@ -204,8 +204,8 @@ def test_keys_choose_sort_and_filter() -> None:
     assert len(dropped.rows) == 2
 
 
-def test_a_daemon_that_is_gone_is_said_and_waited_for() -> None:
-    def gone() -> Look:
+def test_a_daemon_that_is_gone_is_reported_and_waited_for() -> None:
+    def gone() -> Sample:
         raise Unreachable("no mfsd at /run/mfs/mfsd.sock: start it")
 
     assert "start it" in drive(gone).head

@@ -78,7 +78,7 @@ def test_what_is_asked_first_is_said_first(browser: Browser, few: str) -> None:
     browser.open(few, WIDE, HEIGHT)
     browser.until(SHOWN)
     assert browser.text("#title") == "Some requests are late"
-    assert re.fullmatch(r"\d+ of \d+ missed their deadline in the last 5 minutes", browser.text("#said"))
+    assert re.fullmatch(r"\d+ of \d+ missed their deadline in the last 5 minutes", browser.text("#summary"))
     points = browser.text("#points")
     assert "will be late whatever is done" in points and "in batch 7" in points
     assert "served last" in points and "for want of 10.0.0.1/in" in points
@@ -158,7 +158,7 @@ def test_two_thousand_ports_are_a_map(browser: Browser, many: str) -> None:
     browser.evaluate(
         "(i => { i.value = 'gpu-063'; i.dispatchEvent(new Event('input')) })(document.querySelector('#port-filter'))"
     )
-    browser.until("document.querySelector('#ports-said').textContent.startsWith('32 of 2048')")
+    browser.until("document.querySelector('#ports-count').textContent.startsWith('32 of 2048')")
 
 
 def test_a_click_on_a_request_shows_its_life(browser: Browser, few: str) -> None:
@@ -166,13 +166,13 @@ def test_a_click_on_a_request_shows_its_life(browser: Browser, few: str) -> None
     browser.until(SHOWN)
     browser.click('a[href="#request=4242"]')
     browser.until("document.querySelector('#detail svg.life')")
-    said = browser.text("#detail")
-    assert "gpu-1: engine-0, store late in batch 7" in said
+    output = browser.text("#detail")
+    assert "gpu-1: engine-0, store late in batch 7" in output
     assert browser.evaluate("document.querySelectorAll('#detail svg.life rect').length") == 36, (
         "three stages, 12 layers"
     )
-    assert "p2d waited 213 ms, behind p2d of engine-1, request 4240 and 3 more (240 MB): it is due earlier" in said
-    assert "It had 650 ms to its deadline and was 135 ms late." in said
+    assert "p2d waited 213 ms, behind p2d of engine-1, request 4240 and 3 more (240 MB): it is due earlier" in output
+    assert "It had 650 ms to its deadline and was 135 ms late." in output
     titles = browser.evaluate("[...document.querySelectorAll('svg.life title')].map(t => t.textContent)")
     assert "p2d, layer 11: 60 MB, asked for after 430 ms, complete after 785 ms" in titles
     assert "deadline after 650 ms" in titles
@@ -192,7 +192,7 @@ def test_a_life_is_found_by_number_and_fits_a_telephone(browser: Browser, few: s
     assert browser.evaluate("document.documentElement.scrollWidth") == NARROW
 
 
-def test_a_request_that_nobody_knows_is_said(browser: Browser, tmp_path: Path) -> None:
+def test_an_unknown_request_is_reported(browser: Browser, tmp_path: Path) -> None:
     with served(Shown(small(), {"gpu-2": lives(1)["gpu-2"]})) as url:
         browser.open(url + "#request=5", WIDE, HEIGHT)
         browser.until("document.querySelector('#detail p.none')?.textContent.includes('none of 1 nodes knows it')")
@@ -201,17 +201,17 @@ def test_a_request_that_nobody_knows_is_said(browser: Browser, tmp_path: Path) -
 def test_a_batch_shows_its_requests(browser: Browser, few: str) -> None:
     browser.open(few + "#batch=7", WIDE, HEIGHT)
     browser.until("document.querySelector('#detail table')")
-    said = browser.text("#detail").replace("\t", " ")
-    assert re.search(r"98 20 ms ago 1 GB 10\.0\.0\.1/in 20 ms will be late", said)
-    assert re.search(r"100 no deadline 4\.1 kB - - can be in time", said)
+    output = browser.text("#detail").replace("\t", " ")
+    assert re.search(r"98 20 ms ago 1 GB 10\.0\.0\.1/in 20 ms will be late", output)
+    assert re.search(r"100 no deadline 4\.1 kB - - can be in time", output)
 
 
 def test_a_port_is_shown_by_class(browser: Browser, few: str) -> None:
     browser.open(few + "#port=10.0.0.1%2Fout", WIDE, HEIGHT)
     browser.until("document.querySelector('#detail .bar')")
-    said = browser.text("#detail")
-    assert "of gpu-1, 400 Gbit/s: 52 % used of late, 34 % goes first (load)" in said
-    assert "class 0 2 %class 3 13 %collectives and control 34 %without a permit 3 %" in said
+    output = browser.text("#detail")
+    assert "of gpu-1, 400 Gbit/s: 52 % used of late, 34 % goes first (load)" in output
+    assert "class 0 2 %class 3 13 %collectives and control 34 %without a permit 3 %" in output
 
 
 def test_pointing_at_the_history_says_what_was(browser: Browser, few: str) -> None:
@@ -233,7 +233,7 @@ def test_an_idle_cluster_says_what_to_do(browser: Browser) -> None:
         assert numbers(browser)["in time, last 20 s"] == numbers(browser)["last 5 min"] == "-"
 
 
-def test_a_coordinator_that_is_gone_is_said(browser: Browser) -> None:
+def test_a_coordinator_that_is_gone_is_reported(browser: Browser) -> None:
     with served(Shown(small())) as url:
         browser.open(url, WIDE, HEIGHT)
         browser.until(SHOWN)

@@ -71,7 +71,7 @@ def drive(config: PolicyConfig, ports: int, events: list[Event], delta_every: in
 
 
 def history(rng: random.Random) -> list[Event]:
-    """Few numbers, so that ties, double arrivals, moved requests and departures of nobody are common."""
+    """Few numbers, so that ties, double arrivals, moved requests and departures of unknown batches are common."""
     events: list[Event] = []
     now = 1000
 

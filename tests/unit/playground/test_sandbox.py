@@ -38,13 +38,13 @@ def test_an_exception_is_shown_and_fails(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_network_processes_and_mounts_are_its_own() -> None:
-    def look() -> int:
+    def poll() -> int:
         assert os.getpid() == 1 and os.geteuid() == 0
         subprocess.run(["ip", "link", "add", "name", "sandboxbr", "type", "bridge"], check=True)
         subprocess.run(["ip", "netns", "add", "sandboxed"], check=True)
         return 0
 
-    assert run_sandboxed(look) == 0
+    assert run_sandboxed(poll) == 0
     assert "sandboxbr" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     assert "sandboxed" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
 

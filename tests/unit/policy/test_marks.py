@@ -21,9 +21,7 @@ from mfsd.policy.marks import ROLES, MarkRule, Marks, StageClasses, checked, div
         (8, StageClasses(0, (1, 2, 3), (4, 5, 6), 7)),
     ],
 )
-def test_collectives_first_then_loads_then_last_stages_then_what_nobody_waits_for(
-    classes: int, wanted: StageClasses
-) -> None:
+def test_collectives_first_then_loads_then_last_stages_then_background(classes: int, wanted: StageClasses) -> None:
     assert divided(classes) == wanted
 
 

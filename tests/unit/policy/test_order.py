@@ -18,7 +18,7 @@ from mfsd.policy import (
     Tier,
     Variant,
 )
-from tests.specification import Decision, look, order_key, tier_of
+from tests.specification import Decision, evaluate, order_key, tier_of
 
 MFS, PAPER = PolicyConfig(), PolicyConfig(variant=Variant.PAPER)
 BY_RANK = PolicyConfig(early_order=EarlyOrder.RANK)
@@ -152,7 +152,7 @@ def test_keys_in_numbers() -> None:
 
 
 def test_a_lost_request_is_due_again_four_budgets_later() -> None:
-    """It delays nobody who is due before, and is not starved by those who are due after."""
+    """It delays nothing that is due before, and is not starved by what is due after."""
     lost = Decision(1, critical=True, infeasible=True)
     last = flow(Stage.P2D, 1, deadline_ns=50, budget_ns=40)
     assert order_key(MFS, last, lost) == (2, 0, 50 + 4 * 40, 0, 1)
@@ -205,10 +205,12 @@ def test_collectives_are_never_demoted() -> None:
 def test_a_load_that_comes_too_late_counts_as_four_times_as_large() -> None:
     """At 10 bytes a second 5000 take 500 s."""
     load = flow(Stage.REUSE, 7, remaining_bytes=5000, without_batch=True, deadline_ns=500 * 10**9)
-    in_time, late = (look(MFS, load, NEUTRAL, now) for now in (0, 1))
+    in_time, late = (evaluate(MFS, load, NEUTRAL, now) for now in (0, 1))
     assert (in_time.infeasible, late.infeasible) == (False, True)
     assert order_key(MFS, load, in_time) == (1, 0, (3 << 32) + NO_RANK, 2, 7)
     assert order_key(MFS, load, late) == (1, 0, (5 << 32) + NO_RANK, 2, 7)
     of_a_batch = msgspec.structs.replace(load, without_batch=False, batch_running=True)
     unknown = msgspec.structs.replace(load, deadline_ns=NO_DEADLINE)
-    assert not look(MFS, of_a_batch, NEUTRAL, 1).infeasible and not look(MFS, unknown, NEUTRAL, 2**70).infeasible
+    assert (
+        not evaluate(MFS, of_a_batch, NEUTRAL, 1).infeasible and not evaluate(MFS, unknown, NEUTRAL, 2**70).infeasible
+    )

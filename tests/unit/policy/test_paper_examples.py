@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from mfsd.policy import NO_DEADLINE, Flow, PolicyConfig, Stage, Variant
-from tests.specification import Decision, initial, look, order_key
+from tests.specification import Decision, evaluate, initial, order_key
 
 S = 10**9  # one unit of time in ns
 UNIT = 1000  # one unit of bytes: a second's worth
@@ -65,7 +65,7 @@ def run_mfs(config: PolicyConfig, jobs: list[Job]) -> dict[str, Fraction]:
                 ),
                 default=None,
             )
-            decisions[job.name] = look(config, flow, decisions[job.name], now, unit_slack_ns=slack)
+            decisions[job.name] = evaluate(config, flow, decisions[job.name], now, unit_slack_ns=slack)
             keys[order_key(config, flow, decisions[job.name])] = job.name
         name = keys[min(keys)]
         now += QUANTUM * S // UNIT

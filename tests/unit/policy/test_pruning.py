@@ -137,19 +137,19 @@ def test_pruning_restores_feasibility_or_spends_the_budget(
 @given(configs, clusters())
 def test_what_is_left_infeasible_could_not_be_helped(config: PolicyConfig, batches: list[Batch]) -> None:
     """With load that pruning cannot remove and lost batches too: budget spent, or no candidate at the
-    bottleneck, or (variant mfs) late even with every request of everybody pruned."""
+    bottleneck, or (variant mfs) late even with every request of all pruned."""
     result = plan(config, batches, CAPACITY, NOW)
     if len(result.pruned) == result.drop_budget:
         return
     away = gone(config, result.pruned, result.infeasible)
-    everybody = finishes(config, batches, {r.request_id for b in batches for r in b.requests})
+    everything = finishes(config, batches, {r.request_id for b in batches for r in b.requests})
     by_id = {b.batch_id: b for b in batches}
     pool: list[Request] = []
     for place in result.places:
         pool += [r for r in by_id[place.batch_id].requests if r.request_id not in away]
         if place.finish_ns > place.loose_ns:
             no_candidate = place.bottleneck is None or all(r.loads.get(place.bottleneck, 0) == 0 for r in pool)
-            hopeless = everybody[place.batch_id] > place.loose_ns
+            hopeless = everything[place.batch_id] > place.loose_ns
             assert no_candidate or (hopeless and config.variant is Variant.MFS)
 
 
@@ -248,7 +248,7 @@ def test_drop_budget_is_a_share_rounded_up(share: float, active: int, budget: in
 
 
 def test_a_hopeless_batch_spends_the_budget_only_in_the_paper_s_variant() -> None:
-    """The batch's compute alone misses D^Lo (its one request could not be saved by anybody's sacrifice)."""
+    """The batch's compute alone misses D^Lo (its one request could not be saved by pruning any other)."""
     batches = [one(1, 40, {0: 30}), one(2, 50, {0: 10}, compute=60), one(3, 300, {0: 10})]
     assert plan(MFS, batches, CAPACITY, NOW).pruned == ()
     assert plan(MFS, batches, CAPACITY, NOW).infeasible == (2,)
@@ -283,7 +283,7 @@ def test_a_batch_that_is_late_anyway_does_not_keep_others_out() -> None:
     assert plan(PolicyConfig(), batches, CAPACITY, NOW, (Pruned(1, 1, 2, 0, 60),)).pruned == ()
 
 
-def test_a_batch_that_pruning_cannot_save_takes_nobody_with_it() -> None:
+def test_a_batch_that_pruning_cannot_save_prunes_no_other() -> None:
     """Batch 2 has 110 on port 0 that stays; the requests of batch 1 there could not make up for it."""
     batches = [one(1, 90, {0: 60}), Batch(2, (Request(2, NOW + 100),), 0, {0: 110})]
     assert plan(MFS, batches, CAPACITY, NOW).pruned == ()

@@ -77,7 +77,7 @@ def least_makespan(instance: Instance) -> int:
             return 0
         choices: list[Choice | None] = [*pending(state)]
         if state.compute_left and not state.reuse[state.layer] and not state.collective:
-            choices.append(None)  # idling helps nobody, but while the layer computes it ends
+            choices.append(None)  # idling helps none, but while the layer computes it ends
         return 1 + min(best(step(instance, state, choice)) for choice in choices)
 
     return best(start(instance))

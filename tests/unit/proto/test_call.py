@@ -361,7 +361,7 @@ async def test_frames_of_unknown_types_are_ignored() -> None:
         ("a..b:1", "cannot connect: 'a..b' is no host's name"),
     ],
 )
-def test_where_nobody_answers(address: str, why: str) -> None:
+def test_where_no_server_answers(address: str, why: str) -> None:
     async def check() -> None:
         call = Call(METHOD)
         with pytest.raises(CallEnded) as ended:
@@ -383,7 +383,7 @@ async def test_a_name_that_the_resolver_does_not_know(monkeypatch: pytest.Monkey
 
 
 @in_loop
-async def test_nobody_waits_for_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_caller_waits_for_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, answer = threading.Event(), threading.Event()
 
     def hangs(*_: object, **__: object) -> list[object]:
@@ -402,7 +402,7 @@ async def test_nobody_waits_for_a_resolver_that_hangs(monkeypatch: pytest.Monkey
     assert opening.cancelled()
     await call.close()
     answer.set()
-    await until(lambda: not thread.is_alive(), "its answer is nobody's")
+    await until(lambda: not thread.is_alive(), "its answer is dropped")
 
 
 @pytest.mark.parametrize("listen", ["[::1]:0", "localhost:0"])

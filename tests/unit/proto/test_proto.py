@@ -67,8 +67,8 @@ def test_field_numbers_are_never_reused() -> None:
 def test_daemons_load_what_they_need(imported: str, spared: tuple[str, ...]) -> None:
     """Without a coordinator neither its protocol's libraries nor protobuf; with one not grpcio, which has threads."""
     program = f"import sys, {imported}; print([m for m in sys.modules if m.startswith({spared!r})])"
-    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert said.stdout.strip() == "[]"
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert output.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("good", ["a:1", "10.0.0.1:7400", "[::]:7400", "[fd00::1]:65535", "coord.example.com:0"])

@@ -90,7 +90,7 @@ class Stats(ctypes.Structure):
         ("in_flight_bytes", c_uint64),
         ("in_flight_tasks", c_uint64),
         ("promotions", c_uint64),
-        ("looks", c_uint64),
+        ("evaluations", c_uint64),
         ("requests", c_uint32),
         ("batches", c_uint32),
     ]
@@ -109,7 +109,6 @@ SIGNATURES = {
     "mfs_rmlq_destination_close": (None, [c_void_p, c_uint16]),
     "mfs_rmlq_destination_open": (None, [c_void_p, c_uint16]),
     "mfs_rmlq_place": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),
-    "mfs_rmlq_promote": (c_int, [c_void_p, c_uint64, c_uint32]),
     "mfs_rmlq_complete": (c_int, [c_void_p, c_uint64, c_uint64]),
     "mfs_rmlq_cancel": (c_int, [c_void_p, c_uint64]),
     "mfs_rmlq_batch": (c_int, [c_void_p, c_uint64, POINTER(BatchContext), c_uint64]),
@@ -130,14 +129,6 @@ SIGNATURES = {
 class Native:
     """The compiled library. `queue()` makes queues; those still open are destroyed with the fixture."""
 
-    Policy, Flow, Pick, BatchContext, RequestContext, Stats = (
-        Policy,
-        Flow,
-        Pick,
-        BatchContext,
-        RequestContext,
-        Stats,
-    )
     NEVER = NEVER
 
     def __init__(self, path: Path) -> None:
@@ -149,7 +140,7 @@ class Native:
     def policy(self, classes: int = 8, **changes: object) -> Policy:
         policy = Policy()
         self.library.mfs_policy_default(byref(policy), classes)
-        parameters = {}
+        parameters: dict[str, ctypes._Pointer[Parameter]] = {}
         while parameter := self.library.mfs_policy_parameter(len(parameters)):
             parameters[parameter.contents.name.decode()] = parameter
         for name, value in changes.items():

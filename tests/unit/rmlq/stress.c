@@ -93,8 +93,7 @@ static void forget(uint32_t i)
 		MUST(mfs_rmlq_place(queue[q], gone, &pick) == -ENOENT &&
 		     mfs_rmlq_cancel(queue[q], gone) == -ENOENT &&
 		     mfs_rmlq_take(queue[q], gone, now, &pick) == -ENOENT &&
-		     mfs_rmlq_complete(queue[q], gone, 1) == -ENOENT &&
-		     mfs_rmlq_promote(queue[q], gone, 1) == -ENOENT);
+		     mfs_rmlq_complete(queue[q], gone, 1) == -ENOENT);
 }
 
 static void submit(void)
@@ -260,11 +259,6 @@ int main(int argc, char **argv)
 			MUST(rc >= 0 && mfs_rmlq_complete(queue[1], known[i].handle, bytes) == rc);
 			if (rc == 1)
 				forget(i);
-		} else if (kind < 5 && flows) {
-			uint32_t i = (uint32_t)draw(flows), level = (uint32_t)draw(20);
-			int rc = mfs_rmlq_promote(queue[0], known[i].handle, level);
-
-			MUST(mfs_rmlq_promote(queue[1], known[i].handle, level) == rc);
 		} else if (kind < 8) {
 			tell();
 		} else {

@@ -80,14 +80,13 @@ def test_what_opens_comes_back_in_order_among_what_came_meanwhile(native):
 def test_a_promotion_while_closed_holds_when_it_opens(native):
     for opened_before in (True, False):
         queue = native.queue()
-        handles = [
-            queue.submit(bytes=1, stage=P2D, deadline_ns=S + cookie, destination=5, cookie=cookie)[1]
-            for cookie in range(4)
-        ]
+        for cookie in range(4):
+            flow = {"bytes": 100, "request": cookie + 1, "deadline_ns": S + cookie}
+            queue.submit(stage=P2D, destination=5, cookie=cookie, **flow)
         parked(queue, 5)
         if opened_before:
             queue.destination_open(5)
-        assert queue.promote(handles[2], 0) == 1
+        assert queue.request(3, deadline_ns=102) == 0  # 2 ns to spare
         queue.destination_open(5)
         assert cookies(queue) == [2, 0, 1, 3]
 
@@ -193,10 +192,9 @@ def test_a_load_to_several_destinations_is_late_as_a_whole(native):
 
 def test_a_critical_request_for_an_open_destination_passes_early_stages_for_a_closed_one(native):
     queue = native.queue()
-    handles = [
-        queue.submit(bytes=1 << 20, stage=P2D, request=1, deadline_ns=S, destination=d, cookie=d)[1] for d in (1, 2)
-    ]
-    assert queue.promote(handles[0], 0) == 1
+    for d in (1, 2):
+        queue.submit(bytes=1 << 20, stage=P2D, request=1, deadline_ns=S, destination=d, cookie=d)
+    assert queue.request(1, deadline_ns=(2 << 20) + 2) == 0  # 2 ns to spare
     queue.submit(bytes=1, stage=COLLECTIVE, destination=3, cookie=3)
     queue.destination_close(1)
     picked = queue.pick()[1]
@@ -261,7 +259,7 @@ def test_as_many_destinations_as_flows_may_be_parked_for_each_kind(native):
         assert cookies(queue) == list(range(n))
 
 
-def test_who_watches_is_reported_of_the_flow_that_came_first(native):
+def test_an_observer_is_notified_of_the_flow_that_came_first(native):
     queue, reported = native.queue(), []
 
     @CFUNCTYPE(None, c_void_p, c_uint64, c_uint32, c_bool)
@@ -270,9 +268,9 @@ def test_who_watches_is_reported_of_the_flow_that_came_first(native):
 
     queue.watch(promoted, None)
     handles = [
-        queue.submit(bytes=1, stage=P2D, request=1, deadline_ns=S, destination=destination, cookie=cookie)[1]
+        queue.submit(bytes=100, stage=P2D, request=1, deadline_ns=S, destination=destination, cookie=cookie)[1]
         for cookie, destination in enumerate([1, 2, 1, 3])
     ]
     queue.take(handles[0])
-    assert queue.promote(handles[3], 0) == 1
+    assert queue.request(1, deadline_ns=402) == 0  # 2 ns to spare
     assert reported == [(1, True)]

@@ -12,11 +12,11 @@ from mfsd.policy import NO_DEADLINE, NO_RANK, EarlyOrder, Flow, PolicyConfig, St
 from mfsd.policy.urgency import thresholds
 from tests.specification import (
     Decision,
+    evaluate,
     initial,
     is_near,
     load_step,
-    look,
-    next_look_ns,
+    next_evaluation_ns,
     order_key,
     tier_of,
     wire_class,
@@ -104,7 +104,7 @@ def test_places_of_early_flows(config: PolicyConfig, flow: Flow, layer: int) -> 
     rules = rules_of(config)
     assert rules.first() == initial(config)
     assume((flow.stage == Stage.REUSE and not flow.batch_running) or not flow.without_batch)  # only reuse comes so
-    decision = look(config, flow, initial(config), NOW)
+    decision = evaluate(config, flow, initial(config), NOW)
     place = rules.place(flow, rules.first(), NOW, layer)
     assert place[:3] == expected_place(config, flow, decision, layer)
     counts = by_size(config) and place.tier == Tier.EARLY
@@ -139,7 +139,7 @@ def test_decisions(
     rules = rules_of(config)
     last = initial(config)._replace(critical=critical, infeasible=lost and flow.deadline_ns != NO_DEADLINE)
     decision, next_ns = rules.evaluate(flow, last, NOW, rho, slack)
-    assert decision == look(config, flow, last, NOW, rho, slack)
+    assert decision == evaluate(config, flow, last, NOW, rho, slack)
     if flow.deadline_ns == NO_DEADLINE or decision.infeasible:
         assert next_ns is None
         return
@@ -160,7 +160,7 @@ def test_decisions(
             lead = crossing_ns(flow.remaining_bytes, flow.deadline_ns, rate, threshold)
             assert reasons.level_ns == max(lead, flow.deadline_ns - (2**60 - 1))
     if flow.compute_end_ns <= NOW and not flow.pruned:
-        following = next_look_ns(config, flow, decision, NOW, rho)
+        following = next_evaluation_ns(config, flow, decision, NOW, rho)
         assert following is not None and next_ns <= following, "the paper's is half way, since the load may rise"
         if config.variant is Variant.MFS:
             assert next_ns == following

@@ -106,9 +106,8 @@ def test_the_four_tiers_in_order(native):
         queue.submit(bytes=1, stage=P2D, deadline_ns=S)[1],
         queue.submit(bytes=1, stage=REUSE, layer=3)[1],
         queue.submit(bytes=1, stage=COLLECTIVE)[1],
-        queue.submit(bytes=1, stage=P2D, request=9, deadline_ns=S)[1],
+        queue.submit(bytes=100, stage=P2D, request=9, deadline_ns=102)[1],  # 2 ns to spare
     ]
-    assert queue.promote(order[4], 0) == 1
     picked = [queue.pick()[1] for _ in order]
     assert [p.handle for p in picked] == order[::-1]
     assert [p.wire_class for p in picked] == [0, 1, 4, 6, 7]
@@ -135,7 +134,7 @@ def test_promotion_comes_by_itself_as_the_deadline_nears(native):
     assert levels == sorted(levels, reverse=True)
     assert levels[0] > 1
     assert levels[-1] == 1
-    assert queue.stats().looks < 200  # each look halves the way, or waits an interval
+    assert queue.stats().evaluations < 200  # each evaluation halves the distance, or waits an interval
 
 
 def test_in_flight_flows_keep_their_class(native):
@@ -213,7 +212,7 @@ def test_a_batch_that_ended_starts_anew(native):
 def test_a_flow_cancelled_anywhere_leaves_the_others_in_order(native, gone):
     queue = native.queue()
     queue.batch(7, layer_current=5, layers=10)
-    handles = []
+    handles: list[int] = []
     for _ in range(4):  # two requests and two layers, interleaved
         for stage, layer, request in [(P2D, 0, 1), (P2D, 0, 2), (REUSE, 1, 0), (REUSE, 2, 0)]:
             handles.append(

@@ -1,12 +1,13 @@
-"""The native queue decides as `mfsd.policy` does: same flow, same place, same time of the next look.
+"""The native queue decides as `mfsd.policy` does: same flow, same place, same time of the next evaluation.
 
 The model keeps facts in dictionaries, asks the policy for every key and takes the smallest. It knows nothing of
-heaps, groups or chains; what it shares with the queue is only when a request is looked at.
+heaps, groups or chains; what it shares with the queue is only when a request is evaluated.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from mfsd.policy import (
     NO_DEADLINE,
@@ -33,17 +35,20 @@ from mfsd.policy.types import known_stage
 from mfsd.policy.urgency import thresholds
 from tests.specification import (
     Decision,
+    evaluate,
     initial,
     is_near,
     load_step,
-    look,
-    next_look_ns,
+    next_evaluation_ns,
     order_key,
     tier_of,
     wire_class,
 )
 from tests.specification.order import rli_of
 from tests.specification.urgency import crossing_ns, effective_rate_bytes_per_s
+
+if TYPE_CHECKING:
+    from tests.unit.rmlq.conftest import Native
 
 RLI_UNKNOWN = 2**16
 NEVER = 2**64 - 1
@@ -78,7 +83,7 @@ class Request:
     batch: int = 0
     reported: bool = False
     pruned: bool = False
-    looked: bool = False
+    evaluated: bool = False
     timer: int | None = None
 
 
@@ -104,7 +109,7 @@ class Model:
     now: int = 0
     sequence: int = 0
     promotions: int = 0
-    looks: int = 0
+    evaluations: int = 0
     flows: dict[int, Waiting] = field(default_factory=dict)
     requests: dict[object, Request] = field(default_factory=dict)
     batches: dict[int, Batch] = field(default_factory=dict)
@@ -154,7 +159,7 @@ class Model:
         batch = self.batches.get(flow.batch)
         if flow.stage is Stage.P2D:
             facts, decision = self.request_facts(flow.request), self.requests[flow.request].decision
-            return Flow(**{**as_dict(facts), "sequence": flow.sequence}), decision, 0
+            return replace(facts, sequence=flow.sequence), decision, 0
         request = self.requests.get(flow.request)
         facts = Flow(
             stage=flow.stage,
@@ -169,7 +174,7 @@ class Model:
             batch_running=batch is not None,
             pruned=request is not None and request.pruned,
         )
-        decision = look(self.config, facts, initial(self.config), self.now)
+        decision = evaluate(self.config, facts, initial(self.config), self.now)
         return facts, decision, batch.layer_current if batch else 0
 
     def due(self, flow: Waiting) -> int:
@@ -205,7 +210,7 @@ class Model:
         wire = wire_class(self.config.classes, tier, below, level, reuse=reuse, near=near, variant=self.config.variant)
         return tier.value, level, wire
 
-    # when requests are looked at
+    # when requests are evaluated
 
     def slack(self) -> int | None:
         return min(
@@ -217,22 +222,22 @@ class Model:
             default=None,
         )
 
-    def look(self, key: object) -> int | None:
+    def evaluate(self, key: object) -> int | None:
         request, facts = self.requests[key], self.request_facts(key)
         before = request.decision
-        request.decision = look(self.config, facts, before, self.now, self.rho, self.slack())
+        request.decision = evaluate(self.config, facts, before, self.now, self.rho, self.slack())
         if facts.deadline_ns == NO_DEADLINE:
             return None
-        if request.looked and (request.decision.level < before.level or request.decision.critical > before.critical):
+        if request.evaluated and (request.decision.level < before.level or request.decision.critical > before.critical):
             self.promotions += 1
-        request.looked = True
+        request.evaluated = True
         soonest = self.now + self.config.promotion_interval_ns
         if request.decision.infeasible:
             return None
         if facts.computing:
             return max(facts.compute_end_ns, soonest)
-        unpruned = Flow(**{**as_dict(facts), "pruned": False})  # it may come back at any time
-        following = next_look_ns(self.config, unpruned, request.decision, self.now, self.rho)
+        unpruned = replace(facts, pruned=False)  # it may come back at any time
+        following = next_evaluation_ns(self.config, unpruned, request.decision, self.now, self.rho)
         assert following is not None
         if request.decision.level > 1:  # half way, since the load may rise
             rate = effective_rate_bytes_per_s(self.rate, self.rho, self.config.rho_max)
@@ -241,9 +246,9 @@ class Model:
             following = min(following, self.now + (crossing - self.now) // 2)
         return max(following, soonest)
 
-    def look_at_event(self, key: object) -> None:
+    def evaluate_at_event(self, key: object) -> None:
         request = self.requests[key]
-        following = self.look(key)
+        following = self.evaluate(key)
         if following is not None and (request.timer is None or request.timer > following):
             request.timer = following
 
@@ -253,8 +258,8 @@ class Model:
             if request.timer is not None and request.timer <= self.now:
                 request.timer = None
                 if self.flows_of(key, waiting=True):
-                    self.looks += 1
-                    request.timer = self.look(key)
+                    self.evaluations += 1
+                    request.timer = self.evaluate(key)
         return min((r.timer for r in self.requests.values() if r.timer is not None), default=NEVER)
 
     # life of a request
@@ -303,7 +308,7 @@ class Model:
             owner.ahead -= min(owner.ahead, size)
             owner.batch = batch or owner.batch
             self.tell_deadline(owner, deadline_ns)
-            self.look_at_event(key)
+            self.evaluate_at_event(key)
 
     def pick(self, handle: int) -> None:
         flow = self.flows[handle]
@@ -322,12 +327,12 @@ class Model:
         before = self.batches.get(key)
         layer = max(layer, before.layer_current) if before else layer
         self.batches[key] = Batch(layer, rank, pruned, deadline, self.now + left if left else 0)
-        self.look_at_members(key)
+        self.evaluate_members(key)
 
-    def look_at_members(self, key: int) -> None:
+    def evaluate_members(self, key: int) -> None:
         for request, state in self.requests.items():
             if state.batch == key:
-                self.look_at_event(request)
+                self.evaluate_at_event(request)
 
     def tell_request(self, key: int, now: int, deadline: int, budget: int, ahead: int, tail: int) -> None:
         self.now = max(self.now, now)
@@ -338,11 +343,7 @@ class Model:
         self.tell_deadline(request, deadline)
         request.ahead, request.tail = ahead, tail
         if self.flows_of(key, waiting=True):
-            self.look_at_event(key)
-
-
-def as_dict(flow: Flow) -> dict[str, object]:
-    return {name: getattr(flow, name) for name in flow.__struct_fields__}
+            self.evaluate_at_event(key)
 
 
 MS = 1_000_000
@@ -381,8 +382,8 @@ flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines
 
 
 class Machine(RuleBasedStateMachine):
-    native = None
-    rates = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
+    native: Native
+    rates: tuple[int, ...] = (10**9, 1, 999_983, 12_500_000_000, 50_000_000_001)
     destinations: tuple[int, ...] = (0,)
 
     @initialize(spread=st.sampled_from([(0,), (0,), (0, 1, 8191)]))
@@ -559,7 +560,7 @@ class Machine(RuleBasedStateMachine):
         reported = self.model.batches.pop(batch, None)
         assert self.queue.batch_end(batch) == (0 if reported else -2)
         if reported:
-            self.model.look_at_members(batch)
+            self.model.evaluate_members(batch)
         self.compare()
 
     @rule(request=keys)
@@ -567,7 +568,7 @@ class Machine(RuleBasedStateMachine):
         state = self.model.requests.get(request)
         known = state is not None and (state.reported or state.pruned)
         assert self.queue.request_end(request) == (0 if known else -2)
-        if known:
+        if state is not None and known:
             state.reported = state.pruned = False
             state.ahead = 0
             self.model.release(request)
@@ -584,7 +585,7 @@ class Machine(RuleBasedStateMachine):
         state = self.model.requests.get(request)
         pruned = state is not None and state.pruned
         assert self.queue.unprune(request) == (0 if pruned else -2)
-        if pruned:
+        if state is not None and pruned:
             state.pruned = False
             self.model.release(request)
         self.compare()
@@ -609,7 +610,7 @@ class Machine(RuleBasedStateMachine):
         assert stats.in_flight_bytes == flight
         assert self.queue.waiting() == sum(tasks)
         assert {destination: self.queue.waiting_at(destination) for destination in waiting} == waiting
-        assert (stats.promotions, stats.looks) == (self.model.promotions, self.model.looks)
+        assert (stats.promotions, stats.evaluations) == (self.model.promotions, self.model.evaluations)
 
     def teardown(self) -> None:
         """What is left comes out in the policy's order, and nothing stays behind."""
@@ -645,35 +646,11 @@ class AllStages(Machine):
         self.compare()
 
     @rule()
-    def advance_to_next_look(self):
+    def advance_to_next_evaluation(self):
         moment = self.queue.advance(self.model.now)
         assert moment == self.model.advance(self.model.now)
         if moment != NEVER:
             assert self.queue.advance(moment) == self.model.advance(moment)
-        self.compare()
-
-    @precondition(lambda self: self.model.flows)
-    @rule(data=st.data(), level=st.integers(0, 8))
-    def promote(self, data, level):
-        handle = data.draw(st.sampled_from(sorted(self.model.flows)))
-        flow, model = self.model.flows[handle], self.model
-        code = self.queue.promote(handle, level)
-        if flow.stage is not Stage.P2D or level > model.config.levels:
-            assert code == -22
-            return
-        request = model.requests[flow.request]
-        level_now, critical = request.decision.level, request.decision.critical
-        paper = model.config.variant is Variant.PAPER
-        wants_critical = level == 0 or (paper and level == 1)
-        moves = not critical and (wants_critical or level < level_now)
-        assert code == moves
-        if moves:
-            if not wants_critical:
-                level_now = level
-            elif paper:
-                level_now = 1
-            request.decision = Decision(level_now, wants_critical, request.decision.infeasible)
-            model.promotions += 1
         self.compare()
 
     @rule(
@@ -796,7 +773,7 @@ class Urgency(Machine):
         self.compare()
 
     @rule()
-    def advance_to_next_look(self):
+    def advance_to_next_evaluation(self):
         moment = self.queue.advance(self.model.now)
         assert moment == self.model.advance(self.model.now)
         if moment != NEVER:
@@ -828,12 +805,8 @@ class Urgency(Machine):
     [(AllStages, 12), (AllStages, 60), (EarlyStages, 20), (Destinations, 30), (Loads, 20), (Urgency, 20)],
 )
 def test_the_native_queue_follows_the_policy(native, machine, steps):
-    class Bound(machine):
-        pass
-
-    Bound.native = native
     run_state_machine_as_test(
-        Bound,
+        type("Bound", (machine,), {"native": native}),
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=steps,

@@ -56,7 +56,9 @@ class Native:
             cc(*self.sanitize, include, "-c", client, "-o", helpers[-1])
         for program in PROGRAMS:
             cc(
-                *(*self.sanitize, "-Werror", include, NATIVE / f"{program}.c", *helpers, fake),
+                *self.sanitize,
+                *("-Werror", include, NATIVE / f"{program}.c"),
+                *(*helpers, fake),
                 *("-o", self.folder / program, f"-Wl,-rpath,{self.folder}", "-lpthread", "-ldl"),
             )
         if self.sanitize:
@@ -87,9 +89,7 @@ class Native:
         script = f"-Wl,--version-script={ROOT}/nccl_shim/src/libmfs_shim.map"
         cc(*self.sanitize, "-shared", *objects, "-o", self.shim, script, "-ldl", "-lpthread")
 
-    def run(
-        self, program: str, *arguments: str, preload: bool = True, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a program to its end. Its output; a failure is reported with everything it said."""
         everything = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MFS_")},
@@ -97,7 +97,7 @@ class Native:
             "ASAN_OPTIONS": "detect_leaks=0",
             "TSAN_OPTIONS": "exitcode=66",
             "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-            **({"LD_PRELOAD": f"{self.runtime} {self.shim}".strip()} if preload else {}),
+            "LD_PRELOAD": f"{self.runtime} {self.shim}".strip(),
             **environment,
         }
         done = subprocess.run(

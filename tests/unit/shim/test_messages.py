@@ -23,11 +23,11 @@ def lines(native: Native, program: str, test: str, **environment: str) -> list[s
     ],
 )
 def test_one_line_for_each_reason(native: Native, test: str, words: tuple[str, ...]) -> None:
-    said = lines(native, "shim_fault" if test.startswith("device") else "shim_daemon", test)
-    if test == "daemon_detaches" and said[1:] == ["mfs: attached to the daemon"]:
-        said.pop()  # it may be back before the program ends, and that is a reason of its own
-    assert len(said) == 1
-    assert all(word in said[0] for word in words), said
+    output = lines(native, "shim_fault" if test.startswith("device") else "shim_daemon", test)
+    if test == "daemon_detaches" and output[1:] == ["mfs: attached to the daemon"]:
+        output.pop()  # it may be back before the program ends, and that is a reason of its own
+    assert len(output) == 1
+    assert all(word in output[0] for word in words), output
 
 
 @pytest.mark.parametrize("test", ["no_daemon", "other_version", "daemon_killed"])
@@ -36,8 +36,8 @@ def test_quiet(native: Native, test: str) -> None:
 
 
 def test_a_wrong_mode_is_named_and_taken_as_off(native: Native) -> None:
-    said = lines(native, "shim_daemon", "no_daemon", MFS_MODE="enforced")
-    assert said == ["mfs: MFS_MODE=enforced is not one of off, mark, observe, enforce: taken as off"]
+    output = lines(native, "shim_daemon", "no_daemon", MFS_MODE="enforced")
+    assert output == ["mfs: MFS_MODE=enforced is not one of off, mark, observe, enforce: taken as off"]
 
 
 def test_off_does_nothing(native: Native) -> None:

@@ -80,7 +80,7 @@ def test_a_store_serves_all_units_from_its_own_nics() -> None:
     caches.store(row(*range(64)), unit=0, group=0)
     nics, tokens = fetched(of, caches, row(*range(64)), unit=1)
     assert tokens == 64 * 64 and set(nics) == {256, 257, 258, 259} and sum(nics.values()) == pytest.approx(1)
-    assert fetched(of, caches, row(*range(64)), unit=0)[1] == 0, "what a unit has itself it reads from nobody"
+    assert fetched(of, caches, row(*range(64)), unit=0)[1] == 0, "what a unit has itself it reads from no other"
     caches.clear(0)
     assert fetched(of, caches, row(*range(64)), unit=0)[1] == 64 * 64, "a unit that restarts finds it there"
 

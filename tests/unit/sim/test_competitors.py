@@ -132,7 +132,7 @@ def queue_of(policy: str, flows: list[Flow]) -> AlteredNetwork:
     return network
 
 
-def test_static_in_the_production_queue_knows_no_sizes_and_loses_nobody() -> None:
+def test_static_in_the_production_queue_knows_no_sizes_and_loses_no_transfer() -> None:
     loads = [load(0, 9.0, 3e7), load(1, 8.0, 3e8), load(2, 7.0, 1e8)]
     assert ended(queue_of("static", loads), loads) == [0, 1, 2], "in the order in which they were asked for"
     ships = [ship(0, 9.0, 1e8), ship(1, 2.0, 1e8), ship(2, 1.0, 6e10)]

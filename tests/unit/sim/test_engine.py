@@ -194,7 +194,7 @@ def test_a_collective_moves_only_what_crosses_servers(fabric: str) -> None:
     assert [combine.shares.get(nic, 0.0) for nic in range(32)] == pytest.approx(ingress)
 
 
-def test_contention_costs_and_nobody_beats_no_contention() -> None:
+def test_contention_costs_and_no_policy_beats_no_contention() -> None:
     """Sharing one hot NIC fairly must hurt; the upper reference is one."""
     results = {name: run(point(policy=name, rate=0.2)) for name in ("nocont", "fs", "static", "mfs")}
     best = results.pop("nocont")
@@ -273,7 +273,7 @@ def test_collectives_are_never_held_by_mfs() -> None:
 
 
 def test_several_models_share_one_fabric() -> None:
-    """Each has units, NICs and a workload of its own; decode NICs are everybody's, and so is contention there."""
+    """Each has units, NICs and a workload of its own; decode NICs are shared by all, and so is contention there."""
     config = Config(model="dbrx,qwen3-coder", gpus=256, decode_nics=4, kv_scale=12.0)
     both = point(config=config, workload="qwen-a,qwen-b", rate=0.1, policy="fs")
     cluster, requests = prepare(both)

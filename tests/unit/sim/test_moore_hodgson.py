@@ -92,7 +92,7 @@ def finish(network: AdmittedNetwork, within: float) -> list[Flow]:
 
 
 @pytest.mark.parametrize("round_trip_s", [0.0, 100e-6])
-def test_a_receiver_admits_what_is_first_in_order_whoever_sends_it(round_trip_s: float) -> None:
+def test_a_receiver_admits_what_is_first_in_order_from_any_sender(round_trip_s: float) -> None:
     topology = Topology(3, 1, LINK)
     network = AdmittedNetwork(topology, round_trip_s)
     flows = flows_to_one(network, topology, [3, 1, 2])

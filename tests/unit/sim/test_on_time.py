@@ -1,4 +1,4 @@
-"""Moore and Hodgson's rule: nobody keeps more deadlines at one port."""
+"""Moore and Hodgson's rule: nothing keeps more deadlines at one port."""
 
 from collections.abc import Iterable
 from itertools import combinations
@@ -52,6 +52,6 @@ def test_a_deadline_that_is_worth_more_is_kept() -> None:
     assert given_up([long._replace(weight=1), short], 0) == {0}
 
 
-def test_nobody_makes_room_for_what_cannot_be_in_time_even_alone() -> None:
+def test_no_transfer_makes_room_for_what_cannot_be_in_time_even_alone() -> None:
     fine, lost = Transfer(4 * MS, 0, 3 * MS), Transfer(5 * MS, 1, 6 * MS, weight=9)
     assert given_up([fine, lost], 0) == {1}

@@ -105,8 +105,8 @@ def test_schedulers_are_compared_from_the_command_line(tmp_path: Path, capsys: p
     assert [r["scheduler"] for r in results] == ["fcfs", "fit"]
     assert "mfs fit rate" in capsys.readouterr().err
     assert command.main([*SMALL, "--scheduler", "lifo"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said == "bench sim: --scheduler lifo: use fcfs, edf, srpf, hybrid, fit"
+    output = capsys.readouterr().err.strip()
+    assert output == "bench sim: --scheduler lifo: use fcfs, edf, srpf, hybrid, fit"
 
 
 def test_files_from_before_there_were_schedulers_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_an_interval_is_of_the_mean() -> None:
     assert Spread(0.0, 1.0, 500).half == pytest.approx(2.10 / 500**0.5)
 
 
-def test_what_is_claimed_is_what_the_simulator_is_sure_of_and_an_open_interval_is_said() -> None:
+def test_what_is_claimed_is_what_the_simulator_is_sure_of_and_an_open_interval_is_reported() -> None:
     base = [(1, 100, 3), (2, 100, 2), (3, 100, 3)]
     results = [result("fifo", seed, [late] * 4) for seed, late, _ in [(1, 350, 0), (2, 360, 0), (3, 340, 0)]]
     results += [result("mfs", seed, [first] * n + [400] * (4 - n)) for seed, first, n in base]
@@ -122,7 +122,7 @@ def test_what_is_claimed_is_what_the_simulator_is_sure_of_and_an_open_interval_i
         result(mode, seed, [100, 100, 100, 400]) for mode in ("dscp", "dscp-size", "static") for seed, *_ in base
     ]
     bars = {(bar.figure, bar.base): bar for bar in bars_of(results)}
-    assert bars["slo_attainment", "dscp"].wanted is None, "-8 points of 75: nobody knows"
+    assert bars["slo_attainment", "dscp"].wanted is None, "-8 points of 75: unknown"
     over_fifo = bars["slo_attainment", "fifo"]
     assert over_fifo.wanted == pytest.approx(over_fifo.expected / 2) and over_fifo.expected > 0.5
     assert bars["ttft_s.mean", "fifo"].wanted is not None and bars["ttft_s.mean", "fifo"].expected < 0
@@ -140,6 +140,6 @@ def test_cost_at_real_rates_is_that_of_messages() -> None:
 
     low, high = [of(100, 0.11)], [of(1100, 0.21), {"mode": "dscp"}]
     assert per_message_and_at_rest(low, high) == (pytest.approx(1e-4), pytest.approx(0.01))
-    said = at_real_rates(low, high)
-    assert "100 us of a core of this machine" in said and "10.0 ms a second at rest" in said
-    assert "6 % at 50 Gbit/s" in said
+    output = at_real_rates(low, high)
+    assert "100 us of a core of this machine" in output and "10.0 ms a second at rest" in output
+    assert "6 % at 50 Gbit/s" in output

@@ -1,4 +1,4 @@
-"""The worker's gate loses no permit that somebody else took out of the ring."""
+"""The worker's gate loses no permit that another thread took out of the ring."""
 
 from __future__ import annotations
 

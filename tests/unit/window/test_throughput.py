@@ -70,10 +70,10 @@ def scheduled(shares: list[float], size: int, start_s: float, end_s: float, orde
     for destination in range(len(shares)):
         for _ in range(UNDER_WAY):
             submit(destination, 0)
-    now_s, look_s = 0.0, 0.0
+    now_s, poll_s = 0.0, 0.0
     while now_s <= end_s:
         now_ns = int(now_s * NS) + 1
-        look_s = float("inf")
+        poll_s = float("inf")
         while pick := queue.peek(now_ns):
             room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
             if room == ROOM_DESTINATION_FULL:
@@ -84,9 +84,9 @@ def scheduled(shares: list[float], size: int, start_s: float, end_s: float, orde
                 flights[link.post(pick.cookie, size)] = (pick.handle, passage, pick.cookie)
                 submit(pick.cookie, now_ns)
             else:
-                look_s = at_ns / NS
+                poll_s = at_ns / NS
                 break
-        now_s = min(link.fluid.next(), max(look_s, now_s + 1e-9))
+        now_s = min(link.fluid.next(), max(poll_s, now_s + 1e-9))
         link.fluid.advance(now_s)
         for number in link.take(size):
             handle, passage, _ = flights.pop(number)
@@ -113,5 +113,5 @@ def test_slow_destinations_take_nothing_from_free_ones(
     end_s = start_s + 400 * size / RATE
     alone, beside = without(shares, size, start_s, end_s), scheduled(shares, size, start_s, end_s, order)
     slack = 2 * size * free  # the messages that are under way at the end
-    left = max(0.0, 1 - sum(slow)) * RATE * (end_s - start_s)  # whoever is more urgent may take what its path carries
+    left = max(0.0, 1 - sum(slow)) * RATE * (end_s - start_s)  # what is more urgent may take what its path carries
     assert sum(beside[len(slow) :]) + slack >= 0.9 * min(sum(alone[len(slow) :]), left)

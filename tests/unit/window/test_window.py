@@ -109,7 +109,7 @@ def test_it_grows_again_when_the_destination_recovers() -> None:
 
 
 def test_time_that_is_no_queue_does_not_shrink_it() -> None:
-    """A program that looks for completions every now and then: less under way would be less done."""
+    """A program that polls for completions every now and then: less under way would be less done."""
     window = Window(RATE)
     delay_ns, count, size = 5 * MS, 3000, 10_000
     took_ns = rounds(window, 1, RATE, size, count, 0, delay_ns)

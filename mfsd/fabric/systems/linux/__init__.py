@@ -87,7 +87,7 @@ class Linux(LiveSystem):
     def apply_live(self, plan: Plan, netns: str | None = None) -> None:
         from mfsd.fabric.systems.linux.qdisc import apply_queues
 
-        apply_queues(plan, netns)
+        apply_queues(plan, self.render(plan).text, netns)
 
 
 SYSTEM = Linux()

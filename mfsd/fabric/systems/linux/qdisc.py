@@ -16,7 +16,7 @@ from pyroute2 import IPRoute, NetlinkError, NetNS
 
 from mfsd.fabric.diff import Change
 from mfsd.fabric.plan import Plan, Port
-from mfsd.fabric.systems.linux import SYSTEM, htb
+from mfsd.fabric.systems.linux import htb
 
 ROOT = 1 << 16
 PROTOCOLS = {0x0800: "ip", 0x86DD: "ipv6", 0x0806: "arp"}
@@ -45,7 +45,7 @@ class PortQueues(Struct, frozen=True):
 
 
 class QdiscError(OSError):
-    """The kernel refused a queueing discipline, or it belongs to somebody else."""
+    """The kernel refused a queueing discipline, or it is not MFS's."""
 
 
 @contextmanager
@@ -140,9 +140,9 @@ def _show(c: HtbClass) -> str:
     return f"rate {c.rate_kbit}kbit ceil {c.ceil_kbit}kbit prio {c.prio}"
 
 
-def apply_queues(plan: Plan, netns: str | None = None) -> None:
-    """Loads the rendered shaper of every port of `plan`. Raises QdiscError, leaving foreign disciplines
-    alone."""
+def apply_queues(plan: Plan, commands: str, netns: str | None = None) -> None:
+    """Loads the shaper of every port of `plan`, rendered as commands of tc. Raises QdiscError, leaving foreign
+    disciplines alone."""
     with open_netlink(netns) as ipr:
         for port in plan.ports:
             have = read_queues(ipr, interface_index(ipr, port.name))
@@ -151,7 +151,7 @@ def apply_queues(plan: Plan, netns: str | None = None) -> None:
                     f"{port.name}: its root qdisc {have.root!r} is not MFS's; remove it first: "
                     f"tc qdisc del dev {port.name} root"
                 )
-    run_tc(SYSTEM.render(plan).text, netns)
+    run_tc(commands, netns)
 
 
 def remove_queues(ports: list[str], netns: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Every check of the doctor, in the order in which it looks."""
+"""Every check of the doctor, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mfsd.observe.doctor.host import Host
 
 
 class Check(Protocol):
-    """A module of this package: its docstring says what it looks at, its constants of type Kind what it can find."""
+    """A module of this package: its docstring says what it examines, its constants of type Kind what it can find."""
 
     __name__: str
     __doc__: str | None

@@ -57,7 +57,7 @@ OTHER_VERSION = Kind(
 NO_LEADER = Kind(
     "coordinator.no-leader",
     "fail",
-    "None of the coordinators that answer leads: nobody orders batches.",
+    "None of the coordinators that answer leads: batches are not ordered.",
     "mfsctl coordinator status on each; with several coordinators look at etcd",
 )
 NOT_LINKED = Kind(

@@ -69,7 +69,7 @@ NO_SETTING = Kind(
 NO_LINK = Kind(
     "nic.no-interface",
     "unknown",
-    "No network interface belongs to the RDMA device, so trust, queues, PFC and MTU cannot be looked at.",
+    "No network interface belongs to the RDMA device, so trust, queues, PFC and MTU cannot be examined.",
     "name it: --dev IF",
 )
 AS_WANTED = Kind("nic.as-wanted", "ok", "Everything that this NIC can be set to is as the policy wants it.")

@@ -11,7 +11,7 @@ from nccl_shim.run import LIBRARY
 
 TITLE = "Other programs"
 SOFT_ROCE = "libmfs-rdmav"
-"""The soft RoCE device has no device file of its own: its provider is loaded by whoever looks for devices."""
+"""The soft RoCE device has no device file of its own: every program that looks for devices loads its provider."""
 
 UNSCHEDULED = Kind(
     "others.unscheduled",
@@ -22,7 +22,7 @@ UNSCHEDULED = Kind(
 HIDDEN = Kind(
     "others.hidden",
     "info",
-    "Programs of other users cannot be looked into.",
+    "Programs of other users cannot be examined.",
     "run the doctor as root to have them examined, too",
 )
 NONE = Kind("others.none", "ok", "No running program uses RDMA without the shim.")

@@ -48,7 +48,7 @@ BLEACHED = Kind(
 NO_PROBE = Kind(
     "peer.no-probe",
     "info",
-    "Nobody answers DSCP probes on the peer, so it is not known whether classes survive the path.",
+    "Nothing answers DSCP probes on the peer, so it is not known whether classes survive the path.",
     "run on the peer: mfsctl fabric serve",
 )
 MTU_HOLDS = Kind("peer.mtu-holds", "ok", "Packets of the RoCE size arrive whole at the peer and come back.")

@@ -39,16 +39,16 @@ AGREES = Kind("pfc.agrees", "ok", "The switch port announces the policy's lossle
 
 
 def run(host: Host) -> Iterator[Finding]:
-    heard: dict[str, Neighbour] = {}
+    received: dict[str, Neighbour] = {}
     trouble = ""
     if host.links:
         try:
-            heard = {n.interface: n for n in parse_neighbours(host.run(["lldpctl", "-f", "json0"]))}
+            received = {n.interface: n for n in parse_neighbours(host.run(["lldpctl", "-f", "json0"]))}
         except (NoAnswer, ValueError) as error:
             trouble = str(error)
     for interface in host.links:
         own, announced = _dcb(host, interface)
-        neighbour = heard.get(interface)
+        neighbour = received.get(interface)
         if announced is None and neighbour is not None:
             announced = neighbour.pfc
         where = f"{neighbour.name} {neighbour.port}" if neighbour else "the switch port"

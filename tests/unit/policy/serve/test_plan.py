@@ -199,7 +199,7 @@ def test_relegation_stays_within_the_budget(situation: tuple[StepView, ServeStat
 
 @given(situations())
 @settings(deadline=None, max_examples=60)
-def test_fit_makes_nobody_late_who_is_in_the_step(situation: tuple[StepView, ServeState, ServeConfig]) -> None:
+def test_fit_makes_no_request_of_the_step_late(situation: tuple[StepView, ServeState, ServeConfig]) -> None:
     """Each prompt that ends in the step, and each decode, was late by the estimate when it was chosen, or is in time by
     the estimate of the whole step. What comes first may always have chunk_min tokens: that is measured from."""
     view, state, config = situation
@@ -225,7 +225,7 @@ def test_fit_makes_nobody_late_who_is_in_the_step(situation: tuple[StepView, Ser
 
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("relegation", Relegation)
-def test_nobody_starves(policy: Policy, relegation: Relegation) -> None:
+def test_no_request_starves(policy: Policy, relegation: Relegation) -> None:
     """A long prompt of no importance in a queue that always gets more than it can compute: it ends all the same."""
     config = ServeConfig(
         policy=policy, relegation=relegation, step_tokens=1000, drop_budget=0.3, overdue_budgets=2.0, ranks=1
@@ -257,7 +257,7 @@ def test_nobody_starves(policy: Policy, relegation: Relegation) -> None:
     raise AssertionError(f"{queue[0].num_computed_tokens} of 5000 tokens after {now:.0f} s")
 
 
-def test_a_change_of_policy_loses_nobody_and_begins_an_epoch() -> None:
+def test_a_change_of_policy_loses_no_request_and_begins_an_epoch() -> None:
     waiting = tuple(
         Request(request_id=n, arrival_s=NOW - n, num_prompt_tokens=100, due_s=NOW + n, tenant=str(n % 3))
         for n in range(9)

@@ -53,7 +53,7 @@ def request(number: int = 0, **changes: object) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("drop_budget", 1.5, "drop_budget is 1.5: use 0 to 1"),
         ("pace_margin", math.nan, "pace_margin is nan: use 0.1 to 10"),
@@ -61,8 +61,8 @@ def request(number: int = 0, **changes: object) -> Request:
         ("alpha_low_s", 0.5, "alpha_low_s is 0.5: use at most alpha_high_s, 0.008"),
     ],
 )
-def test_a_wrong_configuration_is_named(field: str, value: float, said: str) -> None:
-    with pytest.raises(ValueError, match=said.replace("+", r"\+")):
+def test_a_wrong_configuration_is_named(field: str, value: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("+", r"\+")):
         ServeConfig(**{field: value})  # type: ignore[arg-type]
 
 
@@ -221,7 +221,7 @@ def test_tenants_are_served_by_their_weights(policy: Policy) -> None:
     assert share == pytest.approx(0.5 if policy is Policy.RR else 0.75, abs=0.06)
 
 
-def test_who_was_away_has_no_credit() -> None:
+def test_a_tenant_that_was_away_has_no_credit() -> None:
     config, book = ServeConfig(policy=Policy.WFQ), pools.Book(Policy.WFQ)
     for _ in range(50):
         queue = [request(0, tenant="a")]
@@ -278,7 +278,7 @@ def test_the_projection_leaves_the_fewest_late(jobs: list[tuple[int, int]]) -> N
     assert all_in_time(kept) and len(kept) == best
 
 
-def test_lost_is_who_is_late_with_the_engine_to_itself() -> None:
+def test_lost_is_what_is_late_with_the_engine_to_itself() -> None:
     """On ranks that step together a prompt alone uses one: the others' share of the engine does not help it."""
     loads = [StepLoad(n * r, n, 0, 0, n * n / 2) for n in (100, 600, 2000, 4000) for r in (1, 4)]
     pace = learn(Pace(), [Observed(x, 0.01 + 1e-4 * x.busiest_tokens) for x in loads])
@@ -332,7 +332,7 @@ def test_programs_that_never_end_are_forgotten() -> None:
     table.call_arrived("new", "e", 15.5)
     assert len(table) == 1
     table.call_arrived("new", "e", 3.0)
-    assert len(table) == 1, "a clock that goes back forgets nobody"
+    assert len(table) == 1, "a clock that goes back forgets no request"
 
 
 def test_queues_fall_with_service_and_starving_calls_rise() -> None:
