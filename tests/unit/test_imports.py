@@ -14,6 +14,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.text": set(),
     "mfsd.transfer": set(),
     "mfsd.children": set(),
+    "mfsd._build": set(),
     "mfsd.policy": {"mfsd._native"},
     "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
