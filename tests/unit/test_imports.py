@@ -15,11 +15,12 @@ BELOW: dict[str, set[str]] = {
     "mfsd.transfer": set(),
     "mfsd.children": set(),
     "mfsd._build": set(),
+    "mfsd.capi": set(),
     "mfsd.policy": {"mfsd._native"},
     "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
     "mfsd.fabric": {"mfsd.policy", "mfsd.text"},
-    "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native"},
+    "mfsd.observe": {"mfsd.node", "mfsd.policy", "mfsd._native", "mfsd.capi"},
     "mfsd.observe.doctor": {
         "mfsd.node",
         "mfsd.fabric",
