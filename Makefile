@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v _native.c$$)
+NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v -e _native.c$$ -e _headers.pxi$$ -e capi.c$$) $(wildcard mfsd/_build/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test e2e-vllm lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
@@ -101,4 +101,4 @@ rdma-vm: setup $(VENV)/rdma-vm-system ## shim, daemon and lanes on the kernel's 
 	$(BIN)/python tests/rdma_vm/run.py
 
 clean: ## remove what was built
-	rm -rf $(VENV) build out *.egg-info mfsd/_native*.so mfsd/_native.c nccl_shim/*.so mfsd/soft_roce/*.so
+	rm -rf $(VENV) build out *.egg-info mfsd/_native*.so mfsd/_native.c mfsd/_headers.pxi mfsd/capi*.so mfsd/capi.c nccl_shim/*.so mfsd/soft_roce/*.so

@@ -1,6 +1,6 @@
-"""Builds the native parts of MFS: one Python binding and plain shared libraries.
+"""Builds the native parts of MFS: two Python bindings and plain shared libraries.
 
-Each library is listed once in LIBRARIES or BINDING. Sources that do not exist fail the build by name.
+Each library is listed once in LIBRARIES, BINDING or CAPI. Sources that do not exist fail the build by name.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT))  # for mfsd._build; a build in an environment of its own does not have it there
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-Icsrc/include"]
 
 
@@ -46,12 +47,23 @@ def sources(*patterns: str) -> list[str]:
     return found
 
 
+BUILD = sources("mfsd/_build/*.py")
 BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources(*(f"csrc/{folder}/*.c" for folder in CORE))],
     libraries=["m"],
     extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
-    depends=[*HEADERS, *sources("mfsd/*.pxi", "csrc/*/*.h")],
+    depends=[*HEADERS, *BUILD, *sources("mfsd/*.pxi", "csrc/*/*.h")],
+)
+CAPI = Extension(
+    "mfsd.capi",
+    ["mfsd/capi.c", *sources("csrc/client/*.c")],
+    extra_compile_args=[
+        *CFLAGS,
+        "-Wno-unused-parameter",
+        "-Wno-incompatible-pointer-types",
+    ],  # of atomics, to plain ones
+    depends=[*HEADERS, *BUILD, *sources("csrc/client/*.h")],
 )
 LIBRARIES = [
     SharedLibrary(
@@ -87,9 +99,22 @@ def require_toolchain() -> None:
         )
 
 
+def write_bindings() -> None:
+    """The parts of the Python bindings that are made from the headers."""
+    from mfsd._build import capi, extern
+    from mfsd._build.declarations import HeaderError
+
+    try:
+        extern.write(ROOT / "mfsd/_headers.pxi")
+        capi.write(ROOT / "mfsd/capi.c")
+    except HeaderError as error:
+        sys.exit(str(error))
+
+
 class Build(build_ext):
     def run(self) -> None:
         require_toolchain()
+        write_bindings()
         super().run()
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -114,4 +139,4 @@ class BuildPython(build_py):
             self.copy_file("mooncake_adapter/mfs_adapter.pth", str(Path(self.build_lib) / "mfs_adapter.pth"))
 
 
-setup(ext_modules=[BINDING, *LIBRARIES], cmdclass={"build_ext": Build, "build_py": BuildPython})
+setup(ext_modules=[BINDING, CAPI, *LIBRARIES], cmdclass={"build_ext": Build, "build_py": BuildPython})

@@ -16,7 +16,7 @@ NicFacts = namedtuple("NicFacts", "rate_bytes_per_s rho unit_slack_ns")
 
 
 cdef task_snapshot_write(const mfs_task_snapshot *t):
-    cdef const mfs_rmlq_snapshot *why = &t.why
+    cdef const mfs_rmlq_snapshot_t *why = &t.why
     return TaskSnapshot(
         t.task, t.bytes, t.submit_ns, t.request_id, t.batch_id, t.deadline_ns, bool(t.in_flight), t.layer, t.stage,
         t.nic, t.direction, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
@@ -287,7 +287,7 @@ cdef class Arbiter:
 
     def facts(self, uint32_t nic, uint32_t direction):
         cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_rmlq_facts facts
+        cdef mfs_rmlq_facts_t facts
         cdef int rc
         with nogil:
             rc = mfs_arbiter_facts(arbiter, nic, direction, &facts)
@@ -389,16 +389,16 @@ cdef class Arbiter:
         cdef mfs_arbiter_stats_t stats
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_stats_read(arbiter, &stats)
+            rc = mfs_arbiter_stats(arbiter, &stats)
         self.leave(rc)
         return stats
 
     def nic_stats(self, uint32_t nic):
         cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_nic_stats_t s
+        cdef mfs_nic_stats s
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_nic_stats_read(arbiter, nic, &s)
+            rc = mfs_arbiter_nic_stats(arbiter, nic, &s)
         self.leave(rc)
         return {
             "name": name_read(s.name, 32),
@@ -433,17 +433,17 @@ cdef class Arbiter:
                 found[i].id, name_read(found[i].name, 32), found[i].rank, found[i].ranks, found[i].operations,
                 found[i].operation_bytes, found[i].work_requests, found[i].batch_bytes,
                 numbers_u64(found[i].bytes, MFS_OPERATIONS_MAX),
-                None if found[i].batch == mfs_none_u32 else found[i].batch, found[i].layer,
+                None if found[i].batch == MFS_NONE_U32 else found[i].batch, found[i].layer,
             )
             for i in range(rc)
         ]
 
     def client_stats(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter = self.enter()
-        cdef mfs_client_stats_t s
+        cdef mfs_client_stats s
         cdef int rc
         with nogil:
-            rc = mfs_arbiter_client_stats_read(arbiter, client_id, &s)
+            rc = mfs_arbiter_client_stats(arbiter, client_id, &s)
         self.leave(rc)
         return {
             "client_id": s.client_id,

@@ -74,7 +74,7 @@ cdef int task_of(mfs_task *task, transfer, uint8_t nic, batch, uint32_t peer) ex
     task.nic = nic
     task.request_id = fields[3]
     task.deadline_ns = fields[4]
-    task.batch = mfs_none_u32 if batch is None else batch
+    task.batch = MFS_NONE_U32 if batch is None else batch
     task.layer = fields[6]
     task.peer = peer
     task.class_marked = fields[8]
@@ -205,7 +205,7 @@ cdef class Client:
         task.bytes = size_bytes
         task.request_id = request_id
         task.deadline_ns = deadline_ns
-        task.batch = mfs_none_u32 if batch is None else batch
+        task.batch = MFS_NONE_U32 if batch is None else batch
         task.layer = layer
         task.stage = stage
         task.nic = nic
@@ -313,7 +313,7 @@ cdef class Client:
 
     def request_begin(self, request, batch=None):
         cdef Told read = Told((request,))
-        return check(mfs_client_request_begin(self.here(), read.requests, mfs_none_u32 if batch is None else batch))
+        return check(mfs_client_request_begin(self.here(), read.requests, MFS_NONE_U32 if batch is None else batch))
 
     def request_end(self, uint32_t request):
         check(mfs_client_request_end(self.here(), request))

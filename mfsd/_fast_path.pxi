@@ -85,7 +85,7 @@ cdef class FastPath:
     cdef int tell(self, mfs_task *task, Client client, bint reading) except -1:
         found = get_value(self.context, None)
         task.stage = MFS_STAGE_REUSE if reading else MFS_STAGE_P2D
-        task.batch = mfs_none_u32
+        task.batch = MFS_NONE_U32
         if found is None:
             return 0
         request_id, stage, layer, deadline_ns, batch = found

@@ -5,33 +5,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 
-cdef extern from "mfs/fluid.h":
-    cdef struct mfs_fluid:
-        pass
-    cdef struct mfs_fluid_stats_t "mfs_fluid_stats":
-        uint64_t events
-        uint64_t solves
-        uint64_t visits
-    double MFS_FLUID_INSTANT_S
-    int mfs_fluid_create(mfs_fluid **out, uint32_t n_links, const double *capacity) nogil
-    void mfs_fluid_destroy(mfs_fluid *net) nogil
-    int64_t mfs_fluid_add_link(mfs_fluid *net, double capacity) nogil
-    int mfs_fluid_set_capacity(mfs_fluid *net, uint32_t link, double capacity) nogil
-    int64_t mfs_fluid_add(mfs_fluid *net, uint64_t order, double weight, double bytes, uint32_t n_links,
-                          const uint32_t *links, const double *share) nogil
-    int mfs_fluid_remove(mfs_fluid *net, uint32_t flow) nogil
-    int mfs_fluid_refill(mfs_fluid *net, uint32_t flow, double bytes) nogil
-    int mfs_fluid_set_order(mfs_fluid *net, uint32_t flow, uint64_t order) nogil
-    double mfs_fluid_now(const mfs_fluid *net) nogil
-    double mfs_fluid_next(mfs_fluid *net) nogil
-    int mfs_fluid_advance(mfs_fluid *net, double now) nogil
-    uint32_t mfs_fluid_take_completed(mfs_fluid *net, uint32_t *flows, uint32_t max) nogil
-    double mfs_fluid_rate(mfs_fluid *net, uint32_t flow) nogil
-    double mfs_fluid_remaining(mfs_fluid *net, uint32_t flow) nogil
-    double mfs_fluid_link_rate(const mfs_fluid *net, uint32_t link, uint64_t before) nogil
-    mfs_fluid_stats_t mfs_fluid_stats(const mfs_fluid *net) nogil
-
-
 cdef class FluidPath:
     """Links a flow crosses and the share of its rate on each, checked once and used by many flows."""
 

@@ -13,6 +13,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+include "_headers.pxi"
 include "_extern.pxi"
 
 # ---- ABI -------------------------------------------------------------------------------------------------------------

@@ -3,58 +3,6 @@ from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport realloc
 
 
-cdef extern from "mfs/plan.h":
-    cdef struct mfs_plan:
-        pass
-    ctypedef struct mfs_plan_config_t "struct mfs_plan_config":
-        bint paper
-        uint32_t drop_budget_ppm
-        double readmission_margin
-        uint32_t ports
-    ctypedef struct mfs_plan_load_t "struct mfs_plan_load":
-        uint32_t port
-        int64_t busy_ns
-    ctypedef struct mfs_plan_request_t "struct mfs_plan_request":
-        uint64_t id
-        int64_t deadline_ns
-        uint32_t loads
-    ctypedef struct mfs_plan_batch_t "struct mfs_plan_batch":
-        uint64_t id
-        int64_t compute_ns
-        uint32_t fixed_loads
-        uint32_t requests
-        const mfs_plan_request_t *request
-        const mfs_plan_load_t *load
-    ctypedef struct mfs_plan_place_t "struct mfs_plan_place":
-        uint64_t batch
-        int64_t red_ns, loose_ns, finish_ns
-        uint32_t bottleneck
-    ctypedef struct mfs_plan_pruned_t "struct mfs_plan_pruned":
-        uint64_t request, batch, for_batch
-        int64_t busy_ns
-        uint32_t port
-    ctypedef struct mfs_plan_counts_t "struct mfs_plan_counts":
-        uint32_t batches, requests, pruned, infeasible, drop_budget
-    ctypedef struct mfs_plan_delta_t "struct mfs_plan_delta":
-        uint32_t pruned, infeasible, restored
-    const int64_t MFS_PLAN_TIME_MAX
-    const uint32_t MFS_PLAN_NO_PORT
-    int mfs_plan_create(mfs_plan **out, const mfs_plan_config_t *config) nogil
-    void mfs_plan_destroy(mfs_plan *plan) nogil
-    int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch) nogil
-    int mfs_plan_remove(mfs_plan *plan, uint64_t batch) nogil
-    int mfs_plan_evaluate(mfs_plan *plan, int64_t now_ns) nogil
-    bint mfs_plan_active(const mfs_plan *plan, uint64_t batch) nogil
-    bint mfs_plan_owner(const mfs_plan *plan, uint64_t request, uint64_t *batch) nogil
-    mfs_plan_counts_t mfs_plan_counts(const mfs_plan *plan) nogil
-    void mfs_plan_places(mfs_plan *plan, mfs_plan_place_t *out) nogil
-    void mfs_plan_pruned(const mfs_plan *plan, mfs_plan_pruned_t *out) nogil
-    void mfs_plan_infeasible(const mfs_plan *plan, uint64_t *out) nogil
-    mfs_plan_delta_t mfs_plan_delta_bounds(const mfs_plan *plan) nogil
-    mfs_plan_delta_t mfs_plan_delta_take(mfs_plan *plan, mfs_plan_pruned_t *pruned, uint64_t *infeasible,
-                                         uint64_t *restored) nogil
-
-
 PlanDelta = namedtuple("PlanDelta", "pruned infeasible restored")
 PlanCounts = namedtuple("PlanCounts", "batches requests pruned infeasible drop_budget")
 
@@ -80,14 +28,14 @@ cdef class PlanCore:
     cdef uint32_t resources
     cdef bint held
     cdef object Plan, Place, Pruned
-    cdef mfs_plan_request_t *request
-    cdef mfs_plan_load_t *load
+    cdef mfs_plan_request *request
+    cdef mfs_plan_load *load
     cdef size_t request_room, load_room
 
     def __cinit__(self, config, resources):
         from mfsd.policy.result import Place, Plan, Pruned
 
-        cdef mfs_plan_config_t made
+        cdef mfs_plan_config made
         self.Place, self.Plan, self.Pruned = Place, Plan, Pruned
         made.paper = config.variant.value == "paper"
         made.drop_budget_ppm = round(config.drop_budget * 1_000_000)
@@ -165,7 +113,7 @@ cdef class PlanCore:
         return value
 
     cdef int _put(self, batch, now_ns) except -1:
-        cdef mfs_plan_batch_t made
+        cdef mfs_plan_batch made
         cdef size_t requests, n = 0
         cdef int64_t now = self._time("now_ns", now_ns)
         cdef int64_t deadline
@@ -198,7 +146,7 @@ cdef class PlanCore:
             deadline = INT64_MAX
             if request.deadline_ns != INT64_MAX:
                 deadline = self._time(f"{name}: deadline_ns of request {id_}", request.deadline_ns)
-            self.request[i] = mfs_plan_request_t(number, deadline, <uint32_t>(n - before))
+            self.request[i] = mfs_plan_request(number, deadline, <uint32_t>(n - before))
         made.requests = <uint32_t>requests
         made.request = self.request
         made.load = self.load
@@ -210,16 +158,16 @@ cdef class PlanCore:
         """At least so many entries in the two tables, with what they hold kept."""
         cdef void *bigger
         if requests > self.request_room:
-            bigger = realloc(self.request, 2 * requests * sizeof(mfs_plan_request_t))
+            bigger = realloc(self.request, 2 * requests * sizeof(mfs_plan_request))
             if bigger == NULL:
                 raise MemoryError()
-            self.request = <mfs_plan_request_t *>bigger
+            self.request = <mfs_plan_request *>bigger
             self.request_room = 2 * requests
         if loads > self.load_room:
-            bigger = realloc(self.load, 2 * loads * sizeof(mfs_plan_load_t))
+            bigger = realloc(self.load, 2 * loads * sizeof(mfs_plan_load))
             if bigger == NULL:
                 raise MemoryError()
-            self.load = <mfs_plan_load_t *>bigger
+            self.load = <mfs_plan_load *>bigger
             self.load_room = 2 * loads
         return 0
 
@@ -235,7 +183,7 @@ cdef class PlanCore:
                 raise ValueError(f"{where}: {busy_ns} on resource {resource}: use 0 or more")
             if busy_ns > MFS_PLAN_TIME_MAX:
                 raise ValueError(f"{where}: {busy_ns} on resource {resource}: use at most {MFS_PLAN_TIME_MAX}")
-            self.load[n] = mfs_plan_load_t(resource, busy_ns)
+            self.load[n] = mfs_plan_load(resource, busy_ns)
             n += 1
         return n
 
@@ -247,9 +195,9 @@ cdef class PlanCore:
 
     def plan(self):
         cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)
-        cdef mfs_plan_place_t *place
+        cdef mfs_plan_place *place
         cdef uint64_t *infeasible
-        place = <mfs_plan_place_t *>plan_table(counts.batches, sizeof(mfs_plan_place_t))
+        place = <mfs_plan_place *>plan_table(counts.batches, sizeof(mfs_plan_place))
         try:
             mfs_plan_places(self.plan_, place)
             Place = self.Place
@@ -284,7 +232,7 @@ cdef class PlanCore:
         return self.Pruned(entry.request, entry.batch, entry.for_batch, entry.port, entry.busy_ns)
 
     def delta(self):
-        cdef mfs_plan_delta_t n = mfs_plan_delta_bounds(self.plan_)
+        cdef mfs_plan_delta n = mfs_plan_delta_bounds(self.plan_)
         cdef mfs_plan_pruned_t *pruned = NULL
         cdef uint64_t *infeasible = NULL
         cdef uint64_t *restored = NULL

@@ -128,7 +128,7 @@ cdef class Rmlq:
 
     def stats(self):
         cdef mfs_rmlq_stats_t s
-        mfs_rmlq_stats_read(self.queue, &s)
+        mfs_rmlq_stats(self.queue, &s)
         return {
             "waiting_bytes": numbers_u64(s.waiting_bytes, MFS_CLASSES_MAX),
             "waiting_tasks": numbers_u64(s.waiting_tasks, MFS_CLASSES_MAX),

@@ -11,6 +11,7 @@ from mfsd.cli.commands.cluster import cluster
 from mfsd.cli.commands.completion import completion
 from mfsd.cli.commands.config import config
 from mfsd.cli.commands.coordinator import coordinator
+from mfsd.cli.commands.debug import debug
 from mfsd.cli.commands.doctor import doctor
 from mfsd.cli.commands.explain import explain
 from mfsd.cli.commands.fabric import fabric
@@ -92,6 +93,7 @@ for command in (
     fabric,
     doctor,
     bugreport,
+    debug,
     playground,
     install,
     completion,

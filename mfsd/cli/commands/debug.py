@@ -1,0 +1,47 @@
+"""``mfsctl debug``: what is inside, for those who look for a fault of MFS itself."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mfsd.cli.output import Form, output_options, printed
+
+
+@click.group()
+def debug() -> None:
+    """Show what is inside, for those who look for a fault of MFS itself."""
+
+
+@debug.command(
+    epilog="""\b
+Examples:
+  mfsctl debug segment 4711
+  mfsctl debug segment 4711 --rings -o json
+"""
+)
+@click.argument("pid", type=click.IntRange(min=1))
+@click.option("--rings", is_flag=True, help="The slots of both rings, too: thousands of lines, mostly of the past.")
+@output_options
+def segment(pid: int, rings: bool, form: Form) -> None:
+    """Print the memory that process PID shares with its daemon: header, gates, counters, batches, requests.
+
+    It is read as the headers of this installation declare it (csrc/include/mfs/abi.h says what each field means),
+    while both go on writing, so counters may be of different moments. Entries of tables that are all zero are
+    left out. As root, or as the user of the process.
+    """
+    from mfsd.observe.segment import SegmentError, decode_segment, read_segments, segment_lines
+
+    try:
+        trees = [decode_segment(data, rings) for data in read_segments(pid)]
+    except SegmentError as error:
+        click.echo(f"mfsctl: {error}", err=True)
+        sys.exit(1)
+    if printed(trees, form):
+        return
+    for number, tree in enumerate(trees, 1):
+        if len(trees) > 1:
+            click.echo(f"session {number} of {len(trees)}:")
+        for place, value in segment_lines(tree):
+            click.echo(f"{place}: {value}")
