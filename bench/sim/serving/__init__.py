@@ -12,17 +12,19 @@ believes (a `Pace` that it learns) are two things. The model and its limits: doc
 """
 
 from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig
-from bench.sim.serving.cost import COSTS, Cost, Linear, Roofline
-from bench.sim.serving.engine import simulate
+from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
+from bench.sim.serving.engine import Control, Snapshot, simulate
 from bench.sim.serving.measure import drift_row, is_late, program_row, row
 from bench.sim.serving.outcome import Outcome, Record, StepTotals
 from bench.sim.serving.router import Load, Router, by_tier, least_loaded, locality, round_robin, sticky
-from bench.sim.serving.work import Call, Program
+from bench.sim.serving.work import Call, Program, chain
 
 __all__ = [
     "COSTS",
+    "KV_TOKENS",
     "Belief",
     "Call",
+    "Control",
     "Cost",
     "Eviction",
     "Expect",
@@ -34,8 +36,10 @@ __all__ = [
     "ReplicaConfig",
     "Roofline",
     "Router",
+    "Snapshot",
     "StepTotals",
     "by_tier",
+    "chain",
     "drift_row",
     "is_late",
     "least_loaded",
