@@ -179,7 +179,7 @@ def read(path: Path) -> Iterator[tuple[int, Begin | Step]]:
 
 def _decoded(path: Path, number: int, line: bytes) -> Begin | Step:
     try:
-        row = _decoder.decode(line)
+        row: Begin | Step = _decoder.decode(line)
     except (msgspec.DecodeError, ValueError) as error:
         raise RecordError(f"{path}:{number}: not a recorded decision ({error}); use a file that MFS wrote") from None
     if isinstance(row, Begin) and row.format != FORMAT:
