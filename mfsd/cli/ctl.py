@@ -21,6 +21,7 @@ from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.playground import playground
 from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
+from mfsd.cli.commands.serve import serve
 from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
 from mfsd.cli.commands.top import top
@@ -92,6 +93,7 @@ for command in (
     fabric,
     doctor,
     bugreport,
+    serve,
     playground,
     install,
     completion,
