@@ -250,8 +250,8 @@ def reasons(engine: EngineStatus, one: RequestStatus) -> list[str]:
     expected = f"about {one.expected_tokens:.0f} expected"
     lines.append(f"{one.prompt_tokens} prompt tokens, {one.output_tokens} output tokens, {expected}")
     lines.append(f"here for {duration(one.age_s)}, served {duration(one.service_s)}")
-    named = [f"{name} {getattr(one, name)}" for name in ("tenant", "application", "role", "session", "parent", "program")
-             if getattr(one, name)]  # fmt: skip
+    words = ("tenant", "application", "role", "session", "parent", "program")
+    named = [f"{word} {getattr(one, word)}" for word in words if getattr(one, word)]
     return [*lines, ", ".join(named)] if named else lines
 
 
