@@ -2,8 +2,7 @@
 
     vllm serve ... --middleware mooncake_adapter.middleware.SloHeaders
 
-x-slo-ttft-ms, x-qos-class, x-tenant and x-session-id become ttft_slo_ms, qos, tenant and session of `vllm_xargs`. What
-the body says already stays.
+They become words of `vllm_xargs`: OBJECTIVES and HEADERS name both. What the body says already stays.
 """
 
 from __future__ import annotations
@@ -12,11 +11,24 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from mooncake_adapter.slo import ttft_ms
+from mooncake_adapter.slo import objective_ms
 from mooncake_adapter.warn_once import WarnOnce
 
-HEADERS = {b"x-qos-class": "qos", b"x-tenant": "tenant", b"x-session-id": "session"}
-TTFT = b"x-slo-ttft-ms"
+HEADERS = {
+    b"x-qos-class": "qos",
+    b"x-tier": "tier",
+    b"x-importance": "importance",
+    b"x-tenant": "tenant",
+    b"x-gateway-inference-fairness-id": "tenant",
+    b"x-gateway-fairness-id": "tenant",
+    b"x-session-id": "session",
+    b"x-session-affinity": "session",
+    b"x-parent-session-id": "parent",
+    b"x-role": "role",
+    b"x-application": "application",
+}
+"""Of two headers for one word the first in this table counts."""
+OBJECTIVES = {b"x-slo-ttft-ms": "ttft_slo_ms", b"x-slo-tbt-ms": "tbt_slo_ms", b"x-slo-ttlt-ms": "ttlt_slo_ms"}
 FIELD = "vllm_xargs"
 
 Scope = MutableMapping[str, Any]
@@ -26,13 +38,14 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 def fields_of(headers: list[tuple[bytes, bytes]], once: WarnOnce) -> dict[str, Any]:
     """What the headers say, by the names that the body uses."""
+    carried = {name.lower(): value.decode("latin-1") for name, value in headers}
     fields: dict[str, Any] = {}
-    for name, value in headers:
-        lower = name.lower()
-        if lower in HEADERS:
-            fields[HEADERS[lower]] = value.decode("latin-1")
-        elif lower == TTFT and (objective := ttft_ms(value.decode("latin-1"), once)) is not None:
-            fields["ttft_slo_ms"] = objective
+    for header, word in HEADERS.items():
+        if header in carried:
+            fields.setdefault(word, carried[header])
+    for header, word in OBJECTIVES.items():
+        if (objective := objective_ms(word, carried.get(header), once)) is not None:
+            fields[word] = objective
     return fields
 
 

@@ -16,6 +16,7 @@ import msgspec
 from mooncake_adapter.warn_once import WarnOnce
 
 TTFT_KEYS = ("ttft_slo_ms", "slo_ttft_ms")
+SESSION_KEYS = ("session", "session_id", "program_id")
 TTFT_MS_MAX = 24 * 3600 * 1000.0
 
 
@@ -56,22 +57,42 @@ def monotonic_ns(unix_ns: int) -> int:
 
 def ttft_ms(value: Any, once: WarnOnce) -> float | None:
     """The objective in milliseconds; None with one warning where the value cannot be one."""
+    return objective_ms("ttft_slo_ms", value, once)
+
+
+def objective_ms(word: str, value: Any, once: WarnOnce) -> float | None:
+    """The same for any of a request's objectives, by its word."""
     if value is None:
         return None
+    kind = "slo" if word == "ttft_slo_ms" else word
     try:
         number = float("" if isinstance(value, bool) else value)
     except (TypeError, ValueError):
-        once.warn("slo", "ttft_slo_ms=%r is not a number of milliseconds; the request has no deadline", value)
+        once.warn(kind, "%s=%r is not a number of milliseconds; the request has no deadline", word, value)
         return None
     if not math.isfinite(number) or number <= 0:
-        once.warn("slo-sign", "ttft_slo_ms=%r is not above zero; the request has no deadline", value)
+        once.warn(f"{kind}-sign", "%s=%r is not above zero; the request has no deadline", word, value)
         return None
     if number > TTFT_MS_MAX:
-        once.warn(
-            "slo-far", "ttft_slo_ms=%r is more than a day (milliseconds are meant); the request has no deadline", value
-        )
+        text = "%s=%r is more than a day (milliseconds are meant); the request has no deadline"
+        once.warn(f"{kind}-far", text, word, value)
         return None
     return number
+
+
+def said(sources: Iterable[Any], *names: str) -> Any:
+    """The first of these words in what the request carries, as it is; None: it has none."""
+    for source in _given(sources):
+        for name in names:
+            if name in source:
+                return source[name]
+    return None
+
+
+def _given(sources: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """What is a mapping, and their own "mfs"."""
+    given = [source for source in sources if isinstance(source, Mapping)]
+    return given + [source["mfs"] for source in given if isinstance(source.get("mfs"), Mapping)]
 
 
 def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
@@ -84,16 +105,15 @@ def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
 
 def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: WarnOnce) -> Promise:
     """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
-    given = [source for source in sources if isinstance(source, Mapping)]
-    given += [source["mfs"] for source in given if isinstance(source.get("mfs"), Mapping)]
-    value = next((source[key] for source in given for key in TTFT_KEYS if key in source), None)
+    given = _given(sources)
+    value = said(given, *TTFT_KEYS)
     by_model = defaults.models.get(model, Default())
     qos = _text(given, "qos", "qos_class") or by_model.qos or defaults.default.qos
     objective = ttft_ms(value, once)
     for fallback in (defaults.classes.get(qos, Default()), by_model, defaults.default):
         if objective is None and value is None:
             objective = fallback.ttft_slo_ms
-    return Promise(objective, qos, _text(given, "tenant"), _text(given, "session", "session_id", "program_id"))
+    return Promise(objective, qos, _text(given, "tenant"), _text(given, *SESSION_KEYS))
 
 
 def defaults_of(config: Any, once: WarnOnce) -> Defaults:

@@ -22,6 +22,7 @@ from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.playground import playground
 from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
+from mfsd.cli.commands.serve import serve
 from mfsd.cli.commands.status import status
 from mfsd.cli.commands.switch import switch
 from mfsd.cli.commands.top import top
@@ -93,6 +94,7 @@ for command in (
     fabric,
     doctor,
     bugreport,
+    serve,
     debug,
     playground,
     install,

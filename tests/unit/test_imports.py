@@ -32,6 +32,7 @@ BELOW: dict[str, set[str]] = {
     },
     "mfsd.client": {"mfsd._native", "mfsd.policy", "mfsd.transfer"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
+    "mfsd.serve": {"mfsd.policy"},
     "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
@@ -45,9 +46,10 @@ BELOW: dict[str, set[str]] = {
         "mfsd.playground",
         "mfsd.policy",
         "mfsd.proto",
+        "mfsd.serve",
     },
     "nccl_shim": {"mfsd.fabric", "mfsd.node", "mfsd.policy"},
-    "mooncake_adapter": {"mfsd._native", "mfsd.client", "mfsd.policy", "mfsd.transfer"},
+    "mooncake_adapter": {"mfsd._native", "mfsd.client", "mfsd.policy", "mfsd.serve", "mfsd.transfer"},
     "bench": {
         "mooncake_adapter",
         "mfsd.policy",
@@ -58,6 +60,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
         "mfsd.fabric",
         "mfsd.playground",
+        "mfsd.serve",
         "mfsd.soft_roce",
         "mfsd.text",
         "mfsd.children",

@@ -1,0 +1,257 @@
+"""python -m bench requests live: two tiers at more than capacity on a real vLLM, MFS's scheduler beside vLLM's own.
+
+Both engines (vLLM for the CPU, from build/e2e-vllm, `make e2e-vllm` installs it) are up at once and serve the same
+requests in turns, so that a machine with other work slows both alike: compare the ratios of pairs, not the seconds.
+Important requests are short prompts with a deadline for their first token; the others are long ones that may take long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "e2e-vllm"
+SCHEDULER = "mooncake_adapter.vllm_scheduler.MfsScheduler"
+POLICIES = ("fcfs", "mfs")
+PROMPT_TOKENS = {"important": (64, 256), "other": (1000, 1800)}
+OUTPUT_TOKENS = {"important": (8, 24), "other": (8, 16)}
+IMPORTANT_SHARE = 0.5
+SLO_OTHER_S = 120.0
+SLO_OF_LONGEST = 4.0
+"""The deadline of important requests: so many times a long request alone."""
+BURST = 40
+"""Requests at once that measure the capacity."""
+BATCHED_TOKENS = 2048
+STEP_TOKENS = {"max_num_seqs": 32, "max_num_batched_tokens": BATCHED_TOKENS, "max_model_len": BATCHED_TOKENS}
+
+
+class Arrival(NamedTuple):
+    after_s: float
+    tier: str
+    prompt_tokens: int
+    output_tokens: int
+
+
+def arrivals(seed: int, count: int, per_s: float) -> list[Arrival]:
+    """Poisson, both tiers mixed."""
+    draw = random.Random(seed)
+    at_s, made = 0.0, []
+    for _ in range(count):
+        at_s += draw.expovariate(per_s) if per_s > 0 else 0.0
+        tier = "important" if draw.random() < IMPORTANT_SHARE else "other"
+        made.append(Arrival(at_s, tier, draw.randint(*PROMPT_TOKENS[tier]), draw.randint(*OUTPUT_TOKENS[tier])))
+    return made
+
+
+# ---- the engine's process, in vLLM's own environment ---------------------------------------------------------------
+
+
+async def _one(engine: Any, number: str, arrival: Arrival, slo_s: float, start_s: float) -> dict[str, Any]:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    await asyncio.sleep(max(0.0, start_s + arrival.after_s - time.monotonic()))
+    words: dict[str, Any] = {"ttlt_slo_ms": SLO_OTHER_S * 1e3}
+    if arrival.tier == "important":
+        words = {"ttft_slo_ms": slo_s * 1e3, "importance": 1}
+    sampling = SamplingParams(
+        temperature=0,
+        max_tokens=arrival.output_tokens,
+        ignore_eos=True,
+        extra_args=words,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    draw = random.Random(number)
+    prompt = {"prompt_token_ids": [draw.randint(3, 1000) for _ in range(arrival.prompt_tokens)]}
+    sent_s = time.monotonic()
+    first_s: float | None = None
+    async for _ in engine.generate(prompt, sampling, number):
+        first_s = first_s or time.monotonic()
+    end_s = time.monotonic()
+    tokens = arrival.prompt_tokens + arrival.output_tokens
+    return {"tier": arrival.tier, "ttft_s": (first_s or end_s) - sent_s, "end_s": end_s - start_s, "tokens": tokens}
+
+
+async def _serve(policy: str) -> None:
+    """One line of JSON in, one out: {"seed", "count", "per_s", "slo_s"} -> a row for each request."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    more = {"scheduler_cls": SCHEDULER} if policy == "mfs" else {}
+    arguments = AsyncEngineArgs(
+        model=str(FOLDER / "model"),
+        dtype="bfloat16",
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+        **STEP_TOKENS,
+        **more,
+    )
+    engine = AsyncLLM.from_engine_args(arguments)
+    told = os.fdopen(int(os.environ["MFS_LIVE_FD"]), "w", buffering=1)
+    print(json.dumps({"ready": policy}), file=told)
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        wanted = json.loads(line)
+        start_s = time.monotonic()
+        sent = enumerate(arrivals(wanted["seed"], wanted["count"], wanted["per_s"]))
+        rows = await asyncio.gather(
+            *(_one(engine, f"{wanted['seed']}-{start_s}-{i}", one, wanted["slo_s"], start_s) for i, one in sent)
+        )
+        print(json.dumps(rows), file=told)
+    engine.shutdown()
+
+
+# ---- the comparison ----------------------------------------------------------------------------------------------
+
+
+class Server:
+    """One engine in a process of its own."""
+
+    def __init__(self, policy: str, log: Path) -> None:
+        reading, writing = os.pipe()
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "MFS_LIVE_FD": str(writing),
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = (FOLDER / "venv" / "bin" / "python", "-m", "bench.requests.live", "--engine", policy)
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                env=environment,
+                cwd=ROOT,
+            )
+        os.close(writing)
+        self._log = log
+        self._answers: IO[str] = os.fdopen(reading)
+
+    def answer(self) -> Any:
+        line = self._answers.readline()
+        if not line:
+            raise SystemExit(f"bench requests live: an engine has ended; see {self._log}")
+        return json.loads(line)
+
+    def run(self, seed: int, count: int, per_s: float, slo_s: float) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None
+        wanted = {"seed": seed, "count": count, "per_s": per_s, "slo_s": slo_s}
+        self._process.stdin.write(json.dumps(wanted).encode() + b"\n")
+        self._process.stdin.flush()
+        rows: list[dict[str, Any]] = self.answer()
+        return rows
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def measured(rows: list[dict[str, Any]], slo_s: float) -> dict[str, float]:
+    important = [row for row in rows if row["tier"] == "important"]
+    others = [row for row in rows if row["tier"] == "other"]
+    last_s = max(row["end_s"] for row in rows)
+    return {
+        "important_late": sum(row["ttft_s"] > slo_s for row in important) / max(1, len(important)),
+        "important_ttft_s": statistics.median(row["ttft_s"] for row in important),
+        "other_end_to_end_s": statistics.median(row["ttft_s"] for row in others),
+        "tokens_per_s": sum(row["tokens"] for row in rows) / last_s,
+    }
+
+
+def compare(servers: dict[str, Server], pairs: int, count: int, load: float, seed: int) -> dict[str, Any]:
+    """Pairs in turns, each at the load of the capacity that the first engine has then."""
+    base = next(iter(servers))
+    for server in servers.values():  # the first steps are slow everywhere
+        server.run(seed, 8, 0.0, SLO_OTHER_S)
+    alone = [row["ttft_s"] for i in range(4) for row in servers[base].run(seed + i, 1, 0.0, SLO_OTHER_S)]
+    slo_s = SLO_OF_LONGEST * max(alone)
+    rows: dict[str, list[dict[str, float]]] = {policy: [] for policy in servers}
+    for pair in range(pairs):
+        burst = servers[base].run(seed + 50 + pair, min(count, BURST), 0.0, SLO_OTHER_S)
+        capacity_per_s = len(burst) / max(row["end_s"] for row in burst)
+        for policy in list(servers)[:: 1 if pair % 2 == 0 else -1]:
+            answered = servers[policy].run(seed + 100 + pair, count, load * capacity_per_s, slo_s)
+            rows[policy].append({"capacity_per_s": capacity_per_s, **measured(answered, slo_s)})
+            print(json.dumps({"pair": pair, "policy": policy, **rows[policy][-1]}), flush=True)
+    return {"slo_s": slo_s, "load": load, "requests": count, "rows": rows}
+
+
+def summary(result: dict[str, Any], base: str, other: str) -> dict[str, float]:
+    """The other against the base: of all pairs together, and the median of the pairs' ratios."""
+    pairs = list(zip(result["rows"][base], result["rows"][other], strict=True))
+    late = [sum(row["important_late"] for row in result["rows"][policy]) / len(pairs) for policy in (base, other)]
+    return {
+        f"important_late_{base}": late[0],
+        f"important_late_{other}": late[1],
+        "important_late_ratio": late[1] / late[0] if late[0] else 1.0,
+        "throughput_ratio": statistics.median(b["tokens_per_s"] / a["tokens_per_s"] for a, b in pairs),
+        "important_ttft_ratio": statistics.median(b["important_ttft_s"] / a["important_ttft_s"] for a, b in pairs),
+        "other_ratio": statistics.median(b["other_end_to_end_s"] / a["other_end_to_end_s"] for a, b in pairs),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench requests live", description=__doc__)
+    parser.add_argument("--policy", default="fcfs,mfs", help="two of fcfs, mfs; the first is the base")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=100, help="of each run")
+    parser.add_argument("--load", type=float, default=1.3, help="of the base's capacity")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where the rows are written")
+    parser.add_argument("--engine", choices=POLICIES, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.engine:
+        asyncio.run(_serve(options.engine))
+        return 0
+    policies = options.policy.split(",")
+    if len(policies) != 2 or not set(policies) <= set(POLICIES):
+        parser.error(f"--policy is {options.policy!r}: use two of {', '.join(POLICIES)}, such as fcfs,mfs")
+    if not (FOLDER / "venv").exists():
+        print(f"bench requests live: no vLLM in {FOLDER}; install it with tools/e2e-vllm-setup {FOLDER}")
+        return 2
+    logs = ROOT / "out"
+    logs.mkdir(exist_ok=True)
+    servers: dict[str, Server] = {}
+    try:
+        for at, policy in enumerate(policies):
+            name = policy if policy not in servers else f"{policy}-{at}"
+            servers[name] = Server(policy, logs / f"live-{name}.log")
+        for server in servers.values():
+            server.answer()
+        result = compare(servers, options.pairs, options.requests, options.load, options.seed)
+    finally:
+        for server in servers.values():
+            server.stop()
+    result["summary"] = summary(result, *servers)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result["summary"], indent=2))
+    held = result["summary"]["important_late_ratio"] <= 0.5 and result["summary"]["throughput_ratio"] >= 0.97
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

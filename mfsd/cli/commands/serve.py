@@ -1,0 +1,259 @@
+"""``mfsctl serve``: what the request tier of this node's engines decides. Reads what they publish; asks no daemon."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
+from mfsd.cli.program import ProgramGroup
+from mfsd.observe.format import count, duration, share
+from mfsd.serve.publish import FOLDER_VARIABLE, folders, read_all
+from mfsd.serve.status import EngineStatus, RequestStatus
+
+FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help=f"Where engines publish. Default: ${FOLDER_VARIABLE}, else the user's own; for root those of all users.",
+)
+
+
+@click.group(
+    cls=ProgramGroup,
+    epilog="""\b
+Examples:
+  mfsctl serve status               engines, tiers and how many are in time
+  mfsctl serve programs             sessions and what they have been served
+  mfsctl serve policy               the numbers that hold
+  mfsctl serve explain cmpl-4711    why a request waits
+  mfsctl serve status --json        the same for programs
+""",
+)
+def serve() -> None:
+    """Show what the scheduler of requests does in the engines of this node (docs/serve.md). Needs no daemon."""
+
+
+def _engines(folder: Path | None) -> list[EngineStatus]:
+    """Ends the program where there is none."""
+    where = [folder] if folder else folders()
+    engines, complaints = read_all(where)
+    for complaint in complaints:
+        click.echo(f"mfsctl: {complaint}", err=True)
+    if not engines:
+        places = ", ".join(map(str, where))
+        click.echo(
+            f"mfsctl: no engine publishes in {places}; start one as docs/serve.md says, or see --folder", err=True
+        )
+        sys.exit(EXIT_UNREACHABLE)
+    return engines
+
+
+ENGINE_COLUMNS = (
+    Column("ENGINE"),
+    Column("POLICY"),
+    Column("STATE"),
+    Column("WAITING", right=True),
+    Column("RUNNING", right=True),
+    Column("PAUSED", right=True),
+    Column("LOST", right=True),
+    Column("RELEGATED", right=True),
+    Column("CHUNK", right=True),
+    Column("STEP", right=True),
+    Column("ERROR", right=True),
+    Column("PLANS", right=True, wide=True),
+    Column("FAILED", right=True, wide=True),
+    Column("FIRST COME", right=True, wide=True),
+    Column("UP", right=True, wide=True),
+)
+TIER_COLUMNS = (
+    Column("ENGINE"),
+    Column("TIER", cut=True),
+    Column("IN TIME", right=True),
+    Column("MET", right=True),
+    Column("LATE", right=True),
+    Column("NO DEADLINE", right=True),
+    Column("ABORTED", right=True),
+    Column("WAITING", right=True),
+    Column("RUNNING", right=True),
+    Column("TOKENS", right=True),
+)
+
+
+@serve.command()
+@FOLDER
+@output_options
+def status(form: Form, folder: Path | None) -> None:
+    """Show the engines, their queues and how many requests of each tier were in time.
+
+    \b
+    CHUNK      prompt tokens that the latest step had room for
+    STEP       its estimated time, margin included
+    ERROR      median of (measured - estimate) / measured
+    LOST       cannot be in time even alone; served last
+    RELEGATED  set aside so that others are in time
+    """
+    engines = _engines(folder)
+    if printed(engines, form):
+        return
+    print_table(ENGINE_COLUMNS, [_engine_row(engine) for engine in engines], form)
+    rows = [row for engine in engines for row in _tier_rows(engine)]
+    if rows:
+        click.echo()
+        print_table(TIER_COLUMNS, rows, form)
+    for engine in engines:
+        if engine.unusable:
+            words = ", ".join(f"{word} {number}" for word, number in sorted(engine.unusable.items()))
+            click.echo(f"\n{engine.engine}: could not use {words}; its log says why")
+
+
+def _engine_row(engine: EngineStatus) -> Row:
+    idle_s = time.time() - engine.at_unix_s
+    state: str | Cell = "serving" if idle_s < 5 else f"idle {duration(idle_s)}"
+    if engine.gave_up:
+        state = Cell("first come", "red")
+    error = engine.step.error_median
+    return [
+        engine.engine,
+        engine.config.policy.value,
+        state,
+        *map(count, (engine.waiting, engine.running, engine.paused, engine.lost, engine.relegated)),
+        count(engine.step.chunk_tokens),
+        duration(engine.step.estimate_s),
+        "-" if error is None else f"{error:+.0%}",
+        *(count(engine.counts.get(name, 0)) for name in ("plans", "failed_plans", "first_come_steps")),
+        duration(engine.up_s),
+    ]
+
+
+def _tier_rows(engine: EngineStatus) -> list[Row]:
+    return [
+        [
+            engine.engine,
+            name,
+            share(tier.met / (tier.met + tier.late)) if tier.met + tier.late else "-",
+            *map(count, (tier.met, tier.late, tier.no_deadline, tier.aborted, tier.waiting, tier.running, tier.tokens)),
+        ]
+        for name, tier in engine.tiers.items()
+    ]
+
+
+PROGRAM_COLUMNS = (
+    Column("ENGINE"),
+    Column("PROGRAM", cut=True),
+    Column("CALLS", right=True),
+    Column("WAITING", right=True),
+    Column("SERVED", right=True),
+    Column("WAITED", right=True),
+)
+
+
+@serve.command()
+@FOLDER
+@output_options
+def programs(form: Form, folder: Path | None) -> None:
+    """Show the programs (sessions with their sub-sessions) that have requests now, most served first.
+
+    \b
+    SERVED  time of steps that computed its calls
+    WAITED  time that they have waited
+    """
+    engines = _engines(folder)
+    if printed({engine.engine: engine.programs for engine in engines}, form):
+        return
+    rows: list[Row] = [
+        [
+            engine.engine,
+            one.program,
+            count(one.requests),
+            count(one.waiting),
+            duration(one.service_s),
+            duration(one.wait_s),
+        ]
+        for engine in engines
+        for one in engine.programs
+    ]
+    if not rows:
+        click.echo("No request now names a session.")
+        return
+    print_table(PROGRAM_COLUMNS, rows, form)
+
+
+POLICY_COLUMNS = (Column("ENGINE"), Column("NUMBER"), Column("VALUE"))
+
+
+@serve.command()
+@FOLDER
+@output_options
+def policy(form: Form, folder: Path | None) -> None:
+    """Show the policy and every number that holds, within the engine's own limits."""
+    engines = _engines(folder)
+    if printed({engine.engine: engine.config for engine in engines}, form):
+        return
+    rows: list[Row] = []
+    for engine in engines:
+        for name in engine.config.__struct_fields__:
+            value = getattr(engine.config, name)
+            rows.append([engine.engine, name, str(getattr(value, "value", value))])
+    print_table(POLICY_COLUMNS, rows, form)
+
+
+@serve.command()
+@click.argument("request", metavar="REQUEST")
+@FOLDER
+@output_options
+def explain(form: Form, request: str, folder: Path | None) -> None:
+    """Say what a request waits for, by its name or the beginning of it, as of the engine's latest second."""
+    engines = _engines(folder)
+    found = [(engine, one) for engine in engines for one in engine.requests if one.request.startswith(request)]
+    exact = [pair for pair in found if pair[1].request == request]
+    found = exact or found
+    if len(found) != 1:
+        left_out = sum(engine.requests_left_out for engine in engines)
+        known = f"{len(found)} requests begin so" if found else "no engine has it now; it may have ended"
+        more = f" ({left_out} more are not published)" if left_out else ""
+        click.echo(f"mfsctl: request {request}: {known}{more}", err=True)
+        sys.exit(EXIT_REFUSED)
+    engine, one = found[0]
+    if printed(one, form):
+        return
+    click.echo(click.style(f"{one.request} in {engine.engine}: {one.state}", bold=True))
+    for line in reasons(engine, one):
+        click.echo(f"  {line}")
+
+
+def reasons(engine: EngineStatus, one: RequestStatus) -> list[str]:
+    lines = [
+        {
+            "computing": f"computes {one.step_tokens} tokens in this step",
+            "paused": "sits this step out with its KV kept: its slack outlasts the step, or others are more urgent",
+            "held": "waits for KV memory or a slot",
+            "lost": "cannot be in time even alone: served when nothing else is, and at every "
+            f"{engine.config.overdue_every}th step once it is overdue",
+            "relegated": "set aside so that others are in time, within the drop budget",
+        }.get(one.state, "waits for its turn")
+    ]
+    if one.first_token_after_s is not None:
+        late = f", {one.late_tokens} of them late" if one.late_tokens else ""
+        lines.append(f"first token after {duration(one.first_token_after_s)}; {one.output_tokens} tokens so far{late}")
+    elif one.due_in_s is not None:
+        when = f"due in {duration(one.due_in_s)}" if one.due_in_s >= 0 else f"late by {duration(-one.due_in_s)}"
+        lines.append(f"first token {when}; {one.due_earlier} that wait are due earlier")
+    else:
+        lines.append("has no deadline")
+    slos = [f"{name} {duration(value)}" for name, value in _slos(one) if value is not None]
+    lines.append(f"tier {one.tier}, importance {one.importance}" + "".join(f", {slo}" for slo in slos))
+    expected = f"about {one.expected_tokens:.0f} expected"
+    lines.append(f"{one.prompt_tokens} prompt tokens, {one.output_tokens} output tokens, {expected}")
+    lines.append(f"here for {duration(one.age_s)}, served {duration(one.service_s)}")
+    words = ("tenant", "application", "role", "session", "parent", "program")
+    named = [f"{word} {getattr(one, word)}" for word in words if getattr(one, word)]
+    return [*lines, ", ".join(named)] if named else lines
+
+
+def _slos(one: RequestStatus) -> tuple[tuple[str, float | None], ...]:
+    return (("first token", one.ttft_s), ("between tokens", one.tbt_s), ("last token", one.ttlt_s))

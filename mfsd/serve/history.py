@@ -1,0 +1,87 @@
+"""What earlier requests say of a new one: its program and how long its output will be."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Final
+
+from mfsd.policy.serve import Inherited, LengthBounds, ProgramTable
+from mfsd.serve.words import Wanted
+
+SESSIONS_MAX: Final = 65_536
+KEYS_MAX: Final = 4096
+PRIOR_TOKENS: Final = 256.0
+"""Output that is expected before any request has ended."""
+PRIOR_MAX_TOKENS: Final = 1024.0
+"""Bound on an output, where too few have ended to know one."""
+_NEW: Final = 0.05
+"""Weight of the latest output in the mean."""
+
+
+class Programs:
+    """The table of programs, and which program a session belongs to: that of its parent, or itself."""
+
+    def __init__(self, table: ProgramTable | None = None) -> None:
+        self._table = table or ProgramTable()
+        self._root: OrderedDict[str, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def program_of(self, wanted: Wanted) -> tuple[str, bool]:
+        """The program, "" without a session, and whether a parent that was named is known. The first parent that a
+        session names counts, and only one that came before: so there are no cycles, and an unknown one is no parent."""
+        session, parent = wanted.session, wanted.parent
+        if not session:
+            return "", not parent
+        known = not parent or parent in self._root
+        root = self._root.pop(session, None)
+        if root is None:
+            root = self._root.get(parent, session)
+            if len(self._root) >= SESSIONS_MAX:
+                self._root.popitem(last=False)
+        self._root[session] = root  # the one that was used last is forgotten last
+        return root, known
+
+    def arrived(self, program: str, engine: str, now_s: float) -> Inherited:
+        return self._table.call_arrived(program, engine, now_s) if program else Inherited()
+
+    def ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
+        if program:
+            self._table.call_ended(program, inherited, service_s, wait_s, now_s)
+
+
+class Lengths:
+    """Mean output of each application of each tenant, of each role, else of all; and a bound by prompt length."""
+
+    def __init__(self) -> None:
+        self._mean: OrderedDict[tuple[str, ...], float] = OrderedDict()
+        self._bounds = LengthBounds()
+
+    def expected(self, wanted: Wanted, num_prompt_tokens: int, limit: float) -> tuple[float, float]:
+        """Tokens of the output and a bound on them, both at most the request's own limit."""
+        mean = next((self._mean[key] for key in _keys(wanted) if key in self._mean), PRIOR_TOKENS)
+        bound = self._bounds.bound(num_prompt_tokens, mean, math.inf)
+        if bound == math.inf:  # too few have ended
+            bound = max(mean, PRIOR_MAX_TOKENS)
+        return min(mean, limit), min(max(bound, 1.0), limit)
+
+    def ended(
+        self, wanted: Wanted, num_prompt_tokens: int, produced: int, expected: float, at_limit: bool = False
+    ) -> None:
+        """A request has ended that was expected to produce so many tokens; one that its own limit cut says nothing of
+        the bound."""
+        if not at_limit:
+            self._bounds.ended(num_prompt_tokens, expected, produced)
+        for key in _keys(wanted):
+            mean = self._mean.pop(key, float(produced))
+            if len(self._mean) >= KEYS_MAX:
+                self._mean.popitem(last=False)
+            self._mean[key] = mean + _NEW * (produced - mean)
+
+
+def _keys(wanted: Wanted) -> list[tuple[str, ...]]:
+    """Finest first."""
+    keys: list[tuple[str, ...]] = [(wanted.tenant, wanted.application, wanted.role), ("", "", wanted.role), ()]
+    return keys if wanted.tenant or wanted.application or wanted.role else keys[2:]

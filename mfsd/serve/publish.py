@@ -1,0 +1,130 @@
+"""Where an engine leaves its status: one file an engine, in a folder that `mfsctl serve` knows.
+
+A file and not a socket: nothing of the engine has to answer, so a reader costs it nothing and one that hangs can be
+read, too. It is replaced whole, at most once a second while steps run, and goes with the engine; a file whose process
+has ended is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mfsd.serve.engine import Engine
+from mfsd.serve.metrics import Metrics
+from mfsd.serve.status import FORMAT, EngineStatus, status_of
+
+EVERY_S: Final = 1.0
+FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
+SUFFIX: Final = ".json"
+FILE_MAX_BYTES: Final = 16 << 20
+
+Warn = Callable[[str, str], object]
+
+
+def own_folder() -> Path:
+    """Where this user's engines write: $MFS_SERVE_STATUS, else the user's run folder, else one of its own in /tmp."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "mfs-serve" if runtime else Path(f"/tmp/mfs-serve-{os.geteuid()}")
+
+
+def folders() -> list[Path]:
+    """Where engines may have written that this user may read: its own folder, and for root those of all users."""
+    found = [own_folder()]
+    if os.geteuid() == 0 and FOLDER_VARIABLE not in os.environ:
+        found += [*sorted(Path("/run/user").glob("*/mfs-serve")), *sorted(Path("/tmp").glob("mfs-serve-*"))]
+    return list(dict.fromkeys(found))
+
+
+class Publisher:
+    """Status file and metrics of one engine; `tick` after each step."""
+
+    def __init__(self, engine: Engine, warn: Warn, folder: Path | None = None) -> None:
+        self._engine, self._warn = engine, warn
+        self._folder = folder or own_folder()
+        self._path = self._folder / f"{engine.name}{SUFFIX}"
+        self._metrics = Metrics(engine)
+        self._started_s = self._latest_s = engine.clock()
+        self._failed = False
+        self._write()
+
+    def tick(self) -> None:
+        now_s = self._engine.clock()
+        if now_s - self._latest_s >= EVERY_S:
+            self._latest_s = now_s
+            self._metrics.update()
+            self._write()
+
+    def _write(self) -> None:
+        if self._failed:
+            return
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._folder.stat().st_uid != os.geteuid():
+                raise PermissionError(0, "belongs to another user")
+            partial = self._path.with_suffix(".partial")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(status_of(self._engine, os.getpid(), self._started_s)))
+            partial.replace(self._path)
+        except OSError as error:
+            self._failed = True
+            remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
+            self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
+
+    def close(self) -> None:
+        self._metrics.update()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
+    """Engines whose process lives, by name, and what could not be read, one line each."""
+    found: list[EngineStatus] = []
+    complaints: list[str] = []
+    for folder in where:
+        with contextlib.suppress(OSError):
+            for path in sorted(folder.glob(f"*{SUFFIX}")):
+                try:
+                    status = _read(path)
+                except (OSError, msgspec.MsgspecError, ValueError) as error:
+                    complaints.append(f"{path}: {error}")
+                    continue
+                if status is not None and _lives(status.pid):
+                    found.append(status)
+    return sorted(found, key=lambda one: one.engine), complaints
+
+
+def _read(path: Path) -> EngineStatus | None:
+    """None: it went meanwhile."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("not a regular file")
+        raw = file.read(FILE_MAX_BYTES)
+    status = msgspec.json.decode(raw, type=EngineStatus)
+    if status.format != FORMAT:
+        raise ValueError(f"format {status.format}, this mfsctl reads {FORMAT}; use the one of the engine's version")
+    return status
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

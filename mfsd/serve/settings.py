@@ -1,0 +1,97 @@
+"""What an operator sets for the request tier: the rules' numbers, tiers, weights of tenants, and where decisions and
+state are written. From a TOML file, or from the same tables as the engine's own configuration passes them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mfsd.policy.serve import ServeConfig
+from mfsd.policy.serve.config import DAY_S
+from mfsd.serve.records import FILES, SIZE_MAX_BYTES
+
+IMPORTANCE_MAX: Final = 1000
+_DAY_MS: Final = DAY_S * 1e3
+
+
+class SettingsError(ValueError):
+    """``str()`` is one line: the file, the field's path, the value and what is allowed."""
+
+
+class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request of the tier is promised where it does not say itself."""
+
+    ttft_ms: float | None = None
+    """Time to first token, from arrival."""
+    tbt_ms: float | None = None
+    """Time between tokens."""
+    ttlt_ms: float | None = None
+    """Time to last token, from arrival."""
+    importance: int = 0
+    """Greater is more important."""
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_ms", "tbt_ms", "ttlt_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < _DAY_MS:  # written so that NaN fails
+                raise ValueError(f"{name} is {value}: use milliseconds above 0 and below a day")
+        if abs(self.importance) > IMPORTANCE_MAX:
+            raise ValueError(f"importance is {self.importance}: use {-IMPORTANCE_MAX} to {IMPORTANCE_MAX}")
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where decisions are written, one file an engine (mfsd.serve.records)."""
+
+    folder: str = ""
+    """Empty: they are not."""
+    size_max_bytes: int = SIZE_MAX_BYTES
+    """Of one file; then it is rotated."""
+    files: int = FILES
+
+    def __post_init__(self) -> None:
+        if not 4096 <= self.size_max_bytes <= 1 << 40:
+            raise ValueError(f"size_max_bytes is {self.size_max_bytes}: use 4096 to {1 << 40}")
+        if not 1 <= self.files <= 1000:
+            raise ValueError(f"files is {self.files}: use 1 to 1000")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    """False: the engine's own scheduler decides alone."""
+    serve: ServeConfig = ServeConfig()
+    default: Tier = Tier()
+    """Requests that name no tier, or one that is not known."""
+    tiers: dict[str, Tier] = {}
+    tenants: dict[str, float] = {}
+    """Weight of each; 1 where it is not named."""
+    record: Record = Record()
+
+    def __post_init__(self) -> None:
+        for tenant, weight in self.tenants.items():
+            if not (math.isfinite(weight) and 0 < weight <= 1e6):
+                raise ValueError(f"tenants.{tenant} is {weight}: use a weight above 0 and up to 1e6")
+
+
+def read_file(path: Path) -> Settings:
+    """SettingsError."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Settings)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise SettingsError(f"{path}: {_line(error)}") from None
+
+
+def read_tables(tables: Any, where: str) -> Settings:
+    """The same from tables that were read already; `where` names them in errors."""
+    try:
+        return msgspec.convert(tables, Settings)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise SettingsError(f"{where}: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

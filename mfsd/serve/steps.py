@@ -1,0 +1,71 @@
+"""The engine's clock and how long its steps took."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from mfsd.policy.serve import Observed, StepLoad
+
+ERRORS_MAX: Final = 512
+UNDER_WAY_MAX: Final = 64
+
+
+class Clock:
+    """Never goes back: where its source does, time stands still until that has caught up."""
+
+    def __init__(self, source: Callable[[], float]) -> None:
+        self._source = source
+        self._latest = source()
+
+    def __call__(self) -> float:
+        self._latest = max(self._latest, self._source())
+        return self._latest
+
+
+class Begun(NamedTuple):
+    """A step that was handed to the engine; `key` is the engine's own object for it."""
+
+    key: object
+    load: StepLoad
+    names: tuple[str, ...]
+    begun_s: float
+    estimate_s: float
+    """Without the margin; 0: none was made."""
+
+
+class Steps:
+    """Steps end in the order in which they began. An engine that runs a step ahead begins one before the last has
+    ended: its time counts from that end."""
+
+    def __init__(self) -> None:
+        self._under_way: deque[Begun] = deque(maxlen=UNDER_WAY_MAX)
+        self._ended_s = 0.0
+        self._observed: list[Observed] = []
+        self.errors: deque[float] = deque(maxlen=ERRORS_MAX)
+        """(measured - estimate) / measured of the latest steps."""
+
+    def began(self, begun: Begun) -> None:
+        self._under_way.append(begun)
+
+    def ended(self, key: object, now_s: float) -> tuple[Begun, float] | None:
+        """The step of this key and its time; None for one that never began. Those before it never ended."""
+        while self._under_way:
+            begun = self._under_way.popleft()
+            if begun.key is key:
+                break
+        else:
+            return None
+        seconds = now_s - max(begun.begun_s, self._ended_s)
+        self._ended_s = now_s
+        if begun.load.tokens and seconds > 0:
+            self._observed.append(Observed(begun.load, seconds))
+            if begun.estimate_s > 0:
+                self.errors.append((seconds - begun.estimate_s) / seconds)
+        return begun, max(0.0, seconds)
+
+    def taken(self) -> tuple[Observed, ...]:
+        """Steps that ended since the last call."""
+        observed, self._observed = tuple(self._observed), []
+        return observed

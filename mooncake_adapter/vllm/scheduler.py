@@ -1,0 +1,334 @@
+"""vLLM's scheduler with its decisions made by MFS: which requests a step computes, and how many tokens of each.
+
+    vllm serve MODEL --scheduler-cls mooncake_adapter.vllm_scheduler.MfsScheduler
+
+It is vLLM's AsyncScheduler. Before each step it plans (mfsd.serve.engine) and lets vLLM see the plan: waiting requests
+that are not in it are hidden, running ones sit still, prompts take as many tokens as it says. KV memory, prefix
+caches, connectors and preemption stay vLLM's own. No part of MFS's network side is needed.
+
+The names of vLLM that this relies on are ATTRIBUTES; a test holds them against the tested version, and any other
+version runs as the plain AsyncScheduler.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import vllm
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.request import RequestStatus
+
+from mfsd.policy.serve import StepLoad
+from mfsd.serve.engine import Decision, Engine
+from mfsd.serve.publish import Publisher
+from mfsd.serve.requests import Fact
+from mfsd.serve.settings import Settings, read_file, read_tables
+from mooncake_adapter.vllm.requests import supported_version
+from mooncake_adapter.vllm.waiting import PlannedQueue
+from mooncake_adapter.vllm.words import loads_prompt, words_of
+from mooncake_adapter.warn_once import WarnOnce
+
+CONFIG_FILE: Final = "MFS_SERVE_CONFIG"
+CONFIG_TABLE: Final = "mfs_serve"
+"""Of vLLM's --additional-config."""
+
+SCHEDULER_ATTRIBUTES: Final = (
+    *("vllm_config", "scheduler_config", "cache_config", "parallel_config", "connector", "policy", "requests"),
+    *("waiting", "kv_holding_waiting", "deferred_waiting", "running", "max_num_active_reqs", "kv_cache_config"),
+    *("kv_cache_manager", "need_mamba_block_aligned_split", "num_sampled_tokens_per_step", "is_encoder_decoder"),
+    *("block_size", "max_num_scheduled_tokens"),
+)
+SCHEDULER_METHODS: Final = {
+    "schedule": ("throttle_prefills",),
+    "update_from_output": ("scheduler_output", "model_runner_output"),
+    "add_request": ("request",),
+    "_free_request": ("request", "delay_free_blocks"),
+    "_reserve_prefill_lookahead": ("request", "num_computed_tokens", "num_new_tokens"),
+    "_handle_blocked_waiting_request": ("request",),
+    "_is_blocked_waiting_status": ("status",),
+    "shutdown": (),
+}
+REQUEST_ATTRIBUTES: Final = (
+    *("request_id", "arrival_time", "num_prompt_tokens", "num_tokens", "num_computed_tokens", "num_output_tokens"),
+    *("max_tokens", "status", "priority", "sampling_params", "kv_transfer_params", "num_preemptions", "block_hashes"),
+    "resumable",
+)
+
+CACHED_AGAIN_S: Final = 1.0
+"""After so long the prefix cache is asked again what it has of a waiting request."""
+CACHED_ASKED_MAX: Final = 32
+"""Of so many a step."""
+
+
+def settings_of(vllm_config: Any) -> Settings:
+    """From --additional-config, or the file that MFS_SERVE_CONFIG names. SettingsError."""
+    additional = vllm_config.additional_config
+    if isinstance(additional, dict) and CONFIG_TABLE in additional:
+        return read_tables(additional[CONFIG_TABLE], f"--additional-config: {CONFIG_TABLE}")
+    path = os.environ.get(CONFIG_FILE)
+    return read_file(Path(path)) if path else Settings()
+
+
+class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
+    """See the module. `mfs` is None where vLLM's own scheduler decides alone."""
+
+    mfs: Engine | None = None
+    max_num_active_reqs: int
+    policy: Any
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._once = WarnOnce()
+        settings = settings_of(self.vllm_config)
+        if not settings.enabled or not self._can_plan():
+            return
+        self._tiers = settings.tiers.keys()
+        limits = settings.serve
+        serve = type(limits)(
+            **{
+                **{name: getattr(limits, name) for name in limits.__struct_fields__},
+                "step_tokens": min(limits.step_tokens, self.max_num_scheduled_tokens),
+                "requests_max": min(limits.requests_max, self.max_num_active_reqs),
+                "cut_prompts": limits.cut_prompts and not self.need_mamba_block_aligned_split,
+            }
+        )
+        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        self.waiting, self.kv_holding_waiting = PlannedQueue(by_priority), PlannedQueue(by_priority)
+        self.policy = SchedulingPolicy.FCFS  # the victim is then the last of `running`, which is sorted by the plan
+        self._caps: dict[str, int] | None = None
+        self._ended: list[tuple[str, bool, bool]] = []
+        self._cached: dict[str, tuple[int, float]] = {}
+        self._first_come_next = False
+        self._requests_max = self.max_num_active_reqs
+        several = len(self.kv_cache_config.kv_cache_groups) != 1
+        self._kv_tokens = None if several else self.cache_config.num_gpu_blocks * self.block_size
+        name = f"vllm-{os.getpid()}-{self.parallel_config.data_parallel_index}"
+        self.mfs = Engine(settings, serve, self._warn, name)
+        self._publisher = Publisher(self.mfs, self._warn)
+
+    def _warn(self, kind: str, text: str) -> None:
+        self._once.warn(kind, "%s", text)
+
+    def _can_plan(self) -> bool:
+        if not supported_version(vllm.__version__, self._once):
+            return False
+        missing = [name for name in SCHEDULER_ATTRIBUTES if not hasattr(self, name)]
+        reasons = (
+            (bool(missing), f"it has no {', '.join(missing)}"),
+            (self.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism was not tested"),
+            (self.num_sampled_tokens_per_step != 1, "the model does not produce a token a step"),
+            (self.is_encoder_decoder, "encoder-decoder models were not tested"),
+        )
+        for holds, reason in reasons:
+            if holds:
+                self._warn("serve-plain", f"MfsScheduler: {reason}; vLLM's own scheduler decides alone")
+                return False
+        return True
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def add_request(self, request: Any) -> None:
+        if self.mfs is not None and request.request_id not in self.requests:
+            self._guarded(self._arrived, request)
+        super().add_request(request)
+
+    def _arrived(self, request: Any) -> None:
+        assert self.mfs is not None
+        words = words_of(request, self._tiers)
+        age_s = time.time() - request.arrival_time
+        self.mfs.arrived(request.request_id, words, age_s, request.num_prompt_tokens, request.max_tokens)
+
+    def _free_request(self, request: Any, delay_free_blocks: bool = False) -> Any:
+        if self.mfs is not None:
+            status = request.status
+            at_limit = status == RequestStatus.FINISHED_LENGTH_CAPPED
+            aborted = not at_limit and status != RequestStatus.FINISHED_STOPPED
+            self._ended.append((request.request_id, aborted, at_limit))
+        return super()._free_request(request, delay_free_blocks)
+
+    def _forget_ended(self) -> None:
+        """After the tokens of the step were counted in which they ended."""
+        assert self.mfs is not None
+        ended, self._ended = self._ended, []
+        for name, aborted, at_limit in ended:
+            self._cached.pop(name, None)
+            self.mfs.ended(name, aborted, at_limit)
+
+    # ---- a step ------------------------------------------------------------------------------------------------------
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        if self.mfs is None:
+            return super().schedule(throttle_prefills)
+        decision = self._guarded(self._planned)
+        try:
+            output = super().schedule(throttle_prefills)
+        finally:
+            self._show_all()
+        if decision is not None and output.total_num_scheduled_tokens == 0:
+            self._first_come_next = bool(decision.paused or len(self.waiting) > len(self.deferred_waiting))
+        self._guarded(self._began, output)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        if self.mfs is None:
+            return super().update_from_output(scheduler_output, model_runner_output)
+        self._guarded(self.mfs.step_ended, scheduler_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._guarded(self._produced, outputs)
+        return outputs
+
+    def shutdown(self) -> None:
+        if self.mfs is not None:
+            self._guarded(self._publisher.close)
+            self._guarded(self.mfs.close)
+        super().shutdown()
+
+    def _guarded(self, call: Any, *arguments: Any) -> Any:
+        """What goes wrong here is MFS's own trouble: vLLM serves on."""
+        try:
+            return call(*arguments)
+        except Exception as error:
+            if self.mfs is not None:
+                self.mfs.failed(error)
+            self._caps = None
+            self._show_all()
+            return None
+
+    def _show_all(self) -> None:
+        self.waiting.show_all()
+        self.kv_holding_waiting.show_all()
+        self._caps = None
+        self.max_num_active_reqs = self._requests_max
+
+    def _planned(self) -> Decision | None:
+        """Plans, and arranges queues and limits so that vLLM's own walk follows."""
+        assert self.mfs is not None
+        self._forget_ended()
+        if not self.running and not len(self.waiting) and not len(self.kv_holding_waiting):
+            return None
+        if self._first_come_next:  # the last plan moved nothing, though vLLM might
+            self._first_come_next = False
+            self.mfs.first_come()
+            self._in_order_of_arrival()
+            return None
+        queued = [r for queue in (self.kv_holding_waiting, self.waiting) for r in queue]
+        blocked = [r for r in queued if self._is_blocked_waiting_status(r.status)]
+        waiting = self._waiting_facts(r for r in queued if not self._is_blocked_waiting_status(r.status))
+        running = [Fact(r.request_id, r.num_computed_tokens, 0, r.num_output_tokens) for r in self.running]
+        kv_tokens, kv_used = self._kv()
+        decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued))
+        if decision is None:
+            self._in_order_of_arrival()
+        else:
+            self._arrange(decision, blocked)
+        return decision
+
+    def _waiting_facts(self, requests: Iterable[Any]) -> list[Fact]:
+        facts = []
+        now_s, asked = time.monotonic(), 0
+        for r in requests:
+            name, computed = r.request_id, r.num_computed_tokens
+            if computed == 0 and loads_prompt(r) and r.num_preemptions == 0:
+                computed = max(0, r.num_prompt_tokens - 1)
+            elif computed == 0:
+                computed, at_s = self._cached.get(name, (0, -CACHED_AGAIN_S))
+                if now_s - at_s >= CACHED_AGAIN_S and asked < CACHED_ASKED_MAX:
+                    asked += 1
+                    computed = self._in_prefix_cache(r)
+                    self._cached[name] = (computed, now_s)
+            again = r.num_tokens if r.num_preemptions or r.resumable else 0
+            facts.append(Fact(name, computed, computed, r.num_output_tokens, again))
+        return facts
+
+    def _in_prefix_cache(self, request: Any) -> int:
+        manager = self.kv_cache_manager
+        if not manager.prefix_cache_lookup_enabled(request):
+            return 0
+        return int(manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1])
+
+    def _kv(self) -> tuple[int | None, int]:
+        """Capacity and use in tokens as the plan counts them: a block that several requests share counts once for each
+        of them in both."""
+        if self._kv_tokens is None:
+            return None, 0
+        used = round(self.kv_cache_manager.usage * self._kv_tokens)
+        shared = max(0, sum([r.num_computed_tokens for r in self.running]) - used)
+        return self._kv_tokens + shared, used + shared
+
+    def _pruned(self, queued: list[Any]) -> list[str]:
+        pruned = getattr(self.connector, "pruned", None)
+        return [r.request_id for r in queued if pruned(r.request_id)] if pruned is not None else []
+
+    def _arrange(self, decision: Decision, blocked: list[Any]) -> None:
+        assert self.mfs is not None
+        caps, entries = decision.tokens, self.mfs.entries
+        self._caps = caps
+        place = {name: at for at, name in enumerate(caps)}
+        planned = [self.requests[name] for name in caps if name in self.requests]
+        self.waiting.show([*blocked, *planned])
+        self.kv_holding_waiting.show([*blocked, *planned])
+
+        def last_is_victim(request: Any) -> tuple[int, float, float]:
+            name = request.request_id
+            entry = entries[name]
+            if name not in place:
+                return 2, -entry.wanted.importance, entry.due_s
+            if request.num_computed_tokens >= entry.to_compute:
+                return 0, -entry.wanted.importance, entry.number
+            return 1, place[name], 0
+
+        self.running.sort(key=last_is_victim)
+        self.max_num_active_reqs = min(self._requests_max, max(1, decision.plan.requests_max))
+
+    def _in_order_of_arrival(self) -> None:
+        self.running.sort(key=lambda request: request.arrival_time)
+
+    def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """vLLM asks here last how many tokens the request may have in this step."""
+        if self.mfs is not None and self._caps is not None:
+            cap = self._caps.get(request.request_id)
+            if cap is None:
+                loaded = request.status != RequestStatus.RUNNING and num_new_tokens <= self.block_size
+                if not loaded:
+                    return 0
+            elif num_computed_tokens + 1 < request.num_tokens and not self.need_mamba_block_aligned_split:
+                num_new_tokens = min(num_new_tokens, cap)  # with Mamba chunks end where a state can be kept
+        return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens))
+
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        ready = bool(super()._handle_blocked_waiting_request(request))
+        if ready and self.mfs is not None and self._caps is not None and request.request_id not in self._caps:
+            # not blocked any more: it is in the next step's plan, unless its prompt was loaded and costs nothing
+            return bool(request.num_tokens - request.num_computed_tokens <= self.block_size)
+        return ready
+
+    def _began(self, output: Any) -> None:
+        assert self.mfs is not None
+        prefill = decodes = context = 0
+        pairs = 0.0
+        for name, tokens in output.num_scheduled_tokens.items():
+            request = self.requests[name]
+            before = request.num_computed_tokens - tokens
+            entry = self.mfs.entries.get(name)
+            if before >= (request.num_prompt_tokens if entry is None else entry.to_compute):
+                decodes += 1
+                context += before
+            else:
+                prefill += tokens
+                pairs += tokens * (before + tokens / 2)
+        load = StepLoad(prefill, prefill, decodes, context, pairs)
+        self.mfs.step_began(load, tuple(output.num_scheduled_tokens), output)
+
+    def _produced(self, outputs: dict[int, Any]) -> None:
+        assert self.mfs is not None
+        for of_client in outputs.values():
+            for one in of_client.outputs:
+                if one.new_token_ids:
+                    self.mfs.produced(one.request_id, len(one.new_token_ids))
+        self._forget_ended()
+        self._publisher.tick()

@@ -1,0 +1,157 @@
+"""A vLLM in one process, for tests/e2e/test_scheduler.py: python scheduler_program.py MODE.
+
+MODE: plain, mfs, paused (plans that pause and cut whatever they can), failing (plans that raise), untested (another
+version of vLLM), or contract (names of vLLM only). Prints one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import time
+from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+LENGTHS = (900, 300, 60, 700, 128, 40, 500, 1200, 80, 350)
+OUTPUTS = 24
+
+
+def contract() -> dict[str, Any]:
+    """What MfsScheduler uses and this vLLM lacks."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.request_queue import RequestQueue
+    from vllm.v1.request import Request
+
+    from mooncake_adapter.vllm import scheduler as ours
+    from mooncake_adapter.vllm.waiting import PlannedQueue
+
+    source = "".join(inspect.getsource(kind) for kind in AsyncScheduler.__mro__[:2])
+    request = inspect.getsource(Request)
+    other = {
+        name: list(inspect.signature(getattr(AsyncScheduler, name)).parameters)
+        for name, wanted in ours.SCHEDULER_METHODS.items()
+        if tuple(p for p in inspect.signature(getattr(AsyncScheduler, name)).parameters if p != "self") != wanted
+    }
+    return {
+        "scheduler": [name for name in ours.SCHEDULER_ATTRIBUTES if f"self.{name}" not in source],
+        "methods": other,
+        "request": [n for n in ours.REQUEST_ATTRIBUTES if f"self.{n}" not in request and not hasattr(Request, n)],
+        "queue": sorted(RequestQueue.__abstractmethods__ - set(vars(PlannedQueue))),
+    }
+
+
+def interfering(scheduler: Any, counted: dict[str, int]) -> None:
+    """Plans whose every third decode sits out, and whose prompts are cut to 64 tokens, the first of them left out."""
+    import msgspec
+
+    from mfsd.policy.serve import plan_step
+
+    def plan(view: Any, state: Any, config: Any, now_s: float) -> Any:
+        made, after = plan_step(view, state, config, now_s)
+        decoding = {r.request_id for r in view.running if r.prefill_left <= 0}
+        running = {r.request_id for r in view.running}
+        kept, paused = [], list(made.paused)
+        prompts = 0
+        for at, one in enumerate(made.scheduled):
+            prompts += one.request_id not in decoding
+            out = (at + state.step) % 3 == 0 if one.request_id in decoding else prompts == 1 and state.step % 2
+            if out and len(made.scheduled) > 1:
+                if one.request_id in running:
+                    paused.append(one.request_id)
+                continue
+            kept.append(msgspec.structs.replace(one, num_tokens=min(one.num_tokens, 64)))
+        counted["paused"] += len(paused)
+        return msgspec.structs.replace(made, scheduled=tuple(kept), paused=tuple(paused)), after
+
+    scheduler.mfs._plan = plan
+
+
+def failing(scheduler: Any) -> None:
+    def plan(*arguments: Any) -> Any:
+        raise RuntimeError("a plan that cannot be")
+
+    scheduler.mfs._plan = plan
+
+
+def timed(scheduler: Any) -> dict[str, float]:
+    """Seconds of all steps, and those that MFS's own parts take of them."""
+    spent = {"mfs": 0.0, "steps": 0.0}
+
+    def around(name: str, into: str) -> None:
+        inner = getattr(scheduler, name)
+
+        def run(*arguments: Any) -> Any:
+            begun_s = time.perf_counter()
+            try:
+                return inner(*arguments)
+            finally:
+                spent[into] += time.perf_counter() - begun_s
+
+        setattr(scheduler, name, run)
+
+    for name in ("_planned", "_began", "_produced", "_arrived"):
+        around(name, "mfs")
+    return spent
+
+
+def main(mode: str) -> dict[str, Any]:
+    if mode == "contract":
+        return contract()
+    import vllm
+    from vllm import LLM, SamplingParams
+
+    more: dict[str, Any] = {} if mode == "plain" else {"scheduler_cls": "mooncake_adapter.vllm_scheduler.MfsScheduler"}
+    if mode == "untested":
+        vllm.__version__ = "9.9.9"
+    llm = LLM(
+        model=sys.argv[2],
+        dtype="bfloat16",
+        enforce_eager=True,
+        max_model_len=2048,
+        max_num_seqs=8,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+        **more,
+    )
+    engine: Any = llm.llm_engine.engine_core
+    scheduler = engine.engine_core.scheduler
+    counted = {"paused": 0}
+    if mode == "paused":
+        interfering(scheduler, counted)
+    elif mode == "failing":
+        failing(scheduler)
+    words = ({"ttft_slo_ms": 300, "tbt_slo_ms": 50, "importance": "high", "session": "s"}, {"ttlt_slo_ms": 20_000})
+    sampling = [
+        SamplingParams(temperature=0, max_tokens=OUTPUTS, ignore_eos=True, extra_args=words[at % 2])
+        for at in range(len(LENGTHS))
+    ]
+    prompts = [
+        {"prompt_token_ids": [3 + (i * 7 + seed * 131 + i // 97 * 13) % 200 for i in range(length)]}
+        for seed, length in enumerate(LENGTHS)
+    ]
+    mfs = getattr(scheduler, "mfs", None)
+    spent = timed(scheduler) if mode == "mfs" else {}
+    begun_s = time.perf_counter()
+    answers: list[Any] = llm.generate(prompts, sampling, use_tqdm=False)
+    if spent:
+        spent["steps"] = time.perf_counter() - begun_s
+    return {
+        "tokens": [list(answer.outputs[0].token_ids) for answer in answers],
+        "base": [kind.__name__ for kind in type(scheduler).__mro__[:2]],
+        "plans": mfs.counts["plans"] if mfs else None,
+        "failed": mfs.counts["failed_plans"] if mfs else None,
+        "gave_up": mfs.gave_up if mfs else None,
+        "tiers": {name: [tier.met + tier.late, tier.tokens] for name, tier in mfs.tiers.items()} if mfs else None,
+        "left": len(mfs.entries) if mfs else None,
+        "v2": bool(scheduler.use_v2_model_runner),
+        **counted,
+        **spent,
+    }
+
+
+if __name__ == "__main__":
+    answer = main(sys.argv[1])
+    print("\n" + json.dumps(answer), flush=True)
+    os._exit(0)  # vLLM's workers end with it; its own way down takes as long as the test

@@ -1,0 +1,91 @@
+"""MfsScheduler in a real vLLM: the names that it uses, and tokens that are those of vLLM's own scheduler."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import MODEL, PYTHON, ROOT
+
+pytestmark = [
+    pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-vllm"),
+    pytest.mark.timeout(900),
+]
+
+
+@functools.cache
+def ran(mode: str, v2: bool = False) -> dict[str, Any]:
+    folder = Path(os.environ.get("TMPDIR", "/tmp"))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((*((str(ROOT / "tests/e2e/triton_interpreted"),) if v2 else ()), str(ROOT))),
+        "MFS_SERVE_STATUS": str(folder / "mfs-e2e-serve"),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        **({"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"} if v2 else {}),
+    }
+    program = ROOT / "tests/e2e/scheduler_program.py"
+    done = subprocess.run(
+        [PYTHON, program, mode, MODEL], env=environment, capture_output=True, text=True, timeout=800, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**said, "log": done.stdout + done.stderr}
+
+
+def test_vllm_has_every_name_that_is_used() -> None:
+    said = ran("contract")
+    assert {name: said[name] for name in ("scheduler", "methods", "request", "queue")} == {
+        "scheduler": [],
+        "methods": {},
+        "request": [],
+        "queue": [],
+    }
+
+
+def test_tokens_are_those_of_vllms_own_scheduler() -> None:
+    said = ran("mfs")
+    assert said["base"] == ["MfsScheduler", "AsyncScheduler"]
+    assert said["tokens"] == ran("plain")["tokens"]
+    assert said["plans"] > 24
+    assert (said["failed"], said["left"]) == (0, 0)
+    assert said["tiers"] == {"default": [10, 240]}
+    print(json.dumps({"mfs_share_of_steps": round(said["mfs"] / said["steps"], 4), "plans": said["plans"]}))
+
+
+def test_pauses_and_cuts_change_no_token() -> None:
+    said = ran("paused")
+    assert said["paused"] > 20
+    assert said["failed"] == 0
+    assert said["tokens"] == ran("plain")["tokens"]
+
+
+def test_pauses_and_cuts_change_no_token_with_the_v2_model_runner() -> None:
+    said = ran("paused", v2=True)
+    assert said["v2"]
+    assert said["paused"] > 20
+    assert said["tokens"] == ran("plain")["tokens"]
+
+
+def test_plans_that_fail_leave_every_step_to_vllm() -> None:
+    said = ran("failing")
+    assert said["gave_up"]
+    assert (said["plans"], said["failed"]) == (0, 3)
+    assert said["tokens"] == ran("plain")["tokens"]
+
+
+def test_another_version_runs_as_the_plain_scheduler_with_one_warning() -> None:
+    said = ran("untested")
+    assert said["plans"] is None
+    assert said["tokens"] == ran("plain")["tokens"]
+    assert said["log"].count("vLLM 9.9.9 was not tested") == 1

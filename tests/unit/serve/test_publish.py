@@ -1,0 +1,167 @@
+"""What an engine publishes is what mfsctl shows, without any daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client import CollectorRegistry, generate_latest
+
+from mfsd.cli.ctl import main
+from mfsd.policy.serve import ServeConfig, StepLoad
+from mfsd.serve.engine import Engine
+from mfsd.serve.metrics import COUNTERS, GAUGES, Metrics
+from mfsd.serve.publish import EVERY_S, FOLDER_VARIABLE, Publisher, own_folder, read_all
+from mfsd.serve.requests import Fact
+from mfsd.serve.settings import Settings, Tier
+from mfsd.serve.words import Words
+
+SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
+
+
+class Clock:
+    now_s = 10.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def served(clock: Clock) -> Engine:
+    """One request of the tier chat that was in time, and two that are here."""
+    engine = Engine(SETTINGS, ServeConfig(step_tokens=100), lambda kind, text: None, "vllm-1-0", clock)
+    for name, words in (("done", Words(tier="chat")), ("cmpl-1", Words(tier="chat", session="s", role="planner"))):
+        engine.arrived(name, words, 0.0, 80, 64)
+    engine.arrived("cmpl-2", Words(tier="nope"), 0.0, 90, 64)
+    engine.produced("done", 3)
+    engine.ended("done")
+    engine.plan([Fact("cmpl-1", 0), Fact("cmpl-2", 0)], [])
+    key = object()
+    engine.step_began(StepLoad(80, 80), ("cmpl-1",), key)
+    clock.now_s += 0.1
+    engine.step_ended(key)
+    return engine
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "status"))
+    return tmp_path / "status"
+
+
+def ctl(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["serve", *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_status_is_a_private_file_that_goes_with_the_engine(folder: Path) -> None:
+    clock = Clock()
+    publisher = Publisher(served(clock), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+    ((status,), complaints) = read_all([folder])
+    assert not complaints
+    assert (status.engine, status.pid, status.waiting, status.running) == ("vllm-1-0", os.getpid(), 1, 1)
+    publisher.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_it_is_written_once_a_second(folder: Path) -> None:
+    clock = Clock()
+    publisher = Publisher(served(clock), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    before = path.stat().st_ino
+    publisher.tick()
+    assert path.stat().st_ino == before
+    clock.now_s += EVERY_S
+    publisher.tick()
+    assert path.stat().st_ino != before
+    publisher.close()
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    warnings: list[str] = []
+    clock = Clock()
+    publisher = Publisher(served(clock), lambda kind, text: warnings.append(text), tmp_path / "file")
+    clock.now_s += EVERY_S
+    publisher.tick()
+    (warning,) = warnings
+    assert str(tmp_path / "file") in warning
+
+
+def test_files_of_dead_engines_links_and_nonsense_are_left_out(folder: Path) -> None:
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    dead = json.loads(path.read_text()) | {"pid": 2**22 + 1, "engine": "dead"}
+    (folder / "dead.json").write_text(json.dumps(dead))
+    (folder / "other.json").write_text("{")
+    (folder / "later.json").write_text(json.dumps(dead | {"format": 99}))
+    (folder / "link.json").symlink_to(path)
+    os.mkfifo(folder / "pipe.json")
+    engines, complaints = read_all([folder])
+    assert [engine.engine for engine in engines] == ["vllm-1-0"]
+    assert sorted(Path(line.split(":")[0]).name for line in complaints) == [
+        "later.json",
+        "link.json",
+        "other.json",
+        "pipe.json",
+    ]
+    publisher.close()
+
+
+def test_mfsctl_shows_it_as_tables_and_as_json(folder: Path) -> None:
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    table = ctl("status")
+    assert "vllm-1-0  fit     serving" in table
+    assert "100 %" in table.replace("100%", "100 %")
+    assert "could not use tier 1" in table
+    assert json.loads(ctl("status", "--json"))[0]["tiers"]["chat"]["met"] == 1
+    assert "s " in ctl("programs")
+    assert json.loads(ctl("programs", "--json"))["vllm-1-0"][0]["program"] == "s"
+    assert "step_tokens" in ctl("policy")
+    assert json.loads(ctl("policy", "--json"))["vllm-1-0"]["step_tokens"] == 100
+    told = ctl("explain", "cmpl-1")
+    assert "cmpl-1 in vllm-1-0: computing" in told
+    assert "role planner" in told
+    assert json.loads(ctl("explain", "cmpl-2", "--json"))["tier"] == "default"
+    publisher.close()
+
+
+def test_mfsctl_says_what_is_missing(folder: Path) -> None:
+    assert "no engine publishes" in ctl("status", code=3)
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    assert "no engine has it now" in ctl("explain", "chatcmpl", code=1)
+    assert "2 requests begin so" in ctl("explain", "cmpl", code=1)
+    publisher.close()
+
+
+def test_where_engines_publish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert own_folder() == Path("/run/user/7/mfs-serve")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert own_folder() == Path(f"/tmp/mfs-serve-{os.geteuid()}")
+
+
+def test_metrics_are_the_engines_own_totals() -> None:
+    clock, registry = Clock(), CollectorRegistry()
+    engine = served(clock)
+    metrics = Metrics(engine, registry)
+    metrics.update()
+    metrics.update()
+    text = generate_latest(registry).decode()
+    assert 'mfs_serve_requests_total{engine="0",outcome="met",tier="chat"} 1.0' in text
+    assert 'mfs_serve_attainment_ratio{engine="0",tier="chat"} 1.0' in text
+    assert 'mfs_serve_tokens_total{engine="0",tier="chat"} 3.0' in text
+    assert 'mfs_serve_queue{engine="0",policy="fit",state="computing"} 2.0' in text
+    assert 'mfs_serve_queue{engine="0",policy="fit",state="waiting"} 0.0' in text
+    assert 'mfs_serve_unusable_words_total{engine="0",word="tier"} 1.0' in text
+    assert 'mfs_serve_step_tokens_total{engine="0",kind="prefill"} 80.0' in text
+    for name in (*COUNTERS, *GAUGES):
+        assert f"# TYPE {name}" in text
+    Metrics(engine, registry).update()
