@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from mfsd.policy.marks import CLASSES_MAX
 from mooncake_adapter.metadata import Metadata, MetadataSources
 from mooncake_adapter.nixl import versions
 from mooncake_adapter.nixl.descriptors import prepared_class, rows_of
 from mooncake_adapter.nixl.lanes import Backends, Lanes, with_class
-from mooncake_adapter.nixl.network import nic_of_ucx
+from mooncake_adapter.nixl.network import device_chosen, nic_of_ucx
 from mooncake_adapter.nixl.pieces import Piece, by_owner, cut, shortened
 from mooncake_adapter.nixl.plugins import LANED, Plugins, is_alias
 from mooncake_adapter.nixl.recipes import FromLists, FromPrepared
@@ -127,7 +128,7 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         self._mfs = Agent(session, sources, once, plugins)
         config = strict(nixl_conf, module)
         package = maker()
-        with _making, plugins.named(session.classes):
+        with _making, plugins.named(CLASSES_MAX):
             bindings, module.nixlBind = module.nixlBind, _Patient(module.nixlBind)
             try:
                 base.__init__(self, agent_name, config, instantiate_all)
@@ -149,13 +150,12 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         agent.plugins.load(backend)
         if not isinstance(self.backends, Backends):
             self.backends = Backends(self.backends)
-        if backend != LANED or not agent.lanes.allowed(initParams):
+        if backend != LANED or not device_chosen() or not agent.lanes.allowed(initParams):
             base.create_backend(self, backend, initParams)
             return
         lanes = agent.lanes
-        mark = lanes.dscp[lanes.own_class] if lanes.own_class < len(lanes.dscp) else None
         with agent.session.lane(lanes.own_class):
-            base.create_backend(self, backend, with_class(dict(initParams), mark))
+            base.create_backend(self, backend, with_class(dict(initParams), lanes.mark(lanes.own_class)))
         self.backends.lanes = lanes.open(self.agent, dict(initParams))
 
     return [__init__, create_backend]

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from typing import Any
 
-from mooncake_adapter.mooncake.lanes import collective_class
+from mooncake_adapter.mooncake.lanes import collective_class, shim_present
 from mooncake_adapter.nixl.plugins import LANED, alias
 from mooncake_adapter.session import Session, own_class
 from mooncake_adapter.warn_once import WarnOnce
 
 CONFIG = "engine_config"
 TRAFFIC_CLASS = "IB_TRAFFIC_CLASS"
+ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
+"""For how long the marks are waited for where the shim's session comes with the first device."""
 HOST_WIDE = "UCX_IB_TRAFFIC_CLASS"
 """Set in the environment it holds for every engine of the process, whatever their own configuration."""
 
@@ -63,6 +66,16 @@ class Lanes:
     def dscp(self) -> list[int | None]:
         return self._session.dscp
 
+    def mark(self, wire_class: int) -> int | None:
+        """The DSCP of a class; None where the fabric marks none."""
+        marks = self.dscp
+        return marks[wire_class] if wire_class < len(marks) else None
+
+    def _wait_for_marks(self) -> None:
+        until_s = time.monotonic() + (ATTACH_S if shim_present() else 0.0)
+        while not self._session.scheduled and time.monotonic() < until_s:
+            time.sleep(ATTACH_POLL_S)
+
     def allowed(self, parameters: dict[str, str]) -> bool:
         """Whether an engine's class would count; one warning says why not."""
         if os.environ.get(HOST_WIDE):
@@ -77,7 +90,8 @@ class Lanes:
 
     def open(self, binding: Any, parameters: dict[str, str]) -> dict[str, Any]:
         """Creates an engine for every class that has a mark of its own; the handles by alias."""
-        own = self.dscp[self.own_class] if self.own_class < len(self.dscp) else None
+        self._wait_for_marks()
+        own = self.mark(self.own_class)
         by_mark: dict[int, str] = {}
         for wire_class, mark in enumerate(self.dscp):
             if mark is None or mark == own:
@@ -148,6 +162,5 @@ class Lanes:
         certain."""
         if not self._peers.get(peer):
             return False
-        marks = self.dscp
-        own = marks[self.own_class] if self.own_class < len(marks) else None
-        return own is not None and own != marks[collective_class(len(marks))]
+        own = self.mark(self.own_class)
+        return own is not None and own != self.mark(collective_class(len(self.dscp)))

@@ -366,7 +366,7 @@ def test_a_class_for_the_whole_host_means_no_lanes(capfd: pytest.CaptureFixture[
 def other_version(world: World) -> None:
     from mooncake_adapter.nixl import agent, versions
 
-    class Changed(world.stock_class):  # type: ignore[misc,name-defined]
+    class Changed(world.stock_class):  # type: ignore[name-defined]
         def transfer(self, handle: Any, urgency: int) -> str:
             return ""
 

@@ -67,13 +67,15 @@ class World:
     def load(self, early: bool = False) -> None:
         import nixl_cu12._api as api
 
-        from mooncake_adapter.nixl.agent import adapted
+        from mooncake_adapter.nixl import agent
+
+        agent.device_chosen = lambda: "mfs0"  # over TCP there would be no lanes
 
         self.api, self.stock_class = api, api.nixl_agent
         if early:
             self.make("early", self.stock_class)
         holder = Holder(lambda: cast(Any, self.session))
-        self.adapted_class = adapted(api.nixl_agent, holder, self.sources, self.once)
+        self.adapted_class = agent.adapted(api.nixl_agent, holder, self.sources, self.once)
         for name, kind in (("own", self.adapted_class), ("peer", self.adapted_class), ("stock", self.stock_class)):
             self.make(name, kind)
         for name in ("peer", "stock"):
