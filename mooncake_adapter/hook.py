@@ -1,4 +1,4 @@
-"""Adapts Mooncake's classes when their modules are imported, now or later."""
+"""Adapts the classes of Mooncake and NIXL when their modules are imported, now or later."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 ADAPTERS = {
     "mooncake.engine": "mooncake_adapter.mooncake.engine",
     "mooncake.store": "mooncake_adapter.mooncake.store",
+    "nixl_cu12._api": "mooncake_adapter.nixl.agent",
+    "nixl_cu13._api": "mooncake_adapter.nixl.agent",
+    "nixl_rocm._api": "mooncake_adapter.nixl.agent",
+    "rixl._api": "mooncake_adapter.nixl.agent",
 }
 """A library's module, and the module here that adapts its class (protocol.TransferAdapter)."""
 
@@ -54,7 +58,7 @@ def _adapt(module: ModuleType, process: Process | None) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds Mooncake's modules where they are, and puts our loader in front of theirs."""
+    """Finds their modules where they are, and puts our loader in front of theirs."""
 
     def __init__(self, process: Process | None) -> None:
         self._process = process
@@ -78,9 +82,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(process: Process | None = None) -> bool:
-    """Adapts Mooncake's classes in this process: those imported already and those that will be. May be called again.
+    """Adapts these classes in this process: those imported already and those that will be. May be called again.
 
-    False when MFS_MODE=off: the process stays as it is. Without Mooncake nothing happens.
+    False when MFS_MODE=off: the process stays as it is. Without these libraries nothing happens.
     """
     if os.environ.get("MFS_MODE") == "off":
         return False

@@ -20,6 +20,8 @@ from mooncake_adapter.warn_once import WarnOnce
 STAGES = range(8)
 LAYERS_MAX = 0xFFFF
 U64 = 0xFFFF_FFFF_FFFF_FFFF
+LEASE_S = 30.0
+"""vLLM's own for KV that another instance is to fetch, where it says nothing else."""
 HORIZON_NS = 24 * 3600 * 10**9
 """A deadline further away than a day is a mistake of units, not a deadline."""
 
@@ -145,6 +147,10 @@ class MetadataSources:
     def __init__(self, once: WarnOnce) -> None:
         self._once = once
         self.context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
+        self.call: ContextVar[Metadata | None] = ContextVar("mfs_call", default=None)
+        """What the engine's adapter knows of all that is started here: it counts before owners of memory do."""
+        self.lease_s = LEASE_S
+        """For how long the memory of a transfer stays its request's, where the engine lends it for a time."""
         self.ranges = Ranges()
         self._finders: tuple[Finder, ...] = ()
         self.owned: list[Sized] = [self.ranges.owned]

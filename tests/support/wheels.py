@@ -10,13 +10,14 @@ from pathlib import Path
 
 from bench.micro.nccl_wheel import nccl_net_arguments, unpacked
 
-__all__ = ["NCCL_ENVIRONMENT", "NCCL_VERSIONS", "mooncake_environment", "nccl_net_arguments", "unpacked"]
+__all__ = ["NCCL_ENVIRONMENT", "NCCL_VERSIONS", "mooncake_environment", "nccl_net_arguments", "nixl_wheel", "unpacked"]
 
 ROOT = Path(__file__).parents[2]
 NCCL_VERSIONS = os.environ.get("MFS_TEST_NCCL_VERSIONS", "2.28.9").split(",")
 NCCL_ENVIRONMENT = {"NCCL_IB_GID_INDEX": "0", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
 MOONCAKE = "0.3.13.post1"
 NIXL = "1.5.1"
+NIXL_VERSIONS = ("1.4.1", NIXL)
 
 
 def mooncake_environment(folder: Path) -> dict[str, str]:
@@ -37,3 +38,8 @@ def nixl_environment() -> dict[str, str]:
     """What the stock NIXL wheel needs to run on a soft RoCE device and on nothing else."""
     wheel = unpacked("nixl-cu12", NIXL)
     return {"PYTHONPATH": os.pathsep.join([str(wheel), str(ROOT)]), "UCX_TLS": "rc_v"}
+
+
+def nixl_wheel(version: str = NIXL) -> Path:
+    """NIXL without torch, which it names as a dependency and imports only where a program has."""
+    return unpacked("nixl-cu12", version)

@@ -1,0 +1,94 @@
+"""What a list of descriptors says of its memory, and the prepared lists that later transfers are made from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.uint64]
+"""One row a descriptor: address, bytes, device."""
+
+
+def rows_of(descriptors: Any) -> Rows:
+    """The rows of a nixlXferDList, or of NIXL's other forms of one: tuples, an Nx3 array, an Nx5 array of strides."""
+    if isinstance(descriptors, np.ndarray):
+        rows = np.array(descriptors, dtype=np.uint64)
+        return expanded(rows) if rows.shape[1] == 5 else rows
+    if hasattr(descriptors, "descCount"):
+        return np.array([descriptors[at] for at in range(descriptors.descCount())], dtype=np.uint64).reshape(-1, 3)
+    return np.array(descriptors, dtype=np.uint64).reshape(-1, 3)
+
+
+def expanded(strided: Rows) -> Rows:
+    """(address, bytes, device, stride, count) as `count` rows each."""
+    counts = strided[:, 4].astype(np.int64)
+    rows = np.repeat(strided[:, :3], counts, axis=0)
+    numbers = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows[:, 0] += numbers.astype(np.uint64) * np.repeat(strided[:, 3], counts)
+    return rows
+
+
+class Prepared:
+    """One prepared list. What the program releases is kept while a transfer may still be made from it."""
+
+    __slots__ = ("_lock", "_release", "_released", "_users", "peer", "rows", "uniform_bytes")
+
+    def __init__(self, peer: str, rows: Rows | None, release: Callable[[], None]) -> None:
+        """`peer`: the agent whose memory it is, "" for this one's; `rows`: of local memory."""
+        self.peer, self.rows, self._release = peer, rows, release
+        self.uniform_bytes = 0
+        if rows is not None and len(rows) and bool((rows[:, 1] == rows[0, 1]).all()):
+            self.uniform_bytes = int(rows[0, 1])
+        self._users, self._released = 0, False
+        self._lock = threading.Lock()
+
+    def use(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def unuse(self) -> None:
+        self._end(used=True)
+
+    def release(self) -> None:
+        """The program has no more use for it."""
+        self._end(used=False)
+
+    def _end(self, used: bool) -> None:
+        with self._lock:
+            self._users -= used
+            self._released = self._released or not used
+            last = self._released and self._users == 0
+        if last:
+            self._release()
+
+
+def prepared_class(base: Any) -> Any:
+    """NIXL's handle of a prepared list, which keeps what is known of it."""
+
+    class PreparedHandle(base):  # type: ignore[misc]
+        __slots__ = ("prepared",)
+
+        def __init__(self, handle: Any, peer: str, rows: Rows | None) -> None:
+            super().__init__(handle._agent, handle._handle)
+            handle._released = True  # it is this one's now
+            binding, number = handle._agent, handle._handle
+            self.prepared = Prepared(peer, rows, lambda: binding.releasedDlistH(number))
+
+        def release(self: Any) -> None:
+            if not self._released:
+                self._released = True
+                self.prepared.release()
+
+        def __del__(self: Any) -> None:
+            if not getattr(self, "_released", True):
+                self.release()
+
+    PreparedHandle.__name__ = base.__name__
+    PreparedHandle.__qualname__ = base.__qualname__
+    PreparedHandle.__module__ = base.__module__
+    PreparedHandle.__doc__ = base.__doc__
+    return PreparedHandle

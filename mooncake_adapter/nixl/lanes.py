@@ -1,0 +1,166 @@
+"""Lanes: for each class on the wire an engine of its own in the same agent, under an alias of UCX's plugin.
+
+An agent's metadata names its engines, so that both ends know each other's lanes by what they exchange anyway. What is
+read comes back in the responder's lane of the same name. All lanes are there before the metadata is.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from typing import Any
+
+from mooncake_adapter.mooncake.lanes import collective_class, shim_present
+from mooncake_adapter.nixl.plugins import LANED, alias
+from mooncake_adapter.session import Session, own_class
+from mooncake_adapter.warn_once import WarnOnce
+
+CONFIG = "engine_config"
+TRAFFIC_CLASS = "IB_TRAFFIC_CLASS"
+ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
+"""For how long the marks are waited for where the shim's session comes with the first device."""
+HOST_WIDE = "UCX_IB_TRAFFIC_CLASS"
+"""Set in the environment it holds for every engine of the process, whatever their own configuration."""
+
+
+def with_class(parameters: dict[str, str], dscp: int | None) -> dict[str, str]:
+    """The parameters of an engine whose packets carry this DSCP, unless they name a class themselves."""
+    config = parameters.get(CONFIG, "")
+    if dscp is None or TRAFFIC_CLASS in config:
+        return parameters
+    return {**parameters, CONFIG: ",".join(filter(None, (config, f"{TRAFFIC_CLASS}={dscp << 2}")))}
+
+
+def named_in(metadata: bytes, backend: str) -> bool:
+    """Whether an agent's metadata has connections of this backend."""
+    return b"|t" + struct.pack("<Q", len(backend)) + backend.encode() in metadata
+
+
+class Backends(dict[str, Any]):
+    """An agent's backends by name. The lanes are found by their names, and seen by nothing that looks through it."""
+
+    def __init__(self, own: dict[str, Any]) -> None:
+        super().__init__(own)
+        self.lanes: dict[str, Any] = {}
+
+    def __missing__(self, name: str) -> Any:
+        return self.lanes[name]
+
+
+class Lanes:
+    """The lanes of one agent."""
+
+    def __init__(self, session: Session, once: WarnOnce) -> None:
+        self._session, self._once = session, once
+        self.own_class = own_class(session)
+        self.handles: dict[str, Any] = {}
+        """By alias: NIXL's handle of the backend."""
+        self._class_of: dict[int, str] = {}
+        """By class, the alias of its lane; those that share a DSCP share one."""
+        self._peers: dict[str, frozenset[str]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def dscp(self) -> list[int | None]:
+        return self._session.dscp
+
+    def mark(self, wire_class: int) -> int | None:
+        """The DSCP of a class; None where the fabric marks none."""
+        marks = self.dscp
+        return marks[wire_class] if wire_class < len(marks) else None
+
+    def _wait_for_marks(self) -> None:
+        until_s = time.monotonic() + (ATTACH_S if shim_present() else 0.0)
+        while not self._session.scheduled and time.monotonic() < until_s:
+            time.sleep(ATTACH_POLL_S)
+
+    def allowed(self, parameters: dict[str, str]) -> bool:
+        """Whether an engine's class would count; one warning says why not."""
+        if os.environ.get(HOST_WIDE):
+            self._once.warn(
+                "nixl-class",
+                "%s=%s holds for every engine of this process, so that transfers have no lanes: unset it",
+                HOST_WIDE,
+                os.environ[HOST_WIDE],
+            )
+            return False
+        return TRAFFIC_CLASS not in parameters.get(CONFIG, "")
+
+    def open(self, binding: Any, parameters: dict[str, str]) -> dict[str, Any]:
+        """Creates an engine for every class that has a mark of its own; the handles by alias."""
+        self._wait_for_marks()
+        own = self.mark(self.own_class)
+        by_mark: dict[int, str] = {}
+        for wire_class, mark in enumerate(self.dscp):
+            if mark is None or mark == own:
+                continue
+            if mark not in by_mark:
+                if not self._open_one(binding, wire_class, with_class(parameters, mark)):
+                    break
+                by_mark[mark] = alias(wire_class)
+            self._class_of[wire_class] = by_mark[mark]
+        return self.handles
+
+    def _open_one(self, binding: Any, wire_class: int, parameters: dict[str, str]) -> bool:
+        name = alias(wire_class)
+        try:
+            with self._session.lane(wire_class):
+                self.handles[name] = binding.createBackend(name, parameters)
+            return True
+        except Exception as error:
+            self._once.warn(
+                "nixl-lane",
+                "no lane of class %d (backend %s: %s: %s); its transfers go by the program's own backend",
+                *(wire_class, name, type(error).__name__, error),
+            )
+            return False
+
+    def drop(self, name: str, reason: object) -> None:
+        """Gives up a lane of this agent."""
+        self._once.warn("nixl-drop", "lane %s is given up: %s", name, reason)
+        with self._lock:
+            self._class_of = {c: one for c, one in self._class_of.items() if one != name}
+
+    # ---- peers -------------------------------------------------------------------------------------------------------
+
+    def met(self, peer: str, metadata: bytes) -> None:
+        """The peer's metadata was loaded."""
+        there = frozenset(name for name in self.handles if named_in(metadata, name))
+        with self._lock:
+            self._peers[peer] = there
+        if there != frozenset(self.handles) and named_in(metadata, LANED):
+            self._once.warn(
+                "nixl-peer",
+                "agent %r has %d of the %d lanes of this one (it runs without MFS, or with other classes); transfers "
+                "without a lane go by the program's own backend",
+                *(peer, len(there), len(self.handles)),
+            )
+
+    def forget(self, peer: str) -> None:
+        with self._lock:
+            self._peers.pop(peer, None)
+
+    def failed(self, peer: str, name: str, reason: object) -> None:
+        """A transfer in this lane to the peer failed: none takes it again until the peer is met again."""
+        self._once.warn(
+            "nixl-lane-failed", "lane %s to %r is left (%s); the program's own backend sends", name, peer, reason
+        )
+        with self._lock:
+            self._peers[peer] = self._peers.get(peer, frozenset()) - {name}
+
+    def route(self, peer: str, wire_class: int) -> str | None:
+        """The alias in which a transfer of this class goes to the peer; None: the program's own backend. A peer whose
+        metadata came past the adapter (by a listener or etcd) is tried."""
+        name = self._class_of.get(wire_class)
+        there = self._peers.get(peer)
+        return name if there is None or name in there else None
+
+    def class_marked(self, peer: str) -> bool:
+        """Whether all that goes to the peer, or comes from it, carries the mark of a class below the collectives' for
+        certain."""
+        if not self._peers.get(peer):
+            return False
+        own = self.mark(self.own_class)
+        return own is not None and own != self.mark(collective_class(len(self.dscp)))

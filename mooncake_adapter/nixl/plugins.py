@@ -1,0 +1,104 @@
+"""The folder of NIXL's plugins in which UCX's has several names: an agent has one engine for each name.
+
+NIXL reads NIXL_PLUGIN_DIR once, when the first agent of the process is made. Links of one file are one library to the
+loader; it is loaded by its own name first, so that it finds what lies beside it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from mooncake_adapter.warn_once import WarnOnce
+
+VARIABLE = "NIXL_PLUGIN_DIR"
+PLUGIN = "libplugin_{}.so"
+LANED = "UCX"
+"""The plugin that has lanes."""
+PREFIX = f"{LANED}_MFS"
+
+
+def alias(wire_class: int) -> str:
+    """The plugin name of a class. Both ends of a transfer use the same, whichever DSCP it stands for."""
+    return f"{PREFIX}{wire_class}"
+
+
+def is_alias(name: str) -> bool:
+    return name.startswith(PREFIX) and name.removeprefix(PREFIX).isdigit()
+
+
+def own_folder(module: str) -> Path | None:
+    """Where NIXL would look: NIXL_PLUGIN_DIR, else the wheel's own folder; None where that is not known."""
+    if os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE])
+    package = sys.modules.get(module.partition(".")[0])
+    if package is None or not package.__file__:
+        return None
+    place = Path(package.__file__).parent
+    found = sorted(place.parent.glob(f".{place.name}.mesonpy.libs/plugins")) or sorted(
+        place.parent.glob(f"{place.name}.libs/nixl")
+    )
+    return found[0] if found else None
+
+
+class Plugins:
+    """The plugins of one process, with an alias of UCX's for each class."""
+
+    def __init__(self, module: str, once: WarnOnce) -> None:
+        """`module`: of the agent's class."""
+        self._module, self._once = module, once
+        self._lock = threading.Lock()
+        self._own: Path | None = None
+        self._linked: Path | None = None
+
+    def _link(self, classes: int) -> Path | None:
+        """The folder of links, made once; None where it cannot be."""
+        if self._linked is None:
+            self._own = own_folder(self._module)
+            if self._own is None or not (self._own / PLUGIN.format(LANED)).exists():
+                self._once.warn("nixl-plugins", "NIXL's UCX plugin is not in %s; transfers have no lanes", self._own)
+                return None
+            self._linked = Path(tempfile.mkdtemp(prefix="mfs-nixl-"))
+            atexit.register(shutil.rmtree, self._linked, ignore_errors=True)
+            for plugin in self._own.iterdir():
+                (self._linked / plugin.name).symlink_to(plugin.resolve())
+            for wire_class in range(classes):
+                link = self._linked / PLUGIN.format(alias(wire_class))
+                link.symlink_to((self._own / PLUGIN.format(LANED)).resolve())
+        return self._linked
+
+    @contextlib.contextmanager
+    def named(self, classes: int) -> Iterator[None]:
+        """Inside, the first agent of the process finds the aliases. Programs that it starts later do not."""
+        with self._lock:
+            before = os.environ.get(VARIABLE)
+            try:
+                folder = self._link(classes)
+            except OSError as error:
+                self._once.warn("nixl-plugins", "NIXL's plugins cannot be linked (%s); transfers have no lanes", error)
+                folder = None
+            if folder is None:
+                yield
+                return
+            os.environ[VARIABLE] = str(folder)
+            try:
+                yield
+            finally:
+                if before is None:
+                    del os.environ[VARIABLE]
+                else:
+                    os.environ[VARIABLE] = before
+
+    def load(self, name: str) -> None:
+        """Loads a plugin from its own folder: through a link it would not find the libraries beside it."""
+        if self._own is not None and (path := self._own / PLUGIN.format(name)).exists():
+            with contextlib.suppress(OSError):  # NIXL says what is wrong with it
+                ctypes.CDLL(str(path))

@@ -1,0 +1,70 @@
+"""How a transfer is made, so that it can be made again: in another lane, or for some of its descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mooncake_adapter.nixl.descriptors import Rows
+from mooncake_adapter.nixl.pieces import Positions
+
+
+class Recipe(Protocol):
+    """What NIXL was given for one transfer."""
+
+    def make(self, binding: Any, positions: Positions | None, notification: bytes, backends: Sequence[int]) -> int:
+        """A handle of NIXL's for these descriptors. Raises what NIXL does."""
+
+    def forget(self) -> None:
+        """No more will be made."""
+
+
+class FromPrepared(NamedTuple):
+    """By indices into two prepared lists."""
+
+    operation: Any
+    local: Any
+    """PreparedHandle."""
+    local_indices: npt.NDArray[np.int32]
+    remote: Any
+    remote_indices: npt.NDArray[np.int32]
+    skip_merge: bool
+
+    def make(self, binding: Any, positions: Positions | None, notification: bytes, backends: Sequence[int]) -> int:
+        mine, theirs = self.local_indices, self.remote_indices
+        if positions is not None:
+            mine, theirs = mine[positions], theirs[positions]
+        return int(
+            binding.makeXferReq(
+                *(self.operation, self.local._handle, mine, self.remote._handle, theirs),
+                *(notification, backends, self.skip_merge),
+            )
+        )
+
+    def forget(self) -> None:
+        self.local.prepared.unuse()
+        self.remote.prepared.unuse()
+
+
+class FromLists(NamedTuple):
+    """By two lists of descriptors."""
+
+    operation: Any
+    kind: Any
+    """nixlXferDList."""
+    local: tuple[Any, Rows]
+    """Kind of memory, and where."""
+    remote: tuple[Any, Rows]
+    peer: str
+
+    def make(self, binding: Any, positions: Positions | None, notification: bytes, backends: Sequence[int]) -> int:
+        lists = [
+            self.kind(memory, np.ascontiguousarray(rows if positions is None else rows[positions]))
+            for memory, rows in (self.local, self.remote)
+        ]
+        return int(binding.createXferReq(self.operation, *lists, self.peer, notification, backends))
+
+    def forget(self) -> None: ...

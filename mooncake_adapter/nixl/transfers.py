@@ -1,0 +1,105 @@
+"""One transfer of the program: its pieces, and how far each is."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from enum import Enum
+from typing import Any
+
+from mooncake_adapter.nixl.pieces import Piece
+from mooncake_adapter.nixl.recipes import Recipe
+from mooncake_adapter.session import Task
+
+
+class State(Enum):
+    """Of a transfer or of a part of it; the values are NIXL's answers."""
+
+    IDLE = "IDLE"
+    WAITING = "WAITING"
+    PROC = "PROC"
+    DONE = "DONE"
+    ERR = "ERR"
+
+
+class Part:
+    """A piece that has asked for its permit."""
+
+    __slots__ = ("handle", "lane", "piece", "state", "task")
+
+    def __init__(self, piece: Piece, task: Task) -> None:
+        self.piece, self.task = piece, task
+        self.state = State.WAITING
+        self.handle = 0
+        self.lane: str | None = None
+        """The alias that it was posted in; None: by the program's own backend."""
+
+
+class Transfer:
+    """What the adapter keeps for one handle. Its lock is held by whoever moves it on."""
+
+    __slots__ = (
+        *("abandoned", "backends", "cached", "closed", "direct", "error", "failed", "held_s"),
+        *("hold_max_s", "idle_since_s", "posted"),
+        *("incoming", "lease_until_s", "lock", "notification", "own", "parts", "peer", "pieces", "posted_notification"),
+        *("recipe", "stage", "state", "telemetry", "todo"),
+    )
+
+    def __init__(self, own: int, recipe: Recipe, peer: str, pieces: list[Piece], stage: int, incoming: bool) -> None:
+        self.own, self.recipe, self.peer, self.pieces = own, recipe, peer, pieces
+        self.stage, self.incoming = stage, incoming
+        self.notification = b""
+        self.posted_notification = b""
+        self.backends: list[int] = []
+        """The program's own, as it named them."""
+        self.cached: dict[str, int] = {}
+        """By lane: handles of the whole transfer, for when it is posted again."""
+        self.lock = threading.Lock()
+        self.state = State.IDLE
+        self.direct = False
+        """Posted without MFS: NIXL alone knows its state."""
+        self.todo: deque[Piece] = deque()
+        self.parts: list[Part] = []
+        self.telemetry: list[Any] = []
+        """Of pieces that have arrived; their handles are gone."""
+        self.posted = 0
+        """The handle that was posted last."""
+        self.failed = False
+        self.error: Exception | None = None
+        self.held_s, self.hold_max_s = 0.0, 0.0
+        self.idle_since_s = 0.0
+        """Since when it has waited with nothing under way; 0: it has not."""
+        self.lease_until_s = 0.0
+        self.closed = self.abandoned = False
+
+    @property
+    def whole(self) -> bool:
+        """It is one message."""
+        return len(self.pieces) == 1
+
+
+def handle_class(base: Any) -> Any:
+    """NIXL's handle of a transfer, which keeps the adapter's."""
+
+    class TransferHandle(base):  # type: ignore[misc]
+        __slots__ = ("scheduling", "transfer")
+
+        def __init__(self, handle: Any, transfer: Transfer, scheduling: Any) -> None:
+            super().__init__(handle._agent, handle._handle)
+            handle._released = True  # it is this one's now
+            self.transfer, self.scheduling = transfer, scheduling
+
+        def release(self: Any) -> None:
+            if not self._released:
+                self.scheduling.release(self.transfer)
+                self._released = True
+
+        def __del__(self: Any) -> None:
+            if not getattr(self, "_released", True):
+                self.scheduling.abandon(self.transfer)
+
+    TransferHandle.__name__ = base.__name__
+    TransferHandle.__qualname__ = base.__qualname__
+    TransferHandle.__module__ = base.__module__
+    TransferHandle.__doc__ = base.__doc__
+    return TransferHandle

@@ -1,0 +1,406 @@
+"""NIXL's agent, adapted: the wheels of two versions over UCX's TCP transport, with a session that permits by script."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from mooncake_adapter.metadata import Metadata
+from mooncake_adapter.session import Holder
+from tests.support.nixl_world import SIZE, World, WorldProcess
+from tests.support.waiting import eventually
+from tests.support.wheels import NIXL_VERSIONS, nixl_wheel
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86_64"),
+]
+MIB = 1 << 20
+TCP = {"UCX_TLS": "tcp", "NIXL_LOG_LEVEL": "FATAL"}
+
+
+@pytest.fixture(scope="module", params=NIXL_VERSIONS)
+def any_version(request: pytest.FixtureRequest) -> Iterator[WorldProcess]:
+    with WorldProcess(nixl_wheel(request.param), TCP) as process:
+        yield process
+
+
+# ---- the same to a program -------------------------------------------------------------------------------------------
+
+
+def surface(world: World) -> None:
+    import inspect
+
+    stock, adapted = world.stock_class, world.adapted_class
+    for name in (name for name in dir(stock) if not name.startswith("_")):
+        mine, theirs = getattr(adapted, name), getattr(stock, name)
+        assert mine.__doc__ == theirs.__doc__, name
+        assert list(inspect.signature(mine).parameters) == list(inspect.signature(theirs).parameters), name
+    assert adapted.__name__ == "nixl_agent" and issubclass(adapted, stock)
+    assert [name for name in world.own.get_plugin_list() if "MFS" in name] == []
+    assert list(world.own.backends) == ["UCX"]
+    handle = world.handle("WRITE", "peer", MIB)
+    assert isinstance(handle, world.api.nixl_xfer_handle)
+    assert world.own.query_xfer_backend(handle) == "UCX"
+
+
+def test_every_public_name_text_and_parameter_is_the_wheels(any_version: WorldProcess) -> None:
+    any_version.run(surface)
+
+
+def errors(world: World) -> None:
+    import nixl_cu12._bindings as bindings
+
+    local, remote = world.lists("peer", MIB)
+    with pytest.raises(KeyError):
+        world.own.initialize_xfer("ADD", local, remote, "peer")
+    with pytest.raises(bindings.nixlNotFoundError):
+        world.own.initialize_xfer("WRITE", local, remote, "nobody")
+    handle = world.handle("WRITE", "peer", MIB)
+    with pytest.raises(bindings.nixlNotPostedError):
+        world.own.check_xfer_state(handle)
+    world.session.hold = lambda message: True
+    assert world.own.transfer(handle) == "PROC"
+    with pytest.raises(bindings.nixlRepostActiveError):
+        world.own.transfer(handle)
+    world.session.tasks[0].permitted.set()
+    assert world.finish(handle) == "DONE"
+    world.session.hold = lambda message: False
+    assert world.own.transfer(handle) in ("PROC", "DONE"), "a handle may be posted again"
+    assert world.finish(handle) == "DONE"
+    world.own.release_xfer_handle(handle)
+
+
+def test_errors_are_the_wheels_own(any_version: WorldProcess) -> None:
+    any_version.run(errors)
+
+
+# ---- permits ---------------------------------------------------------------------------------------------------------
+
+
+def held(world: World) -> None:
+    world.fill(1)
+    world.session.hold = lambda message: True
+    handle = world.handle("WRITE", "peer", MIB, notification=b"there")
+    assert world.own.transfer(handle) == "PROC"
+    assert world.own.check_xfer_state(handle) == "PROC"
+    assert not world.same("peer", MIB)
+    world.session.tasks[0].permitted.set()
+    assert eventually(lambda: world.same("peer", MIB)), "posted though the program asks no more"
+    assert eventually(world.notified) == [b"there"]
+    assert eventually(lambda: "complete" in world.session.tasks[0].life), "given back though the program asks no more"
+    assert world.own.check_xfer_state(handle) == "DONE"
+    world.own.release_xfer_handle(handle)
+
+
+def test_nothing_is_posted_before_its_permit_and_no_call_waits_for_it(any_version: WorldProcess) -> None:
+    any_version.run(held)
+
+
+def read(world: World) -> None:
+    world.fill(2, "peer")
+    handle = world.handle("READ", "peer", MIB)
+    world.own.transfer(handle)
+    assert world.finish(handle) == "DONE"
+    assert world.same("peer", MIB)
+    (task,) = world.session.tasks
+    assert (task.transfer.incoming, task.transfer.stage, task.transfer.size_bytes) == (True, 3, MIB)
+    assert task.life[-1] == "complete"
+    world.own.release_xfer_handle(handle)
+
+
+def test_a_read_asks_for_the_direction_that_its_bytes_take(any_version: WorldProcess) -> None:
+    any_version.run(read)
+
+
+def cut_by_indices(world: World) -> None:
+    world.fill(3)
+    world.sources.ranges.add(world.area.ctypes.data, SIZE, Metadata(7, layer=5, deadline_ns=0))
+    world.session.hold = lambda message: len(world.session.tasks) == 1  # the second piece
+    handle = world.handle("WRITE", "peer", 48 * MIB, pieces=48, notification=b"all there")
+    assert world.own.transfer(handle) == "PROC"
+    eventually(lambda: world.session.tasks[0].life[-1:] == ["complete"])
+    assert world.notified() == []
+    assert len(world.session.tasks) == 2, "the one with the notification asks when the others have arrived"
+    world.session.tasks[1].permitted.set()
+    assert world.finish(handle) == "DONE"
+    assert eventually(world.notified) == [b"all there"]
+    assert world.same("peer", 48 * MIB)
+    assert [task.transfer.size_bytes for task in world.session.tasks] == [16 * MIB] * 3
+    assert {(task.transfer.request_id, task.transfer.layer) for task in world.session.tasks} == {(7, 5)}
+    world.own.release_xfer_handle(handle)
+
+
+def test_a_large_handle_is_cut_and_its_notification_comes_last(any_version: WorldProcess) -> None:
+    any_version.run(cut_by_indices)
+
+
+def cut_one_descriptor(world: World) -> None:
+    world.fill(4)
+    handle = world.own.initialize_xfer("WRITE", *world.lists("peer", 40 * MIB), "peer", b"one")
+    world.own.transfer(handle)
+    assert world.finish(handle) == "DONE"
+    assert world.same("peer", 40 * MIB)
+    assert [task.transfer.size_bytes for task in world.session.tasks] == [16 * MIB, 16 * MIB, 8 * MIB]
+    assert eventually(world.notified) == [b"one"]
+    world.own.release_xfer_handle(handle)
+
+
+def test_one_large_descriptor_is_cut(any_version: WorldProcess) -> None:
+    any_version.run(cut_one_descriptor)
+
+
+def two_requests(world: World) -> None:
+    world.fill(5)
+    start = world.area.ctypes.data
+    world.sources.ranges.add(start, MIB, Metadata(1, deadline_ns=11))
+    world.sources.ranges.add(start + MIB, MIB, Metadata(2))
+    handle = world.handle("WRITE", "peer", 2 * MIB, pieces=8)
+    world.own.transfer(handle)
+    assert world.finish(handle) == "DONE"
+    assert world.same("peer", 2 * MIB)
+    seen = [(t.transfer.request_id, t.transfer.deadline_ns, t.transfer.size_bytes) for t in world.session.tasks]
+    assert seen == [(1, 11, MIB), (2, 0, MIB)]
+    world.session.tasks.clear()
+    token = world.sources.call.set(Metadata(9, stage=3))
+    again = world.handle("WRITE", "peer", 2 * MIB, pieces=8)
+    world.sources.call.reset(token)
+    world.own.transfer(again)
+    assert world.finish(again) == "DONE"
+    assert world.session.requests() == [9], "an engine that knows the call knows all of it"
+
+
+def test_a_handle_that_mixes_requests_is_cut_by_request(any_version: WorldProcess) -> None:
+    any_version.run(two_requests)
+
+
+# ---- what may go wrong -----------------------------------------------------------------------------------------------
+
+
+def released(world: World) -> None:
+    world.fill(6)
+    world.session.hold = lambda message: True
+    handle = world.handle("WRITE", "peer", MIB, notification=b"never")
+    world.own.transfer(handle)
+    world.own.release_xfer_handle(handle)
+    assert world.session.tasks[0].life == ["cancel"]
+    world.session.tasks[0].permitted.set()
+    world.session.hold = lambda message: False
+    after = world.handle("WRITE", "peer", 4096, notification=b"after")
+    world.own.transfer(after)
+    assert world.finish(after) == "DONE"
+    assert eventually(world.notified) == [b"after"]
+    assert not world.same("peer", MIB)
+
+
+def test_a_released_handle_is_never_posted(any_version: WorldProcess) -> None:
+    any_version.run(released)
+
+
+def hold_ends(world: World) -> None:
+    world.fill(7)
+    world.sources.lease_s = 0.4
+    world.session.hold = lambda message: True
+    handle = world.handle("WRITE", "peer", MIB)
+    world.own.transfer(handle)
+    assert world.finish(handle) == "DONE", "posted though no permit came"
+    assert world.same("peer", MIB)
+
+
+def test_a_hold_is_bounded_by_a_part_of_the_lease(any_version: WorldProcess) -> None:
+    any_version.run(hold_ends)
+
+
+def lease_over(world: World) -> None:
+    world.fill(8)
+    world.session.hold = lambda message: True
+    handle = world.handle("WRITE", "peer", MIB)
+    world.own.transfer(handle)
+    with handle.transfer.lock:  # the process stands still, and comes back after the lease
+        handle.transfer.lease_until_s = 0.0
+        world.session.tasks[0].permitted.set()
+    assert world.finish(handle) == "ERR"
+    assert world.session.tasks[0].life == ["cancel"]
+    assert not world.same("peer", MIB)
+    assert len(world.once.texts) == 1 and "lease" in world.once.texts[0]
+
+
+def test_nothing_is_posted_after_the_lease(any_version: WorldProcess) -> None:
+    any_version.run(lease_over)
+
+
+def broken(world: World) -> None:
+    world.fill(9)
+
+    def fails(message: Any) -> Any:
+        raise OSError("the daemon is gone")
+
+    world.session.submit_transfer = fails  # type: ignore[assignment,method-assign]
+    for _ in range(2):
+        handle = world.handle("WRITE", "peer", MIB)
+        world.own.transfer(handle)
+        assert world.finish(handle) == "DONE"
+    assert world.same("peer", MIB)
+    assert len(world.once.texts) == 1 and "the daemon is gone" in world.once.texts[0]
+
+
+def test_a_broken_session_is_reported_once_and_transfers_go_on(any_version: WorldProcess) -> None:
+    any_version.run(broken)
+
+
+def unscheduled(world: World) -> None:
+    world.fill(10)
+    world.session.scheduled = False
+    handle = world.handle("WRITE", "peer", 48 * MIB, pieces=3, notification=b"x")
+    world.own.transfer(handle)
+    assert world.finish(handle) == "DONE"
+    assert world.same("peer", 48 * MIB) and not world.session.tasks
+    world.own.release_xfer_handle(handle)
+
+
+def test_without_a_daemon_the_program_does_it_all(any_version: WorldProcess) -> None:
+    any_version.run(unscheduled)
+
+
+def dropped(world: World) -> None:
+    world.fill(11)
+    world.session.hold = lambda message: True
+    handle = world.handle("WRITE", "peer", MIB)
+    kept = handle.transfer
+    world.own.transfer(handle)
+    del handle
+    world.session.tasks[0].permitted.set()
+    assert eventually(lambda: world.same("peer", MIB))
+    assert eventually(lambda: kept.closed)
+
+
+def test_a_handle_that_the_program_loses_is_released_when_it_has_arrived(any_version: WorldProcess) -> None:
+    any_version.run(dropped)
+
+
+# ---- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def routed(world: World) -> None:
+    for wire_class, lane in ((0, "UCX_MFS0"), (2, "UCX_MFS2"), (7, "UCX_MFS7"), (6, None), (4, None)):
+        world.fill(20 + wire_class)
+        world.session.class_of = lambda message, granted=wire_class: granted
+        handle = world.handle("WRITE", "peer", MIB, notification=b"n")
+        world.own.transfer(handle)
+        assert world.finish(handle) == "DONE"
+        assert list(handle.transfer.cached) == ([lane] if lane else [])
+        assert world.same("peer", MIB) and eventually(world.notified) == [b"n"]
+        world.own.release_xfer_handle(handle)
+    assert world.once.texts == []
+
+
+def test_a_transfer_takes_the_lane_of_its_class(any_version: WorldProcess) -> None:
+    any_version.run(routed)
+
+
+def stock_peer(world: World) -> None:
+    world.fill(30)
+    world.own._mfs.lanes.met("stock", world.agents["stock"].get_agent_metadata())
+    assert len(world.once.texts) == 1 and "0 of the 4 lanes" in world.once.texts[0]
+    world.session.class_of = lambda message: 0
+    for operation in ("WRITE", "READ"):
+        handle = world.handle(operation, "stock", MIB, notification=b"n")
+        world.own.transfer(handle)
+        assert world.finish(handle) == "DONE"
+        assert handle.transfer.cached == {}
+        assert world.same("stock", MIB)
+    assert len(world.session.tasks) == 2, "permitted all the same"
+    assert len(world.once.texts) == 1
+
+
+def test_a_peer_without_mfs_is_sent_to_as_ever(any_version: WorldProcess) -> None:
+    any_version.run(stock_peer)
+
+
+def mismatch(world: World) -> None:
+    """The peer's metadata names a lane that it does not have for its memory."""
+    world.fill(31)
+    lanes = world.own._mfs.lanes
+    before = dict(lanes._peers)
+    lanes._peers["stock"] = frozenset(lanes.handles)
+    world.session.class_of = lambda message: 0
+    for _ in range(2):
+        handle = world.handle("WRITE", "stock", MIB)
+        world.own.transfer(handle)
+        assert world.finish(handle) == "DONE"
+    lanes._peers = before
+    assert world.same("stock", MIB)
+    assert len(world.once.texts) == 1 and "is left" in world.once.texts[0]
+
+
+def test_a_lane_that_leads_nowhere_is_left_with_one_warning(any_version: WorldProcess) -> None:
+    any_version.run(mismatch)
+
+
+def no_aliases(world: World) -> None:
+    assert world.own._mfs.lanes.handles == {}
+    world.fill(32)
+    world.session.class_of = lambda message: 0
+    handle = world.handle("WRITE", "peer", MIB)
+    world.own.transfer(handle)
+    assert world.finish(handle) == "DONE"
+    assert world.same("peer", MIB) and len(world.session.tasks) == 1
+
+
+def test_an_alias_that_nixl_does_not_know_means_no_lanes(capfd: pytest.CaptureFixture[str]) -> None:
+    """NIXL has looked for its plugins before the adapter was there."""
+    with WorldProcess(nixl_wheel(), TCP, early=True) as process:
+        process.run(no_aliases)
+    assert capfd.readouterr().err.count("no lane of class 0 (backend UCX_MFS0: nixlNotFoundError") == 1
+
+
+def test_a_class_for_the_whole_host_means_no_lanes(capfd: pytest.CaptureFixture[str]) -> None:
+    with WorldProcess(nixl_wheel(), {**TCP, "UCX_IB_TRAFFIC_CLASS": "106"}) as process:
+        process.run(no_aliases)
+    assert capfd.readouterr().err.count("UCX_IB_TRAFFIC_CLASS=106 holds for every engine") == 1
+
+
+def other_version(world: World) -> None:
+    from mooncake_adapter.nixl import agent, versions
+
+    class Changed(world.stock_class):  # type: ignore[name-defined]
+        def transfer(self, handle: Any, urgency: int) -> str:
+            return ""
+
+    Changed.__module__ = world.stock_class.__module__
+    nobody = Holder(lambda: cast(Any, world.session))
+    assert agent.adapted(Changed, nobody, world.sources, world.once) is Changed
+    assert len(world.once.texts) == 1 and "nixl_agent.transfer is not as it was" in world.once.texts[0]
+    world.once._said.clear()
+    versions.distribution_version = lambda module: "9.1.0"
+    assert agent.adapted(world.stock_class, nobody, world.sources, world.once) is world.stock_class
+    assert "NIXL 9.1.0 was not tested" in world.once.texts[1]
+
+
+def test_another_version_is_reported_once_and_runs_unscheduled(any_version: WorldProcess) -> None:
+    any_version.run(other_version)
+
+
+def telemetry(world: World) -> None:
+    world.make("measured", world.adapted_class, capture_telemetry=True)
+    measured, area = world.agents["measured"], world.areas["measured"]
+    measured.add_remote_agent(world.agents["peer"].get_agent_metadata())
+    world.agents["peer"].add_remote_agent(measured.get_agent_metadata())
+    lists = [
+        measured.get_xfer_descs([(base, size, 0)], "DRAM")
+        for base in (area.ctypes.data, world.areas["peer"].ctypes.data)
+        for size in (40 * MIB,)
+    ]
+    handle = measured.initialize_xfer("WRITE", *lists, "peer")
+    measured.transfer(handle)
+    assert eventually(lambda: measured.check_xfer_state(handle) != "PROC")
+    found = measured.get_xfer_telemetry(handle)
+    assert (found.totalBytes, found.descCount) == (40 * MIB, 3)
+    assert found.xferDuration > 0 and found.postDuration >= 0
+
+
+def test_telemetry_of_pieces_is_that_of_the_whole(any_version: WorldProcess) -> None:
+    any_version.run(telemetry)
