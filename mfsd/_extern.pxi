@@ -1,5 +1,8 @@
 # ---- what the headers declare: csrc/include/mfs ---------------------------------------------------------------------
 
+cdef extern from "stdlib.h" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
+
 cdef extern from "string.h" nogil:
     size_t strnlen(const char *text, size_t size)
 
@@ -21,6 +24,7 @@ cdef extern from * nogil:
     {
         return atomic_load_explicit(&s->header.dscp[i], memory_order_relaxed);
     }
+    static uint64_t mfs_load_u64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED); }
     static uint32_t mfs_load_u32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
     struct mfs_layout_entry { const char *name; size_t offset; };
     static const struct mfs_layout_entry mfs_layout[] = {
@@ -52,6 +56,7 @@ cdef extern from * nogil:
     const uint32_t mfs_none_u32
     uint64_t mfs_native_now_ns()
     uint32_t mfs_load_u32(const void *p)
+    uint64_t mfs_load_u64(const void *p)
     struct mfs_layout_entry:
         const char *name
         size_t offset
@@ -66,7 +71,7 @@ cdef extern from "mfs/abi.h" nogil:
         MFS_ROLE_UNKNOWN, MFS_ROLE_NCCL_DATA, MFS_ROLE_NCCL_CTS, MFS_ROLE_NCCL_FLUSH, MFS_ROLE_KV, MFS_ROLE_BULK
         MFS_SEGMENT_ACTIVE, MFS_SEGMENT_DETACHED, MFS_MESSAGE_SUBMIT, MFS_MESSAGE_COMPLETE, MFS_MESSAGE_CANCEL
         MFS_MESSAGE_BATCH, MFS_MESSAGE_REQUEST, MFS_TASK_BYPASSED, MFS_REQUESTS_MAX, MFS_DEMANDS_MAX, MFS_REQUEST_DEMANDS_MAX
-        MFS_REQUEST_RELEGATED, MFS_REQUEST_SPECULATIVE, MFS_REQUEST_SWAP, MFS_REQUEST_PRUNED, MFS_DIRECTION_OUT, MFS_DIRECTION_IN
+        MFS_REQUEST_RELEGATED, MFS_REQUEST_SPECULATIVE, MFS_REQUEST_SWAP, MFS_REQUEST_WAITING, MFS_REQUEST_PRUNED, MFS_DIRECTION_OUT, MFS_DIRECTION_IN
         MFS_RULE_PASS, MFS_RULE_HOLD, MFS_HELLO_ATTACH, MFS_HELLO_NIC
     const uint64_t MFS_ABI_MAGIC
     enum mfs_mode:
@@ -383,6 +388,8 @@ cdef extern from "mfs/arbiter.h" nogil:
         uint64_t budget_ns
         uint32_t value
         uint32_t flags
+        uint32_t rank
+        uint32_t tokens_left
         uint32_t pruned
         uint32_t demands
     struct mfs_demand_snapshot:
@@ -486,6 +493,17 @@ cdef extern from "mfs/arbiter.h" nogil:
                             mfs_request_snapshot *requests, mfs_demand_snapshot *demands)
     int mfs_arbiter_batch_snapshot(mfs_arbiter *arbiter, uint32_t client, uint32_t slot, mfs_batch_snapshot *batch,
                                mfs_request_snapshot *requests, mfs_demand_snapshot *demands)
+    struct mfs_far_port:
+        uint8_t *peer
+        uint32_t hash
+        uint32_t direction
+        uint64_t rate_bytes_per_s
+        uint64_t owed_ns
+    int mfs_arbiter_outlook_fd(const mfs_arbiter *arbiter)
+    int mfs_arbiter_outlook(mfs_arbiter *arbiter, mfs_far_port *fars, uint32_t fars_count, uint64_t *pruned,
+                            uint32_t pruned_count, uint64_t far_valid_until_ns)
+    int mfs_arbiter_waiting(mfs_arbiter *arbiter, uint32_t *client_id, mfs_request_snapshot *requests,
+                            uint32_t *requests_count, mfs_demand_snapshot *demands)
     int mfs_arbiter_request_prune(mfs_arbiter *arbiter, uint32_t client, uint64_t request, int pruned)
     int mfs_arbiter_tasks(mfs_arbiter *arbiter, uint32_t client, uint32_t first, mfs_task_snapshot *tasks, int n,
                           uint32_t *next)
@@ -495,7 +513,51 @@ cdef extern from "mfs/arbiter.h" nogil:
     int mfs_arbiter_client_stats_read "mfs_arbiter_client_stats"(
         mfs_arbiter *arbiter, uint32_t client_id, mfs_client_stats_t *stats)
 
+cdef extern from * nogil:
+    """
+    #include <mfs/outlook.h>
+    static const uint64_t mfs_outlook_unknown = MFS_OUTLOOK_UNKNOWN;
+    """
+    const uint64_t mfs_outlook_unknown
+
+cdef extern from "mfs/outlook.h" nogil:
+    enum:
+        MFS_OUTLOOK_TIERS, MFS_OUTLOOK_FARS_MAX, MFS_OUTLOOK_PRUNED_MAX, MFS_OUTLOOK_MINOR
+    struct mfs_outlook_port:
+        uint64_t rate_bytes_per_s
+        uint64_t *waiting_bytes
+        uint64_t in_flight_bytes
+        uint64_t achieved_bytes_per_s
+        uint64_t unscheduled_bytes_per_s
+    struct mfs_outlook_far:
+        uint64_t *peer
+        uint64_t direction
+        uint64_t rate_bytes_per_s
+        uint64_t owed_ns
+        uint64_t achieved_bytes_per_s
+    struct mfs_outlook:
+        uint64_t epoch
+        uint32_t ports
+        uint32_t fars
+        uint32_t pruned
+        uint64_t written_ns
+        uint64_t valid_until_ns
+        uint64_t far_valid_until_ns
+        mfs_outlook_port *port
+        mfs_outlook_far *far
+        uint64_t *pruned_request
+
 cdef extern from "mfs/client.h" nogil:
+    struct mfs_port_outlook:
+        uint64_t rate_bytes_per_s
+        uint64_t *waiting_bytes
+        uint64_t in_flight_bytes
+        uint64_t achieved_bytes_per_s
+        uint64_t unscheduled_bytes_per_s
+    struct mfs_far_outlook:
+        uint64_t rate_bytes_per_s
+        uint64_t owed_ns
+        uint64_t achieved_bytes_per_s
     struct mfs_client:
         pass
     struct mfs_client_options:
@@ -535,6 +597,8 @@ cdef extern from "mfs/client.h" nogil:
         uint64_t budget_ns
         uint32_t value
         uint32_t flags
+        uint32_t rank
+        uint32_t tokens_left
         const mfs_demand_info *demands
         uint32_t demands_count
     struct mfs_batch_info:
@@ -551,6 +615,15 @@ cdef extern from "mfs/client.h" nogil:
     uint32_t mfs_client_minor(const mfs_client *client)
     void mfs_client_detach(mfs_client *client)
     void mfs_client_forget(mfs_client *client)
+    int mfs_client_outlook_port(const mfs_client *client, unsigned nic, unsigned direction, uint64_t now_ns,
+                                mfs_port_outlook *port)
+    int mfs_client_outlook_far(const mfs_client *client, const uint8_t *peer, unsigned direction, uint64_t now_ns,
+                               mfs_far_outlook *far)
+    int mfs_client_pruned(const mfs_client *client, uint64_t request_id, uint64_t now_ns)
+    int mfs_client_fetch_ns(const mfs_client *client, unsigned nic, uint64_t size_bytes, const uint8_t *peer,
+                            uint64_t deadline_ns, uint64_t *ns)
+    uint64_t mfs_fetch_forecast(uint64_t size_bytes, const mfs_port_outlook *own, const mfs_far_outlook *far, unsigned tier)
+    int mfs_client_outlook(const mfs_client *client, uint64_t now_ns, mfs_outlook *copy)
     int mfs_client_permit(mfs_client *client, uint64_t task_id)
     int mfs_client_permit_wait(mfs_client *client, uint64_t task_id, uint64_t timeout_ns)
     int mfs_client_ask(mfs_client *client, const mfs_task *task, uint64_t timeout_ns, uint64_t *task_id)

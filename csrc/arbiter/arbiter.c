@@ -415,6 +415,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	if (!arbiter)
 		return -ENOMEM;
 	arbiter->config = *config;
+	outlook_create(arbiter);
 	arbiter->measures_load = mfs_policy_has_levels(&config->policy);
 	arbiter->gate_mask = gate_mask(config->mode);
 	arbiter->resume_ns = MFS_TIME_NEVER;
@@ -494,6 +495,7 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		close(arbiter->command_bell);
 	if (arbiter->notice >= 0)
 		close(arbiter->notice);
+	outlook_destroy(arbiter);
 	watch_destroy(arbiter);
 	pthread_mutex_destroy(&arbiter->control);
 	free(arbiter);
