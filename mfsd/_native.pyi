@@ -1168,6 +1168,12 @@ class PlanCore:
         """The result of the last event. Builds everything: for inspection, not for every event."""
 
     def counts(self) -> PlanCounts: ...
+    def spend(self, requests: int) -> None:
+        """So many requests are pruned by others: they spend the drop budget from the next event on."""
+
+    def promised(self, resource: int, red_ns: int | None = None) -> int:
+        """For how long the resource is busy with batches of this RED and before, without what is pruned."""
+
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
 

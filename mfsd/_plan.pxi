@@ -44,6 +44,8 @@ cdef extern from "mfs/plan.h":
     int mfs_plan_put(mfs_plan *plan, const mfs_plan_batch_t *batch) nogil
     int mfs_plan_remove(mfs_plan *plan, uint64_t batch) nogil
     int mfs_plan_evaluate(mfs_plan *plan, int64_t now_ns) nogil
+    void mfs_plan_spend(mfs_plan *plan, uint32_t requests) nogil
+    int64_t mfs_plan_promised(const mfs_plan *plan, uint32_t port, int64_t red_ns) nogil
     bint mfs_plan_active(const mfs_plan *plan, uint64_t batch) nogil
     bint mfs_plan_owner(const mfs_plan *plan, uint64_t request, uint64_t *batch) nogil
     mfs_plan_counts_t mfs_plan_counts(const mfs_plan *plan) nogil
@@ -239,7 +241,13 @@ cdef class PlanCore:
             n += 1
         return n
 
+    def spend(self, uint32_t requests):
+        mfs_plan_spend(self.plan_, requests)
+
     # ---- reading
+
+    def promised(self, uint32_t resource, red_ns=None):
+        return mfs_plan_promised(self.plan_, resource, INT64_MAX if red_ns is None else red_ns)
 
     def counts(self):
         cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)

@@ -113,3 +113,16 @@ def transfer_forecast(size_bytes: int, ports: Iterable[tuple[int, int]]) -> Fore
         if slowest is None or time_ns > slowest.time_ns:
             slowest = Forecast(ahead, time_ns)
     return slowest
+
+
+def needed_by(requests: Iterable[tuple[int, int, int | None]]) -> dict[int, int | None]:
+    """When the loads of requests that queue at one engine must be there: (request, rank, deadline or None). An engine serves
+    its queue by rank, so a request's load is needed no later than the first deadline of those from it on. None: none of them
+    has a deadline."""
+    found: dict[int, int | None] = {}
+    least_ns: int | None = None
+    for request_id, _, deadline_ns in sorted(requests, key=lambda row: (row[1], row[0]), reverse=True):
+        if deadline_ns is not None and (least_ns is None or deadline_ns < least_ns):
+            least_ns = deadline_ns
+        found[request_id] = least_ns
+    return found
