@@ -289,8 +289,11 @@ struct nic_argument {
 static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct nic_argument *a = argument;
+	int rc = nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
 
-	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
+	if (rc >= 0)
+		outlook_write(arbiter, arbiter->heartbeat_due_ns); /* with the NIC that its client asks about next */
+	return rc;
 }
 
 int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)

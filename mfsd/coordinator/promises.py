@@ -28,6 +28,10 @@ class PromisesOf:
         self._number[port] = number
         self._new.add(port)
 
+    def later(self, touched: set[int]) -> None:
+        """It cannot be told now of what has changed at these ports."""
+        self._new |= touched & self._number.keys()
+
     def take(self, cluster: Cluster, touched: set[int], term: int) -> pb.ToNode | None:
         """What to tell it; None: nothing. `touched`: ports at which something has changed since the last call."""
         ports = self._new | (touched & self._number.keys())

@@ -403,7 +403,9 @@ class Service:
                 cluster.touched, cluster.waiting.touched = set(), set()
                 for session in list(self.sessions.values()):
                     begun_s = time.monotonic()
-                    if session.welcomed_term and session.hello.outlook and self.cluster is cluster:
+                    if session.control:
+                        session.promises.later(touched)  # it does not even take what it has
+                    elif session.welcomed_term and session.hello.outlook and self.cluster is cluster:
                         message = session.promises.take(cluster, touched, session.welcomed_term)
                         if message is not None:
                             session.send(message)
