@@ -499,6 +499,13 @@ class Service:
                     row.epochs_behind = max(0, waiting - session.epoch_applied)
         return reply
 
+    def leading(self) -> Cluster | None:
+        """The state as of now; None while another leads."""
+        if self.cluster is None or not self._electorate.valid():
+            return None
+        self.cluster.advance(self._clock_ns())
+        return self.cluster
+
     @property
     def role(self) -> Role:
         return self._electorate.role
